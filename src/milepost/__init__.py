@@ -1,0 +1,54 @@
+"""How Transformers know where a token stands, and how far past their training length they can go."""
+
+from milepost.attend import attend as attend
+from milepost.attend import explain as explain
+from milepost.cache import Cache as Cache
+from milepost.call import CannotRun as CannotRun
+from milepost.catalogue import methods as methods
+from milepost.documents import documents_of as documents_of
+from milepost.methods.alibi import Alibi as Alibi
+from milepost.methods.axial_rope import AxialRope as AxialRope
+from milepost.methods.cope import Cope as Cope
+from milepost.methods.deberta import Deberta as Deberta
+from milepost.methods.dual_chunk import DualChunk as DualChunk
+from milepost.methods.dynamic_ntk import DynamicNtk as DynamicNtk
+from milepost.methods.dynamic_yarn import DynamicYarn as DynamicYarn
+from milepost.methods.fire import Fire as Fire
+from milepost.methods.interpolate import Interpolate as Interpolate
+from milepost.methods.kerple import Kerple as Kerple
+from milepost.methods.leaky_rerope import LeakyRerope as LeakyRerope
+from milepost.methods.learned import Learned as Learned
+from milepost.methods.learned_alibi import LearnedAlibi as LearnedAlibi
+from milepost.methods.llama3 import Llama3 as Llama3
+from milepost.methods.log_n import LogN as LogN
+from milepost.methods.long_rope import LongRope as LongRope
+from milepost.methods.nope import Nope as Nope
+from milepost.methods.ntk import Ntk as Ntk
+from milepost.methods.partial import Partial as Partial
+from milepost.methods.rerope import Rerope as Rerope
+from milepost.methods.rope import Rope as Rope
+from milepost.methods.scale import Scale as Scale
+from milepost.methods.self_extend import SelfExtend as SelfExtend
+from milepost.methods.shaw import Shaw as Shaw
+from milepost.methods.sink_logit import SinkLogit as SinkLogit
+from milepost.methods.sinusoidal import Sinusoidal as Sinusoidal
+from milepost.methods.soft_cap import SoftCap as SoftCap
+from milepost.methods.split_alibi import SplitAlibi as SplitAlibi
+from milepost.methods.stream import Stream as Stream
+from milepost.methods.t5_bias import T5Bias as T5Bias
+from milepost.methods.transformer_xl import TransformerXL as TransformerXL
+from milepost.methods.xpos import Xpos as Xpos
+from milepost.methods.yarn import Yarn as Yarn
+from milepost.rotation import rotate as rotate
+from milepost.schedule import Schedule as Schedule
+from milepost.scheme import Scheme as Scheme
+from milepost.seams import Regime as Regime
+from milepost.seams import Relation as Relation
+from milepost.seams import Table as Table
+from milepost.visible import causal as causal
+from milepost.visible import chunks as chunks
+from milepost.visible import everything as everything
+from milepost.visible import sinks as sinks
+from milepost.visible import window as window
+
+__version__ = "0.1.0"

@@ -1,0 +1,34 @@
+"""Backends: the ways to compute one equation. Each reads verbs and facets; none names a method."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from milepost.backends import chunked, flex, reference, sdpa
+from milepost.call import Call
+
+Result = tuple[Tensor, Tensor | None]
+
+
+class Backend(Protocol):
+    """A way to compute attention."""
+
+    CANNOT: dict[str, str]
+    """The verbs it has no answer to, and what such a part does, as the middle of a sentence."""
+
+    FAST_ON: tuple[str, ...]
+    """The kinds of device on which it is worth choosing unasked."""
+
+    def refuses(self, call: Call) -> str | None:
+        """Why this call cannot be run, or None."""
+        ...
+
+    def run(self, call: Call) -> Result:
+        """The output [b h t dv] and, where asked for, the log-sum-exp [b h t]."""
+        ...
+
+
+BACKENDS: dict[str, Backend] = {"sdpa": sdpa, "flex": flex, "chunked": chunked, "reference": reference}
+"""Fastest first."""

@@ -1,0 +1,69 @@
+"""Any scheme, a few rows at a time: memory O(t · chunk) forward and backward, and keys nobody sees left out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from milepost.backends.reference import settle
+from milepost.backends.scores import Material, bent, prepare
+from milepost.backends.views import mask, possible_keys, sure_keys, values
+from milepost.call import Call
+
+CANNOT: dict[str, str] = {}
+FAST_ON = ("cpu", "cuda")
+
+# Scores held at once. Larger blocks leave the cache, smaller ones waste the matrix product.
+BLOCK = 1 << 23
+LEAST_ROWS = 16
+
+
+def refuses(call: Call) -> str | None:
+    """Nothing: any scheme can be cut into rows."""
+    return None
+
+
+def run(call: Call) -> tuple[Tensor, Tensor | None]:
+    """Blocks of rows, each against all the keys that it may see; the backward pass makes each block again."""
+    made, v = prepare(call), values(call, call.wide)
+    t = call.q.shape[2]
+    if call.q.shape[0] * call.q.shape[1] * t * call.k.shape[2] <= BLOCK:
+        out, lse = _block(made, v, 0, t)
+        return out.to(call.v.dtype), lse
+    step = max(LEAST_ROWS, BLOCK // (call.q.shape[0] * call.q.shape[1] * call.k.shape[2]))
+    outs: list[Tensor] = []
+    sums: list[Tensor] = []
+    for first in range(0, t, step):
+        last = min(first + step, t)
+        if call.needs_grad:
+            out, lse = checkpoint(_block, made, v, first, last, use_reentrant=False, preserve_rng_state=False)  # pyright: ignore
+        else:
+            out, lse = _block(made, v, first, last)
+        outs.append(out.to(call.v.dtype))  # pyright: ignore
+        sums.extend([] if lse is None else [lse])  # pyright: ignore
+    return torch.cat(outs, 2), torch.cat(sums, 2) if sums else None
+
+
+def _block(made: Material, v: Tensor, first: int, last: int) -> tuple[Tensor, Tensor | None]:
+    """Attention of the rows first … last − 1."""
+    call = made.call
+    rows, keys, sure = slice(first, last), slice(None), slice(0, 0)
+    if call.plain_index and not torch.compiler.is_compiling():
+        keys, sure = possible_keys(call, first, last - 1), sure_keys(call, first, last - 1)
+    scores = bent(made, rows, keys)
+    held = sure.start < sure.stop
+    if held and not call.needs_grad:
+        # Only the keys beside the sure ones need a mask.
+        for edge in (slice(keys.start, sure.start), slice(sure.stop, keys.stop)):
+            seen = mask(call, rows, edge) if edge.start < edge.stop else None
+            if seen is not None:
+                scores[..., edge.start - keys.start : edge.stop - keys.start].masked_fill_(~seen, -torch.inf)
+    else:
+        seen = mask(call, rows, keys)
+        scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
+    if call.scheme.answering("bend_rows"):
+        x = call.x if call.x is None else call.x[:, keys]
+        scores = call.scheme.bend_rows(scores, call.q[:, :, rows].to(call.wide), x)
+    certain = held and not call.scheme.answering("place")
+    return settle(made, scores, v[:, :, keys], rows, keys, certain)

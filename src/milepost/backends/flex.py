@@ -1,0 +1,212 @@
+"""FlexAttention: bends and masks compiled into a fused kernel on the GPU, run plainly on the CPU."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import (
+    AuxRequest,
+    BlockMask,
+    create_block_mask,
+    flex_attention,
+)
+
+from milepost.arguments import spell
+from milepost.backends.dropout import keep
+from milepost.backends.views import View, refusal, relations, values, views
+from milepost.call import Call
+from milepost.scheme import Scheme
+from milepost.seams import Relation
+
+CANNOT: dict[str, str] = {"bend_rows": "bends whole rows of scores, and FlexAttention shows one at a time"}
+FAST_ON = ("cuda",)
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def refuses(call: Call) -> str | None:
+    """Why FlexAttention cannot run this."""
+    if call.q.device.type == "cpu" and call.needs_grad:
+        return "FlexAttention has no gradient on the CPU"
+    if call.q.device.type == "cpu" and torch.compiler.is_compiling():
+        return "FlexAttention does not compile on this CPU"
+    if call.q.device.type != "cpu" and call.q.dtype == torch.float64:
+        return "FlexAttention's kernels do not take float64"
+    for part in call.scheme.answering("relate"):
+        if getattr(part, "adds_values", False):
+            return f"{spell(part)} adds to the values, and FlexAttention shows only the scores"
+    return refusal(call, CANNOT)
+
+
+def run(call: Call) -> tuple[Tensor, Tensor | None]:
+    """One pass a regime, merged by log-sum-exp."""
+    seen = views(call, call.q.dtype)
+    v = values(call, call.v.dtype)
+    related = relations(call, seen)
+    parts = [_attend(call, view, v, related) for view in seen]
+    out, lse = parts[0]
+    for other, other_lse in parts[1:]:
+        both = torch.logaddexp(lse, other_lse)
+        alive = both > -torch.inf
+        a = torch.where(alive, lse - both, -torch.inf).exp()[..., None]
+        b = torch.where(alive, other_lse - both, -torch.inf).exp()[..., None]
+        out, lse = out * a + other * b, both
+    rest = call.scheme.rest()
+    if rest is not None:
+        rest = rest.to(lse.dtype)[:, None]
+        out, lse = out * torch.sigmoid(lse - rest)[..., None], torch.logaddexp(lse, rest)
+    return out.to(call.v.dtype), lse if call.return_lse else None
+
+
+def _attend(call: Call, view: View, v: Tensor, related: tuple[Relation, ...]) -> tuple[Tensor, Tensor]:
+    """One regime: its output and log-sum-exp, with dropout as a second pass over the kept weights."""
+    sharpness = call.scheme.sharpen(call.index, call.length)
+    score = score_mod(call.scheme, view.p, view.r, sharpness, _products(call, related))
+    visible = block_mask(call, view)
+    scale = call.scheme.scale(call.q.shape[-1])
+    out, lse = _flex(view.q, view.k, v, score, visible, scale)
+    if call.seed is None:
+        return out, lse
+    seed, share = call.seed, call.dropout
+
+    def dropped(score_: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return torch.where(keep(seed, share, b, h, i, j), score(score_, b, h, i, j), -torch.inf)
+
+    out, kept = _flex(view.q, view.k, v, dropped, visible, scale)
+    # The kept weights sum to exp(kept − lse) of the whole; dead rows have both at −∞.
+    gain = torch.where(kept > -torch.inf, kept - lse, -torch.inf).exp() / (1 - share)
+    return out * gain[..., None], lse
+
+
+def _products(call: Call, related: tuple[Relation, ...]) -> list[tuple[Relation, Tensor | None, Tensor | None]]:
+    """Queries and keys times the tables, [b h t n] and [b h s n], scaled as the scores are."""
+    made: list[tuple[Relation, Tensor | None, Tensor | None]] = []
+    scale = call.scheme.scale(call.q.shape[-1])
+    for relation in related:
+        by_keys = by_queries = None
+        if relation.keys is not None:
+            q = call.q if relation.shift is None else call.q + relation.shift.to(call.q.dtype)[:, None]
+            by_keys = q @ relation.keys.rows.to(q.dtype).mT * scale
+        if relation.queries is not None:
+            k = call.k.repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
+            by_queries = k @ relation.queries.rows.to(k.dtype).mT * scale
+        made.append((relation, by_keys, by_queries))
+    return made
+
+
+def score_mod(
+    scheme: Scheme,
+    p: Tensor,
+    r: Tensor,
+    sharpness: Tensor | None = None,
+    related: list[tuple[Relation, Tensor | None, Tensor | None]] | None = None,
+) -> ScoreMod:
+    """Everything a scheme does to a scaled score, as FlexAttention wants it; p [b|1 t], r [b|1 s] are positions."""
+    where_q, where_k = _reader(p), _reader(r)
+    sharp = None if sharpness is None else _reader(sharpness)
+
+    def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        here, there = where_q(b, i), where_k(b, j)
+        for relation, by_keys, by_queries in related or ():
+            if relation.keys is not None and by_keys is not None:
+                score = score + by_keys[b, h, i, relation.keys.bucket(here - there)]
+            if relation.queries is not None and by_queries is not None:
+                score = score + by_queries[b, h, j, relation.queries.bucket(here - there)]
+        if sharp is not None:
+            score = score * sharp(b, i).to(score.dtype)
+        return scheme.bend(score, b, h, here, there)
+
+    return change
+
+
+def mask_mod(
+    scheme: Scheme,
+    index: Tensor,
+    key_index: Tensor,
+    documents: Tensor | None = None,
+    key_documents: Tensor | None = None,
+    view: View | None = None,
+    position: Tensor | None = None,
+    key_position: Tensor | None = None,
+) -> MaskMod:
+    """What a scheme hides, as FlexAttention wants it."""
+    order_q, order_k = _reader(index), _reader(key_index)
+    own = None if documents is None else _reader(documents)
+    other = None if key_documents is None else _reader(key_documents)
+    at = None if position is None else _reader(position)
+    key_at = None if key_position is None else _reader(key_position)
+
+    def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        seen = scheme.see(b, h, order_q(b, i), order_k(b, j))
+        seen = (i == i) & (j == j) if seen is None else seen
+        if own is not None and other is not None:
+            seen = seen & (own(b, i) == other(b, j)) & (own(b, i) >= 0)
+        if view is not None and at is not None and key_at is not None:
+            region = view.regime.holds(at(b, i), key_at(b, j))
+            seen = seen if region is None else seen & region
+        return seen
+
+    return visible
+
+
+def block_mask(call: Call, view: View) -> BlockMask | None:
+    """The blocks of scores that anybody sees; None where everything is seen."""
+    scheme, (b, h, t) = call.scheme, call.q.shape[:3]
+    placed = scheme.answering("place")
+    if not scheme.answering("see") and call.documents is None and not placed:
+        return None
+    place = (view, _one_axis(call.position), _one_axis(call.key_position)) if placed else ()
+    mod = mask_mod(scheme, call.index, call.key_index, call.documents, call.key_documents, *place)
+    told = [call.index, call.key_index, call.documents, call.key_documents, *((view.p, view.r) if placed else ())]
+    rows = b if any(each is not None and each.shape[0] > 1 for each in told) else None
+    heads = h if any(getattr(part, "by_head", False) for part in scheme.answering("see")) else None
+    return make_block_mask(mod, rows, heads, t, call.k.shape[2], call.q.device)
+
+
+def make_block_mask(
+    mod: MaskMod, rows: int | None, heads: int | None, t: int, s: int, device: torch.device | str
+) -> BlockMask:
+    """create_block_mask, compiled where that pays."""
+    fused = torch.device(device).type == "cuda" and not torch.compiler.is_compiling()
+    return create_block_mask(mod, rows, heads, t, s, device=str(device), _compile=fused)
+
+
+def _one_axis(position: Tensor) -> Tensor:
+    return position[..., 0] if position.dim() == 3 else position
+
+
+def _reader(values: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """Look up values [b|1 n|1] by batch and token."""
+    if values.shape[1] == 1:
+        if values.shape[0] == 1:
+            return lambda b, i: values[0, 0] + 0 * i
+        return lambda b, i: values[b, 0] + 0 * i
+    if values.shape[0] == 1:
+        return lambda b, i: values[0, i] + 0 * b
+    return lambda b, i: values[b, i]
+
+
+@functools.cache
+def _fused() -> Callable[..., Any]:
+    return torch.compile(flex_attention)  # pyright: ignore
+
+
+def _flex(
+    q: Tensor, k: Tensor, v: Tensor, score: ScoreMod, visible: BlockMask | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """FlexAttention with its log-sum-exp."""
+    compiled = q.device.type != "cpu" and not torch.compiler.is_compiling()
+    with warnings.catch_warnings():
+        # On the CPU the plain path is the only one there is.
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        out, aux = (_fused() if compiled else flex_attention)(
+            q, k, v, score_mod=score, block_mask=visible, scale=scale, enable_gqa=q.shape[1] != k.shape[1],
+            return_aux=AuxRequest(lse=True),
+        )  # fmt: skip
+    return out, aux.lse

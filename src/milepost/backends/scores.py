@@ -1,0 +1,126 @@
+"""Bent scores of any block of rows and keys: the equation up to the mask. Shared by reference and chunked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from milepost.backends.views import View, relations, views
+from milepost.call import Call
+from milepost.seams import Relation, Table
+
+ALL = slice(None)
+
+
+@dataclass(frozen=True)
+class Material:
+    """What is made once a call, in time and memory linear in the number of tokens."""
+
+    call: Call
+    views: list[View]
+    """Queries carry the softmax scale already."""
+    relations: tuple[Relation, ...]
+    q: Tensor
+    """Raw queries times the softmax scale."""
+    factor: Tensor | float
+    to_queries: tuple[Tensor | None, ...]
+    """For each relation the products of raw keys with its table of queries, [b h s n]."""
+
+
+def prepare(call: Call) -> Material:
+    """Turn queries and keys, and scale the queries, in the wide dtype."""
+    factor = call.factor()
+    seen = views(call, call.wide)
+    related = relations(call, seen)
+    scaled = [View(view.regime, view.q * factor, view.k, view.p, view.r) for view in seen]
+    keys = call.k.to(call.wide).repeat_interleave(call.q.shape[1] // call.k.shape[1], 1) if related else call.k
+    products = tuple(None if each.queries is None else keys @ _rows(each.queries, call).mT for each in related)
+    return Material(call, scaled, related, call.q.to(call.wide) * factor, factor, products)
+
+
+def dot(q: Tensor, k: Tensor) -> Tensor:
+    """Scores of grouped queries: q [b h t d], k [b g s d] → [b h t s], without repeating a key."""
+    b, h, t, d = q.shape
+    g, s = k.shape[1], k.shape[2]
+    return (q.reshape(b, g, h // g * t, d) @ k.mT).view(b, h, t, s)
+
+
+def weigh(weights: Tensor, v: Tensor) -> Tensor:
+    """Sums of values under grouped queries: weights [b h t s], v [b g s d] → [b h t d]."""
+    b, h, t, s = weights.shape
+    g, d = v.shape[1], v.shape[3]
+    return (weights.reshape(b, g, h // g * t, s) @ v).view(b, h, t, d)
+
+
+def bent(made: Material, rows: slice = ALL, keys: slice = ALL) -> Tensor:
+    """Scores [b h t s] of some rows and keys, bent but not masked; −∞ where no regime claims the pair."""
+    call = made.call
+    batch = torch.arange(call.q.shape[0], device=call.q.device).view(-1, 1, 1, 1)
+    head = torch.arange(call.q.shape[1], device=call.q.device).view(-1, 1, 1)
+    total: Tensor | None = None
+    for view in made.views:
+        p, r = _grid(view.p, view.r, rows, keys)
+        score = dot(view.q[:, :, rows], view.k[:, :, keys])
+        for relation, to_queries in zip(made.relations, made.to_queries, strict=True):
+            score = score + _related(made, relation, to_queries, p - r, rows, keys)
+        score = call.scheme.bend(score, batch, head, p, r)
+        region = view.regime.holds(*_grid(call.position, call.key_position, rows, keys))
+        if region is not None:
+            score = torch.where(region, score, -torch.inf if total is None else total)
+        total = score
+    assert total is not None
+    return total
+
+
+def add_related_values(out: Tensor, weights: Tensor, made: Material, rows: slice = ALL, keys: slice = ALL) -> Tensor:
+    """Add what relations give to the values: Σ_j weights_ij · table[p_i − r_j]."""
+    for relation in made.relations:
+        if relation.values is None:
+            continue
+        bucket: Tensor | None = None
+        for view in made.views:
+            p, r = _grid(view.p, view.r, rows, keys)
+            region = view.regime.holds(*_grid(made.call.position, made.call.key_position, rows, keys))
+            here = relation.values.bucket(p - r)
+            bucket = here if bucket is None or region is None else torch.where(region, here, bucket)
+        assert bucket is not None
+        table = _rows(relation.values, made.call)
+        held = weights.new_zeros(*weights.shape[:3], table.shape[1])
+        out = out + held.scatter_add(-1, bucket.expand_as(weights), weights) @ table
+    return out
+
+
+def _grid(p: Tensor, r: Tensor, rows: slice, keys: slice) -> tuple[Tensor, Tensor]:
+    """Positions as they broadcast over scores: [b|1 1 t 1] and [b|1 1 1 s]. Of several axes the first."""
+    p, r = (p[..., 0] if p.dim() == 3 else p), (r[..., 0] if r.dim() == 3 else r)
+    return p[:, None, rows, None], r[:, None, None, keys]
+
+
+def _rows(table: Table, call: Call) -> Tensor:
+    return table.rows.to(call.wide)
+
+
+def _related(
+    made: Material, relation: Relation, to_queries: Tensor | None, distance: Tensor, rows: slice, keys: slice
+) -> Tensor:
+    """What one relation adds to the scaled dot product, [b h t s]."""
+    call = made.call
+    b, h = call.q.shape[:2]
+    total: Tensor | None = None
+    if relation.keys is not None:
+        q = made.q[:, :, rows]
+        if relation.shift is not None:
+            shift = relation.shift.to(call.wide)[:, None] * made.factor
+            q = q + (shift[:, :, rows] if shift.dim() == 4 and shift.shape[2] > 1 else shift)
+        bucket = relation.keys.bucket(distance).expand(b, h, -1, -1)
+        total = (q @ _rows(relation.keys, call).mT).gather(-1, bucket)
+    if relation.queries is not None and to_queries is not None:
+        bucket = relation.queries.bucket(distance).expand(b, h, -1, -1)
+        found = to_queries[:, :, keys].gather(-1, bucket.mT).mT
+        factor = made.factor if isinstance(made.factor, float) or made.factor.shape[2] == 1 else made.factor[:, :, rows]
+        found = found * factor
+        total = found if total is None else total + found
+    assert total is not None
+    return total

@@ -1,0 +1,103 @@
+"""Turned queries and keys, one view a regime, and what masks them: what every backend starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from milepost.arguments import spell
+from milepost.call import Call, span_of
+from milepost.seams import Regime, Relation
+from milepost.visible import ALL, NONE, Range
+
+
+@dataclass(frozen=True)
+class View:
+    """Queries and keys as they stand in one regime.
+
+    q: [b h t d], k: [b g s d], turned; p: [b|1 t], r: [b|1 s], their positions.
+    """
+
+    regime: Regime
+    q: Tensor
+    k: Tensor
+    p: Tensor
+    r: Tensor
+
+
+def views(call: Call, dtype: torch.dtype) -> list[View]:
+    """Turn queries and keys for every regime that anybody can see, in the given dtype."""
+    scheme, q, k = call.scheme, call.q.to(dtype), call.k.to(dtype)
+    seen: list[View] = []
+    for regime in scheme.place():
+        if regime.beyond <= 0 and scheme.behind and call.plain_position:
+            continue
+        p, r = regime.query(call.position), regime.key(call.key_position)
+        turned = scheme.turn(q, p, "query", call.length), scheme.turn(k, r, "key", call.key_length)
+        seen.append(View(regime, *turned, p, r))
+    return seen
+
+
+def values(call: Call, dtype: torch.dtype) -> Tensor:
+    """The values, turned where a part turns them."""
+    return call.scheme.turn(call.v.to(dtype), call.key_position, "value", call.key_length)
+
+
+def relations(call: Call, seen: list[View]) -> tuple[Relation, ...]:
+    """The tables looked up by distance, long enough for every distance in the call."""
+    if not call.scheme.answering("relate"):
+        return ()
+    if call.plain_position and call.counted and len(seen) == 1:
+        return call.scheme.relate(call.k.shape[2] - 1)
+    return call.scheme.relate(max((span_of(view.p, view.r) for view in seen), default=0))
+
+
+def refusal(call: Call, cannot: Mapping[str, str]) -> str | None:
+    """Why a backend that cannot answer these verbs must refuse."""
+    for verb, does in cannot.items():
+        for part in call.scheme.answering(verb):
+            return f"{spell(part)} {does}"
+    return None
+
+
+def mask(call: Call, rows: slice = slice(None), keys: slice = slice(None)) -> Tensor | None:
+    """Which keys are visible, [b|1 h|1 t s], or None where all are."""
+    q = call.q
+    i, j = call.index[:, None, rows, None], call.key_index[:, None, None, keys]
+    batch = torch.arange(q.shape[0], device=q.device).view(-1, 1, 1, 1)
+    head = torch.arange(q.shape[1], device=q.device).view(-1, 1, 1)
+    seen = call.scheme.see(batch, head, i, j)
+    if call.documents is not None and call.key_documents is not None:
+        own, other = call.documents[:, None, rows, None], call.key_documents[:, None, None, keys]
+        together = (own == other) & (own >= 0)
+        seen = together if seen is None else seen & together
+    return seen
+
+
+def possible_keys(call: Call, first: int, last: int) -> slice:
+    """The keys that any of the rows first … last can see, as the shapes and the visible parts alone can tell."""
+    low, high = _meet(call, "within", first, last)
+    keys = slice(int(max(low, 0)), int(min(high + 1, call.k.shape[2])))
+    return keys if keys.start < keys.stop else slice(0, 1)
+
+
+def sure_keys(call: Call, first: int, last: int) -> slice:
+    """Keys that all of the rows first … last see, told in the same way; empty where nothing is sure."""
+    low, high = _meet(call, "surely", first, last)
+    return slice(int(max(low, 0)), int(min(high + 1, call.k.shape[2]))) if low <= high else slice(0, 0)
+
+
+def _meet(call: Call, question: Literal["within", "surely"], first: int, last: int) -> Range:
+    """What all visible parts answer for a range of rows, met."""
+    offset = call.k.shape[2] - call.q.shape[2]
+    unknown = ALL if question == "within" else NONE
+    low, high = ALL
+    for part in call.scheme.answering("see"):
+        answer = getattr(part, question, None)
+        a, b = unknown if answer is None else answer(first + offset, last + offset)
+        low, high = max(low, a), min(high, b)
+    return low, high

@@ -1,0 +1,88 @@
+"""Axial RoPE: each pair of channels turned by one of several coordinates (M-RoPE: Wang et al., 2024, arXiv:2409.12191)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from milepost import demand
+from milepost.methods.rope import angle_dtype, over_heads
+from milepost.rotation import PAIRS, Pairs, rotate
+from milepost.seams import Side
+
+
+@dataclass(frozen=True)
+class AxialRope:
+    """Rotate pair n by the coordinate its section belongs to.
+
+        turn(x, p)[n]  =  x[n] · e^(i · p[axis(n)] · θ^(−2n/d))
+
+    sections counts the pairs of each axis: (16, 24, 24) for time, height and width in Qwen2-VL. order="blocks" gives
+    each axis consecutive pairs; "interleaved" deals them out in turn, what is left over going to the first axis
+    (Qwen3-VL, (24, 20, 20)). own=True gives every axis the whole range of frequencies, θ^(−n/pairs of the axis), as
+    vision towers do. Positions are [b t axes]; plain ones [t] or [b t] stand for a token with all coordinates alike.
+    """
+
+    dim: int
+    sections: tuple[int, ...]
+    theta: float = 10000.0
+    order: Literal["blocks", "interleaved"] = "blocks"
+    own: bool = False
+    pairs: Pairs = "halves"
+    relative: ClassVar[bool] = True
+    rotary: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sections", tuple(self.sections))
+        demand.even(self, "dim", self.dim, "channels are turned in pairs")
+        for section in self.sections:
+            demand.whole(self, "sections", section)
+        if sum(self.sections) != self.dim // 2:
+            raise ValueError(
+                f"AxialRope({self.dim}, {self.sections}): the sections hold {sum(self.sections)} pairs, but {self.dim} channels make {self.dim // 2}"
+            )
+        demand.finite(self, "theta", self.theta, above=0)
+        demand.one_of(self, "order", self.order, ("blocks", "interleaved"))
+        demand.one_of(self, "pairs", self.pairs, PAIRS)
+        dealt = [self.axis_of().count(axis) for axis in range(self.axes)]
+        if dealt != list(self.sections):
+            raise ValueError(
+                f'AxialRope(sections={self.sections}, order="interleaved"): dealing pairs out in turn gives {tuple(dealt)}; the first section must be the largest'
+            )
+
+    @property
+    def axes(self) -> int:
+        """How many coordinates a position has."""
+        return len(self.sections)
+
+    def axis_of(self) -> list[int]:
+        """The axis of each pair."""
+        if self.order == "blocks":
+            return [axis for axis, pairs in enumerate(self.sections) for _ in range(pairs)]
+        dealt = range(self.dim // 2)
+        return [n % self.axes if n < self.axes * self.sections[n % self.axes] else 0 for n in dealt]
+
+    def frequencies(self, device: torch.device) -> Tensor:
+        """The frequency of each pair, float64 [d/2]."""
+        n = torch.arange(self.dim // 2, dtype=torch.float64, device=device)
+        if not self.own:
+            return self.theta ** (-2 * n / self.dim)
+        axes = self.axis_of()
+        rank = [axes[:place].count(axis) / self.sections[axis] for place, axis in enumerate(axes)]
+        return self.theta ** -torch.tensor(rank, dtype=torch.float64, device=device)
+
+    def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
+        """x: [b h t d], position: [b t axes], [b t] or [t]; returns [b h t d] in the dtype of x."""
+        if side == "value":
+            return x
+        demand.width(self, x, self.dim, f"; to turn only some of them use Partial(…, of={x.shape[-1]})")
+        if position.dim() == 3:
+            at = position.double()[..., torch.tensor(self.axis_of(), device=x.device)]
+        else:
+            at = position.double()[..., None]
+        angle = at * self.frequencies(x.device)
+        cos, sin = angle.cos().to(angle_dtype(x)), angle.sin().to(angle_dtype(x))
+        return rotate(x, over_heads(cos), over_heads(sin), self.pairs)

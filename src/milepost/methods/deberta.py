@@ -1,0 +1,76 @@
+"""DeBERTa: content and position disentangled, each attending to the other (He et al., 2020, arXiv:2006.03654)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from milepost import demand
+from milepost.arguments import Learner
+from milepost.seams import Relation, Table
+
+
+class Deberta(Learner):
+    """Add content-to-position and position-to-content terms to every score.
+
+        score_ij  =  ( q_i · k_j + q_i · K[δ(p − r)] + k_j · Q[δ(p − r)] ) / √(3d),   δ(n) = clip(n + reach, 0, 2·reach − 1)
+
+    K and Q are projections of one table [2·reach, model_dim]; to share the table over layers, assign it:
+    `layer.table = first.table`. index="paper" looks position-to-content up at δ(r − p), as the paper writes it; the
+    authors' code, and so every checkpoint, uses δ(p − r). buckets=B replaces the clipping by B log-spaced buckets a
+    side, exact up to B/2 and ending at reach (v2 and v3: buckets=256, reach=512), and the table by [2·B, model_dim].
+    """
+
+    def __init__(
+        self,
+        model_dim: int,
+        heads: int,
+        dim: int,
+        reach: int = 512,
+        buckets: int | None = None,
+        index: Literal["code", "paper"] = "code",
+    ) -> None:
+        super().__init__()
+        self.model_dim, self.heads, self.dim, self.reach = model_dim, heads, dim, reach
+        self.buckets, self.index = buckets, index
+        for name in ("model_dim", "heads", "dim", "reach"):
+            demand.whole(self, name, getattr(self, name))
+        demand.one_of(self, "index", index, ("code", "paper"))
+        if buckets is not None:
+            demand.even(self, "buckets", buckets, "half of them hold one distance each")
+            if reach <= buckets // 2 + 1:
+                raise ValueError(
+                    f"Deberta(reach={reach}, buckets={buckets}): the first {buckets // 2} distances have a bucket each, so reach must be larger"
+                )
+        self.table = nn.Parameter(torch.empty(2 * (buckets or reach), model_dim))
+        nn.init.normal_(self.table, std=0.02)
+        self.to_keys = nn.Linear(model_dim, heads * dim, bias=False)
+        self.to_queries = nn.Linear(model_dim, heads * dim, bias=False)
+
+    def scale(self, dim: int) -> float:
+        """Three terms are summed, so the scale is 1/√(3d)."""
+        return (3 * dim) ** -0.5
+
+    def row(self, distance: Tensor) -> Tensor:
+        """δ: the row of each distance p − r."""
+        half = self.buckets or self.reach
+        bucketed = distance.round() if self.buckets is None else self._log_bucket(distance, self.buckets // 2)
+        return (bucketed.long() + half).clamp(0, 2 * half - 1)
+
+    def _log_bucket(self, distance: Tensor, exact: int) -> Tensor:
+        far = distance.abs().clamp(min=exact).double()
+        grown = (far / exact).log() / math.log((self.reach - 1) / exact) * (exact - 1)
+        # A hair below the ceiling, so that a distance on a boundary does not fall over it by rounding.
+        large = (grown - 1e-9).ceil() + exact
+        return torch.where(distance.abs() <= exact, distance.double(), large * distance.sign())
+
+    def relate(self, span: int) -> Relation:
+        keys, queries = (
+            project(self.table).unflatten(-1, (self.heads, self.dim)).transpose(0, 1)
+            for project in (self.to_keys, self.to_queries)
+        )
+        back = self.row if self.index == "code" else lambda distance: self.row(-distance)
+        return Relation(keys=Table(keys, self.row), queries=Table(queries, back))

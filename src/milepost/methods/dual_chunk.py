@@ -1,0 +1,50 @@
+"""Dual chunk attention: positions that start over in every chunk (An et al., 2024, arXiv:2402.17463)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from milepost import demand
+from milepost.seams import Regime
+
+
+@dataclass(frozen=True)
+class DualChunk:
+    """Place keys within chunks of ℓ = chunk − local, and queries by how many chunks lie between.
+
+        key at r mod ℓ;  query at p mod ℓ (same chunk),  min(p mod ℓ + ℓ, chunk) (next),  min(2ℓ − 1, chunk) (older)
+
+    ChunkLlama sets chunk to 3/4 of the trained length and local to 1/8. No distance exceeds chunk, and those up to
+    local + 1 are exact. The paper's own figures end one lower than the authors' code, which is followed here.
+    """
+
+    chunk: int
+    local: int
+    relative: ClassVar[bool] = False
+    needs_behind: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.whole(self, "chunk", self.chunk, least=2)
+        demand.whole(self, "local", self.local, least=0)
+        if self.local >= self.chunk:
+            raise ValueError(f"DualChunk(chunk={self.chunk}, local={self.local}): local must be smaller than chunk")
+
+    def place(self) -> tuple[Regime, ...]:
+        size, c = self.chunk - self.local, self.chunk
+        oldest = min(2 * size - 1, c)
+
+        def chunks_between(p: Tensor, r: Tensor) -> Tensor:
+            return p // size - r // size
+
+        def within(position: Tensor) -> Tensor:
+            return position % size
+
+        return (
+            Regime(within, within, where=lambda p, r: chunks_between(p, r) == 0),
+            Regime(lambda p: (p % size + size).clamp(max=c), within, where=lambda p, r: chunks_between(p, r) == 1),
+            Regime(lambda p: torch.full_like(p, oldest), within, where=lambda p, r: chunks_between(p, r) >= 2),
+        )

@@ -1,0 +1,37 @@
+"""Dynamic NTK: the base grows with the length of the text (emozilla, 2023; transformers' "dynamic")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from milepost import demand
+from milepost.methods.ntk import raised
+
+
+@dataclass(frozen=True)
+class DynamicNtk:
+    """Stretch as Ntk does, by a factor that follows the length L.
+
+        θ_n  ←  θ_n · a^(−2n/(d − 2)),  a = max(1, factor · L/trained − (factor − 1))
+
+    `factor` is transformers' factor, not the ratio of lengths: at 1 the stretch is L/trained. The frequencies of every
+    token depend on L, so keys are turned anew at each step; `attend` does that, because it is given raw keys.
+    """
+
+    trained: int
+    factor: float = 1.0
+    relative: ClassVar[bool] = True
+    by_length: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.whole(self, "trained", self.trained)
+        demand.finite(self, "factor", self.factor, least=1)
+
+    def frequencies(self, f: Tensor, length: Tensor) -> Tensor:
+        return f * raised((self.factor * length / self.trained - (self.factor - 1)).clamp(min=1), f)
+
+    def magnitude(self, length: Tensor) -> float:
+        return 1.0

@@ -1,0 +1,48 @@
+"""KERPLE: learned penalties by the logarithm or a power of distance (Chi et al., 2022, arXiv:2205.09921)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from milepost import demand
+from milepost.arguments import Learner
+
+
+class Kerple(Learner):
+    """Lower each score by a learned kernel of the distance.
+
+        form="log":    score  ←  score − p_h · ln(1 + a_h · |p − r|)
+        form="power":  score  ←  score − a_h · |p − r|^p_h
+
+    p starts in U(0, 2) and a in U(0, 1). Both stay at or above 0.01, and p at or below 2 in the power form, past which
+    it is no kernel. The bounds hold in every call and let gradients through, as the authors' projection does.
+    """
+
+    additive = True
+
+    def __init__(self, heads: int, form: Literal["log", "power"] = "log") -> None:
+        super().__init__()
+        self.heads, self.form = heads, form
+        demand.whole(self, "heads", heads)
+        demand.one_of(self, "form", form, ("log", "power"))
+        self.p = nn.Parameter(torch.empty(heads).uniform_(0, 2))
+        self.a = nn.Parameter(torch.empty(heads).uniform_(0, 1))
+
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        distance = (p - r).abs().to(score.dtype)
+        a = _held(self.a, None)[head].to(score.dtype)
+        if self.form == "log":
+            power = _held(self.p, None)[head].to(score.dtype)
+            return score - power * torch.log1p(a * distance)
+        power = _held(self.p, 2.0)[head].to(score.dtype)
+        # 0^p has no finite gradient in p; distance 0 is answered beside it.
+        grown = torch.where(distance > 0, distance, 1.0) ** power
+        return score - torch.where(distance > 0, a * grown, 0.0)
+
+
+def _held(value: Tensor, most: float | None) -> Tensor:
+    """Clamp, but let the gradient through as if nothing had been clamped."""
+    return value + (value.clamp(0.01, most) - value).detach()

@@ -1,0 +1,42 @@
+"""Leaky ReRoPE: distances past a window grow more slowly (Su, 2023, kexue.fm/archives/9708)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from milepost import demand
+from milepost.seams import Regime
+
+
+@dataclass(frozen=True)
+class LeakyRerope:
+    """Slow distances down past a window.
+
+        distance  ←  p − r  within the window,  window + (p − r − window)/factor  past it
+
+    factor=1 is plain RoPE; a large one approaches ReRoPE. A factor below 1 speeds distances up (InvLeaky, for training).
+    Keys ahead of the query are held the same way, with the sign turned.
+    """
+
+    window: int
+    factor: float
+    relative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.whole(self, "window", self.window)
+        demand.finite(self, "factor", self.factor, above=0)
+
+    def place(self) -> tuple[Regime, ...]:
+        w, k = self.window, self.factor
+
+        def slowed(position: Tensor) -> Tensor:
+            return position.double() / k
+
+        return (
+            Regime(nearest=-w, beyond=w),
+            Regime(query=lambda p: slowed(p - w) + w, key=slowed, nearest=w),
+            Regime(query=lambda p: slowed(p + w) - w, key=slowed, beyond=-w),
+        )

@@ -1,0 +1,34 @@
+"""Learned ALiBi for encoders: a trained slope for each head and each side (Press et al., the authors' learned form)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from milepost import demand
+from milepost.arguments import Learner
+
+
+class LearnedAlibi(Learner):
+    """Lower scores by distance, with slopes of their own to the left and to the right.
+
+        score  ←  score − σ(left_h) · (p − r) behind the query,  score − σ(right_h) · (r − p) ahead of it
+
+    Slopes start at σ(N(−2, 1)). The squashing happens in every call, so the parameters stay parameters.
+    """
+
+    additive = True
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        demand.whole(self, "heads", heads)
+        self.left = nn.Parameter(torch.empty(heads))
+        self.right = nn.Parameter(torch.empty(heads))
+        nn.init.normal_(self.left, mean=-2.0)
+        nn.init.normal_(self.right, mean=-2.0)
+
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        distance = (p - r).to(score.dtype)
+        left, right = self.left.sigmoid()[head].to(score.dtype), self.right.sigmoid()[head].to(score.dtype)
+        return score - torch.where(distance >= 0, left, -right) * distance

@@ -1,0 +1,39 @@
+"""Llama 3.1's stretch: slow pairs divided by a factor, fast ones kept, a blend between (Llama Team, 2024, arXiv:2407.21783)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from milepost import demand
+
+
+@dataclass(frozen=True)
+class Llama3:
+    """Blend by the number of turns a pair makes within the trained length.
+
+    θ_n  ←  (1 − γ) · θ_n/factor + γ · θ_n,  γ = (trained·θ_n/2π − low) / (high − low), held within 0 … 1
+    """
+
+    factor: float
+    trained: int
+    low: float = 1.0
+    high: float = 4.0
+    relative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.finite(self, "factor", self.factor, above=0)
+        demand.whole(self, "trained", self.trained)
+        demand.finite(self, "low", self.low, above=0)
+        demand.finite(self, "high", self.high, above=self.low)
+
+    def frequencies(self, f: Tensor, length: Tensor) -> Tensor:
+        turns = self.trained * f / (2 * math.pi)
+        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        return (1 - kept) * f / self.factor + kept * f
+
+    def magnitude(self, length: Tensor) -> float:
+        return 1.0

@@ -1,0 +1,43 @@
+"""Log-n scaling: sharper softmax for longer texts (Su, 2021, kexue.fm/archives/8823; Chiang and Cholak, 2022)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from milepost import demand
+
+
+@dataclass(frozen=True)
+class LogN:
+    """Multiply the softmax scale by the logarithm of how many keys there are, against the trained length.
+
+        scale  ←  scale · max(1, ln n / ln trained)
+
+    n is the query's index + 1 (count="index", causal models) or the length of the text (count="length", encoders).
+    clip=True never blunts a query, so a model that was trained without the factor can use it; clip=False is the form to
+    train with. It sharpens dot products only: what bends scores afterwards, such as ALiBi, is left as it is.
+    """
+
+    trained: int
+    clip: bool = True
+    count: Literal["index", "length"] = "index"
+    relative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.whole(self, "trained", self.trained, least=2)
+        demand.one_of(self, "count", self.count, ("index", "length"))
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the factor depends on how many tokens there are."""
+        return self.count == "length"
+
+    def sharpen(self, index: Tensor, length: Tensor) -> Tensor:
+        n = (index + 1 if self.count == "index" else length).double()
+        factor = torch.log(n.clamp(min=1)) / math.log(self.trained)
+        return factor.clamp(min=1) if self.clip else factor

@@ -1,0 +1,43 @@
+"""NTK-aware stretching: a larger base, so that slow pairs slow down and fast ones hardly do (bloc97, 2023)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from milepost import demand
+
+
+@dataclass(frozen=True)
+class Ntk:
+    """Raise the base θ to θ · factor^(d/(d − 2)).
+
+        θ_n  ←  θ_n · factor^(−2n/(d − 2))
+
+    The first pair keeps its frequency and the last is divided by factor, exactly. Pairs between are slowed by less than
+    factor, so it must exceed the ratio of lengths that one wants.
+    """
+
+    factor: float
+    relative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.finite(self, "factor", self.factor, above=0)
+
+    def frequencies(self, f: Tensor, length: Tensor) -> Tensor:
+        return f * raised(torch.as_tensor(self.factor, dtype=f.dtype, device=f.device), f)
+
+    def magnitude(self, length: Tensor) -> float:
+        return 1.0
+
+
+def raised(factor: Tensor, f: Tensor) -> Tensor:
+    """factor^(−n/(pairs − 1)) for every pair n: [...] → [... pairs]."""
+    pairs = f.shape[-1]
+    if pairs < 2:
+        raise ValueError("NTK-aware stretching needs at least two pairs of channels: the exponent divides by d − 2")
+    n = torch.arange(pairs, dtype=f.dtype, device=f.device)
+    return factor[..., None] ** (-n / (pairs - 1))

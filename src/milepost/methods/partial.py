@@ -1,0 +1,70 @@
+"""Partial rotation: turn some channels, leave the rest without position (GPT-NeoX, GPT-J; arXiv:2204.06745)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from milepost import demand
+from milepost.arguments import spell
+from milepost.methods.rope import reached
+from milepost.seams import Side, Turns
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Turn the first channels by a method and leave the others as they are.
+
+        turn(x, p)  =  [ method.turn(x[:dim], p) | x[dim:] ]
+
+    A stretch's magnitude then scales the turned part alone, as in transformers. temperature="logits" lets it scale the
+    other channels too, so that the whole score is sharpened, as YaRN's paper has it.
+    """
+
+    method: Any
+    of: int
+    temperature: Literal["rotary", "logits"] = "rotary"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.method, Turns) or not hasattr(self.method, "dim"):
+            raise TypeError(f"Partial({self.method!r}): the method must turn channels, such as Rope(64)")
+        demand.whole(self, "of", self.of)
+        if self.of < self.method.dim:
+            raise ValueError(
+                f"Partial({spell(self.method)}, of={self.of}): the method turns {self.method.dim} channels, and there are only {self.of}"
+            )
+        demand.one_of(self, "temperature", self.temperature, ("rotary", "logits"))
+
+    @property
+    def relative(self) -> bool:
+        return self.method.relative
+
+    @property
+    def rotary(self) -> bool:
+        return getattr(self.method, "rotary", False)
+
+    @property
+    def by_length(self) -> bool:
+        return getattr(self.method, "by_length", False)
+
+    @property
+    def centred(self) -> bool:
+        return getattr(self.method, "centred", False)
+
+    @property
+    def axes(self) -> int | None:
+        return getattr(self.method, "axes", None)
+
+    def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
+        """x: [b h t of], position: [t] or [b t]; returns [b h t of] in the dtype of x."""
+        if x.shape[-1] != self.of and side != "value":
+            raise ValueError(f"Partial({spell(self.method)}, of={self.of}): given a tensor of {x.shape[-1]} channels")
+        turned, rest = x[..., : self.method.dim], x[..., self.method.dim :]
+        if self.temperature == "logits" and side != "value":
+            size = self.method.magnitude(reached(position, length))
+            size = size[:, None, :, None] if isinstance(size, Tensor) and size.dim() == 2 else size
+            rest = (rest * size).to(x.dtype)
+        return torch.cat((self.method.turn(turned, position, side, length), rest), -1)

@@ -1,0 +1,36 @@
+"""ReRoPE: distances past a window count as the window (Su, 2023, kexue.fm/archives/9708)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from milepost import demand
+from milepost.seams import Regime
+
+
+@dataclass(frozen=True)
+class Rerope:
+    """Let no two tokens stand further apart than a window.
+
+        distance  ←  p − r  within the window,  window past it
+
+    Needs no training. A window of a quarter to a half of the trained length works; the whole of it does not.
+    Keys ahead of the query are held at −window.
+    """
+
+    window: int
+    relative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.whole(self, "window", self.window)
+
+    def place(self) -> tuple[Regime, ...]:
+        w = self.window
+        return (
+            Regime(nearest=-w, beyond=w),
+            Regime(query=lambda p: torch.full_like(p, w), key=torch.zeros_like, nearest=w),
+            Regime(query=torch.zeros_like, key=lambda r: torch.full_like(r, w), beyond=-w),
+        )

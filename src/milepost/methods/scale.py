@@ -1,0 +1,27 @@
+"""A softmax scale of one's own, in place of 1/√d."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from milepost import demand
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Multiply dot products by a fixed number.
+
+        score  ←  value · ⟨q, k⟩  instead of  ⟨q, k⟩ / √d
+
+    T5 uses 1.0.
+    """
+
+    value: float
+    relative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.finite(self, "value", self.value)
+
+    def scale(self, dim: int) -> float:
+        return float(self.value)

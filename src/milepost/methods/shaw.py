@@ -1,0 +1,47 @@
+"""Shaw's relative positions: learned vectors added to keys and values by clipped distance (Shaw et al., 2018, arXiv:1803.02155)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from milepost import demand
+from milepost.arguments import Learner
+from milepost.seams import Relation, Table
+
+
+class Shaw(Learner):
+    """Add to every key, and to every value, a vector that depends on how far away it is.
+
+        score_ij = q_i · (k_j + keys[clip(r − p)]) / √d,   out_i = Σ_j weight_ij · (v_j + values[clip(r − p)])
+
+    Distances are clipped to ±reach. The tables [2·reach + 1, dim] are shared by all heads. values=False leaves the
+    values alone; value_dim is their width where it is not dim.
+    """
+
+    def __init__(self, dim: int, reach: int = 16, values: bool = True, value_dim: int | None = None) -> None:
+        super().__init__()
+        self.dim, self.reach, self.values, self.value_dim = dim, reach, values, value_dim
+        demand.whole(self, "dim", dim)
+        demand.whole(self, "reach", reach)
+        self.key_table = nn.Parameter(torch.empty(2 * reach + 1, dim))
+        nn.init.xavier_uniform_(self.key_table)
+        self.value_table = None
+        if values:
+            self.value_table = nn.Parameter(torch.empty(2 * reach + 1, dim if value_dim is None else value_dim))
+            nn.init.xavier_uniform_(self.value_table)
+
+    @property
+    def adds_values(self) -> bool:
+        """Whether the output gains vectors of its own."""
+        return self.values
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The row of each distance p − r. The paper counts r − p, so row 0 is far behind."""
+        return (-distance).clamp(-self.reach, self.reach).round().long() + self.reach
+
+    def relate(self, span: int) -> Relation:
+        return Relation(
+            keys=Table(self.key_table[None], self.bucket),
+            values=None if self.value_table is None else Table(self.value_table[None], self.bucket),
+        )

@@ -1,0 +1,27 @@
+"""A learned sink: a logit of attending to nothing (gpt-oss, OpenAI, 2025, arXiv:2508.10925; SoftMax₁ at zero)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from milepost import demand
+from milepost.arguments import Learner
+
+
+class SinkLogit(Learner):
+    """Let each head put weight on nothing at all.
+
+        weight_ij  =  e^score_ij / (e^logit_h + Σ_j e^score_ij)
+
+    The logits start at zero, which is SoftMax₁.
+    """
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        demand.whole(self, "heads", heads)
+        self.logit = nn.Parameter(torch.zeros(heads))
+
+    def rest(self) -> Tensor:
+        return self.logit

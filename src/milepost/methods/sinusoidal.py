@@ -1,0 +1,49 @@
+"""Sinusoidal positions: sines and cosines of geometric wavelengths (Vaswani et al., 2017, arXiv:1706.03762)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from milepost import demand
+
+
+@dataclass(frozen=True)
+class Sinusoidal:
+    """Add fixed waves to each token embedding.
+
+        x_i[2n] ← x_i[2n] + sin(i · θ^(−2n/d)),  x_i[2n+1] ← x_i[2n+1] + cos(i · θ^(−2n/d))
+
+    layout="concatenated" puts all sines before all cosines (fairseq, tensor2tensor, Transformer-XL).
+    denominator is what n is divided by in the exponent: d/2 in the paper, d/2 − 1 in fairseq and tensor2tensor.
+    """
+
+    dim: int
+    layout: Literal["interleaved", "concatenated"] = "interleaved"
+    theta: float = 10000.0
+    denominator: float | None = None
+    relative: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        demand.even(self, "dim", self.dim, "each wavelength gives a sine and a cosine")
+        demand.one_of(self, "layout", self.layout, ("interleaved", "concatenated"))
+        demand.finite(self, "theta", self.theta, above=0)
+        if self.denominator is not None:
+            demand.finite(self, "denominator", self.denominator, above=0)
+
+    def table(self, position: Tensor) -> Tensor:
+        """The waves at any positions [...], as float64 [... d]; fractions and negatives are welcome."""
+        over = self.dim / 2 if self.denominator is None else self.denominator
+        n = torch.arange(self.dim // 2, dtype=torch.float64, device=position.device)
+        angle = position.double()[..., None] * self.theta ** (-n / over)
+        waves = angle.sin(), angle.cos()
+        return torch.cat(waves, -1) if self.layout == "concatenated" else torch.stack(waves, -1).flatten(-2)
+
+    def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        """x: [b t D], index: [t] or [b t]; returns [b t D] in the dtype of x."""
+        demand.width(self, x, self.dim)
+        index = torch.arange(x.shape[-2], device=x.device) if index is None else index
+        return x + self.table(index).to(x.dtype)

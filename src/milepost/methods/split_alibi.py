@@ -1,0 +1,38 @@
+"""Split ALiBi for encoders: half the heads look left, half look right (Press et al., the authors' nonsymmetric form)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from milepost import demand
+from milepost.methods.alibi import slope_of
+
+
+@dataclass(frozen=True)
+class SplitAlibi:
+    """Lower scores by distance; the first half of the heads sees keys at or before the query, the rest at or after.
+
+        score ← score − slope · |p − r|;  head h < heads/2 sees j ≤ i, the others j ≥ i;  both halves use the slopes of heads/2
+
+    Unlike the symmetric penalty it can tell left from right.
+    """
+
+    heads: int
+    relative: ClassVar[bool] = True
+    additive: ClassVar[bool] = True
+    by_head: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.even(self, "heads", self.heads, "half of the heads look left and half look right")
+
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        half = self.heads // 2
+        distance = (p - r).abs().to(score.dtype)
+        return torch.addcmul(score, slope_of(head % half, half, score.dtype), distance, value=-1)
+
+    def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return torch.where(head < self.heads // 2, j <= i, j >= i)

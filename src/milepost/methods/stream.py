@@ -1,0 +1,53 @@
+"""StreamingLLM: the first few tokens and the last many, placed as if nothing lay between (Xiao et al., 2023, arXiv:2309.17453)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from milepost import demand
+from milepost.seams import Regime
+
+
+@dataclass(frozen=True)
+class Stream:
+    """See the first `sinks` keys and the last `window`, at the places they have in a cache of just those.
+
+        see j < sinks or i − j < window;  distance  ←  p − r within the window,  min(p, sinks + window − 1) − r to a sink
+
+    Runs forever at constant cost (`Cache.trim` drops the rest), but what left the window is forgotten. evict="before"
+    drops the oldest key before the new one comes, as the authors' chat does; "after", as their perplexity script does,
+    lets a query see one key more.
+    """
+
+    sinks: int
+    window: int
+    evict: Literal["before", "after"] = "before"
+    relative: ClassVar[bool] = False
+    behind: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.whole(self, "sinks", self.sinks, least=0)
+        demand.whole(self, "window", self.window)
+        demand.one_of(self, "evict", self.evict, ("before", "after"))
+
+    @property
+    def reach(self) -> int:
+        """How many of the last keys a query sees, its own included."""
+        return self.window + (self.evict == "after")
+
+    def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j <= i) & ((i - j < self.reach) | (j < self.sinks))
+
+    def keeps(self, i: int, j: Tensor) -> Tensor:
+        """Whether a query at index i or later may still see the key at index j."""
+        return (j > i - self.reach) | (j < self.sinks)
+
+    def place(self) -> tuple[Regime, ...]:
+        last = self.sinks + self.reach - 1
+        near = Regime(beyond=self.reach)
+        if self.sinks == 0:
+            return (near,)
+        return near, Regime(query=lambda p: p.clamp(max=last), nearest=self.reach, where=lambda p, r: r < self.sinks)

@@ -1,0 +1,62 @@
+"""T5's relative bias: one learned number for each head and bucket of distances (Raffel et al., 2020, arXiv:1910.10683)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from milepost import demand
+from milepost.arguments import Learner
+
+
+class T5Bias(Learner):
+    """Add a learned number to each score, looked up by the bucket of the distance.
+
+        score  ←  score + table[bucket(p − r), h]
+
+    Half of the buckets hold one distance each, the others grow with its logarithm up to `reach`, past which all share
+    the last. bidirectional=True spends half of the buckets on keys ahead of the query; otherwise those count as
+    distance 0. T5 itself does not divide scores by √d: Scheme(T5Bias(8), Scale(1.0), causal). One object given to every
+    layer is T5's single shared table.
+    """
+
+    additive = True
+
+    def __init__(self, heads: int, buckets: int = 32, reach: int = 128, bidirectional: bool = False) -> None:
+        super().__init__()
+        self.heads, self.buckets, self.reach, self.bidirectional = heads, buckets, reach, bidirectional
+        demand.whole(self, "heads", heads)
+        demand.whole(self, "buckets", buckets, least=4 if bidirectional else 2)
+        demand.even(self, "buckets", buckets, "half of them hold one distance each")
+        if bidirectional and buckets % 4:
+            raise ValueError(
+                f"T5Bias(buckets={buckets}, bidirectional=True): buckets must be a multiple of 4, half for each side"
+            )
+        demand.whole(self, "reach", reach)
+        if reach <= self._exact:
+            raise ValueError(
+                f"T5Bias(reach={reach}): the first {self._exact} distances have a bucket each, so reach must be larger"
+            )
+        self.table = nn.Parameter(torch.empty(buckets, heads))
+        nn.init.normal_(self.table, std=0.02)
+
+    @property
+    def _side(self) -> int:
+        return self.buckets // 2 if self.bidirectional else self.buckets
+
+    @property
+    def _exact(self) -> int:
+        return self._side // 2
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The bucket of each distance p − r, as int64. The logarithm is float32, so that buckets match T5's own."""
+        far = distance.abs() if self.bidirectional else distance.clamp(min=0)
+        grown = (far.float().clamp(min=1) / self._exact).log() / math.log(self.reach / self._exact)
+        large = (self._exact + (grown * (self._side - self._exact)).long()).clamp(max=self._side - 1)
+        found = torch.where(far < self._exact, far.long(), large)
+        return found + (distance < 0) * self._side if self.bidirectional else found
+
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        return score + self.table[self.bucket(p - r), head].to(score.dtype)

@@ -1,0 +1,47 @@
+"""Transformer-XL: sinusoids of the distance, projected, and two learned biases (Dai et al., 2019, arXiv:1901.02860)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from milepost import demand
+from milepost.arguments import Learner
+from milepost.methods.sinusoidal import Sinusoidal
+from milepost.seams import Relation, Side, Table
+
+
+class TransformerXL(Learner):
+    """Score content against content and content against distance, each with a bias of its own.
+
+        score_ij  =  ( (q_i + u) · k_j + (q_i + v) · W R_{p − r} ) / √d,   R_n = [sin(n·θ) | cos(n·θ)]
+
+    u and v are [heads, dim], W maps model_dim to all heads. Distances may have either sign, so the same method serves
+    causal models with a memory (give the memory's keys first; queries are the last t) and bidirectional ones.
+    """
+
+    def __init__(self, model_dim: int, heads: int, dim: int) -> None:
+        super().__init__()
+        self.model_dim, self.heads, self.dim = model_dim, heads, dim
+        demand.even(self, "model_dim", model_dim, "each wavelength gives a sine and a cosine")
+        demand.whole(self, "heads", heads)
+        demand.whole(self, "dim", dim)
+        self.u = nn.Parameter(torch.empty(heads, dim))
+        self.v = nn.Parameter(torch.empty(heads, dim))
+        self.project = nn.Linear(model_dim, heads * dim, bias=False)
+        for weight in (self.u, self.v):
+            nn.init.normal_(weight, std=0.02)
+
+    def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
+        """Give queries their content bias u; x: [b h t d]."""
+        if side != "query":
+            return x
+        demand.width(self, x, self.dim)
+        return x + self.u.to(x.dtype)[:, None]
+
+    def relate(self, span: int) -> Relation:
+        weight = self.project.weight
+        distances = torch.arange(-span, span + 1, device=weight.device)
+        waves = Sinusoidal(self.model_dim, "concatenated").table(distances).to(weight.dtype)
+        rows = self.project(waves).unflatten(-1, (self.heads, self.dim)).transpose(0, 1)
+        return Relation(keys=Table(rows, lambda distance: distance.round().long() + span), shift=self.v)

@@ -1,0 +1,52 @@
+"""xPos: RoPE whose pairs also fade with distance (Sun et al., 2022, arXiv:2212.10554)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from milepost import demand
+from milepost.methods.rope import angle_dtype, over_heads
+from milepost.rotation import PAIRS, Pairs, rotate
+from milepost.seams import Side
+
+
+@dataclass(frozen=True)
+class Xpos:
+    """Rotate as RoPE does, and let pair n of a score fade as ζ_n^(distance/fade).
+
+        turn(q, p)[n] = q[n] · e^(ipθ_n) · ζ_n^(p/fade),  turn(k, r)[n] = k[n] · e^(irθ_n) · ζ_n^(−r/fade),  ζ_n = (2n/d + 0.4) / 1.4
+
+    Each factor alone runs away with the position; only their product is tame. `attend` therefore counts positions from
+    the middle of the keys, which changes no distance.
+    """
+
+    dim: int
+    theta: float = 10000.0
+    fade: float = 512.0
+    pairs: Pairs = "neighbours"
+    relative: ClassVar[bool] = True
+    rotary: ClassVar[bool] = True
+    centred: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.even(self, "dim", self.dim, "channels are turned in pairs")
+        demand.finite(self, "theta", self.theta, above=0)
+        demand.finite(self, "fade", self.fade, above=0)
+        demand.one_of(self, "pairs", self.pairs, PAIRS)
+
+    def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
+        """x: [b h t d], position: [t] or [b t]; queries grow as keys shrink. Returns [b h t d] in the dtype of x."""
+        if side == "value":
+            return x
+        demand.width(self, x, self.dim, f"; to turn only some of them use Partial(Xpos({self.dim}), of={x.shape[-1]})")
+        n = torch.arange(self.dim // 2, dtype=torch.float64, device=x.device)
+        at = position.double()[..., None]
+        angle = at * self.theta ** (-2 * n / self.dim)
+        power = (at if side == "query" else -at) / self.fade
+        size = ((2 * n / self.dim + 0.4) / 1.4) ** power
+        cos, sin = (angle.cos() * size).to(angle_dtype(x)), (angle.sin() * size).to(angle_dtype(x))
+        return rotate(x, over_heads(cos), over_heads(sin), self.pairs)

@@ -1,0 +1,76 @@
+"""YaRN: slow pairs interpolated, fast ones left alone, and a temperature (Peng et al., 2023, arXiv:2309.00071)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from milepost import demand
+
+Ramp = Literal["code", "paper"]
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """Blend interpolation and no change, pair by pair, and sharpen the scores.
+
+        θ_n  ←  (1 − γ_n) · θ_n/factor + γ_n · θ_n,   cos and sin × 0.1 · ln(factor) + 1
+
+    γ runs from 1 for pairs that make more than `fast` turns within the trained length to 0 for those that make fewer
+    than `slow`. ramp="code" lets γ fall evenly over the pairs, as the authors' code and every published model do;
+    "paper" lets it fall evenly over the number of turns. truncate rounds the ends of the code's ramp to whole pairs.
+    scaled overrides the factor on cos and sin.
+    """
+
+    factor: float
+    trained: int
+    ramp: Ramp = "code"
+    fast: float = 32.0
+    slow: float = 1.0
+    truncate: bool = True
+    scaled: float | None = None
+    relative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.finite(self, "factor", self.factor, least=1)
+        check_ramp(self, self.trained, self.ramp, self.fast, self.slow)
+        if self.scaled is not None:
+            demand.finite(self, "scaled", self.scaled, above=0)
+
+    def frequencies(self, f: Tensor, length: Tensor) -> Tensor:
+        kept = share_kept(f, self.trained, self.ramp, self.fast, self.slow, self.truncate)
+        return (1 - kept) * f / self.factor + kept * f
+
+    def magnitude(self, length: Tensor) -> float:
+        return 0.1 * math.log(self.factor) + 1 if self.scaled is None else self.scaled
+
+
+def check_ramp(owner: object, trained: int, ramp: str, fast: float, slow: float) -> None:
+    """Check what Yarn and its dynamic form share."""
+    demand.whole(owner, "trained", trained)
+    demand.one_of(owner, "ramp", ramp, ("code", "paper"))
+    demand.finite(owner, "slow", slow, above=0)
+    demand.finite(owner, "fast", fast, above=slow)
+
+
+def share_kept(f: Tensor, trained: int, ramp: Ramp, fast: float, slow: float, truncate: bool) -> Tensor:
+    """γ: the share of each frequency that is kept, [pairs]."""
+    if ramp == "paper":
+        turns = trained * f / (2 * math.pi)
+        return ((turns - slow) / (fast - slow)).clamp(0, 1)
+    pairs = f.shape[-1]
+    n = torch.arange(pairs, dtype=f.dtype, device=f.device)
+    # Frequencies fall geometrically: a pair that makes r turns stands at ln(trained · θ_0 / 2πr) / fall.
+    fall = f[0].log() - f[-1].log()
+    fall = fall / max(pairs - 1, 1)
+    low = (math.log(trained / (2 * math.pi * fast)) + f[0].log()) / fall
+    high = (math.log(trained / (2 * math.pi * slow)) + f[0].log()) / fall
+    if truncate:
+        low, high = low.floor(), high.ceil()
+    low, high = low.clamp(min=0), high.clamp(max=2 * pairs - 1)
+    high = torch.where(low == high, high + 0.001, high)
+    return 1 - ((n - low) / (high - low)).clamp(0, 1)

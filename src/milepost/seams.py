@@ -1,0 +1,190 @@
+"""The seams of attention: where a position can act, and what acts there.
+
+One equation carries every method of this library:
+
+    out_i = Σ_j softmax_j( scale · sharpen(i) · ( ⟨turn(q_i, p_i), turn(k_j, r_j)⟩ + relate(q_i, k_j, p_i − r_j) ),
+                           bent by bend(h, p_i, r_j) | see(i, j) ) · v_j
+
+`i` and `j` are indices, the true order of the tokens; `p` and `r` are the positions of the query and of the key, which
+are the indices unless told otherwise. Distance is p − r everywhere: positive is behind. The order is fixed:
+
+    place → turn → dot, plus relate → × scale × sharpen → bend → see (−∞) → bend_rows → softmax (with rest) → values
+
+A method is a noun that answers one or more of the verbs below; a backend reads the verbs, never the noun.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from torch import Tensor
+
+Side = Literal["query", "key", "value"]
+
+
+def same(position: Tensor) -> Tensor:
+    """Leave the positions as they are."""
+    return position
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A region of (query, key) pairs, and where its tokens stand.
+
+    The region is every pair whose distance p − r lies in [nearest, beyond) and for which `where(p, r)` holds. Inside it
+    a query at p stands at query(p) and a key at r stands at key(r). The regimes of one method do not overlap and share
+    one softmax. A backend may skip a regime whose bounds show that nobody in it can be seen.
+    """
+
+    query: Callable[[Tensor], Tensor] = same
+    key: Callable[[Tensor], Tensor] = same
+    nearest: float = -math.inf
+    beyond: float = math.inf
+    where: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def holds(self, p: Tensor, r: Tensor) -> Tensor | None:
+        """Which of the pairs p, r lie in the region: a boolean of their broadcast shape, or None for all."""
+        region = None if self.where is None else self.where(p, r)
+        if self.nearest > -math.inf:
+            near = p - r >= self.nearest
+            region = near if region is None else region & near
+        if self.beyond < math.inf:
+            far = p - r < self.beyond
+            region = far if region is None else region & far
+        return region
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows looked up by distance.
+
+    rows: [h|1, n, d]; bucket maps distances p − r, of any shape, to row numbers 0 … n − 1.
+    """
+
+    rows: Tensor
+    bucket: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """What a pair of tokens gains from its distance alone.
+
+    keys:    (q_i + shift) · keys[p − r] joins the dot product (content to position); shift is [h, d].
+    queries: k_j · queries[p − r] joins the dot product (position to content).
+    values:  values[p − r] joins v_j.
+
+    q and k are raw here: a relation sees them before they are turned.
+    """
+
+    keys: Table | None = None
+    queries: Table | None = None
+    values: Table | None = None
+    shift: Tensor | None = None
+
+
+@runtime_checkable
+class Embeds(Protocol):
+    def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        """Give the token embeddings x [b t D] their positions; index is [t] or [b t], 0 … t − 1 if None."""
+        ...
+
+
+@runtime_checkable
+class Places(Protocol):
+    def place(self) -> tuple[Regime, ...]:
+        """Say where tokens stand, region by region. Regions that nobody claims are not visible."""
+        ...
+
+
+@runtime_checkable
+class Turns(Protocol):
+    def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
+        """Change queries, keys or values x [b h t d] before the dot product.
+
+        position: [t], [b t] or [b t axes]; length: how many tokens there are, an int or [b|1 t|1].
+        """
+        ...
+
+
+@runtime_checkable
+class Relates(Protocol):
+    def relate(self, span: int) -> Relation:
+        """Answer the tables to look up by distance; no distance in this call exceeds span in size."""
+        ...
+
+
+@runtime_checkable
+class Sharpens(Protocol):
+    def sharpen(self, index: Tensor, length: Tensor) -> Tensor:
+        """Answer a factor on the softmax scale for each query: index [b|1 t], length [b|1 t|1]."""
+        ...
+
+
+@runtime_checkable
+class Bends(Protocol):
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        """Change one score; every argument broadcasts against score, so this serves tiles and single scores alike."""
+        ...
+
+
+@runtime_checkable
+class BendsRows(Protocol):
+    def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
+        """Change whole rows of masked scores [b h t s], keys in the order of their index; q is raw."""
+        ...
+
+
+@runtime_checkable
+class Sees(Protocol):
+    def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Say whether the query at index i may see the key at index j; every argument broadcasts."""
+        ...
+
+
+@runtime_checkable
+class Rests(Protocol):
+    def rest(self) -> Tensor:
+        """Answer the logit of attending to nothing, one for each head: [h]."""
+        ...
+
+
+@runtime_checkable
+class Scales(Protocol):
+    def scale(self, dim: int) -> float:
+        """Answer the softmax scale for queries of width dim, in place of 1/√dim."""
+        ...
+
+
+@runtime_checkable
+class Stretch(Protocol):
+    """What a rotation holds to reach past its trained length. It is not a part of a scheme."""
+
+    def frequencies(self, f: Tensor, length: Tensor) -> Tensor:
+        """Change the frequencies f [n]; length is [...] and the answer [... n] or [n]."""
+        ...
+
+    def magnitude(self, length: Tensor) -> Tensor | float:
+        """Answer the factor that rides on cos and sin: a number or [...]."""
+        ...
+
+
+VERBS: dict[str, type] = {
+    "embed": Embeds,
+    "place": Places,
+    "turn": Turns,
+    "relate": Relates,
+    "scale": Scales,
+    "sharpen": Sharpens,
+    "bend": Bends,
+    "see": Sees,
+    "bend_rows": BendsRows,
+    "rest": Rests,
+}
+
+
+def verbs_of(part: object) -> tuple[str, ...]:
+    """The verbs that a method (or its class) answers, in the order of the equation."""
+    return tuple(verb for verb in VERBS if callable(getattr(part, verb, None)))
