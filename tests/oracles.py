@@ -44,7 +44,14 @@ def plain(q: Tensor, k: Tensor, v: Tensor, logit: Score) -> Tensor:
 
 
 def inputs(
-    b: int = 2, h: int = 4, g: int = 2, t: int = 11, s: int | None = None, d: int = 8, dv: int | None = None, seed: int = 0
+    b: int = 2,
+    h: int = 4,
+    g: int = 2,
+    t: int = 11,
+    s: int | None = None,
+    d: int = 8,
+    dv: int | None = None,
+    seed: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Random q [b h t d], k [b g s d], v [b g s dv] in float64."""
     generator = torch.Generator().manual_seed(seed)
@@ -57,6 +64,6 @@ def inputs(
 def assert_same(ours: Tensor, oracle: Tensor, within: float = 1e-12) -> None:
     """Equal to 1e-12, shape included; NaN never passes."""
     assert ours.shape == oracle.shape, (ours.shape, oracle.shape)
-    apart = float((ours.double() - oracle.double()).abs().max()) if ours.numel() else 0.0
+    apart = float((ours.detach().double() - oracle.detach().double()).abs().max()) if ours.numel() else 0.0
     assert not math.isnan(apart), "NaN"
     assert apart <= within, f"apart by {apart:.3e}, allowed {within:.0e}"

@@ -4,7 +4,6 @@ from milepost.attend import attend as attend
 from milepost.attend import explain as explain
 from milepost.cache import Cache as Cache
 from milepost.call import CannotRun as CannotRun
-from milepost.catalogue import methods as methods
 from milepost.documents import documents_of as documents_of
 from milepost.methods.alibi import Alibi as Alibi
 from milepost.methods.axial_rope import AxialRope as AxialRope
@@ -39,6 +38,7 @@ from milepost.methods.t5_bias import T5Bias as T5Bias
 from milepost.methods.transformer_xl import TransformerXL as TransformerXL
 from milepost.methods.xpos import Xpos as Xpos
 from milepost.methods.yarn import Yarn as Yarn
+from milepost.register import methods as methods
 from milepost.rotation import rotate as rotate
 from milepost.schedule import Schedule as Schedule
 from milepost.scheme import Scheme as Scheme

@@ -5,6 +5,7 @@ One rule makes this work: every argument of a constructor is kept as an attribut
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping
@@ -33,13 +34,14 @@ def spell(part: object) -> str:
 
 
 def spell_value(value: object) -> str:
+    """One argument as it would be written."""
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, tuple):
         items = cast("tuple[object, ...]", value)
         shown = [spell_value(item) for item in items[:4]] + (["…"] if len(items) > 4 else [])
         return f"({', '.join(shown)}{',' if len(items) == 1 else ''})"
-    return repr(value)
+    return spell(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else repr(value)
 
 
 class Learner(nn.Module):
@@ -57,7 +59,7 @@ def to_plain(value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in cast("list[Any]", value)]
-    return {"method": type(value).__name__} | {name: to_plain(held) for name, held in arguments(value).items()}
+    return {"is": type(value).__name__} | {name: to_plain(held) for name, held in arguments(value).items()}
 
 
 def from_plain(plain: Any, known: Mapping[str, type]) -> Any:
@@ -67,14 +69,19 @@ def from_plain(plain: Any, known: Mapping[str, type]) -> Any:
     if not isinstance(plain, Mapping):
         return plain
     held = {str(name): value for name, value in cast("Mapping[Any, Any]", plain).items()}
-    name = held.pop("method", None)
+    if "is" not in held:
+        raise ValueError(
+            f"a saved method is {{'is': 'Rope', 'dim': 64, …}}; 'is' is missing among the keys {sorted(held)}"
+        )
+    name = held.pop("is")
     if name not in known:
         raise ValueError(f"no method is called {name!r}{nearest(str(name), known)}; pass your own with methods=[…]")
     return known[name](**{argument: from_plain(value, known) for argument, value in held.items()})
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: object, known: Iterable[str]) -> str:
     """The names a user may have meant, as the tail of an error."""
+    name = str(name)
     lower = {each.lower(): each for each in known}
     near = [lower[each] for each in difflib.get_close_matches(name.lower(), list(lower), n=3)]
     return f"; did you mean {' or '.join(near)}?" if near else ""

@@ -64,12 +64,23 @@ def attend(
         q, k, v, scheme, index, key_index, position, key_position, documents, key_documents, x, dropout, return_lse
     )
     name = _named(backend, call) if backend is not None else _fastest(call)
-    with torch.autocast(q.device.type, enabled=False):
+    if k.shape[2] == 0:
+        return _nothing(call)
+    # There is no autocast on the meta device.
+    with torch.autocast("cpu" if q.device.type == "meta" else q.device.type, enabled=False):
         out, lse = BACKENDS[name].run(call)
     if not return_lse:
         return out
     assert lse is not None
     return out, lse
+
+
+def _nothing(call: Call) -> Tensor | tuple[Tensor, Tensor]:
+    """What rows get where there are no keys."""
+    out = call.v.new_zeros(*call.q.shape[:3], call.v.shape[3])
+    rest = call.scheme.rest()
+    logit = torch.full((1,), -torch.inf, device=out.device) if rest is None else rest
+    return (out, logit.to(call.wide)[:, None].expand(call.q.shape[:3])) if call.return_lse else out
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,10 @@ def explain(
     scheme: Scheme, q: Tensor, k: Tensor, v: Tensor | None = None, **options: Tensor | float | None
 ) -> Explanation:
     """Say which backend `attend` would choose, and why not the others. Takes the options of `attend`."""
+    if not isinstance(scheme, Scheme):
+        raise TypeError(
+            f"explain: the first argument is a Scheme, given {type(scheme).__name__}: explain(scheme, q, k)"
+        )
     told = dict.fromkeys(
         ("index", "key_index", "position", "key_position", "documents", "key_documents", "x"), None
     ) | {"dropout": 0.0, "return_lse": False}
@@ -109,7 +124,8 @@ def explain(
 def _named(name: str, call: Call) -> str:
     if name not in BACKENDS:
         raise ValueError(
-            f"attend(backend={name!r}): no backend is called that{nearest(name, BACKENDS)}; there are {', '.join(BACKENDS)}"
+            f"attend(backend={name!r}): no backend is called that{nearest(name, BACKENDS)}; "
+            f"there are {', '.join(BACKENDS)}"
         )
     reason = BACKENDS[name].refuses(call)
     if reason is not None:

@@ -55,19 +55,28 @@ class Cache:
             raise ValueError(
                 f"Cache.append: k is [b g n d] and v [b g n dv]; given {list(k.shape)} and {list(v.shape)}"
             )
+        if k.dtype != v.dtype or k.device != v.device:
+            raise ValueError(
+                f"Cache.append: k is {k.dtype} on {k.device} and v {v.dtype} on {v.device}; they must agree"
+            )
         b, n = k.shape[0], k.shape[2]
         if self._keys is not None and self._values is not None:
             for name, held, new in (("k", self._keys, k), ("v", self._values, v)):
-                if held.shape[:2] + held.shape[3:] != new.shape[:2] + new.shape[3:] or held.dtype != new.dtype:
+                alike = held.shape[:2] + held.shape[3:] == new.shape[:2] + new.shape[3:]
+                if not alike or held.dtype != new.dtype or held.device != new.device:
                     raise ValueError(
-                        f"Cache.append: {name} {list(new.shape)} {new.dtype} does not continue "
-                        f"{list(held.shape[:2])} + [s, {held.shape[3]}] {held.dtype}"
+                        f"Cache.append: {name} {list(new.shape)} {new.dtype} on {new.device} does not continue "
+                        f"{list(held.shape[:2])} + [s, {held.shape[3]}] {held.dtype} on {held.device}"
                     )
         if index is None:
             start = torch.zeros(b, 1, dtype=torch.long, device=k.device) if self._next is None else self._next
             index = start + torch.arange(n, device=k.device)
         else:
-            index = index.to(k.device).expand(b, n)
+            if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+                raise TypeError(f"Cache.append: index must be integers, given {index.dtype}")
+            if index.shape not in ((n,), (b, n)):
+                raise ValueError(f"Cache.append: index must be [{n}] or [{b}, {n}], given {list(index.shape)}")
+            index = index.to(k.device, torch.long).expand(b, n)
         self._next = index[:, -1:] + 1 if n else self._next
         self._keys = self._put(self._keys, k, 2)
         self._values = self._put(self._values, v, 2)
@@ -79,14 +88,15 @@ class Cache:
 
         Rows of a batch keep the same number of keys, so one goes only when no row needs it.
         """
+        if not isinstance(scheme, Scheme):
+            raise TypeError(f"Cache.trim: trim by a Scheme, given {type(scheme).__name__}")
         if self._next is None:
             return
         kept = torch.ones_like(self.index, dtype=torch.bool)
-        soonest = int(self._next.min())
         for part in scheme.answering("see"):
             keeps = getattr(part, "keeps", None)
             if keeps is not None:
-                kept = kept & keeps(soonest, self.index)
+                kept = kept & keeps(self._next, self.index)
         chosen = kept.any(0).nonzero()[:, 0]
         self._keys, self._values = self.keys[:, :, chosen], self.values[:, :, chosen]
         self._index = self.index[:, chosen]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
+
+from milepost.arguments import spell
 
 
 def asked(owner: object, name: str, value: object) -> str:
@@ -30,7 +33,7 @@ def even(owner: object, name: str, value: object, why: str) -> None:
 
 def finite(owner: object, name: str, value: float, above: float | None = None, least: float | None = None) -> None:
     """Demand a finite number, larger than `above` or at least `least` where these are given."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TypeError(f"{asked(owner, name, value)}: {name} must be a number, not {type(value).__name__}")
     if not math.isfinite(value):
         raise ValueError(f"{asked(owner, name, value)}: {name} must be finite")
@@ -40,13 +43,44 @@ def finite(owner: object, name: str, value: float, above: float | None = None, l
         raise ValueError(f"{asked(owner, name, value)}: {name} must be at least {least:g}")
 
 
+def flag(owner: object, name: str, value: object) -> None:
+    """Demand True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{asked(owner, name, value)}: {name} is True or False, not {type(value).__name__}")
+
+
 def one_of(owner: object, name: str, value: object, choices: Sequence[str]) -> None:
     """Demand one of the words in `choices`."""
     if value not in choices:
         raise ValueError(f"{asked(owner, name, value)}: {name} must be one of {', '.join(map(repr, choices))}")
 
 
-def width(owner: object, x: Tensor, dim: int, hint: str = "") -> None:
-    """Demand that the last axis of x has dim channels."""
+def order(owner: object, x: Tensor, index: Tensor | None) -> Tensor:
+    """The index of embeddings x [b t D], 0 … t − 1 if None; demand [t] or [b t] otherwise."""
+    b, t = x.shape[0], x.shape[-2]
+    if index is None:
+        return torch.arange(t, device=x.device)
+    if index.dtype == torch.bool or index.is_complex():
+        raise TypeError(f"{type(owner).__name__}: index must be integers, given {index.dtype}")
+    if index.shape not in ((t,), (b, t), (1, t)):
+        raise ValueError(f"{type(owner).__name__}: index must be [{t}] or [{b}, {t}], given {list(index.shape)}")
+    return index
+
+
+def several(owner: object, name: str, value: object) -> None:
+    """Demand a tuple or a list."""
+    if not isinstance(value, (tuple, list)):
+        raise TypeError(f"{asked(owner, name, value)}: {name} must be a tuple, not {type(value).__name__}")
+
+
+def width(owner: object, x: Tensor, dim: int, name: str = "dim", partly: bool = False) -> None:
+    """Demand that the last axis of x has dim channels; `partly` where some of more could be turned."""
     if x.shape[-1] != dim:
-        raise ValueError(f"{asked(owner, 'dim', dim)}: given a tensor of {x.shape[-1]} channels{hint}")
+        more = partly and x.shape[-1] > dim
+        hint = f"; to turn only some of them use Partial({spell(owner)}, of={x.shape[-1]})" if more else ""
+        raise ValueError(f"{asked(owner, name, dim)}: given a tensor of {x.shape[-1]} channels{hint}")
+
+
+def checking_values(device: torch.device) -> bool:
+    """Whether values may be looked at: not where that would wait for a device or break a traced graph."""
+    return device.type == "cpu" and not torch.compiler.is_compiling()

@@ -14,14 +14,17 @@ def documents_of(cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
     >>> documents_of(torch.tensor([0, 3, 5]))
     (tensor([0, 0, 0, 1, 1]), tensor([0, 1, 2, 0, 1]))
     """
-    if cu_seqlens.dim() != 1 or cu_seqlens.is_floating_point() or len(cu_seqlens) < 2:
+    if not isinstance(cu_seqlens, Tensor):
+        raise TypeError(f"documents_of({cu_seqlens!r}): expected a tensor of integers; wrap it: torch.tensor(…)")
+    counts = not (cu_seqlens.is_floating_point() or cu_seqlens.is_complex() or cu_seqlens.dtype == torch.bool)
+    if cu_seqlens.dim() != 1 or not counts or len(cu_seqlens) < 2:
         raise ValueError(
             f"documents_of(cu_seqlens): expected integers [n + 1] such as [0, 3, 5], "
             f"given {cu_seqlens.dtype} of shape {tuple(cu_seqlens.shape)}"
         )
     lengths = cu_seqlens.diff()
     if int(cu_seqlens[0]) != 0 or bool((lengths < 0).any()):
-        raise ValueError(f"documents_of({cu_seqlens.tolist()}): cumulative lengths start at 0 and never fall")
+        raise ValueError(f"documents_of({list(map(int, cu_seqlens))}): cumulative lengths start at 0 and never fall")
     names = torch.arange(len(lengths), device=cu_seqlens.device)
     documents = torch.repeat_interleave(names, lengths)
     index = torch.arange(len(documents), device=cu_seqlens.device) - cu_seqlens[:-1].long()[documents]
@@ -44,6 +47,8 @@ def over_keys(
     values: [b|1 s]; documents [b|1 t] and key_documents [b|1 s], or None for a single document.
     Returns [b|1 t|1] and [b|1 s|1]. No document is ever counted, so shapes do not depend on the data.
     """
+    if values.shape[-1] == 0:
+        return values.new_full((1, 1), -1), values.new_full((1, 1), -1)
     if documents is None or key_documents is None:
         reduced = values.amax(-1, keepdim=True) if how == "amax" else values.amin(-1, keepdim=True)
         return reduced, reduced

@@ -8,17 +8,24 @@ import torch
 from torch import Tensor
 
 from milepost.arguments import spell
+from milepost.documents import over_keys
 
 if TYPE_CHECKING:
     from milepost.scheme import Scheme
 
 
-def bias(scheme: Scheme, index: Tensor, key_index: Tensor, documents: Tensor | None = None) -> Tensor:
+def bias(
+    scheme: Scheme,
+    index: Tensor,
+    key_index: Tensor,
+    documents: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """One dense additive tensor [b|1 h|1 t s], −∞ where a key is hidden.
 
-    index: [t] or [b t]; key_index: [s] or [b s]; documents (of queries and keys alike) only where t = s.
+    index: [t] or [b t]; key_index: [s] or [b s]; documents, [s] or [b s], are the keys': queries are the last t.
     """
-    for verb in ("place", "turn", "relate", "sharpen", "bend_rows", "rest"):
+    for verb in ("place", "turn", "relate", "scale", "sharpen", "bend_rows", "rest"):
         for part in scheme.answering(verb):
             raise ValueError(f"scheme.bias: {spell(part)} does more than add to a score: it answers {verb}")
     for part in scheme.answering("bend"):
@@ -29,12 +36,13 @@ def bias(scheme: Scheme, index: Tensor, key_index: Tensor, documents: Tensor | N
     i, j = _batched(index)[:, None, :, None], _batched(key_index)[:, None, None, :]
     batch = torch.arange(max(i.shape[0], j.shape[0]), device=i.device).view(-1, 1, 1, 1)
     head = torch.arange(scheme.heads or 1, device=i.device).view(-1, 1, 1)
-    nothing = torch.zeros((), device=i.device, dtype=torch.get_default_dtype()).expand(1, 1, i.shape[2], j.shape[3])
+    learned = next((weight.dtype for weight in scheme.parameters()), torch.get_default_dtype())
+    nothing = torch.zeros(1, 1, i.shape[2], j.shape[3], device=i.device, dtype=dtype or learned)
     added = scheme.bend(nothing, batch, head, i, j)
     seen = scheme.see(batch, head, i, j)
     if documents is not None:
-        own = _batched(documents)
-        together = (own[:, None, :, None] == own[:, None, None, :]) & (own >= 0)[:, None, :, None]
+        mine, own = _documents("bias", documents, i.shape[2], j.shape[3])
+        together = (mine[:, None, :, None] == own[:, None, None, :]) & (mine >= 0)[:, None, :, None]
         seen = together if seen is None else seen & together
     return added if seen is None else torch.where(seen, added, -torch.inf)
 
@@ -46,7 +54,7 @@ def flex(
     documents: Tensor | None = None,
     device: torch.device | str | None = None,
 ) -> tuple[Any, Any]:
-    """`score_mod` and `block_mask` for `flex_attention(q, k, v, score_mod=…, block_mask=…)`."""
+    """`score_mod` and `block_mask` for `flex_attention(q, k, v, score_mod=…, block_mask=…, scale=scheme.scale(d))`."""
     from milepost.backends.flex import make_block_mask, mask_mod, score_mod
 
     for verb in ("place", "relate", "bend_rows", "rest"):
@@ -54,11 +62,11 @@ def flex(
             raise ValueError(f"scheme.flex: {spell(part)} answers {verb}, which no score_mod can do; use attend")
     device = index.device if device is None else torch.device(device)
     i, j = _batched(index).to(device), _batched(key_index).to(device)
-    own = None if documents is None else _batched(documents).to(device)
-    if own is not None and own.shape[1] != j.shape[1]:
-        raise ValueError(f"scheme.flex: documents tell {own.shape[1]} tokens but there are {j.shape[1]} keys")
-    mine = None if own is None else own[:, j.shape[1] - i.shape[1] :]
-    sharpness = scheme.sharpen(i, j.amax(-1, keepdim=True) + 1)
+    mine, own = (None, None)
+    if documents is not None:
+        mine, own = _documents("flex", documents.to(device), i.shape[1], j.shape[1])
+    longest, _ = over_keys(j, "amax", mine, own)
+    sharpness = scheme.sharpen(i, longest + 1)
     rows = max(i.shape[0], j.shape[0], 1 if own is None else own.shape[0])
     heads = scheme.heads if any(getattr(part, "by_head", False) for part in scheme.answering("see")) else None
     mask = mask_mod(scheme, i, j, mine, own)
@@ -66,6 +74,14 @@ def flex(
         score_mod(scheme, i, j, sharpness),
         make_block_mask(mask, rows if rows > 1 else None, heads, i.shape[1], j.shape[1], device),
     )
+
+
+def _documents(piece: str, documents: Tensor, t: int, s: int) -> tuple[Tensor, Tensor]:
+    """The documents of the queries and of the keys; the queries are the last t."""
+    own = _batched(documents)
+    if own.shape[1] != s:
+        raise ValueError(f"scheme.{piece}: documents tell {own.shape[1]} tokens but there are {s} keys")
+    return own[:, s - t :], own
 
 
 def _batched(values: Tensor) -> Tensor:

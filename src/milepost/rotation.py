@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -17,21 +17,29 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, pairs: Pairs = "halves") -> Tens
         (a, b)  ←  (a·cos − b·sin, b·cos + a·sin)
 
     x: [b h t d]; cos, sin: [t d/2], [b 1 t d/2] or whatever broadcasts. pairs="halves" pairs channel n with n + d/2
-    (Llama, NeoX), "neighbours" pairs 2n with 2n + 1 (RoFormer, GPT-J). The product is formed in the dtype of cos or of
-    x, whichever is wider, and returned in the dtype of x. The gradient is the same rotation turned back.
+    (Llama, NeoX), "neighbours" pairs 2n with 2n + 1 (RoFormer, GPT-J). The product is formed in float32 or better
+    and returned in the dtype of x. The gradient is the same rotation turned back.
     """
-    wide = torch.promote_types(x.dtype, cos.dtype)
+    if pairs not in PAIRS:
+        raise ValueError(f"rotate(pairs={pairs!r}): pairs must be one of {', '.join(map(repr, PAIRS))}")
+    wide = torch.promote_types(torch.promote_types(x.dtype, cos.dtype), torch.float32)
     if cos.requires_grad or sin.requires_grad:
         turned = _flipped(x.to(wide), cos.to(wide), sin.to(wide), pairs)
     else:
-        turned: Tensor = _Rotation.apply(x.to(wide), cos.to(wide), sin.to(wide), pairs)  # pyright: ignore
+        turned = cast("Tensor", _Rotation.apply(x.to(wide), cos.to(wide), sin.to(wide), pairs))
     return turned.to(x.dtype)
+
+
+def in_pairs(x: Tensor, pairs: Pairs) -> Tensor:
+    """View channels [… d] as pairs: [… 2 d/2] for halves, [… d/2 2] for neighbours."""
+    half = x.shape[-1] // 2
+    return x.reshape(*x.shape[:-1], *((2, half) if pairs == "halves" else (half, 2)))
 
 
 def _flipped(x: Tensor, cos: Tensor, sin: Tensor, pairs: Pairs) -> Tensor:
     """One expression over all channels: Inductor makes a single vectorised loop of it."""
     axis = -2 if pairs == "halves" else -1
-    pair = x.unflatten(-1, (2, -1) if pairs == "halves" else (-1, 2))
+    pair = in_pairs(x, pairs)
     signed = torch.stack((-sin, sin), axis)
     return (pair * cos.unsqueeze(axis) + pair.flip(axis) * signed).flatten(-2)
 
@@ -39,7 +47,7 @@ def _flipped(x: Tensor, cos: Tensor, sin: Tensor, pairs: Pairs) -> Tensor:
 def _eager(x: Tensor, cos: Tensor, sin: Tensor, pairs: Pairs) -> Tensor:
     """The same in the fewest passes over memory that eager torch can make."""
     if pairs == "neighbours":
-        pair = torch.view_as_complex(x.contiguous().unflatten(-1, (-1, 2)))
+        pair = torch.view_as_complex(in_pairs(x.contiguous(), pairs))
         return torch.view_as_real(pair * torch.complex(cos, sin)).flatten(-2)
     a, b = x.chunk(2, -1)
     out = x * torch.cat((cos, cos), -1)

@@ -20,16 +20,20 @@ class Schedule(nn.Module):
 
     def __init__(self, schemes: Sequence[Scheme]) -> None:
         super().__init__()
+        if not isinstance(schemes, (list, tuple)):
+            raise TypeError(f"Schedule({type(schemes).__name__}): give a list of schemes, one for each layer")
         if not schemes:
             raise ValueError("Schedule([]): a schedule needs at least one scheme, one for each layer")
         for layer, scheme in enumerate(schemes):
-            if not isinstance(scheme, Scheme):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not isinstance(scheme, Scheme):
                 raise TypeError(f"Schedule: layer {layer} is a {type(scheme).__name__}; wrap its parts: Scheme(…)")
         distinct = list({id(scheme): scheme for scheme in schemes}.values())
         self.schemes = nn.ModuleList(distinct)
         self.order = tuple(next(n for n, each in enumerate(distinct) if each is scheme) for scheme in schemes)
 
     def __getitem__(self, layer: int) -> Scheme:
+        if not -len(self) <= layer < len(self):
+            raise IndexError(f"Schedule: asked for layer {layer} of {len(self)} layers")
         scheme = self.schemes[self.order[layer]]
         assert isinstance(scheme, Scheme)
         return scheme
@@ -46,15 +50,40 @@ class Schedule(nn.Module):
 
     def to_dict(self) -> dict[str, Any]:
         """The distinct schemes and the order of the layers; weights live in state_dict()."""
-        schemes = [scheme.to_dict() for scheme in self.schemes if isinstance(scheme, Scheme)]
-        return {"schedule": list(self.order), "schemes": schemes}
+        schemes = [scheme for scheme in self.schemes if isinstance(scheme, Scheme)]
+        return {
+            "schedule": list(self.order),
+            "schemes": [scheme.to_dict() for scheme in schemes],
+            "shared": [list(places) for places in _shared(schemes)],
+        }
 
     @staticmethod
     def from_dict(plain: dict[str, Any], methods: Iterable[type] = ()) -> Schedule:
         """Build a schedule from to_dict(); name classes of your own in `methods`."""
+        if not {"schedule", "schemes"} <= set(plain):
+            raise ValueError(
+                f"Schedule.from_dict: expected {{'schedule': […], 'schemes': […]}}, given the keys {sorted(plain)}"
+            )
         methods = tuple(methods)
         schemes = [Scheme.from_dict(each, methods) for each in plain["schemes"]]
-        return Schedule([schemes[number] for number in plain["schedule"]])
+        parts = [list(scheme.parts) for scheme in schemes]
+        places: list[list[tuple[int, int]]] = plain.get("shared", [])
+        for (first, place), *others in places:
+            for scheme, part in others:
+                parts[scheme][part] = parts[first][place]
+        schemes = [Scheme(*each) for each in parts]
+        order: list[int] = plain["schedule"]
+        return Schedule([schemes[number] for number in order])
 
     def __repr__(self) -> str:
         return f"Schedule({len(self)} layers, {len(self.schemes)} distinct schemes, order {list(self.order)})"
+
+
+def _shared(schemes: Sequence[Scheme]) -> list[list[tuple[int, int]]]:
+    """Where parts that learn stand in more than one scheme, as (scheme, part): those share their weights."""
+    places: dict[int, list[tuple[int, int]]] = {}
+    for number, scheme in enumerate(schemes):
+        for place, part in enumerate(scheme.parts):
+            if isinstance(part, nn.Module):
+                places.setdefault(id(part), []).append((number, place))
+    return [each for each in places.values() if len(each) > 1]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from milepost import catalogue, pieces, printing
+from milepost import pieces, printing, register
 from milepost.arguments import from_plain, spell, to_plain
 from milepost.seams import (
     Bends,
@@ -26,9 +26,9 @@ from milepost.seams import (
     Side,
     Stretch,
     Turns,
+    answers,
     verbs_of,
 )
-
 
 P = TypeVar("P")
 
@@ -89,9 +89,9 @@ class Scheme(nn.Module):
         """How many query heads the parts were made for, where any of them cares."""
         return next((heads for _, heads in _heads_of(self.parts)), None)
 
-    def answering(self, verb: str) -> tuple[object, ...]:
-        """The parts that act at a seam, in order."""
-        return tuple(part for part in self.parts if verb in verbs_of(part))
+    def answering(self, asked: str) -> tuple[object, ...]:
+        """The parts that answer a verb, or for which a facet holds, in order."""
+        return tuple(part for part in self.parts if answers(part, asked))
 
     # The seams, all parts together
 
@@ -155,9 +155,15 @@ class Scheme(nn.Module):
 
     # The pieces, for people who keep their own attention
 
-    def bias(self, index: Tensor, key_index: Tensor, documents: Tensor | None = None) -> Tensor:
+    def bias(
+        self,
+        index: Tensor,
+        key_index: Tensor,
+        documents: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
         """One dense additive tensor [b|1 h|1 t s], masks included as −∞, for a scheme that only bends and sees."""
-        return pieces.bias(self, index, key_index, documents)
+        return pieces.bias(self, index, key_index, documents, dtype)
 
     def flex(
         self,
@@ -166,7 +172,10 @@ class Scheme(nn.Module):
         documents: Tensor | None = None,
         device: torch.device | str | None = None,
     ) -> tuple[Any, Any]:
-        """`score_mod` and `block_mask` for FlexAttention. Turn q and k with `scheme.turn` before you call it."""
+        """`score_mod` and `block_mask` for FlexAttention.
+
+        Turning and scaling stay with you: turn q and k with `scheme.turn`, and pass scale=scheme.scale(d).
+        """
         return pieces.flex(self, index, key_index, documents, device)
 
     # Comparing, saving, printing
@@ -184,7 +193,7 @@ class Scheme(nn.Module):
         """Build a scheme from to_dict(); name classes of your own in `methods`."""
         if "scheme" not in plain:
             raise ValueError(f"Scheme.from_dict: expected {{'scheme': […]}}, given the keys {sorted(plain)}")
-        known = catalogue.classes() | {method.__name__: method for method in methods}
+        known = register.classes() | {method.__name__: method for method in methods}
         return Scheme(*from_plain(plain["scheme"], known))
 
     def __repr__(self) -> str:
@@ -217,6 +226,10 @@ def _heads_of(parts: Sequence[object]) -> Iterator[tuple[object, int]]:
 def _check_part(part: object) -> None:
     if isinstance(part, type):
         raise TypeError(f"Scheme({part.__name__}): this is a class; make one: {part.__name__}(…)")
+    if isinstance(part, Scheme):
+        raise TypeError(
+            "Scheme(Scheme(…)): a scheme is not a part of another; give its parts: Scheme(*scheme.parts, …)"
+        )
     if isinstance(part, Stretch) and not verbs_of(part):
         raise TypeError(
             f"Scheme({spell(part)}): {type(part).__name__} is not a part of a scheme, it stretches a rotation: "
@@ -251,6 +264,6 @@ def _check_together(scheme: Scheme) -> None:
     for part in scheme.answering("turn") + scheme.answering("bend") + scheme.answering("relate"):
         if scheme.answering("place") and not getattr(part, "relative", False):
             raise ValueError(
-                f"Scheme: {spell(scheme.answering('place')[0])} moves tokens so that only their distances mean anything,"
-                f" and {spell(part)} reads more than distances; keep one"
+                f"Scheme: {spell(scheme.answering('place')[0])} moves tokens so that only their distances mean "
+                f"anything, and {spell(part)} reads more than distances; keep one"
             )

@@ -87,6 +87,8 @@ class Relation:
 
 @runtime_checkable
 class Embeds(Protocol):
+    """Acts on the token embeddings."""
+
     def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """Give the token embeddings x [b t D] their positions; index is [t] or [b t], 0 … t − 1 if None."""
         ...
@@ -94,6 +96,8 @@ class Embeds(Protocol):
 
 @runtime_checkable
 class Places(Protocol):
+    """Acts on the positions."""
+
     def place(self) -> tuple[Regime, ...]:
         """Say where tokens stand, region by region. Regions that nobody claims are not visible."""
         ...
@@ -101,6 +105,8 @@ class Places(Protocol):
 
 @runtime_checkable
 class Turns(Protocol):
+    """Acts on queries, keys or values, before the dot product."""
+
     def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
         """Change queries, keys or values x [b h t d] before the dot product.
 
@@ -111,6 +117,8 @@ class Turns(Protocol):
 
 @runtime_checkable
 class Relates(Protocol):
+    """Adds to dot products and values by distance."""
+
     def relate(self, span: int) -> Relation:
         """Answer the tables to look up by distance; no distance in this call exceeds span in size."""
         ...
@@ -118,6 +126,8 @@ class Relates(Protocol):
 
 @runtime_checkable
 class Sharpens(Protocol):
+    """Acts on the softmax scale, query by query."""
+
     def sharpen(self, index: Tensor, length: Tensor) -> Tensor:
         """Answer a factor on the softmax scale for each query: index [b|1 t], length [b|1 t|1]."""
         ...
@@ -125,6 +135,8 @@ class Sharpens(Protocol):
 
 @runtime_checkable
 class Bends(Protocol):
+    """Acts on one score."""
+
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         """Change one score; every argument broadcasts against score, so this serves tiles and single scores alike."""
         ...
@@ -132,6 +144,8 @@ class Bends(Protocol):
 
 @runtime_checkable
 class BendsRows(Protocol):
+    """Acts on whole rows of scores."""
+
     def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
         """Change whole rows of masked scores [b h t s], keys in the order of their index; q is raw."""
         ...
@@ -139,6 +153,8 @@ class BendsRows(Protocol):
 
 @runtime_checkable
 class Sees(Protocol):
+    """Decides which keys are visible."""
+
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Say whether the query at index i may see the key at index j; every argument broadcasts."""
         ...
@@ -146,6 +162,8 @@ class Sees(Protocol):
 
 @runtime_checkable
 class Rests(Protocol):
+    """Lets a query attend to nothing."""
+
     def rest(self) -> Tensor:
         """Answer the logit of attending to nothing, one for each head: [h]."""
         ...
@@ -153,6 +171,8 @@ class Rests(Protocol):
 
 @runtime_checkable
 class Scales(Protocol):
+    """Sets the softmax scale."""
+
     def scale(self, dim: int) -> float:
         """Answer the softmax scale for queries of width dim, in place of 1/√dim."""
         ...
@@ -185,6 +205,12 @@ VERBS: dict[str, type] = {
 }
 
 
+def answers(part: object, asked: str) -> bool:
+    """Whether a method (or its class) answers a verb, or whether a facet such as `adds_values` holds for it."""
+    found = getattr(part, asked, None)
+    return callable(found) if asked in VERBS else bool(found)
+
+
 def verbs_of(part: object) -> tuple[str, ...]:
     """The verbs that a method (or its class) answers, in the order of the equation."""
-    return tuple(verb for verb in VERBS if callable(getattr(part, verb, None)))
+    return tuple(verb for verb in VERBS if answers(part, verb))

@@ -45,11 +45,16 @@ class Visible:
         """Whether a query at index i or later may still see the key at index j."""
         return torch.ones_like(j, dtype=torch.bool)
 
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"{self!r} is no yes or no by itself; combine what is visible with &, | and ~, not with and, or, not"
+        )
+
     def __and__(self, other: Visible) -> Visible:
-        return Both(self, other)
+        return Both(self, other) if isinstance(other, Visible) else NotImplemented
 
     def __or__(self, other: Visible) -> Visible:
-        return Either(self, other)
+        return Either(self, other) if isinstance(other, Visible) else NotImplemented
 
     def __invert__(self) -> Visible:
         return Hidden(self)

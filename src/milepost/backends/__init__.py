@@ -15,11 +15,15 @@ Result = tuple[Tensor, Tensor | None]
 class Backend(Protocol):
     """A way to compute attention."""
 
-    CANNOT: dict[str, str]
-    """The verbs it has no answer to, and what such a part does, as the middle of a sentence."""
+    @property
+    def CANNOT(self) -> dict[str, str]:  # noqa: N802
+        """The verbs it has no answer to, and what such a part does, as the middle of a sentence."""
+        ...
 
-    FAST_ON: tuple[str, ...]
-    """The kinds of device on which it is worth choosing unasked."""
+    @property
+    def FAST_ON(self) -> tuple[str, ...]:  # noqa: N802
+        """The kinds of device on which it is worth choosing unasked."""
+        ...
 
     def refuses(self, call: Call) -> str | None:
         """Why this call cannot be run, or None."""

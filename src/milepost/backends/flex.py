@@ -15,33 +15,38 @@ from torch.nn.attention.flex_attention import (
     create_block_mask,
     flex_attention,
 )
+from torch.nn.functional import pad
 
-from milepost.arguments import spell
 from milepost.backends.dropout import keep
 from milepost.backends.views import View, refusal, relations, values, views
 from milepost.call import Call
 from milepost.scheme import Scheme
-from milepost.seams import Relation
+from milepost.seams import Regime, Relation
 
-CANNOT: dict[str, str] = {"bend_rows": "bends whole rows of scores, and FlexAttention shows one at a time"}
+CANNOT: dict[str, str] = {
+    "bend_rows": "bends whole rows of scores, and FlexAttention shows one at a time",
+    "adds_values": "adds to the values, and FlexAttention shows only the scores",
+}
 FAST_ON = ("cuda",)
+# Narrower heads than its kernels take are filled up with zeros, which change nothing.
+LEAST_WIDTH = 16
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def refuses(call: Call) -> str | None:
-    """Why FlexAttention cannot run this."""
+    """Why FlexAttention cannot run this: first what lasts, then what another call could change."""
+    reason = refusal(call, CANNOT)
+    if reason is not None:
+        return reason
     if call.q.device.type == "cpu" and call.needs_grad:
         return "FlexAttention has no gradient on the CPU"
     if call.q.device.type == "cpu" and torch.compiler.is_compiling():
         return "FlexAttention does not compile on this CPU"
     if call.q.device.type != "cpu" and call.q.dtype == torch.float64:
         return "FlexAttention's kernels do not take float64"
-    for part in call.scheme.answering("relate"):
-        if getattr(part, "adds_values", False):
-            return f"{spell(part)} adds to the values, and FlexAttention shows only the scores"
-    return refusal(call, CANNOT)
+    return None
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -131,25 +136,22 @@ def mask_mod(
     key_index: Tensor,
     documents: Tensor | None = None,
     key_documents: Tensor | None = None,
-    view: View | None = None,
-    position: Tensor | None = None,
-    key_position: Tensor | None = None,
+    region: tuple[Regime, Tensor, Tensor] | None = None,
 ) -> MaskMod:
-    """What a scheme hides, as FlexAttention wants it."""
+    """What a scheme hides, as FlexAttention wants it; a region is a regime and the positions it is told by."""
     order_q, order_k = _reader(index), _reader(key_index)
     own = None if documents is None else _reader(documents)
     other = None if key_documents is None else _reader(key_documents)
-    at = None if position is None else _reader(position)
-    key_at = None if key_position is None else _reader(key_position)
+    at, key_at = (None, None) if region is None else (_reader(region[1]), _reader(region[2]))
 
     def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         seen = scheme.see(b, h, order_q(b, i), order_k(b, j))
         seen = (i == i) & (j == j) if seen is None else seen
         if own is not None and other is not None:
             seen = seen & (own(b, i) == other(b, j)) & (own(b, i) >= 0)
-        if view is not None and at is not None and key_at is not None:
-            region = view.regime.holds(at(b, i), key_at(b, j))
-            seen = seen if region is None else seen & region
+        if region is not None and at is not None and key_at is not None:
+            inside = region[0].holds(at(b, i), key_at(b, j))
+            seen = seen if inside is None else seen & inside
         return seen
 
     return visible
@@ -161,9 +163,9 @@ def block_mask(call: Call, view: View) -> BlockMask | None:
     placed = scheme.answering("place")
     if not scheme.answering("see") and call.documents is None and not placed:
         return None
-    place = (view, _one_axis(call.position), _one_axis(call.key_position)) if placed else ()
-    mod = mask_mod(scheme, call.index, call.key_index, call.documents, call.key_documents, *place)
-    told = [call.index, call.key_index, call.documents, call.key_documents, *((view.p, view.r) if placed else ())]
+    region = (view.regime, call.position, call.key_position) if placed else None
+    mod = mask_mod(scheme, call.index, call.key_index, call.documents, call.key_documents, region)
+    told = [call.index, call.key_index, call.documents, call.key_documents, call.position, call.key_position]
     rows = b if any(each is not None and each.shape[0] > 1 for each in told) else None
     heads = h if any(getattr(part, "by_head", False) for part in scheme.answering("see")) else None
     return make_block_mask(mod, rows, heads, t, call.k.shape[2], call.q.device)
@@ -174,11 +176,7 @@ def make_block_mask(
 ) -> BlockMask:
     """create_block_mask, compiled where that pays."""
     fused = torch.device(device).type == "cuda" and not torch.compiler.is_compiling()
-    return create_block_mask(mod, rows, heads, t, s, device=str(device), _compile=fused)
-
-
-def _one_axis(position: Tensor) -> Tensor:
-    return position[..., 0] if position.dim() == 3 else position
+    return (_fused_mask() if fused else create_block_mask)(mod, rows, heads, t, s, device=str(device))
 
 
 def _reader(values: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
@@ -193,8 +191,13 @@ def _reader(values: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 @functools.cache
+def _fused_mask() -> Callable[..., BlockMask]:
+    return torch.compile(create_block_mask)
+
+
+@functools.cache
 def _fused() -> Callable[..., Any]:
-    return torch.compile(flex_attention)  # pyright: ignore
+    return torch.compile(flex_attention, fullgraph=True)
 
 
 def _flex(
@@ -202,11 +205,19 @@ def _flex(
 ) -> tuple[Tensor, Tensor]:
     """FlexAttention with its log-sum-exp."""
     compiled = q.device.type != "cpu" and not torch.compiler.is_compiling()
-    with warnings.catch_warnings():
+    width = v.shape[-1]
+    if q.device.type == "cpu":
+        # No gradient is wanted, or this would have refused; FlexAttention asks the tensors all the same.
+        q, k, v = q.detach(), k.detach(), v.detach()
+    else:
+        q, k, v = (pad(each, (0, max(0, LEAST_WIDTH - each.shape[-1]))) for each in (q, k, v))
+    # Every scheme is a graph of its own; past the usual limit torch would go on unfused without a word.
+    with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=4096, accumulated_recompile_limit=8192):  # pyright: ignore
         # On the CPU the plain path is the only one there is.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
         out, aux = (_fused() if compiled else flex_attention)(
             q, k, v, score_mod=score, block_mask=visible, scale=scale, enable_gqa=q.shape[1] != k.shape[1],
             return_aux=AuxRequest(lse=True),
         )  # fmt: skip
-    return out, aux.lse
+    assert aux.lse is not None
+    return out[..., :width], aux.lse

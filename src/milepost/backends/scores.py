@@ -93,13 +93,17 @@ def add_related_values(out: Tensor, weights: Tensor, made: Material, rows: slice
 
 
 def _grid(p: Tensor, r: Tensor, rows: slice, keys: slice) -> tuple[Tensor, Tensor]:
-    """Positions as they broadcast over scores: [b|1 1 t 1] and [b|1 1 1 s]. Of several axes the first."""
-    p, r = (p[..., 0] if p.dim() == 3 else p), (r[..., 0] if r.dim() == 3 else r)
+    """Positions as they broadcast over scores: [b|1 1 t 1] and [b|1 1 1 s]."""
     return p[:, None, rows, None], r[:, None, None, keys]
 
 
 def _rows(table: Table, call: Call) -> Tensor:
     return table.rows.to(call.wide)
+
+
+def _of_rows(factor: Tensor | float, rows: slice) -> Tensor | float:
+    """The scale of some rows; one that all rows share stays as it is."""
+    return factor[:, :, rows] if isinstance(factor, Tensor) and factor.shape[2] > 1 else factor
 
 
 def _related(
@@ -112,15 +116,13 @@ def _related(
     if relation.keys is not None:
         q = made.q[:, :, rows]
         if relation.shift is not None:
-            shift = relation.shift.to(call.wide)[:, None] * made.factor
-            q = q + (shift[:, :, rows] if shift.dim() == 4 and shift.shape[2] > 1 else shift)
+            q = q + relation.shift.to(call.wide)[:, None] * _of_rows(made.factor, rows)
         bucket = relation.keys.bucket(distance).expand(b, h, -1, -1)
         total = (q @ _rows(relation.keys, call).mT).gather(-1, bucket)
     if relation.queries is not None and to_queries is not None:
         bucket = relation.queries.bucket(distance).expand(b, h, -1, -1)
         found = to_queries[:, :, keys].gather(-1, bucket.mT).mT
-        factor = made.factor if isinstance(made.factor, float) or made.factor.shape[2] == 1 else made.factor[:, :, rows]
-        found = found * factor
+        found = found * _of_rows(made.factor, rows)
         total = found if total is None else total + found
     assert total is not None
     return total

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 from milepost.backends.views import mask, refusal, values, views
 from milepost.call import Call
@@ -39,7 +38,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     alive = None if seen is None else seen.any(-1, keepdim=True)
     if seen is not None and alive is not None:
         seen = seen | ~alive
-    out = F.scaled_dot_product_attention(
+    out = scaled_dot_product_attention(
         q, k, v, attn_mask=seen, dropout_p=call.dropout, is_causal=is_causal, scale=1.0 if sharp else factor,
         enable_gqa=q.shape[1] != k.shape[1],
     )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from milepost import demand
 from milepost.arguments import spell
 from milepost.call import Call, span_of
 from milepost.seams import Regime, Relation
@@ -19,7 +20,7 @@ from milepost.visible import ALL, NONE, Range
 class View:
     """Queries and keys as they stand in one regime.
 
-    q: [b h t d], k: [b g s d], turned; p: [b|1 t], r: [b|1 s], their positions.
+    q: [b h t d], k: [b g s d], turned; p: [b|1 t], r: [b|1 s], their positions, of several axes the first.
     """
 
     regime: Regime
@@ -38,7 +39,7 @@ def views(call: Call, dtype: torch.dtype) -> list[View]:
             continue
         p, r = regime.query(call.position), regime.key(call.key_position)
         turned = scheme.turn(q, p, "query", call.length), scheme.turn(k, r, "key", call.key_length)
-        seen.append(View(regime, *turned, p, r))
+        seen.append(View(regime, *turned, *(each[..., 0] if each.dim() == 3 else each for each in (p, r))))
     return seen
 
 
@@ -51,9 +52,25 @@ def relations(call: Call, seen: list[View]) -> tuple[Relation, ...]:
     """The tables looked up by distance, long enough for every distance in the call."""
     if not call.scheme.answering("relate"):
         return ()
-    if call.plain_position and call.counted and len(seen) == 1:
-        return call.scheme.relate(call.k.shape[2] - 1)
-    return call.scheme.relate(max((span_of(view.p, view.r) for view in seen), default=0))
+    plain = call.plain_position and call.counted and len(seen) == 1
+    span = call.k.shape[2] - 1 if plain else max((span_of(view.p, view.r) for view in seen), default=0)
+    return _fitting(call, call.scheme.relate(span))
+
+
+def _fitting(call: Call, related: tuple[Relation, ...]) -> tuple[Relation, ...]:
+    """Refuse tables of another width than what they meet."""
+    for part, relation in zip(call.scheme.answering("relate"), related, strict=True):
+        tables = {"queries": relation.keys, "keys": relation.queries, "values": relation.values}
+        for (name, table), met in zip(tables.items(), (call.q, call.k, call.v), strict=True):
+            if table is None or table.rows.shape[-1] == met.shape[-1]:
+                continue
+            if name == "values":
+                raise ValueError(
+                    f"{spell(part)}: adds vectors of {table.rows.shape[-1]} channels to values of {met.shape[-1]} "
+                    f"channels; give value_dim={met.shape[-1]}, or values=False"
+                )
+            demand.width(part, met, table.rows.shape[-1])
+    return related
 
 
 def refusal(call: Call, cannot: Mapping[str, str]) -> str | None:

@@ -31,7 +31,7 @@ class Alibi:
     @property
     def slopes(self) -> tuple[float, ...]:
         """The slope of each head."""
-        return tuple(slope_of(torch.arange(self.heads), self.heads, torch.float64).tolist())
+        return tuple(map(float, slope_of(torch.arange(self.heads), self.heads, torch.float64)))
 
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         distance = (p - r).abs().to(score.dtype)

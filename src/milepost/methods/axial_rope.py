@@ -1,4 +1,4 @@
-"""Axial RoPE: each pair of channels turned by one of several coordinates (M-RoPE: Wang et al., 2024, arXiv:2409.12191)."""
+"""Axial RoPE: each pair of channels turned by one of several coordinates (Qwen2-VL, 2024, arXiv:2409.12191)."""
 
 from __future__ import annotations
 
@@ -36,21 +36,25 @@ class AxialRope:
     rotary: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        demand.several(self, "sections", self.sections)
         object.__setattr__(self, "sections", tuple(self.sections))
         demand.even(self, "dim", self.dim, "channels are turned in pairs")
         for section in self.sections:
             demand.whole(self, "sections", section)
         if sum(self.sections) != self.dim // 2:
             raise ValueError(
-                f"AxialRope({self.dim}, {self.sections}): the sections hold {sum(self.sections)} pairs, but {self.dim} channels make {self.dim // 2}"
+                f"AxialRope({self.dim}, {self.sections}): the sections hold {sum(self.sections)} pairs, "
+                f"but {self.dim} channels make {self.dim // 2}"
             )
-        demand.finite(self, "theta", self.theta, above=0)
+        demand.finite(self, "theta", self.theta, above=1)
+        demand.flag(self, "own", self.own)
         demand.one_of(self, "order", self.order, ("blocks", "interleaved"))
         demand.one_of(self, "pairs", self.pairs, PAIRS)
         dealt = [self.axis_of().count(axis) for axis in range(self.axes)]
         if dealt != list(self.sections):
             raise ValueError(
-                f'AxialRope(sections={self.sections}, order="interleaved"): dealing pairs out in turn gives {tuple(dealt)}; the first section must be the largest'
+                f'AxialRope(sections={self.sections}, order="interleaved"): dealing pairs out in turn gives '
+                f"{tuple(dealt)}; the first section must be the largest"
             )
 
     @property
@@ -78,8 +82,13 @@ class AxialRope:
         """x: [b h t d], position: [b t axes], [b t] or [t]; returns [b h t d] in the dtype of x."""
         if side == "value":
             return x
-        demand.width(self, x, self.dim, f"; to turn only some of them use Partial(…, of={x.shape[-1]})")
+        demand.width(self, x, self.dim, partly=True)
         if position.dim() == 3:
+            if position.shape[-1] != self.axes:
+                raise ValueError(
+                    f"AxialRope(sections={self.sections}): positions have {position.shape[-1]} axes, but there are "
+                    f"{self.axes} sections"
+                )
             at = position.double()[..., torch.tensor(self.axis_of(), device=x.device)]
         else:
             at = position.double()[..., None]

@@ -12,10 +12,11 @@ from milepost.arguments import Learner
 class Cope(Learner):
     """Count, for each pair, the keys between them that matter to the query, and look that count up.
 
-        c_ij = Σ_{j ≤ n ≤ i} σ(score_in),   score_ij  ←  score_ij + q_i · table[c_ij] / √d,  the table read between its rows
+        score_ij  ←  score_ij + q_i · table[c_ij] / √d,   c_ij = Σ_{j ≤ n ≤ i} σ(score_in)
 
-    The gates open on the scores themselves, hidden keys counting nothing. Counts past the table share its last row.
-    after_scale=True adds q · table as it is, not divided by √d (the authors' `nodiv`). The table starts at zero.
+    Between its rows the table is read linearly; counts past it share the last row. The gates open on the scores
+    themselves, hidden keys counting nothing. after_scale=True adds q · table as it is, not divided by √d (the authors'
+    `nodiv`). The table starts at zero.
     """
 
     needs_behind = True
@@ -25,6 +26,7 @@ class Cope(Learner):
         self.dim, self.positions, self.after_scale = dim, positions, after_scale
         demand.whole(self, "dim", dim)
         demand.whole(self, "positions", positions, least=2)
+        demand.flag(self, "after_scale", after_scale)
         self.table = nn.Parameter(torch.zeros(positions, dim))
 
     def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:

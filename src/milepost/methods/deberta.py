@@ -16,7 +16,8 @@ from milepost.seams import Relation, Table
 class Deberta(Learner):
     """Add content-to-position and position-to-content terms to every score.
 
-        score_ij  =  ( q_i · k_j + q_i · K[δ(p − r)] + k_j · Q[δ(p − r)] ) / √(3d),   δ(n) = clip(n + reach, 0, 2·reach − 1)
+        score_ij  =  ( q_i · k_j + q_i · K[δ(p − r)] + k_j · Q[δ(p − r)] ) / √(3d)
+        δ(n)  =  clip(n + reach, 0, 2·reach − 1)
 
     K and Q are projections of one table [2·reach, model_dim]; to share the table over layers, assign it:
     `layer.table = first.table`. index="paper" looks position-to-content up at δ(r − p), as the paper writes it; the
@@ -43,7 +44,8 @@ class Deberta(Learner):
             demand.even(self, "buckets", buckets, "half of them hold one distance each")
             if reach <= buckets // 2 + 1:
                 raise ValueError(
-                    f"Deberta(reach={reach}, buckets={buckets}): the first {buckets // 2} distances have a bucket each, so reach must be larger"
+                    f"Deberta(reach={reach}, buckets={buckets}): the first {buckets // 2} distances have a bucket "
+                    f"each, so reach must be larger"
                 )
         self.table = nn.Parameter(torch.empty(2 * (buckets or reach), model_dim))
         nn.init.normal_(self.table, std=0.02)
@@ -57,11 +59,11 @@ class Deberta(Learner):
     def row(self, distance: Tensor) -> Tensor:
         """δ: the row of each distance p − r."""
         half = self.buckets or self.reach
-        bucketed = distance.round() if self.buckets is None else self._log_bucket(distance, self.buckets // 2)
+        bucketed = distance.round() if self.buckets is None else self._log_bucket(distance.round(), self.buckets // 2)
         return (bucketed.long() + half).clamp(0, 2 * half - 1)
 
     def _log_bucket(self, distance: Tensor, exact: int) -> Tensor:
-        far = distance.abs().clamp(min=exact).double()
+        far = distance.abs().clamp(exact, self.reach - 1).double()
         grown = (far / exact).log() / math.log((self.reach - 1) / exact) * (exact - 1)
         # A hair below the ceiling, so that a distance on a boundary does not fall over it by rounding.
         large = (grown - 1e-9).ceil() + exact
@@ -72,5 +74,7 @@ class Deberta(Learner):
             project(self.table).unflatten(-1, (self.heads, self.dim)).transpose(0, 1)
             for project in (self.to_keys, self.to_queries)
         )
-        back = self.row if self.index == "code" else lambda distance: self.row(-distance)
-        return Relation(keys=Table(keys, self.row), queries=Table(queries, back))
+        return Relation(keys=Table(keys, self.row), queries=Table(queries, self._row_back))
+
+    def _row_back(self, distance: Tensor) -> Tensor:
+        return self.row(distance if self.index == "code" else -distance)

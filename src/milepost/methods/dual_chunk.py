@@ -19,7 +19,7 @@ class DualChunk:
         key at r mod ℓ;  query at p mod ℓ (same chunk),  min(p mod ℓ + ℓ, chunk) (next),  min(2ℓ − 1, chunk) (older)
 
     ChunkLlama sets chunk to 3/4 of the trained length and local to 1/8. No distance exceeds chunk, and those up to
-    local + 1 are exact. The paper's own figures end one lower than the authors' code, which is followed here.
+    min(local + 1, ℓ) are exact. The paper's figures end one lower than the authors' code, which is followed here.
     """
 
     chunk: int

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from milepost import demand
 from milepost.methods.yarn import Ramp, check_ramp, share_kept
 
 
@@ -28,6 +29,7 @@ class DynamicYarn:
     by_length: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        demand.flag(self, "truncate", self.truncate)
         check_ramp(self, self.trained, self.ramp, self.fast, self.slow)
 
     def frequencies(self, f: Tensor, length: Tensor) -> Tensor:

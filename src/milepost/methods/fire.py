@@ -15,11 +15,12 @@ class Fire(Learner):
         score  ←  score + mlp( ψ(p − r) / (ψ(max(p, T)) + ε) )_h,   ψ(u) = ln(|c·u| + 1),   T = |m · trained|
 
     c and m are learned, ε = 10⁻⁶, and the network is 1 → width → heads with a ReLU. Because of the division it is not
-    a function of distance alone. Keys ahead of the query should be hidden.
+    a function of distance alone. Keys ahead of the query must be hidden.
     """
 
     relative = False
     additive = True
+    needs_behind = True
 
     def __init__(self, heads: int, trained: int = 512, width: int = 32) -> None:
         super().__init__()

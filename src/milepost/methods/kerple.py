@@ -18,7 +18,8 @@ class Kerple(Learner):
         form="power":  score  ←  score − a_h · |p − r|^p_h
 
     p starts in U(0, 2) and a in U(0, 1). Both stay at or above 0.01, and p at or below 2 in the power form, past which
-    it is no kernel. The bounds hold in every call and let gradients through, as the authors' projection does.
+    it is no kernel. The bounds hold in every call and let gradients through, as the authors' projection does; but the
+    stored weight is not moved, so one that was pushed past a bound comes back step by step.
     """
 
     additive = True

@@ -17,8 +17,8 @@ class LeakyRerope:
 
         distance  ←  p − r  within the window,  window + (p − r − window)/factor  past it
 
-    factor=1 is plain RoPE; a large one approaches ReRoPE. A factor below 1 speeds distances up (InvLeaky, for training).
-    Keys ahead of the query are held the same way, with the sign turned.
+    factor=1 is plain RoPE; a large one approaches ReRoPE. One below 1 speeds distances up (InvLeaky, for
+    training). Keys ahead of the query are held the same way, with the sign turned.
     """
 
     window: int

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from milepost import demand
 from milepost.arguments import Learner
-from milepost.call import checking_values
 
 
 class Learned(Learner):
@@ -31,12 +30,18 @@ class Learned(Learner):
     def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """x: [b t D], index: [t] or [b t]; returns [b t D] in the dtype of x."""
         demand.width(self, x, self.dim)
-        index = torch.arange(x.shape[-2], device=x.device) if index is None else index
-        if checking_values(x.device) and index.numel():
-            last = int(index.max())
+        index = demand.order(self, x, index)
+        if index.is_floating_point():
+            raise TypeError(f"Learned(length={self.length}): index must be integers, given {index.dtype}")
+        if demand.checking_values(x.device) and index.numel():
+            first, last = int(index.min()), int(index.max())
+            if first < 0:
+                raise ValueError(
+                    f"Learned(length={self.length}): index {first} is before the table; indices count from 0"
+                )
             if last >= self.length:
                 raise ValueError(
                     f"Learned(length={self.length}): index {last} is past the table, which ends at {self.length - 1}; "
-                    f"make a longer table, or use a method that is defined everywhere, such as Sinusoidal({self.dim})"
+                    f"make a longer table, or use a method that is defined everywhere, such as Sinusoidal"
                 )
         return x + self.table[index].to(x.dtype)

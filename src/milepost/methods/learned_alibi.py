@@ -1,4 +1,4 @@
-"""Learned ALiBi for encoders: a trained slope for each head and each side (Press et al., the authors' learned form)."""
+"""Learned ALiBi for encoders: a trained slope for each head and each side (Press et al., 2022, learned form)."""
 
 from __future__ import annotations
 

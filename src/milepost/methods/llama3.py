@@ -1,4 +1,4 @@
-"""Llama 3.1's stretch: slow pairs divided by a factor, fast ones kept, a blend between (Llama Team, 2024, arXiv:2407.21783)."""
+"""Llama 3.1's stretch: slow pairs divided by a factor, fast kept, a blend between (Meta, 2024, arXiv:2407.21783)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from milepost import demand
 class Llama3:
     """Blend by the number of turns a pair makes within the trained length.
 
-    θ_n  ←  (1 − γ) · θ_n/factor + γ · θ_n,  γ = (trained·θ_n/2π − low) / (high − low), held within 0 … 1
+        θ_n  ←  (1 − γ) · θ_n/factor + γ · θ_n,  γ = (trained·θ_n/2π − low) / (high − low), held within 0 … 1
+
+    Pairs that make more than `high` turns are kept, those that make fewer than `low` divided.
     """
 
     factor: float

@@ -1,4 +1,4 @@
-"""LongRoPE: a searched factor for every pair, one list for short texts and one for long (Ding et al., 2024, arXiv:2402.13753)."""
+"""LongRoPE: a searched factor for every pair, for short texts and for long (Ding et al., 2024, arXiv:2402.13753)."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class LongRope:
 
     def __post_init__(self) -> None:
         for name in ("short", "long"):
+            demand.several(self, name, getattr(self, name))
             object.__setattr__(self, name, tuple(getattr(self, name)))
             for value in getattr(self, name):
                 demand.finite(self, name, value, above=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from milepost import demand
 from milepost.arguments import spell
 from milepost.methods.rope import reached
-from milepost.seams import Side, Turns
+from milepost.seams import Side, verbs_of
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,13 @@ class Partial:
     temperature: Literal["rotary", "logits"] = "rotary"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.method, Turns) or not hasattr(self.method, "dim"):
+        if "turn" not in verbs_of(self.method) or not hasattr(self.method, "dim"):
             raise TypeError(f"Partial({self.method!r}): the method must turn channels, such as Rope(64)")
         demand.whole(self, "of", self.of)
         if self.of < self.method.dim:
             raise ValueError(
-                f"Partial({spell(self.method)}, of={self.of}): the method turns {self.method.dim} channels, and there are only {self.of}"
+                f"Partial({spell(self.method)}, of={self.of}): the method turns {self.method.dim} channels, "
+                f"and there are only {self.of}"
             )
         demand.one_of(self, "temperature", self.temperature, ("rotary", "logits"))
 
@@ -54,6 +56,10 @@ class Partial:
     def centred(self) -> bool:
         return getattr(self.method, "centred", False)
 
+    def widest(self, dtype: torch.dtype) -> float:
+        """The span of positions that the method can stand."""
+        return self.method.widest(dtype) if hasattr(self.method, "widest") else math.inf
+
     @property
     def axes(self) -> int | None:
         return getattr(self.method, "axes", None)
@@ -63,7 +69,7 @@ class Partial:
         if x.shape[-1] != self.of and side != "value":
             raise ValueError(f"Partial({spell(self.method)}, of={self.of}): given a tensor of {x.shape[-1]} channels")
         turned, rest = x[..., : self.method.dim], x[..., self.method.dim :]
-        if self.temperature == "logits" and side != "value":
+        if self.temperature == "logits" and side != "value" and hasattr(self.method, "magnitude"):
             size = self.method.magnitude(reached(position, length))
             size = size[:, None, :, None] if isinstance(size, Tensor) and size.dim() == 2 else size
             rest = (rest * size).to(x.dtype)

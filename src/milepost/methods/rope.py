@@ -19,8 +19,8 @@ class Rope:
 
         turn(x, p)[n]  =  x[n] · e^(i · p · θ^(−2n/d)),  so  ⟨turn(q, p), turn(k, r)⟩ depends on p − r alone
 
-    pairs="halves" pairs channel n with n + d/2 (Llama, NeoX, Qwen); "neighbours" pairs 2n with 2n + 1 (RoFormer, GPT-J).
-    A checkpoint works with one of them only. A stretch changes the frequencies to reach past the trained length.
+    pairs="halves" pairs channel n with n + d/2 (Llama, NeoX, Qwen), "neighbours" 2n with 2n + 1 (RoFormer, GPT-J); a
+    checkpoint works with one of them only. A stretch changes the frequencies to reach past the trained length.
     """
 
     dim: int
@@ -31,14 +31,18 @@ class Rope:
     rotary: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        hint = f"channels are turned in pairs; for a partial rotation use Partial(Rope({int(self.dim) // 2 * 2 or 2}), of={self.dim})"
-        demand.even(self, "dim", self.dim, hint)
-        demand.finite(self, "theta", self.theta, above=0)
+        demand.whole(self, "dim", self.dim, least=2)
+        demand.even(self, "dim", self.dim, f"channels are turned in pairs; for a partial rotation use {self._halved}")
+        demand.finite(self, "theta", self.theta, above=1)
         demand.one_of(self, "pairs", self.pairs, PAIRS)
-        if self.stretch is not None and not isinstance(self.stretch, Stretch):  # pyright: ignore
-            raise TypeError(
-                f"Rope(stretch={self.stretch!r}): a stretch is a method such as Yarn(factor=8, trained=4096)"
-            )
+        if self.stretch is not None and (isinstance(self.stretch, type) or not isinstance(self.stretch, Stretch)):
+            told = f"{self.stretch.__name__}" if isinstance(self.stretch, type) else repr(self.stretch)
+            made = f"this is a class; make one: {told}(…); " if isinstance(self.stretch, type) else ""
+            raise TypeError(f"Rope(stretch={told}): {made}a stretch is a method such as Yarn(factor=8, trained=4096)")
+
+    @property
+    def _halved(self) -> str:
+        return f"Partial(Rope({(self.dim + 1) // 4 * 2}), of={self.dim})"
 
     @property
     def by_length(self) -> bool:
@@ -74,7 +78,7 @@ class Rope:
         """
         if side == "value":
             return x
-        demand.width(self, x, self.dim, f"; to turn only some of them use Partial(Rope({self.dim}), of={x.shape[-1]})")
+        demand.width(self, x, self.dim, partly=True)
         cos, sin = self.cos_sin(position, length, angle_dtype(x))
         return rotate(x, over_heads(cos), over_heads(sin), self.pairs)
 

@@ -1,4 +1,4 @@
-"""Shaw's relative positions: learned vectors added to keys and values by clipped distance (Shaw et al., 2018, arXiv:1803.02155)."""
+"""Shaw's relative positions: learned vectors on keys and values, by distance (Shaw et al., 2018, arXiv:1803.02155)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ class Shaw(Learner):
         self.dim, self.reach, self.values, self.value_dim = dim, reach, values, value_dim
         demand.whole(self, "dim", dim)
         demand.whole(self, "reach", reach)
+        demand.flag(self, "values", values)
+        if value_dim is not None:
+            demand.whole(self, "value_dim", value_dim)
         self.key_table = nn.Parameter(torch.empty(2 * reach + 1, dim))
         nn.init.xavier_uniform_(self.key_table)
         self.value_table = None

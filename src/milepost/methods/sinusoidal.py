@@ -30,7 +30,7 @@ class Sinusoidal:
     def __post_init__(self) -> None:
         demand.even(self, "dim", self.dim, "each wavelength gives a sine and a cosine")
         demand.one_of(self, "layout", self.layout, ("interleaved", "concatenated"))
-        demand.finite(self, "theta", self.theta, above=0)
+        demand.finite(self, "theta", self.theta, above=1)
         if self.denominator is not None:
             demand.finite(self, "denominator", self.denominator, above=0)
 
@@ -45,5 +45,4 @@ class Sinusoidal:
     def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """x: [b t D], index: [t] or [b t]; returns [b t D] in the dtype of x."""
         demand.width(self, x, self.dim)
-        index = torch.arange(x.shape[-2], device=x.device) if index is None else index
-        return x + self.table(index).to(x.dtype)
+        return x + self.table(demand.order(self, x, index)).to(x.dtype)

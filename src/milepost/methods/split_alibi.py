@@ -1,4 +1,4 @@
-"""Split ALiBi for encoders: half the heads look left, half look right (Press et al., the authors' nonsymmetric form)."""
+"""Split ALiBi for encoders: half the heads look left, half right (Press et al., 2022, nonsymmetric form)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from milepost.methods.alibi import slope_of
 class SplitAlibi:
     """Lower scores by distance; the first half of the heads sees keys at or before the query, the rest at or after.
 
-        score ← score − slope · |p − r|;  head h < heads/2 sees j ≤ i, the others j ≥ i;  both halves use the slopes of heads/2
+        score  ←  score − slope_h · |p − r|;   head h < heads/2 sees j ≤ i, the others j ≥ i
 
-    Unlike the symmetric penalty it can tell left from right.
+    Both halves use the slopes of heads/2 heads. Unlike the symmetric penalty it can tell left from right.
     """
 
     heads: int

@@ -1,4 +1,4 @@
-"""StreamingLLM: the first few tokens and the last many, placed as if nothing lay between (Xiao et al., 2023, arXiv:2309.17453)."""
+"""StreamingLLM: the first tokens and the last, as if nothing lay between (Xiao et al., 2023, arXiv:2309.17453)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from milepost.seams import Regime
 class Stream:
     """See the first `sinks` keys and the last `window`, at the places they have in a cache of just those.
 
-        see j < sinks or i − j < window;  distance  ←  p − r within the window,  min(p, sinks + window − 1) − r to a sink
+        see  j < sinks or i − j < window
+        distance  ←  p − r within the window,  min(p, sinks + window − 1) − r to a sink
 
     Runs forever at constant cost (`Cache.trim` drops the rest), but what left the window is forgotten. evict="before"
     drops the oldest key before the new one comes, as the authors' chat does; "after", as their perplexity script does,

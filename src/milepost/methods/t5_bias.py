@@ -1,4 +1,4 @@
-"""T5's relative bias: one learned number for each head and bucket of distances (Raffel et al., 2020, arXiv:1910.10683)."""
+"""T5's bias: a learned number for each head and range of distances (Raffel et al., 2020, arXiv:1910.10683)."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class T5Bias(Learner):
         super().__init__()
         self.heads, self.buckets, self.reach, self.bidirectional = heads, buckets, reach, bidirectional
         demand.whole(self, "heads", heads)
+        demand.flag(self, "bidirectional", bidirectional)
         demand.whole(self, "buckets", buckets, least=4 if bidirectional else 2)
         demand.even(self, "buckets", buckets, "half of them hold one distance each")
         if bidirectional and buckets % 4:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,10 +19,11 @@ from milepost.seams import Side
 class Xpos:
     """Rotate as RoPE does, and let pair n of a score fade as ζ_n^(distance/fade).
 
-        turn(q, p)[n] = q[n] · e^(ipθ_n) · ζ_n^(p/fade),  turn(k, r)[n] = k[n] · e^(irθ_n) · ζ_n^(−r/fade),  ζ_n = (2n/d + 0.4) / 1.4
+        turn(q, p)[n]  =  q[n] · e^(ipθ_n) · ζ_n^(p/fade),   turn(k, r)[n]  =  k[n] · e^(irθ_n) · ζ_n^(−r/fade)
+        ζ_n  =  (2n/d + 0.4) / 1.4
 
     Each factor alone runs away with the position; only their product is tame. `attend` therefore counts positions from
-    the middle of the keys, which changes no distance.
+    the middle of the keys, which changes no distance, and refuses spans so wide that a factor would overflow.
     """
 
     dim: int
@@ -34,15 +36,19 @@ class Xpos:
 
     def __post_init__(self) -> None:
         demand.even(self, "dim", self.dim, "channels are turned in pairs")
-        demand.finite(self, "theta", self.theta, above=0)
+        demand.finite(self, "theta", self.theta, above=1)
         demand.finite(self, "fade", self.fade, above=0)
         demand.one_of(self, "pairs", self.pairs, PAIRS)
+
+    def widest(self, dtype: torch.dtype) -> float:
+        """The span of positions across which no factor overflows: about 36,000 in float32."""
+        return self.fade * math.log(torch.finfo(dtype).max) / math.log(1.4 / 0.4)
 
     def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
         """x: [b h t d], position: [t] or [b t]; queries grow as keys shrink. Returns [b h t d] in the dtype of x."""
         if side == "value":
             return x
-        demand.width(self, x, self.dim, f"; to turn only some of them use Partial(Xpos({self.dim}), of={x.shape[-1]})")
+        demand.width(self, x, self.dim, partly=True)
         n = torch.arange(self.dim // 2, dtype=torch.float64, device=x.device)
         at = position.double()[..., None]
         angle = at * self.theta ** (-2 * n / self.dim)

@@ -37,6 +37,7 @@ class Yarn:
 
     def __post_init__(self) -> None:
         demand.finite(self, "factor", self.factor, least=1)
+        demand.flag(self, "truncate", self.truncate)
         check_ramp(self, self.trained, self.ramp, self.fast, self.slow)
         if self.scaled is not None:
             demand.finite(self, "scaled", self.scaled, above=0)
@@ -63,10 +64,11 @@ def share_kept(f: Tensor, trained: int, ramp: Ramp, fast: float, slow: float, tr
         turns = trained * f / (2 * math.pi)
         return ((turns - slow) / (fast - slow)).clamp(0, 1)
     pairs = f.shape[-1]
+    if pairs == 1:
+        return torch.ones_like(f)
     n = torch.arange(pairs, dtype=f.dtype, device=f.device)
     # Frequencies fall geometrically: a pair that makes r turns stands at ln(trained · θ_0 / 2πr) / fall.
-    fall = f[0].log() - f[-1].log()
-    fall = fall / max(pairs - 1, 1)
+    fall = (f[0].log() - f[-1].log()) / (pairs - 1)
     low = (math.log(trained / (2 * math.pi * fast)) + f[0].log()) / fall
     high = (math.log(trained / (2 * math.pi * slow)) + f[0].log()) / fall
     if truncate:

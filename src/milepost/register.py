@@ -10,7 +10,7 @@ from torch import nn
 
 from milepost import visible
 from milepost.printing import formula_of
-from milepost.seams import verbs_of
+from milepost.seams import answers, verbs_of
 
 STRETCH_VERBS = ("frequencies", "magnitude")
 
@@ -23,7 +23,8 @@ class Entry:
     verbs: tuple[str, ...]
     formula: str
     paper: str
-    relative: bool
+    relative: bool | None
+    """None where it depends on what the method holds."""
     learned: bool
     backends: tuple[str, ...]
 
@@ -57,7 +58,11 @@ def _entry(name: str, method: type) -> Entry:
         verbs=verbs,
         formula=formula_of(method),
         paper=(inspect.getdoc(sys.modules[method.__module__]) or "").split("\n")[0],
-        relative=bool(getattr(method, "relative", False)),
+        relative=None
+        if isinstance(vars(method).get("relative"), property)
+        else bool(getattr(method, "relative", False)),
         learned=issubclass(method, nn.Module),
-        backends=tuple(each for each, backend in BACKENDS.items() if not set(verbs) & set(backend.CANNOT)),
+        backends=tuple(
+            each for each, backend in BACKENDS.items() if not any(answers(method, asked) for asked in backend.CANNOT)
+        ),
     )

@@ -1,0 +1,62 @@
+"""One scheme for every method, sized for the laws: 4 heads of 8 channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import milepost as mp
+from milepost import causal
+from tests.laws import WIDTH, D, H
+
+
+def rope(stretch: object = None) -> mp.Rope:
+    return mp.Rope(D, theta=100.0, stretch=stretch)  # pyright: ignore
+
+
+CASES: dict[str, Callable[[], mp.Scheme]] = {
+    "Alibi": lambda: mp.Scheme(mp.Alibi(H), causal),
+    "AxialRope": lambda: mp.Scheme(mp.AxialRope(D, (2, 1, 1)), causal),
+    "Cope": lambda: mp.Scheme(mp.Cope(D, 6), causal),
+    "Deberta": lambda: mp.Scheme(mp.Deberta(10, H, D, reach=5), causal),
+    "DualChunk": lambda: mp.Scheme(rope(), mp.DualChunk(6, 2), causal),
+    "DynamicNtk": lambda: mp.Scheme(rope(mp.DynamicNtk(5, 2.0)), causal),
+    "DynamicYarn": lambda: mp.Scheme(rope(mp.DynamicYarn(5)), causal),
+    "Fire": lambda: mp.Scheme(mp.Fire(H, trained=6, width=5), causal),
+    "Interpolate": lambda: mp.Scheme(rope(mp.Interpolate(4)), causal),
+    "Kerple": lambda: mp.Scheme(mp.Kerple(H), causal),
+    "LeakyRerope": lambda: mp.Scheme(rope(), mp.LeakyRerope(4, 3.0), causal),
+    "Learned": lambda: mp.Scheme(mp.Learned(64, WIDTH), causal),
+    "LearnedAlibi": lambda: mp.Scheme(mp.LearnedAlibi(H), causal),
+    "Llama3": lambda: mp.Scheme(rope(mp.Llama3(8.0, 64)), causal),
+    "LogN": lambda: mp.Scheme(mp.LogN(5), causal),
+    "LongRope": lambda: mp.Scheme(rope(mp.LongRope((1.0, 1.1, 1.2, 1.3), (1.5, 2.0, 3.0, 4.0), 7, 4.0)), causal),
+    "Nope": lambda: mp.Scheme(mp.Nope(), causal),
+    "Ntk": lambda: mp.Scheme(rope(mp.Ntk(4)), causal),
+    "Partial": lambda: mp.Scheme(mp.Partial(mp.Rope(4), of=D), causal),
+    "Rerope": lambda: mp.Scheme(rope(), mp.Rerope(4), causal),
+    "Rope": lambda: mp.Scheme(rope(), causal),
+    "Scale": lambda: mp.Scheme(mp.Scale(0.5), causal),
+    "SelfExtend": lambda: mp.Scheme(rope(), mp.SelfExtend(2, 4), causal),
+    "Shaw": lambda: mp.Scheme(mp.Shaw(D, reach=3, value_dim=6), causal),
+    "SinkLogit": lambda: mp.Scheme(mp.SinkLogit(H), causal),
+    "Sinusoidal": lambda: mp.Scheme(mp.Sinusoidal(WIDTH), causal),
+    "SoftCap": lambda: mp.Scheme(mp.SoftCap(0.7), causal),
+    "SplitAlibi": lambda: mp.Scheme(mp.SplitAlibi(H), causal),
+    "Stream": lambda: mp.Scheme(rope(), mp.Stream(2, 4)),
+    "T5Bias": lambda: mp.Scheme(mp.T5Bias(H, buckets=8, reach=9), causal),
+    "TransformerXL": lambda: mp.Scheme(mp.TransformerXL(10, H, D), causal),
+    "Xpos": lambda: mp.Scheme(mp.Xpos(D), causal),
+    "Yarn": lambda: mp.Scheme(rope(mp.Yarn(4.0, 16)), causal),
+    # Variants whose code is their own
+    "Deberta, log buckets, paper's index": lambda: mp.Scheme(mp.Deberta(10, H, D, 9, buckets=4, index="paper"), causal),
+    "Kerple, power": lambda: mp.Scheme(mp.Kerple(H, "power"), causal),
+    "LogN by length": lambda: mp.Scheme(mp.LogN(5, clip=False, count="length"), causal),
+    "Partial, temperature on the logits": lambda: mp.Scheme(
+        mp.Partial(mp.Rope(4, stretch=mp.DynamicYarn(5)), of=D, temperature="logits"), causal
+    ),
+    "Rope, neighbours": lambda: mp.Scheme(mp.Rope(D, pairs="neighbours"), causal),
+    "Stream, evicting after": lambda: mp.Scheme(rope(), mp.Stream(1, 3, evict="after")),
+    "T5Bias, bidirectional": lambda: mp.Scheme(mp.T5Bias(H, buckets=8, reach=9, bidirectional=True), causal),
+    "window and sinks": lambda: mp.Scheme(rope(), causal & (mp.window(4) | mp.sinks(2))),
+    "chunks": lambda: mp.Scheme(rope(), causal & mp.chunks(4)),
+}

@@ -1,0 +1,310 @@
+"""What every method obeys. A law takes a maker of schemes and asserts; nothing here knows a method by name.
+
+A scheme is run as a layer: embeddings in, attention out, so that methods of the input obey the same laws as the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+import milepost as mp
+from milepost.backends import BACKENDS, chunked
+from tests.oracles import assert_same
+
+Make = Callable[[], mp.Scheme]
+B, H, G, T, D, DV = 2, 4, 2, 13, 8, 6
+WIDTH = H * D
+FAR = 10**7
+
+
+def tokens(t: int = T, b: int = B, seed: int = 0) -> Tensor:
+    """Random layer inputs [b t width] in float64."""
+    return torch.randn(b, t, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _weights() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(99)
+    widths = (H * D, G * D, G * DV)
+    return [torch.randn(WIDTH, width, generator=generator, dtype=torch.float64) / 4 for width in widths]
+
+
+WEIGHTS = _weights()
+
+
+def project(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Fixed random projections of layer inputs to q [b h t d], k [b g t d], v [b g t dv]."""
+    q, k, v = (
+        (x @ weight.to(x.dtype)).unflatten(-1, (heads, -1)).transpose(1, 2)
+        for heads, weight in zip((H, G, G), WEIGHTS, strict=True)
+    )
+    return q, k, v
+
+
+def layer(scheme: mp.Scheme, x: Tensor, embed_at: Tensor | None = None, **options: Any) -> Tensor:
+    """One layer of self-attention over x [b t width]."""
+    q, k, v = project(scheme.embed(x, embed_at))
+    return mp.attend(q, k, v, scheme, **options)
+
+
+def fresh(make: Make) -> mp.Scheme:
+    """A float64 scheme with weights that are no accident: none zero, none tiny."""
+    scheme = make().double()
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for weight in scheme.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator, dtype=torch.float64), alpha=0.5)
+    return scheme
+
+
+# The laws
+
+
+def keeps_shape_and_dtype(make: Make) -> None:
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        out = layer(fresh(make).to(dtype), tokens(t=5).to(dtype))
+        assert out.shape == (B, H, 5, DV)
+        assert out.dtype == dtype
+        assert out.isfinite().all()
+
+
+def decodes_as_one_pass(make: Make) -> None:
+    """Token by token with a cache; where the length matters, against the last row of a fresh pass of that length."""
+    scheme, x = fresh(make), tokens()
+    whole = layer(scheme, x)
+    cache = mp.Cache()
+    with torch.no_grad():
+        for t in range(T):
+            q, k, v = project(scheme.embed(x[:, t : t + 1], torch.tensor([t])))
+            cache.append(k, v)
+            row = mp.attend(q, cache.keys, cache.values, scheme, key_index=cache.index)
+            want = layer(scheme, x[:, : t + 1])[:, :, -1:] if scheme.by_length else whole[:, :, t : t + 1]
+            assert_same(row, want)
+
+
+def packs_documents(make: Make) -> None:
+    """Two texts in one row equal the two apart; with given indices and with counted ones."""
+    scheme, x = fresh(make), tokens()
+    cut = 5
+    documents = torch.tensor([3] * cut + [1] * (T - cut))
+    index = torch.cat([torch.arange(cut), torch.arange(T - cut)])
+    apart = torch.cat([layer(scheme, x[:, :cut]), layer(scheme, x[:, cut:])], 2)
+    assert_same(layer(scheme, x, index, documents=documents), apart)
+    assert_same(layer(scheme, x, index, documents=documents, index=index, key_index=index), apart)
+
+
+def ignores_padding(make: Make) -> None:
+    """Rows padded on the left or on the right equal the rows alone; padding itself comes out as zeros."""
+    scheme, x = fresh(make), tokens()
+    short = T - 4
+    for left in (True, False):
+        pad = torch.zeros(B, T, dtype=torch.bool)
+        pad[1, :4] = left
+        pad[1, short:] |= not left
+        index = (~pad).cumsum(-1).sub(1).clamp(min=0)
+        out = layer(scheme, x, index, documents=torch.where(pad, -1, 0))
+        alone = x[1:, 4:] if left else x[1:, :short]
+        assert_same(out[1:, :, 4:] if left else out[1:, :, :short], layer(scheme, alone))
+        assert_same(out[:1], layer(scheme, x[:1]))
+        assert (out[1][:, pad[1]] == 0).all()
+
+
+def hides_the_future(make: Make) -> None:
+    """Other later tokens change nothing before them; nor do more of them, unless the length matters."""
+    scheme, x = fresh(make), tokens()
+    changed = torch.cat([x[:, :8], tokens(seed=5)[:, 8:]], 1)
+    assert_same(layer(scheme, changed)[:, :, :8], layer(scheme, x)[:, :, :8])
+    if not scheme.by_length:
+        assert_same(layer(scheme, x[:, :8]), layer(scheme, x)[:, :, :8])
+
+
+def moves_as_declared(make: Make) -> None:
+    """Shifting all positions changes nothing where the scheme says so, and something where it does not."""
+    scheme, x = fresh(make), tokens()
+    at = torch.arange(T)
+    here = layer(scheme, x, at, position=at, key_position=at)
+    there = layer(scheme, x, at + 5, position=at + 5, key_position=at + 5)
+    apart = float((there - here).detach().abs().max())
+    assert apart < 1e-11 if scheme.relative else apart > 1e-6, apart
+
+
+def reaches_far_positions(make: Make) -> None:
+    """At index ten million, bfloat16 inputs give what float64 gives, but for the rounding of the output."""
+    scheme = fresh(make)
+    if not far_reaching(scheme):
+        return
+    at = torch.arange(T) + FAR
+    q, k, v = (each.bfloat16() for each in project(scheme.embed(tokens(b=1), at)))
+    exact = mp.attend(q.double(), k.double(), v.double(), scheme, index=at, key_index=at, backend="reference")
+    low = copy.deepcopy(scheme).float()
+    out = mp.attend(q, k, v, low, index=at, key_index=at, backend="reference")
+    apart, largest = (out.double() - exact).detach().abs().max(), exact.detach().abs().max()
+    assert float(apart) <= 2**-8 * float(largest) + 1e-4
+
+
+def far_reaching(scheme: mp.Scheme) -> bool:
+    """Whether the scheme is defined at any position: a table of absolute positions has an end, and says so by name."""
+    try:
+        scheme.embed(torch.zeros(1, 1, WIDTH), torch.tensor([FAR]))
+    except ValueError as error:
+        assert str(FAR) in str(error)
+        return False
+    return True
+
+
+def survives_saving(make: Make) -> None:
+    """Through JSON and a state_dict, bit for bit."""
+    scheme, x = fresh(make), tokens()
+    again = mp.Scheme.from_dict(json.loads(json.dumps(scheme.to_dict()))).double()
+    assert again.same_as(scheme)
+    assert list(again.state_dict()) == list(scheme.state_dict())
+    again.load_state_dict(scheme.state_dict())
+    assert torch.equal(layer(again, x), layer(scheme, x))
+
+
+def answers_the_same_twice(make: Make) -> None:
+    """A call leaves nothing behind, not even one at another length, dtype or device of mind."""
+    scheme, x = fresh(make), tokens()
+    before = copy.deepcopy(scheme.state_dict())
+    first = layer(scheme, x)
+    layer(scheme, tokens(t=3 * T))
+    layer(copy.copy(scheme), tokens(t=4))
+    assert torch.equal(layer(scheme, x), first)
+    assert all(torch.equal(before[name], weight) for name, weight in scheme.state_dict().items())
+
+
+def agrees_on_every_backend(make: Make) -> None:
+    """Outputs, log-sum-exps and gradients of every backend that does not refuse equal the reference's."""
+    for options in calls():
+        for name in BACKENDS:
+            with small_blocks():
+                compare(fresh(make), name, options)
+
+
+@contextlib.contextmanager
+def small_blocks() -> Iterator[None]:
+    """Cut even a dozen rows into several blocks."""
+    with mock.patch.object(chunked, "BLOCK", 1), mock.patch.object(chunked, "LEAST_ROWS", 5):
+        yield
+
+
+def calls() -> list[dict[str, Tensor]]:
+    """Ways to call attend that a backend must get right: plain, ragged and packed, fewer queries than keys."""
+    index = torch.stack([torch.arange(T), (torch.arange(T) * 2)])
+    documents = torch.tensor([[0] * 5 + [1] * 6 + [-1] * 2, [-1] * 3 + [4] * 10])
+    return [
+        {},
+        {"key_index": index},
+        {"documents": documents},
+        {"rows": torch.tensor(4)},
+        {"position": index * 0.5, "key_position": index * 0.5},
+    ]
+
+
+def compare(scheme: mp.Scheme, backend: str, options: dict[str, Tensor]) -> None:
+    """One backend against the reference on one way of calling; refusals must be spoken."""
+    told = dict(options)
+    rows = int(told.pop("rows", torch.tensor(T)))
+    if scheme.answering("relate") or scheme.answering("place"):
+        # Tables and groups count whole positions.
+        told = {name: each.long() if each.is_floating_point() else each for name, each in told.items()}
+    q, k, v = (each.detach().requires_grad_() for each in project(scheme.embed(tokens())))
+    leaves = [q, k, v, *(weight for weight in scheme.parameters() if weight.requires_grad)]
+    want = mp.attend(q[:, :, T - rows :], k, v, scheme, backend="reference", **told)
+    grads = torch.autograd.grad(want.square().sum(), leaves, allow_unused=True)
+    try:
+        out = mp.attend(q[:, :, T - rows :], k, v, scheme, backend=backend, **told)
+    except mp.CannotRun as refusal:
+        assert f'"{backend}" cannot run this scheme' in str(refusal)
+        if backend == "flex" and "no gradient on the CPU" in str(refusal):
+            with torch.no_grad():
+                compare_forward(scheme, q[:, :, T - rows :], k, v, told, backend, want)
+        return
+    assert_same(out, want)
+    for ours, theirs in zip(torch.autograd.grad(out.square().sum(), leaves, allow_unused=True), grads, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None and theirs is not None:
+            assert_same(ours, theirs, within=1e-11)
+    with torch.no_grad():
+        compare_forward(scheme, q[:, :, T - rows :], k, v, told, backend, want)
+
+
+def compare_forward(
+    scheme: mp.Scheme, q: Tensor, k: Tensor, v: Tensor, told: dict[str, Tensor], backend: str, want: Tensor
+) -> None:
+    """Without gradients, log-sum-exp included where the backend gives it."""
+    try:
+        assert_same(mp.attend(q, k, v, scheme, backend=backend, **told), want)
+        out, lse = mp.attend(q, k, v, scheme, backend=backend, return_lse=True, **told)
+    except mp.CannotRun as refusal:
+        assert f'"{backend}" cannot run this scheme' in str(refusal)
+        return
+    _, sums = mp.attend(q, k, v, scheme, backend="reference", return_lse=True, **told)
+    assert_same(out, want)
+    assert torch.equal(lse.isinf(), sums.isinf())
+    assert_same(lse.masked_fill(lse.isinf(), 0), sums.masked_fill(sums.isinf(), 0))
+
+
+def drops_the_same_weights(make: Make) -> None:
+    """Dropout depends on the seed alone: every backend that says so drops the same weights, and no mean moves."""
+    scheme, x = fresh(make), tokens(t=6)
+    with torch.no_grad():
+        whole = layer(scheme, x)
+        torch.manual_seed(3)
+        want = layer(scheme, x, dropout=0.4, backend="reference")
+        assert not torch.equal(want, whole)
+        for backend in ("chunked", "flex"):
+            torch.manual_seed(3)
+            try:
+                assert_same(layer(scheme, x, dropout=0.4, backend=backend), want)
+            except mp.CannotRun:
+                continue
+
+
+def traces_whole(make: Make) -> None:
+    """No graph break, and at most three graphs over ten growing lengths; forward and backward equal eager's."""
+    scheme = fresh(make)
+    graphs: list[Any] = []
+
+    def count(graph: Any, example_inputs: Any) -> Any:
+        graphs.append(graph)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, example_inputs)
+
+    torch._dynamo.reset()
+    traced = torch.compile(lambda x: layer(scheme, x), fullgraph=True, backend=count)
+    for t in range(8, 38, 3):
+        x = tokens(t=t)
+        assert_same(traced(x), layer(scheme, x))
+    assert len(graphs) <= 3, f"{len(graphs)} graphs"
+    x = tokens().requires_grad_()
+    leaves = [x, *scheme.parameters()]
+    ours = torch.autograd.grad(traced(x).square().sum(), leaves, allow_unused=True)
+    eager = torch.autograd.grad(layer(scheme, x).square().sum(), leaves, allow_unused=True)
+    for one, other in zip(ours, eager, strict=True):
+        assert_same(torch.zeros(1) if one is None else one, torch.zeros(1) if other is None else other, within=1e-11)
+
+
+LAWS = {
+    law.__name__: law
+    for law in (
+        keeps_shape_and_dtype,
+        decodes_as_one_pass,
+        packs_documents,
+        ignores_padding,
+        hides_the_future,
+        moves_as_declared,
+        reaches_far_positions,
+        survives_saving,
+        answers_the_same_twice,
+        agrees_on_every_backend,
+        drops_the_same_weights,
+        traces_whole,
+    )
+}

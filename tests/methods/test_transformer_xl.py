@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from milepost import Scheme, TransformerXL, attend, causal
+from tests.oracles import assert_same, inputs, plain
+
+
+def wave(n: int, model_dim: int) -> Tensor:
+    """R_n = [sin(n·θ) | cos(n·θ)], θ_m = 10000^(−2m/D)."""
+    angles = [n * 10000 ** (-2 * m / model_dim) for m in range(model_dim // 2)]
+    return torch.tensor([*map(math.sin, angles), *map(math.cos, angles)], dtype=torch.float64)
+
+
+def randomised(model_dim: int = 12, heads: int = 4, dim: int = 8) -> TransformerXL:
+    torch.manual_seed(1)
+    method = TransformerXL(model_dim, heads, dim)
+    for weight in method.parameters():
+        torch.nn.init.normal_(weight)
+    return method.double()
+
+
+def paper(q: Tensor, k: Tensor, v: Tensor, method: TransformerXL, sees_ahead: bool = True) -> Tensor:
+    """A_ij = ((q_i + u)·k_j + (q_i + v)·W_R R_{i−j})/√d; the keys before the first query are memory."""
+    group, memory, d = q.shape[1] // k.shape[1], k.shape[2] - q.shape[2], q.shape[3]
+
+    def score(b: int, h: int, i: int, j: int) -> Tensor | float:
+        if not sees_ahead and j > i + memory:
+            return -math.inf
+        projected = method.project.weight[h * d : (h + 1) * d] @ wave(i + memory - j, method.model_dim)
+        content = (q[b, h, i] + method.u[h]) @ k[b, h // group, j]
+        return (content + (q[b, h, i] + method.v[h]) @ projected) / math.sqrt(d)
+
+    return plain(q, k, v, score)
+
+
+@torch.no_grad()
+def test_the_paper_with_a_memory():
+    q, k, v = inputs(t=5, s=11, dv=3)
+    method = randomised()
+    assert_same(attend(q, k, v, Scheme(method, causal)), paper(q, k, v, method, sees_ahead=False))
+
+
+@torch.no_grad()
+def test_the_paper_in_both_directions():
+    q, k, v = inputs(t=9)
+    method = randomised()
+    assert_same(attend(q, k, v, Scheme(method)), paper(q, k, v, method))
+
+
+@torch.no_grad()
+def test_the_paper_in_both_directions_with_a_memory():
+    q, k, v = inputs(t=4, s=10)
+    method = randomised()
+    assert_same(attend(q, k, v, Scheme(method)), paper(q, k, v, method))
+
+
+def rel_shift(x: Tensor) -> Tensor:
+    """The authors' trick: a column of zeros on the left, the rows wrapped around, the first of them dropped."""
+    t, s = x.shape[-2:]
+    padded = torch.cat([x.new_zeros(*x.shape[:-1], 1), x], -1)
+    return padded.reshape(*x.shape[:-2], s + 1, t)[..., 1:, :].reshape(x.shape)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("memory", [0, 6])
+def test_the_authors_shift_gives_the_same_on_the_causal_triangle(memory: int):
+    t, s = 7, 7 + memory
+    q, k, v = inputs(t=t, s=s, g=4)
+    method = randomised()
+    # The table counts down from s − 1 to 0, as in the authors' code.
+    table = torch.stack([wave(n, method.model_dim) for n in range(s - 1, -1, -1)])
+    projected = (table @ method.project.weight.T).view(s, 4, 8).transpose(0, 1)
+    content = (q + method.u[:, None]) @ k.mT
+    distance = rel_shift((q + method.v[:, None]) @ projected.mT)
+    hidden = torch.ones(t, s, dtype=torch.bool).triu(memory + 1)
+    weights = ((content + distance) / math.sqrt(8)).masked_fill(hidden, -math.inf).softmax(-1)
+    assert_same(attend(q, k, v, Scheme(method, causal)), weights @ v)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("memory", [0, 6])
+def test_xlnet_of_transformers_gives_the_same_in_both_directions(memory: int):
+    xlnet = pytest.importorskip("transformers.models.xlnet.modeling_xlnet")
+    from transformers import XLNetConfig
+
+    t, s = 5, 5 + memory
+    theirs = xlnet.XLNetRelativeAttention(XLNetConfig(d_model=32, n_head=4, d_head=8)).double().eval()
+    counts = torch.arange(s, -t, -1)
+
+    # After the shift the entry (i, j) of the table s … −t + 1 is (s − t + i) − j.
+    shifted = theirs.rel_shift_bnij(counts.expand(1, 1, t, -1), klen=s)[0, 0]
+    assert torch.equal(shifted, torch.arange(s - t, s)[:, None] - torch.arange(s))
+
+    q, k, v = inputs(t=t, s=s, g=4)
+    method = randomised(model_dim=32)
+    theirs.r_w_bias.copy_(method.u)
+    theirs.r_r_bias.copy_(method.v)
+    table = torch.stack([wave(n, 32) for n in counts.tolist()])
+    projected = (table @ method.project.weight.T).view(-1, 1, 4, 8).expand(-1, 2, -1, -1)
+    found = theirs.rel_attn_core(*(x.permute(2, 0, 1, 3) for x in (q, k, v)), projected)
+    assert_same(attend(q, k, v, Scheme(method)), found.permute(1, 2, 0, 3))
+
+
+@torch.no_grad()
+def test_without_weights_it_is_plain_attention():
+    q, k, v = inputs()
+    method = TransformerXL(12, 4, 8).double()
+    for weight in method.parameters():
+        weight.zero_()
+    expected = plain(q, k, v, lambda b, h, i, j: q[b, h, i] @ k[b, h // 2, j] / math.sqrt(8))
+    assert_same(attend(q, k, v, Scheme(method)), expected)
+
+
+@torch.no_grad()
+def test_it_can_tell_left_from_right():
+    q, k, v = inputs(t=3)
+    method = randomised()
+    forward = attend(q, k, v, Scheme(method))
+    backward = attend(*(x.flip(2) for x in (q, k, v)), Scheme(method)).flip(2)
+    assert float((forward - backward).abs().max()) > 1e-2
+
+
+def test_it_learns_two_biases_a_head_and_one_projection_without_a_bias():
+    shapes = {name: tuple(weight.shape) for name, weight in TransformerXL(12, 4, 8).named_parameters()}
+    assert shapes == {"u": (4, 8), "v": (4, 8), "project.weight": (32, 12)}
+
+
+@torch.no_grad()
+def test_the_biases_start_small():
+    torch.manual_seed(0)
+    method = TransformerXL(2, 64, 64)
+    for bias in (method.u, method.v):
+        assert float(bias.std()) == pytest.approx(0.02, rel=0.05)
+
+
+def test_sizes_are_checked():
+    with pytest.raises(
+        ValueError, match=r"TransformerXL\(model_dim=11\): model_dim must be even, because each wavelength"
+    ):
+        TransformerXL(11, 4, 8)
+    for name in ("model_dim", "heads", "dim"):
+        sizes = {"model_dim": 12, "heads": 4, "dim": 8}
+        for wrong in (0, -2):
+            with pytest.raises(ValueError, match=rf"TransformerXL\({name}={wrong}\): {name} must be at least 1"):
+                TransformerXL(**(sizes | {name: wrong}))
+        with pytest.raises(TypeError, match=rf"TransformerXL\({name}=4.0\): {name} must be an integer, not float"):
+            TransformerXL(**(sizes | {name: 4.0}))
+
+
+def test_queries_of_another_width_or_number_of_heads_are_refused_by_name():
+    q, k, v = inputs()
+    with pytest.raises(ValueError, match=r"TransformerXL\(dim=16\): given a tensor of 8 channels"):
+        attend(q, k, v, Scheme(TransformerXL(12, 4, 16).double()))
+    with pytest.raises(ValueError, match=r"TransformerXL\(12, 6, 8\) was given q with 4 heads"):
+        attend(q, k, v, Scheme(TransformerXL(12, 6, 8).double()))

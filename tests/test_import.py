@@ -1,0 +1,58 @@
+"""`import milepost` costs torch alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PROBE = """
+import json, sys
+import torch
+before = set(sys.modules)
+import {package}
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def loaded_by(package: str, *folders: Path) -> list[str]:
+    """The modules that importing a package adds to those of torch, in a fresh interpreter."""
+    paths = "".join(f"import sys; sys.path.insert(0, {str(folder)!r})\n" for folder in folders)
+    code = paths + PROBE.format(package=package)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def foreign(modules: list[str], own: str) -> list[str]:
+    """Modules that belong neither to the package, nor to torch, nor to the standard library."""
+    known = {own, "torch", *sys.stdlib_module_names}
+    return [module for module in modules if module.split(".")[0] not in known]
+
+
+def test_importing_milepost_loads_nothing_but_torch():
+    modules = loaded_by("milepost")
+    assert "milepost.methods" in modules, "the probe did not see the package itself"
+    assert foreign(modules, own="milepost") == []
+
+
+def test_an_import_of_something_else_would_be_caught(tmp_path: Path):
+    (tmp_path / "thirdparty").mkdir()
+    (tmp_path / "thirdparty" / "__init__.py").write_text("from thirdparty import inner\n")
+    (tmp_path / "thirdparty" / "inner.py").write_text("")
+    (tmp_path / "careless").mkdir()
+    (tmp_path / "careless" / "__init__.py").write_text("import json\nimport torch.nn\nimport thirdparty\n")
+    assert foreign(loaded_by("careless", tmp_path), own="careless") == ["thirdparty", "thirdparty.inner"]
+
+
+def test_importing_milepost_leaves_the_defaults_of_torch_alone():
+    code = (
+        "import torch; told = lambda: (torch.get_default_dtype(), torch.is_grad_enabled(), torch.initial_seed(), "
+        "torch.random.get_rng_state().tolist())\n"
+        "torch.manual_seed(7); before = told()\n"
+        "import milepost\n"
+        "assert told() == before"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
