@@ -36,7 +36,8 @@ class Regime:
 
     The region is every pair whose distance p − r lies in [nearest, beyond) and for which `where(p, r)` holds. Inside it
     a query at p stands at query(p) and a key at r stands at key(r). The regimes of one method do not overlap and share
-    one softmax. A backend may skip a regime whose bounds show that nobody in it can be seen.
+    one softmax. A backend may skip a regime whose bounds show that nobody in it can be seen. No distance inside the
+    region becomes more than `growth` times as large.
     """
 
     query: Callable[[Tensor], Tensor] = same
@@ -44,6 +45,7 @@ class Regime:
     nearest: float = -math.inf
     beyond: float = math.inf
     where: Callable[[Tensor, Tensor], Tensor] | None = None
+    growth: int = 1
 
     def holds(self, p: Tensor, r: Tensor) -> Tensor | None:
         """Which of the pairs p, r lie in the region: a boolean of their broadcast shape, or None for all."""
@@ -120,7 +122,10 @@ class Relates(Protocol):
     """Adds to dot products and values by distance."""
 
     def relate(self, span: int) -> Relation:
-        """Answer the tables to look up by distance; no distance in this call exceeds span in size."""
+        """Answer the tables to look up by distance.
+
+        No distance that counts exceeds span in size; one that does belongs to a pair nobody sees, and any row will do.
+        """
         ...
 
 

@@ -52,8 +52,11 @@ def relations(call: Call, seen: list[View]) -> tuple[Relation, ...]:
     """The tables looked up by distance, long enough for every distance in the call."""
     if not call.scheme.answering("relate"):
         return ()
-    plain = call.plain_position and call.counted and len(seen) == 1
-    span = call.k.shape[2] - 1 if plain else max((span_of(view.p, view.r) for view in seen), default=0)
+    if call.plain_position and call.counted:
+        # The shapes tell, so nothing has to be looked at.
+        span = (call.k.shape[2] - 1) * max(view.regime.growth for view in seen)
+    else:
+        span = max(span_of(view.p, view.r) for view in seen)
     return _fitting(call, call.scheme.relate(span))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,12 +32,13 @@ class LeakyRerope:
 
     def place(self) -> tuple[Regime, ...]:
         w, k = self.window, self.factor
+        growth = max(1, math.ceil(1 / k))
 
         def slowed(position: Tensor) -> Tensor:
             return position.double() / k
 
         return (
             Regime(nearest=-w, beyond=w),
-            Regime(query=lambda p: slowed(p - w) + w, key=slowed, nearest=w),
-            Regime(query=lambda p: slowed(p + w) - w, key=slowed, beyond=-w),
+            Regime(query=lambda p: slowed(p - w) + w, key=slowed, nearest=w, growth=growth),
+            Regime(query=lambda p: slowed(p + w) - w, key=slowed, beyond=-w, growth=growth),
         )

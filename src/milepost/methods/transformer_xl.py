@@ -44,4 +44,8 @@ class TransformerXL(Learner):
         distances = torch.arange(-span, span + 1, device=weight.device)
         waves = Sinusoidal(self.model_dim, "concatenated").table(distances).to(weight.dtype)
         rows = self.project(waves).unflatten(-1, (self.heads, self.dim)).transpose(0, 1)
-        return Relation(keys=Table(rows, lambda distance: distance.round().long() + span), shift=self.v)
+
+        def bucket(distance: Tensor) -> Tensor:
+            return distance.round().long().clamp(-span, span) + span
+
+        return Relation(keys=Table(rows, bucket), shift=self.v)
