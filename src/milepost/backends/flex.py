@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
+import torch._dynamo.config as dynamo
+import torch.nn.attention.flex_attention as flex_module
 from torch import Tensor
 from torch.nn.attention.flex_attention import (
     AuxRequest,
@@ -204,20 +206,32 @@ def _flex(
     q: Tensor, k: Tensor, v: Tensor, score: ScoreMod, visible: BlockMask | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """FlexAttention with its log-sum-exp."""
-    compiled = q.device.type != "cpu" and not torch.compiler.is_compiling()
-    width = v.shape[-1]
+    run, width = flex_attention, v.shape[-1]
     if q.device.type == "cpu":
         # No gradient is wanted, or this would have refused; FlexAttention asks the tensors all the same.
         q, k, v = q.detach(), k.detach(), v.detach()
+        around = _plain()
     else:
         q, k, v = (pad(each, (0, max(0, LEAST_WIDTH - each.shape[-1]))) for each in (q, k, v))
-    # Every scheme is a graph of its own; past the usual limit torch would go on unfused without a word.
-    with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=4096, accumulated_recompile_limit=8192):  # pyright: ignore
-        # On the CPU the plain path is the only one there is.
-        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        out, aux = (_fused() if compiled else flex_attention)(
+        run = flex_attention if torch.compiler.is_compiling() else _fused()
+        # Every scheme is a graph of its own; past the usual limit torch would go on unfused without a word.
+        around = dynamo.patch(recompile_limit=4096, accumulated_recompile_limit=8192)  # pyright: ignore
+    with around:
+        out, aux = run(
             q, k, v, score_mod=score, block_mask=visible, scale=scale, enable_gqa=q.shape[1] != k.shape[1],
             return_aux=AuxRequest(lse=True),
         )  # fmt: skip
     assert aux.lse is not None
     return out[..., :width], aux.lse
+
+
+@contextlib.contextmanager
+def _plain() -> Generator[None]:
+    """Run FlexAttention line by line: on the CPU it would otherwise trace every call anew, and fuse nothing."""
+    name = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
+    before = getattr(flex_module, name)
+    setattr(flex_module, name, True)
+    try:
+        yield
+    finally:
+        setattr(flex_module, name, before)
