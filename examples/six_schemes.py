@@ -14,14 +14,21 @@ from torch import Tensor
 
 from milepost import Alibi, Kerple, Nope, Rerope, Rope, Scheme, Stream, attend, causal, explain
 
-SCHEMES = {
-    "NoPE": Scheme(Nope(), causal),
-    "RoPE": Scheme(Rope(64), causal),
-    "ALiBi, slope 1/16": Scheme(Alibi(2), causal),
-    "KERPLE, as it starts": Scheme(Kerple(2), causal),
-    "ReRoPE, window 48": Scheme(Rope(64), Rerope(48), causal),
-    "StreamingLLM, 4 + 60": Scheme(Rope(64), Stream(sinks=4, window=60)),
-}
+
+def schemes() -> dict[str, Scheme]:
+    """Six ways to know where a token stands."""
+    kerple = Kerple(2)
+    with torch.no_grad():
+        kerple.p.fill_(1.5)
+        kerple.a.fill_(0.5)
+    return {
+        "NoPE": Scheme(Nope(), causal),
+        "RoPE": Scheme(Rope(64), causal),
+        "ALiBi, slope 1/16": Scheme(Alibi(2), causal),
+        "KERPLE, 1.5 · ln(1 + n/2)": Scheme(kerple, causal),
+        "ReRoPE, window 48": Scheme(Rope(64), Rerope(48), causal),
+        "StreamingLLM, 4 + 60": Scheme(Rope(64), Stream(sinks=4, window=60)),
+    }
 
 
 def weights_of(scheme: Scheme, q: Tensor, k: Tensor) -> Tensor:
@@ -62,7 +69,7 @@ def draw(weights: dict[str, Tensor], path: Path) -> None:
     curves.grid(alpha=0.25)
     figure.suptitle("The same queries and keys under six schemes", fontsize=15)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=80)
 
 
 def main() -> None:
@@ -75,17 +82,18 @@ def main() -> None:
     torch.manual_seed(0)
     content = torch.randn(64)
     q, k = (content + 0.35 * torch.randn(1, 2, options.tokens, 64) for _ in range(2))
+    six = schemes()
     with torch.no_grad():
-        weights = {name: weights_of(scheme, q, k) for name, scheme in SCHEMES.items()}
+        weights = {name: weights_of(scheme, q, k) for name, scheme in six.items()}
 
     print(f"The last of {options.tokens} queries: where its attention goes\n")
-    print(f"{'scheme':<24}{'last 16 keys':>14}{'first 4 keys':>14}{'keys holding 90 %':>20}   backend")
+    print(f"{'scheme':<28}{'last 16 keys':>14}{'first 4 keys':>14}{'keys holding 90 %':>20}   backend")
     for name, each in weights.items():
         last = each[-1]
         holding = int((last.sort(descending=True).values.cumsum(0) < 0.9).sum()) + 1
-        ran = explain(SCHEMES[name], q, k).backend
-        print(f"{name:<24}{last[-16:].sum():>13.1%} {last[:4].sum():>13.1%} {holding:>19}   {ran}")
-    print(f"\nThe scheme of the fifth row, as an equation:\n\n{SCHEMES['ReRoPE, window 48']}\n")
+        ran = explain(six[name], q, k).backend
+        print(f"{name:<28}{last[-16:].sum():>13.1%} {last[:4].sum():>13.1%} {holding:>19}   {ran}")
+    print(f"\nThe scheme of the fifth row, as an equation:\n\n{six['ReRoPE, window 48']}\n")
     draw(weights, options.out)
     print(f"picture: {options.out}")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import milepost as mp
 from milepost import causal
-from tests.laws import WIDTH, D, H
+from tests.layers import WIDTH, D, H
 
 
 def rope(stretch: object = None) -> mp.Rope:
@@ -60,3 +61,12 @@ CASES: dict[str, Callable[[], mp.Scheme]] = {
     "window and sinks": lambda: mp.Scheme(rope(), causal & (mp.window(4) | mp.sinks(2))),
     "chunks": lambda: mp.Scheme(rope(), causal & mp.chunks(4)),
 }
+
+
+def exported_methods() -> dict[str, type]:
+    """The methods that the package exports, by name."""
+    return {
+        name: each
+        for name, each in vars(mp).items()
+        if inspect.isclass(each) and each.__module__.startswith("milepost.methods.")
+    }

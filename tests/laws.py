@@ -5,66 +5,20 @@ A scheme is run as a layer: embeddings in, attention out, so that methods of the
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
-from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
 
 import milepost as mp
-from milepost.backends import BACKENDS, chunked
+from milepost.backends import BACKENDS
+from tests.agreement import Asked, calls, compare, small_blocks
+from tests.layers import DV, WIDTH, B, H, Make, T, fresh, layer, project, tokens
 from tests.oracles import assert_same
 
-Make = Callable[[], mp.Scheme]
-B, H, G, T, D, DV = 2, 4, 2, 13, 8, 6
-WIDTH = H * D
 FAR = 10**7
-
-
-def tokens(t: int = T, b: int = B, seed: int = 0) -> Tensor:
-    """Random layer inputs [b t width] in float64."""
-    return torch.randn(b, t, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def _weights() -> list[Tensor]:
-    generator = torch.Generator().manual_seed(99)
-    widths = (H * D, G * D, G * DV)
-    return [torch.randn(WIDTH, width, generator=generator, dtype=torch.float64) / 4 for width in widths]
-
-
-WEIGHTS = _weights()
-
-
-def project(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Fixed random projections of layer inputs to q [b h t d], k [b g t d], v [b g t dv]."""
-    q, k, v = (
-        (x @ weight.to(x.dtype)).unflatten(-1, (heads, -1)).transpose(1, 2)
-        for heads, weight in zip((H, G, G), WEIGHTS, strict=True)
-    )
-    return q, k, v
-
-
-def layer(scheme: mp.Scheme, x: Tensor, embed_at: Tensor | None = None, **options: Any) -> Tensor:
-    """One layer of self-attention over x [b t width]."""
-    q, k, v = project(scheme.embed(x, embed_at))
-    return mp.attend(q, k, v, scheme, **options)
-
-
-def fresh(make: Make) -> mp.Scheme:
-    """A float64 scheme with weights that are no accident: none zero, none tiny."""
-    scheme = make().double()
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for weight in scheme.parameters():
-            weight.add_(torch.randn(weight.shape, generator=generator, dtype=torch.float64), alpha=0.5)
-    return scheme
-
-
-# The laws
 
 
 def keeps_shape_and_dtype(make: Make) -> None:
@@ -141,15 +95,19 @@ def moved(scheme: mp.Scheme) -> float:
 
 
 def reaches_far_positions(make: Make) -> None:
-    """At index ten million, bfloat16 inputs give what float64 gives, but for the rounding of the output."""
+    """At ten million, bfloat16 inputs give what float64 gives, but for the rounding of the output.
+
+    Where only distances count, float64 is asked at the start of the text, where no angle can have lost its way.
+    """
     scheme = fresh(make)
     if not far_reaching(scheme):
         return
     at = torch.arange(T) + FAR
     q, k, v = (each.bfloat16() for each in project(scheme.embed(tokens(b=1), at)))
-    exact = mp.attend(q.double(), k.double(), v.double(), scheme, index=at, key_index=at, backend="reference")
+    near = at - FAR if scheme.relative else at
+    exact = mp.attend(q.double(), k.double(), v.double(), scheme, position=near, key_position=near, backend="reference")
     low = copy.deepcopy(scheme).float()
-    out = mp.attend(q, k, v, low, index=at, key_index=at, backend="reference")
+    out = mp.attend(q, k, v, low, position=at, key_position=at, backend="reference")
     apart, largest = (out.double() - exact).detach().abs().max(), exact.detach().abs().max()
     assert float(apart) <= 2**-8 * float(largest) + 1e-4
 
@@ -196,77 +154,33 @@ def agrees_on_every_backend(make: Make) -> None:
                 compare(asked, name, want)
 
 
-@contextlib.contextmanager
-def small_blocks() -> Iterator[None]:
-    """Cut even a dozen rows into several blocks."""
-    with mock.patch.object(chunked, "BLOCK", 1), mock.patch.object(chunked, "LEAST_ROWS", 5):
-        yield
+def differentiates(make: Make) -> None:
+    """The gradient of the reference is the slope of its output, along a random direction of all inputs and weights."""
+    scheme, x = fresh(make), tokens(t=7).requires_grad_()
+    leaves = [x, *scheme.parameters()]
+    generator = torch.Generator().manual_seed(1)
+    ways = [torch.randn(leaf.shape, generator=generator, dtype=torch.float64) for leaf in leaves]
 
+    def value() -> Tensor:
+        return layer(scheme, x, backend="reference").square().sum()
 
-def calls() -> list[dict[str, Tensor]]:
-    """Ways to call attend that a backend must get right: plain, ragged and packed, fewer queries than keys."""
-    index = torch.stack([torch.arange(T), (torch.arange(T) * 2)])
-    documents = torch.tensor([[0] * 5 + [1] * 6 + [-1] * 2, [-1] * 3 + [4] * 10])
-    return [
-        {},
-        {"key_index": index},
-        {"documents": documents},
-        {"rows": torch.tensor(4)},
-        {"position": index * 0.5, "key_position": index * 0.5},
-    ]
-
-
-class Asked:
-    """One way of calling attend on one scheme."""
-
-    def __init__(self, scheme: mp.Scheme, options: dict[str, Tensor]) -> None:
-        told = dict(options)
-        rows = int(told.pop("rows", torch.tensor(T)))
-        if scheme.answering("relate") or scheme.answering("place"):
-            # Tables and groups count whole positions.
-            told = {name: each.long() if each.is_floating_point() else each for name, each in told.items()}
-        q, k, v = project(scheme.embed(tokens()))
-        self.scheme, self.told = scheme, told
-        self.tensors = [each.detach().requires_grad_() for each in (q[:, :, T - rows :], k, v)]
-        self.leaves = [*self.tensors, *scheme.parameters()]
-
-    def answers(self, backend: str) -> tuple[Tensor, list[Tensor | None]]:
-        """The output, and the gradients of every tensor and weight."""
-        out = mp.attend(*self.tensors, self.scheme, backend=backend, **self.told)
-        return out, list(torch.autograd.grad(out.square().sum(), self.leaves, allow_unused=True))
-
-    def forward(self, backend: str) -> tuple[Tensor, Tensor]:
-        """The output and log-sum-exp, without gradients."""
+    grads = torch.autograd.grad(value(), leaves, allow_unused=True)
+    step = 1e-6
+    for leaf, way, grad in zip(leaves, ways, grads, strict=True):
         with torch.no_grad():
-            return mp.attend(*self.tensors, self.scheme, backend=backend, return_lse=True, **self.told)
-
-
-def compare(asked: Asked, backend: str, want: tuple[Tensor, list[Tensor | None]]) -> None:
-    """One backend against the reference; refusals must be spoken."""
-    try:
-        out, grads = asked.answers(backend)
-        assert_same(out, want[0])
-        for ours, theirs in zip(grads, want[1], strict=True):
-            assert (ours is None) == (theirs is None)
-            if ours is not None and theirs is not None:
-                assert_same(ours, theirs, within=1e-11)
-    except mp.CannotRun as refusal:
-        assert f'"{backend}" cannot run this scheme' in str(refusal)
-    try:
-        out, lse = asked.forward(backend)
-    except mp.CannotRun as refusal:
-        assert f'"{backend}" cannot run this scheme' in str(refusal)
-        return
-    assert_same(out, want[0])
-    sums = asked.forward("reference")[1]
-    assert torch.equal(lse.isinf(), sums.isinf())
-    assert_same(lse.masked_fill(lse.isinf(), 0), sums.masked_fill(sums.isinf(), 0))
+            leaf.add_(way, alpha=step)
+            ahead = float(value())
+            leaf.add_(way, alpha=-2 * step)
+            slope = (ahead - float(value())) / (2 * step)
+            leaf.add_(way, alpha=step)
+        told = 0.0 if grad is None else float((grad * way).sum())
+        assert abs(slope - told) < 1e-5 * (1 + abs(told)), (slope, told)
 
 
 def drops_the_same_weights(make: Make) -> None:
     """Dropout depends on the seed alone: every backend that says so drops the same weights, and no mean moves."""
-    scheme, x = fresh(make), tokens(t=6)
-    with torch.no_grad():
+    scheme, x = fresh(make), tokens(t=9)
+    with torch.no_grad(), small_blocks():
         whole = layer(scheme, x)
         torch.manual_seed(3)
         want = layer(scheme, x, dropout=0.4, backend="reference")
@@ -325,6 +239,7 @@ LAWS = {
         survives_saving,
         answers_the_same_twice,
         agrees_on_every_backend,
+        differentiates,
         drops_the_same_weights,
         traces_whole,
     )

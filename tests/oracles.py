@@ -43,6 +43,30 @@ def plain(q: Tensor, k: Tensor, v: Tensor, logit: Score) -> Tensor:
     return attention((*q.shape[:3], k.shape[2]), logit, lambda b, h, i, j: v[b, h // group, j])
 
 
+def dots(q: Tensor, k: Tensor, scale: float | None = None) -> Callable[[int, int, int, int], Tensor]:
+    """The scaled dot product of (batch, head, i, j); the scale is 1/√d unless told."""
+    group, by = q.shape[1] // k.shape[1], 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    return lambda b, h, i, j: q[b, h, i] @ k[b, h // group, j] * by
+
+
+def hidden_future(t: int) -> Tensor:
+    """A bias [t t] that hides the keys ahead of each query."""
+    return torch.full((t, t), -math.inf, dtype=torch.float64).triu(1)
+
+
+def in_complex(x: Tensor, pairs: str) -> Tensor:
+    """Pairs of channels as complex numbers, [… d] → [… d/2]."""
+    a, b = x.chunk(2, -1) if pairs == "halves" else (x[..., ::2], x[..., 1::2])
+    return torch.complex(a, b)
+
+
+def turned(x: Tensor, position: Tensor) -> Tensor:
+    """R_position x as complex pairs (n, n + d/2)."""
+    d = x.shape[-1]
+    angle = position.double()[..., None] * 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+    return torch.complex(x[..., : d // 2], x[..., d // 2 :]) * torch.exp(1j * angle)
+
+
 def inputs(
     b: int = 2,
     h: int = 4,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import milepost as mp
 from milepost import causal
-from tests.laws import LAWS, WIDTH, D, H
+from tests.laws import LAWS
+from tests.layers import WIDTH, D, H
 
 STRETCHES: list[Callable[[], Any]] = [
     lambda: None,

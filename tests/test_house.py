@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import milepost as mp
+from tests.cases import exported_methods
 
 SOURCE = Path(mp.__file__).parent
 METHODS = sorted(path for path in (SOURCE / "methods").glob("*.py") if path.stem != "__init__")
@@ -17,14 +18,6 @@ ORDINARY = {
     "randomized", "recurrent", "sandwich", "scale", "stream",
 }  # fmt: skip
 """File names that are also English words, or nearly, and so tell nothing in a line of prose."""
-
-
-def exported_methods() -> dict[str, type]:
-    return {
-        name: each
-        for name, each in vars(mp).items()
-        if inspect.isclass(each) and each.__module__.startswith("milepost.methods.")
-    }
 
 
 def methods_named_in(text: str) -> list[str]:

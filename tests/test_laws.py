@@ -6,7 +6,8 @@ import pytest
 
 import milepost as mp
 from tests.cases import CASES
-from tests.laws import METHOD_LAWS, fresh, moved
+from tests.laws import METHOD_LAWS, moved
+from tests.layers import fresh
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -14,7 +14,7 @@ from torch import Tensor
 import milepost as mp
 from milepost.backends import BACKENDS
 from tests.cases import CASES
-from tests.laws import DV, T, fresh, project, tokens
+from tests.layers import DV, T, fresh, project, tokens
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

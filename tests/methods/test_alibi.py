@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from milepost import Alibi, LearnedAlibi, Scheme, SplitAlibi, attend, causal
-from tests.oracles import assert_same, inputs, plain
+from tests.oracles import assert_same, dots, hidden_future, inputs, plain
 
 
 def slopes(heads: int) -> list[float]:
@@ -18,20 +18,10 @@ def slopes(heads: int) -> list[float]:
     return slopes(below) + slopes(2 * below)[0::2][: heads - below]
 
 
-def dots(q, k):
-    """The scaled dot product of (batch, head, i, j)."""
-    group, scale = q.shape[1] // k.shape[1], 1 / math.sqrt(q.shape[3])
-    return lambda b, h, i, j: q[b, h, i] @ k[b, h // group, j] * scale
-
-
 def softmax_over(q, k, v, bias):
     """Attention with a bias [… h t s] added to scaled scores, as implementations with a dense bias have it."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     return torch.softmax(q @ k.mT / math.sqrt(q.shape[3]) + bias, -1) @ v
-
-
-def hidden_future(t: int) -> torch.Tensor:
-    return torch.full((t, t), -math.inf, dtype=torch.float64).triu(1)
 
 
 # Alibi

@@ -7,16 +7,9 @@ import torch
 from torch import Tensor
 
 from milepost import DualChunk, Rope, Scheme, attend, causal, sinks, window
-from tests.oracles import assert_same, inputs, plain
+from tests.oracles import assert_same, inputs, plain, turned
 
 SETTINGS = [(chunk, local) for chunk in range(2, 22) for local in range(chunk)]
-
-
-def turned(x: Tensor, position: Tensor) -> Tensor:
-    """R_position x as complex pairs (n, n + d/2)."""
-    d = x.shape[-1]
-    angle = position.double()[..., None] * 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
-    return torch.complex(x[..., : d // 2], x[..., d // 2 :]) * torch.exp(1j * angle)
 
 
 def formula(i: int, j: int, chunk: int, local: int) -> int:

@@ -9,16 +9,7 @@ from torch import Tensor
 
 from milepost import Alibi, LeakyRerope, LogN, Rerope, Rope, Scheme, attend, causal
 from tests.oracles import assert_same, inputs, plain
-
-
-def angles(position: Tensor, d: int) -> Tensor:
-    return position.double()[..., None] * 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
-
-
-def rotated(x: Tensor, position: Tensor) -> Tensor:
-    """R_position x as complex pairs (n, n + d/2)."""
-    half = x.shape[-1] // 2
-    return torch.complex(x[..., :half], x[..., half:]) * torch.exp(1j * angles(position, x.shape[-1]))
+from tests.oracles import turned as rotated
 
 
 def dots(q: Tensor, k: Tensor, group: int = 2) -> Tensor:

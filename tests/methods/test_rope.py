@@ -14,15 +14,9 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as llama_rotary
 
 from milepost import Rope, Scheme, Xpos, Yarn, attend, causal, rotate
-from tests.oracles import Score, assert_same, inputs, plain
+from tests.oracles import Score, assert_same, in_complex, inputs, plain
 
 PAIRS = ("halves", "neighbours")
-
-
-def in_complex(x: Tensor, pairs: str) -> Tensor:
-    """Pairs of channels as complex numbers, [… d] → [… d/2]."""
-    a, b = x.chunk(2, -1) if pairs == "halves" else (x[..., ::2], x[..., 1::2])
-    return torch.complex(a, b)
 
 
 def paper_score(q: Tensor, k: Tensor, p: Tensor, r: Tensor, theta: float, pairs: str, hidden: bool) -> Score:
@@ -204,49 +198,6 @@ def test_a_pair_comes_round_after_two_pi_over_its_frequency(theta):
         torch.tensor([period, period / 4], dtype=torch.float64), dtype=torch.float64
     )
     assert_same(torch.stack((cos[:, 10], sin[:, 10])), torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
-
-
-# The rotation itself
-
-
-@pytest.mark.parametrize("pairs", PAIRS)
-def test_rotating_back_undoes_it(pairs):
-    x = inputs(t=5)[0]
-    angle = torch.randn(5, 4, dtype=torch.float64)
-    there = rotate(x, angle.cos(), angle.sin(), pairs)
-    assert float((there - x).abs().max()) > 0.1
-    assert_same(rotate(there, angle.cos(), -angle.sin(), pairs), x)
-
-
-@pytest.mark.parametrize("pairs", PAIRS)
-@pytest.mark.parametrize("learned", [False, True])
-def test_the_gradient_of_a_rotation(pairs, learned):
-    x = inputs(b=1, h=2, t=3, d=4)[0].requires_grad_()
-    angle = torch.randn(3, 2, dtype=torch.float64)
-    cos, sin = (table.requires_grad_(learned) for table in (angle.cos(), angle.sin()))
-    given = (x, cos, sin)
-    assert torch.autograd.gradcheck(lambda x, cos, sin: rotate(x, cos, sin, pairs), given)
-    assert torch.autograd.gradgradcheck(lambda x, cos, sin: rotate(x, cos, sin, pairs), given)
-
-
-@pytest.mark.parametrize("pairs", PAIRS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("tables", [torch.bfloat16, torch.float16, torch.float32])
-def test_a_narrow_x_may_be_rotated_by_tables_of_any_dtype(pairs, dtype, tables):
-    x = torch.tensor([[1.0, 0.0, 0.0, -2.0]], dtype=dtype)
-    cos, sin = torch.tensor([[0.5, 1.0]], dtype=tables), torch.tensor([[0.25, 0.0]], dtype=tables)
-    # Every product and sum here is exact in any of these dtypes.
-    oracle = [0.5, 0.0, 0.25, -2.0] if pairs == "halves" else [0.5, 0.25, 0.0, -2.0]
-    out = rotate(x, cos, sin, pairs)
-    assert out.dtype == dtype
-    assert out.tolist() == [oracle]
-
-
-def test_a_narrow_x_is_rotated_in_the_wider_dtype_of_the_tables():
-    x = torch.ones(1, 2, dtype=torch.bfloat16)
-    cos, sin = torch.tensor([[1.0]]), torch.tensor([[0.998]])
-    # In bfloat16 the sine would first become 1.
-    assert float(rotate(x, cos, sin)[0, 0]) == pytest.approx(0.002, rel=2.0**-8)
 
 
 # What is refused

@@ -7,14 +7,7 @@ import torch
 from torch import Tensor
 
 from milepost import Fire, Rope, Scheme, SelfExtend, attend, causal
-from tests.oracles import assert_same, inputs, plain
-
-
-def turned(x: Tensor, position: Tensor) -> Tensor:
-    """R_position x as complex pairs (n, n + d/2)."""
-    d = x.shape[-1]
-    angle = position.double()[..., None] * 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
-    return torch.complex(x[..., : d // 2], x[..., d // 2 :]) * torch.exp(1j * angle)
+from tests.oracles import assert_same, inputs, plain, turned
 
 
 def extended(i: int, j: int, group: int, neighbours: int) -> int:

@@ -8,16 +8,9 @@ import torch
 from torch import Tensor
 
 from milepost import Alibi, Rope, Scheme, Stream, attend, causal, window
-from tests.oracles import assert_same, inputs
+from tests.oracles import assert_same, inputs, turned
 
 SETTINGS = [(0, 3), (1, 1), (2, 4), (4, 3), (3, 20), (5, 1)]
-
-
-def turned(x: Tensor, position: Tensor) -> Tensor:
-    """R_position x as complex pairs (n, n + d/2)."""
-    d = x.shape[-1]
-    angle = position.double()[..., None] * 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
-    return torch.complex(x[..., : d // 2], x[..., d // 2 :]) * torch.exp(1j * angle)
 
 
 def rotary(q: Tensor, keys: Tensor) -> Tensor:

@@ -10,13 +10,7 @@ import torch
 from torch import Tensor
 
 from milepost import CannotRun, Rope, Scheme, Xpos, attend, causal
-from tests.oracles import Score, assert_same, inputs, plain
-
-
-def in_complex(x: Tensor, pairs: str) -> Tensor:
-    """Pairs of channels as complex numbers, [… d] → [… d/2]."""
-    a, b = x.chunk(2, -1) if pairs == "halves" else (x[..., ::2], x[..., 1::2])
-    return torch.complex(a, b)
+from tests.oracles import Score, assert_same, in_complex, inputs, plain
 
 
 def paper_product(a: Tensor, c: Tensor, distance: float, theta: float, fade: float) -> float:

@@ -19,6 +19,7 @@ from torch.nn.attention.flex_attention import (
 )
 from torch.nn.functional import pad
 
+from milepost.arguments import spell
 from milepost.backends.dropout import keep
 from milepost.backends.views import View, refusal, relations, values, views
 from milepost.call import Call
@@ -46,6 +47,8 @@ def refuses(call: Call) -> str | None:
         return "FlexAttention has no gradient on the CPU"
     if call.q.device.type == "cpu" and torch.compiler.is_compiling():
         return "FlexAttention does not compile on this CPU"
+    for part in call.scheme.answering("reads_weights_often") if call.needs_grad else ():
+        return f"{spell(part)} reads a weight several times for one score, which FlexAttention cannot differentiate"
     if call.q.device.type != "cpu" and call.q.dtype == torch.float64:
         return "FlexAttention's kernels do not take float64"
     return None

@@ -21,6 +21,7 @@ class Fire(Learner):
     relative = False
     additive = True
     needs_behind = True
+    reads_weights_often = True
 
     def __init__(self, heads: int, trained: int = 512, width: int = 32) -> None:
         super().__init__()

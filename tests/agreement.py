@@ -1,0 +1,82 @@
+"""Asking two backends the same question, outputs and gradients, and comparing what they say."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+import milepost as mp
+from milepost.backends import chunked
+from tests.layers import T, project, tokens
+from tests.oracles import assert_same
+
+
+@contextlib.contextmanager
+def small_blocks() -> Iterator[None]:
+    """Cut even a dozen rows into several blocks."""
+    with mock.patch.object(chunked, "BLOCK", 1), mock.patch.object(chunked, "LEAST_ROWS", 5):
+        yield
+
+
+def calls() -> list[dict[str, Tensor]]:
+    """Ways to call attend that a backend must get right: plain, ragged and packed, fewer queries than keys."""
+    index = torch.stack([torch.arange(T), (torch.arange(T) * 2)])
+    documents = torch.tensor([[0] * 5 + [1] * 6 + [-1] * 2, [-1] * 3 + [4] * 10])
+    return [
+        {},
+        {"key_index": index},
+        {"documents": documents},
+        {"rows": torch.tensor(4)},
+        {"position": index * 0.5, "key_position": index * 0.5},
+    ]
+
+
+class Asked:
+    """One way of calling attend on one scheme."""
+
+    def __init__(self, scheme: mp.Scheme, options: dict[str, Tensor]) -> None:
+        told = dict(options)
+        rows = int(told.pop("rows", torch.tensor(T)))
+        if scheme.answering("relate") or scheme.answering("place"):
+            # Tables and groups count whole positions.
+            told = {name: each.long() if each.is_floating_point() else each for name, each in told.items()}
+        q, k, v = project(scheme.embed(tokens()))
+        self.scheme, self.told = scheme, told
+        self.tensors = [each.detach().requires_grad_() for each in (q[:, :, T - rows :], k, v)]
+        self.leaves = [*self.tensors, *scheme.parameters()]
+
+    def answers(self, backend: str) -> tuple[Tensor, list[Tensor | None]]:
+        """The output, and the gradients of every tensor and weight."""
+        out = mp.attend(*self.tensors, self.scheme, backend=backend, **self.told)
+        return out, list(torch.autograd.grad(out.square().sum(), self.leaves, allow_unused=True))
+
+    def forward(self, backend: str) -> tuple[Tensor, Tensor]:
+        """The output and log-sum-exp, without gradients."""
+        with torch.no_grad():
+            return mp.attend(*self.tensors, self.scheme, backend=backend, return_lse=True, **self.told)
+
+
+def compare(asked: Asked, backend: str, want: tuple[Tensor, list[Tensor | None]]) -> None:
+    """One backend against the reference; refusals must be spoken."""
+    try:
+        out, grads = asked.answers(backend)
+        assert_same(out, want[0])
+        for ours, theirs in zip(grads, want[1], strict=True):
+            assert (ours is None) == (theirs is None)
+            if ours is not None and theirs is not None:
+                assert_same(ours, theirs, within=1e-11)
+    except mp.CannotRun as refusal:
+        assert f'"{backend}" cannot run this scheme' in str(refusal)
+    try:
+        out, lse = asked.forward(backend)
+    except mp.CannotRun as refusal:
+        assert f'"{backend}" cannot run this scheme' in str(refusal)
+        return
+    assert_same(out, want[0])
+    sums = asked.forward("reference")[1]
+    assert torch.equal(lse.isinf(), sums.isinf())
+    assert_same(lse.masked_fill(lse.isinf(), 0), sums.masked_fill(sums.isinf(), 0))
