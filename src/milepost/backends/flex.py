@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
-import torch._dynamo.config as dynamo
 import torch.nn.attention.flex_attention as flex_module
 from torch import Tensor
 from torch.nn.attention.flex_attention import (
@@ -217,8 +216,7 @@ def _flex(
     else:
         q, k, v = (pad(each, (0, max(0, LEAST_WIDTH - each.shape[-1]))) for each in (q, k, v))
         run = flex_attention if torch.compiler.is_compiling() else _fused()
-        # Every scheme is a graph of its own; past the usual limit torch would go on unfused without a word.
-        around = dynamo.patch(recompile_limit=4096, accumulated_recompile_limit=8192)  # pyright: ignore
+        around = _many_graphs()
     with around:
         out, aux = run(
             q, k, v, score_mod=score, block_mask=visible, scale=scale, enable_gqa=q.shape[1] != k.shape[1],
@@ -226,6 +224,14 @@ def _flex(
         )  # fmt: skip
     assert aux.lse is not None
     return out[..., :width], aux.lse
+
+
+def _many_graphs() -> contextlib.AbstractContextManager[object]:
+    """Every scheme is a graph of its own; past torch's usual limit it would go on unfused without a word."""
+    # Imported here, because torch's compiler brings sympy along.
+    from torch._dynamo import config
+
+    return config.patch(recompile_limit=4096, accumulated_recompile_limit=8192)  # pyright: ignore
 
 
 @contextlib.contextmanager
