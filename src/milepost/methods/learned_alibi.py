@@ -30,5 +30,5 @@ class LearnedAlibi(Learner):
 
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         distance = (p - r).to(score.dtype)
-        left, right = self.left.sigmoid()[head].to(score.dtype), self.right.sigmoid()[head].to(score.dtype)
+        left, right = self.left[head].to(score.dtype).sigmoid(), self.right[head].to(score.dtype).sigmoid()
         return score - torch.where(distance >= 0, left, -right) * distance
