@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from milepost import Alibi, LogN, Scheme, attend, causal
+from milepost import Alibi, LogN, Scheme, attend, causal, window
 from tests.oracles import assert_same, dots, inputs, plain
 
 
@@ -122,3 +122,17 @@ def test_attention_over_more_keys_spreads_less_with_it():
 def test_a_length_without_a_logarithm_is_refused(options, error, text):
     with pytest.raises(error, match=text):
         LogN(**options)
+
+
+def test_no_more_keys_are_counted_than_a_window_shows():
+    q, k, v = inputs(t=12)
+    windowed = Scheme(LogN(3, most=4), causal & window(4))
+
+    def score(b: int, h: int, i: int, j: int):
+        if not i - 4 < j <= i:
+            return -math.inf
+        return q[b, h, i] @ k[b, h // 2, j] / math.sqrt(8) * max(1.0, math.log(min(i + 1, 4)) / math.log(3))
+
+    assert_same(attend(q, k, v, windowed), plain(q, k, v, score))
+    with pytest.raises(ValueError, match=r"LogN\(most=0\): most must be at least 1"):
+        LogN(3, most=0)
