@@ -11,7 +11,7 @@ from torch import Tensor
 
 import milepost as mp
 from milepost.backends import chunked
-from tests.layers import T, project, tokens
+from tests.layers import T, embedded, project, tokens
 from tests.oracles import assert_same
 
 
@@ -44,7 +44,7 @@ class Asked:
         if scheme.answering("relate") or scheme.answering("place"):
             # Tables and groups count whole positions.
             told = {name: each.long() if each.is_floating_point() else each for name, each in told.items()}
-        q, k, v = project(scheme.embed(tokens()))
+        q, k, v = project(embedded(scheme, tokens()))
         self.scheme, self.told = scheme, told
         self.tensors = [each.detach().requires_grad_() for each in (q[:, :, T - rows :], k, v)]
         self.leaves = [*self.tensors, *scheme.parameters()]

@@ -15,7 +15,7 @@ from torch import Tensor
 import milepost as mp
 from milepost.backends import BACKENDS
 from tests.agreement import Asked, calls, compare, small_blocks
-from tests.layers import DV, WIDTH, B, H, Make, T, fresh, layer, project, tokens
+from tests.layers import DV, WIDTH, B, D, H, Make, T, embedded, fresh, layer, project, tokens
 from tests.oracles import assert_same
 
 FAR = 10**7
@@ -36,7 +36,7 @@ def decodes_as_one_pass(make: Make) -> None:
     cache = mp.Cache()
     with torch.no_grad():
         for t in range(T):
-            q, k, v = project(scheme.embed(x[:, t : t + 1], torch.tensor([t])))
+            q, k, v = project(embedded(scheme, x[:, t : t + 1], torch.tensor([t])))
             cache.append(k, v)
             row = mp.attend(q, cache.keys, cache.values, scheme, key_index=cache.index)
             want = layer(scheme, x[:, : t + 1])[:, :, -1:] if scheme.by_length else whole[:, :, t : t + 1]
@@ -103,7 +103,7 @@ def reaches_far_positions(make: Make) -> None:
     if not far_reaching(scheme):
         return
     at = torch.arange(T) + FAR
-    q, k, v = (each.bfloat16() for each in project(scheme.embed(tokens(b=1), at)))
+    q, k, v = (each.bfloat16() for each in project(embedded(scheme, tokens(b=1), at)))
     near = at - FAR if scheme.relative else at
     exact = mp.attend(q.double(), k.double(), v.double(), scheme, position=near, key_position=near, backend="reference")
     low = copy.deepcopy(scheme).float()
@@ -115,7 +115,8 @@ def reaches_far_positions(make: Make) -> None:
 def far_reaching(scheme: mp.Scheme) -> bool:
     """Whether the scheme is defined at any position: a table of absolute positions has an end, and says so by name."""
     try:
-        scheme.embed(torch.zeros(1, 1, WIDTH), torch.tensor([FAR]))
+        embedded(scheme, torch.zeros(1, 1, WIDTH), torch.tensor([FAR]))
+        scheme.turn(torch.zeros(1, H, 1, D), torch.tensor([FAR]))
     except ValueError as error:
         assert str(FAR) in str(error)
         return False

@@ -38,9 +38,15 @@ def project(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
+def embedded(scheme: mp.Scheme, x: Tensor, at: Tensor | None = None) -> Tensor:
+    """x [b t width] with its positions; where a part embeds words itself, x becomes their numbers first."""
+    words = next((part.vocabulary for part in scheme.parts if hasattr(part, "vocabulary")), None)
+    return scheme.embed(x if words is None else (x[..., 0].detach() * 10).long() % words, at)
+
+
 def layer(scheme: mp.Scheme, x: Tensor, embed_at: Tensor | None = None, **options: Any) -> Tensor:
     """One layer of self-attention over x [b t width]."""
-    q, k, v = project(scheme.embed(x, embed_at))
+    q, k, v = project(embedded(scheme, x, embed_at))
     return mp.attend(q, k, v, scheme, **options)
 
 

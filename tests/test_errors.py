@@ -111,7 +111,7 @@ def test_a_stretch_must_be_a_stretch():
 def test_partial_wants_a_method_that_turns_and_has_room_for_it():
     refused(
         TypeError,
-        "Partial(Alibi(heads=4)): the method must turn channels, such as Rope",
+        "Partial(Alibi(heads=4…)): the method must turn channels, such as Rope",
         lambda: mp.Partial(mp.Alibi(4), of=8),
     )
     refused(TypeError, "Partial(…Rope…): the method must turn channels", lambda: mp.Partial(mp.Rope, of=8))

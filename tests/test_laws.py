@@ -17,7 +17,7 @@ def test_law(law: str, name: str):
 
 
 def test_every_method_has_a_case():
-    assert {entry.name for entry in mp.methods()} <= set(CASES)
+    assert {entry.name for entry in mp.methods() if "sample" not in entry.verbs} <= set(CASES)
 
 
 @pytest.mark.parametrize("name", [name for name, make in CASES.items() if not make().relative])
@@ -27,4 +27,7 @@ def test_what_is_not_relative_is_seen_to_move(name: str):
 
 def test_the_methods_that_are_not_relative():
     told = {entry.name for entry in mp.methods() if entry.relative is False}
-    assert told == {"Learned", "Sinusoidal", "Fire", "SelfExtend", "DualChunk", "Stream"}
+    assert told == {
+        "ComplexOrder", "DualChunk", "Fire", "Floater", "FloaterLayer", "Hierarchical", "Learned", "Multiplied",
+        "Recurrent", "SelfExtend", "Sinusoidal", "Stream",
+    }  # fmt: skip

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 
 def arguments(part: object) -> dict[str, Any]:
@@ -37,6 +37,8 @@ def spell_value(value: object) -> str:
     """One argument as it would be written."""
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, Tensor):
+        return spell_value(tuple(value.shape))
     if isinstance(value, tuple):
         items = cast("tuple[object, ...]", value)
         shown = [spell_value(item) for item in items[:4]] + (["…"] if len(items) > 4 else [])
@@ -54,7 +56,9 @@ class Learner(nn.Module):
 
 
 def to_plain(value: Any) -> Any:
-    """A method, or one of its arguments, as what JSON can hold."""
+    """A method, or one of its arguments, as what JSON can hold. A tensor is told by its shape alone."""
+    if isinstance(value, Tensor):
+        return list(value.shape)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):

@@ -80,7 +80,7 @@ def _nothing(call: Call) -> Tensor | tuple[Tensor, Tensor]:
     out = call.v.new_zeros(*call.q.shape[:3], call.v.shape[3])
     rest = call.scheme.rest()
     logit = torch.full((1,), -torch.inf, device=out.device) if rest is None else rest
-    return (out, logit.to(call.wide)[:, None].expand(call.q.shape[:3])) if call.return_lse else out
+    return (out, logit.to(call.q.device, call.wide)[:, None].expand(call.q.shape[:3])) if call.return_lse else out
 
 
 @dataclass(frozen=True)

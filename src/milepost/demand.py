@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import FunctionType
 
 import torch
 from torch import Tensor
@@ -13,7 +14,8 @@ from milepost.arguments import spell
 
 def asked(owner: object, name: str, value: object) -> str:
     """The user's own call, as the head of an error: `Rope(dim=127)`."""
-    return f"{getattr(owner, 'called', type(owner).__name__)}({name}={value!r})"
+    called = owner.__name__ if isinstance(owner, FunctionType) else getattr(owner, "called", type(owner).__name__)
+    return f"{called}({name}={value!r})"
 
 
 def whole(owner: object, name: str, value: object, least: int = 1) -> None:
@@ -49,10 +51,19 @@ def flag(owner: object, name: str, value: object) -> None:
         raise TypeError(f"{asked(owner, name, value)}: {name} is True or False, not {type(value).__name__}")
 
 
-def one_of(owner: object, name: str, value: object, choices: Sequence[str]) -> None:
-    """Demand one of the words in `choices`."""
+def one_of(owner: object, name: str, value: object, choices: Sequence[object]) -> None:
+    """Demand one of the `choices`."""
     if value not in choices:
         raise ValueError(f"{asked(owner, name, value)}: {name} must be one of {', '.join(map(repr, choices))}")
+
+
+def held(owner: object, name: str, value: object, verbs: type, such_as: str) -> None:
+    """Demand None, or a method that answers the verbs of a protocol."""
+    if value is None or (isinstance(value, verbs) and not isinstance(value, type)):
+        return
+    told = value.__name__ if isinstance(value, type) else repr(value)
+    made = f"this is a class; make one: {told}(…); " if isinstance(value, type) else ""
+    raise TypeError(f"{type(owner).__name__}({name}={told}): {made}a {name} is a method such as {such_as}")
 
 
 def order(owner: object, x: Tensor, index: Tensor | None) -> Tensor:

@@ -38,10 +38,11 @@ def bias(
     head = torch.arange(scheme.heads or 1, device=i.device).view(-1, 1, 1)
     learned = next((weight.dtype for weight in scheme.parameters()), torch.get_default_dtype())
     nothing = torch.zeros(1, 1, i.shape[2], j.shape[3], device=i.device, dtype=dtype or learned)
-    added = scheme.bend(nothing, batch, head, i, j)
+    mine, own = (None, None) if documents is None else _documents("bias", documents, i.shape[2], j.shape[3])
+    longest, _ = over_keys(_batched(key_index), "amax", mine, own)
+    added = scheme.bend(nothing, batch, head, i, j, (longest + 1)[:, None, :, None])
     seen = scheme.see(batch, head, i, j)
-    if documents is not None:
-        mine, own = _documents("bias", documents, i.shape[2], j.shape[3])
+    if mine is not None and own is not None:
         together = (mine[:, None, :, None] == own[:, None, None, :]) & (mine >= 0)[:, None, :, None]
         seen = together if seen is None else seen & together
     return added if seen is None else torch.where(seen, added, -torch.inf)
@@ -71,7 +72,7 @@ def flex(
     heads = scheme.heads if any(getattr(part, "by_head", False) for part in scheme.answering("see")) else None
     mask = mask_mod(scheme, i, j, mine, own)
     return (
-        score_mod(scheme, i, j, sharpness),
+        score_mod(scheme, i, j, longest + 1, sharpness),
         make_block_mask(mask, rows if rows > 1 else None, heads, i.shape[1], j.shape[1], device),
     )
 

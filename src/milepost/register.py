@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -12,7 +14,14 @@ from milepost import visible
 from milepost.printing import formula_of
 from milepost.seams import answers, verbs_of
 
-STRETCH_VERBS = ("frequencies", "magnitude")
+STRETCH_VERBS = ("frequencies", "magnitude", "slopes", "sample")
+"""What is asked of those that are not parts of a scheme: stretches of RoPE, stretches of ALiBi, and samplers."""
+
+SOURCE = r"\(([^()]*)\)\.?$"
+LINKS = (
+    (r"arXiv:(\d{4}\.\d{4,5})", "https://arxiv.org/abs/{}"),
+    (r"(kexue\.fm/archives/\d+|github\.com/[\w.-]+/[\w.-]+)", "https://{}"),
+)
 
 
 @dataclass(frozen=True)
@@ -24,14 +33,34 @@ class Entry:
     formula: str
     paper: str
     relative: bool | None
-    """None where it depends on what the method holds."""
+    """None where it depends on what the method holds or on its arguments, and where there is nothing to ask."""
     learned: bool
     backends: tuple[str, ...]
+    does: str
+    """The first sentence of its docstring."""
+
+    @property
+    def title(self) -> str:
+        """What papers call it: `StreamingLLM`."""
+        found = re.match(r"([^:()]+):", self.paper)
+        return found[1] if found and self.source else ""
+
+    @property
+    def source(self) -> str:
+        """Authors, year and where to find it: `Su et al., 2021, arXiv:2104.09864`."""
+        found = re.search(SOURCE, self.paper)
+        return found[1] if found else ""
+
+    @property
+    def link(self) -> str:
+        """The address of its source, where one is told."""
+        found = ((re.search(pattern, self.source), address) for pattern, address in LINKS)
+        return next((address.format(match[1]) for match, address in found if match), "")
 
 
 def classes() -> dict[str, type]:
     """Every public method and every node of a visible expression, by name."""
-    found = {name: each for name, each in vars(sys.modules["milepost"]).items() if _is_method(each)}
+    found = {name: each for name, each in _exports().items() if _is_method(each)}
     nodes = {
         name: each
         for name, each in vars(visible).items()
@@ -45,8 +74,45 @@ def methods() -> list[Entry]:
     return [_entry(name, each) for name, each in sorted(classes().items()) if _is_method(each)]
 
 
+def visibles() -> list[Entry]:
+    """What a visible expression is made of: `causal`, `window` and the others."""
+    named = sorted((name, each) for name, each in _exports().items() if _is_visible(each))
+    return [_other(name, each, ("see",)) for name, each in named]
+
+
+def functions() -> list[Entry]:
+    """Every other export that one calls: functions, and modules such as a schedule."""
+    apart = ("milepost.seams",)
+    return [
+        _other(name, each, ())
+        for name, each in sorted(_exports().items())
+        if callable(each) and not (_is_method(each) or _is_visible(each) or each.__module__ in apart)
+        if not (inspect.isclass(each) and issubclass(each, Exception))
+    ]
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a docstring, on one line."""
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    found = re.match(r"(.+?[.!?])(\s+[A-Z`]|$)", paragraph)
+    return found[1] if found else paragraph
+
+
+def _exports() -> dict[str, Any]:
+    package = sys.modules["milepost"]
+    return {
+        name: each for name, each in vars(package).items() if not name.startswith("_") and not inspect.ismodule(each)
+    }
+
+
 def _is_method(each: object) -> bool:
     return inspect.isclass(each) and each.__module__.startswith("milepost.methods.")
+
+
+def _is_visible(each: object) -> bool:
+    return isinstance(each, visible.Visible) or (
+        inspect.isfunction(each) and each.__module__ == visible.__name__ and not each.__name__.startswith("_")
+    )
 
 
 def _entry(name: str, method: type) -> Entry:
@@ -58,11 +124,39 @@ def _entry(name: str, method: type) -> Entry:
         verbs=verbs,
         formula=formula_of(method),
         paper=(inspect.getdoc(sys.modules[method.__module__]) or "").split("\n")[0],
-        relative=None
-        if isinstance(vars(method).get("relative"), property)
-        else bool(getattr(method, "relative", False)),
+        relative=_relative(method),
         learned=issubclass(method, nn.Module),
         backends=tuple(
-            each for each, backend in BACKENDS.items() if not any(answers(method, asked) for asked in backend.CANNOT)
+            each for each, backend in BACKENDS.items() if not any(asks(method, asked) for asked in backend.CANNOT)
         ),
+        does=first_sentence(inspect.getdoc(method) or ""),
+    )
+
+
+def asks(method: type, asked: str) -> bool:
+    """Whether a backend meets a verb or facet when it runs the method; what stretches slopes is held by what bends."""
+    return answers(method, asked) or (asked == "bend" and hasattr(method, "slopes") and not verbs_of(method))
+
+
+def _relative(method: type) -> bool | None:
+    told = inspect.getattr_static(method, "relative", None)
+    return None if told is None or isinstance(told, property) else bool(told)
+
+
+def _other(name: str, each: object, verbs: tuple[str, ...]) -> Entry:
+    from milepost.backends import BACKENDS
+
+    doc = inspect.getdoc(type(each) if isinstance(each, visible.Visible) else each) or ""
+    does = first_sentence(doc)
+    # A function tells its source where a method's file does: at the end of its own first line, or of the module's.
+    lines = (does, (inspect.getdoc(inspect.getmodule(each)) or "").split("\n")[0])
+    return Entry(
+        name=name,
+        verbs=verbs,
+        formula="",
+        paper=next((line for line in lines if re.search(SOURCE, line)), ""),
+        relative=True if verbs else None,
+        learned=False,
+        backends=tuple(BACKENDS) if verbs else (),
+        does=re.sub(r"\s*" + SOURCE, ".", does),
     )

@@ -75,6 +75,16 @@ class Schedule(nn.Module):
         order: list[int] = plain["schedule"]
         return Schedule([schemes[number] for number in order])
 
+    @staticmethod
+    def of(config: object) -> Schedule:
+        """The schemes of all layers of a model, read from its transformers config or the dict of its config.json.
+
+        Layers that agree are one object; tables that the model shares over its layers are shared.
+        """
+        from milepost.configs import schedule_of
+
+        return schedule_of(config)
+
     def __repr__(self) -> str:
         return f"Schedule({len(self)} layers, {len(self.schemes)} distinct schemes, order {list(self.order)})"
 

@@ -24,6 +24,7 @@ from milepost.seams import (
     Sees,
     Sharpens,
     Side,
+    SlopeStretch,
     Stretch,
     Turns,
     answers,
@@ -126,10 +127,13 @@ class Scheme(nn.Module):
             factor = part.sharpen(index, length) if factor is None else factor * part.sharpen(index, length)
         return factor
 
-    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
-        """Bend one score, or a tile of them."""
+    def bend(
+        self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor, length: Tensor | None = None
+    ) -> Tensor:
+        """Bend one score, or a tile of them; a part that goes by the length is told it."""
         for part in self._bends:
-            score = part.bend(score, batch, head, p, r)
+            told = {"length": length} if getattr(part, "by_length", False) else {}
+            score = part.bend(score, batch, head, p, r, **told)
         return score
 
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor | None:
@@ -150,7 +154,7 @@ class Scheme(nn.Module):
         """The logit of attending to nothing, [h], or None."""
         logit: Tensor | None = None
         for part in self._rests:
-            logit = part.rest() if logit is None else torch.logaddexp(logit, part.rest())
+            logit = part.rest() if logit is None else torch.logaddexp(logit, part.rest().to(logit))
         return logit
 
     # The pieces, for people who keep their own attention
@@ -196,6 +200,16 @@ class Scheme(nn.Module):
         known = register.classes() | {method.__name__: method for method in methods}
         return Scheme(*from_plain(plain["scheme"], known))
 
+    @staticmethod
+    def of(config: object, layer: int = 0) -> Scheme:
+        """The scheme of one layer of a model, read from its transformers config or the dict of its config.json.
+
+        An encoder-decoder is read as its encoder, or, with is_decoder in the config, as its decoder.
+        """
+        from milepost.configs import scheme_of
+
+        return scheme_of(config, layer)
+
     def __repr__(self) -> str:
         return f"Scheme({', '.join(map(repr, self.parts))})"
 
@@ -230,10 +244,16 @@ def _check_part(part: object) -> None:
         raise TypeError(
             "Scheme(Scheme(…)): a scheme is not a part of another; give its parts: Scheme(*scheme.parts, …)"
         )
-    if isinstance(part, Stretch) and not verbs_of(part):
+    for stretch, holder in ((Stretch, "a rotation: Rope(dim"), (SlopeStretch, "ALiBi: Alibi(heads")):
+        if isinstance(part, stretch) and not verbs_of(part):
+            raise TypeError(
+                f"Scheme({spell(part)}): {type(part).__name__} is not a part of a scheme, it stretches {holder}, "
+                f"stretch={spell(part)})"
+            )
+    if hasattr(part, "sample"):
         raise TypeError(
-            f"Scheme({spell(part)}): {type(part).__name__} is not a part of a scheme, it stretches a rotation: "
-            f"Rope(dim, stretch={spell(part)})"
+            f"Scheme({spell(part)}): {type(part).__name__} is not a part of a scheme, it draws positions: "
+            f"attend(q, k, v, scheme, position=at, key_position=at) with at = {spell(part)}.sample(length)"
         )
     if not verbs_of(part) and not hasattr(part, "relative"):
         raise TypeError(

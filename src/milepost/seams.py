@@ -143,7 +143,10 @@ class Bends(Protocol):
     """Acts on one score."""
 
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
-        """Change one score; every argument broadcasts against score, so this serves tiles and single scores alike."""
+        """Change one score; every argument broadcasts against score, so this serves tiles and single scores alike.
+
+        A method that declares by_length is given `length=` as well: how many tokens the query's text has.
+        """
         ...
 
 
@@ -193,6 +196,18 @@ class Stretch(Protocol):
 
     def magnitude(self, length: Tensor) -> Tensor | float:
         """Answer the factor that rides on cos and sin: a number or [...]."""
+        ...
+
+
+@runtime_checkable
+class SlopeStretch(Protocol):
+    """What ALiBi holds to look further than it was trained to. It is not a part of a scheme."""
+
+    def slopes(self, slope: Tensor, share: Tensor, length: Tensor | None) -> Tensor:
+        """Change the slope of each head.
+
+        share runs from 0 for the steepest head to 1 for the flattest; length is how many tokens there are, where known.
+        """
         ...
 
 

@@ -23,7 +23,7 @@ from milepost.backends.dropout import keep
 from milepost.backends.views import View, refusal, relations, values, views
 from milepost.call import Call
 from milepost.scheme import Scheme
-from milepost.seams import Regime, Relation
+from milepost.seams import Regime, Relation, answers
 
 CANNOT: dict[str, str] = {
     "bend_rows": "bends whole rows of scores, and FlexAttention shows one at a time",
@@ -68,7 +68,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
         out, lse = out * a + other * b, both
     rest = call.scheme.rest()
     if rest is not None:
-        rest = rest.to(lse.dtype)[:, None]
+        rest = rest.to(lse)[:, None]
         out, lse = out * torch.sigmoid(lse - rest)[..., None], torch.logaddexp(lse, rest)
     return out.to(call.v.dtype), lse if call.return_lse else None
 
@@ -76,7 +76,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
 def _attend(call: Call, view: View, v: Tensor, related: tuple[Relation, ...]) -> tuple[Tensor, Tensor]:
     """One regime: its output and log-sum-exp, with dropout as a second pass over the kept weights."""
     sharpness = call.scheme.sharpen(call.index, call.length)
-    score = score_mod(call.scheme, view.p, view.r, sharpness, _products(call, related))
+    score = score_mod(call.scheme, view.p, view.r, call.length, sharpness, _products(call, related))
     visible = block_mask(call, view)
     scale = call.scheme.scale(call.q.shape[-1])
     out, lse = _flex(view.q, view.k, v, score, visible, scale)
@@ -101,10 +101,10 @@ def _products(call: Call, related: tuple[Relation, ...]) -> list[tuple[Relation,
         by_keys = by_queries = None
         if relation.keys is not None:
             q = call.q if relation.shift is None else call.q + relation.shift.to(call.q.dtype)[:, None]
-            by_keys = q @ relation.keys.rows.to(q.dtype).mT * scale
+            by_keys = q @ relation.keys.rows.to(q).mT * scale
         if relation.queries is not None:
             k = call.k.repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
-            by_queries = k @ relation.queries.rows.to(k.dtype).mT * scale
+            by_queries = k @ relation.queries.rows.to(k).mT * scale
         made.append((relation, by_keys, by_queries))
     return made
 
@@ -113,11 +113,13 @@ def score_mod(
     scheme: Scheme,
     p: Tensor,
     r: Tensor,
+    length: Tensor,
     sharpness: Tensor | None = None,
     related: list[tuple[Relation, Tensor | None, Tensor | None]] | None = None,
 ) -> ScoreMod:
     """Everything a scheme does to a scaled score, as FlexAttention wants it; p [b|1 t], r [b|1 s] are positions."""
     where_q, where_k = _reader(p), _reader(r)
+    reach = _reader(length) if any(answers(part, "by_length") for part in scheme.answering("bend")) else None
     sharp = None if sharpness is None else _reader(sharpness)
 
     def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -129,7 +131,7 @@ def score_mod(
                 score = score + by_queries[b, h, j, relation.queries.bucket(here - there)]
         if sharp is not None:
             score = score * sharp(b, i).to(score.dtype)
-        return scheme.bend(score, b, h, here, there)
+        return scheme.bend(score, b, h, here, there, None if reach is None else reach(b, i))
 
     return change
 

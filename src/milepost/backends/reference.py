@@ -59,7 +59,7 @@ def settle(
         out = out * alive
         lse = lse if lse is None else lse.masked_fill(~alive, -torch.inf)
     if rest is not None and lse is not None:
-        rest = rest.to(call.wide)[:, None, None]
+        rest = rest.to(scores)[:, None, None]
         out = out * torch.sigmoid(lse - rest)
         lse = torch.logaddexp(lse, rest)
     return out, None if lse is None or not call.return_lse else lse[..., 0]

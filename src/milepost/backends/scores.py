@@ -59,13 +59,14 @@ def bent(made: Material, rows: slice = ALL, keys: slice = ALL) -> Tensor:
     call = made.call
     batch = torch.arange(call.q.shape[0], device=call.q.device).view(-1, 1, 1, 1)
     head = torch.arange(call.q.shape[1], device=call.q.device).view(-1, 1, 1)
+    length = call.length[:, None, rows if call.length.shape[1] > 1 else ALL, None]
     total: Tensor | None = None
     for view in made.views:
         p, r = _grid(view.p, view.r, rows, keys)
         score = dot(view.q[:, :, rows], view.k[:, :, keys])
         for relation, to_queries in zip(made.relations, made.to_queries, strict=True):
             score = score + _related(made, relation, to_queries, p - r, rows, keys)
-        score = call.scheme.bend(score, batch, head, p, r)
+        score = call.scheme.bend(score, batch, head, p, r, length)
         region = view.regime.holds(*_grid(call.position, call.key_position, rows, keys))
         if region is not None:
             score = torch.where(region, score, -torch.inf if total is None else total)
@@ -98,7 +99,7 @@ def _grid(p: Tensor, r: Tensor, rows: slice, keys: slice) -> tuple[Tensor, Tenso
 
 
 def _rows(table: Table, call: Call) -> Tensor:
-    return table.rows.to(call.wide)
+    return table.rows.to(call.q.device, call.wide)
 
 
 def _of_rows(factor: Tensor | float, rows: slice) -> Tensor | float:

@@ -52,7 +52,10 @@ def relations(call: Call, seen: list[View]) -> tuple[Relation, ...]:
     """The tables looked up by distance, long enough for every distance in the call."""
     if not call.scheme.answering("relate"):
         return ()
-    if call.plain_position and call.counted:
+    if all(getattr(part, "reach", None) is not None for part in call.scheme.answering("relate")):
+        # Past its reach a table is constant, whatever the distances.
+        span = 0
+    elif call.plain_position and call.counted:
         # The shapes tell, so nothing has to be looked at.
         span = (call.k.shape[2] - 1) * max(view.regime.growth for view in seen)
     else:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from milepost import demand
+from milepost.seams import SlopeStretch
 
 
 @dataclass(frozen=True)
@@ -18,24 +19,43 @@ class Alibi:
         score  ←  score − slope_h · |p − r|,   slope_h = 2^(−8(h + 1)/heads)
 
     Extends without change: the penalty is defined at every distance. It is added after the softmax scale, as the paper
-    has it. For head counts that are not powers of two the slopes follow the authors' code.
+    has it. For head counts that are not powers of two the slopes follow the authors' code. A stretch flattens the
+    slopes, so that a trained model can look further: AlibiNtk(2). BLOOM's, MPT's and Baichuan's forms differ from this
+    one by a constant a row, which the softmax does not see.
     """
 
     heads: int
+    stretch: SlopeStretch | None = None
     relative: ClassVar[bool] = True
     additive: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "heads", self.heads)
+        demand.held(self, "stretch", self.stretch, SlopeStretch, "AlibiNtk(factor=2)")
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the slopes depend on how many tokens there are."""
+        return getattr(self.stretch, "by_length", False)
 
     @property
     def slopes(self) -> tuple[float, ...]:
-        """The slope of each head."""
-        return tuple(map(float, slope_of(torch.arange(self.heads), self.heads, torch.float64)))
+        """The slope of each head; of a stretch that goes by the length, within the trained one."""
+        length = torch.ones((), dtype=torch.float64)
+        return tuple(map(float, self._slope(torch.arange(self.heads), length, torch.float64)))
 
-    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+    def bend(
+        self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor, length: Tensor | None = None
+    ) -> Tensor:
         distance = (p - r).abs().to(score.dtype)
-        return torch.addcmul(score, slope_of(head, self.heads, score.dtype), distance, value=-1)
+        return torch.addcmul(score, self._slope(head, length, score.dtype), distance, value=-1)
+
+    def _slope(self, head: Tensor, length: Tensor | None, dtype: torch.dtype) -> Tensor:
+        slope = slope_of(head, self.heads, dtype)
+        if self.stretch is None:
+            return slope
+        share = rank_of(head, self.heads).to(dtype) / max(1, self.heads - 1)
+        return self.stretch.slopes(slope, share if self.heads > 1 else share + 1, length)
 
 
 def slope_of(head: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
@@ -46,3 +66,9 @@ def slope_of(head: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
     c = 1 << (heads.bit_length() - 1)
     coarse, fine = -8 * (head + 1) / c, -4 * (2 * (head - c) + 1) / c
     return torch.exp2(torch.where(head < c, coarse, fine).to(dtype))
+
+
+def rank_of(head: Tensor, heads: int) -> Tensor:
+    """How many heads are steeper than each: the two lists of slopes interleave."""
+    c = 1 << (heads.bit_length() - 1)
+    return torch.where(head < c, head + (head + 1).clamp(max=heads - c), 2 * (head - c))

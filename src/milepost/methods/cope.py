@@ -2,41 +2,78 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
 from milepost import demand
-from milepost.arguments import Learner
+from milepost.arguments import Learner, spell
+
+Gates = Literal["scores", "keys", "values", "own"]
 
 
 class Cope(Learner):
     """Count, for each pair, the keys between them that matter to the query, and look that count up.
 
-        score_ij  ←  score_ij + q_i · table[c_ij] / √d,   c_ij = Σ_{j ≤ n ≤ i} σ(score_in)
+        score_ij  ←  score_ij + q_i · table[c_ij] / √d,   c_ij = Σ_{j ≤ n ≤ i} σ(gate_in)
 
-    Between its rows the table is read linearly; counts past it share the last row. The gates open on the scores
-    themselves, hidden keys counting nothing. after_scale=True adds q · table as it is, not divided by √d (the authors'
-    `nodiv`). The table starts at zero.
+    Between its rows the table is read linearly; counts past it share the last row; hidden keys count nothing. The gate
+    is the score itself (gates="scores"), which is q · k/√d unless other parts change it; "keys" is q · k/√d whatever
+    they do (beside a relative encoding: the authors' `cope+rel`), "values" takes the values in place of the keys
+    (`val_gates`), and "own" keys made for the gates from the layer inputs x (`sep_key`), [model_dim] → key_heads · dim.
+    after_scale=True adds q · table as it is, not divided by √d (`nodiv`). The table starts at zero.
     """
 
     needs_behind = True
 
-    def __init__(self, dim: int, positions: int, after_scale: bool = False) -> None:
+    def __init__(
+        self,
+        dim: int,
+        positions: int,
+        after_scale: bool = False,
+        gates: Gates = "scores",
+        model_dim: int | None = None,
+        key_heads: int | None = None,
+    ) -> None:
         super().__init__()
         self.dim, self.positions, self.after_scale = dim, positions, after_scale
+        self.gates, self.model_dim, self.key_heads = gates, model_dim, key_heads
         demand.whole(self, "dim", dim)
         demand.whole(self, "positions", positions, least=2)
         demand.flag(self, "after_scale", after_scale)
+        demand.one_of(self, "gates", gates, ("scores", "keys", "values", "own"))
         self.table = nn.Parameter(torch.zeros(positions, dim))
+        self.to_gates = None
+        if gates == "own":
+            demand.whole(self, "model_dim", model_dim)
+            demand.whole(self, "key_heads", key_heads)
+            self.to_gates = nn.Linear(model_dim or 1, (key_heads or 1) * dim, bias=False)
 
     def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
-        """scores: [b h t s] with −∞ where hidden; q: [b h t d]."""
+        """scores: [b h t s] with −∞ where hidden; q: [b h t d]; x: [b s D], read by gates of their own."""
         demand.width(self, q, self.dim)
-        gates = scores.sigmoid()
-        count = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=self.positions - 1)
+        count = self._opened(scores, q, x).flip(-1).cumsum(-1).flip(-1).clamp(max=self.positions - 1)
         below = count.detach().floor()
         share = count - below
         logits = q @ self.table.to(q.dtype).mT
         low, high = below.long(), count.detach().ceil().long()
         found = (1 - share) * logits.gather(-1, low) + share * logits.gather(-1, high)
         return scores + (found if self.after_scale else found * self.dim**-0.5)
+
+    def _opened(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
+        """How far each gate is open, [b h t s]; those of hidden keys are shut."""
+        if self.gates == "scores":
+            return scores.sigmoid()
+        if x is None:
+            raise ValueError(
+                f"{spell(self)}: gates of their own are made from the layer inputs; give attend x=…, [b s D]"
+            )
+        if self.to_gates is not None:
+            demand.width(self, x, self.to_gates.in_features, "model_dim")
+            x = nn.functional.linear(x.to(q.dtype), self.to_gates.weight.to(q.dtype))
+        if x.shape[-1] % self.dim:
+            raise ValueError(f"{spell(self)}: {self.gates} of another width than dim cannot meet the queries")
+        keys = x.to(q.dtype).view(*x.shape[:2], -1, self.dim).transpose(1, 2)
+        keys = keys.repeat_interleave(q.shape[1] // keys.shape[1], 1)
+        return (q @ keys.mT * self.dim**-0.5).sigmoid().masked_fill(scores == -torch.inf, 0.0)

@@ -23,6 +23,8 @@ class Deberta(Learner):
     `layer.table = first.table`. index="paper" looks position-to-content up at δ(r − p), as the paper writes it; the
     authors' code, and so every checkpoint, uses δ(p − r). buckets=B replaces the clipping by B log-spaced buckets a
     side, exact up to B/2 and ending at reach (v2 and v3: buckets=256, reach=512), and the table by [2·B, model_dim].
+    The projections have a bias on the side of the queries in v1 (bias="queries") and on both in v2 and v3 ("both"),
+    which use the layer's own projections: assign them too, `layer.to_keys = attention.key_proj`.
     """
 
     def __init__(
@@ -33,13 +35,15 @@ class Deberta(Learner):
         reach: int = 512,
         buckets: int | None = None,
         index: Literal["code", "paper"] = "code",
+        bias: Literal["none", "queries", "both"] = "none",
     ) -> None:
         super().__init__()
         self.model_dim, self.heads, self.dim, self.reach = model_dim, heads, dim, reach
-        self.buckets, self.index = buckets, index
+        self.buckets, self.index, self.bias = buckets, index, bias
         for name in ("model_dim", "heads", "dim", "reach"):
             demand.whole(self, name, getattr(self, name))
         demand.one_of(self, "index", index, ("code", "paper"))
+        demand.one_of(self, "bias", bias, ("none", "queries", "both"))
         if buckets is not None:
             demand.even(self, "buckets", buckets, "half of them hold one distance each")
             if reach <= buckets // 2 + 1:
@@ -49,8 +53,8 @@ class Deberta(Learner):
                 )
         self.table = nn.Parameter(torch.empty(2 * (buckets or reach), model_dim))
         nn.init.normal_(self.table, std=0.02)
-        self.to_keys = nn.Linear(model_dim, heads * dim, bias=False)
-        self.to_queries = nn.Linear(model_dim, heads * dim, bias=False)
+        self.to_keys = nn.Linear(model_dim, heads * dim, bias=bias == "both")
+        self.to_queries = nn.Linear(model_dim, heads * dim, bias=bias != "none")
 
     def scale(self, dim: int) -> float:
         """Three terms are summed, so the scale is 1/√(3d)."""

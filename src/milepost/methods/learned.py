@@ -15,6 +15,7 @@ class Learned(Learner):
         x_i  ←  x_i + table[i]
 
     There is nothing past the end of the table: a longer text raises. Rows start at N(0, 0.02²), as in BERT and GPT-2.
+    `grown` makes a longer table of a trained one, to fine-tune; `Hierarchical` reaches n² positions without new rows.
     """
 
     relative = False
@@ -27,21 +28,36 @@ class Learned(Learner):
         self.table = nn.Parameter(torch.empty(length, dim))
         nn.init.normal_(self.table, std=0.02)
 
+    def grown(self, length: int, generator: torch.Generator | None = None) -> Learned:
+        """A longer table: the trained rows, then random ones, to be trained on longer texts."""
+        demand.whole(self, "length", length)
+        if length < self.length:
+            raise ValueError(f"Learned(length={self.length}).grown({length}): a table grows; it does not shrink")
+        longer = Learned(length, self.dim).to(self.table)
+        with torch.no_grad():
+            nn.init.normal_(longer.table, std=0.02, generator=generator)
+            longer.table[: self.length] = self.table
+        return longer
+
     def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """x: [b t D], index: [t] or [b t]; returns [b t D] in the dtype of x."""
         demand.width(self, x, self.dim)
-        index = demand.order(self, x, index)
-        if index.is_floating_point():
-            raise TypeError(f"Learned(length={self.length}): index must be integers, given {index.dtype}")
-        if demand.checking_values(x.device) and index.numel():
-            first, last = int(index.min()), int(index.max())
-            if first < 0:
-                raise ValueError(
-                    f"Learned(length={self.length}): index {first} is before the table; indices count from 0"
-                )
-            if last >= self.length:
-                raise ValueError(
-                    f"Learned(length={self.length}): index {last} is past the table, which ends at {self.length - 1}; "
-                    f"make a longer table, or use a method that is defined everywhere, such as Sinusoidal"
-                )
-        return x + self.table[index].to(x.dtype)
+        return x + self.table[at_index(self, x, index, self.length)].to(x.dtype)
+
+
+def at_index(owner: object, x: Tensor, index: Tensor | None, length: int) -> Tensor:
+    """The index of embeddings x [b t D]; demand integers from 0 to length − 1."""
+    index = demand.order(owner, x, index)
+    name = f"{type(owner).__name__}(length={length})"
+    if index.is_floating_point():
+        raise TypeError(f"{name}: index must be integers, given {index.dtype}")
+    if demand.checking_values(x.device) and index.numel():
+        first, last = int(index.min()), int(index.max())
+        if first < 0:
+            raise ValueError(f"{name}: index {first} is before the table; indices count from 0")
+        if last >= length:
+            raise ValueError(
+                f"{name}: index {last} is past the table, which ends at {length - 1}; "
+                f"make a longer table, or use a method that is defined everywhere, such as Sinusoidal"
+            )
+    return index

@@ -21,17 +21,19 @@ class LogN:
     n is the query's index + 1 (count="index", causal models) or the length of the text (count="length", encoders), and
     never above `most`: with a window of w keys, most=w counts the keys that are seen.
     clip=True never blunts a query, so a model that was trained without the factor can use it; clip=False is the form to
-    train with. It sharpens dot products only: what bends scores afterwards, such as ALiBi, is left as it is.
+    train with, and trained=None its first form, ln n by itself (Chiang and Cholak). It sharpens dot products only: what
+    bends scores afterwards, such as ALiBi, is left as it is.
     """
 
-    trained: int
+    trained: int | None
     clip: bool = True
     count: Literal["index", "length"] = "index"
     most: int | None = None
     relative: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        demand.whole(self, "trained", self.trained, least=2)
+        if self.trained is not None:
+            demand.whole(self, "trained", self.trained, least=2)
         demand.flag(self, "clip", self.clip)
         if self.most is not None:
             demand.whole(self, "most", self.most)
@@ -44,5 +46,6 @@ class LogN:
 
     def sharpen(self, index: Tensor, length: Tensor) -> Tensor:
         n = (index + 1 if self.count == "index" else length).double()
-        factor = torch.log(n.clamp(1, self.most)) / math.log(self.trained)
+        factor = torch.log(n.clamp(1, self.most))
+        factor = factor if self.trained is None else factor / math.log(self.trained)
         return factor.clamp(min=1) if self.clip else factor

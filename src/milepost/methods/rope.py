@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,10 +35,19 @@ class Rope:
         demand.even(self, "dim", self.dim, f"channels are turned in pairs; for a partial rotation use {self._halved}")
         demand.finite(self, "theta", self.theta, above=1)
         demand.one_of(self, "pairs", self.pairs, PAIRS)
-        if self.stretch is not None and (isinstance(self.stretch, type) or not isinstance(self.stretch, Stretch)):
-            told = f"{self.stretch.__name__}" if isinstance(self.stretch, type) else repr(self.stretch)
-            made = f"this is a class; make one: {told}(…); " if isinstance(self.stretch, type) else ""
-            raise TypeError(f"Rope(stretch={told}): {made}a stretch is a method such as Yarn(factor=8, trained=4096)")
+        demand.held(self, "stretch", self.stretch, Stretch, "Yarn(factor=8, trained=4096)")
+
+    @staticmethod
+    def of(config: object, layer: int | None = None) -> Any:
+        """What turns queries and keys in a model, read from its config: a Rope, a Partial, an AxialRope.
+
+        config: a transformers config object, or the dict of a config.json, old or new. Name a layer where layers turn
+        differently. In models with latent keys (DeepSeek) the channels that turn come first: give attend
+        torch.cat((q_rope, q_nope), -1).
+        """
+        from milepost.configs import rope_of
+
+        return rope_of(config, layer)
 
     @property
     def _halved(self) -> str:

@@ -17,15 +17,18 @@ class TransformerXL(Learner):
         score_ij  =  ( (q_i + u) · k_j + (q_i + v) · W R_{p − r} ) / √d,   R_n = [sin(n·θ) | cos(n·θ)]
 
     u and v are [heads, dim], W maps model_dim to all heads. Distances may have either sign, so the same method serves
-    causal models with a memory (give the memory's keys first; queries are the last t) and bidirectional ones.
+    causal models with a memory (give the memory's keys first; queries are the last t) and bidirectional ones: XLNet is
+    Scheme(TransformerXL(…)) without a mask. reach clamps distances (the authors' clamp_len).
     """
 
-    def __init__(self, model_dim: int, heads: int, dim: int) -> None:
+    def __init__(self, model_dim: int, heads: int, dim: int, reach: int | None = None) -> None:
         super().__init__()
-        self.model_dim, self.heads, self.dim = model_dim, heads, dim
+        self.model_dim, self.heads, self.dim, self.reach = model_dim, heads, dim, reach
         demand.even(self, "model_dim", model_dim, "each wavelength gives a sine and a cosine")
         demand.whole(self, "heads", heads)
         demand.whole(self, "dim", dim)
+        if reach is not None:
+            demand.whole(self, "reach", reach)
         self.u = nn.Parameter(torch.empty(heads, dim))
         self.v = nn.Parameter(torch.empty(heads, dim))
         self.project = nn.Linear(model_dim, heads * dim, bias=False)
@@ -40,7 +43,7 @@ class TransformerXL(Learner):
         return x + self.u.to(x.dtype)[:, None]
 
     def relate(self, span: int) -> Relation:
-        weight = self.project.weight
+        weight, span = self.project.weight, span if self.reach is None else self.reach
         distances = torch.arange(-span, span + 1, device=weight.device)
         waves = Sinusoidal(self.model_dim, "concatenated").table(distances).to(weight.dtype)
         rows = self.project(waves).unflatten(-1, (self.heads, self.dim)).transpose(0, 1)

@@ -1,0 +1,34 @@
+"""Dynamic NTK-ALiBi: the stretch of the slopes follows the text (keezen, 2023, github.com/keezen/ntk_alibi)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from milepost import demand
+
+
+@dataclass(frozen=True)
+class AlibiDynamicNtk:
+    """Flatten the slopes as AlibiNtk does, by a factor that follows the length L of each text.
+
+        slope_h  ←  slope_h · a^(−rank_h/(heads − 1)),   a = max(1, factor · L/trained)
+
+    L counts the tokens of each text without its padding. A factor between 1 and 2 flattens a little ahead of need.
+    """
+
+    trained: int
+    factor: float = 1.0
+    relative: ClassVar[bool] = True
+    by_length: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.whole(self, "trained", self.trained)
+        demand.finite(self, "factor", self.factor, above=0)
+
+    def slopes(self, slope: Tensor, share: Tensor, length: Tensor | None) -> Tensor:
+        if length is None:
+            raise ValueError("AlibiDynamicNtk: the slopes follow the length of the text, which was not told")
+        return slope * (self.factor * length.to(slope.dtype) / self.trained).clamp(min=1) ** -share

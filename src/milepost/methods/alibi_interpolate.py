@@ -1,0 +1,29 @@
+"""Interpolated ALiBi: every slope divided by the same factor (after Chen et al., 2023, arXiv:2306.15595)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from milepost import demand
+
+
+@dataclass(frozen=True)
+class AlibiInterpolate:
+    """Flatten every slope by the same factor, as if distances were divided by it.
+
+        slope_h  ←  slope_h / factor
+
+    The steepest heads lose as much as the flattest, so near tokens are told apart less well.
+    """
+
+    factor: float
+    relative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.finite(self, "factor", self.factor, above=0)
+
+    def slopes(self, slope: Tensor, share: Tensor, length: Tensor | None) -> Tensor:
+        return slope / self.factor

@@ -1,0 +1,30 @@
+"""NTK-ALiBi: flat heads flattened, steep ones left alone (keezen, 2023, github.com/keezen/ntk_alibi)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from milepost import demand
+
+
+@dataclass(frozen=True)
+class AlibiNtk:
+    """Flatten each slope by a power of the factor that grows from the steepest head to the flattest.
+
+        slope_h  ←  slope_h · factor^(−rank_h/(heads − 1)),   rank 0 the steepest, heads − 1 the flattest
+
+    The steepest head keeps its slope and the flattest is divided by the factor, exactly. Heads are ranked by slope,
+    which for numbers of heads that are not powers of two is not their order.
+    """
+
+    factor: float
+    relative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.finite(self, "factor", self.factor, above=0)
+
+    def slopes(self, slope: Tensor, share: Tensor, length: Tensor | None) -> Tensor:
+        return slope * self.factor**-share

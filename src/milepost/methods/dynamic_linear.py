@@ -1,0 +1,34 @@
+"""Dynamic linear scaling: interpolation by just as much as the text needs (emozilla, 2023; the YaRN authors' code)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from milepost import demand
+
+
+@dataclass(frozen=True)
+class DynamicLinear:
+    """Squeeze the positions of a text of length L into the trained range.
+
+        θ_n  ←  θ_n / max(1, L/trained)
+
+    Within the trained length nothing changes. Every token's angles depend on L; `attend` is given raw keys, so a cache
+    stays right.
+    """
+
+    trained: int
+    relative: ClassVar[bool] = True
+    by_length: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.whole(self, "trained", self.trained)
+
+    def frequencies(self, f: Tensor, length: Tensor) -> Tensor:
+        return f / (length / self.trained).clamp(min=1)[..., None]
+
+    def magnitude(self, length: Tensor) -> float:
+        return 1.0

@@ -1,0 +1,71 @@
+"""Hierarchical positions: a table of n rows serves n² positions (Su, 2020, kexue.fm/archives/7947)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from milepost import demand
+from milepost.arguments import Learner
+from milepost.methods.learned import Learned, at_index
+
+
+class Hierarchical(Learner):
+    """Write a position in base n, and mix the two digits' vectors.
+
+        x_i  ←  x_i + α · u[⌊i/n⌋] + (1 − α) · u[i mod n],   u = (table − α · table[0]) / (1 − α)
+
+    The first n positions keep their vectors exactly, so a trained model is not disturbed; fine-tuning teaches it the
+    rest. table is what was trained: a tensor [n, dim], an nn.Embedding or a `Learned`, whose weight it shares; or the
+    shape (n, dim) of one to come.
+    """
+
+    relative = False
+
+    def __init__(self, table: Tensor | nn.Embedding | Learned | tuple[int, int], alpha: float = 0.4) -> None:
+        super().__init__()
+        self.alpha = alpha
+        self.table = _weight(self, table)
+        demand.finite(self, "alpha", alpha, above=0)
+        if alpha >= 1 or alpha == 0.5:
+            raise ValueError(
+                f"Hierarchical(alpha={alpha!r}): alpha must lie between 0 and 1 and not be 0.5, where the two digits "
+                f"could be exchanged unseen"
+            )
+
+    @property
+    def length(self) -> int:
+        """How many positions there are: the square of the table's rows."""
+        return self.table.shape[0] ** 2
+
+    def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        """x: [b t D], index: [t] or [b t]; returns [b t D] in the dtype of x."""
+        n, dim = self.table.shape
+        demand.width(self, x, dim)
+        index = at_index(self, x, index, self.length)
+        u = (self.table - self.alpha * self.table[:1]) / (1 - self.alpha)
+        mixed = self.alpha * u[index // n] + (1 - self.alpha) * u[index % n]
+        return x + mixed.to(x.dtype)
+
+
+def _weight(owner: object, table: object) -> nn.Parameter:
+    """The trained table as a parameter, shared where it already is one."""
+    if isinstance(table, Learned):
+        return table.table
+    if isinstance(table, nn.Embedding):
+        table = table.weight
+    if isinstance(table, (tuple, list)):
+        shape = cast("tuple[int, ...]", tuple(table))  # pyright: ignore
+        for size in shape:
+            demand.whole(owner, "table", size)
+        table = torch.empty(shape).normal_(std=0.02)
+    if not isinstance(table, Tensor):
+        raise TypeError(
+            f"Hierarchical(table={type(table).__name__}): table must be a tensor [n, dim], an nn.Embedding, a Learned, "
+            f"or a shape (n, dim)"
+        )
+    if table.dim() != 2 or not table.is_floating_point():
+        raise ValueError(f"Hierarchical: table must be floats [n, dim], given {table.dtype} {list(table.shape)}")
+    return table if isinstance(table, nn.Parameter) else nn.Parameter(table.clone())

@@ -1,0 +1,34 @@
+"""Llama 4's temperature: queries grow sharper with every chunk behind them (Meta, 2025; transformers' Llama 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from milepost import demand
+
+
+@dataclass(frozen=True)
+class Llama4Scale:
+    """Sharpen a query by the logarithm of how many chunks lie behind it.
+
+        scale  ←  scale · ( 1 + weight · ln(1 + ⌊(i + offset)/chunk⌋) )
+
+    i is the index of the query, so padding does not count. Llama 4 uses it on the layers without positions, with
+    offset=1; Ministral 3 on every layer, with offset=0.
+    """
+
+    chunk: int = 8192
+    weight: float = 0.1
+    offset: int = 1
+    relative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.whole(self, "chunk", self.chunk)
+        demand.finite(self, "weight", self.weight, least=0)
+        demand.whole(self, "offset", self.offset, least=0)
+
+    def sharpen(self, index: Tensor, length: Tensor) -> Tensor:
+        return 1 + self.weight * ((index + self.offset) // self.chunk).double().log1p()

@@ -1,0 +1,39 @@
+"""Multiplied positions: embeddings scaled, not shifted, by their positions (Su, 2020, in bert4keras: merge_mode="mul")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from milepost.arguments import spell
+from milepost.seams import verbs_of
+
+
+@dataclass(frozen=True)
+class Multiplied:
+    """Multiply each token embedding by one plus what another method would have added.
+
+        x_i  ←  x_i · (1 + p_i)
+
+    The one keeps the signal alive where p is small or zero at first, as learned tables are.
+    """
+
+    method: Any
+    relative: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, type) or verbs_of(self.method) != ("embed",) or hasattr(self.method, "vocabulary"):
+            told = self.method.__name__ if isinstance(self.method, type) else repr(self.method)
+            raise TypeError(
+                f"Multiplied({told}): the method must add to token embeddings, such as Learned(512, 768) or "
+                f"Sinusoidal(768)"
+            )
+        if isinstance(self.method, Multiplied):
+            raise TypeError(f"{spell(self)}: a product of products; give Multiplied what adds to embeddings")
+
+    def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        """x: [b t D], index: [t] or [b t]; returns [b t D] in the dtype of x."""
+        return x * self.method.embed(torch.ones_like(x), index)

@@ -1,0 +1,62 @@
+"""NEZHA: Shaw's relative positions with fixed waves, not learned vectors (Wei et al., 2019, arXiv:1909.00204)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from milepost import demand
+from milepost.methods.sinusoidal import Sinusoidal
+from milepost.seams import Relation, Table
+
+
+@dataclass(frozen=True)
+class Nezha:
+    """Add to every key, and to every value, a sinusoidal vector of how far away it is.
+
+        score_ij = q_i · (k_j + a[clip(r − p)]) / √d,   out_i = Σ_j weight_ij · (v_j + a[clip(r − p)])
+        a[n][2m] = sin(n · θ^(−2m/d)),   a[n][2m+1] = cos(n · θ^(−2m/d))
+
+    Distances are clipped to ±reach. The published code numbers the waves by the row of its table, n + reach, and so do
+    its checkpoints; count="distance" takes n itself, as the paper writes it. value_dim is the width of the values where
+    it is not dim.
+    """
+
+    dim: int
+    reach: int = 64
+    values: bool = True
+    value_dim: int | None = None
+    count: Literal["row", "distance"] = "row"
+    relative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.even(self, "dim", self.dim, "each wavelength gives a sine and a cosine")
+        demand.whole(self, "reach", self.reach)
+        demand.flag(self, "values", self.values)
+        if self.value_dim is not None:
+            demand.even(self, "value_dim", self.value_dim, "each wavelength gives a sine and a cosine")
+        demand.one_of(self, "count", self.count, ("row", "distance"))
+
+    @property
+    def adds_values(self) -> bool:
+        """Whether the output gains vectors of its own."""
+        return self.values
+
+    def rows(self, dim: int) -> Tensor:
+        """The waves of every distance, far behind first: float64 [2·reach + 1, dim]."""
+        counted = torch.arange(2 * self.reach + 1) - (0 if self.count == "row" else self.reach)
+        return Sinusoidal(dim).table(counted)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The row of each distance p − r."""
+        return (-distance).clamp(-self.reach, self.reach).round().long() + self.reach
+
+    def relate(self, span: int) -> Relation:
+        values = self.dim if self.value_dim is None else self.value_dim
+        return Relation(
+            keys=Table(self.rows(self.dim)[None], self.bucket),
+            values=Table(self.rows(values)[None], self.bucket) if self.values else None,
+        )

@@ -1,0 +1,36 @@
+"""Offset ALiBi for encoders: keys behind count half a step nearer (Ruoss et al., 2023, arXiv:2305.16843)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from milepost import demand
+from milepost.methods.alibi import slope_of
+
+
+@dataclass(frozen=True)
+class OffsetAlibi:
+    """Lower scores by distance on both sides, and keys behind the query by half a step less.
+
+        score  ←  score − slope_h · ( |p − r| − offset · [p > r] )
+
+    The offset breaks the symmetry: with |p − r| alone an encoder cannot tell left from right.
+    """
+
+    heads: int
+    offset: float = 0.5
+    relative: ClassVar[bool] = True
+    additive: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        demand.whole(self, "heads", self.heads)
+        demand.finite(self, "offset", self.offset)
+
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        ahead = (r - p).to(score.dtype)
+        distance = torch.where(ahead < 0, -ahead - self.offset, ahead)
+        return torch.addcmul(score, slope_of(head, self.heads, score.dtype), distance, value=-1)

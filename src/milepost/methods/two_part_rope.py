@@ -1,0 +1,49 @@
+"""ChatGLM's two-part rotation: half of the channels by each of two positions (Du et al., 2022, arXiv:2103.10360)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from milepost import demand
+from milepost.methods.rope import Rope
+from milepost.rotation import PAIRS, Pairs
+from milepost.seams import Side
+
+
+@dataclass(frozen=True)
+class TwoPartRope:
+    """Turn the first half of the channels by a token's first position and the second half by its second.
+
+        turn(x, p)  =  [ rope(x[:d/2], p[0]) | rope(x[d/2:], p[1]) ],   rope of width d/2
+
+    In ChatGLM-6B the first position counts through the prompt and then stands still, and the second counts through the
+    answer. Positions are [b t 2]; plain ones [t] or [b t] stand for a token whose two positions are alike.
+    """
+
+    dim: int
+    theta: float = 10000.0
+    pairs: Pairs = "halves"
+    relative: ClassVar[bool] = True
+    rotary: ClassVar[bool] = True
+    axes: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        demand.even(self, "dim", self.dim, "it has two halves")
+        if self.dim % 4:
+            raise ValueError(f"TwoPartRope(dim={self.dim}): dim must be a multiple of 4, because each half has pairs")
+        demand.finite(self, "theta", self.theta, above=1)
+        demand.one_of(self, "pairs", self.pairs, PAIRS)
+
+    def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
+        """x: [b h t d], position: [b t 2], [b t] or [t]; returns [b h t d] in the dtype of x."""
+        if side == "value":
+            return x
+        demand.width(self, x, self.dim, partly=True)
+        rope = Rope(self.dim // 2, self.theta, self.pairs)
+        first, second = (position, position) if position.dim() < 3 else position.unbind(-1)
+        a, b = x.chunk(2, -1)
+        return torch.cat((rope.turn(a, first), rope.turn(b, second)), -1)
