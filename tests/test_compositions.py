@@ -23,6 +23,10 @@ STRETCHES: list[Callable[[], Any]] = [
     lambda: mp.DynamicYarn(6),
     lambda: mp.Llama3(4.0, 64),
     lambda: mp.LongRope((1.0, 1.2, 1.4, 1.6), (1.5, 2.0, 3.0, 4.0), 7, 4.0),
+    lambda: mp.NtkMixed(3.0),
+    lambda: mp.DynamicLinear(6),
+    lambda: mp.ByParts(4.0, 16, ramp="paper"),
+    lambda: mp.Proportional(0.5),
 ]
 TURNS = [
     *[lambda make=make: mp.Rope(D, theta=100.0, stretch=make()) for make in STRETCHES],
@@ -30,9 +34,18 @@ TURNS = [
     lambda: mp.Partial(mp.Rope(4, stretch=mp.DynamicYarn(6)), of=D, temperature="logits"),
     lambda: mp.Xpos(D),
     lambda: mp.AxialRope(D, (2, 1, 1)),
+    lambda: mp.LearnedRope(D),
+    lambda: mp.FusedRope(D, theta=100.0),
+    lambda: mp.TwoPartRope(D),
+    lambda: mp.Partial(mp.LearnedRope(4), of=D),
     lambda: mp.Nope(),
 ]
-INPUTS = [lambda: mp.Learned(64, WIDTH), lambda: mp.Sinusoidal(WIDTH)]
+INPUTS = [
+    lambda: mp.Learned(64, WIDTH),
+    lambda: mp.Sinusoidal(WIDTH),
+    lambda: mp.Hierarchical((8, WIDTH)),
+    lambda: mp.Multiplied(mp.Sinusoidal(WIDTH)),
+]
 BENDS = [
     lambda: mp.Alibi(H),
     lambda: mp.LearnedAlibi(H),
@@ -41,11 +54,15 @@ BENDS = [
     lambda: mp.Kerple(H),
     lambda: mp.Fire(H, trained=6, width=3),
     lambda: mp.SoftCap(2.0),
+    lambda: mp.Alibi(H, mp.AlibiDynamicNtk(6)),
+    lambda: mp.OffsetAlibi(H),
+    lambda: mp.Sandwich(H, 12),
 ]
 RELATIONS = [
     lambda: mp.Shaw(D, reach=3, value_dim=6),
     lambda: mp.TransformerXL(10, H, D),
-    lambda: mp.Deberta(10, H, D, reach=5),
+    lambda: mp.Deberta(10, H, D, reach=5, bias="both"),
+    lambda: mp.Nezha(D, reach=3, value_dim=6),
 ]
 PLACES = [
     lambda: mp.Rerope(4),
@@ -59,6 +76,10 @@ REST = [
     lambda: mp.LogN(5),
     lambda: mp.LogN(5, clip=False, count="length"),
     lambda: mp.Cope(D, 6),
+    lambda: mp.Cope(D, 6, gates="keys"),
+    lambda: mp.SoftmaxOne(H),
+    lambda: mp.Llama4Scale(3, 0.5),
+    lambda: mp.DeepseekScale(8),
 ]
 SEEN = [
     causal,

@@ -152,10 +152,13 @@ class Scheme(nn.Module):
 
     def rest(self) -> Tensor | None:
         """The logit of attending to nothing, [h], or None."""
-        logit: Tensor | None = None
-        for part in self._rests:
-            logit = part.rest() if logit is None else torch.logaddexp(logit, part.rest().to(logit))
-        return logit
+        logits = [part.rest() for part in self._rests]
+        # What is not learned is made on the CPU.
+        device = next((logit.device for logit in logits if logit.device.type != "cpu"), None)
+        total: Tensor | None = None
+        for logit in logits:
+            total = logit.to(device) if total is None else torch.logaddexp(total, logit.to(device))
+        return total
 
     # The pieces, for people who keep their own attention
 

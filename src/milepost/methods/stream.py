@@ -51,4 +51,10 @@ class Stream:
         near = Regime(beyond=self.reach)
         if self.sinks == 0:
             return (near,)
-        return near, Regime(query=lambda p: p.clamp(max=last), nearest=self.reach, where=lambda p, r: r < self.sinks)
+        # Keys that are no sinks are not in this region; held beside them, they stretch no table of distances.
+        return near, Regime(
+            query=lambda p: p.clamp(max=last),
+            key=lambda r: r.clamp(max=self.sinks - 1),
+            nearest=self.reach,
+            where=lambda p, r: r < self.sinks,
+        )

@@ -1,0 +1,56 @@
+"""`milepost methods`. Only the command line loads this module, once it knows that typer is there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from milepost.arguments import nearest
+from milepost.cli import refuse
+
+Name = Annotated[str | None, typer.Argument(help="A method or function: its page, with an example that runs.")]
+Verb = Annotated[str | None, typer.Option(help="Only those that answer this verb, such as turn, bend or place.")]
+AsMarkdown = Annotated[bool, typer.Option("--markdown", help="As Markdown.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON, with every field.")]
+
+
+def methods(name: Name = None, verb: Verb = None, as_markdown: AsMarkdown = False, as_json: AsJson = False) -> None:
+    """List every method, or show one in full.
+
+    The list goes seam by seam, in the order of the equation of attention.
+    """
+    from milepost.catalogue import markdown, page, terminal
+    from milepost.catalogue.sheet import find, sheets, verbs_told
+
+    if as_markdown and as_json:
+        refuse("methods --markdown --json: one form at a time; leave one out")
+    if name is not None and verb is not None:
+        refuse(f"methods {name} --verb {verb}: a verb chooses among all methods; leave out the name or the verb")
+    if verb is not None and verb.lower() not in verbs_told():
+        refuse(
+            f"methods --verb {verb}: no verb is called that; there are {', '.join(verbs_told())}"
+            f"{nearest(verb, verbs_told())}"
+        )
+    listed = sheets(None if verb is None else verb.lower())
+    if name is None:
+        if as_json:
+            _echo(json.dumps([asdict(sheet) for sheet in listed], ensure_ascii=False, indent=2))
+        else:
+            _echo(markdown.table(listed) if as_markdown else terminal.printed(terminal.table, listed))
+        return
+    try:
+        sheet = find(name, listed)
+    except ValueError as error:
+        refuse(f"methods {name}: {error}")
+    if as_json:
+        _echo(json.dumps(asdict(sheet), ensure_ascii=False, indent=2))
+    else:
+        _echo(markdown.page(sheet) if as_markdown else terminal.printed(page.page, sheet))
+
+
+def _echo(words: str) -> None:
+    # Whether there are colours has been settled by now.
+    typer.echo(words, color=True)

@@ -1,0 +1,68 @@
+"""How a method goes together with others, read off its verbs and facets: the rules that `Scheme` itself applies."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from milepost.arguments import Learner
+
+BY_VERB = {
+    "embed": "Acts before the first layer: scheme.embed(x). Inside attend it does nothing.",
+    "frequencies": "Held by a rotation, not listed by itself: Rope(dim, stretch={name}(…)).",
+    "slopes": "Held by ALiBi, not listed by itself: Alibi(heads, stretch={name}(…)).",
+    "sample": "No part of a scheme: it draws positions for attend(…, position=…, key_position=…).",
+    "place": "One part places tokens; the others must read distances alone, as relative ones do.",
+    "turn": "Acts inside attend, which is given queries and keys as they came.",
+    "relate": "Adds to the dot product before the softmax scale, from queries and keys as they came.",
+    "scale": "Sets the softmax scale, so there can be one such part.",
+    "sharpen": "Multiplies the softmax scale; factors of several parts multiply. Biases are left as they are.",
+    "bend": "Acts after the softmax scale, in the order in which the parts that bend are listed.",
+    "bend_rows": "Acts on rows of masked scores, after every part that bends single ones.",
+    "rest": "Adds to the softmax's denominator; several such parts add up.",
+    "see": "What one part hides stays hidden, whatever the others show.",
+}
+
+
+def composes(name: str, each: object, verbs: tuple[str, ...]) -> tuple[str, ...]:
+    """Sentences about what the method needs beside it, and what it excludes."""
+    return tuple(_of_verbs(name, verbs)) + (tuple(_of_facets(each, verbs)) if inspect.isclass(each) else ())
+
+
+def _of_verbs(name: str, verbs: tuple[str, ...]) -> Iterator[str]:
+    yield from (BY_VERB[verb].format(name=name) for verb in verbs if verb in BY_VERB)
+
+
+def _of_facets(method: type, verbs: tuple[str, ...]) -> Iterator[str]:
+    if _holds(method, "rotary") or _depends(method, "rotary"):
+        yield "One rotation a scheme: a second would turn every pair of channels twice."
+    if _holds(method, "needs_behind"):
+        yield "Needs a visible part that hides the keys ahead, such as causal."
+    if _holds(method, "behind"):
+        yield "Hides the keys ahead by itself; causal is not needed."
+    moved = {"turn", "relate", "bend"} & set(verbs)
+    if moved and _holds(method, "relative"):
+        yield "Reads distances alone, so Rerope(window) and other places may stand beside it."
+    elif moved and not _depends(method, "relative"):
+        yield "Reads more than distances, so no places such as Rerope(window) may stand beside it."
+    if _holds(method, "additive"):
+        yield "scheme.bias(index, key_index) gives it as one tensor, for an attention of your own."
+    if "heads" in inspect.signature(method).parameters:
+        yield "Made for a number of query heads; all parts of a scheme must agree on it."
+    if _holds(method, "by_length"):
+        yield "Goes by the length of the text; Cache keeps keys raw for that."
+    elif _depends(method, "by_length"):
+        yield "With some arguments it goes by the length of the text; Cache keeps keys raw for that."
+    if hasattr(method, "axes"):
+        yield "Positions may have several coordinates: [b t axes]."
+    if issubclass(method, Learner):
+        yield "One object in several layers shares its weights; make one for each layer to keep them apart."
+
+
+def _holds(method: type, facet: str) -> bool:
+    return not _depends(method, facet) and bool(getattr(method, facet, False))
+
+
+def _depends(method: type, facet: str) -> bool:
+    """Whether it is up to the arguments."""
+    return isinstance(inspect.getattr_static(method, facet, None), property)

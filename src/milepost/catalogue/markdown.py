@@ -1,0 +1,66 @@
+"""The catalogue as Markdown."""
+
+from __future__ import annotations
+
+import textwrap
+
+from milepost.catalogue import words
+from milepost.catalogue.page import facts
+from milepost.catalogue.sheet import Sheet, grouped
+from milepost.catalogue.signature import signature
+
+HEADINGS = ("method", "what it does", "verbs", "formula", "paper", "relative", "learned", "backends")
+
+
+def table(listed: list[Sheet]) -> str:
+    """Every group under a heading, with a table of its methods."""
+    blocks: list[str] = []
+    for group, members in grouped(listed):
+        rows = [_row(HEADINGS), _row(["---"] * len(HEADINGS)), *(_row(_cells(sheet)) for sheet in members)]
+        blocks.append(f"### {group.title}\n\n{_sentence(group.about)}\n\n" + "\n".join(rows))
+    return "\n\n".join(blocks)
+
+
+def page(sheet: Sheet) -> str:
+    """All that is known of one method."""
+    blocks = [f"## {sheet.name}", f"```python\n{signature(sheet.name, sheet.arguments)}\n```", _fenced(sheet.about)]
+    blocks.append("\n".join(f"- **{label}**: {'; '.join(lines)}" for label, lines in facts(sheet)))
+    if sheet.composes:
+        blocks.append("### How it composes\n\n" + "\n".join(f"- {sentence}" for sentence in sheet.composes))
+    if sheet.example:
+        blocks.append(f"### Example\n\n```python\n{sheet.example}\n```")
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _cells(sheet: Sheet) -> list[str]:
+    formula = words.formula(sheet)
+    return [
+        f"`{sheet.name}`",
+        sheet.does,
+        ", ".join(f"`{verb}`" for verb in sheet.verbs),
+        f"`{formula}`" if formula else "",
+        f"[{sheet.paper}]({sheet.link})" if sheet.link else sheet.paper,
+        words.relative(sheet),
+        words.learned(sheet),
+        words.backends(sheet),
+    ]
+
+
+def _row(cells: list[str] | tuple[str, ...]) -> str:
+    # Inside a table a bar ends the cell, in code too.
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _fenced(about: str) -> str:
+    """A docstring whose formulas are code blocks."""
+    blocks: list[str] = []
+    for paragraph in about.split("\n\n"):
+        if words.is_indented(paragraph) or words.column_of(paragraph):
+            blocks.append("\n".join(("```", textwrap.dedent(paragraph), "```")))
+        else:
+            blocks.append(paragraph)
+    return "\n\n".join(blocks)
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."

@@ -1,0 +1,110 @@
+"""The page of one method in a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from milepost.catalogue import words
+from milepost.catalogue.groups import FUNCTIONS
+from milepost.catalogue.sheet import Sheet, plain
+from milepost.catalogue.signature import signature
+from milepost.catalogue.terminal import text
+from milepost.seams import VERBS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+OUTSIDE = {
+    "frequencies": "Answers the frequencies of a rotation.",
+    "magnitude": "Answers the factor on its cosines and sines.",
+    "slopes": "Answers the slopes of ALiBi.",
+    "sample": "Draws positions.",
+}
+"""What is asked of those that are not parts of a scheme."""
+
+
+def page(console: Console, sheet: Sheet) -> None:
+    """Print all that is known of one method."""
+    console.print(text([(f"{sheet.name}, {sheet.title}" if _differs(sheet) else sheet.name, "bold")]))
+    if sheet.arguments is not None:
+        console.print(text([(signature(sheet.name, sheet.arguments, console.width), "green")]))
+    console.print()
+    _docstring(console, sheet.about)
+    if facts(sheet):
+        console.print()
+        console.print(_grid([(label, "\n".join(lines)) for label, lines in facts(sheet)], style="bold"))
+    if sheet.composes:
+        console.print()
+        console.print(text([("How it composes", "bold")]))
+        console.print(_grid([("  ·", sentence) for sentence in sheet.composes]))
+    if sheet.example:
+        console.print()
+        console.print(text([("Example", "bold")]))
+        code = text([(f"  {line}" if line else " ", "cyan") for line in sheet.example.splitlines()])
+        # Code is never wrapped: it is there to be copied.
+        console.print(code, soft_wrap=True)
+
+
+def _differs(sheet: Sheet) -> bool:
+    return bool(sheet.title) and plain(sheet.title) != plain(sheet.name)
+
+
+def _docstring(console: Console, about: str) -> None:
+    """Paragraphs wrapped anew; formulas and lists as they are, indented."""
+    for number, paragraph in enumerate(about.split("\n\n")):
+        if number:
+            console.print()
+        column = words.column_of(paragraph)
+        if words.is_indented(paragraph):
+            _indented(console, textwrap.dedent(paragraph))
+        elif column is not None:
+            rows = [(line[:column].rstrip(), line[column:]) for line in paragraph.splitlines()]
+            console.print(_grid([(f"  {left}", right) for left, right in rows]))
+        else:
+            console.print(text([(" ".join(paragraph.split()), "")]))
+
+
+def _indented(console: Console, block: str) -> None:
+    from rich.padding import Padding
+
+    console.print(Padding(text([(line, "cyan") for line in block.splitlines()]), (0, 0, 0, 4)))
+
+
+def _grid(rows: list[tuple[str, str]], style: str = "") -> Table:
+    """Labels, and beside them what is said of each."""
+    from rich.table import Table
+
+    made = Table(box=None, show_header=False, expand=True, padding=(0, 2, 0, 0))
+    made.add_column(width=max(len(label) for label, _ in rows), no_wrap=True)
+    made.add_column(ratio=1, overflow="fold")
+    for label, said in rows:
+        made.add_row(text([(label, style)]), text([(said, "")]))
+    return made
+
+
+def facts(sheet: Sheet) -> list[tuple[str, list[str]]]:
+    """What the page says in a few words each, by label."""
+    told: list[tuple[str, list[str]]] = [("seam", [sheet.group] if sheet.group != FUNCTIONS.title else [])]
+    told.append(("verbs", [f"{verb}: {_meaning(verb)}" for verb in sheet.verbs]))
+    told.append(("paper", [line for line in (sheet.paper, sheet.link) if line]))
+    told.append(("relative", _relative(sheet)))
+    told.append(("learned", [words.numbers(sheet)] if words.numbers(sheet) else []))
+    runs = [", ".join(sheet.backends)] if words.backends(sheet) else []
+    told.append(("backends", runs + [f"not {name}: it {why}" for name, why in sheet.refusals.items()]))
+    return [(label, lines) for label, lines in told if lines]
+
+
+def _relative(sheet: Sheet) -> list[str]:
+    said = {
+        "yes": "yes: shifting all positions changes nothing",
+        "no": "no: it matters where a text begins",
+        "depends": "as its arguments say",
+    }
+    return [said[words.relative(sheet)]] if words.relative(sheet) else []
+
+
+def _meaning(verb: str) -> str:
+    told = OUTSIDE.get(verb) or (VERBS[verb].__doc__ or "")
+    return told[:1].lower() + told[1:].rstrip(".")

@@ -1,0 +1,155 @@
+"""What the catalogue says of one method, whoever asks: the terminal, Markdown or JSON."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from milepost import register
+from milepost.arguments import arguments, nearest
+from milepost.catalogue import signature
+from milepost.catalogue.composing import composes
+from milepost.catalogue.examples import CALLS, EXAMPLES, HEAD, written
+from milepost.catalogue.groups import FUNCTIONS, GROUPS, Group, group_of
+from milepost.visible import Visible
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One method, or one function, with all that is known of it."""
+
+    name: str
+    group: str
+    title: str
+    does: str
+    verbs: tuple[str, ...]
+    formula: str
+    paper: str
+    link: str
+    relative: bool | None
+    learns: bool
+    learned: dict[str, list[int]]
+    """What is trained, with its shape in the example."""
+    backends: tuple[str, ...]
+    refusals: dict[str, str]
+    """What the other backends say."""
+    call: str
+    """The call with the arguments it needs."""
+    arguments: tuple[str, ...] | None
+    """All of its arguments with types and defaults; None for what is not called."""
+    about: str
+    """The whole docstring."""
+    composes: tuple[str, ...]
+    example: str
+
+
+def sheets(verb: str | None = None) -> list[Sheet]:
+    """Every method and function, seam by seam, in the order of the equation; or those with one verb."""
+    made = [_sheet(entry, group_of(entry.verbs)) for entry in register.methods() + register.visibles()]
+    made += [_sheet(entry, FUNCTIONS) for entry in register.functions()]
+    place = {group.title: number for number, group in enumerate(GROUPS)}
+    made = [sheet for sheet in made if verb is None or verb in sheet.verbs]
+    return sorted(made, key=lambda sheet: place[sheet.group])
+
+
+def grouped(listed: Iterable[Sheet]) -> list[tuple[Group, list[Sheet]]]:
+    """The sheets of each group, empty groups left out."""
+    listed = list(listed)
+    parted = [(group, [sheet for sheet in listed if sheet.group == group.title]) for group in GROUPS]
+    return [(group, members) for group, members in parted if members]
+
+
+def verbs_told() -> list[str]:
+    """Every verb that a group of the catalogue knows."""
+    return [verb for group in GROUPS for verb in group.verbs]
+
+
+def find(name: str, listed: Iterable[Sheet]) -> Sheet:
+    """The sheet of a name, upper or lower case, or of what papers call it; a ValueError names the nearest."""
+    listed = list(listed)
+    by_name = {plain(sheet.title): sheet for sheet in listed if sheet.title}
+    by_name |= {plain(sheet.name): sheet for sheet in listed}
+    if plain(name) in by_name:
+        return by_name[plain(name)]
+    holding = [sheet.name for key, sheet in by_name.items() if plain(name) and plain(name) in key]
+    near = nearest(name, [sheet.name for sheet in listed])
+    if not near and holding:
+        near = f"; did you mean {' or '.join(dict.fromkeys(holding[:3]))}?"
+    raise ValueError(f"no method is called {name!r}; `milepost methods` lists them all{near}")
+
+
+def plain(name: str) -> str:
+    """A name as people type it: no capitals, dashes or blanks."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _sheet(entry: register.Entry, group: Group) -> Sheet:
+    each = getattr(sys.modules["milepost"], entry.name)
+    return Sheet(
+        name=entry.name,
+        group=group.title,
+        title=entry.title,
+        does=entry.does,
+        verbs=entry.verbs,
+        formula=entry.formula,
+        paper=entry.source,
+        link=entry.link,
+        relative=entry.relative,
+        learns=entry.learned,
+        learned=_learned(entry, each),
+        backends=entry.backends,
+        refusals=_refusals(entry, each),
+        call=signature.required(each, entry.name),
+        arguments=signature.arguments(each),
+        about=inspect.getdoc(type(each) if isinstance(each, Visible) else each) or "",
+        composes=composes(entry.name, each, entry.verbs) if entry.verbs else (),
+        example=_example(entry),
+    )
+
+
+def _example(entry: register.Entry) -> str:
+    if entry.name in CALLS:
+        return "\n".join((*HEAD, *CALLS[entry.name]))
+    return written(EXAMPLES[entry.name], entry.verbs) if entry.name in EXAMPLES else ""
+
+
+def _learned(entry: register.Entry, each: Any) -> dict[str, list[int]]:
+    """The weights of the method in its example, by name."""
+    if entry.name not in EXAMPLES or not isinstance(each, type):
+        return {}
+    known = {"mp": sys.modules["milepost"]}
+    # Making a method draws random numbers; looking at a catalogue should not.
+    with torch.random.fork_rng(devices=[]):
+        parts = [eval(part, known) for part in EXAMPLES[entry.name]]
+    own = [part for part in parts if isinstance(part, each)]
+    return {name: list(weight.shape) for part in own for name, weight in _weights(part)}
+
+
+def _weights(part: Any) -> Iterator[tuple[str, nn.Parameter]]:
+    """The weights of a method, or of the methods that it holds."""
+    if isinstance(part, nn.Module):
+        yield from part.named_parameters()
+    else:
+        for argument, held in arguments(part).items():
+            if isinstance(held, nn.Module):
+                yield from ((f"{argument}.{name}", weight) for name, weight in held.named_parameters())
+
+
+def _refusals(entry: register.Entry, each: Any) -> dict[str, str]:
+    """Why each backend that does not run the method refuses."""
+    from milepost.backends import BACKENDS
+
+    said: dict[str, str] = {}
+    for name, backend in BACKENDS.items():
+        if name in entry.backends or not entry.backends:
+            continue
+        asked, reason = next((asked, reason) for asked, reason in backend.CANNOT.items() if register.asks(each, asked))
+        depends = isinstance(inspect.getattr_static(each, asked, None), property)
+        said[name] = reason + (" (unless its arguments say otherwise)" if depends else "")
+    return said

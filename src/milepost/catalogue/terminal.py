@@ -1,0 +1,109 @@
+"""The catalogue in a terminal: a table that fits any width."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from milepost.catalogue import words
+from milepost.catalogue.sheet import Sheet, grouped
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+MEDIUM, WIDE = 110, 150
+"""From how many columns on there is room for papers, and for everything."""
+
+
+T = TypeVar("T")
+
+
+def printed(write: Callable[[Console, T], None], what: T) -> str:
+    """What goes to this terminal, coloured if it likes that; no line ends in blanks."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False, emoji=False)
+    with console.capture() as captured:
+        write(console, what)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its heading, what a cell says, line by line with a style, and its width; None takes what is left."""
+
+    heading: str
+    says: Callable[[Sheet], list[tuple[str, str]]]
+    width: int | None = None
+
+
+def table(console: Console, listed: list[Sheet]) -> None:
+    """Print every group with its methods. No cell is cut: words wrap, and narrow terminals get fewer columns."""
+    columns = _columns(console.width, listed)
+    for number, (group, members) in enumerate(grouped(listed)):
+        line = text([(group.title, "bold magenta")])
+        line.append(f" · {group.about}", "dim")
+        console.print(line)
+        console.print(_rows(columns, members, headed=number == 0))
+        console.print()
+    hint = "milepost methods NAME shows one in full"
+    if console.width < WIDE:
+        hint += ", with an example; --markdown and --json list what a wider terminal shows"
+    console.print(text([(f"{hint}.", "dim")]))
+
+
+def _columns(width: int, listed: list[Sheet]) -> list[Column]:
+    told = Column("what it does, and its formula", _told)
+    paper = _column("paper", lambda sheet: [(sheet.paper, "dim")], listed)
+    if width < WIDE:
+        return [_column("method", _name_and_verbs, listed), told, *([paper] if width >= MEDIUM else [])]
+    return [
+        _column("method", lambda sheet: [(sheet.name, "bold")], listed),
+        _column("verbs", _verbs, listed),
+        told,
+        paper,
+        _column("relative", lambda sheet: [(words.relative(sheet), "")], listed),
+        _column("learned", lambda sheet: [(words.learned(sheet), "")], listed),
+        _column("backends", lambda sheet: [(words.backends(sheet), "")], listed),
+    ]
+
+
+def _column(heading: str, says: Callable[[Sheet], list[tuple[str, str]]], listed: list[Sheet]) -> Column:
+    """A column just wide enough for its longest word, so that none is broken."""
+    lines = [heading, *(line for sheet in listed for line, _ in says(sheet))]
+    # An indent belongs to the word that follows it.
+    return Column(heading, says, max(len(word) for line in lines for word in re.split(r"(?<=\S) ", line)))
+
+
+def _verbs(sheet: Sheet) -> list[tuple[str, str]]:
+    return [(verb, "green") for verb in sheet.verbs]
+
+
+def _name_and_verbs(sheet: Sheet) -> list[tuple[str, str]]:
+    return [(sheet.name, "bold"), *((f"  {verb}", "green") for verb in sheet.verbs)]
+
+
+def _told(sheet: Sheet) -> list[tuple[str, str]]:
+    return [(sheet.does, ""), (words.formula(sheet), "cyan")]
+
+
+def _rows(columns: list[Column], members: list[Sheet], headed: bool) -> Table:
+    from rich.table import Table
+
+    made = Table(box=None, expand=True, show_header=headed, header_style="dim", padding=(0, 0, 0, 2))
+    for column in columns:
+        made.add_column(column.heading, width=column.width, ratio=None if column.width else 1, overflow="fold")
+    for sheet in members:
+        made.add_row(*(text(column.says(sheet)) for column in columns))
+    return made
+
+
+def text(lines: list[tuple[str, str]]) -> Text:
+    """Lines with their styles. Not markup: formulas hold brackets."""
+    from rich.text import Text
+
+    return Text("\n", overflow="fold").join(Text(line, style=style) for line, style in lines if line)

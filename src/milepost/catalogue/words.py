@@ -1,0 +1,63 @@
+"""Short answers for the cells of a table, the same in the terminal and in Markdown."""
+
+from __future__ import annotations
+
+import re
+
+from milepost.backends import BACKENDS
+from milepost.catalogue.sheet import Sheet
+
+
+def relative(sheet: Sheet) -> str:
+    """Whether shifting all positions changes nothing: yes, no, or up to the arguments."""
+    if not sheet.backends or "sample" in sheet.verbs:
+        return ""
+    return {True: "yes", False: "no", None: "depends"}[sheet.relative]
+
+
+def learned(sheet: Sheet) -> str:
+    """The names of what is trained, without the parts inside each."""
+    names = dict.fromkeys(_outer(name) for name in sheet.learned)
+    if names:
+        return ", ".join(names)
+    return "yes" if sheet.learns else "no" if sheet.backends else ""
+
+
+def backends(sheet: Sheet) -> str:
+    """Which backends run it, told by those that do not."""
+    if "sample" in sheet.verbs or not sheet.backends:
+        return ""
+    others = [name for name in BACKENDS if name not in sheet.backends]
+    return f"all but {', '.join(others)}" if others else "all"
+
+
+def formula(sheet: Sheet) -> str:
+    """The formula on one line, or the call of a function."""
+    return re.sub(r" {2,}", " ", sheet.formula) or (sheet.call if sheet.call != sheet.name else "")
+
+
+def numbers(sheet: Sheet) -> str:
+    """What is trained with its shapes, and how many numbers that is in the example."""
+    shown = [f"{name} [{' '.join(map(str, shape))}]" for name, shape in sheet.learned.items()]
+    total = 0
+    for shape in sheet.learned.values():
+        size = 1
+        for length in shape:
+            size *= length
+        total += size
+    return f"{', '.join(shown)}: {total:,} numbers in the example" if shown else learned(sheet)
+
+
+def is_indented(paragraph: str) -> bool:
+    """Whether a paragraph of a docstring is a formula or code."""
+    return all(line.startswith("    ") for line in paragraph.splitlines())
+
+
+def column_of(paragraph: str) -> int | None:
+    """Where the second column begins, in a paragraph of a docstring that is a list in two columns."""
+    found = re.search(r"^\S.*? {3,}(?=\S)", paragraph, re.MULTILINE)
+    return None if found is None else len(found[0])
+
+
+def _outer(name: str) -> str:
+    return re.sub(r"\.(weight|bias)$", "", name)

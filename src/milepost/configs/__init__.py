@@ -1,0 +1,81 @@
+"""Reading other people's configurations: what a model's config.json means, said in parts of a scheme."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from milepost.arguments import nearest, spell
+from milepost.configs.families import FAMILIES, SAME
+from milepost.configs.layers import layer_type
+from milepost.configs.reader import Reader, look_up
+from milepost.configs.rotary import family_of
+from milepost.schedule import Schedule
+from milepost.scheme import Scheme
+
+MODEL_TYPES = tuple(sorted(FAMILIES | SAME))
+
+
+def rope_of(config: object, layer: int | None = None) -> Any:
+    """What turns queries and keys: a Rope, a Partial, an AxialRope or a TwoPartRope."""
+    reader = read(config, "Rope.of")
+    family = family_of(reader)
+    layers = [reader.layer(layer)] if layer is not None else range(reader.layers if family.varies(reader) else 1)
+    turns = {
+        each: family.turn(reader, each)
+        for each in layers
+        if family.turned(reader, each, layer_type(reader, each, family.rule))
+    }
+    found = list(dict.fromkeys(turns.values()))
+    if not found:
+        where = "no layer turns" if layer is None else f"layer {layer} does not turn"
+        raise ValueError(f"{reader.called}: {where} queries and keys. Scheme.of(config) gives what it does instead")
+    if len(found) > 1:
+        told = "; ".join(
+            f"layer {next(n for n, turn in turns.items() if turn == each)} has {spell(each)}" for each in found
+        )
+        raise ValueError(f"{reader.called}: layers turn differently, so say which: Rope.of(config, layer=0). {told}")
+    return found[0]
+
+
+def scheme_of(config: object, layer: int = 0) -> Scheme:
+    """The scheme of one layer."""
+    reader = read(config, "Scheme.of")
+    return Scheme(*reader.family.parts(reader, reader.layer(layer)))
+
+
+def schedule_of(config: object) -> Schedule:
+    """The schemes of all layers; those that agree are one object, and learned parts are shared as the model does."""
+    reader = read(config, "Schedule.of")
+    made: dict[tuple[object, ...], Scheme] = {}
+    schemes: list[Scheme] = []
+    for layer in range(reader.layers):
+        # Parts that learn equal only themselves, so layers with weights of their own stay apart.
+        parts = tuple(reader.family.parts(reader, layer))
+        if parts not in made:
+            made[parts] = Scheme(*parts)
+        schemes.append(made[parts])
+    return Schedule(schemes)
+
+
+def read(config: object, asked: str) -> Reader:
+    """The reader of a configuration; of one that holds several, that of its text."""
+    version = look_up(config, "transformers_version")
+    outer = look_up(config, "model_type")
+    text = look_up(config, "text_config", "llm_config")
+    source = config if text is None else text
+    name = look_up(source, "model_type") or outer
+    if name is None:
+        raise ValueError(
+            f"{asked}: the config has no model_type, which says how the rest is meant; give a transformers config or "
+            f"the dict of a config.json, such as {{'model_type': 'llama', …}}"
+        )
+    name = SAME.get(name, name)
+    if name not in FAMILIES:
+        raise ValueError(
+            f"{asked}: model_type {name!r} is not known{nearest(name, MODEL_TYPES)}; known are "
+            f"{', '.join(MODEL_TYPES)}. Build its scheme from parts, such as Scheme(Rope(128, theta=500000.0), causal)"
+        )
+    return Reader(source, asked, name, FAMILIES[name], look_up(source, "transformers_version") or version)
+
+
+__all__ = ["MODEL_TYPES", "read", "rope_of", "schedule_of", "scheme_of"]

@@ -1,0 +1,151 @@
+"""Models that do not turn: learned tables, biases and slopes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import milepost as mp
+from milepost.configs.reader import HEADS, LENGTH, Reader, look_up
+from milepost.visible import Visible, causal, window
+
+
+def seen(reader: Reader) -> list[Visible]:
+    """What an encoder sees: everything, or what is behind once it decodes."""
+    return [causal] if reader.decodes else []
+
+
+# Rows of a table, added to the embeddings
+
+
+def encoder(reader: Reader, layer: int) -> list[object]:
+    """BERT: a learned row for each position."""
+    told = reader.get("position_embedding_type")
+    if told not in (None, "absolute"):
+        raise reader.refuse("position_embedding_type", told, "and only 'absolute' tables can be read from a config")
+    dim = reader.get("embedding_size") or reader.width
+    return [reader.learned(mp.Learned, reader.need("the length of the table", *LENGTH), dim), *seen(reader)]
+
+
+def padded_encoder(reader: Reader, layer: int) -> list[object]:
+    """RoBERTa: the rows up to that of the padding token are never used, so position 0 is the row after it."""
+    rows = reader.need("the length of the table", *LENGTH) - reader.need("the padding token", "pad_token_id") - 1
+    return [reader.learned(mp.Learned, rows, reader.width), *seen(reader)]
+
+
+def decoder(reader: Reader, layer: int) -> list[object]:
+    """GPT-2 and OPT: a learned row for each position; GPT-2 may change the scale, layer by layer."""
+    table = reader.learned(mp.Learned, reader.need("the length of the table", *LENGTH), reader.width)
+    scale = 1.0 if reader.get("scale_attn_weights") is False else reader.head_width**-0.5
+    if reader.get("scale_attn_by_inverse_layer_idx"):
+        scale /= layer + 1
+    return [table, *([] if scale == reader.head_width**-0.5 else [mp.Scale(scale)]), causal]
+
+
+def gpt_neo(reader: Reader, layer: int) -> list[object]:
+    """GPT-Neo: scores are not scaled, and every other layer sees a window."""
+    table = reader.learned(mp.Learned, reader.need("the length of the table", *LENGTH), reader.width)
+    listed: list[str] = reader.get("attention_layers") or [
+        kind
+        for kinds, times in reader.need("which layers are local", "attention_layers", "attention_types")
+        for _ in range(times)
+        for kind in kinds
+    ]
+    local = listed[layer] == "local"
+    return [table, mp.Scale(1.0), causal & window(reader.need("the window", "window_size")) if local else causal]
+
+
+# Numbers added to scores
+
+
+def bloom(reader: Reader, layer: int) -> list[object]:
+    """BLOOM: ALiBi, written as m·j, which the softmax cannot tell from −m·(i − j)."""
+    return [mp.Alibi(reader.heads), causal]
+
+
+def mpt(reader: Reader, layer: int) -> list[object]:
+    """MPT: ALiBi; its own scale where it has one."""
+    told: Any = reader.get("attn_config") or {}
+    if look_up(told, "alibi") is False:
+        raise reader.refuse("attn_config['alibi']", False, "and MPT without ALiBi has learned rows that are not read")
+    steep = look_up(told, "alibi_bias_max")
+    if steep not in (None, 8):
+        raise reader.refuse("attn_config['alibi_bias_max']", steep, "and Alibi's slopes are those of 8")
+    scale = look_up(told, "softmax_scale")
+    return [mp.Alibi(reader.heads), *([] if scale is None else [mp.Scale(scale)]), causal]
+
+
+def falcon_alibi(reader: Reader) -> list[object]:
+    """Falcon-RW: ALiBi added before the scores are divided by √d, so every slope is √d times flatter."""
+    return [mp.Alibi(reader.heads, stretch=mp.AlibiInterpolate(math.sqrt(reader.head_width))), causal]
+
+
+def t5(reader: Reader, layer: int) -> list[object]:
+    """T5: one bucketed table for all layers of a stack (umT5: one a layer), and scores that are not scaled."""
+    bias = reader.learned(
+        mp.T5Bias,
+        reader.need("the number of heads", "num_heads", *HEADS),
+        reader.need("the number of buckets", "relative_attention_num_buckets"),
+        reader.need("the reach of the buckets", "relative_attention_max_distance"),
+        bidirectional=not reader.decodes,
+    )
+    return [bias, mp.Scale(1.0), *seen(reader)]
+
+
+# Tables that meet queries and keys
+
+
+def transformer_xl(reader: Reader, layer: int) -> list[object]:
+    """Transformer-XL: sinusoids of the distance; u and v are the model's own unless untie_r."""
+    if reader.get("attn_type") not in (None, 0):
+        raise reader.refuse("attn_type", reader.get("attn_type"), "and only 0, the relative encoding, can be read")
+    if reader.get("same_length"):
+        raise reader.refuse("same_length", True, "which hides keys by the length of the memory")
+    part = mp.TransformerXL(reader.width, reader.heads, reader.head_width, reach=clamp(reader))
+    first = reader.made.setdefault("first", part)
+    if not reader.get("untie_r"):
+        part.u, part.v = first.u, first.v
+    return [part, causal]
+
+
+def xlnet(reader: Reader, layer: int) -> list[object]:
+    """XLNet: Transformer-XL's encoding, both ways unless attn_type is "uni"."""
+    ways: Any = reader.get("attn_type") or "bi"
+    if ways not in ("bi", "uni"):
+        raise reader.refuse("attn_type", ways, "and it is 'bi' or 'uni'")
+    if reader.get("bi_data"):
+        raise reader.refuse("bi_data", True, "which turns distances round in half of the batch")
+    part = mp.TransformerXL(reader.width, reader.heads, reader.head_width, reach=clamp(reader))
+    return [part, *([causal] if ways == "uni" else [])]
+
+
+def clamp(reader: Reader) -> int | None:
+    """The distance past which all are alike; zero and less mean none."""
+    told = reader.get("clamp_len") or 0
+    return told if told > 0 else None
+
+
+def deberta(reader: Reader, layer: int) -> list[object]:
+    """DeBERTa: content and position apart, one table for all layers, projected by each."""
+    if not reader.get("relative_attention"):
+        return encoder(reader, layer)
+    kinds: Any = reader.get("pos_att_type") or ()
+    kinds = [kind.strip() for kind in kinds.lower().split("|")] if isinstance(kinds, str) else list(kinds)
+    if sorted(kinds) != ["c2p", "p2c"]:
+        raise reader.refuse("pos_att_type", kinds, "and Deberta has both 'c2p' and 'p2c'")
+    reach = reader.get("max_relative_positions") or -1
+    buckets = reader.get("position_buckets") or -1
+    # v1 projects positions apart, queries with a bias; v2 and v3 share the layer's own projections.
+    second = reader.model_type == "deberta-v2"
+    part = mp.Deberta(
+        reader.width,
+        reader.heads,
+        reader.head_width,
+        reach=reach if reach > 0 else reader.need("the reach of the table", *LENGTH),
+        buckets=buckets if buckets > 0 else None,
+        bias="both" if second and reader.get("share_att_key") else "queries",
+    )
+    part.table = reader.made.setdefault("table", part.table)
+    if not reader.get("position_biased_input"):
+        return [part, *seen(reader)]
+    return [reader.learned(mp.Learned, reader.need("the length of the table", *LENGTH), reader.width), part]

@@ -1,0 +1,64 @@
+"""Sinusoidal positions as a table, and as the module that adds it to embeddings."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from milepost import demand
+from milepost.dropin.tables import Called, Tabled, count
+from milepost.methods.sinusoidal import Sinusoidal
+
+
+def sinusoidal_embedding(n_channels: int, dim: int) -> Tensor:
+    """The waves of positions 0 … n_channels − 1, [1 n_channels dim].
+
+    The first argument is the number of positions, whatever its name says. dim may be odd: the last sine then has no
+    cosine beside it.
+    """
+    owner = Called("sinusoidal_embedding")
+    demand.whole(owner, "n_channels", n_channels, least=0)
+    demand.whole(owner, "dim", dim)
+    return waves(torch.arange(n_channels), dim)
+
+
+def waves(position: Tensor, dim: int) -> Tensor:
+    """Sine and cosine of each wavelength by turns, [1 t dim] in float32."""
+    # An odd width keeps its own wavelengths, dim/2 of them, and drops the last cosine.
+    table = Sinusoidal(dim + dim % 2, denominator=dim / 2).table(position)
+    return table[None, :, :dim].float()
+
+
+class PositionalEncoding(Tabled):
+    """Add the sinusoidal waves to token embeddings, then drop some.
+
+    A text of any length takes its own rows of the table, which grows past max_len where it must. Nothing is saved in
+    the state_dict.
+    """
+
+    positional_encodings: Tensor
+
+    def __init__(self, d_model: int, dropout_prob: float, max_len: int = 5000) -> None:
+        super().__init__()
+        demand.whole(self, "d_model", d_model)
+        demand.whole(self, "max_len", max_len)
+        self.d_model = d_model
+        self.dropout = nn.Dropout(dropout_prob)
+        self.hold(max_len)
+
+    @staticmethod
+    def get_positional_encoding(d_model: int, max_len: int) -> Tensor:
+        """The table [1 max_len d_model]."""
+        return sinusoidal_embedding(max_len, d_model)
+
+    def tables(self, position: Tensor) -> dict[str, Tensor]:
+        return {"positional_encodings": waves(position, self.d_model)}
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """x: [b t d_model]; returns the same shape and dtype. With a cache, start is how many tokens came before."""
+        if x.dim() != 3 or x.shape[-1] != self.d_model:
+            raise ValueError(f"PositionalEncoding: x is [b, t, {self.d_model}]; given {list(x.shape)}")
+        start = count("PositionalEncoding", "start", start)
+        end = start + x.shape[1]
+        self.need(end, x.device)
+        return self.dropout(x + self.positional_encodings[:, start:end].to(x.dtype))
