@@ -14,7 +14,7 @@ from milepost.arguments import Learner
 class ComplexOrder(Learner):
     """Embed each word as complex numbers whose phases turn with its position.
 
-        f(w, i)[n]  =  r_w[n] · e^(i·(ω_w[n] · i + ϑ_w[n])),   as real channels [ Re f | Im f ]
+        f(w, p)[n]  =  r_w[n] · e^(i · (p · ω_w[n] + ϑ_w[n])),   as real channels [ Re f | Im f ]
 
     It takes token numbers [b t] and makes the embeddings themselves, [b t 2·dim], or complex [b t dim] with real=False,
     for `complex_attend`. frequencies="shared" gives all words the same ω, phases="none" no ϑ. Sizes start in U(−1, 1),
