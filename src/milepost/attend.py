@@ -136,4 +136,5 @@ def _named(name: str, call: Call) -> str:
 
 def _fastest(call: Call) -> str:
     able = [name for name, backend in BACKENDS.items() if backend.refuses(call) is None]
-    return next((name for name in able if call.q.device.type in BACKENDS[name].FAST_ON), able[-1])
+    fast = (name for name in able if call.q.device.type in BACKENDS[name].FAST_ON and BACKENDS[name].worth(call))
+    return next(fast, able[-1])

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from milepost import inputs
 from milepost.documents import order_within, over_keys
@@ -63,6 +63,12 @@ class Call:
         """Whether a gradient may be asked of this call."""
         tensors = [self.q, self.k, self.v, *self.scheme.parameters()]
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+    def learns(self, verb: str) -> bool:
+        """Whether a part that answers the verb has weights whose gradient may be asked for."""
+        parts = self.scheme.answering(verb)
+        weights = (weight for part in parts if isinstance(part, nn.Module) for weight in part.parameters())
+        return torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
 
     def factor(self) -> Tensor | float:
         """The softmax scale of each query: a number, or [b|1 1 t|1 1] in the wide dtype."""

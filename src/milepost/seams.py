@@ -227,6 +227,8 @@ VERBS: dict[str, type] = {
 
 def answers(part: object, asked: str) -> bool:
     """Whether a method (or its class) answers a verb, or whether a facet such as `adds_values` holds for it."""
+    if asked == "bends_freely":
+        return answers(part, "bend") and not (answers(part, "additive") and answers(part, "relative"))
     found = getattr(part, asked, None)
     return callable(found) if asked in VERBS else bool(found)
 

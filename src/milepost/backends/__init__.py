@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from milepost.backends import chunked, flex, reference, sdpa
+from milepost.backends import chunked, diagonals, flex, reference, sdpa
 from milepost.call import Call
 
 Result = tuple[Tensor, Tensor | None]
@@ -29,10 +29,20 @@ class Backend(Protocol):
         """Why this call cannot be run, or None."""
         ...
 
+    def worth(self, call: Call) -> bool:
+        """Whether it is the better choice for a call on such a device, among those that could run it."""
+        ...
+
     def run(self, call: Call) -> Result:
         """The output [b h t dv] and, where asked for, the log-sum-exp [b h t]."""
         ...
 
 
-BACKENDS: dict[str, Backend] = {"sdpa": sdpa, "flex": flex, "chunked": chunked, "reference": reference}
+BACKENDS: dict[str, Backend] = {
+    "sdpa": sdpa,
+    "flex": flex,
+    "diagonals": diagonals,
+    "chunked": chunked,
+    "reference": reference,
+}
 """Fastest first."""

@@ -24,6 +24,11 @@ def refuses(call: Call) -> str | None:
     return None
 
 
+def worth(call: Call) -> bool:
+    """Whenever it can run."""
+    return True
+
+
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Blocks of rows, each against all the keys that it may see; the backward pass makes each block again."""
     made, v = prepare(call), values(call, call.wide)

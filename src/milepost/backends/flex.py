@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.attention.flex_attention as flex_module
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention.flex_attention import (
     AuxRequest,
     BlockMask,
@@ -53,6 +53,11 @@ def refuses(call: Call) -> str | None:
     return None
 
 
+def worth(call: Call) -> bool:
+    """Unless a bend learns: FlexAttention adds the gradient of every score to a few weights, one at a time."""
+    return not call.learns("bend")
+
+
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """One pass a regime, merged by log-sum-exp."""
     seen = views(call, call.q.dtype)
@@ -79,7 +84,10 @@ def _attend(call: Call, view: View, v: Tensor, related: tuple[Relation, ...]) ->
     score = score_mod(call.scheme, view.p, view.r, call.length, sharpness, _products(call, related))
     visible = block_mask(call, view)
     scale = call.scheme.scale(call.q.shape[-1])
-    out, lse = _flex(view.q, view.k, v, score, visible, scale)
+    # Tables read inside the kernel are fetched ahead, stage by stage, and more than one stage can outgrow the chip.
+    reads = any(isinstance(part, nn.Module) for part in call.scheme.answering("bend")) or bool(related)
+    options: dict[str, Any] = {"num_stages": 1} if reads else {}
+    out, lse = _flex(view.q, view.k, v, score, visible, scale, options)
     if call.seed is None:
         return out, lse
     seed, share = call.seed, call.dropout
@@ -87,7 +95,7 @@ def _attend(call: Call, view: View, v: Tensor, related: tuple[Relation, ...]) ->
     def dropped(score_: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return torch.where(keep(seed, share, b, h, i, j), score(score_, b, h, i, j), -torch.inf)
 
-    out, kept = _flex(view.q, view.k, v, dropped, visible, scale)
+    out, kept = _flex(view.q, view.k, v, dropped, visible, scale, options)
     # The kept weights sum to exp(kept − lse) of the whole; dead rows have both at −∞.
     gain = torch.where(kept > -torch.inf, kept - lse, -torch.inf).exp() / (1 - share)
     return out * gain[..., None], lse
@@ -207,7 +215,7 @@ def _fused() -> Callable[..., Any]:
 
 
 def _flex(
-    q: Tensor, k: Tensor, v: Tensor, score: ScoreMod, visible: BlockMask | None, scale: float
+    q: Tensor, k: Tensor, v: Tensor, score: ScoreMod, visible: BlockMask | None, scale: float, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
     """FlexAttention with its log-sum-exp."""
     run, width = flex_attention, v.shape[-1]
@@ -222,7 +230,7 @@ def _flex(
     with around:
         out, aux = run(
             q, k, v, score_mod=score, block_mask=visible, scale=scale, enable_gqa=q.shape[1] != k.shape[1],
-            return_aux=AuxRequest(lse=True),
+            return_aux=AuxRequest(lse=True), kernel_options=cast("Any", options or None),
         )  # fmt: skip
     assert aux.lse is not None
     return out[..., :width], aux.lse

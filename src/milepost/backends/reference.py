@@ -19,6 +19,11 @@ def refuses(call: Call) -> str | None:
     return None
 
 
+def worth(call: Call) -> bool:
+    """Whenever it can run."""
+    return True
+
+
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """The equation, line by line."""
     made = prepare(call)

@@ -26,6 +26,11 @@ def refuses(call: Call) -> str | None:
     return refusal(call, CANNOT)
 
 
+def worth(call: Call) -> bool:
+    """Whenever it can run."""
+    return True
+
+
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Turn, fold the sharpening into the queries, and hand over."""
     factor = call.factor()

@@ -1,0 +1,80 @@
+"""Biases of distance alone, laid out along diagonals and handed to torch's fused attention.
+
+A bias that reads only p − r has one number a distance and head: t + s − 1 of them, where a dense bias has t · s. Made
+once and unrolled, its gradient is a sum over each diagonal, not a scatter of every score into a few weights.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from milepost.backends.views import mask, refusal, values, views
+from milepost.call import Call
+
+CANNOT: dict[str, str] = {
+    "place": "turns near and far keys differently, which takes two softmaxes merged",
+    "relate": "adds tables looked up by distance to the scores",
+    "bends_freely": "does more to a score than add a number for its distance",
+    "bend_rows": "bends whole rows of scores",
+    "rest": "adds a logit of rest to the softmax",
+}
+FAST_ON = ("cuda",)
+# Numbers of a bias laid out in full; beyond, what it costs is no longer small beside the attention.
+MOST = 1 << 27
+
+
+def refuses(call: Call) -> str | None:
+    """Why a bias along diagonals cannot stand for this scheme."""
+    reason = refusal(call, CANNOT)
+    if reason is not None:
+        return reason
+    if not (call.plain_index and call.plain_position):
+        return "indices, positions or documents were given, so that distances do not run along diagonals"
+    if call.return_lse:
+        return "return_lse was asked for, which torch's function does not give"
+    if (size := call.q.shape[1] * call.q.shape[2] * call.k.shape[2]) > MOST:
+        return f"the bias would hold {size:,} numbers, more than {MOST:,}"
+    return None
+
+
+def worth(call: Call) -> bool:
+    """Whether a bend learns: its gradient is what this backend is for."""
+    return call.learns("bend")
+
+
+def run(call: Call) -> tuple[Tensor, Tensor | None]:
+    """Lay the bias out, hide what is hidden, and hand over."""
+    factor = call.factor()
+    sharp = isinstance(factor, Tensor)
+    (view,) = views(call, call.wide if sharp else call.q.dtype)
+    q = (view.q * factor).to(call.q.dtype) if sharp else view.q
+    k, v = view.k.to(call.q.dtype), values(call, call.v.dtype)
+    bias, seen = _bias(call).to(call.q.dtype), mask(call)
+    alive = None if seen is None else seen.any(-1, keepdim=True)
+    if seen is not None and alive is not None:
+        bias = bias.masked_fill(~(seen | ~alive), -torch.inf)
+    out = scaled_dot_product_attention(
+        q, k, v, attn_mask=bias, dropout_p=call.dropout, scale=1.0 if sharp else factor,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )  # fmt: skip
+    return (out if alive is None else out * alive), None
+
+
+def _bias(call: Call) -> Tensor:
+    """The bias of every pair, [1 h t s], from one line of distances."""
+    h, t, s = call.q.shape[1], call.q.shape[2], call.k.shape[2]
+    device = call.q.device
+    # From the key furthest behind the last query to the key furthest ahead of the first.
+    distance = s - 1 - torch.arange(t + s - 1, device=device)
+    line = call.scheme.bend(
+        torch.zeros(1, h, 1, t + s - 1, dtype=call.wide, device=device),
+        torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device),
+        torch.arange(h, device=device).view(-1, 1, 1),
+        distance,
+        torch.zeros_like(distance),
+        call.length[:1, None, :1, None],
+    )
+    # Row t − 1 of the last query begins at the first of them, the row before it one later.
+    return line[:, :, 0].unfold(-1, s, 1).flip(2)

@@ -1,0 +1,64 @@
+"""Biases along diagonals: what they stand for, and when they are refused."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+import torch
+
+import milepost as mp
+from milepost import Scheme, attend, causal
+from milepost.backends import diagonals
+from tests.oracles import assert_same, inputs
+from tests.refusals import refused
+
+
+@pytest.mark.parametrize("t", [1, 5, 11])
+@pytest.mark.parametrize("seen", [(), (causal,), (causal & mp.window(4),), (causal & mp.chunks(3),)])
+def test_the_last_rows_of_a_bidirectional_table_meet_their_own_diagonals(t: int, seen: tuple[object, ...]):
+    q, k, v = inputs(t=t, s=11)
+    scheme = Scheme(mp.T5Bias(4, buckets=8, reach=9, bidirectional=True), *seen).double()
+    torch.nn.init.normal_(scheme.parts[0].table)
+    assert_same(attend(q, k, v, scheme, backend="diagonals"), attend(q, k, v, scheme, backend="reference"))
+
+
+def test_a_stretch_by_the_length_is_told_the_length():
+    q, k, v = inputs()
+    scheme = Scheme(mp.Alibi(4, mp.AlibiDynamicNtk(5, 1.5)), causal)
+    assert_same(attend(q, k, v, scheme, backend="diagonals"), attend(q, k, v, scheme, backend="reference"))
+
+
+def test_sharpening_leaves_the_bias_alone():
+    q, k, v = inputs()
+    scheme = Scheme(mp.Alibi(4), mp.LogN(3), mp.Rope(8), causal)
+    assert_same(attend(q, k, v, scheme, backend="diagonals"), attend(q, k, v, scheme, backend="reference"))
+
+
+def test_what_is_no_function_of_distance_is_refused():
+    q, k, v = inputs()
+    told = 'backend "diagonals" cannot run this scheme: '
+    for part, why in (
+        (mp.SoftCap(5.0), "SoftCap(5) does more to a score than add a number for its distance"),
+        (mp.Fire(4).double(), "Fire(4) does more to a score than add a number for its distance"),
+        (mp.Cope(8, 4).double(), "Cope(8, 4) bends whole rows of scores"),
+    ):
+        scheme = Scheme(part, causal)
+        refused(mp.CannotRun, told + why, lambda scheme=scheme: attend(q, k, v, scheme, backend="diagonals"))
+    alibi = Scheme(mp.Alibi(4), causal)
+    given = torch.arange(11)
+    refused(
+        mp.CannotRun,
+        told + "indices, positions or documents were given",
+        lambda: attend(q, k, v, alibi, key_index=given, backend="diagonals"),
+    )
+
+
+def test_a_bias_too_large_to_lay_out_is_refused():
+    q, k, v = inputs()
+    with mock.patch.object(diagonals, "MOST", 4 * 11 * 11 - 1):
+        refused(
+            mp.CannotRun,
+            'backend "diagonals" cannot run this scheme: the bias would hold 484 numbers, more than 483',
+            lambda: attend(q, k, v, Scheme(mp.Alibi(4), causal), backend="diagonals"),
+        )
