@@ -1,4 +1,4 @@
-"""Multiplied positions: embeddings scaled, not shifted, by their positions (Su, 2020, in bert4keras: merge_mode="mul")."""
+"""Multiplied positions: embeddings scaled, not shifted, by their positions (Su, 2020, bert4keras)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,210 @@
+"""One cell of a sweep: a scheme and a seed, trained and judged, told as a stream of events.
+
+Where a cell runs is not its business: the local engine reads its events as they come, Ray sends them from far away.
+Every event may come twice, after a crash, and then says the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from milepost.lab import judge
+from milepost.lab.corpus import Corpus
+from milepost.lab.model import Model, Shape
+from milepost.lab.recipe import Recipe
+from milepost.lab.schemes import build
+from milepost.lab.store import Score
+from milepost.lab.train import Trainer, precision, read_checkpoint
+
+# Steps between two reports of the loss.
+REPORT = 10
+# Seconds between two checkpoints of a model in training.
+SAVE = 20.0
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How a trained model is judged."""
+
+    longest: int
+    total: int = 1 << 17
+    """About how many bytes are judged at each length."""
+    ends: int = 16
+    recall: tuple[int, ...] = ()
+    alone: int = 64
+    protocols: tuple[str, ...] = ("windows", "ends", "sliding", "alone", "recall")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All that decides a cell's numbers."""
+
+    name: str
+    """The scheme as the user gave it: a name or an expression."""
+    seed: int
+    shape: Shape
+    recipe: Recipe
+    judging: Judging
+    corpus: str
+    """The digest of the bytes."""
+    variants: tuple[tuple[str, str], ...] = ()
+    """Training-free rows: a label and an expression each."""
+    threads: int = 2
+    version: int = field(default=1)
+
+    @property
+    def key(self) -> str:
+        """What the trained weights depend on, hashed: judging and variants may grow without training again."""
+        told = asdict(self)
+        for name in ("judging", "variants"):
+            told.pop(name)
+        told["longest"] = self.judging.longest if "longest" in self.name or self.name == "learned" else None
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+    def told(self) -> dict[str, Any]:
+        """The cell as what JSON can hold."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Described:
+    """How large the model is and what its scheme computes."""
+
+    parameters: int
+    equation: str
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """Some steps were made."""
+
+    step: int
+    losses: list[tuple[int, float]]
+    seconds: float
+    tokens: int
+    done: bool
+
+
+Event = Described | Stepped | Score
+
+
+def make(cell: Cell) -> Model:
+    """The model of a cell as it starts: the same weights under every scheme, but for what the scheme itself learns."""
+    torch.manual_seed(cell.seed + 1)
+    schedule = build(cell.name, cell.shape, cell.recipe.length, cell.judging.longest)
+    torch.manual_seed(cell.seed)
+    return Model(cell.shape, schedule)
+
+
+def work(cell: Cell, corpus: Corpus, folder: Path, device: str, known: set[tuple[str, str, int]]) -> Iterator[Event]:
+    """Train the cell, going on from its checkpoint, then judge what is not known yet."""
+    torch.set_num_threads(cell.threads)
+    model = make(cell)
+    yield Described(model.count(), str(model.schedule[0]))
+    path = folder / f"{cell.key}.safetensors"
+    yield from _train(cell, model, corpus, path, device)
+    yield from judged(cell, model, corpus, known)
+
+
+def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, device: str) -> Iterator[Event]:
+    def batches(step: int) -> tuple[Tensor, Tensor]:
+        found = corpus.batch(cell.seed, step, cell.recipe.batch, cell.recipe.length)
+        return found[:, :-1], found[:, 1:]
+
+    trainer = Trainer(model, cell.recipe, batches, device)
+    if path.exists():
+        trainer.load(path)
+    yield Stepped(trainer.step, [], 0.0, 0, trainer.done)
+    losses: list[tuple[int, Tensor]] = []
+    saved = begun = time.monotonic()
+    while not trainer.done:
+        losses.append((trainer.step, trainer.advance()))
+        if len(losses) < REPORT and not trainer.done:
+            continue
+        told = [(step, float(loss)) for step, loss in losses]
+        now = time.monotonic()
+        if trainer.done or now - saved > SAVE:
+            trainer.save(path)
+            saved = now
+        tokens = len(losses) * cell.recipe.batch * cell.recipe.length
+        yield Stepped(trainer.step, told, now - begun, tokens, trainer.done)
+        losses, begun = [], time.monotonic()
+
+
+def load(cell: Cell, path: Path, device: str) -> Model:
+    """The trained model of a cell."""
+    model = make(cell)
+    tensors, _ = read_checkpoint(path)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(tensors[f"model.{name}"])
+    return model.to(device).eval()
+
+
+def judged(cell: Cell, model: Model, corpus: Corpus, known: set[tuple[str, str, int]]) -> Iterator[Score]:
+    """Scores of the model as trained, then of every training-free row."""
+    device = model.tokens.weight.device
+    variants = [("", model)]
+    for label, text in cell.variants:
+        schedule = build(text, cell.shape, cell.recipe.length, cell.judging.longest)
+        variants.append((label, model.using(schedule)))
+    for label, each in variants:
+        for protocol, length in asked(cell):
+            if (label, protocol, length) in known:
+                continue
+            with torch.no_grad(), precision(cell.recipe, device):
+                found = _judge(cell, each, corpus.test, protocol, length)
+            yield _score(cell, label, protocol, length, found)
+
+
+def asked(cell: Cell) -> list[tuple[str, int]]:
+    """The protocols and lengths a cell is judged at."""
+    lengths = list(judge.lengths_up_to(cell.recipe.length, cell.judging.longest))
+    found = [(name, length) for name in ("windows", "ends", "sliding", "alone") for length in lengths]
+    # At the trained length alone: what a sliding window of that length gives is the bar for every longer one.
+    found = [(name, length) for name, length in found if name in ("windows", "ends") or length == cell.recipe.length]
+    found += [("recall", distance) for distance in cell.judging.recall]
+    return [each for each in found if each[0] in cell.judging.protocols]
+
+
+def _judge(cell: Cell, model: Model, text: Tensor, protocol: str, length: int) -> Tensor:
+    told = cell.judging
+    match protocol:
+        case "windows":
+            return judge.non_overlapping(model, text, length, told.total)
+        case "ends":
+            return judge.at_ends(model, text, length, told.longest, told.ends)
+        case "sliding":
+            return judge.sliding(model, text, length, max(1, length // 4), told.total // 4)
+        case "alone":
+            return judge.each_alone(model, text, length, told.alone)
+        case _:
+            return judge.recall(model, [length])[length]
+
+
+def _score(cell: Cell, variant: str, protocol: str, length: int, bits: Tensor) -> Score:
+    """A mean over windows, which are independent where single bytes are not; and the loss by position, in bins."""
+    mean, half = judge.interval(bits.mean(1))
+    detail: dict[str, Any] = {}
+    if protocol == "windows":
+        detail = {"last": float(bits[:, -judge.LAST :].mean()), "by_position": _binned(bits.mean(0))}
+    return Score(cell.key, variant, protocol, length, mean, half if half == half else None, bits.numel(), detail)
+
+
+def _binned(values: Tensor) -> list[tuple[int, float]]:
+    """The mean bits of positions in bins that double: [first position, mean] each."""
+    edges = [0, 1, 2, 4, 8]
+    while edges[-1] < len(values):
+        edges += [edges[-1] * 3 // 2, edges[-1] * 2]
+    edges = sorted({min(edge, len(values)) for edge in edges})
+    return [(a, float(values[a:b].mean())) for a, b in itertools.pairwise(edges)]

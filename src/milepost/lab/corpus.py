@@ -1,0 +1,119 @@
+"""What is read: bytes, split into a part to train on and a part to judge on."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+# One file in twenty is kept for judging; of a single text, its end is.
+KEPT = 20
+# Between files, so that a model can see where one ends.
+BETWEEN = b"\x00"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Bytes to train on and bytes to judge on, as uint8."""
+
+    train: Tensor
+    test: Tensor
+    source: str
+    """Where the bytes came from, in words."""
+
+    @property
+    def digest(self) -> str:
+        """What tells one corpus from another: a hash of all its bytes."""
+        told = hashlib.sha256(self.train.numpy().tobytes())
+        told.update(self.test.numpy().tobytes())
+        return told.hexdigest()[:16]
+
+    def batch(self, seed: int, step: int, size: int, length: int) -> Tensor:
+        """The training batch of one step, int64 [size, length + 1]: a pure function, so that any step can be redone."""
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        starts = torch.randint(0, len(self.train) - length, (size,), generator=generator)
+        return self.train[starts[:, None] + torch.arange(length + 1)].long()
+
+    def needs(self, length: int, longest: int) -> None:
+        """Refuse a text too short to train or to judge on."""
+        for name, part, least in (("train on", self.train, 2 * length), ("judge on", self.test, longest + 1)):
+            if len(part) < least:
+                raise ValueError(
+                    f"{self.source}: {len(part):,} bytes to {name}, but {least:,} are needed to train at {length} and "
+                    f"judge at {longest}; give a longer text, or lower --length or --longest"
+                )
+
+
+def of_python() -> Corpus:
+    """The source text of the running Python's standard library: tens of megabytes on every machine."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    version = sysconfig.get_python_version()
+    return _of_files(root, _sources(root), f"the standard library of Python {version}")
+
+
+def of_path(path: str | Path) -> Corpus:
+    """A file, a .gz, or every file of a folder that is text."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"--text {path}: no such file or folder")
+    if path.is_dir():
+        corpus = _of_files(path, (each for each in sorted(path.rglob("*")) if each.is_file()), str(path))
+        if not len(corpus.train):
+            raise ValueError(f"--text {path}: no text was found in this folder")
+        return corpus
+    return of_bytes(_read(path), str(path))
+
+
+def of_dataset(name: str) -> Corpus:
+    """A dataset by its name on the Hugging Face hub: its train split's column of text."""
+    try:
+        from datasets import load_dataset  # pyright: ignore
+    except ImportError as error:
+        raise ImportError("--dataset needs datasets, which is not installed: pip install 'milepost[lab]'") from error
+    name, _, part = name.partition(":")
+    rows = load_dataset(name, part or None, split="train")  # pyright: ignore
+    texts: list[str] = rows["text"]  # pyright: ignore
+    return of_bytes(BETWEEN.join(text.encode() for text in texts), name)  # pyright: ignore
+
+
+def of_bytes(text: bytes, source: str) -> Corpus:
+    """One text: its last twentieth is judged on."""
+    whole = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
+    cut = len(whole) - len(whole) // KEPT
+    return Corpus(whole[:cut], whole[cut:], source)
+
+
+def _of_files(root: Path, paths: Iterator[Path], source: str) -> Corpus:
+    """Many texts: whole files are judged on, chosen by a hash of their names, the same ones on every machine."""
+    parts: tuple[list[bytes], list[bytes]] = ([], [])
+    for path in paths:
+        text = _read(path)
+        if BETWEEN in text or not text:
+            continue
+        name = path.relative_to(root).as_posix()
+        kept = int(hashlib.sha256(name.encode()).hexdigest(), 16) % KEPT == 0
+        parts[kept].append(text)
+    train, test = (_tensor(BETWEEN.join(part)) for part in parts)
+    return Corpus(train, test, source)
+
+
+def _tensor(text: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    skipped = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+    return (path for path in sorted(root.rglob("*.py")) if not skipped & set(path.relative_to(root).parts))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise OSError(f"--text {path}: cannot be read: {error}") from error

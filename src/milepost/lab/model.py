@@ -1,0 +1,160 @@
+"""The smallest Transformer that reads well: RMSNorm, SwiGLU, grouped queries, tied embeddings, and any scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from milepost import demand
+from milepost.attend import attend
+from milepost.cache import Cache
+from milepost.schedule import Schedule
+from milepost.scheme import Scheme
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a model is."""
+
+    width: int = 384
+    layers: int = 6
+    heads: int = 6
+    key_heads: int | None = None
+    """How many heads the keys have; as many as the queries if None."""
+    hidden: int | None = None
+    """The width inside the SwiGLU; four times the model's if None."""
+    vocabulary: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("width", "layers", "heads", "vocabulary"):
+            demand.whole(self, name, getattr(self, name))
+        if self.width % self.heads:
+            raise ValueError(f"Shape(width={self.width}, heads={self.heads}): heads must divide the width")
+        if self.heads % self.groups:
+            raise ValueError(f"Shape(heads={self.heads}, key_heads={self.groups}): key_heads must divide heads")
+
+    @property
+    def dim(self) -> int:
+        """The width of a head."""
+        return self.width // self.heads
+
+    @property
+    def groups(self) -> int:
+        """How many heads the keys have."""
+        return self.heads if self.key_heads is None else self.key_heads
+
+    @property
+    def inner(self) -> int:
+        """The width inside the SwiGLU."""
+        return 4 * self.width if self.hidden is None else self.hidden
+
+
+class Attention(nn.Module):
+    """Self-attention under the scheme of its layer."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.into = nn.Linear(shape.width, (shape.heads + 2 * shape.groups) * shape.dim, bias=False)
+        self.out = nn.Linear(shape.heads * shape.dim, shape.width, bias=False)
+
+    def forward(self, x: Tensor, scheme: Scheme, cache: Cache | None, position: Tensor | None) -> Tensor:
+        """x: [b t D], position: [t] or [b t]; returns [b t D]."""
+        heads, groups = self.shape.heads, self.shape.groups
+        parts = self.into(x).view(*x.shape[:2], -1, self.shape.dim).transpose(1, 2)
+        q, k, v = parts.split((heads, groups, groups), 1)
+        index = None
+        if cache is not None:
+            cache.append(k, v)
+            k, v, index = cache.keys, cache.values, cache.index
+        out = attend(q, k, v, scheme, key_index=index, position=position, key_position=position)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+
+class Layer(nn.Module):
+    """Attention, then a SwiGLU, each behind a norm and beside the stream."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.attention = Attention(shape)
+        self.up = nn.Linear(shape.width, 2 * shape.inner, bias=False)
+        self.down = nn.Linear(shape.inner, shape.width, bias=False)
+        self.first, self.second = (nn.RMSNorm(shape.width, eps=1e-6) for _ in range(2))
+
+    def forward(self, x: Tensor, scheme: Scheme, cache: Cache | None, position: Tensor | None) -> Tensor:
+        """x: [b t D]; returns [b t D]."""
+        x = x + self.attention(self.first(x), scheme, cache, position)
+        gate, value = self.up(self.second(x)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * value)
+
+
+class Model(nn.Module):
+    """Tokens to logits. Whether it is a decoder or an encoder is the scheme's business: causal, or not."""
+
+    def __init__(self, shape: Shape, schedule: Schedule | Scheme) -> None:
+        super().__init__()
+        self.shape = shape
+        self.schedule = _fitted(shape, schedule)
+        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.width, eps=1e-6)
+        self._start()
+
+    def _start(self) -> None:
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        for name, weight in self.layers.named_parameters():
+            if name.endswith(("out.weight", "down.weight")):
+                # What joins the stream starts small, so that depth does not make it grow.
+                nn.init.normal_(weight, std=0.02 / (2 * self.shape.layers) ** 0.5)
+            elif weight.dim() > 1:
+                nn.init.normal_(weight, std=0.02)
+
+    def forward(self, tokens: Tensor, caches: list[Cache] | None = None, position: Tensor | None = None) -> Tensor:
+        """tokens: [b t]; with caches, one a layer, they follow what came before. Returns logits [b t vocabulary]."""
+        x = self.states(tokens, caches, position)
+        return F.linear(x, self.tokens.weight)
+
+    def states(self, tokens: Tensor, caches: list[Cache] | None = None, position: Tensor | None = None) -> Tensor:
+        """The last layer's normed states [b t D], before they meet the vocabulary."""
+        start = int(caches[0].index.max()) + 1 if caches and len(caches[0]) else 0
+        index = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+        x = self.schedule[0].embed(self.tokens(tokens), index if position is None else position)
+        for number, layer in enumerate(self.layers):
+            x = layer(x, self.schedule[number], None if caches is None else caches[number], position)
+        return self.norm(x)
+
+    def using(self, schedule: Schedule | Scheme) -> Model:
+        """The same weights under another schedule, without copying them."""
+        other = Model.__new__(Model)
+        nn.Module.__init__(other)
+        other.shape, other.schedule = self.shape, _fitted(self.shape, schedule).to(self.tokens.weight.device)
+        other.tokens, other.layers, other.norm = self.tokens, self.layers, self.norm
+        return other.train(self.training)
+
+    @torch.no_grad()
+    def generate(self, tokens: Tensor, count: int, choose: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Continue tokens [b t] by `count` more, with a cache; choose: logits [b vocabulary] to tokens [b]."""
+        choose = (lambda logits: logits.argmax(-1)) if choose is None else choose
+        caches = [Cache() for _ in self.layers]
+        logits = self(tokens, caches)[:, -1]
+        made: list[Tensor] = []
+        for _ in range(count):
+            made.append(choose(logits))
+            logits = self(made[-1][:, None], caches)[:, -1]
+        return torch.cat([tokens, torch.stack(made, 1)], 1) if made else tokens
+
+    def count(self) -> int:
+        """How many numbers are learned, each once."""
+        return sum(weight.numel() for weight in self.parameters())
+
+
+def _fitted(shape: Shape, schedule: Schedule | Scheme) -> Schedule:
+    """A schedule with one scheme a layer."""
+    schedule = Schedule([schedule] * shape.layers) if isinstance(schedule, Scheme) else schedule
+    if len(schedule) != shape.layers:
+        raise ValueError(f"Model: {shape.layers} layers, but the schedule has {len(schedule)}")
+    return schedule

@@ -1,0 +1,172 @@
+"""Schemes by name or by expression, sized for a model: `rope`, `alibi`, or `Rope(dim, theta=1e5) + LogN(trained)`."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from milepost import register
+from milepost.arguments import nearest
+from milepost.lab.model import Shape
+from milepost.schedule import Schedule
+from milepost.schedules import hwfa
+from milepost.scheme import Scheme
+from milepost.seams import verbs_of
+from milepost.visible import Visible, causal, chunks, everything, sinks, window
+
+TRAINED: dict[str, str] = {
+    "nope": "Nope()",
+    "learned": "Learned(longest, width)",
+    "sinusoidal": "Sinusoidal(width)",
+    "rope": "Rope(dim)",
+    "partial": "Partial(Rope(dim // 2), of=dim)",
+    "p-rope": "Rope(dim, stretch=Proportional(0.5))",
+    "xpos": "Xpos(dim)",
+    "rope-logn": "Rope(dim) + LogN(trained, clip=False)",
+    "learned-rope": "LearnedRope(dim)",
+    "alibi": "Alibi(heads)",
+    "t5": "T5Bias(heads)",
+    "kerple": "Kerple(heads)",
+    "kerple-power": 'Kerple(heads, "power")',
+    "sandwich": "Sandwich(heads, dim)",
+    "fire": "Fire(heads, trained)",
+    "shaw": "Shaw(dim, values=False)",
+    "transformer-xl": "TransformerXL(width, heads, dim)",
+    "deberta": "Deberta(width, heads, dim, reach=64)",
+    "cope": "Cope(dim, 64)",
+    "floater": "Floater(width)",
+    "alibi-rope": "Rope(dim) + Alibi(heads)",
+    "kerple-logn": "Kerple(heads) + LogN(trained, clip=False)",
+    "window-rope": "Rope(dim) + (causal & window(trained // 4))",
+    "softmax1-rope": "Rope(dim) + SoftmaxOne(heads)",
+}
+"""What can be trained, by name. `dim`, `heads`, `width`, `trained`, `layers` and `longest` are the model's own."""
+
+ROPE, SEEN = "Rope(dim, stretch={})", "causal & window(trained)"
+WITHOUT_TRAINING: dict[str, dict[str, str]] = {
+    "rope": {
+        "window": f"Rope(dim) + ({SEEN})",
+        "window and sinks": "Rope(dim) + (causal & (window(trained - 4) | sinks(4)))",
+        "interpolation": ROPE.format("DynamicLinear(trained)"),
+        "dynamic NTK": ROPE.format("DynamicNtk(trained)"),
+        "dynamic YaRN": ROPE.format("DynamicYarn(trained)"),
+        "dynamic YaRN, log-n": ROPE.format("DynamicYarn(trained)") + " + LogN(trained)",
+        "ReRoPE": "Rope(dim) + Rerope(trained // 2)",
+        "ReRoPE, log-n": "Rope(dim) + Rerope(trained // 2) + LogN(trained)",
+        "leaky ReRoPE, log-n": "Rope(dim) + LeakyRerope(trained // 4, 16) + LogN(trained)",
+        "self-extend": "Rope(dim) + SelfExtend(max(2, 2 * longest // trained), trained // 2)",
+        "dual chunk": "Rope(dim) + DualChunk(3 * trained // 4, trained // 8)",
+        "streaming": "Rope(dim) + Stream(4, trained - 4)",
+    },
+    "alibi": {
+        "window": f"Alibi(heads) + ({SEEN})",
+        "window and sinks": "Alibi(heads) + (causal & (window(trained - 4) | sinks(4)))",
+        "dynamic NTK": "Alibi(heads, AlibiDynamicNtk(trained))",
+        "log-n": "Alibi(heads) + LogN(trained)",
+    },
+}
+"""What is judged on a checkpoint already trained. The first two of each are the trivial baselines."""
+
+SHARED = ("t5",)
+"""Learned tables that all layers share, as in their paper; others learn one a layer."""
+
+BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv,
+    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.Pow: operator.pow, ast.Mod: operator.mod,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Parts joined by +."""
+
+    parts: tuple[object, ...]
+
+
+def build(name: str, shape: Shape, trained: int, longest: int) -> Schedule:
+    """The schedule of a scheme given by name or expression; without a visible part it is causal."""
+    if name == "hwfa":
+        return hwfa(shape.layers, shape.dim, trained)
+    text = TRAINED.get(name, name)
+    own = {
+        "dim": shape.dim, "heads": shape.heads, "width": shape.width, "layers": shape.layers,
+        "trained": trained, "longest": longest,
+    }  # fmt: skip
+    first = Scheme(*_parts(text, own))
+    if name in SHARED or not any(isinstance(part, nn.Module) for part in _within(first)):
+        return Schedule([first] * shape.layers)
+    return Schedule([first] + [_like(first, _parts(text, own)) for _ in range(shape.layers - 1)])
+
+
+def _parts(text: str, own: Mapping[str, int]) -> tuple[object, ...]:
+    made = evaluate(text, own)
+    parts = made.parts if isinstance(made, Sum) else (made,)
+    hides = any("see" in verbs_of(part) and getattr(part, "behind", False) for part in parts)
+    return parts if hides or any(isinstance(part, Visible) for part in parts) else (*parts, causal)
+
+
+def _like(first: Scheme, parts: tuple[object, ...]) -> Scheme:
+    """Another layer's scheme: what embeds is the first layer's, since it acts once."""
+    pairs = zip(first.parts, parts, strict=True)
+    return Scheme(*(old if "embed" in verbs_of(old) else new for old, new in pairs))
+
+
+def _within(scheme: Scheme) -> Iterator[object]:
+    for part in scheme.parts:
+        yield part
+        yield from (getattr(part, name) for name in getattr(part, "__dataclass_fields__", {}))
+
+
+def evaluate(text: str, own: Mapping[str, int]) -> Any:
+    """The value of an expression of milepost's methods, numbers and the model's own sizes; it can call nothing else."""
+    methods = {name: each for name, each in register.classes().items() if name[0].isupper()}
+    words: dict[str, Any] = {"causal": causal, "everything": everything, **own}
+    calls: dict[str, Any] = {"window": window, "sinks": sinks, "chunks": chunks, "max": max, "min": min, **methods}
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"the scheme {text!r} is no expression: {error.msg}{_names(text)}") from None
+
+    def value(node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=held):
+                return held
+            case ast.Name(id=name) if name in words:
+                return words[name]
+            case ast.Tuple(elts=items) | ast.List(elts=items):
+                return tuple(value(item) for item in items)
+            case ast.UnaryOp(op=ast.USub(), operand=held):
+                return -value(held)
+            case ast.UnaryOp(op=ast.Invert(), operand=held):
+                return ~value(held)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return _joined(value(left), value(right))
+            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in BINARY:
+                return BINARY[type(sign)](value(left), value(right))
+            case ast.Call(func=ast.Name(id=name), args=given, keywords=named) if name in calls:
+                told = {str(each.arg): value(each.value) for each in named}
+                return calls[name](*map(value, given), **told)
+            case _:
+                asked = ast.unparse(node)
+                raise ValueError(f"the scheme {text!r}: {asked!r} is not known{_names(asked.split('(')[0])}")
+
+    return value(tree)
+
+
+def _joined(left: Any, right: Any) -> Any:
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+        return left + right
+    parts: list[object] = []
+    for side in (left, right):
+        parts.extend(side.parts if isinstance(side, Sum) else (side,))
+    return Sum(tuple(parts))
+
+
+def _names(asked: str) -> str:
+    known = [*TRAINED, "hwfa", *register.classes()]
+    return nearest(asked, known) or f"; by name there are {', '.join([*TRAINED, 'hwfa'])}"

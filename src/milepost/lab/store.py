@@ -1,0 +1,135 @@
+"""What was found, kept in SQLite: every number is committed as it is made, so nothing is lost and nothing redone."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS cells (
+    key TEXT PRIMARY KEY, told TEXT NOT NULL, step INTEGER NOT NULL DEFAULT 0, done INTEGER NOT NULL DEFAULT 0,
+    seconds REAL NOT NULL DEFAULT 0, parameters INTEGER NOT NULL DEFAULT 0, equation TEXT NOT NULL DEFAULT ''
+);
+CREATE TABLE IF NOT EXISTS losses (
+    cell TEXT NOT NULL, step INTEGER NOT NULL, loss REAL NOT NULL, PRIMARY KEY (cell, step)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS scores (
+    cell TEXT NOT NULL, variant TEXT NOT NULL, protocol TEXT NOT NULL, length INTEGER NOT NULL,
+    mean REAL NOT NULL, half REAL, count INTEGER NOT NULL, detail TEXT NOT NULL DEFAULT '{}',
+    PRIMARY KEY (cell, variant, protocol, length)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number: bits per byte, or the share of right answers, with half the width of its 95 % interval."""
+
+    cell: str
+    variant: str
+    """The training-free row it was judged under; empty for the scheme it was trained with."""
+    protocol: str
+    length: int
+    mean: float
+    half: float | None
+    count: int
+    detail: dict[str, Any]
+
+
+class Store:
+    """A file of cells, losses and scores. Safe against being killed at any moment, and to read while it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.db = sqlite3.connect(path, timeout=60, isolation_level=None)
+            self.db.execute("PRAGMA journal_mode=WAL")
+            self.db.execute("PRAGMA synchronous=FULL")
+            self.db.executescript(TABLES)
+        except sqlite3.DatabaseError as error:
+            raise ValueError(
+                f"the store {path} is damaged ({error}); move it away, and the sweep begins anew; checkpoints beside "
+                f"it are used again"
+            ) from error
+
+    @contextmanager
+    def _writing(self) -> Generator[sqlite3.Connection]:
+        """One transaction; a full disk is told as such."""
+        try:
+            self.db.execute("BEGIN IMMEDIATE")
+            yield self.db
+            self.db.execute("COMMIT")
+        except BaseException as error:
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
+                raise OSError(
+                    f"no disk space left for {self.path}; free some and run the same command again"
+                ) from error
+            raise
+
+    def add(self, key: str, told: dict[str, Any]) -> None:
+        """Note that a cell is wanted."""
+        with self._writing() as db:
+            db.execute("INSERT OR IGNORE INTO cells (key, told) VALUES (?, ?)", (key, json.dumps(told, sort_keys=True)))
+
+    def describe(self, key: str, parameters: int, equation: str) -> None:
+        """Keep how large a cell's model is and what its scheme computes."""
+        with self._writing() as db:
+            db.execute("UPDATE cells SET parameters = ?, equation = ? WHERE key = ?", (parameters, equation, key))
+
+    def trained(self, key: str, step: int, losses: list[tuple[int, float]], seconds: float, done: bool) -> None:
+        """Keep the losses of some steps, and how far the cell has come."""
+        with self._writing() as db:
+            db.executemany("INSERT OR REPLACE INTO losses VALUES (?, ?, ?)", [(key, *each) for each in losses])
+            db.execute(
+                "UPDATE cells SET step = ?, done = ?, seconds = seconds + ? WHERE key = ?", (step, done, seconds, key)
+            )
+
+    def judged(self, score: Score) -> None:
+        """Keep one score."""
+        row = (score.cell, score.variant, score.protocol, score.length, score.mean, score.half, score.count)
+        with self._writing() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, json.dumps(score.detail))
+            )
+
+    def has(self, key: str, variant: str, protocol: str, length: int) -> bool:
+        """Whether a score is there already."""
+        asked = "SELECT 1 FROM scores WHERE cell = ? AND variant = ? AND protocol = ? AND length = ?"
+        return self.db.execute(asked, (key, variant, protocol, length)).fetchone() is not None
+
+    def progress(self, key: str) -> tuple[int, bool]:
+        """How many steps a cell has made, and whether they are all."""
+        row = self.db.execute("SELECT step, done FROM cells WHERE key = ?", (key,)).fetchone()
+        return (0, False) if row is None else (int(row[0]), bool(row[1]))
+
+    def cell(self, key: str) -> dict[str, Any]:
+        """What is known of a cell."""
+        names = ("told", "step", "done", "seconds", "parameters", "equation")
+        row = self.db.execute(f"SELECT {', '.join(names)} FROM cells WHERE key = ?", (key,)).fetchone()
+        found = dict(zip(names, row, strict=True))
+        return found | {"told": json.loads(found["told"])}
+
+    def losses(self, key: str) -> list[tuple[int, float]]:
+        """The losses of a cell, in order."""
+        return self.db.execute("SELECT step, loss FROM losses WHERE cell = ? ORDER BY step", (key,)).fetchall()
+
+    def scores(self, key: str) -> list[Score]:
+        """Every score of a cell, in order."""
+        asked = "SELECT * FROM scores WHERE cell = ? ORDER BY variant, protocol, length"
+        return [Score(*row[:7], detail=json.loads(row[7])) for row in self.db.execute(asked, (key,))]
+
+    def sound(self) -> bool:
+        """Whether SQLite finds the file whole."""
+        return self.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.db.close()

@@ -1,0 +1,121 @@
+"""A sweep: which cells there are, run by an engine, gathered in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from milepost.lab.cell import Cell, Described, Event, Judging, Stepped, work
+from milepost.lab.corpus import Corpus
+from milepost.lab.recipe import Size
+from milepost.lab.schemes import WITHOUT_TRAINING, build
+from milepost.lab.store import Score, Store
+
+Watch = Callable[[Cell, Event], None]
+"""Is told of every event, after it was kept."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What was asked for."""
+
+    schemes: tuple[str, ...]
+    size: Size
+    corpus: Corpus
+    seeds: tuple[int, ...] = (0,)
+    judging: Judging | None = None
+    free: bool = True
+    """Whether training-free rows are judged on the checkpoints that have some."""
+    threads: int = 2
+
+    def cells(self) -> list[Cell]:
+        """One cell for each scheme and seed; an unknown scheme is refused before anything is trained."""
+        judging = Judging(self.size.longest) if self.judging is None else self.judging
+        self.corpus.needs(self.size.recipe.length, judging.longest)
+        cells: list[Cell] = []
+        for seed in self.seeds:
+            for name in self.schemes:
+                build(name, self.size.shape, self.size.recipe.length, judging.longest)
+                variants = tuple(WITHOUT_TRAINING.get(name, {}).items()) if self.free else ()
+                cells.append(
+                    Cell(
+                        name,
+                        seed,
+                        self.size.shape,
+                        self.size.recipe,
+                        judging,
+                        self.corpus.digest,
+                        variants,
+                        self.threads,
+                    )
+                )
+        return cells
+
+
+class Engine(Protocol):
+    """Runs cells somewhere and tells what happens, in any order."""
+
+    def run(
+        self, cells: Sequence[tuple[Cell, set[tuple[str, str, int]]]], corpus: Corpus
+    ) -> Iterator[tuple[Cell, Event]]:
+        """Work through the cells; each comes with the scores that are known already."""
+        ...
+
+
+@dataclass(frozen=True)
+class Local:
+    """One cell after the other, in this process."""
+
+    folder: Path
+    device: str = "cpu"
+
+    def run(
+        self, cells: Sequence[tuple[Cell, set[tuple[str, str, int]]]], corpus: Corpus
+    ) -> Iterator[tuple[Cell, Event]]:
+        for cell, known in cells:
+            for event in work(cell, corpus, self.folder, self.device, known):
+                yield cell, event
+
+
+def run(sweep: Sweep, store: Store, engine: Engine, watch: Watch | None = None) -> None:
+    """Do what of a sweep is not done yet; every event is in the store before anybody hears of it."""
+    open_cells: list[tuple[Cell, set[tuple[str, str, int]]]] = []
+    for cell in sweep.cells():
+        store.add(cell.key, cell.told())
+        known = {(score.variant, score.protocol, score.length) for score in store.scores(cell.key)}
+        if not store.progress(cell.key)[1] or not wanted(cell) <= known:
+            open_cells.append((cell, known))
+    for cell, event in engine.run(open_cells, sweep.corpus):
+        keep(store, cell, event)
+        if watch is not None:
+            watch(cell, event)
+
+
+def wanted(cell: Cell) -> set[tuple[str, str, int]]:
+    """Every score that a cell should have."""
+    from milepost.lab.cell import asked
+
+    labels = ["", *(label for label, _ in cell.variants)]
+    return {(label, protocol, length) for label in labels for protocol, length in asked(cell)}
+
+
+def keep(store: Store, cell: Cell, event: Event) -> None:
+    """Put an event into the store."""
+    match event:
+        case Described(parameters=parameters, equation=equation):
+            store.describe(cell.key, parameters, equation)
+        case Stepped(step=step, losses=losses, seconds=seconds, done=done):
+            store.trained(cell.key, step, losses, seconds, done)
+        case Score():
+            store.judged(event)
+
+
+def with_overrides(size: Size, shape: dict[str, int], recipe: dict[str, Any], longest: int | None) -> Size:
+    """A size with some of its settings told by hand."""
+    return Size(
+        replace(size.shape, **shape),
+        replace(size.recipe, **recipe),
+        size.longest if longest is None else longest,
+    )
