@@ -30,9 +30,8 @@ def rope_of(config: object, layer: int | None = None) -> Any:
         where = "no layer turns" if layer is None else f"layer {layer} does not turn"
         raise ValueError(f"{reader.called}: {where} queries and keys. Scheme.of(config) gives what it does instead")
     if len(found) > 1:
-        told = "; ".join(
-            f"layer {next(n for n, turn in turns.items() if turn == each)} has {spell(each)}" for each in found
-        )
+        first = {turn: each for each, turn in reversed(turns.items())}
+        told = "; ".join(f"layer {first[turn]} has {spell(turn)}" for turn in found)
         raise ValueError(f"{reader.called}: layers turn differently, so say which: Rope.of(config, layer=0). {told}")
     return found[0]
 

@@ -92,7 +92,7 @@ KEYS: tuple[Name, ...] = (
     Name("max_relative_positions", "transformers:DebertaConfig", "Deberta(768, 12, 64, reach=512)"),
     Name(
         "position_ids",
-        "transformers.models.llama.modeling_llama:LlamaModel.forward",
+        models("modeling", "llama") + ":LlamaModel.forward",
         "Rope(128).turn",
         "attend(position=…, key_position=…)",
     ),
@@ -183,14 +183,31 @@ NAMES: dict[str, tuple[Name, ...]] = {
 }
 
 
+EXAMPLE = """```python
+import milepost as mp
+
+llama = {"model_type": "llama", "head_dim": 128, "rope_theta": 500000.0, "num_hidden_layers": 32}
+print(mp.Scheme.of(llama).parts)
+yarn = {"rope_type": "yarn", "rope_theta": 500000.0, "factor": 4.0, "original_max_position_embeddings": 8192}
+print(mp.Rope.of({"model_type": "llama", "head_dim": 128, "rope_parameters": yarn}).stretch)
+```
+```
+(Rope(dim=128, theta=500000.0, pairs='halves', stretch=None), causal)
+Yarn(factor=4.0, trained=8192, ramp='code', fast=32.0, slow=1.0, truncate=True, scaled=None)
+```"""
+
+
 def page() -> str:
     """The table as Markdown."""
     lines = [
         "# What others call it",
         "",
         "Most configurations need no translation: `Scheme.of(config)`, `Schedule.of(config)` and `Rope.of(config)`",
-        "read a transformers config or the dict of a config.json, old or new. This table is for reading code; every",
-        "example in it runs.",
+        "read a transformers config or the dict of a config.json, old or new, and refuse what they do not know.",
+        "",
+        EXAMPLE,
+        "",
+        "The tables below are for reading code; every example in them runs.",
     ]
     for title, names in NAMES.items():
         lines += ["", f"## {title}", "", "| theirs | in | milepost | |", "|---|---|---|---|"]

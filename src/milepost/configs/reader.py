@@ -60,8 +60,9 @@ class Reader:
 
     def missing(self, what: str, *names: str, advice: str = "add it to the config") -> ValueError:
         """The error that says what was looked for, and which keys look like it."""
-        keys = list(cast("Mapping[str, Any]", self.source)) if isinstance(self.source, Mapping) else vars(self.source)
-        near = {key: None for name in names for key in difflib.get_close_matches(name, [str(key) for key in keys])}
+        source = cast("Any", self.source)
+        keys = [str(key) for key in (source if isinstance(self.source, Mapping) else getattr(source, "__dict__", ()))]
+        near = {key: None for name in names for key in difflib.get_close_matches(name, keys)}
         hint = f" The keys nearest to these are {', '.join(near)}." if near else ""
         return ValueError(f"{self.called}: {what} not found; looked for {', '.join(names)}.{hint} Please {advice}.")
 

@@ -1,0 +1,196 @@
+"""Nothing is guessed: a config that leaves out what its family always says is refused, and told what was looked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from milepost import Rope, Schedule, Scheme
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "rope_theta": 500000.0,
+    "max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+def without(key: str, **more: Any) -> dict[str, Any]:
+    return {name: value for name, value in LLAMA.items() if name != key} | more
+
+
+def told(**rope: Any) -> dict[str, Any]:
+    return LLAMA | {"rope_scaling": rope}
+
+
+def text_of(config: Any, call: Any = Rope.of, **options: Any) -> str:
+    with pytest.raises((ValueError, TypeError, IndexError)) as caught:
+        call(config, **options)
+    return str(caught.value)
+
+
+def test_a_lost_base_is_not_10000():
+    # anchors.md, defect 13: readers that did not know rope_parameters fell back to 10000 in silence.
+    assert text_of(without("rope_theta", rope_params={"rope_theta": 5e5})) == (
+        "Rope.of(a llama config): the base of the rotation not found; looked for rope_parameters['rope_theta'], "
+        "rope_theta, rotary_emb_base, rope_base. The keys nearest to these are rope_params. Please add rope_theta as "
+        "the model was trained with it; 10000 is not assumed."
+    )
+    for call in (Scheme.of, Schedule.of):
+        assert "10000 is not assumed" in text_of(without("rope_theta"), call)
+
+
+def test_a_base_lost_by_one_layer_type():
+    nested = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_type": "default"}}
+    plain = without("rope_theta", layer_types=["full_attention", "sliding_attention"], rope_parameters=nested)
+    assert Rope.of(plain, layer=0).theta == 1e6
+    assert "the base of the rotation not found" in text_of(plain, layer=1)
+
+
+def test_only_a_config_written_before_there_was_a_key_means_10000():
+    for version, known in (("4.31.0.dev0", True), ("4.32.1", True), ("4.33.0", False), ("5.0.0", False)):
+        plain = without("rope_theta", transformers_version=version)
+        if known:
+            assert Rope.of(plain) == Rope(16)
+        else:
+            assert "not found" in text_of(plain)
+    # Mistral never had a version without the key.
+    assert "not found" in text_of(without("rope_theta", model_type="mistral", transformers_version="4.31.0"))
+
+
+def test_two_bases_that_disagree():
+    assert text_of(LLAMA | {"rope_parameters": {"rope_theta": 1e6}}) == (
+        "Rope.of(a llama config): rope_parameters says rope_theta 1000000.0, and beside it the config says 500000.0. "
+        "Please keep one"
+    )
+
+
+def test_an_unknown_model_type():
+    text = text_of(LLAMA | {"model_type": "lama"})
+    assert text.startswith("Rope.of: model_type 'lama' is not known; did you mean llama or llama4?; known are ")
+    assert text.endswith("Build its scheme from parts, such as Scheme(Rope(128, theta=500000.0), causal)")
+
+
+def test_no_model_type():
+    assert text_of(without("model_type"), Scheme.of) == (
+        "Scheme.of: the config has no model_type, which says how the rest is meant; give a transformers config or the "
+        "dict of a config.json, such as {'model_type': 'llama', …}"
+    )
+
+
+def test_an_unknown_rope_type():
+    assert text_of(told(rope_type="yarm", factor=2.0)) == (
+        "Rope.of(a llama config): rope_type is 'yarm', which is not known; did you mean yarn?; known are default, "
+        "linear, dynamic, yarn, longrope, llama3, proportional"
+    )
+
+
+def test_two_rope_types_that_disagree():
+    text = text_of(told(rope_type="default", type="yarn", factor=4.0))
+    assert text == "Rope.of(a llama config): rope_type is 'default' and type is 'yarn'. Please keep one"
+
+
+def test_old_and_new_settings_that_disagree():
+    plain = LLAMA | {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}}
+    assert "rope_parameters and rope_scaling disagree" in text_of(plain)
+
+
+def test_a_setting_that_is_missing():
+    assert text_of(told(rope_type="linear")) == (
+        "Rope.of(a llama config): rope type 'linear' needs 'factor', and is given rope_type"
+    )
+    for kind, key in (("dynamic", "factor"), ("longrope", "short_factor"), ("llama3", "low_freq_factor")):
+        assert f"rope type '{kind}' needs '{key}'" in text_of(told(rope_type=kind))
+
+
+def test_two_trained_lengths_that_disagree():
+    plain = told(rope_type="yarn", factor=2.0, original_max_position_embeddings=4096)
+    assert text_of(plain | {"original_max_position_embeddings": 2048}) == (
+        "Rope.of(a llama config): original_max_position_embeddings is 2048, and 4096 inside the rope settings"
+    )
+
+
+def test_yarn_with_factors_of_longrope():
+    text = text_of(told(rope_type="yarn", short_factor=[1.0] * 8, long_factor=[2.0] * 8))
+    assert text.endswith("rope_type is 'yarn', but it has a short_factor, which is longrope's; please say which it is")
+
+
+def test_a_number_of_heads_that_is_missing():
+    assert text_of(without("num_attention_heads", num_attn_heads=4)) == (
+        "Rope.of(a llama config): the number of heads not found; looked for num_attention_heads, n_head, n_heads, "
+        "num_heads. The keys nearest to these are num_attn_heads. Please add it to the config."
+    )
+
+
+def test_layers_that_are_not_there():
+    assert text_of(LLAMA, Scheme.of, layer=2) == "Scheme.of(layer=2): the llama config has 2 layers"
+    assert text_of(LLAMA, Scheme.of, layer="0") == "Scheme.of(layer='0'): a layer is an integer, not str"
+    assert "layer_types lists 1 layers, and layer 1 is not" in text_of(
+        LLAMA | {"layer_types": ["full_attention"]}, Scheme.of, layer=1
+    )
+    smol = LLAMA | {"model_type": "smollm3", "no_rope_layers": [1]}
+    assert "no_rope_layers lists 1 layers, so layer 1 is not there" in text_of(smol, Scheme.of, layer=1)
+
+
+def test_a_layer_that_is_not_attention():
+    plain = LLAMA | {"layer_types": ["linear_attention", "full_attention"]}
+    assert text_of(plain, Scheme.of) == (
+        "Scheme.of(a llama config): layer_types[0] is 'linear_attention', which is not attention over tokens; those "
+        "are full_attention, sliding_attention, chunked_attention"
+    )
+
+
+def test_layers_that_turn_differently():
+    plain = LLAMA | {"model_type": "gemma3_text", "rope_local_base_freq": 1e4, "sliding_window": 8, "head_dim": 16}
+    text = text_of(plain | {"num_hidden_layers": 6, "query_pre_attn_scalar": 16})
+    assert text == (
+        "Rope.of(a gemma3_text config): layers turn differently, so say which: Rope.of(config, layer=0). layer 0 has "
+        "Rope(16); layer 5 has Rope(16, theta=500000)"
+    )
+
+
+def test_a_layer_without_positions():
+    plain = LLAMA | {"model_type": "smollm3", "num_hidden_layers": 4}
+    assert Rope.of(plain) == Rope(16, 500000.0)
+    assert text_of(plain, layer=3) == (
+        "Rope.of(a smollm3 config): layer 3 does not turn queries and keys. Scheme.of(config) gives what it does "
+        "instead"
+    )
+
+
+def test_a_layer_type_without_settings():
+    plain = without("rope_theta", layer_types=["full_attention"], rope_parameters={"sliding_attention": {}})
+    assert text_of(plain, layer=0) == (
+        "Rope.of(a llama config): rope_parameters speaks of sliding_attention, but not of full_attention"
+    )
+
+
+@pytest.mark.parametrize(
+    ("plain", "said"),
+    [
+        ({"model_type": "bert", "position_embedding_type": "relative_key"}, "only 'absolute' tables can be read"),
+        ({"model_type": "mpt", "n_heads": 2, "attn_config": {"alibi": False}}, "MPT without ALiBi"),
+        ({"model_type": "mpt", "n_heads": 2, "attn_config": {"alibi_bias_max": 16}}, "Alibi's slopes are those of 8"),
+        ({"model_type": "xlnet", "bi_data": True}, "turns distances round in half of the batch"),
+        ({"model_type": "xlnet", "attn_type": "both"}, "it is 'bi' or 'uni'"),
+        ({"model_type": "transfo-xl", "attn_type": 2}, "only 0, the relative encoding"),
+        ({"model_type": "transfo-xl", "same_length": True}, "hides keys by the length of the memory"),
+        ({"model_type": "deberta", "relative_attention": True, "pos_att_type": "c2p"}, "both 'c2p' and 'p2c'"),
+        ({"model_type": "roformer", "rotary_value": True}, "values that are turned and never turned back"),
+        ({"model_type": "chatglm", "position_encoding_2d": True}, "causal | sinks(length_of_the_prompt)"),
+        (
+            {"model_type": "chatglm", "kv_channels": 128, "rope_ratio": 16},
+            "ChatGLM2 divides positions and ChatGLM3 multiplies the base",
+        ),
+        (
+            {
+                "model_type": "qwen2_vl", "head_dim": 16, "rope_theta": 1e6, "max_position_embeddings": 64,
+                "rope_scaling": {"type": "yarn", "factor": 4.0, "mrope_section": [2, 3, 3]},
+            },
+            "AxialRope takes no stretch",
+        ),
+    ],
+    ids=lambda each: each if isinstance(each, str) else each["model_type"],
+)  # fmt: skip
+def test_what_parts_cannot_say_is_refused_by_name(plain, said):
+    usual = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+    assert said in text_of(usual | plain, Scheme.of)

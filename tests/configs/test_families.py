@@ -1,0 +1,124 @@
+"""Every model type that turns, at transformers' own default settings, turns as transformers does."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import CONFIG_MAPPING
+from transformers.models.gemma3.configuration_gemma3 import Gemma3TextConfig
+
+from milepost import (
+    AxialRope,
+    Llama4Scale,
+    Ntk,
+    Partial,
+    Rope,
+    Scale,
+    Schedule,
+    Scheme,
+    TwoPartRope,
+    causal,
+    chunks,
+    window,
+)
+from milepost.configs import MODEL_TYPES
+from milepost.configs.families import FAMILIES, ROTARY, SAME
+from tests.configs import theirs
+from tests.configs.ours import scores_agree
+
+# Types that transformers does not have, or no longer.
+REMOTE = {"chatglm", "transfo-xl"}
+
+
+@pytest.mark.parametrize("name", sorted(set(ROTARY) - REMOTE))
+def test_scores_of_turned_queries_and_keys(name):
+    config = theirs.config_of({"model_type": name})
+    schedule = Schedule.of(config)
+    turning = [layer for layer in map(schedule.order.index, set(schedule.order)) if schedule[layer].answering("turn")]
+    assert turning
+    for layer in turning[:2]:
+        scores_agree(Rope.of(config, layer=layer), config, layer)
+
+
+@pytest.mark.parametrize("name", sorted(set(ROTARY) - REMOTE - {"modernbert", "roformer"}))
+def test_windows(name):
+    config = theirs.config_of({"model_type": name})
+    schedule = Schedule.of(config)
+    for layer in map(schedule.order.index, set(schedule.order)):
+        kinds = getattr(config, "layer_types", None)
+        local = kinds[layer] == "sliding_attention" if kinds else getattr(config, "sliding_window", None)
+        chunked = causal & chunks(8192) if kinds and kinds[layer] == "chunked_attention" else causal
+        assert schedule[layer].parts[-1] == (causal & window(config.sliding_window) if local else chunked)
+
+
+def test_every_family_exists_in_transformers_or_is_known_not_to():
+    assert set(FAMILIES) - set(CONFIG_MAPPING) == REMOTE
+    assert set(SAME) - set(CONFIG_MAPPING) == {"kimi_k2"}
+    assert set(MODEL_TYPES) == set(FAMILIES) | set(SAME)
+
+
+def test_bases_that_stand_in_the_code():
+    # These configs have no key for it; transformers writes 10000 into the model.
+    for name in ("gptj", "codegen", "roformer"):
+        assert not hasattr(theirs.config_of({"model_type": name}), "rope_parameters")
+
+
+def test_gemma_3s_own_defaults_are_transformers():
+    ours, config = FAMILIES["gemma3_text"].defaults, Gemma3TextConfig()
+    assert {"global": ours["rope_theta"], "local": ours["rope_local_base_freq"]} == Gemma3TextConfig.default_theta
+    for key in ("num_attention_heads", "head_dim", "query_pre_attn_scalar"):
+        assert ours[key] == getattr(config, key)
+
+
+def test_granite_has_a_scale_of_its_own():
+    told = {"hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 40, "rope_theta": 10000.0}
+    scheme = Scheme.of({"model_type": "granite", **told, "attention_multiplier": 0.015625})
+    assert scheme.parts == (Rope(64), Scale(0.015625), causal)
+
+
+def test_ministral_3_sharpens_every_layer():
+    scheme = Scheme.of(theirs.config_of({"model_type": "ministral3"}), 5)
+    assert Llama4Scale(16384, 0.1, offset=0) in scheme.parts
+
+
+def test_hunyuans_alpha_holds_the_base_still():
+    told = {"hidden_size": 2048, "num_attention_heads": 16, "head_dim": 128, "num_hidden_layers": 2}
+    scaling = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}
+    plain = {"model_type": "hunyuan_v1_dense", **told, "rope_theta": 10000.0, "rope_scaling": scaling}
+    assert Rope.of(plain) == Rope(128, stretch=Ntk(1000.0))
+    scores_agree(Rope.of(plain), theirs.config_of(plain))
+
+
+def test_deepseek_v3_says_how_its_channels_pair():
+    told = {"model_type": "deepseek_v3", "rope_theta": 10000.0, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
+    assert Rope.of(told) == Partial(Rope(64, pairs="neighbours"), of=192)
+    assert Rope.of(told | {"rope_interleave": False}) == Partial(Rope(64), of=192)
+
+
+def test_chatglm_6b_turns_by_two_positions():
+    told = {"model_type": "chatglm", "hidden_size": 4096, "num_attention_heads": 32, "num_layers": 28}
+    assert Rope.of(told | {"position_encoding_2d": True}) == TwoPartRope(128)
+    assert Scheme.of(told | {"kv_channels": 128}).parts == (Partial(Rope(64, pairs="neighbours"), of=128), causal)
+
+
+def test_windows_of_qwen_begin_at_a_layer():
+    told = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 6, "rope_theta": 1e6}
+    told |= {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 4}
+    for name in ("qwen2", "qwen2_moe", "qwen3_moe"):
+        config = theirs.config_of({"model_type": name, **told})
+        assert Schedule.of({"model_type": name, **told}).same_as(Schedule.of(config))
+    order = {name: Schedule.of({"model_type": name, **told}).order for name in ("qwen2", "qwen2_moe", "qwen3_moe")}
+    assert order == {"qwen2": (0, 0, 0, 0, 1, 1), "qwen2_moe": (0, 1, 0, 1, 1, 1), "qwen3_moe": (0,) * 6}
+
+
+def test_exaone_4_spells_its_windows_in_letters():
+    told = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 8, "rope_theta": 1e6}
+    told |= {"model_type": "exaone4", "sliding_window": 64, "sliding_window_pattern": "LLLG"}
+    assert Schedule.of(told).order == (0, 0, 0, 1, 0, 0, 0, 1)
+    assert not Scheme.of(told, 3).answering("turn")
+    assert Scheme.of(told | {"sliding_window": None}, 3).answering("turn")
+
+
+def test_an_old_qwen_vl_config_has_its_text_beside_its_images():
+    told = {"model_type": "qwen2_5_vl", "hidden_size": 2048, "num_attention_heads": 16, "rope_theta": 1e6}
+    turn = Rope.of(told | {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}})
+    assert turn == AxialRope(128, (16, 24, 24), 1e6)
