@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo test lint bench docs clean
 
 install: $(READY)
 
@@ -26,6 +26,11 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m milepost.bench
+
+docs: $(READY)
+	printf '# Every method\n\n`make docs` writes this page, from `milepost methods --markdown`.\n\n' > docs/methods.md
+	$(BIN)/milepost methods --markdown >> docs/methods.md
+	$(BIN)/python -m milepost.configs.names
 
 clean:
 	rm -rf $(VENV) build dist out

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+HEAD = "# Every method\n\n`make docs` writes this page, from `milepost methods --markdown`.\n\n"
 DOCS = sorted((Path(__file__).parent.parent / "docs").glob("*.md"))
 
 
@@ -30,3 +31,11 @@ def test_the_code_runs_and_prints_what_is_shown(path: Path):
 
 def test_a_block_that_printed_something_else_would_be_caught():
     assert blocks_of("```python\nprint(1)\n```\n```\n2\n```\n") == [("print(1)\n", "2\n")]
+
+
+def test_the_list_of_methods_is_what_the_command_prints():
+    from milepost.catalogue import markdown
+    from milepost.catalogue.sheet import sheets
+
+    written = (Path(__file__).parent.parent / "docs" / "methods.md").read_text(encoding="utf-8")
+    assert written == HEAD + markdown.table(sheets(None)) + "\n", "make docs writes it anew"

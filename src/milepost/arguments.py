@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 
@@ -21,6 +22,9 @@ def arguments(part: object) -> dict[str, Any]:
 
 def spell(part: object) -> str:
     """The call that makes the method, defaults left out: `Rope(128, stretch=Ntk(8))`."""
+    if torch.compiler.is_compiling():
+        # Nobody reads it there, and the compiler cannot follow.
+        return type(part).__name__
     told: list[str] = []
     leading = True
     for name, parameter in inspect.signature(type(part)).parameters.items():

@@ -95,10 +95,6 @@ def resolve(
     """Fill in the defaults of `attend` and refuse what makes no sense."""
     inputs.check_tensors(q, k, v, scheme, dropout)
     b, t, s = q.shape[0], q.shape[2], k.shape[2]
-    for part in scheme.answering("bend_rows") if x is None else ():
-        # A method may gate on the keys or values themselves, without being told what they were made of.
-        own = {"keys": k, "values": v}.get(getattr(part, "gates", ""))
-        x = x if own is None else own.transpose(1, 2).flatten(2)
     if x is not None and (x.dim() != 3 or x.shape[:2] != (b, s)):
         raise ValueError(f"attend: x holds the layer inputs of all keys, [{b}, {s}, width], given {list(x.shape)}")
     counted = index is None and key_index is None

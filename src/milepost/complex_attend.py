@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from milepost import demand
+from milepost.arguments import spell
+from milepost.documents import order_within
 from milepost.scheme import Scheme
 
 
@@ -32,9 +34,20 @@ def complex_attend(
     "size"). The scheme may bend and hide. index, key_index and documents, [s] or [b s], are those of `scheme.bias`.
     """
     _check(q, k, v, score, conjugate)
+    _check_scheme(scheme, q)
     t, s = q.shape[2], k.shape[2]
-    key_index = torch.arange(s, device=q.device) if key_index is None else key_index
-    index = key_index[..., s - t :] if index is None else index
+    for name, each, n in (("index", index, t), ("key_index", key_index, s), ("documents", documents, s)):
+        if each is not None and each.shape not in ((n,), (1, n), (q.shape[0], n)):
+            raise ValueError(f"complex_attend: {name} must be [{n}] or [{q.shape[0]}, {n}], given {list(each.shape)}")
+    if key_index is None:
+        whole = documents if documents is None or documents.dim() == 2 else documents[None]
+        key_index = torch.arange(s, device=q.device) if whole is None else order_within(whole)
+    if index is None:
+        if t > s:
+            raise ValueError(
+                f"complex_attend: {t} queries but {s} keys; queries are the last of the keys, or give index"
+            )
+        index = key_index[..., s - t :]
     bias = scheme.bias(index, key_index, documents, q.real.dtype)
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -60,12 +73,18 @@ def _check(q: Tensor, k: Tensor, v: Tensor, score: str, conjugate: bool) -> None
                 f"complex_attend: {name} must be complex [b, heads, tokens, channels], given {each.dtype} "
                 f"{list(each.shape)}; real tensors go to attend"
             )
-    if q.shape[-1] != k.shape[-1] or k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0] or q.shape[1] % k.shape[1]:
+    groups = k.shape[1]
+    fit = q.shape[-1] == k.shape[-1] and k.shape[:3] == v.shape[:3] and q.shape[0] == k.shape[0]
+    if not fit or not groups or q.shape[1] % groups or len({q.dtype, k.dtype, v.dtype}) > 1:
         raise ValueError(
             f"complex_attend: q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not fit together: one "
-            f"batch, one width of q and k, and a number of query heads that key heads divide"
+            f"batch, one dtype, one width of q and k, and a number of query heads that key heads divide"
         )
-    if q.shape[2] > k.shape[2]:
-        raise ValueError(
-            f"complex_attend: {q.shape[2]} queries but {k.shape[2]} keys; queries are the last of the keys"
-        )
+
+
+def _check_scheme(scheme: Scheme, q: Tensor) -> None:
+    if not isinstance(scheme, Scheme):
+        raise TypeError(f"complex_attend: the fourth argument is a Scheme, given {type(scheme).__name__}")
+    if scheme.heads not in (None, q.shape[1]):
+        part = next(part for part in scheme.parts if getattr(part, "heads", None) == scheme.heads)
+        raise ValueError(f"complex_attend: {spell(part)} was given q with {q.shape[1]} heads")

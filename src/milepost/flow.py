@@ -46,7 +46,9 @@ def _walk(position: Tensor, weights: Sequence[Tensor], step: str) -> Tensor:
     if not reached.numel() or not reached[-1]:
         return start.expand(*position.shape, *start.shape)
     late = bool(reached[0])
-    times = torch.cat((reached.new_zeros(1), reached)) if late else reached
+    # The grid ends on a whole step, so that a state does not depend on who is last.
+    end = (reached[-1:] * 5).ceil() / 5
+    times = torch.cat(([reached.new_zeros(1)] if late else []) + [reached] + ([end] if end > reached[-1] else []))
     options = {"step_size": float(step) / 5, "interp": "cubic"}
     states: Tensor = odeint(direction, start, times * float(step), method="rk4", options=options)  # pyright: ignore
     return states[place + late]

@@ -39,12 +39,10 @@ def padding_leak(
     x = torch.ones(1, 1, length, dtype=torch.float64)
     for layer in range(depth):
         side = kernel // 2 if padding != "none" else 0
-        mode = "zeros" if padding == "none" else padding
-        convolution = nn.Conv1d(
-            1 if layer == 0 else channels, channels, kernel, padding=side, padding_mode=mode, dtype=torch.float64
+        weight, bias = (
+            torch.randn(shape, generator=generator, dtype=torch.float64) / kernel
+            for shape in ((channels, 1 if layer == 0 else channels, kernel), (channels,))
         )
-        with torch.no_grad():
-            for weight in convolution.parameters():
-                weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64) / kernel)
-            x = convolution(x).tanh()
+        mode = "constant" if padding in ("zeros", "none") else padding
+        x = nn.functional.conv1d(nn.functional.pad(x, (side, side), mode=mode), weight, bias).tanh()
     return (x - x[..., x.shape[-1] // 2, None]).square().sum(1).sqrt()[0]

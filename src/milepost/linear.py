@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from milepost import inputs
 from milepost.arguments import spell
 from milepost.backends.scores import dot, weigh
 from milepost.backends.views import mask, values
@@ -20,7 +21,7 @@ BLOCK = 128
 
 def elu_plus_one(x: Tensor) -> Tensor:
     """The usual feature map: positive everywhere."""
-    return torch.nn.functional.elu(x) + 1
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
 
 
 def linear_attend(
@@ -45,12 +46,19 @@ def linear_attend(
     `attend`. The scheme may turn and hide. Causal and unmasked schemes without given indices cost O(t); with indices or
     documents the scores are formed, a block of rows at a time.
     """
+    inputs.check_tensors(q, k, v, scheme, 0.0)
     for verb in ("place", "relate", "scale", "sharpen", "bend", "bend_rows", "rest"):
         for part in scheme.answering(verb):
             raise ValueError(f"linear_attend: {spell(part)} answers {verb}, which acts on a score or its softmax")
     call = resolve(
         q, k, v, scheme, index, key_index, position, key_position, documents, key_documents, None, 0.0, False
     )
+    with torch.autocast("cpu" if q.device.type == "meta" else q.device.type, enabled=False):
+        return _attended(call, feature)
+
+
+def _attended(call: Call, feature: Callable[[Tensor], Tensor]) -> Tensor:
+    q, k, scheme = call.q, call.k, call.scheme
     plain_q, plain_k = feature(q.to(call.wide)), feature(k.to(call.wide))
     turned_q = scheme.turn(plain_q, call.position, "query", call.length)
     turned_k = scheme.turn(plain_k, call.key_position, "key", call.key_length)
@@ -79,7 +87,7 @@ def _by_blocks(call: Call, made: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], 
     reached = 0
     tops: list[Tensor] = []
     bottoms: list[Tensor] = []
-    for first in range(0, t, BLOCK):
+    for first in range(0, max(t, 1), BLOCK):
         rows = slice(first, min(first + BLOCK, t))
         keys = slice(0, s)
         if simple:

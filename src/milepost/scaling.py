@@ -43,6 +43,9 @@ def reach_of(base: float, dim: int, trained: int, tuned: int | None = None, thet
     fine-tuning, the trained one if left out. It is a bound from angles alone, not a promise of quality.
     """
     demand.finite(reach_of, "base", base, above=1)
+    demand.even(reach_of, "dim", dim, "channels are turned in pairs")
+    demand.whole(reach_of, "trained", trained, least=7)
+    demand.finite(reach_of, "theta", theta, above=1)
     tuned = trained if tuned is None else tuned
     demand.whole(reach_of, "tuned", tuned, least=7)
     if base <= critical_base(trained, tuned, theta):

@@ -144,10 +144,11 @@ class Scheme(nn.Module):
             seen = one if seen is None else seen & one
         return seen
 
-    def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
-        """Bend whole rows of masked scores [b h t s]."""
+    def bend_rows(self, scores: Tensor, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> Tensor:
+        """Bend whole rows of masked scores [b h t s]; a part that gates on keys or values is given those as its x."""
         for part in self._bends_rows:
-            scores = part.bend_rows(scores, q, x)
+            own = {"keys": k, "values": v}.get(getattr(part, "gates", ""), x)
+            scores = part.bend_rows(scores, q, own)
         return scores
 
     def rest(self) -> Tensor | None:

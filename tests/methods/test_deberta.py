@@ -44,7 +44,10 @@ def log_bucket(distance: int, buckets: int, reach: int) -> int:
 def paper(q: Tensor, k: Tensor, v: Tensor, method: Deberta, sees_ahead: bool = True) -> Tensor:
     """(Q_i·K_j + Q_i·K^r[δ(i, j)] + K_j·Q^r[…])/√(3d), the last at δ(i, j) in the code and at δ(j, i) in the paper."""
     group, d = q.shape[1] // k.shape[1], q.shape[3]
-    keys, queries = ((method.table @ each.weight.T) for each in (method.to_keys, method.to_queries))
+    keys, queries = (
+        method.table @ each.weight.T + (0 if each.bias is None else each.bias)
+        for each in (method.to_keys, method.to_queries)
+    )
 
     def row(distance: int) -> int:
         if method.buckets is None:
@@ -68,6 +71,18 @@ def paper(q: Tensor, k: Tensor, v: Tensor, method: Deberta, sees_ahead: bool = T
 def test_three_terms_share_one_softmax(index: str, buckets: int | None):
     q, k, v = inputs(dv=5)
     method = randomised(Deberta(12, 4, 8, reach=4 if buckets is None else 12, buckets=buckets, index=index))
+    assert_same(attend(q, k, v, Scheme(method)), paper(q, k, v, method))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("index", ["code", "paper"])
+@pytest.mark.parametrize("bias", ["none", "queries", "both"])
+def test_projections_may_have_a_bias(bias: str, index: str):
+    q, k, v = inputs(dv=5)
+    method = randomised(Deberta(12, 4, 8, reach=4, index=index, bias=bias))
+    assert (method.to_keys.bias is not None, method.to_queries.bias is not None) == {
+        "none": (False, False), "queries": (False, True), "both": (True, True),
+    }[bias]  # fmt: skip
     assert_same(attend(q, k, v, Scheme(method)), paper(q, k, v, method))
 
 
@@ -101,11 +116,61 @@ def test_transformers_gives_the_same(buckets: int | None):
     )  # fmt: skip
     torch.manual_seed(0)
     layer = theirs.DisentangledSelfAttention(config).double().eval()
-    ours = randomised(Deberta(heads * d, heads, d, reach=4 if buckets is None else 12, buckets=buckets))
-    layer.pos_key_proj.weight.copy_(ours.to_keys.weight)
-    layer.pos_query_proj.weight.copy_(ours.to_queries.weight)
-    layer.pos_key_proj.bias.zero_()
-    layer.pos_query_proj.bias.zero_()
+    ours = randomised(Deberta(heads * d, heads, d, reach=4 if buckets is None else 12, buckets=buckets, bias="both"))
+    layer.pos_key_proj.load_state_dict(ours.to_keys.state_dict())
+    layer.pos_query_proj.load_state_dict(ours.to_queries.state_dict())
+
+    x = torch.randn(2, t, heads * d, dtype=torch.float64)
+    found, _ = layer(x, torch.ones(2, 1, t, t), rel_embeddings=ours.table)
+    q, k, v = (
+        project(x).view(2, t, heads, d).transpose(1, 2)
+        for project in (layer.query_proj, layer.key_proj, layer.value_proj)
+    )
+    assert_same(attend(q, k, v, Scheme(ours)).transpose(1, 2).flatten(2), found)
+
+
+@torch.no_grad()
+def test_the_first_version_in_transformers_has_a_bias_on_the_queries():
+    theirs = pytest.importorskip("transformers.models.deberta.modeling_deberta")
+    from transformers import DebertaConfig
+
+    # Their scale is a float32 square root; with 3d = 36 it is exact.
+    heads, d, t = 4, 12, 11
+    config = DebertaConfig(
+        hidden_size=heads * d, num_attention_heads=heads, relative_attention=True, pos_att_type=["c2p", "p2c"],
+        max_relative_positions=t,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    layer = theirs.DisentangledSelfAttention(config).double().eval()
+    ours = randomised(Deberta(heads * d, heads, d, reach=t, bias="queries"))
+    layer.pos_proj.load_state_dict(ours.to_keys.state_dict())
+    layer.pos_q_proj.load_state_dict(ours.to_queries.state_dict())
+    torch.nn.init.normal_(layer.q_bias)
+
+    x = torch.randn(2, t, heads * d, dtype=torch.float64)
+    distance = torch.arange(t)[:, None] - torch.arange(t)
+    found, _ = layer(x, torch.ones(2, 1, t, t), relative_pos=distance[None], rel_embeddings=ours.table)
+    q, k, v = layer.in_proj(x).view(2, t, heads, 3 * d).transpose(1, 2).chunk(3, -1)
+    q = q + layer.q_bias.view(heads, 1, d)
+    assert_same(attend(q, k, v, Scheme(ours)).transpose(1, 2).flatten(2), found)
+
+
+@torch.no_grad()
+def test_later_versions_use_the_projections_of_the_layer_itself():
+    theirs = pytest.importorskip("transformers.models.deberta_v2.modeling_deberta_v2")
+    from transformers import DebertaV2Config
+
+    heads, d, t = 4, 12, 11
+    config = DebertaV2Config(
+        hidden_size=heads * d, num_attention_heads=heads, relative_attention=True, pos_att_type=["c2p", "p2c"],
+        position_buckets=4, max_relative_positions=12, share_att_key=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    layer = theirs.DisentangledSelfAttention(config).double().eval()
+    ours = randomised(Deberta(heads * d, heads, d, reach=12, buckets=4, bias="both"))
+    for project in (layer.query_proj, layer.key_proj):
+        torch.nn.init.normal_(project.bias)
+    ours.to_keys, ours.to_queries = layer.key_proj, layer.query_proj
 
     x = torch.randn(2, t, heads * d, dtype=torch.float64)
     found, _ = layer(x, torch.ones(2, 1, t, t), rel_embeddings=ours.table)
@@ -204,6 +269,14 @@ def test_buckets_are_checked():
 def test_the_index_is_one_of_two():
     with pytest.raises(ValueError, match=r"Deberta\(index='hf'\): index must be one of 'code', 'paper'"):
         Deberta(12, 4, 8, index="hf")
+
+
+def test_the_bias_is_one_of_three():
+    for wrong in ("keys", True, None):
+        with pytest.raises(
+            ValueError, match=rf"Deberta\(bias={wrong!r}\): bias must be one of 'none', 'queries', 'both'"
+        ):
+            Deberta(12, 4, 8, bias=wrong)
 
 
 def test_queries_of_another_width_are_refused_by_name():

@@ -119,3 +119,59 @@ def test_embeddings_of_another_width_are_refused():
 def test_what_the_table_cannot_be_made_of_is_refused(length, dim, error, text):
     with pytest.raises(error, match=text):
         Learned(length, dim)
+
+
+def test_a_grown_table_keeps_its_trained_rows_and_draws_the_rest():
+    method = table_of(4, 256)
+    longer = method.grown(260, torch.Generator().manual_seed(5))
+    assert longer.table.shape == (260, 256)
+    assert torch.equal(longer.table[:4], method.table)
+    fresh = longer.table[4:].detach()
+    # The deviation of 65536 draws is known to 0.3 %, their mean to 8e-5; five of each are allowed.
+    assert abs(float(fresh.std()) / 0.02 - 1) < 0.015
+    assert abs(float(fresh.mean())) < 4e-4
+
+
+def test_a_grown_table_serves_the_longer_text_and_learns_all_of_it():
+    longer = table_of(4, 6).grown(7)
+    x = torch.randn(2, 7, 6, dtype=torch.float64)
+    assert_same(longer.embed(x), torch.stack([x[:, i] + longer.table[i] for i in range(7)], 1))
+    longer.embed(x).sum().backward()
+    assert longer.table.grad is not None
+    assert bool((longer.table.grad == 2).all())
+
+
+def test_growing_leaves_the_trained_table_as_it_was():
+    method = table_of(4, 6)
+    before = method.table.detach().clone()
+    longer = method.grown(7)
+    torch.nn.init.zeros_(longer.table)
+    assert method.length == 4
+    assert torch.equal(method.table, before)
+
+
+def test_the_same_generator_grows_the_same_rows():
+    method = table_of(4, 6)
+    first, second = (method.grown(9, torch.Generator().manual_seed(seed)).table for seed in (1, 1))
+    other = method.grown(9, torch.Generator().manual_seed(2)).table
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_grown_table_has_the_dtype_of_the_trained_one(dtype):
+    assert Learned(4, 6).to(dtype).grown(5).table.dtype == dtype
+
+
+def test_growing_by_nothing_copies():
+    method = table_of(4, 6)
+    same = method.grown(4)
+    assert torch.equal(same.table, method.table)
+    assert same.table is not method.table
+
+
+def test_a_table_does_not_shrink():
+    with pytest.raises(ValueError, match=r"Learned\(length=4\)\.grown\(3\): a table grows; it does not shrink"):
+        Learned(4, 6).grown(3)
+    with pytest.raises(TypeError, match="length must be an integer, not float"):
+        Learned(4, 6).grown(8.0)

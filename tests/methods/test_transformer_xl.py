@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost import Scheme, TransformerXL, attend, causal
+from milepost import CannotRun, Scheme, TransformerXL, attend, causal
 from tests.oracles import assert_same, inputs, plain
 
 
@@ -16,9 +16,9 @@ def wave(n: int, model_dim: int) -> Tensor:
     return torch.tensor([*map(math.sin, angles), *map(math.cos, angles)], dtype=torch.float64)
 
 
-def randomised(model_dim: int = 12, heads: int = 4, dim: int = 8) -> TransformerXL:
+def randomised(model_dim: int = 12, heads: int = 4, dim: int = 8, reach: int | None = None) -> TransformerXL:
     torch.manual_seed(1)
-    method = TransformerXL(model_dim, heads, dim)
+    method = TransformerXL(model_dim, heads, dim, reach)
     for weight in method.parameters():
         torch.nn.init.normal_(weight)
     return method.double()
@@ -31,7 +31,10 @@ def paper(q: Tensor, k: Tensor, v: Tensor, method: TransformerXL, sees_ahead: bo
     def score(b: int, h: int, i: int, j: int) -> Tensor | float:
         if not sees_ahead and j > i + memory:
             return -math.inf
-        projected = method.project.weight[h * d : (h + 1) * d] @ wave(i + memory - j, method.model_dim)
+        distance = i + memory - j
+        if method.reach is not None:
+            distance = max(-method.reach, min(method.reach, distance))
+        projected = method.project.weight[h * d : (h + 1) * d] @ wave(distance, method.model_dim)
         content = (q[b, h, i] + method.u[h]) @ k[b, h // group, j]
         return (content + (q[b, h, i] + method.v[h]) @ projected) / math.sqrt(d)
 
@@ -106,6 +109,73 @@ def test_xlnet_of_transformers_gives_the_same_in_both_directions(memory: int):
     assert_same(attend(q, k, v, Scheme(method)), found.permute(1, 2, 0, 3))
 
 
+# Distances clamped
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("reach", [1, 4, 9, 50])
+def test_distances_past_the_reach_are_those_of_its_end(reach: int):
+    q, k, v = inputs(t=6, s=11, dv=3)
+    method = randomised(reach=reach)
+    assert_same(attend(q, k, v, Scheme(method, causal)), paper(q, k, v, method, sees_ahead=False))
+    assert_same(attend(q, k, v, Scheme(method)), paper(q, k, v, method))
+
+
+@torch.no_grad()
+def test_a_reach_that_nothing_exceeds_changes_nothing():
+    q, k, v = inputs()
+    assert_same(attend(q, k, v, Scheme(randomised(reach=10))), attend(q, k, v, Scheme(randomised())))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("memory", "reach"), [(0, 3), (6, 4)])
+def test_clamped_tables_of_transformers_give_the_same(memory: int, reach: int):
+    xlnet = pytest.importorskip("transformers.models.xlnet.modeling_xlnet")
+    from transformers import XLNetConfig
+
+    t, s = 5, 5 + memory
+    config = XLNetConfig(d_model=32, n_head=4, d_head=8, n_layer=1, clamp_len=reach, vocab_size=2)
+    theirs, q_k_v, method = xlnet.XLNetModel(config).eval(), inputs(t=t, s=s, g=4), randomised(32, reach=reach)
+    layer = theirs.layer[0].rel_attn.double()
+    layer.r_w_bias.copy_(method.u)
+    layer.r_r_bias.copy_(method.v)
+    waves = torch.stack([wave(max(-reach, min(reach, n)), 32) for n in range(s, -t, -1)])
+    # Theirs are float32: angles of up to 4 from frequencies with a few half-units of rounding in the last place.
+    assert_same(theirs.relative_positional_encoding(t, s)[:, 0], waves, within=4 * 4 * 2**-24 + 2**-24)
+    projected = (waves @ method.project.weight.T).view(-1, 1, 4, 8).expand(-1, 2, -1, -1)
+    found = layer.rel_attn_core(*(x.permute(2, 0, 1, 3) for x in q_k_v), projected)
+    assert_same(attend(*q_k_v, Scheme(method)), found.permute(1, 2, 0, 3))
+
+
+@torch.no_grad()
+def test_far_positions_need_no_table_as_long_as_the_distance():
+    q, k, v = inputs(t=3, s=4)
+    method = randomised(reach=5)
+    keys = torch.tensor([0, 10**6, 10**6 + 1, 10**6 + 2])
+    far = attend(q, k, v, Scheme(method, causal), index=keys[1:], key_index=keys)
+    near = torch.tensor([0, 9, 10, 11])
+    assert_same(far, attend(q, k, v, Scheme(method, causal), index=near[1:], key_index=near))
+    assert method.relate(10**6).keys.rows.shape == (4, 11, 8)
+
+
+@torch.no_grad()
+def test_with_a_reach_it_compiles_whatever_the_indices():
+    q, k, v = inputs(t=3, s=6)
+    keys = torch.tensor([0, 1, 5, 6, 9, 30])
+    told = {"index": keys[3:], "key_index": keys}
+    for reach in (None, 4):
+        scheme = Scheme(randomised(reach=reach), causal)
+        torch._dynamo.reset()
+        traced = torch.compile(
+            lambda q, k, v, scheme=scheme: attend(q, k, v, scheme, **told), fullgraph=True, backend="eager"
+        )
+        if reach is None:
+            with pytest.raises((CannotRun, torch._dynamo.exc.Unsupported), match="how far apart tokens can"):
+                traced(q, k, v)
+        else:
+            assert_same(traced(q, k, v), attend(q, k, v, scheme, **told))
+
+
 @torch.no_grad()
 def test_without_weights_it_is_plain_attention():
     q, k, v = inputs()
@@ -150,6 +220,14 @@ def test_sizes_are_checked():
                 TransformerXL(**(sizes | {name: wrong}))
         with pytest.raises(TypeError, match=rf"TransformerXL\({name}=4.0\): {name} must be an integer, not float"):
             TransformerXL(**(sizes | {name: 4.0}))
+
+
+def test_the_reach_is_checked():
+    for wrong in (0, -4):
+        with pytest.raises(ValueError, match=rf"TransformerXL\(reach={wrong}\): reach must be at least 1"):
+            TransformerXL(12, 4, 8, reach=wrong)
+    with pytest.raises(TypeError, match=r"TransformerXL\(reach=4.0\): reach must be an integer, not float"):
+        TransformerXL(12, 4, 8, reach=4.0)
 
 
 def test_queries_of_another_width_or_number_of_heads_are_refused_by_name():

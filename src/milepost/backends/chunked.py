@@ -71,6 +71,7 @@ def _block(made: Material, v: Tensor, first: int, last: int) -> tuple[Tensor, Te
         scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
     if call.scheme.answering("bend_rows"):
         x = call.x if call.x is None else call.x[:, keys]
-        scores = call.scheme.bend_rows(scores, call.q[:, :, rows].to(call.wide), x)
+        q, k, v_ = call.q[:, :, rows].to(call.wide), call.k[:, :, keys], call.v[:, :, keys]
+        scores = call.scheme.bend_rows(scores, q, k, v_, x)
     certain = held and not call.scheme.answering("place")
     return settle(made, scores, v[:, :, keys], rows, keys, certain)

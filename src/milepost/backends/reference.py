@@ -31,7 +31,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     seen = mask(call)
     if seen is not None:
         scores = scores.masked_fill(~seen, -torch.inf)
-    scores = call.scheme.bend_rows(scores, call.q.to(call.wide), call.x)
+    scores = call.scheme.bend_rows(scores, call.q.to(call.wide), call.k, call.v, call.x)
     out, lse = settle(made, scores, values(call, call.wide))
     return out.to(call.v.dtype), lse
 

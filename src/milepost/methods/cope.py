@@ -51,7 +51,8 @@ class Cope(Learner):
             self.to_gates = nn.Linear(model_dim or 1, (key_heads or 1) * dim, bias=False)
 
     def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
-        """scores: [b h t s] with −∞ where hidden; q: [b h t d]; x: [b s D], read by gates of their own."""
+        """scores: [b h t s] with −∞ where hidden; q: [b h t d]; x: [b s D], or the keys or values
+        [b g s d] that the gates are told to read."""
         demand.width(self, q, self.dim)
         count = self._opened(scores, q, x).flip(-1).cumsum(-1).flip(-1).clamp(max=self.positions - 1)
         below = count.detach().floor()
@@ -65,15 +66,23 @@ class Cope(Learner):
         """How far each gate is open, [b h t s]; those of hidden keys are shut."""
         if self.gates == "scores":
             return scores.sigmoid()
+        keys = self._keys(x).to(q.dtype)
+        if keys.shape[-1] != self.dim or q.shape[1] % keys.shape[1]:
+            raise ValueError(
+                f"{spell(self)}: gates on {keys.shape[1]} heads of {keys.shape[-1]} channels cannot meet {q.shape[1]} "
+                f"query heads of {self.dim}"
+            )
+        keys = keys.repeat_interleave(q.shape[1] // keys.shape[1], 1)
+        return (q @ keys.mT * self.dim**-0.5).sigmoid().masked_fill(scores == -torch.inf, 0.0)
+
+    def _keys(self, x: Tensor | None) -> Tensor:
+        """What the queries meet at the gates, [b g s d]."""
         if x is None:
             raise ValueError(
                 f"{spell(self)}: gates of their own are made from the layer inputs; give attend x=…, [b s D]"
             )
-        if self.to_gates is not None:
-            demand.width(self, x, self.to_gates.in_features, "model_dim")
-            x = nn.functional.linear(x.to(q.dtype), self.to_gates.weight.to(q.dtype))
-        if x.shape[-1] % self.dim:
-            raise ValueError(f"{spell(self)}: {self.gates} of another width than dim cannot meet the queries")
-        keys = x.to(q.dtype).view(*x.shape[:2], -1, self.dim).transpose(1, 2)
-        keys = keys.repeat_interleave(q.shape[1] // keys.shape[1], 1)
-        return (q @ keys.mT * self.dim**-0.5).sigmoid().masked_fill(scores == -torch.inf, 0.0)
+        if self.to_gates is None:
+            return x
+        demand.width(self, x, self.to_gates.in_features, "model_dim")
+        made = self.to_gates(x.to(self.to_gates.weight.dtype))
+        return made.view(*x.shape[:2], -1, self.dim).transpose(1, 2)

@@ -68,7 +68,8 @@ class FusedRope:
         width = x.shape[-1]
         if width % 2:
             raise ValueError(
-                f"FusedRope({self.dim}): values of {width} channels cannot be turned in pairs; values=False"
+                f"FusedRope({self.dim}): values of {width} channels cannot be turned in pairs; values=False "
+                f"leaves them alone"
             )
         if self.frequencies is not None and width == self.dim:
             return torch.tensor(self.frequencies, dtype=torch.float64, device=x.device)

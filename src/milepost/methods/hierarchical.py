@@ -45,8 +45,9 @@ class Hierarchical(Learner):
         n, dim = self.table.shape
         demand.width(self, x, dim)
         index = at_index(self, x, index, self.length)
-        u = (self.table - self.alpha * self.table[:1]) / (1 - self.alpha)
-        mixed = self.alpha * u[index // n] + (1 - self.alpha) * u[index % n]
+        # The same sum with the first digit's part written as a difference, so that it is exactly zero for digit 0.
+        first = self.table[index // n] - self.table[0]
+        mixed = self.table[index % n] + self.alpha / (1 - self.alpha) * first
         return x + mixed.to(x.dtype)
 
 

@@ -48,7 +48,7 @@ class Learned(Learner):
 def at_index(owner: object, x: Tensor, index: Tensor | None, length: int) -> Tensor:
     """The index of embeddings x [b t D]; demand integers from 0 to length − 1."""
     index = demand.order(owner, x, index)
-    name = f"{type(owner).__name__}(length={length})"
+    name = f"{type(owner).__name__}({'longest' if hasattr(owner, 'longest') else 'length'}={length})"
     if index.is_floating_point():
         raise TypeError(f"{name}: index must be integers, given {index.dtype}")
     if demand.checking_values(x.device) and index.numel():
@@ -56,8 +56,9 @@ def at_index(owner: object, x: Tensor, index: Tensor | None, length: int) -> Ten
         if first < 0:
             raise ValueError(f"{name}: index {first} is before the table; indices count from 0")
         if last >= length:
+            longer = "raise longest" if hasattr(owner, "longest") else "make a longer table"
             raise ValueError(
                 f"{name}: index {last} is past the table, which ends at {length - 1}; "
-                f"make a longer table, or use a method that is defined everywhere, such as Sinusoidal"
+                f"{longer}, or use a method that is defined everywhere, such as Sinusoidal"
             )
     return index

@@ -44,6 +44,10 @@ class TwoPartRope:
             return x
         demand.width(self, x, self.dim, partly=True)
         rope = Rope(self.dim // 2, self.theta, self.pairs)
+        if position.dim() == 3 and position.shape[-1] != 2:
+            raise ValueError(
+                f"TwoPartRope({self.dim}): positions have {position.shape[-1]} axes, but there are 2 parts"
+            )
         first, second = (position, position) if position.dim() < 3 else position.unbind(-1)
         a, b = x.chunk(2, -1)
         return torch.cat((rope.turn(a, first), rope.turn(b, second)), -1)

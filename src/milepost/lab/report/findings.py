@@ -1,0 +1,157 @@
+"""What a sweep found, as plain data: no store, no tensors, nothing but what a page or a file can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+PLAIN = ""
+"""The variant of a row that is judged as it was trained."""
+WINDOW = "window"
+TRIVIAL = (WINDOW, "window and sinks")
+"""What anybody can do without a method: forget all but the last bytes, and perhaps keep the first few."""
+TASK = "task:"
+"""How the names of protocols begin whose scores are shares of right answers: higher is better."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A mean, and half the width of its 95 % interval: over seeds, or over windows where there is one seed."""
+
+    mean: float
+    half: float | None
+    seeds: int
+    judged: int
+    """How many bytes, or answers, were judged for it."""
+
+    @property
+    def over(self) -> str:
+        """What the interval speaks of."""
+        return "seeds" if self.seeds > 1 else "windows"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way of reading: a scheme as trained, or a training-free change of one."""
+
+    name: str
+    """The trained scheme, as the user gave it."""
+    variant: str
+    """The training-free row judged on its checkpoint; empty for the scheme itself."""
+    text: str
+    """The expression of what it computes."""
+    equation: str
+    seeds: tuple[int, ...]
+    parameters: int
+    seconds: float
+    """Of training, all seeds together."""
+    scores: dict[str, dict[int, Measure]]
+    """By protocol, then by length, or by distance for recall."""
+    last: dict[int, float] = field(default_factory=dict[int, float])
+    """Of the last 256 bytes of each window, by length."""
+    positions: dict[int, list[tuple[int, float]]] = field(default_factory=dict[int, list[tuple[int, float]]])
+    """By length: the first position of each bin and its mean bits."""
+    losses: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
+    """Bits per byte in training, by step, seeds averaged."""
+
+    @property
+    def base(self) -> str:
+        """The trained scheme, spelled as in its paper."""
+        return proper(self.name)
+
+    @property
+    def label(self) -> str:
+        """What the row is called: `RoPE`, or `RoPE: ReRoPE, log-n`."""
+        return f"{self.base}: {self.variant}" if self.variant else self.base
+
+    @property
+    def short(self) -> str:
+        """What the row is called beside others of its checkpoint."""
+        return self.variant or self.base
+
+    @property
+    def trivial(self) -> bool:
+        """Whether it is a window, with or without sinks, on a checkpoint trained without one."""
+        return self.variant in TRIVIAL
+
+    def at(self, protocol: str, length: int) -> Measure | None:
+        """The score at one length, where it was judged."""
+        return self.scores.get(protocol, {}).get(length)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What was run, and how to run it again."""
+
+    trained: int
+    lengths: tuple[int, ...]
+    schemes: tuple[str, ...]
+    seeds: tuple[int, ...]
+    shape: dict[str, Any]
+    recipe: dict[str, Any]
+    judging: dict[str, Any]
+    corpus: str
+    digest: str
+    train_bytes: int
+    test_bytes: int
+    again: str
+    versions: dict[str, str]
+    seconds: float
+    """Of training, all cells together."""
+    cells: int
+    done: int
+    """Cells whose every score is there."""
+    made: str
+    """The day the findings were gathered."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All rows of a sweep, in the order they were asked for, and what was run."""
+
+    rows: tuple[Row, ...]
+    ran: Ran
+    tolerance: float = 0.1
+    """By how many bits a row may fall behind and still count as holding."""
+
+    def of(self, name: str, variant: str = PLAIN) -> Row | None:
+        """The row of a scheme, or of a training-free change of it."""
+        return next((row for row in self.rows if (row.name, row.variant) == (name, variant)), None)
+
+    def lengths(self, protocol: str) -> tuple[int, ...]:
+        """Every length, or distance, that a protocol was judged at."""
+        return tuple(sorted({length for row in self.rows for length in row.scores.get(protocol, {})}))
+
+    def tasks(self) -> tuple[str, ...]:
+        """The protocols that are tasks."""
+        return tuple(sorted({name for row in self.rows for name in row.scores if name.startswith(TASK)}))
+
+    def groups(self) -> Iterator[tuple[str, list[Row]]]:
+        """Rows that belong side by side: those trained, then for each checkpoint its rows, trivial baselines first.
+
+        The name is the checkpoint's, empty for the trained ones.
+        """
+        trained = [row for row in self.rows if not row.variant]
+        changed = [row.name for row in trained if any(each.variant and each.name == row.name for each in self.rows)]
+        if len(trained) > 1 or not changed:
+            yield "", trained
+        for name in changed:
+            own = [row for row in self.rows if row.name == name]
+            yield (
+                name,
+                [row for row in own if not row.variant or row.trivial]
+                + [row for row in own if row.variant and not row.trivial],
+            )
+
+
+SPELLED = {
+    "alibi": "ALiBi", "cope": "CoPE", "deberta": "DeBERTa", "fire": "FIRE", "floater": "FLOATER", "hwfa": "HWFA",
+    "kerple": "KERPLE", "logn": "log-n", "nope": "NoPE", "rope": "RoPE", "shaw": "Shaw", "softmax1": "softmax₁",
+    "t5": "T5", "transformer": "Transformer", "xl": "XL", "xpos": "xPos",
+}  # fmt: skip
+
+
+def proper(name: str) -> str:
+    """A scheme's name with the field's own spelling, word by word; an expression is left as it is."""
+    return "-".join(SPELLED.get(word, word) for word in name.split("-")) if "(" not in name else name

@@ -1,0 +1,171 @@
+"""From the store to findings: means over seeds, their intervals, and what was run."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from datetime import date
+
+import torch
+
+import milepost
+from milepost.lab.cell import Cell, asked
+from milepost.lab.report.findings import PLAIN, Findings, Measure, Ran, Row
+from milepost.lab.schemes import TRAINED, build
+from milepost.lab.store import Score, Store
+from milepost.lab.sweep import Sweep, wanted
+
+POINTS = 80
+"""A loss curve is told by about so many points."""
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""The 97.5 % point of Student's t for 1 … 9 degrees of freedom."""
+
+
+def gather(store: Store, sweep: Sweep, command: str | None = None) -> Findings:
+    """What the store knows of a sweep, finished or not; `command` is the line that runs it again."""
+    cells = sweep.cells()
+    rows: list[Row] = []
+    for name in dict.fromkeys(cell.name for cell in cells):
+        rows += _rows(store, [cell for cell in cells if cell.name == name])
+    return Findings(tuple(rows), _ran(store, sweep, cells, command))
+
+
+def measured(scores: Sequence[Score]) -> Measure:
+    """Scores of several seeds as one: the mean of their means, and Student's interval of it."""
+    judged = sum(score.count for score in scores)
+    if len(scores) == 1:
+        return Measure(scores[0].mean, scores[0].half, 1, judged)
+    n = len(scores)
+    mean = math.fsum(score.mean for score in scores) / n
+    spread = math.sqrt(math.fsum((score.mean - mean) ** 2 for score in scores) / (n - 1))
+    half = student(n - 1) * spread / math.sqrt(n)
+    return Measure(mean, half if math.isfinite(half) else None, n, judged)
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % point of Student's t; past the table, by the normal's expansion, right to a part in a thousand."""
+    if freedom <= len(STUDENT):
+        return STUDENT[freedom - 1]
+    z = 1.959964
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
+    """The rows of one trained scheme, seeds together: as trained, then each change of it that has a score."""
+    first = cells[0]
+    told = {cell.key: store.scores(cell.key) for cell in cells}
+    curves = {cell.key: store.losses(cell.key) for cell in cells}
+    known = [store.cell(cell.key) for cell in cells if told[cell.key] or curves[cell.key]]
+    texts = {PLAIN: TRAINED.get(first.name, first.name), **dict(first.variants)}
+    for variant, text in texts.items():
+        held = {cell: [score for score in told[cell.key] if score.variant == variant] for cell in cells}
+        seeds = tuple(cell.seed for cell, scores in held.items() if scores)
+        if not seeds:
+            continue
+        by_name: dict[tuple[str, int], list[Score]] = defaultdict(list)
+        # Scores from an earlier, longer sweep may be in the store too; only what was asked for is told.
+        for score in (score for scores in held.values() for score in scores):
+            if (score.protocol, score.length) in asked(first):
+                by_name[score.protocol, score.length].append(score)
+        scores: dict[str, dict[int, Measure]] = defaultdict(dict)
+        for (protocol, length), each in sorted(by_name.items()):
+            scores[protocol][length] = measured(each)
+        windows = {length: each for (protocol, length), each in by_name.items() if protocol == "windows"}
+        yield Row(
+            name=first.name,
+            variant=variant,
+            text=text,
+            equation=_equation(first, first.name if variant == PLAIN else text),
+            seeds=seeds,
+            parameters=max((int(each["parameters"]) for each in known), default=0),
+            seconds=math.fsum(each["seconds"] for each in known) if variant == PLAIN else 0.0,
+            scores=dict(scores),
+            last={length: _mean([each.detail["last"] for each in found]) for length, found in sorted(windows.items())},
+            positions={length: _positions(found) for length, found in sorted(windows.items())},
+            losses=thinned(_averaged(list(curves.values()))) if variant == PLAIN else [],
+        )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _positions(scores: list[Score]) -> list[tuple[int, float]]:
+    """The bits of each bin of positions, seeds averaged; all seeds have the same bins."""
+    bins = zip(*(score.detail["by_position"] for score in scores), strict=True)
+    return [(int(each[0][0]), _mean([bits for _, bits in each])) for each in bins]
+
+
+def _averaged(curves: list[list[tuple[int, float]]]) -> list[tuple[int, float]]:
+    """Losses in nats as bits, averaged over the seeds that have made the step."""
+    by_step: dict[int, list[float]] = defaultdict(list)
+    for curve in curves:
+        for step, loss in curve:
+            by_step[step].append(loss / math.log(2))
+    return [(step, _mean(losses)) for step, losses in sorted(by_step.items())]
+
+
+def thinned(curve: list[tuple[int, float]], points: int = POINTS) -> list[tuple[int, float]]:
+    """A curve as about so many means, of steps in bins that widen as steps go on: [last step, mean] each."""
+    if not curve:
+        return []
+    ratio = max(1.0, curve[-1][0] + 1) ** (1 / points)
+    bins: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for step, loss in curve:
+        bins[math.floor(math.log(step + 1) / math.log(ratio)) if ratio > 1 else step].append((step, loss))
+    return [(held[-1][0], _mean([loss for _, loss in held])) for _, held in sorted(bins.items())]
+
+
+def _equation(cell: Cell, text: str) -> str:
+    """The equation of a schedule; where layers differ, each kind of layer with its number of layers."""
+    schedule = build(text, cell.shape, cell.recipe.length, cell.judging.longest)
+    counts: dict[str, int] = {}
+    for layer in schedule:
+        counts[str(layer)] = counts.get(str(layer), 0) + 1
+    if len(counts) == 1:
+        return next(iter(counts))
+    return "\n".join(f"{count} of {cell.shape.layers} layers: {each}" for each, count in counts.items())
+
+
+def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> Ran:
+    first = cells[0]
+    done = seconds = 0
+    for cell in cells:
+        scores = store.scores(cell.key)
+        done += wanted(cell) <= {(score.variant, score.protocol, score.length) for score in scores}
+        seconds += store.cell(cell.key)["seconds"] if scores or store.losses(cell.key) else 0
+    cpu = platform.machine()
+    return Ran(
+        trained=first.recipe.length,
+        lengths=tuple(length for protocol, length in asked(first) if protocol == "windows"),
+        schemes=sweep.schemes,
+        seeds=sweep.seeds,
+        shape=asdict(first.shape),
+        recipe=asdict(first.recipe),
+        judging=asdict(first.judging),
+        corpus=sweep.corpus.source,
+        digest=first.corpus,
+        train_bytes=len(sweep.corpus.train),
+        test_bytes=len(sweep.corpus.test),
+        again=command or _spelled(sweep, first),
+        versions={
+            "milepost": milepost.__version__,
+            "torch": str(torch.__version__),
+            "Python": platform.python_version(),
+            "system": f"{platform.system()} {cpu}",
+        },
+        seconds=float(seconds),
+        cells=len(cells),
+        done=done,
+        made=date.today().isoformat(),
+    )
+
+
+def _spelled(sweep: Sweep, first: Cell) -> str:
+    """The sweep as Python, for who called no command; the corpus is told by where it came from."""
+    whole = replace(sweep, judging=first.judging)
+    told = [f"{name}={getattr(whole, name)!r}" for name in ("schemes", "size", "seeds", "judging", "free", "threads")]
+    return f"run(Sweep(corpus=corpus.of_path({sweep.corpus.source!r}), {', '.join(told)}), store, engine)"

@@ -1,0 +1,149 @@
+"""What a task is: examples of any length, made from a seed, and how their answers are judged."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from milepost import demand
+
+NOT_JUDGED = -100
+"""The target of a token that no answer is read at."""
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """Examples to train and to judge a model on.
+
+    A decoder is asked as in language: the target of token i is what should follow it. An encoder (`bidirectional`)
+    reads its answers at the places where they stand.
+    """
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+
+    @property
+    @abstractmethod
+    def answers(self) -> range:
+        """The tokens an answer is made of; others are never guessed."""
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether tokens may look ahead."""
+        return False
+
+    @property
+    def shortest(self) -> int:
+        """The least length."""
+        return 1
+
+    @property
+    def random(self) -> float:
+        """The accuracy of a guess: one of the `answers` for every judged token, each as likely."""
+        return 1 / len(self.answers)
+
+    @abstractmethod
+    def tokens(self, length: int) -> int:
+        """How many tokens an example of this length has at most."""
+
+    @abstractmethod
+    def draw(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Make a batch; ask `batch` for one, which checks the length."""
+
+    def batch(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Examples of one length: inputs and targets, int64 [size, t] each; −100 where nothing is judged."""
+        demand.whole(self, "size", size)
+        demand.whole(self, "length", length, least=self.shortest)
+        return self.draw(size, length, generator)
+
+    def accuracy(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The share of judged tokens that are right, for each example: logits [b t vocabulary] to float32 [b]."""
+        right, judged = self._right(logits, targets)
+        return right.sum(1) / judged.sum(1)
+
+    def exact(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """1 where every judged token of an example is right, 0 elsewhere: logits [b t vocabulary] to float32 [b]."""
+        right, judged = self._right(logits, targets)
+        return (right == judged).all(1).float()
+
+    def _right(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        judged = targets != NOT_JUDGED
+        chosen = logits[..., self.answers.start : self.answers.stop].argmax(-1) + self.answers.start
+        return (chosen == targets) & judged, judged
+
+
+@dataclass(frozen=True)
+class Encoded(Task):
+    """A string rewritten by an encoder, as in the Chomsky-hierarchy set (Ruoss et al., 2023, arXiv:2305.16843).
+
+        s_1 … s_n _ … _   →   r_1 … r_m,   each read at its own blank
+
+    The model sees the string and as many blanks as the result has places, and answers all of them at once.
+    """
+
+    @property
+    @abstractmethod
+    def symbols(self) -> int:
+        """How many symbols a string may hold."""
+
+    @abstractmethod
+    def pairs(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Strings [b n] and their results [b m]; −100 past a result's end."""
+
+    def places(self, length: int) -> int:
+        """How many places the result of a string has: one, for a class."""
+        return 1
+
+    @property
+    def bidirectional(self) -> bool:
+        return True
+
+    @property
+    def vocabulary(self) -> int:
+        return max(self.symbols, self.answers.stop) + 1
+
+    def tokens(self, length: int) -> int:
+        return length + self.places(length)
+
+    def draw(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        strings, results = self.pairs(size, length, generator)
+        inputs = torch.cat([strings, torch.full_like(results, self.vocabulary - 1)], 1)
+        return inputs, torch.cat([torch.full_like(strings, NOT_JUDGED), results], 1)
+
+
+def asked(question: Tensor, answer: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of a decoder that is given the question [b n] and must go on with the answer [b m]."""
+    inputs = torch.cat([question, answer[:, :-1]], 1)
+    return inputs, torch.cat([torch.full_like(question[:, 1:], NOT_JUDGED), answer], 1)
+
+
+def spelled(rows: Sequence[str], alphabet: str) -> Tensor:
+    """Rows of characters as tokens, int64 [b t]: each by its place in the alphabet, a blank as −100."""
+    table = torch.full((128,), NOT_JUDGED)
+    table[list(alphabet.encode())] = torch.arange(len(alphabet))
+    codes = torch.frombuffer(bytearray("".join(rows).encode()), dtype=torch.uint8)
+    return table[codes.long()].view(len(rows), -1)
+
+
+def batches(task: Task, size: int, lengths: Sequence[int], seed: int) -> Callable[[int], tuple[Tensor, Tensor]]:
+    """The training batch of each step: a pure function of seed and step, so that any step can be redone.
+
+    lengths: those a batch may have, each as likely, such as range(1, 41); one draw is shared by all its rows.
+    """
+    demand.whole(batches, "size", size)
+    if not len(lengths):
+        raise ValueError(f"batches(lengths={lengths!r}): there must be at least one length, such as range(1, 41)")
+    demand.whole(task, "length", min(lengths), least=task.shortest)
+
+    def batch(step: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        chosen = int(torch.randint(len(lengths), (), generator=generator))
+        return task.batch(size, lengths[chosen], generator)
+
+    return batch
