@@ -47,7 +47,7 @@ def test_a_method_costs_one_file_one_line_and_one_test(tmp_path: Path):
     laws = subprocess.run([sys.executable, "-c", RUN_LAWS], env=around, capture_output=True, text=True, check=False)
     assert laws.returncode == 0, laws.stderr
     assert "score − strength · √|p − r|" in laws.stdout
-    assert "('flex', 'chunked', 'reference')" in laws.stdout
+    assert "('flex', 'diagonals', 'chunked', 'reference')" in laws.stdout
 
 
 def test_the_example_can_fail(tmp_path: Path):

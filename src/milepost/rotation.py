@@ -57,6 +57,25 @@ def _eager(x: Tensor, cos: Tensor, sin: Tensor, pairs: Pairs) -> Tensor:
     return out
 
 
+def waves(angle: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of float64 angles, made once.
+
+    Left to itself, a compiler for GPUs makes them again, in float64, for every channel of every head they turn.
+    """
+    if angle.is_cuda and torch.compiler.is_compiling() and not angle.requires_grad:
+        return torch.ops.milepost.waves(angle)
+    return angle.cos(), angle.sin()
+
+
+def _waves(angle: Tensor) -> tuple[Tensor, Tensor]:
+    return angle.cos(), angle.sin()
+
+
+torch.library.custom_op(
+    "milepost::waves", _waves, mutates_args=(), schema="(Tensor angle) -> (Tensor, Tensor)"
+).register_fake(_waves)
+
+
 class _Rotation(torch.autograd.Function):
     generate_vmap_rule = True
 

@@ -83,7 +83,8 @@ class Scheme(nn.Module):
     @property
     def axes(self) -> int | None:
         """How many coordinates a position has, where a part reads more than one."""
-        return next((axes for part in self._turns if (axes := getattr(part, "axes", None)) is not None), None)
+        told = [getattr(part, "axes", None) for part in self._turns]
+        return next((axes for axes in told if axes is not None), None)
 
     @property
     def heads(self) -> int | None:

@@ -33,11 +33,13 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Blocks of rows, each against all the keys that it may see; the backward pass makes each block again."""
     made, v = prepare(call), values(call, call.wide)
     t = call.q.shape[2]
-    if call.q.shape[0] * call.q.shape[1] * t * call.k.shape[2] <= BLOCK:
+    # A GPU has no cache to stay in, and wants fewer and larger products.
+    largest = BLOCK * (8 if call.q.device.type == "cuda" else 1)
+    if call.q.shape[0] * call.q.shape[1] * t * call.k.shape[2] <= largest:
         out, lse = _block(made, v, 0, t)
         return out.to(call.v.dtype), lse
     # The backward pass holds a few more blocks at once, so each is smaller.
-    block = BLOCK * 3 // 4 if call.needs_grad else BLOCK
+    block = largest * 3 // 4 if call.needs_grad else largest
     step = max(LEAST_ROWS, block // (call.q.shape[0] * call.q.shape[1] * call.k.shape[2]))
     outs: list[Tensor] = []
     sums: list[Tensor] = []

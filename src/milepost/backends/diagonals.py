@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from milepost.backends.views import mask, refusal, values, views
 from milepost.call import Call
+from milepost.seams import answers
 
 CANNOT: dict[str, str] = {
     "place": "turns near and far keys differently, which takes two softmaxes merged",
@@ -34,14 +35,15 @@ def refuses(call: Call) -> str | None:
         return "indices, positions or documents were given, so that distances do not run along diagonals"
     if call.return_lse:
         return "return_lse was asked for, which torch's function does not give"
-    if (size := call.q.shape[1] * call.q.shape[2] * call.k.shape[2]) > MOST:
+    size = call.q.shape[1] * call.q.shape[2] * call.k.shape[2]
+    if size > MOST:
         return f"the bias would hold {size:,} numbers, more than {MOST:,}"
     return None
 
 
 def worth(call: Call) -> bool:
-    """Whether a bend learns: its gradient is what this backend is for."""
-    return call.learns("bend")
+    """Whether a bend learns, whose gradient is what this backend is for, or takes long to make."""
+    return call.learns("bend") or any(answers(part, "laborious") for part in call.scheme.answering("bend"))
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:

@@ -55,7 +55,7 @@ def refuses(call: Call) -> str | None:
 
 def worth(call: Call) -> bool:
     """Unless a bend learns: FlexAttention adds the gradient of every score to a few weights, one at a time."""
-    return not call.learns("bend")
+    return not call.learns("bend") and not any(answers(part, "laborious") for part in call.scheme.answering("bend"))
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -226,7 +226,7 @@ def _flex(
     else:
         q, k, v = (pad(each, (0, max(0, LEAST_WIDTH - each.shape[-1]))) for each in (q, k, v))
         run = flex_attention if torch.compiler.is_compiling() else _fused()
-        around = _many_graphs()
+        around = contextlib.nullcontext() if torch.compiler.is_compiling() else _many_graphs()
     with around:
         out, aux = run(
             q, k, v, score_mod=score, block_mask=visible, scale=scale, enable_gqa=q.shape[1] != k.shape[1],

@@ -159,6 +159,7 @@ def judged(cell: Cell, model: Model, corpus: Corpus, known: set[tuple[str, str, 
         schedule = build(text, cell.shape, cell.recipe.length, cell.judging.longest)
         variants.append((label, model.using(schedule)))
     for label, each in variants:
+        each.uncompiled()
         for protocol, length in asked(cell):
             if (label, protocol, length) in known:
                 continue
@@ -189,7 +190,7 @@ def _judge(cell: Cell, model: Model, text: Tensor, protocol: str, length: int) -
         case "alone":
             return judge.each_alone(model, text, length, told.alone)
         case _:
-            return judge.recall(model, [length])[length]
+            return judge.recall(model, text, [length])[length]
 
 
 def _score(cell: Cell, variant: str, protocol: str, length: int, bits: Tensor) -> Score:

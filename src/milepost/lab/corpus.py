@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -39,6 +39,10 @@ class Corpus:
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         starts = torch.randint(0, len(self.train) - length, (size,), generator=generator)
         return self.train[starts[:, None] + torch.arange(length + 1)].long()
+
+    def first(self, train: int | None) -> Corpus:
+        """The same, trained on the first `train` bytes only."""
+        return self if train is None else replace(self, train=self.train[:train])
 
     def needs(self, length: int, longest: int) -> None:
         """Refuse a text too short to train or to judge on."""

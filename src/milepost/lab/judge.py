@@ -53,7 +53,7 @@ def windows(text: Tensor, length: int, total: int) -> Tensor:
     """About `total` bytes as windows of `length` + 1, spread evenly over the text, int64."""
     count = max(1, total // length)
     room = len(text) - length - 1
-    starts = torch.tensor([round(n * room / max(1, count - 1)) for n in range(count)])
+    starts = torch.tensor([n * room // max(1, count - 1) for n in range(count)])
     return text[starts[:, None] + torch.arange(length + 1)].long()
 
 
@@ -69,7 +69,7 @@ def at_ends(model: Model, text: Tensor, length: int, longest: int, count: int) -
     may look.
     """
     room = len(text) - longest - 1
-    ends = [longest + round(n * room / max(1, count - 1)) for n in range(count)]
+    ends = [longest + n * room // max(1, count - 1) for n in range(count)]
     chosen = torch.stack([text[end - length : end + 1] for end in ends]).long()
     return bits(model, chosen, LAST)
 
@@ -87,19 +87,21 @@ def each_alone(model: Model, text: Tensor, length: int, total: int) -> Tensor:
     return bits(model, windows(text, length, total * length), 1)
 
 
-def recall(model: Model, distances: list[int], size: int = 128, count: int = 16, seed: int = 0) -> dict[int, Tensor]:
+def recall(
+    model: Model, text: Tensor, distances: list[int], size: int = 128, count: int = 32, seed: int = 0
+) -> dict[int, Tensor]:
     """Bits on the second copy of `size` random bytes whose first copy began `distance` bytes before, [count, size].
 
-    Between the copies stand other random bytes, so nothing but looking back can help: eight bits are a guess.
+    Bytes are drawn from the text one by one, and others stand between the copies, so nothing but looking back helps.
     """
     found: dict[int, Tensor] = {}
     for distance in distances:
         if distance < size:
             raise ValueError(f"recall: copies of {size} bytes cannot stand {distance} apart")
         generator = torch.Generator().manual_seed(seed)
-        text = torch.randint(0, model.shape.vocabulary, (count, distance + size + 1), generator=generator)
-        text[:, distance + 1 :] = text[:, 1 : size + 1]
-        found[distance] = bits(model, text, size)
+        drawn = torch.randint(0, len(text), (count, distance + size + 1), generator=generator)
+        drawn[:, distance + 1 :] = drawn[:, 1 : size + 1]
+        found[distance] = bits(model, text[drawn].long(), size)
     return found
 
 

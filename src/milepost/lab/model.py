@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from milepost import demand
-from milepost.attend import attend
+from milepost.attend import attend, explain
 from milepost.cache import Cache
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
@@ -28,6 +28,8 @@ class Shape:
     hidden: int | None = None
     """The width inside the SwiGLU; four times the model's if None."""
     vocabulary: int = 256
+    normed: bool = True
+    """Whether queries and keys are brought to one size before they meet, which steadies training."""
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "vocabulary"):
@@ -61,17 +63,22 @@ class Attention(nn.Module):
         self.shape = shape
         self.into = nn.Linear(shape.width, (shape.heads + 2 * shape.groups) * shape.dim, bias=False)
         self.out = nn.Linear(shape.heads * shape.dim, shape.width, bias=False)
+        self.queries, self.keys = (nn.RMSNorm(shape.dim, eps=1e-6) if shape.normed else None for _ in range(2))
 
-    def forward(self, x: Tensor, scheme: Scheme, cache: Cache | None, position: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, scheme: Scheme, cache: Cache | None, position: Tensor | None, backend: str | None
+    ) -> Tensor:
         """x: [b t D], position: [t] or [b t]; returns [b t D]."""
         heads, groups = self.shape.heads, self.shape.groups
         parts = self.into(x).view(*x.shape[:2], -1, self.shape.dim).transpose(1, 2)
         q, k, v = parts.split((heads, groups, groups), 1)
+        if self.queries is not None and self.keys is not None:
+            q, k = self.queries(q).to(v.dtype), self.keys(k).to(v.dtype)
         index = None
         if cache is not None:
             cache.append(k, v)
             k, v, index = cache.keys, cache.values, cache.index
-        out = attend(q, k, v, scheme, key_index=index, position=position, key_position=position)
+        out = attend(q, k, v, scheme, key_index=index, position=position, key_position=position, backend=backend)
         return self.out(out.transpose(1, 2).flatten(2))
 
 
@@ -85,9 +92,11 @@ class Layer(nn.Module):
         self.down = nn.Linear(shape.inner, shape.width, bias=False)
         self.first, self.second = (nn.RMSNorm(shape.width, eps=1e-6) for _ in range(2))
 
-    def forward(self, x: Tensor, scheme: Scheme, cache: Cache | None, position: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, scheme: Scheme, cache: Cache | None, position: Tensor | None, backend: str | None
+    ) -> Tensor:
         """x: [b t D]; returns [b t D]."""
-        x = x + self.attention(self.first(x), scheme, cache, position)
+        x = x + self.attention(self.first(x), scheme, cache, position, backend)
         gate, value = self.up(self.second(x)).chunk(2, -1)
         return x + self.down(F.silu(gate) * value)
 
@@ -99,6 +108,8 @@ class Model(nn.Module):
         super().__init__()
         self.shape = shape
         self.schedule = _fitted(shape, schedule)
+        self.backends: list[str | None] = [None] * shape.layers
+        """The backend of each layer; milepost's own choice if None."""
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.width, eps=1e-6)
@@ -122,18 +133,43 @@ class Model(nn.Module):
         """The last layer's normed states [b t D], before they meet the vocabulary."""
         start = int(caches[0].index.max()) + 1 if caches and len(caches[0]) else 0
         index = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        x = self.schedule[0].embed(self.tokens(tokens), index if position is None else position)
+        x = self.schedule[0].embed(self._embedded(tokens), index if position is None else position)
         for number, layer in enumerate(self.layers):
-            x = layer(x, self.schedule[number], None if caches is None else caches[number], position)
+            cache, backend = None if caches is None else caches[number], self.backends[number]
+            x = layer(x, self.schedule[number], cache, position, backend)
         return self.norm(x)
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        """The embeddings of tokens, [b t D].
+
+        On a GPU, as a product with ones and zeros: thousands of tokens share a few hundred rows, and a table's gradient
+        would add them to the same places one after the other.
+        """
+        weight = self.tokens.weight
+        if not weight.is_cuda or self.shape.vocabulary > 1024:
+            return self.tokens(tokens)
+        # The stream stays in float32, whatever the layers work in.
+        with torch.autocast("cuda", enabled=False):
+            return F.one_hot(tokens, self.shape.vocabulary).to(weight.dtype) @ weight
 
     def using(self, schedule: Schedule | Scheme) -> Model:
         """The same weights under another schedule, without copying them."""
         other = Model.__new__(Model)
         nn.Module.__init__(other)
         other.shape, other.schedule = self.shape, _fitted(self.shape, schedule).to(self.tokens.weight.device)
+        other.backends = [None] * self.shape.layers
         other.tokens, other.layers, other.norm = self.tokens, self.layers, self.norm
         return other.train(self.training)
+
+    def uncompiled(self) -> Model:
+        """Choose backends that need no compiling: for judging at many lengths, where each would be compiled anew."""
+        weight = self.tokens.weight
+        q, k = (weight.new_zeros(1, heads, 2, self.shape.dim) for heads in (self.shape.heads, self.shape.groups))
+        for number, scheme in enumerate(self.schedule):
+            told = explain(scheme, q, k)
+            able = told.backend == "sdpa" or told.others["sdpa"].startswith("could")
+            self.backends[number] = "sdpa" if able else "chunked"
+        return self
 
     @torch.no_grad()
     def generate(self, tokens: Tensor, count: int, choose: Callable[[Tensor], Tensor] | None = None) -> Tensor:

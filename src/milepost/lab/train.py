@@ -31,7 +31,7 @@ class Trainer:
         self.optimiser = torch.optim.AdamW(
             _groups(self.model, recipe.decay), lr=recipe.rate, betas=recipe.betas, fused=self.device.type == "cuda"
         )
-        self._loss = torch.compile(self._loss_of) if recipe.compiled else self._loss_of
+        self._loss = torch.compile(self._loss_of, fullgraph=True) if recipe.compiled else self._loss_of
 
     @property
     def done(self) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from milepost import demand
 from milepost.methods.rope import angle_dtype, over_heads
-from milepost.rotation import PAIRS, Pairs, rotate
+from milepost.rotation import PAIRS, Pairs, rotate, waves
 from milepost.seams import Side
 
 
@@ -93,5 +93,5 @@ class AxialRope:
         else:
             at = position.double()[..., None]
         angle = at * self.frequencies(x.device)
-        cos, sin = angle.cos().to(angle_dtype(x)), angle.sin().to(angle_dtype(x))
+        cos, sin = (wave.to(angle_dtype(x)) for wave in waves(angle))
         return rotate(x, over_heads(cos), over_heads(sin), self.pairs)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from milepost import demand
-from milepost.rotation import PAIRS, Pairs, rotate
+from milepost.rotation import PAIRS, Pairs, rotate, waves
 from milepost.seams import Side, Stretch
 
 
@@ -74,7 +74,8 @@ class Rope:
             size = torch.as_tensor(self.stretch.magnitude(reach), dtype=torch.float64, device=position.device)
         angle = position.double()[..., None] * f
         size = size[..., None]
-        return (angle.cos() * size).to(dtype), (angle.sin() * size).to(dtype)
+        cos, sin = waves(angle)
+        return (cos * size).to(dtype), (sin * size).to(dtype)
 
     def magnitude(self, length: Tensor) -> Tensor | float:
         """What rides on cos and sin: 1, or the stretch's factor."""

@@ -29,6 +29,7 @@ class Sandwich:
     zeroed: bool = False
     relative: ClassVar[bool] = True
     additive: ClassVar[bool] = True
+    laborious: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "heads", self.heads)

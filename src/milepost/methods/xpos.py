@@ -11,7 +11,7 @@ from torch import Tensor
 
 from milepost import demand
 from milepost.methods.rope import angle_dtype, over_heads
-from milepost.rotation import PAIRS, Pairs, rotate
+from milepost.rotation import PAIRS, Pairs, rotate, waves
 from milepost.seams import Side
 
 
@@ -54,5 +54,5 @@ class Xpos:
         angle = at * self.theta ** (-2 * n / self.dim)
         power = (at if side == "query" else -at) / self.fade
         size = ((2 * n / self.dim + 0.4) / 1.4) ** power
-        cos, sin = (angle.cos() * size).to(angle_dtype(x)), (angle.sin() * size).to(angle_dtype(x))
+        cos, sin = ((wave * size).to(angle_dtype(x)) for wave in waves(angle))
         return rotate(x, over_heads(cos), over_heads(sin), self.pairs)

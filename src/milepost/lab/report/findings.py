@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from milepost.lab.table import TRIVIAL
+
 PLAIN = ""
 """The variant of a row that is judged as it was trained."""
-WINDOW = "window"
-TRIVIAL = (WINDOW, "window and sinks")
-"""What anybody can do without a method: forget all but the last bytes, and perhaps keep the first few."""
 TASK = "task:"
 """How the names of protocols begin whose scores are shares of right answers: higher is better."""
 
@@ -55,6 +54,9 @@ class Row:
     losses: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     """Bits per byte in training, by step, seeds averaged."""
 
+    whole: bool = True
+    """Whether every query sees every earlier key, in every layer; a window does not."""
+
     @property
     def base(self) -> str:
         """The trained scheme, spelled as in its paper."""
@@ -95,6 +97,8 @@ class Ran:
     digest: str
     train_bytes: int
     test_bytes: int
+    guess: float
+    """Bits of a byte to who knows only how often each comes in the text: what recall costs without looking back."""
     again: str
     versions: dict[str, str]
     seconds: float

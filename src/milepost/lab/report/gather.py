@@ -10,13 +10,16 @@ from dataclasses import asdict, replace
 from datetime import date
 
 import torch
+from torch import Tensor
 
 import milepost
 from milepost.lab.cell import Cell, asked
-from milepost.lab.report.findings import PLAIN, Findings, Measure, Ran, Row
+from milepost.lab.report.findings import PLAIN, TASK, Findings, Measure, Ran, Row
 from milepost.lab.schemes import TRAINED, build
 from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Sweep, wanted
+from milepost.schedule import Schedule
+from milepost.scheme import Scheme
 
 POINTS = 80
 """A loss curve is told by about so many points."""
@@ -55,7 +58,7 @@ def student(freedom: int) -> float:
 
 def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
     """The rows of one trained scheme, seeds together: as trained, then each change of it that has a score."""
-    first = cells[0]
+    first, longest = cells[0], cells[0].judging.longest
     told = {cell.key: store.scores(cell.key) for cell in cells}
     curves = {cell.key: store.losses(cell.key) for cell in cells}
     known = [store.cell(cell.key) for cell in cells if told[cell.key] or curves[cell.key]]
@@ -68,17 +71,18 @@ def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
         by_name: dict[tuple[str, int], list[Score]] = defaultdict(list)
         # Scores from an earlier, longer sweep may be in the store too; only what was asked for is told.
         for score in (score for scores in held.values() for score in scores):
-            if (score.protocol, score.length) in asked(first):
+            if (score.protocol, score.length) in asked(first) or score.protocol.startswith(TASK):
                 by_name[score.protocol, score.length].append(score)
         scores: dict[str, dict[int, Measure]] = defaultdict(dict)
         for (protocol, length), each in sorted(by_name.items()):
             scores[protocol][length] = measured(each)
+        schedule = build(first.name if variant == PLAIN else text, first.shape, first.recipe.length, longest)
         windows = {length: each for (protocol, length), each in by_name.items() if protocol == "windows"}
         yield Row(
             name=first.name,
             variant=variant,
             text=text,
-            equation=_equation(first, first.name if variant == PLAIN else text),
+            equation=_equation(schedule),
             seeds=seeds,
             parameters=max((int(each["parameters"]) for each in known), default=0),
             seconds=math.fsum(each["seconds"] for each in known) if variant == PLAIN else 0.0,
@@ -86,6 +90,7 @@ def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
             last={length: _mean([each.detail["last"] for each in found]) for length, found in sorted(windows.items())},
             positions={length: _positions(found) for length, found in sorted(windows.items())},
             losses=thinned(_averaged(list(curves.values()))) if variant == PLAIN else [],
+            whole=all(sees_all(layer, longest, first.shape.heads) for layer in schedule),
         )
 
 
@@ -119,15 +124,21 @@ def thinned(curve: list[tuple[int, float]], points: int = POINTS) -> list[tuple[
     return [(held[-1][0], _mean([loss for _, loss in held])) for _, held in sorted(bins.items())]
 
 
-def _equation(cell: Cell, text: str) -> str:
+def _equation(schedule: Schedule) -> str:
     """The equation of a schedule; where layers differ, each kind of layer with its number of layers."""
-    schedule = build(text, cell.shape, cell.recipe.length, cell.judging.longest)
     counts: dict[str, int] = {}
     for layer in schedule:
         counts[str(layer)] = counts.get(str(layer), 0) + 1
     if len(counts) == 1:
         return next(iter(counts))
-    return "\n".join(f"{count} of {cell.shape.layers} layers: {each}" for each, count in counts.items())
+    return "\n".join(f"{count} of {len(schedule)} layers: {each}" for each, count in counts.items())
+
+
+def sees_all(scheme: Scheme, length: int, heads: int) -> bool:
+    """Whether the last of `length` queries sees every key up to its own, in every head."""
+    head = torch.arange(heads)[:, None]
+    seen = scheme.see(torch.tensor(0), head, torch.tensor(length - 1), torch.arange(length)[None])
+    return seen is None or bool(seen.all())
 
 
 def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> Ran:
@@ -137,7 +148,6 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
         scores = store.scores(cell.key)
         done += wanted(cell) <= {(score.variant, score.protocol, score.length) for score in scores}
         seconds += store.cell(cell.key)["seconds"] if scores or store.losses(cell.key) else 0
-    cpu = platform.machine()
     return Ran(
         trained=first.recipe.length,
         lengths=tuple(length for protocol, length in asked(first) if protocol == "windows"),
@@ -150,13 +160,9 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
         digest=first.corpus,
         train_bytes=len(sweep.corpus.train),
         test_bytes=len(sweep.corpus.test),
+        guess=guess_of(sweep.corpus.test),
         again=command or _spelled(sweep, first),
-        versions={
-            "milepost": milepost.__version__,
-            "torch": str(torch.__version__),
-            "Python": platform.python_version(),
-            "system": f"{platform.system()} {cpu}",
-        },
+        versions=_versions(),
         seconds=float(seconds),
         cells=len(cells),
         done=done,
@@ -164,8 +170,25 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
     )
 
 
+def guess_of(text: Tensor) -> float:
+    """The entropy of single bytes, in bits."""
+    shares = torch.bincount(text.long(), minlength=256).double() / max(1, len(text))
+    return float(-torch.xlogy(shares, shares).sum() / math.log(2))
+
+
+def _versions() -> dict[str, str]:
+    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return {
+        "milepost": milepost.__version__,
+        "torch": str(torch.__version__),
+        "Python": platform.python_version(),
+        "machine": f"{platform.system()}, {machine}",
+    }
+
+
 def _spelled(sweep: Sweep, first: Cell) -> str:
     """The sweep as Python, for who called no command; the corpus is told by where it came from."""
     whole = replace(sweep, judging=first.judging)
-    told = [f"{name}={getattr(whole, name)!r}" for name in ("schemes", "size", "seeds", "judging", "free", "threads")]
-    return f"run(Sweep(corpus=corpus.of_path({sweep.corpus.source!r}), {', '.join(told)}), store, engine)"
+    told = [f"    {name}={getattr(whole, name)!r}," for name in ("schemes", "size", "seeds", "judging", "free")]
+    lines = [f"# corpus: {sweep.corpus.source}", "run(Sweep(", *told, "    corpus=corpus,", "), store, engine)"]
+    return "\n".join(lines)

@@ -14,8 +14,8 @@ from milepost.lab.tasks.task import Encoded, spelled
 
 
 @dataclass(frozen=True)
-class Bits(Encoded):
-    """Strings and results of bits."""
+class Rearranged(Encoded):
+    """Strings of bits, written anew."""
 
     @property
     def symbols(self) -> int:
@@ -35,7 +35,7 @@ class Bits(Encoded):
 
 
 @dataclass(frozen=True)
-class DuplicateString(Bits):
+class DuplicateString(Rearranged):
     """A string of bits, twice.
 
     1 0 1   →   1 0 1 1 0 1
@@ -49,7 +49,7 @@ class DuplicateString(Bits):
 
 
 @dataclass(frozen=True)
-class OddsFirst(Bits):
+class OddsFirst(Rearranged):
     """The bits at odd places, counted from 0, and then those at even ones.
 
         0 0 1 1 0 1 0 1   →   0 1 1 1 0 1 0 0

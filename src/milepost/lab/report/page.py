@@ -1,0 +1,172 @@
+"""The report as one HTML file that needs nothing else: no network, no framework, and no script to be read."""
+
+from __future__ import annotations
+
+import os
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any, cast
+
+from milepost.lab.judge import LAST
+from milepost.lab.report import tables, views
+from milepost.lab.report.findings import Findings, Ran
+from milepost.lab.report.look import definitions
+from milepost.lab.report.words import ABOUT_TRAINING, MEANS, about_positions, about_reach, lede
+from milepost.lab.table import Table, table
+
+VIEWS = ("windows", "ends", "recall")
+SHORT = f"(At lengths up to {LAST} the whole window is judged, its early bytes too.)"
+
+
+def write(findings: Findings, path: str | Path) -> None:
+    """Write the report; the file is there wholly or not at all."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(page(findings), encoding="utf-8")
+    beside.replace(path)
+
+
+def page(findings: Findings) -> str:
+    """The report as HTML."""
+    sorted_ = table(findings)
+    ran = findings.ran
+    parts = {
+        "style": _beside("report.css"),
+        "script": _beside("report.js"),
+        "title": escape(f"Trained at {ran.trained:,}, judged to {max(ran.lengths, default=ran.trained):,}"),
+        "asked": _asked(ran),
+        "lede": "".join(f"<p>{escape(each)}</p>" for each in lede(findings, sorted_)),
+        "unfinished": _unfinished(ran),
+        "definitions": definitions(),
+        "sections": "".join(_sections(findings, sorted_)),
+        "made": escape(f"milepost {ran.versions.get('milepost', '')}, {ran.made}"),
+    }
+    return Template(_beside("report.html")).substitute(parts)
+
+
+def _beside(name: str) -> str:
+    return (files("milepost.lab.report") / name).read_text(encoding="utf-8")
+
+
+def _asked(ran: Ran) -> str:
+    """What the sweep is, in one line."""
+    longest = max(ran.lengths, default=ran.trained)
+    seeds = f"{len(ran.seeds)} seeds" if len(ran.seeds) > 1 else "one seed"
+    return escape(
+        f"{len(ran.schemes)} position encodings, one small byte model each, trained on {ran.corpus} at {ran.trained:,} "
+        f"bytes and judged to {longest:,}, {longest / ran.trained:g} times as far; {seeds}."
+    )
+
+
+def _unfinished(ran: Ran) -> str:
+    if ran.done == ran.cells:
+        return ""
+    return (
+        f'<p class="unfinished">Not finished: {ran.done} of {ran.cells} models are fully judged. The same command goes '
+        f"on where it stopped.</p>"
+    )
+
+
+def _sections(findings: Findings, sorted_: Table) -> list[str]:
+    longest = sorted_.lengths[-1] if sorted_.lengths else 0
+    return [
+        _views(findings),
+        _section("table", "Sorted by reach", about_reach(findings), tables.by_reach(findings, sorted_))
+        if sorted_.lengths
+        else "",
+        _section(
+            "positions",
+            "Where in the window the bits are lost",
+            "",
+            _panels(views.by_position(findings, longest), _means(about_positions(longest))),
+        ),
+        _section(
+            "tasks",
+            "Tasks",
+            "Right answers by length, with 95 % intervals: higher is better.",
+            _panels(views.by_task(findings)) + tables.by_task(findings) if findings.tasks() else "",
+        ),
+        _section(
+            "training",
+            "Training",
+            ABOUT_TRAINING,
+            _pair(views.by_step(findings), tables.by_protocol(findings) + _meanings(findings)),
+        ),
+        _section(
+            "equations",
+            "The schemes as equations",
+            "What each row computes, seam by seam; p and r are the positions of a query i and a key j, and a positive "
+            "distance p − r is behind.",
+            f'<div class="equations">{tables.equations(findings)}</div>',
+        ),
+        _section("ran", "What was run, and how to run it again", "", _ran(findings.ran)),
+    ]
+
+
+def _section(name: str, title: str, about: str, body: str) -> str:
+    if not body:
+        return ""
+    told = f'<p class="about">{about}</p>' if about else ""
+    return f'<section id="{name}"><h2>{escape(title)}</h2>{told}{body}</section>'
+
+
+def _panels(panels: str, note: str = "") -> str:
+    odd = " odd" if panels.count("<figure") % 2 else ""
+    return f'<div class="panels{odd}">{panels}{note}</div>' if panels else ""
+
+
+def _pair(left: str, right: str) -> str:
+    return f'<div class="panels">{left}<div>{right}</div></div>' if left or right else ""
+
+
+def _views(findings: Findings) -> str:
+    """The curves under each protocol, one after the other; a script puts them behind one another."""
+    found: list[str] = []
+    for name in VIEWS:
+        panels = views.by_distance(findings) if name == "recall" else views.by_length(findings, name)
+        if panels:
+            title, means = MEANS[name]
+            short = f" {SHORT}" if name == "ends" and findings.ran.trained <= LAST else ""
+            note = _means(f"{means}{short} Bars are 95 % intervals; grey lines are the trivial baselines.")
+            found.append(f'<div class="view" id="view-{name}"><h3>{escape(title)}</h3>{_panels(panels, note)}</div>')
+    return f'<section id="curves"><h2>How far each holds</h2>{"".join(found)}</section>' if found else ""
+
+
+def _means(text: str) -> str:
+    return f'<p class="means">{escape(text)}</p>'
+
+
+def _meanings(findings: Findings) -> str:
+    """What those protocols mean that have no picture."""
+    told = [MEANS[name] for name in ("sliding", "alone") if findings.lengths(name)]
+    items = "".join(f"<dt>{escape(title)}</dt><dd>{escape(means)}</dd>" for title, means in told)
+    return f'<dl class="meanings">{items}</dl>' if items else ""
+
+
+def _ran(ran: Ran) -> str:
+    minutes = f"{ran.seconds:,.0f} s" if ran.seconds < 600 else f"{ran.seconds / 60:,.0f} min"
+    facts = {
+        "schemes": ", ".join(ran.schemes),
+        "seeds": ", ".join(map(str, ran.seeds)),
+        "text": f"{ran.corpus}: {ran.train_bytes:,} bytes to train on, {ran.test_bytes:,} to judge on; {ran.digest}",
+        "lengths": f"trained at {ran.trained:,}, judged at {', '.join(f'{length:,}' for length in ran.lengths)}",
+        "model": _told(ran.shape),
+        "recipe": _told(ran.recipe),
+        "judging": _told(ran.judging),
+        "versions": ", ".join(f"{name} {version}" for name, version in ran.versions.items()),
+        "training": f"{minutes} for {ran.cells} models",
+    }
+    items = "".join(f"<dt>{name}</dt><dd>{escape(told)}</dd>" for name, told in facts.items())
+    return f'<pre class="again" tabindex="0"><code>{escape(ran.again)}</code></pre><dl class="facts">{items}</dl>'
+
+
+def _told(settings: dict[str, Any]) -> str:
+    """Settings in a line, those left to themselves left out."""
+    return ", ".join(f"{name} {_value(value)}" for name, value in settings.items() if value not in (None, False, ()))
+
+
+def _value(value: Any) -> str:
+    return " ".join(map(str, cast("list[Any]", value))) if isinstance(value, (list, tuple)) else str(value)

@@ -1,0 +1,146 @@
+"""The tables of a report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from html import escape
+
+from milepost.lab.report.findings import TASK, Findings, Measure, Row
+from milepost.lab.report.look import looks, swatch
+from milepost.lab.report.words import MEANS
+from milepost.lab.table import Line, Table, reach_in_words, shown, signed
+
+
+def by_reach(findings: Findings, table: Table) -> str:
+    """The sorted table."""
+    styles = looks(findings)
+    over = len(table.lengths)
+    lengths = "".join(f'<th scope="col">{length:,}</th>' for length in table.lengths)
+    recall = "" if table.distance is None else f'<th scope="col" rowspan="2">recall<br>at {table.distance:,}</th>'
+    windows = any(line.against is not None for line in table.lines)
+    against = '<th scope="col" rowspan="2">against<br>window</th>' if windows else ""
+    body = "".join(_line(line, table, swatch(styles[line.row.name, line.row.variant]), windows) for line in table.lines)
+    return (
+        '<div class="wide" tabindex="0" role="region" aria-label="Table sorted by reach"><table class="reach"><thead>'
+        f'<tr><th scope="col" rowspan="2">scheme</th><th scope="col" rowspan="2">reach</th>'
+        f'<th scope="colgroup" colspan="{over}" class="over">bits per byte at length</th>{recall}{against}</tr>'
+        f"<tr>{lengths}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _line(line: Line, table: Table, piece: str, windows: bool) -> str:
+    cells: list[str] = []
+    for length, measure, same, best in zip(table.lengths, line.bits, line.same, line.best, strict=True):
+        past = measure is not None and length > (line.reach or 0)
+        cells.append(cell(measure, best=best, classes=("same" if same else "", "past" if past else "")))
+    if table.distance is not None:
+        cells.append(cell(line.recall, best=line.best_recall))
+    if windows:
+        cells.append(f'<td class="sign">{"" if line.against is None else signed(line.against)}</td>')
+    times = "" if line.reach is None else f"<i>{line.reach / table.trained:g}×</i>"
+    kind = ' class="trivial"' if line.row.trivial else ""
+    return (
+        f'<tr{kind}><th scope="row">{piece}<span>{_name(line.row)}</span></th>'
+        f'<td class="held">{reach_in_words(line)} {times}</td>{"".join(cells)}</tr>'
+    )
+
+
+def _name(row: Row) -> str:
+    word = "trivial" if row.trivial else "" if row.whole else "forgets"
+    tag = f' <em class="tag">{word}</em>' if word else ""
+    on = f" <small>on {escape(row.base)}</small>" if row.variant else ""
+    return f"{escape(row.short)}{on}{tag}"
+
+
+def cell(measure: Measure | None, best: bool = False, classes: Iterable[str] = (), share: bool = False) -> str:
+    """A mean with its interval, small; the best of its column is strong."""
+    if measure is None:
+        return "<td></td>"
+    mean = f"{100 * measure.mean:.1f} %" if share else shown(measure.mean)
+    half = "" if measure.half is None else f"{100 * measure.half:.1f}" if share else f"{measure.half:.3f}"
+    half = f"<i>±{half.removeprefix('0')}</i>" if half else "<i></i>"
+    told = " ".join(each for each in (*classes, "best" if best else "") if each)
+    value = f'<strong title="best in its column">{mean}</strong>' if best else mean
+    return f'<td class="{told}">{value}{half}</td>' if told else f"<td>{value}{half}</td>"
+
+
+def by_protocol(findings: Findings) -> str:
+    """The trained rows at the trained length under every protocol of bits."""
+    length = findings.ran.trained
+    names = [name for name in ("windows", "sliding", "alone", "ends") if length in findings.lengths(name)]
+    rows = [row for row in findings.rows if not row.variant]
+    if len(names) < 2:
+        return ""
+    styles = looks(findings)
+    head = "".join(f'<th scope="col">{MEANS[name][0].lower().replace(" at ", "<br>at ")}</th>' for name in names)
+    least = {name: min(found.mean for row in rows if (found := row.at(name, length)) is not None) for name in names}
+    body = ""
+    for row in rows:
+        found = [(row.at(name, length), least[name]) for name in names]
+        cells = "".join(cell(each, best=each is not None and each.mean == top) for each, top in found)
+        body += f'<tr><th scope="row">{swatch(styles[row.name, ""])}<span>{escape(row.base)}</span></th>{cells}</tr>'
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="Protocols at the trained length"><table><thead><tr>'
+        f'<th scope="col">at {length:,} bytes</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def by_task(findings: Findings) -> str:
+    """The share of right answers at each task's longest length."""
+    tasks = findings.tasks()
+    styles = looks(findings)
+    ends = {task: findings.lengths(task)[-1] for task in tasks}
+    rows = [row for row in findings.rows if any(task in row.scores for task in tasks)]
+    most = {
+        task: max((found.mean for row in rows if (found := row.at(task, ends[task])) is not None), default=0.0)
+        for task in tasks
+    }
+    head = "".join(f'<th scope="col">{escape(task.removeprefix(TASK))}<br>at {ends[task]:,}</th>' for task in tasks)
+    body = ""
+    for row in rows:
+        found = [(row.at(task, ends[task]), most[task]) for task in tasks]
+        cells = "".join(cell(each, best=each is not None and each.mean == top, share=True) for each, top in found)
+        piece = swatch(styles[row.name, row.variant])
+        body += f'<tr><th scope="row">{piece}<span>{_name(row)}</span></th>{cells}</tr>'
+    return (
+        '<div class="wide" tabindex="0" role="region" aria-label="Right answers by task"><table><thead><tr>'
+        f'<th scope="col">right answers</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def equations(findings: Findings) -> str:
+    """Every row's equation, seam by seam."""
+    styles = looks(findings)
+    parts: list[str] = []
+    for row in findings.rows:
+        each = row.seconds / max(1, len(row.seeds))
+        size = f"{row.parameters:,} numbers learned, in {each:,.0f} s a seed" if not row.variant else ""
+        note = " · ".join(told for told in (f"<code>{escape(row.text)}</code>", size) if told)
+        parts.append(
+            f'<article><h3>{swatch(styles[row.name, row.variant])}{_name(row)}</h3><p class="note">{note}</p>'
+            f"{_equation(row.equation)}</article>"
+        )
+    return "".join(parts)
+
+
+def _equation(text: str) -> str:
+    """An equation as printed: the sum, then a line for each part: the verb, the part, what it does."""
+    told = ""
+    for line in text.splitlines():
+        part = re.fullmatch(r"\s+(\S+)\s+(.*?)(?::  (.*))?", line)
+        if part is None:
+            told += f'<p class="sum">{_subscripts(line)}</p>'
+        else:
+            verb, name, does = part.groups()
+            verb = "" if verb == "—" else verb
+            told += (
+                f'<p class="part"><b>{verb}</b><code>{escape(name)}</code>'
+                f'<span class="does">{_subscripts(does or "")}</span></p>'
+            )
+    return f'<div class="equation">{told}</div>'
+
+
+def _subscripts(text: str) -> str:
+    """Letters after a low line are set low: q_i. Words joined by one, such as bend_rows, are left alone."""
+    return re.sub(r"(?<=\w)_([A-Za-z0-9])(?![A-Za-z0-9_])", r"<sub>\1</sub>", escape(text))

@@ -1,0 +1,155 @@
+"""The pictures of a report: which rows, under which protocol, on which axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+
+from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, finite
+from milepost.lab.report.findings import TASK, Findings, Row, proper
+from milepost.lab.report.look import looks
+from milepost.lab.report.scale import broken, decades, doubling, straight
+
+Points = Callable[[Row], Sequence[Point]]
+SIDES = LEFT + INSET, RIGHT - INSET
+BITS = "bits per byte"
+
+
+def by_length(findings: Findings, protocol: str) -> str:
+    """Bits by length, a panel for each group of rows."""
+    lengths = findings.lengths(protocol)
+    trained = findings.ran.trained
+
+    def points(row: Row) -> list[Point]:
+        return [Point(length, found.mean, found.half) for length, found in row.scores.get(protocol, {}).items()]
+
+    every = _values(findings, points)
+    if not every:
+        return ""
+    firsts = [point.y for row in findings.rows for point in finite(points(row)) if point.x == lengths[0]]
+    x = doubling(lengths, *SIDES)
+    beneath = tuple(f"{value / trained:g}×" for value, _ in x.ticks)
+    y = broken(every, firsts, BOTTOM, TOP)
+    return "".join(
+        drawn(Panel(title, curves, x, y, "length in bytes", BITS, beneath=beneath))
+        for title, curves in _grouped(findings, points)
+    )
+
+
+def by_distance(findings: Findings) -> str:
+    """Recall by distance, a panel for each group of rows."""
+    distances = findings.lengths("recall")
+
+    def points(row: Row) -> list[Point]:
+        return [Point(distance, found.mean, found.half) for distance, found in row.scores.get("recall", {}).items()]
+
+    every = _values(findings, points)
+    if not every:
+        return ""
+    x = doubling(distances, *SIDES)
+    guess = findings.ran.guess
+    y = straight(min(*every, guess) - 0.2, max(*every, guess) + 0.2, BOTTOM, TOP)
+    level = guess, f"a guess, {guess:.2f}"
+    upright = _inside(findings.ran.trained, distances)
+    return "".join(
+        drawn(Panel(title, curves, x, y, "distance in bytes", BITS, upright=upright, level=level))
+        for title, curves in _grouped(findings, points)
+    )
+
+
+def by_position(findings: Findings, length: int) -> str:
+    """Bits by position in windows of one length, a panel for each group of rows."""
+
+    def points(row: Row) -> list[Point]:
+        bins = row.positions.get(length, [])
+        ends = [*(first for first, _ in bins[1:]), length][: len(bins)]
+        return [Point((first + end + 1) / 2, bits) for (first, bits), end in zip(bins, ends, strict=True)]
+
+    every = _values(findings, points)
+    if not every:
+        return ""
+    places = [point.x for row in findings.rows for point in points(row)]
+    x = doubling([1, *places, length], *SIDES, most=7)
+    y = broken(every, [], BOTTOM, TOP, near=1.0)
+    upright = _inside(findings.ran.trained, places)
+    return "".join(
+        drawn(Panel(title, curves, x, y, "position in the window", BITS, upright=upright, dense=True))
+        for title, curves in _grouped(findings, points)
+    )
+
+
+def by_step(findings: Findings) -> str:
+    """Bits in training, by step."""
+
+    def points(row: Row) -> list[Point]:
+        return [Point(step + 1, bits) for step, bits in row.losses]
+
+    every = _values(findings, points)
+    if not every:
+        return ""
+    steps = [point.x for row in findings.rows for point in points(row)]
+    x = decades(min(steps), max(steps), *SIDES)
+    y = broken(every, [], BOTTOM, TOP, near=1.0)
+    rows = [row for row in findings.rows if row.losses]
+    curves = _curves(findings, rows, points, named=lambda row: row.base)
+    return drawn(Panel("Training loss", curves, x, y, "step", BITS, dense=True))
+
+
+def by_task(findings: Findings) -> str:
+    """Right answers in per cent by length, a panel for each task."""
+    panels: list[str] = []
+    for task in findings.tasks():
+
+        def points(row: Row, task: str = task) -> list[Point]:
+            scores = row.scores.get(task, {})
+            return [Point(x, 100 * of.mean, None if of.half is None else 100 * of.half) for x, of in scores.items()]
+
+        rows = [row for row in findings.rows if finite(points(row))]
+        lengths = findings.lengths(task)
+        x = doubling(lengths, *SIDES, most=7)
+        y = straight(0.0, 100.0, BOTTOM, TOP, most=5)
+        upright = _inside(findings.ran.trained, lengths)
+        curves = _curves(findings, rows, points, named=lambda row: row.label)
+        title = escape(task.removeprefix(TASK))
+        panels.append(
+            drawn(Panel(title, curves, x, y, "length", "right, in %", upright=upright, decimals=1, unit=" %"))
+        )
+    return "".join(panels)
+
+
+def _values(findings: Findings, points: Points) -> list[float]:
+    return [point.y for row in findings.rows for point in finite(points(row))]
+
+
+def _inside(trained: int, values: Sequence[float]) -> tuple[float, str] | None:
+    """The rule at the trained length, where it is not an edge of the picture."""
+    inside = bool(values) and min(values) < trained < max(values)
+    return (trained, f"trained length, {trained:,}") if inside else None
+
+
+def _grouped(findings: Findings, points: Points) -> list[tuple[str, tuple[Curve, ...]]]:
+    found: list[tuple[str, tuple[Curve, ...]]] = []
+    for name, rows in findings.groups():
+        base = proper(name)
+
+        def named(row: Row, inside: bool = bool(name)) -> str:
+            return f"{row.base} as trained" if inside and not row.variant else row.short
+
+        title = f"{escape(base)}, changed without training" if name else "As trained"
+        curves = _curves(findings, rows, points, named)
+        if any(curve.points for curve in curves):
+            found.append((title, curves))
+    return found
+
+
+def _curves(findings: Findings, rows: Sequence[Row], points: Points, named: Callable[[Row], str]) -> tuple[Curve, ...]:
+    """The curves of some rows, what is trivial first and so beneath the others."""
+    numbers = {(row.name, row.variant): n for n, row in enumerate(findings.rows)}
+    styles = looks(findings)
+    keys = [(row.name, row.variant) for row in rows]
+    return tuple(
+        Curve(numbers[key], named(row), styles[key], finite(points(row)), row.trivial)
+        for key, row in zip(keys, rows, strict=True)
+        if any(math.isfinite(point.y) for point in points(row))
+    )

@@ -1,0 +1,164 @@
+"""Training on a task at some lengths, and judging at others."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from milepost.cache import Cache
+from milepost.lab.model import Model, Shape
+from milepost.lab.recipe import Recipe
+from milepost.lab.schemes import TRAINED, build
+from milepost.lab.tasks.task import Task, batches
+from milepost.lab.train import Trainer, precision
+
+Positions = Callable[[int], Tensor]
+"""How many tokens to their positions, such as Randomized(2048).sample."""
+Measure = Callable[[Tensor, Tensor], Tensor]
+"""Logits and targets to a score for each example: a task's accuracy or exact."""
+Watch = Callable[[int, Tensor], None]
+"""Is told the step and its loss, which is still on the device."""
+
+# Examples judged at once; under random positions these share one draw.
+ROWS = 64
+# Judging draws from seeds that no step of training comes to.
+JUDGING = 1 << 40
+
+Job = TypeVar("Job")
+Done = TypeVar("Done")
+
+
+class Placed(Model):
+    """A model whose tokens stand at `position` wherever none is given."""
+
+    position: Tensor | None = None
+
+    def states(self, tokens: Tensor, caches: list[Cache] | None = None, position: Tensor | None = None) -> Tensor:
+        return super().states(tokens, caches, self.position if position is None else position)
+
+
+def placed(positions: Positions | None, tokens: int, seed: int) -> Tensor | None:
+    """The positions of so many tokens, the same whenever the seed is."""
+    if positions is None:
+        return None
+    with torch.random.fork_rng(devices=[]):
+        # The samplers draw from torch's own generator if told no other.
+        torch.default_generator.manual_seed(seed)
+        return positions(tokens)
+
+
+def make(task: Task, scheme: str, shape: Shape, trained: int, longest: int, seed: int) -> Placed:
+    """A fresh model for a task: an encoder or a decoder, as the task asks; lengths are the task's, not yet tokens."""
+    text = f"{TRAINED.get(scheme, scheme)} + everything" if task.bidirectional else scheme
+    shape = replace(shape, vocabulary=task.vocabulary)
+    torch.manual_seed(seed + 1)
+    schedule = build(text, shape, task.tokens(trained), task.tokens(longest))
+    torch.manual_seed(seed)
+    return Placed(shape, schedule)
+
+
+def trained_on(
+    task: Task,
+    scheme: str,
+    shape: Shape,
+    recipe: Recipe,
+    lengths: Sequence[int],
+    seed: int,
+    positions: Positions | None = None,
+    device: torch.device | str = "cpu",
+    *,
+    longest: int | None = None,
+    watch: Watch | None = None,
+) -> Model:
+    """A model trained on a task at lengths drawn from `lengths`; the recipe's own length is not read.
+
+    scheme: a name or an expression, as in a sweep. positions: drawn anew for every batch. longest: the longest length
+    it will be judged at, for tables that must reach so far.
+    """
+    model = make(task, scheme, shape, max(lengths), max(lengths) if longest is None else longest, seed)
+    stream = batches(task, recipe.batch, lengths, seed)
+
+    def placing(step: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = stream(step)
+        found = placed(positions, inputs.shape[1], seed * 1_000_003 + step)
+        model.position = None if found is None else found.to(device)
+        return inputs, targets
+
+    trainer = Trainer(model, recipe, placing, device)
+    while not trainer.done:
+        step, loss = trainer.step, trainer.advance()
+        if watch is not None:
+            watch(step, loss)
+    model.position = None
+    return model.eval()
+
+
+@torch.no_grad()
+def score(
+    model: Model,
+    task: Task,
+    length: int,
+    count: int,
+    seed: int,
+    positions: Positions | None = None,
+    measure: Measure | None = None,
+) -> Tensor:
+    """The accuracies of a model on `count` examples of one length, float32 [count] on the CPU.
+
+    positions: as in training, or others: Randomized(n).evenly does better than drawing. measure: the task's accuracy
+    if None; its `exact` counts whole answers.
+    """
+    model.eval()
+    device = model.tokens.weight.device
+    measure = task.accuracy if measure is None else measure
+    seed = JUDGING + seed * 1_000_003 + length
+    inputs, targets = task.batch(count, length, torch.Generator().manual_seed(seed))
+    found: list[Tensor] = []
+    for first in range(0, count, ROWS):
+        position = placed(positions, inputs.shape[1], seed + first)
+        part = slice(first, first + ROWS)
+        logits = model(inputs[part].to(device), position=None if position is None else position.to(device))
+        found.append(measure(logits.float(), targets[part].to(device)).cpu())
+    return torch.cat(found)
+
+
+def train_on(
+    task: Task,
+    scheme: str,
+    shape: Shape,
+    recipe: Recipe,
+    lengths: Sequence[int],
+    seed: int,
+    positions: Positions | None = None,
+    device: torch.device | str = "cpu",
+    *,
+    judged: Sequence[int],
+    count: int = 512,
+    at_test: Positions | None = None,
+    watch: Watch | None = None,
+) -> dict[int, Tensor]:
+    """Train on a task at some lengths; the accuracies of `count` examples at each length of `judged`, [count] each.
+
+    at_test: the positions to judge at; those of training if None.
+    """
+    longest = max(*judged, *lengths)
+    model = trained_on(task, scheme, shape, recipe, lengths, seed, positions, device, longest=longest, watch=watch)
+    at_test = positions if at_test is None else at_test
+    with precision(recipe, torch.device(device)):
+        return {length: score(model, task, length, count, seed, at_test) for length in judged}
+
+
+def side_by_side(work: Callable[[Job], Done], jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, Done]]:
+    """Each job and what came of it, as they are done; small models fill a GPU only when several are trained at once."""
+    if processes == 1:
+        yield from ((job, work(job)) for job in jobs)
+        return
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        begun = {pool.submit(work, job): job for job in jobs}
+        yield from ((begun[done], done.result()) for done in as_completed(begun))

@@ -1,0 +1,168 @@
+"""The page of a report: whole without a script or a network, true to its numbers, and at ease in a browser."""
+
+from __future__ import annotations
+
+import html.parser
+import itertools
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from milepost.lab.report import Findings, Measure, page, write
+from tests.lab.test_table import RAN, anchors, row
+
+
+class Reader(html.parser.HTMLParser):
+    """Notes what a page is made of, and whether every tag is closed."""
+
+    ALONE = ("meta", "link", "br", "input")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.wrong: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.ALONE:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+
+def test_every_tag_is_closed_and_no_name_is_given_twice():
+    read = Reader(page(anchors()))
+    assert (read.open, read.wrong) == ([], [])
+    names = [held["id"] for _, held in read.tags if "id" in held]
+    assert len(names) == len(set(names))
+
+
+def test_the_page_asks_for_nothing_but_itself():
+    text = page(anchors())
+    read = Reader(text)
+    held = [value for _, each in read.tags for name, value in each.items() if name in ("src", "href", "srcset", "data")]
+    assert [value for value in held if value is None or not value.startswith(("#", "data:"))] == []
+    assert re.findall(r"url\(|@import|fetch\(|XMLHttpRequest|import\(", text) == []
+    # And the browser is told to refuse what we might overlook.
+    assert "default-src 'none'" in text
+
+
+def test_the_pictures_are_there_without_a_script():
+    text = re.sub(r"<script>.*?</script>", "", page(anchors()), flags=re.S)
+    curves = re.findall(r'data-values="([^"]*)"', text)
+    told = [each.split("|") for each in curves]
+    # By length: two trained rows, and six on the checkpoint of RoPE; by distance: one and three.
+    assert [len(each) for each in told].count(4) == 8
+    assert [len(each) for each in told].count(2) == 4
+    assert ["1.546 ±0.010", "2.352 ±0.010", "3.662 ±0.010", "4.480 ±0.010"] in told
+    assert text.count("display: none !important") == 1, "only the names beside a picture give way, on a phone"
+
+
+def test_a_curve_is_drawn_where_its_values_are():
+    text = page(made_of(("rope", (2.0, 2.1, 2.2, 2.3)), ("alibi", (2.0, 2.0, 2.0, 2.0))))
+    lines = re.findall(r'data-name="(\w+)" data-values="[^"]*">.*?<path class="line" d="([^"]*)"', text)
+    places = {name: [tuple(map(float, each.split())) for each in re.split("[ML]", path)[1:]] for name, path in lines}
+    rope, alibi = places["RoPE"], places["ALiBi"]
+    steps = [after[0] - before[0] for before, after in itertools.pairwise(rope)]
+    rises = [before[1] - after[1] for before, after in itertools.pairwise(rope)]
+    assert max(steps) - min(steps) < 0.2, "every doubling is as wide"
+    assert max(rises) - min(rises) < 0.2, "every tenth of a bit is as high"
+    assert min(rises) > 20
+    assert len({y for _, y in alibi}) == 1
+
+
+def made_of(*rows: tuple[str, tuple[float, ...]]) -> Findings:
+    return Findings(tuple(row(name, "", bits) for name, bits in rows), RAN)
+
+
+def test_the_page_says_what_was_found():
+    text = page(anchors())
+    assert "Of 2 schemes trained at 512 bytes, ALiBi alone holds to 4,096, at 1.415 bits per byte." in text
+    assert (
+        "RoPE breaks past 512; without training and with every earlier byte in sight, “ReRoPE, log-n” carries it to "
+        "4,096, and at 4,096 is 0.010 bits better than the trivial window."
+    ) in text
+    assert (
+        "What came 3,072 bytes before is best recalled by “ReRoPE, log-n” on RoPE, with 4.700 bits per byte, where the "
+        "window on the same checkpoint needs 7.750; a guess costs 7.90."
+    ) in text
+
+
+def test_nothing_is_said_to_be_recalled_that_is_no_better_than_a_guess():
+    text = page(Findings((row("rope", "", (1.5, 1.5, 1.5, 1.5), recall=7.7),), RAN))
+    assert "is recalled by none" in text
+
+
+def test_what_comes_from_outside_is_shown_and_not_obeyed():
+    text = page(made_of(("Rope(dim) + <script>alert(1)</script>", (1.5, 1.5, 1.5, 1.5))))
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text
+
+
+def test_a_page_of_hardly_anything_is_still_a_page():
+    for findings in (Findings((), RAN), made_of(("rope", (math.nan,) * 4)), made_of(("rope", (1.5,)))):
+        read = Reader(page(findings))
+        assert (read.open, read.wrong) == ([], [])
+
+
+def test_a_page_as_large_as_a_demonstration_stays_small():
+    lengths = tuple(128 << n for n in range(5))
+    rows = [row(name, variant, (2.0,) * 4) for name in ("rope", *"abcde") for variant in ("", *"fghi")][:24]
+    for each in rows:
+        for protocol in ("windows", "ends", "recall"):
+            each.scores[protocol] = {length: Measure(2.0, 0.01, 1, 9) for length in lengths}
+        each.positions[2048] = [(n, 2.0) for n in range(24)]
+        each.losses.extend((n, 2.0) for n in range(80))
+    assert len(page(Findings(tuple(rows), RAN)).encode()) < 300_000
+
+
+def test_a_written_report_is_there_wholly_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "new" / "report.html"
+    write(anchors(), path)
+    assert path.read_text(encoding="utf-8") == page(anchors())
+
+    def fails(self: Path, *_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "write_text", fails)
+    with pytest.raises(OSError, match="no space left"):
+        write(Findings((), RAN), path)
+    assert path.read_text(encoding="utf-8") == page(anchors())
+
+
+# Colours
+
+
+def colours(text: str) -> dict[str, str]:
+    return dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", text))
+
+
+def contrast(a: str, b: str) -> float:
+    """The contrast of two colours, by the Web Content Accessibility Guidelines."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+        red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((light(a), light(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_everything_written_stands_out_from_the_paper_by_day_and_by_night():
+    style = re.search(r"<style>(.*?)</style>", page(anchors()), re.S)
+    assert style is not None
+    day, night = style[1].split("prefers-color-scheme: dark", 1)
+    for held in (colours(day), colours(night)):
+        inks = {name: ink for name, ink in held.items() if re.fullmatch(r"ink|soft|accent|lost|c.", name)}
+        assert len(inks) == 14
+        assert {name: ink for name, ink in inks.items() if contrast(ink, held["paper"]) < 4.5} == {}

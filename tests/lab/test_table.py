@@ -1,0 +1,194 @@
+"""The sorted table: what reach is, what is marked, and how it is written down."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+
+import pytest
+
+from milepost.lab.report import Findings, Measure, Ran, Row, to_csv, to_json
+from milepost.lab.report.findings import proper
+from milepost.lab.table import Line, Table, reach_of, signed, table
+
+LENGTHS = (512, 1024, 2048, 4096)
+RAN = Ran(
+    trained=512, lengths=LENGTHS, schemes=("rope", "alibi"), seeds=(0,), shape={"width": 384}, recipe={"steps": 1500},
+    judging={"total": 1 << 20}, corpus="enwik8", digest="0123", train_bytes=90_000_000, test_bytes=5_000_000, guess=7.9,
+    again="milepost compare --size base", versions={"milepost": "0"}, seconds=60.0, cells=2, done=2, made="2026-01-01",
+)  # fmt: skip
+
+# The anchors: a RoPE that breaks, an ALiBi that holds, and what is done to the RoPE without training.
+BITS = {
+    ("rope", ""): (1.5455, 2.352, 3.662, 4.480),
+    ("rope", "window"): (1.5455, 1.5066, 1.5044, 1.4840),
+    ("rope", "window and sinks"): (1.5455, 1.5060, 1.5040, 1.4835),
+    ("rope", "dynamic YaRN"): (1.5455, 1.508, 1.527, 1.567),
+    ("rope", "dynamic NTK"): (1.5455, 1.584, 2.097, 2.785),
+    ("rope", "ReRoPE, log-n"): (1.5455, 1.4991, 1.4894, 1.4736),
+    ("alibi", ""): (1.4947, 1.4477, 1.4371, 1.4152),
+}
+
+
+def row(name: str, variant: str, bits: tuple[float, ...], recall: float | None = None) -> Row:
+    scores = {"windows": {n: Measure(each, 0.01, 1, 1 << 20) for n, each in zip(LENGTHS, bits, strict=False)}}
+    if recall is not None:
+        scores["recall"] = {256: Measure(4.5, 0.1, 1, 2048), 3072: Measure(recall, 0.1, 1, 2048)}
+    equation = "out_i = Σ_j softmax_j( ⟨q_i, k_j⟩ | see(i, j) ) · v_j\n  see  causal"
+    return Row(name, variant, f"{name}()", equation, (0,), 10_817_664, 60.0, scores, whole="window" not in variant)
+
+
+def anchors() -> Findings:
+    recall = {"": 7.4, "window": 7.75, "ReRoPE, log-n": 4.70}
+    rows = (row(*names, bits, recall.get(names[1]) if names[0] == "rope" else None) for names, bits in BITS.items())
+    return Findings(tuple(rows), RAN)
+
+
+def made(*rows: Row) -> Findings:
+    return Findings(rows, RAN)
+
+
+def line_of(found: Table, label: str) -> Line:
+    return next(line for line in found.lines if line.row.label == label)
+
+
+def test_the_reach_of_the_anchors():
+    reaches = {line.row.label: line.reach for line in table(anchors()).lines}
+    assert reaches == {
+        "ALiBi": 4096,
+        "RoPE: ReRoPE, log-n": 4096,
+        "RoPE: window and sinks": 4096,
+        "RoPE: window": 4096,
+        "RoPE: dynamic YaRN": 4096,
+        "RoPE: dynamic NTK": 1024,
+        "RoPE": 512,
+    }
+
+
+def test_lines_are_sorted_by_reach_then_by_bits_at_the_longest_length():
+    assert [line.row.short for line in table(anchors()).lines] == [
+        "ALiBi", "ReRoPE, log-n", "window and sinks", "window", "dynamic YaRN", "dynamic NTK", "RoPE",
+    ]  # fmt: skip
+
+
+def test_what_breaks_and_recovers_reaches_only_to_where_it_broke():
+    found = made(row("rope", "", (1.5, 1.55, 1.7, 1.5)))
+    assert reach_of(found, found.rows[0]) == 1024
+
+
+def test_reach_ends_where_the_window_on_the_same_checkpoint_is_better_by_more_than_the_tolerance():
+    window = row("rope", "window", (1.5, 1.45, 1.40, 1.35))
+    near, far = row("rope", "near", (1.5, 1.5, 1.49, 1.44)), row("rope", "far", (1.5, 1.5, 1.49, 1.46))
+    found = made(row("rope", "", (1.5, 3.0, 4.0, 5.0)), window, near, far)
+    assert [reach_of(found, each) for each in found.rows] == [512, 4096, 4096, 2048]
+    # Another checkpoint's window is no bar.
+    other = row("alibi", "", (1.5, 1.5, 1.49, 1.46))
+    assert reach_of(made(window, other), other) == 4096
+
+
+def test_a_row_that_the_window_beats_at_the_trained_length_reaches_nowhere():
+    found = made(row("rope", "window", (1.5,) * 4), row("rope", "static", (1.7, 1.6, 1.5, 1.5)))
+    assert reach_of(found, found.rows[1]) is None
+    assert table(found).text()[1][:2] == ["RoPE: static", "none"]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_no_number_does_not_hold(bad: float):
+    found = made(row("rope", "", (1.5, bad, 1.5, 1.5)), row("nope", "", (bad,) * 4))
+    assert [reach_of(found, each) for each in found.rows] == [512, None]
+    assert [line.row.name for line in table(found).lines] == ["rope", "nope"]
+
+
+def test_the_tolerance_is_the_findings_own():
+    rows = (row("rope", "", (1.5, 1.55, 1.65, 1.9)),)
+    assert [reach_of(Findings(rows, RAN, tolerance), rows[0]) for tolerance in (0.01, 0.1, 0.2, 1.0)] == [
+        512, 1024, 2048, 4096,
+    ]  # fmt: skip
+
+
+def test_a_row_not_judged_yet_at_a_length_reaches_to_the_one_before():
+    found = made(row("alibi", "", (1.5, 1.5, 1.5, 1.5)), row("rope", "", (1.5, 1.5)))
+    assert reach_of(found, found.rows[1]) == 1024
+
+
+def test_the_best_of_each_column_is_marked_and_what_repeats_its_checkpoint_is_not():
+    found = made(*(row(*names, bits) for names, bits in BITS.items() if names[0] == "rope"))
+    marks = {line.row.short: line.best for line in table(found).lines}
+    assert marks["RoPE"] == (True, False, False, False)
+    assert marks["ReRoPE, log-n"] == (False, True, True, True)
+    assert not any(any(best) for name, best in marks.items() if name not in ("RoPE", "ReRoPE, log-n"))
+    assert line_of(table(found), "RoPE: window").same == (True, False, False, False)
+
+
+def test_the_best_recall_is_marked_at_the_longest_distance():
+    found = table(anchors())
+    assert found.distance == 3072
+    assert [line.row.short for line in found.lines if line.best_recall] == ["ReRoPE, log-n"]
+
+
+def test_every_row_of_a_checkpoint_is_set_against_its_window():
+    told = {(line.row.name, line.row.variant): line.against for line in table(anchors()).lines}
+    bar = BITS["rope", "window"][-1]
+    assert told.pop(("alibi", "")) is None
+    assert told.pop(("rope", "window")) is None
+    assert told == {names: BITS[names][-1] - bar for names in told}
+
+
+def test_the_table_in_words():
+    found = table(anchors())
+    assert found.head() == [
+        "scheme", "reach", "512", "1,024", "2,048", "4,096", "recall at 3,072", "against window",
+    ]  # fmt: skip
+    told = {words[0]: words[1:] for words in found.text()}
+    assert told["RoPE: window *"] == [
+        "≥ 4,096", "1.546 ±0.010", "1.507 ±0.010", "1.504 ±0.010", "1.484 ±0.010", "7.750 ±0.100", "",
+    ]  # fmt: skip
+    assert told["RoPE: ReRoPE, log-n"][-1] == "−0.010"
+    assert told["ALiBi"][-2:] == ["", ""]
+    assert [signed(value) for value in (0.0004, -0.0004, 0.05, -1.25)] == ["0.000", "0.000", "+0.050", "−1.250"]
+
+
+def test_rows_are_called_as_in_their_papers_and_expressions_as_they_are():
+    names = ["rope", "t5", "alibi-rope", "transformer-xl", "p-rope", "sinusoidal", "Rope(dim, theta=1e5) - 1"]
+    assert [proper(name) for name in names] == [
+        "RoPE", "T5", "ALiBi-RoPE", "Transformer-XL", "p-RoPE", "sinusoidal", "Rope(dim, theta=1e5) - 1",
+    ]  # fmt: skip
+
+
+def test_the_trivial_baselines_stand_first_beside_every_training_free_row():
+    groups = {name: [each.variant for each in rows] for name, rows in anchors().groups()}
+    assert groups == {
+        "": ["", ""],
+        "rope": ["", "window", "window and sinks", "dynamic YaRN", "dynamic NTK", "ReRoPE, log-n"],
+    }
+    assert [each.variant for each in anchors().rows if each.trivial] == ["window", "window and sinks"]
+
+
+def test_json_holds_every_score_and_the_reach_in_the_order_of_the_table():
+    found = json.loads(to_json(anchors()))
+    assert [each["label"] for each in found["rows"]] == [line.row.label for line in table(anchors()).lines]
+    rope = next(each for each in found["rows"] if each["label"] == "RoPE")
+    assert rope["reach"] == 512
+    assert rope["against_window"] == 4.480 - 1.4840
+    assert rope["scores"]["windows"]["1024"] == {"mean": 2.352, "half": 0.01, "seeds": 1, "judged": 1 << 20}
+    assert found["ran"]["again"] == "milepost compare --size base"
+    assert found["tolerance"] == 0.1
+
+
+def test_json_tells_what_is_no_number_as_null():
+    found = json.loads(to_json(made(row("rope", "", (1.5, math.inf, math.nan, 1.5)))))
+    assert [each["mean"] for each in found["rows"][0]["scores"]["windows"].values()] == [1.5, None, None, 1.5]
+
+
+def test_csv_holds_one_score_a_line_to_the_last_digit():
+    found = list(csv.DictReader(io.StringIO(to_csv(anchors()))))
+    assert len(found) == 7 * len(LENGTHS) + 3 * 2
+    told = {
+        (each["scheme"], each["variant"], int(each["length"])): each for each in found if each["protocol"] == "windows"
+    }
+    for (name, variant), bits in BITS.items():
+        assert [float(told[name, variant, length]["mean"]) for length in LENGTHS] == list(bits)
+    assert told["rope", "window", 512]["trivial"] == "1"
+    assert told["rope", "", 512]["reach"] == "512"

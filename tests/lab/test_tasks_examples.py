@@ -1,0 +1,68 @@
+"""The two experiments on tasks, run small from end to end."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SMALL = ["--device", "cpu", "--steps", "3", "--batch", "4", "--width", "16", "--layers", "2", "--heads", "2"]
+
+
+def test_counting_judges_three_schemes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "deep" / "counting.json"
+    sized = ["--statements", "3", "20", "--block", "64", "--count", "12", "--lengths", "3"]
+    rows = example("lab_counting").main([*SMALL, *sized, "--variables", "3", "5", "--out", str(out)])
+    assert [(row["variables"], row["scheme"]) for row in rows] == [
+        (n, name) for n in (3, 5) for name in ("absolute", "relative", "cope")
+    ]
+    assert all(0 <= row["error"] <= 1 and list(row["by_length"]) == [3, 11, 20] for row in rows)
+    written = json.loads(out.read_text())
+    assert [row["error"] for row in written] == [row["error"] for row in rows]
+    told = capsys.readouterr().out
+    assert "3 variables       5 variables" in told
+    assert all(f"\n{name} " in told for name in ("absolute", "relative", "cope"))
+
+
+def test_the_schemes_of_counting_are_the_papers():
+    module = example("lab_counting")
+    made = {name: text.format(block=512, positions=513) for name, text in module.SCHEMES.items()}
+    assert made == {
+        "absolute": "Learned(512, width)",
+        "relative": "Shaw(dim, reach=512 - 1, values=False)",
+        "cope": "Cope(dim, 513)",
+    }
+
+
+def test_the_hierarchy_judges_counted_and_random_positions(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "hierarchy.json"
+    sized = ["--trained", "6", "--judged", "6", "12", "--count", "8"]
+    rows = example("lab_hierarchy").main([*SMALL, *sized, "--tasks", "parity-check", "odds-first", "--out", str(out)])
+    assert [(row["task"], row["randomized"]) for row in rows] == [
+        (name, way) for name in ("parity-check", "odds-first") for way in (False, True)
+    ]
+    assert [list(row["accuracy"]) for row in rows] == [["counted"], ["random", "even"]] * 2
+    for row in json.loads(out.read_text()):
+        assert all(0 <= mean <= 1 for by_length in row["accuracy"].values() for mean, _ in by_length.values())
+    told = capsys.readouterr().out
+    assert "length   guess   counted    random      even" in told
+    assert told.count("\nodds-first  ") == 2
+
+
+def test_every_task_can_be_asked_for_at_once():
+    module = example("lab_hierarchy")
+    assert module.options_of(["--tasks", "all"]).tasks == ["all"]
+    assert set(module.options_of([]).tasks) <= set(module.HIERARCHY)
