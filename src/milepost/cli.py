@@ -36,6 +36,7 @@ def app() -> typer.Typer:
     import typer
 
     from milepost.catalogue.command import methods
+    from milepost.lab.compare import compare
 
     hub = typer.Typer(
         help="How Transformers know where a token stands, and how far past their training length they can go.",
@@ -47,6 +48,7 @@ def app() -> typer.Typer:
     # With a callback, one command is still called by its name.
     hub.callback()(_hub)
     hub.command()(methods)
+    hub.command()(compare)
     return hub
 
 

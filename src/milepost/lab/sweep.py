@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from milepost.lab.cell import Cell, Described, Event, Judging, Stepped, work
+import torch
+from torch import Tensor
+
+from milepost.lab import memory
+from milepost.lab.cell import Cell, Described, Event, Judging, Stepped, asked, make, work
 from milepost.lab.corpus import Corpus
-from milepost.lab.recipe import Size
+from milepost.lab.recipe import Recipe, Size
 from milepost.lab.schemes import WITHOUT_TRAINING, build
 from milepost.lab.store import Score, Store
+from milepost.lab.train import Trainer
 
 Watch = Callable[[Cell, Event], None]
 """Is told of every event, after it was kept."""
@@ -75,8 +81,27 @@ class Local:
         self, cells: Sequence[tuple[Cell, set[tuple[str, str, int]]]], corpus: Corpus
     ) -> Iterator[tuple[Cell, Event]]:
         for cell, known in cells:
-            for event in work(cell, corpus, self.folder, self.device, known):
-                yield cell, event
+            try:
+                for event in work(cell, corpus, self.folder, self.device, known):
+                    yield cell, event
+            except torch.OutOfMemoryError as error:
+                raise memory.told(cell.recipe, partial(fits, cell, corpus, self.device), error) from None
+
+
+def fits(cell: Cell, corpus: Corpus, device: str, recipe: Recipe) -> bool:
+    """Whether one step of a cell fits on a device, with another recipe."""
+
+    def batches(step: int) -> tuple[Tensor, Tensor]:
+        found = corpus.batch(cell.seed, step, recipe.batch, recipe.length)
+        return found[:, :-1], found[:, 1:]
+
+    try:
+        Trainer(make(cell), replace(recipe, compiled=False), batches, device).advance()
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        torch.cuda.empty_cache()
+    return True
 
 
 def run(sweep: Sweep, store: Store, engine: Engine, watch: Watch | None = None) -> None:
@@ -95,8 +120,6 @@ def run(sweep: Sweep, store: Store, engine: Engine, watch: Watch | None = None) 
 
 def wanted(cell: Cell) -> set[tuple[str, str, int]]:
     """Every score that a cell should have."""
-    from milepost.lab.cell import asked
-
     labels = ["", *(label for label, _ in cell.variants)]
     return {(label, protocol, length) for label in labels for protocol, length in asked(cell)}
 
@@ -110,12 +133,3 @@ def keep(store: Store, cell: Cell, event: Event) -> None:
             store.trained(cell.key, step, losses, seconds, done)
         case Score():
             store.judged(event)
-
-
-def with_overrides(size: Size, shape: dict[str, int], recipe: dict[str, Any], longest: int | None) -> Size:
-    """A size with some of its settings told by hand."""
-    return Size(
-        replace(size.shape, **shape),
-        replace(size.recipe, **recipe),
-        size.longest if longest is None else longest,
-    )

@@ -1,0 +1,28 @@
+"""Losses and scores as TensorBoard logs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from milepost.lab.store import Store
+from milepost.lab.sweep import Sweep
+
+
+def log(store: Store, sweep: Sweep, folder: Path) -> None:
+    """Write one run a cell: its loss by step, and its bits by length."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ImportError(
+            "--tensorboard needs tensorboard, which is not installed: pip install 'milepost[lab]'"
+        ) from error
+    for cell in sweep.cells():
+        writer: Any = SummaryWriter(str(folder / f"{cell.name}, seed {cell.seed}".replace("/", "÷")))
+        for step, loss in store.losses(cell.key):
+            writer.add_scalar("loss, bits per byte", loss / math.log(2), step)
+        for score in store.scores(cell.key):
+            name = f"{score.protocol}/{score.variant or 'as trained'}"
+            writer.add_scalar(name, score.mean, score.length)
+        writer.close()

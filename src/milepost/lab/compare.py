@@ -1,0 +1,191 @@
+"""`milepost compare`: train one small model for each scheme, judge each far past its length, and report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from milepost.arguments import nearest
+from milepost.cli import refuse
+
+if TYPE_CHECKING:
+    from milepost.lab.corpus import Corpus
+    from milepost.lab.recipe import Size
+    from milepost.lab.report.findings import Findings
+    from milepost.lab.sweep import Engine, Sweep
+
+DEFAULT = ["nope", "sinusoidal", "rope", "alibi", "t5", "kerple"]
+Schemes = Annotated[
+    list[str] | None,
+    typer.Argument(help="Names such as rope or alibi, or expressions: 'Rope(dim, theta=1e5) + LogN(trained)'."),
+]
+Dial = Annotated[str, typer.Option("--size", help="demo, small, base or large: width, depth, batch and steps.")]
+Text = Annotated[Path | None, typer.Option(help="A text file, a .gz, or a folder of texts.")]
+Dataset = Annotated[str | None, typer.Option(help="A dataset by name, through the datasets library.")]
+TrainBytes = Annotated[int | None, typer.Option(help="Train on the first so many bytes only.")]
+Out = Annotated[Path, typer.Option(help="Where the store, the checkpoints and the report are kept.")]
+Seeds = Annotated[int, typer.Option(help="How many seeds each scheme is trained with.")]
+Free = Annotated[bool, typer.Option("--free/--no-free", help="Judge training-free rows on RoPE and ALiBi too.")]
+EngineName = Annotated[str, typer.Option("--engine", help="local, or ray for a cluster.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; the GPU if there is one.")]
+Threads = Annotated[int, typer.Option(help="CPU threads of one model; the numbers depend on it.")]
+Length = Annotated[int | None, typer.Option(help="The length trained at.")]
+Longest = Annotated[int | None, typer.Option(help="The longest length judged at.")]
+Whole = Annotated[int | None, typer.Option(help="Overrides the dial.")]
+Rate = Annotated[float | None, typer.Option(help="Overrides the dial.")]
+Compiled = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile; on for a GPU.")]
+Judged = Annotated[int | None, typer.Option("--judge", help="About how many bytes are judged at each length.")]
+ToJson = Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")]
+ToCsv = Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
+Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write TensorBoard logs to this folder.")]
+
+
+def compare(
+    schemes: Schemes = None,
+    size: Dial = "demo",
+    text: Text = None,
+    dataset: Dataset = None,
+    train_bytes: TrainBytes = None,
+    out: Out = Path("out/compare"),
+    seeds: Seeds = 1,
+    free: Free = True,
+    engine: EngineName = "local",
+    device: Device = None,
+    threads: Threads = 2,
+    length: Length = None,
+    longest: Longest = None,
+    steps: Whole = None,
+    batch: Whole = None,
+    rate: Rate = None,
+    width: Whole = None,
+    layers: Whole = None,
+    heads: Whole = None,
+    key_heads: Whole = None,
+    accumulate: Whole = None,
+    compiled: Compiled = None,
+    judged: Judged = None,
+    json: ToJson = None,
+    csv: ToCsv = None,
+    tensorboard: Board = None,
+) -> None:
+    """Train each scheme short, judge it long, and write a report.
+
+    Stop it at any moment: the same command goes on where it stopped.
+    """
+    from milepost.lab.store import Store
+    from milepost.lab.sweep import Sweep, run
+
+    device = _device(device)
+    own: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "key_heads": key_heads}
+    told: dict[str, Any] = {"length": length, "steps": steps, "batch": batch, "rate": rate, "accumulate": accumulate}
+    told["compiled"] = device == "cuda" if compiled is None else compiled
+    try:
+        dial = _size(size, own, told, longest, device)
+        corpus = _corpus(text, dataset).first(train_bytes)
+        sweep = Sweep(
+            tuple(schemes or DEFAULT), dial, corpus, tuple(range(seeds)), _judging(dial, judged), free, threads
+        )
+        cells = sweep.cells()
+        store = Store(out / "lab.sqlite")
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        refuse(f"compare: {error}")
+    from milepost.lab.progress import Watched
+
+    try:
+        with Watched(cells) as watched:
+            run(sweep, store, _engine(engine, out, device), watched)
+    except KeyboardInterrupt:
+        refuse(f"compare: stopped; nothing is lost, the same command goes on from {out}")
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        refuse(f"compare: {error}")
+    _report(store, sweep, out, json, csv, tensorboard)
+
+
+def _device(device: str | None) -> str:
+    import torch
+
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.split(":")[0] == "cuda" and not torch.cuda.is_available():
+        refuse(f"compare --device {device}: torch sees no GPU here; leave --device out to use the CPU")
+    return device
+
+
+def _size(name: str, own: dict[str, Any], told: dict[str, Any], longest: int | None, device: str) -> Size:
+    from milepost.lab.recipe import SIZES, Size
+
+    if name not in SIZES:
+        raise ValueError(f"--size {name}: there are {', '.join(SIZES)}{nearest(name, SIZES)}")
+    dial = SIZES[name]
+    given = {key: value for key, value in told.items() if value is not None}
+    if device == "cpu":
+        # On a CPU bfloat16 saves nothing and costs much.
+        given["precision"] = "float32"
+    recipe = replace(dial.recipe, **given)
+    ratio = dial.longest // dial.recipe.length
+    return Size(
+        replace(dial.shape, **{key: value for key, value in own.items() if value is not None}),
+        replace(recipe, warmup=min(recipe.warmup, max(1, recipe.steps // 10))),
+        recipe.length * ratio if longest is None else longest,
+    )
+
+
+def _judging(dial: Size, judged: int | None) -> Any:
+    from milepost.lab.cell import Judging
+
+    total = 32 * dial.longest if judged is None else judged
+    distances = [2 * dial.recipe.length]
+    while distances[-1] * 2 <= dial.longest // 2:
+        distances.append(distances[-1] * 2)
+    near = [max(128, dial.recipe.length // 2)]
+    return Judging(dial.longest, total=total, ends=16, recall=tuple(near + distances))
+
+
+def _corpus(text: Path | None, dataset: str | None) -> Corpus:
+    from milepost.lab import corpus
+
+    if text is not None and dataset is not None:
+        raise ValueError("--text and --dataset: one text at a time; leave one out")
+    if text is not None:
+        return corpus.of_path(text)
+    return corpus.of_python() if dataset is None else corpus.of_dataset(dataset)
+
+
+def _engine(name: str, out: Path, device: str) -> Engine:
+    from milepost.lab.sweep import Local
+
+    out.mkdir(parents=True, exist_ok=True)
+    if name == "local":
+        return Local(out, device)
+    if name == "ray":
+        from milepost.lab.ray_engine import Ray  # pyright: ignore
+
+        return Ray(out, device)  # pyright: ignore
+    raise ValueError(f"--engine {name}: there are local and ray")
+
+
+def _report(store: Any, sweep: Sweep, out: Path, json: Path | None, csv: Path | None, board: Path | None) -> None:
+    from rich.console import Console
+
+    from milepost.lab.report import gather, to_csv, to_json, write
+
+    findings: Findings = gather(store, sweep, command=shlex.join(["milepost", *sys.argv[1:]]))
+    page = out / "report.html"
+    write(findings, page)
+    for path, made in ((json, to_json), (csv, to_csv)):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(made(findings), encoding="utf-8")
+    if board is not None:
+        from milepost.lab.board import log
+
+        log(store, sweep, board)
+    from milepost.lab.shown import table
+
+    Console().print(table(findings))
+    typer.echo(f"report: {page}")

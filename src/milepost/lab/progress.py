@@ -1,0 +1,118 @@
+"""What a sweep shows while it runs: a bar a model, with its loss, its speed and the time left, and the table so far."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from milepost.lab.cell import Cell, Event, Stepped, asked
+from milepost.lab.store import Score
+
+# Lines of the live table; a terminal has no room for more.
+ROWS = 24
+
+
+class Watched:
+    """Draws events as they come: bars and a live table in a terminal, a line now and then in a pipe."""
+
+    def __init__(self, cells: Sequence[Cell], console: Console | None = None) -> None:
+        self.console = Console(file=sys.stderr) if console is None else console
+        self.live = self.console.is_terminal
+        self.bars = Progress(
+            TextColumn("{task.description}", justify="right"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[told]}"),
+            TimeRemainingColumn(compact=True),
+            console=self.console,
+            expand=True,
+        )
+        self.cells = {cell.key: cell for cell in cells}
+        self.scores: dict[tuple[str, str], dict[int, float]] = {}
+        self.tasks: dict[str, TaskID] = {}
+        self.last: dict[str, float] = {}
+        several = len({cell.seed for cell in cells}) > 1
+        self.names = {cell.key: f"{cell.name} · seed {cell.seed}" if several else cell.name for cell in cells}
+        self._live: Live | None = None
+
+    def __enter__(self) -> Watched:
+        if self.live:
+            self._live = Live(console=self.console, refresh_per_second=4, get_renderable=self._drawn)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, cell: Cell, event: Event) -> None:
+        if isinstance(event, Stepped):
+            self._stepped(cell, event)
+        elif isinstance(event, Score):
+            self._scored(cell, event)
+
+    def _stepped(self, cell: Cell, event: Stepped) -> None:
+        name = self.names[cell.key]
+        if cell.key not in self.tasks:
+            self.tasks[cell.key] = self.bars.add_task(f"train {name}", total=cell.recipe.steps, told="")
+        bits = event.losses[-1][1] / math.log(2) if event.losses else math.nan
+        speed = event.tokens / event.seconds if event.seconds else 0.0
+        told = f"{bits:.3f} bits  {speed:,.0f} bytes/s" if event.losses else ""
+        self.bars.update(self.tasks[cell.key], completed=event.step, told=told)
+        if event.done:
+            self._judging(cell)
+        if event.losses and (event.done or self._due(cell.key)):
+            self._line(f"train {name}: step {event.step} of {cell.recipe.steps}, {told}")
+
+    def _judging(self, cell: Cell) -> None:
+        key, name = f"judge {cell.key}", self.names[cell.key]
+        if key not in self.tasks:
+            total = len(asked(cell)) * (1 + len(cell.variants))
+            self.tasks[key] = self.bars.add_task(f"judge {name}", total=total, told="")
+
+    def _scored(self, cell: Cell, score: Score) -> None:
+        self._judging(cell)
+        if score.protocol == "windows":
+            self.scores.setdefault((cell.key, score.variant), {})[score.length] = score.mean
+        told = f"{score.variant or 'as trained'}: {score.mean:.3f} at {score.length:,}"
+        self.bars.update(self.tasks[f"judge {cell.key}"], advance=1, told=told)
+        if self._due(cell.key):
+            self._line(f"judge {self.names[cell.key]}, {told} ({score.protocol})")
+
+    def _due(self, key: str) -> bool:
+        """Whether five seconds have passed since the last line about a cell."""
+        now = time.monotonic()
+        due = now - self.last.get(key, -math.inf) >= 5
+        if due:
+            self.last[key] = now
+        return due
+
+    def _line(self, text: str) -> None:
+        if not self.live:
+            self.console.print(text, highlight=False, soft_wrap=True)
+
+    def _drawn(self) -> Group:
+        lengths = sorted({length for row in self.scores.values() for length in row})
+        table = Table(box=None, pad_edge=False, title="bits per byte, by length", title_justify="left")
+        table.add_column("")
+        for length in lengths:
+            table.add_column(f"{length:,}", justify="right")
+        shown = list(self.scores.items())[-ROWS:]
+        for (key, variant), row in shown:
+            name = f"  {variant}" if variant else self.names[key]
+            cells = (f"{row[length]:.3f}" if length in row else "" for length in lengths)
+            table.add_row(name, *cells, style="" if not variant else "dim")
+        # What is done gives up its bar.
+        for task in self.bars.tasks:
+            task.visible = not task.finished
+        return Group(table, self.bars) if shown else Group(self.bars)
