@@ -65,7 +65,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     least, most = job["statements"]
     positions = job["positions"] or job["block"] + 1
-    scheme = SCHEMES.get(job["scheme"], job["scheme"]).format(block=job["block"], positions=positions)
+    scheme: str = job["scheme"]
+    scheme = SCHEMES.get(scheme, scheme).format(block=job["block"], positions=positions)
     shape = Shape(job["width"], job["layers"], job["heads"])
     losses: list[torch.Tensor] = []
     model = trained_on(
@@ -108,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     options = vars(options_of(arguments))
     out, processes = options.pop("out"), options.pop("processes")
     several = {name: options.pop(name) for name in ("seeds", "variables", "schemes")}
-    jobs = [
+    jobs: list[dict[str, Any]] = [
         options | {"seed": seed, "variables": variables, "scheme": scheme}
         for seed in several["seeds"]
         for variables in several["variables"]

@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     options = vars(options_of(arguments))
     out, processes = options.pop("out"), options.pop("processes")
     tasks, seeds = options.pop("tasks"), options.pop("seeds")
-    jobs = [
+    jobs: list[dict[str, Any]] = [
         options | {"seed": seed, "task": task, "randomized": randomized}
         for seed in seeds
         for task in (HIERARCHY if "all" in tasks else tasks)

@@ -42,7 +42,9 @@ def test_backends_agree_on_the_gpu(name: str, backend: str):
         try:
             out, grads = answers(scheme, backend, torch.float32, options)
         except mp.CannotRun as refusal:
-            pytest.skip(str(refusal))
+            if not options:
+                pytest.skip(str(refusal))
+            continue
         assert apart(out, exact) < 1e-5
         assert max(apart(ours, theirs) for ours, theirs in zip(grads, exact_grads, strict=True)) < 1e-4
 

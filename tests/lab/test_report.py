@@ -189,6 +189,12 @@ def test_what_breaks_is_compressed_and_what_holds_is_not():
     assert min(axis.at(1.5) - axis.at(1.6), axis.at(1.4) - axis.at(1.5)) > 10
 
 
+def test_what_every_row_scores_before_it_breaks_is_never_compressed():
+    axis = broken([1.4, 2.6, 2.7, 9.0], [1.4, 2.6], bottom=100, top=0)
+    assert axis.broken is not None
+    assert axis.broken > 2.6
+
+
 def test_an_axis_is_not_broken_where_all_hold():
     assert broken([1.4, 1.5, 1.6, 1.7], [1.5], bottom=100, top=0).broken is None
 

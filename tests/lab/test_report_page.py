@@ -6,6 +6,7 @@ import html.parser
 import itertools
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,15 @@ def test_the_page_says_what_was_found():
     ) in text
 
 
+def test_a_window_by_another_name_is_not_said_to_carry_a_model_far():
+    plain, window = row("rope", "", (1.5, 3.0, 4.0, 5.0)), row("rope", "window", (1.5, 1.4, 1.4, 1.4))
+    whole = row("rope", "ReRoPE", (1.5, 1.45, 1.45, 1.45))
+    forgets = replace(row("rope", "streaming", (1.5, 1.3, 1.3, 1.3)), whole=False)
+    text = page(Findings((plain, window, forgets, whole), RAN))
+    assert "“ReRoPE” carries it to 4,096, and at 4,096 is 0.050 bits worse than the trivial window." in text
+    assert text.count('<em class="tag">forgets</em>') == 3, "explained, in the table, and by its equation"
+
+
 def test_nothing_is_said_to_be_recalled_that_is_no_better_than_a_guess():
     text = page(Findings((row("rope", "", (1.5, 1.5, 1.5, 1.5), recall=7.7),), RAN))
     assert "is recalled by none" in text
@@ -112,6 +122,8 @@ def test_a_page_of_hardly_anything_is_still_a_page():
     for findings in (Findings((), RAN), made_of(("rope", (math.nan,) * 4)), made_of(("rope", (1.5,)))):
         read = Reader(page(findings))
         assert (read.open, read.wrong) == ([], [])
+    headings = re.findall(r"<h2>(.*?)</h2>", page(Findings((), RAN)))
+    assert headings == ["What was run, and how to run it again"]
 
 
 def test_a_page_as_large_as_a_demonstration_stays_small():
@@ -129,14 +141,17 @@ def test_a_written_report_is_there_wholly_or_not_at_all(tmp_path: Path, monkeypa
     path = tmp_path / "new" / "report.html"
     write(anchors(), path)
     assert path.read_text(encoding="utf-8") == page(anchors())
+    assert list(path.parent.iterdir()) == [path]
 
-    def fails(self: Path, *_: object, **__: object) -> None:
+    def half(self: Path, text: str, encoding: str) -> None:
+        self.write_bytes(text.encode(encoding)[:100])
         raise OSError("no space left")
 
-    monkeypatch.setattr(Path, "write_text", fails)
+    monkeypatch.setattr(Path, "write_text", half)
     with pytest.raises(OSError, match="no space left"):
         write(Findings((), RAN), path)
     assert path.read_text(encoding="utf-8") == page(anchors())
+    assert list(path.parent.iterdir()) == [path]
 
 
 # Colours

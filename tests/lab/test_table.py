@@ -73,6 +73,11 @@ def test_lines_are_sorted_by_reach_then_by_bits_at_the_longest_length():
     ]  # fmt: skip
 
 
+def test_a_longer_reach_comes_before_fewer_bits():
+    lost, held = row("rope", "", (1.5, 1.9, 1.9, 1.4)), row("alibi", "", (1.5, 1.5, 1.5, 1.5))
+    assert [line.row for line in table(made(lost, held)).lines] == [held, lost]
+
+
 def test_what_breaks_and_recovers_reaches_only_to_where_it_broke():
     found = made(row("rope", "", (1.5, 1.55, 1.7, 1.5)))
     assert reach_of(found, found.rows[0]) == 1024

@@ -21,6 +21,7 @@ from torch import Tensor
 from milepost.lab import judge
 from milepost.lab.corpus import Corpus
 from milepost.lab.model import Model, Shape
+from milepost.lab.parallel import World, spread_over, world
 from milepost.lab.recipe import Recipe
 from milepost.lab.schemes import build
 from milepost.lab.store import Score
@@ -106,23 +107,33 @@ def make(cell: Cell) -> Model:
     return Model(cell.shape, schedule)
 
 
-def work(cell: Cell, corpus: Corpus, folder: Path, device: str, known: set[tuple[str, str, int]]) -> Iterator[Event]:
-    """Train the cell, going on from its checkpoint, then judge what is not known yet."""
+def work(
+    cell: Cell, corpus: Corpus, folder: Path, device: str, known: set[tuple[str, str, int]], spread: str = "ddp"
+) -> Iterator[Event]:
+    """Train the cell, going on from its checkpoint, then judge what is not known yet.
+
+    Under torchrun every process calls this and trains along, spread as told; the first alone judges and tells events.
+    """
     torch.set_num_threads(cell.threads)
+    here = world(device)
     model = make(cell)
-    yield Described(model.count(), str(model.schedule[0]))
+    if here.rank == 0:
+        yield Described(model.count(), str(model.schedule[0]))
     path = folder / f"{cell.key}.safetensors"
-    yield from _train(cell, model, corpus, path, device)
-    yield from judged(cell, model, corpus, known)
+    for event in _train(cell, model, corpus, path, here, spread):
+        if here.rank == 0:
+            yield event
+    if here.rank == 0:
+        yield from judged(cell, model if here.size == 1 else load(cell, path, here.device), corpus, known)
 
 
-def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, device: str) -> Iterator[Event]:
+def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, here: World, spread: str) -> Iterator[Event]:
     def batches(step: int) -> tuple[Tensor, Tensor]:
         found = corpus.batch(cell.seed, step, cell.recipe.batch, cell.recipe.length)
         return found[:, :-1], found[:, 1:]
 
-    trainer = Trainer(model, cell.recipe, batches, device)
-    if path.exists():
+    trainer = Trainer(model, cell.recipe, batches, here.device, spread_over(here, spread))
+    if trainer.spread.agreed(path.exists()):
         trainer.load(path)
     yield Stepped(trainer.step, [], 0.0, 0, trainer.done)
     losses: list[tuple[int, Tensor]] = []
@@ -133,15 +144,16 @@ def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, device: str) ->
             continue
         told = [(step, float(loss)) for step, loss in losses]
         now = time.monotonic()
-        if trainer.done or now - saved > SAVE:
+        tokens = len(losses) * cell.recipe.batch * cell.recipe.length
+        # Told before it is saved: a loss that was saved and not told would not be computed again.
+        yield Stepped(trainer.step, told, now - begun, tokens, trainer.done)
+        if trainer.spread.agreed(trainer.done or now - saved > SAVE):
             trainer.save(path)
             saved = now
-        tokens = len(losses) * cell.recipe.batch * cell.recipe.length
-        yield Stepped(trainer.step, told, now - begun, tokens, trainer.done)
         losses, begun = [], time.monotonic()
 
 
-def load(cell: Cell, path: Path, device: str) -> Model:
+def load(cell: Cell, path: Path, device: str | torch.device) -> Model:
     """The trained model of a cell."""
     model = make(cell)
     tensors, _ = read_checkpoint(path)
@@ -184,7 +196,9 @@ def _judge(cell: Cell, model: Model, text: Tensor, protocol: str, length: int) -
         case "windows":
             return judge.non_overlapping(model, text, length, told.total)
         case "ends":
-            return judge.at_ends(model, text, length, told.longest, told.ends)
+            # Half of the trained length at most, so that even there every byte has as much before it.
+            last = min(judge.LAST, cell.recipe.length // 2)
+            return judge.at_ends(model, text, length, told.longest, told.ends, last)
         case "sliding":
             return judge.sliding(model, text, length, max(1, length // 4), told.total // 4)
         case "alone":

@@ -62,8 +62,8 @@ def non_overlapping(model: Model, text: Tensor, length: int, total: int) -> Tens
     return bits(model, windows(text, length, total))
 
 
-def at_ends(model: Model, text: Tensor, length: int, longest: int, count: int) -> Tensor:
-    """Bits of the last 256 bytes before `count` fixed ends, given `length` bytes in all, [count, 256].
+def at_ends(model: Model, text: Tensor, length: int, longest: int, count: int, last: int = LAST) -> Tensor:
+    """Bits of the last bytes before `count` fixed ends, given `length` bytes in all, [count, last].
 
     The ends are the same at every length, and so the same bytes are judged: what changes is only how far back the model
     may look.
@@ -71,7 +71,7 @@ def at_ends(model: Model, text: Tensor, length: int, longest: int, count: int) -
     room = len(text) - longest - 1
     ends = [longest + n * room // max(1, count - 1) for n in range(count)]
     chosen = torch.stack([text[end - length : end + 1] for end in ends]).long()
-    return bits(model, chosen, LAST)
+    return bits(model, chosen, last)
 
 
 def sliding(model: Model, text: Tensor, length: int, stride: int, total: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,11 +17,11 @@ CREATE TABLE IF NOT EXISTS cells (
     seconds REAL NOT NULL DEFAULT 0, parameters INTEGER NOT NULL DEFAULT 0, equation TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE IF NOT EXISTS losses (
-    cell TEXT NOT NULL, step INTEGER NOT NULL, loss REAL NOT NULL, PRIMARY KEY (cell, step)
+    cell TEXT NOT NULL, step INTEGER NOT NULL, loss REAL, PRIMARY KEY (cell, step)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS scores (
     cell TEXT NOT NULL, variant TEXT NOT NULL, protocol TEXT NOT NULL, length INTEGER NOT NULL,
-    mean REAL NOT NULL, half REAL, count INTEGER NOT NULL, detail TEXT NOT NULL DEFAULT '{}',
+    mean REAL, half REAL, count INTEGER NOT NULL, detail TEXT NOT NULL DEFAULT '{}',
     PRIMARY KEY (cell, variant, protocol, length)
 ) WITHOUT ROWID;
 """
@@ -114,17 +115,24 @@ class Store:
         """What is known of a cell."""
         names = ("told", "step", "done", "seconds", "parameters", "equation")
         row = self.db.execute(f"SELECT {', '.join(names)} FROM cells WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            raise KeyError(f"the store {self.path} knows no cell {key}")
         found = dict(zip(names, row, strict=True))
         return found | {"told": json.loads(found["told"])}
 
     def losses(self, key: str) -> list[tuple[int, float]]:
         """The losses of a cell, in order."""
-        return self.db.execute("SELECT step, loss FROM losses WHERE cell = ? ORDER BY step", (key,)).fetchall()
+        rows = self.db.execute("SELECT step, loss FROM losses WHERE cell = ? ORDER BY step", (key,))
+        return [(step, _number(loss)) for step, loss in rows]
 
     def scores(self, key: str) -> list[Score]:
         """Every score of a cell, in order."""
         asked = "SELECT * FROM scores WHERE cell = ? ORDER BY variant, protocol, length"
-        return [Score(*row[:7], detail=json.loads(row[7])) for row in self.db.execute(asked, (key,))]
+        rows = self.db.execute(asked, (key,))
+        return [
+            Score(cell, variant, protocol, length, _number(mean), half, count, json.loads(detail))
+            for cell, variant, protocol, length, mean, half, count, detail in rows
+        ]
 
     def sound(self) -> bool:
         """Whether SQLite finds the file whole."""
@@ -133,3 +141,8 @@ class Store:
     def close(self) -> None:
         """Let go of the file."""
         self.db.close()
+
+
+def _number(value: float | None) -> float:
+    """SQLite keeps what is not a number as nothing: a model that diverged is a finding too."""
+    return math.nan if value is None else value

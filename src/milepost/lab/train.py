@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,80 @@ from milepost.lab.recipe import Recipe
 
 Batches = Callable[[int], tuple[Tensor, Tensor]]
 """The inputs and targets of a step, [batch, length] each; targets of −100 are not counted."""
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Alone:
+    """A run in one process, which has the whole model and the whole batch. `parallel` has the others."""
+
+    first = True
+    """Whether this process is the one that reads, writes and tells."""
+
+    def wrapped(self, model: Model, recipe: Recipe) -> nn.Module:
+        """The module that is called in the model's place."""
+        return model
+
+    def compiled(self, loss: Loss, model: Model) -> Loss:
+        """The loss, compiled."""
+        return torch.compile(loss, fullgraph=True)
+
+    def share(self, rows: Tensor) -> Tensor:
+        """The rows of a batch that are worked on here."""
+        return rows
+
+    def part(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Around one part of a batch, forward and backward; after the last one gradients are needed whole."""
+        return contextlib.nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a loss that is a sum over the rows here."""
+        loss.backward()
+
+    def clip(self, model: Model, most: float) -> None:
+        """Scale all gradients so that their norm is at most `most`."""
+        nn.utils.clip_grad_norm_(model.parameters(), most)
+
+    def total(self, loss: Tensor) -> Tensor:
+        """The loss of all rows, from that of the rows here."""
+        return loss
+
+    def agreed(self, answer: bool) -> bool:
+        """What the first process answers, for what no two of them may answer differently."""
+        return answer
+
+    def gathered(self, tensor: Tensor) -> Tensor:
+        """A weight or a state of the optimiser, whole."""
+        return tensor
+
+    def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """The tensors and the notes of a checkpoint; where this is not the first process, tensors of that shape."""
+        return read_checkpoint(path)
+
+    def placed(self, tensor: Tensor, like: Tensor) -> Tensor:
+        """A whole tensor that was read, as it is held here: on the device, and sharded, if the weight `like` is."""
+        return tensor.to(like.device)
 
 
 class Trainer:
     """A model, its optimiser, and how far they have come."""
 
-    def __init__(self, model: Model, recipe: Recipe, batches: Batches, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        model: Model,
+        recipe: Recipe,
+        batches: Batches,
+        device: torch.device | str = "cpu",
+        spread: Alone | None = None,
+    ) -> None:
         self.model, self.recipe, self.batches = model.to(device), recipe, batches
         self.device = torch.device(device)
+        self.spread = Alone() if spread is None else spread
         self.step = 0
+        self._called = self.spread.wrapped(self.model, recipe)
         self.optimiser = torch.optim.AdamW(
             _groups(self.model, recipe.decay), lr=recipe.rate, betas=recipe.betas, fused=self.device.type == "cuda"
         )
-        self._loss = torch.compile(self._loss_of, fullgraph=True) if recipe.compiled else self._loss_of
+        self._loss = self.spread.compiled(self._loss_of, self.model) if recipe.compiled else self._loss_of
 
     @property
     def done(self) -> bool:
@@ -46,55 +107,69 @@ class Trainer:
         total = torch.zeros((), device=self.device)
         inputs, targets = (each.to(self.device, non_blocking=True) for each in self.batches(self.step))
         counted = (targets >= 0).sum()
-        parts = zip(inputs.chunk(self.recipe.accumulate), targets.chunk(self.recipe.accumulate), strict=True)
-        for inputs_, targets_ in parts:
-            loss = self._loss(inputs_, targets_) / counted
-            loss.backward()
+        parts = (self.spread.share(each).chunk(self.recipe.accumulate) for each in (inputs, targets))
+        for number, (inputs_, targets_) in enumerate(zip(*parts, strict=True), 1):
+            with self.spread.part(last=number == self.recipe.accumulate):
+                loss = self._loss(inputs_, targets_) / counted
+                self.spread.backward(loss)
             total += loss.detach()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        self.spread.clip(self.model, self.recipe.clip)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.step += 1
-        return total
+        return self.spread.total(total)
 
     def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The summed loss of a part of a batch."""
         with precision(self.recipe, self.device):
-            logits = self.model(inputs)
+            logits = self._called(inputs)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum", ignore_index=-100)
 
     def save(self, path: Path) -> None:
         """Weights, optimiser and step in one safetensors file, there wholly or not at all."""
-        from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in self._state():
+            whole = self.spread.gathered(tensor)
+            if self.spread.first:
+                tensors[name] = whole
+        if self.spread.first:
+            told = {"step": str(self.step), "recipe": json.dumps(asdict(self.recipe))}
+            write_checkpoint(path, tensors, told)
 
+    def _state(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight and every state of the optimiser, by the name it has in a checkpoint."""
         names = {id(weight): name for name, weight in self.model.named_parameters()}
-        tensors = {f"model.{name}": weight.detach() for name, weight in self.model.named_parameters()}
+        for name, weight in self.model.named_parameters():
+            yield f"model.{name}", weight.detach()
         for weight, state in self.optimiser.state.items():
             for kind, value in state.items():
-                tensors[f"optimiser.{kind}.{names[id(weight)]}"] = value
-        told = {"step": str(self.step), "recipe": json.dumps(asdict(self.recipe))}
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, metadata=told)
-        with beside.open("rb") as written:
-            os.fsync(written.fileno())
-        beside.replace(path)
+                yield f"optimiser.{kind}.{names[id(weight)]}", value
 
     def load(self, path: Path) -> None:
         """Go on from where a file left off."""
-        tensors, told = read_checkpoint(path)
+        tensors, told = self.spread.read(path)
         weights = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, weight in weights.items():
-                weight.copy_(tensors[f"model.{name}"])
+                weight.copy_(self.spread.placed(tensors[f"model.{name}"], weight))
+        kinds = sorted({name.split(".")[1] for name in tensors if name.startswith("optimiser.")})
         for name, weight in weights.items():
-            kinds = {key.split(".")[1] for key in tensors if key.startswith("optimiser.") and key.endswith(f".{name}")}
-            state: dict[str, Any] = {kind: tensors[f"optimiser.{kind}.{name}"] for kind in sorted(kinds)}
+            found = {kind: tensors.get(f"optimiser.{kind}.{name}") for kind in kinds}
+            state = {kind: self.spread.placed(each, weight) for kind, each in found.items() if each is not None}
             if state:
-                self.optimiser.state[weight] = {
-                    kind: value if kind == "step" and self.device.type == "cpu" else value.to(self.device)
-                    for kind, value in state.items()
-                }
+                self.optimiser.state[weight] = state
         self.step = int(told["step"])
+
+
+def write_checkpoint(path: Path, tensors: dict[str, Tensor], told: dict[str, str]) -> None:
+    """Tensors and notes in one safetensors file, there wholly or not at all."""
+    from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
+
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, metadata=told)
+    with beside.open("rb") as written:
+        os.fsync(written.fileno())
+    beside.replace(path)
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -118,10 +193,13 @@ def precision(recipe: Recipe, device: torch.device) -> contextlib.AbstractContex
     return torch.autocast(device.type, torch.bfloat16)
 
 
-def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; gains, biases and what schemes learn do not."""
-    learned = {id(weight) for weight in model.schedule.parameters()}  # pyright: ignore
+def _groups(model: Model, decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; gains and biases do not, nor what schemes learn, which is never sharded and so stays apart."""
+    learned = {id(weight) for weight in model.schedule.parameters()}
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    decayed = [weight for weight in weights if weight.dim() > 1 and id(weight) not in learned]
-    others = [weight for weight in weights if weight.dim() <= 1 or id(weight) in learned]
-    return [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+    own = [weight for weight in weights if id(weight) not in learned]
+    return [
+        {"params": [weight for weight in own if weight.dim() > 1], "weight_decay": decay},
+        {"params": [weight for weight in own if weight.dim() <= 1], "weight_decay": 0.0},
+        {"params": [weight for weight in weights if id(weight) in learned], "weight_decay": 0.0},
+    ]

@@ -48,7 +48,11 @@ class TransformerXL(Learner):
         waves = Sinusoidal(self.model_dim, "concatenated").table(distances).to(weight.dtype)
         rows = self.project(waves).unflatten(-1, (self.heads, self.dim)).transpose(0, 1)
 
+        # As tensors, because a kernel made for one span must serve another.
+        last = torch.full((), span, device=weight.device)
+        first = -last
+
         def bucket(distance: Tensor) -> Tensor:
-            return distance.round().long().clamp(-span, span) + span
+            return torch.minimum(torch.maximum(distance.round().long(), first), last) + last
 
         return Relation(keys=Table(rows, bucket), shift=self.v)

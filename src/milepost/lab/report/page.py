@@ -25,8 +25,11 @@ def write(findings: Findings, path: str | Path) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(page(findings), encoding="utf-8")
-    beside.replace(path)
+    try:
+        beside.write_text(page(findings), encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def page(findings: Findings) -> str:
@@ -100,7 +103,7 @@ def _sections(findings: Findings, sorted_: Table) -> list[str]:
             "The schemes as equations",
             "What each row computes, seam by seam; p and r are the positions of a query i and a key j, and a positive "
             "distance p − r is behind.",
-            f'<div class="equations">{tables.equations(findings)}</div>',
+            f'<div class="equations">{tables.equations(findings)}</div>' if findings.rows else "",
         ),
         _section("ran", "What was run, and how to run it again", "", _ran(findings.ran)),
     ]

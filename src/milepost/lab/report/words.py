@@ -15,10 +15,10 @@ MEANS = {
         "early-token effect): compare rows at one length, rather than lengths of one row.",
     ),
     "ends": (
-        "Last 256 at fixed ends",
-        "The same bytes, the last 256 before fixed places in the text, are judged at every length; only how far back "
-        "the model may look changes. So the early-token effect is gone: a curve that falls uses what stands farther "
-        "back, a level one gains nothing from it, a rising one is hurt by it.",
+        "Last bytes at fixed ends",
+        "The same bytes, the last 256 at most before fixed places in the text, are judged at every length; only how "
+        "far back the model may look changes. So the early-token effect is gone: a curve that falls uses what stands "
+        "farther back, a level one gains nothing from it, a rising one is hurt by it.",
     ),
     "recall": (
         "Recall by distance",

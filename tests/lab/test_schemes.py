@@ -1,0 +1,254 @@
+"""Schemes by name and by expression: what builds, what layers share, and what an expression cannot do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import milepost as mp
+from milepost.lab.model import Model, Shape
+from milepost.lab.schemes import TRAINED, WITHOUT_TRAINING, build
+from tests.oracles import assert_same
+
+SHAPE = Shape(32, 3, 4, 2, hidden=32, vocabulary=50)
+NAMES = [*TRAINED, "hwfa"]
+ROWS = [(base, label) for base, rows in WITHOUT_TRAINING.items() for label in rows]
+SINKS = "window and sinks"
+
+
+def ones(schedule: mp.Schedule) -> list[list[object]]:
+    """The parts of each layer."""
+    return [list(scheme.parts) for scheme in schedule]
+
+
+def random_tokens(t: int, b: int = 1) -> Tensor:
+    return torch.randint(0, 50, (b, t), generator=torch.Generator().manual_seed(0))
+
+
+# Every name
+
+
+SHAPES = [Shape(16, 2, 2), Shape(32, 3, 4, 2), Shape(24, 2, 3), Shape(48, 2, 6, 1)]
+# An equation is solved for every token of FLOATER, which takes seconds: one shape will do.
+BUILT = [(name, shape) for name in NAMES for shape in SHAPES if name != "floater" or shape is SHAPES[0]]
+
+
+@pytest.mark.parametrize(("name", "shape"), BUILT, ids=[f"{name}-{shape.width}" for name, shape in BUILT])
+def test_every_name_builds_trains_and_reaches_the_longest_length(name: str, shape: Shape):
+    torch.manual_seed(0)
+    model = Model(shape, build(name, shape, 16, 64))
+    assert len(model.schedule) == shape.layers
+    for length in (16, 64):
+        tokens = torch.randint(0, 256, (1, length))
+        logits = model(tokens)
+        assert logits.isfinite().all()
+        other = tokens.clone()
+        other[0, length // 2] ^= 1
+        behind = (model(other) - logits)[:, : length // 2].abs().max()
+        assert float(behind.detach()) == 0, "a byte was seen before its time"
+    logits.square().mean().backward()
+    for weight in model.schedule.parameters():
+        assert weight.grad is not None
+
+
+def test_a_name_is_the_expression_it_stands_for():
+    for name, text in TRAINED.items():
+        if name != "t5":
+            assert build(name, SHAPE, 16, 64).same_as(build(text, SHAPE, 16, 64)), name
+
+
+def test_expressions_know_the_sizes_of_the_model():
+    parts = ones(build("Rope(dim, theta=1e5) + LogN(trained) + Alibi(heads) + causal", SHAPE, 16, 64))[2]
+    assert parts == [mp.Rope(8, theta=1e5), mp.LogN(16), mp.Alibi(4), mp.causal]
+    wide = "Learned(max(longest, 2 * trained) - 1, width) + (causal & (window(layers) | sinks(-1 + 2 ** 2)))"
+    table, seen = ones(build(wide, SHAPE, 16, 64))[0]
+    assert (table.length, table.dim) == (63, 32)
+    assert seen == mp.causal & (mp.window(3) | mp.sinks(3))
+
+
+def test_without_a_visible_part_a_scheme_is_causal():
+    assert ones(build("Rope(dim)", SHAPE, 16, 64))[0] == [mp.Rope(8), mp.causal]
+    assert ones(build("Rope(dim) + everything", SHAPE, 16, 64))[0] == [mp.Rope(8), mp.everything]
+    assert ones(build("Rope(dim) + window(4)", SHAPE, 16, 64))[0] == [mp.Rope(8), mp.window(4)]
+    # It hides what is ahead by itself.
+    assert ones(build("Rope(dim) + Stream(2, 6)", SHAPE, 16, 64))[0] == [mp.Rope(8), mp.Stream(2, 6)]
+    assert mp.causal in ones(build("SplitAlibi(heads)", SHAPE, 16, 64))[0]
+
+
+# Who shares
+
+
+def distinct(name: str, kind: type) -> int:
+    """How many objects of a class the layers of a scheme hold."""
+    found = [part for parts in ones(build(name, SHAPE, 16, 64)) for part in parts if isinstance(part, kind)]
+    assert len(found) == SHAPE.layers
+    return len({id(part) for part in found})
+
+
+def test_what_is_learned_is_one_a_layer():
+    for name, kind in (("kerple", mp.Kerple), ("fire", mp.Fire), ("shaw", mp.Shaw), ("cope", mp.Cope)):
+        assert distinct(name, kind) == 3, name
+    assert distinct("learned-rope", mp.LearnedRope) == 3
+    assert distinct("Partial(LearnedRope(dim // 2), of=dim)", mp.Partial) == 3
+
+
+def test_what_embeds_is_shared_since_it_acts_once():
+    assert distinct("learned", mp.Learned) == 1
+    assert distinct("floater", mp.Floater) == 1
+    assert distinct("Learned(longest, width) + Kerple(heads)", mp.Learned) == 1
+    assert distinct("Learned(longest, width) + Kerple(heads)", mp.Kerple) == 3
+
+
+@pytest.mark.parametrize("name", ["t5", "T5Bias(heads)", "T5Bias(heads) + LogN(trained)"])
+def test_the_table_of_t5_is_shared_by_all_layers_as_in_its_paper(name: str):
+    assert distinct(name, mp.T5Bias) == 1
+
+
+def test_layers_start_from_different_weights():
+    torch.manual_seed(0)
+    first, second, _ = (parts[0] for parts in ones(build("shaw", SHAPE, 16, 64)))
+    assert isinstance(first, nn.Module)
+    assert not any(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+# Rows without training
+
+
+def model_of(name: str, trained: int) -> Model:
+    torch.manual_seed(0)
+    model = Model(SHAPE, build(name, SHAPE, trained, 4 * trained)).double()
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.2, mean=1.0 if weight.dim() == 1 else 0.0)
+    return model
+
+
+@pytest.mark.parametrize(("base", "label"), ROWS)
+@pytest.mark.parametrize(
+    ("trained", "longest"), [(16, 64), (16, 16), (128, 2048), (512, 16384), (128, 8192), (64, 4096), (100, 800)]
+)
+def test_every_row_builds_at_every_length(base: str, label: str, trained: int, longest: int):
+    schedule = build(WITHOUT_TRAINING[base][label], SHAPE, trained, longest)
+    assert len({id(scheme) for scheme in schedule}) == 1
+    assert not list(schedule.parameters())
+
+
+@pytest.mark.parametrize(("base", "label"), ROWS)
+def test_every_row_reads_far_past_the_trained_length(base: str, label: str):
+    model = model_of(base, 16)
+    other = model.using(build(WITHOUT_TRAINING[base][label], SHAPE, 16, 64)).uncompiled()
+    with torch.no_grad():
+        assert other(random_tokens(64)).isfinite().all()
+        assert float((other(random_tokens(64)) - model(random_tokens(64))).abs().max()) > 1e-6
+
+
+EXACT = {
+    ("rope", "window"), ("rope", "interpolation"), ("rope", "dynamic NTK"), ("rope", "dynamic YaRN"),
+    ("rope", "dynamic YaRN, log-n"), ("rope", SINKS), ("rope", "streaming"),
+    ("alibi", "window"), ("alibi", SINKS), ("alibi", "dynamic NTK"), ("alibi", "log-n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "label"), ROWS)
+def test_within_the_trained_length_a_row_changes_nothing_unless_it_moves_near_tokens(base: str, label: str):
+    model = model_of(base, 16)
+    other = model.using(build(WITHOUT_TRAINING[base][label], SHAPE, 16, 64))
+    with torch.no_grad():
+        apart = float((other(random_tokens(16, 2)) - model(random_tokens(16, 2))).abs().max())
+    assert apart <= 1e-12 if (base, label) in EXACT else apart > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("label", "same_until"),
+    # The first query whose farthest key is moved. ReRoPE moves distances past 8, its leaky form past 4. Self-Extend
+    # with groups of 8 counts 9 … 15 as 8. Chunks of 10 that may reach 12 count 13 as 12.
+    [("ReRoPE", 9), ("ReRoPE, log-n", 9), ("leaky ReRoPE, log-n", 5), ("self-extend", 9), ("dual chunk", 13)],
+)
+def test_a_row_that_moves_far_tokens_leaves_near_ones_alone(label: str, same_until: int):
+    model = model_of("rope", 16)
+    other = model.using(build(WITHOUT_TRAINING["rope"][label], SHAPE, 16, 64))
+    with torch.no_grad():
+        apart = (other(random_tokens(16, 2)) - model(random_tokens(16, 2))).abs().amax((0, 2))
+    assert_same(apart[:same_until], torch.zeros(same_until))
+    assert float(apart[same_until]) > 1e-9
+
+
+def test_rerope_with_a_window_of_the_whole_text_is_rope():
+    model = model_of("rope", 16)
+    with torch.no_grad():
+        for text in ("Rope(dim) + Rerope(trained)", "Rope(dim) + LeakyRerope(trained, 16) + LogN(trained)"):
+            assert_same(model.using(build(text, SHAPE, 16, 64))(random_tokens(16)), model(random_tokens(16)))
+
+
+def test_the_trivial_baselines_stand_first():
+    for rows in WITHOUT_TRAINING.values():
+        assert list(rows)[:2] == ["window", SINKS]
+    seen = [ones(build(WITHOUT_TRAINING["rope"][label], SHAPE, 16, 64))[0][-1] for label in ("window", SINKS)]
+    assert seen == [mp.causal & mp.window(16), mp.causal & (mp.window(12) | mp.sinks(4))]
+
+
+# What an expression cannot do
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os')",
+        "__import__('os').system('true')",
+        "open('/etc/hostname')",
+        "print(1)",
+        "dim.__class__",
+        "Rope(dim).__class__",
+        "Rope.__init__",
+        "(lambda: dim)()",
+        "[x for x in (1, 2)]",
+        "(x := 3)",
+        "f'{dim}'",
+        "Rope(dim)(3)",
+        "{'a': 1}",
+        "(1, 2)[0]",
+        "dim if dim else heads",
+        "build('rope')",
+        "Scheme(Rope(dim))",
+        "nn",
+    ],
+)
+def test_nothing_but_methods_can_be_called(text: str):
+    with pytest.raises(ValueError, match=r"the scheme .* is not known"):
+        build(text, SHAPE, 16, 64)
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [("rop", "rope"), ("alibbi", "alibi"), ("Keprle(heads)", "Kerple"), ("sinusoid", "sinusoidal"), ("hwf", "hwfa")],
+)
+def test_an_unknown_name_gets_the_nearest(asked: str, meant: str):
+    with pytest.raises(ValueError, match=rf"is not known; did you mean (.* or )?{meant}( or .*)?\?$"):
+        build(asked, SHAPE, 16, 64)
+
+
+@pytest.mark.parametrize("name", ["Rope", "Alibi"])
+def test_a_method_that_is_not_called_is_told_how(name: str):
+    with pytest.raises(ValueError, match=rf"{name}\("):
+        build(name, SHAPE, 16, 64)
+
+
+def test_a_name_like_no_other_gets_the_list():
+    with pytest.raises(ValueError, match=r"'zzz' is not known; by name there are nope, learned, .*softmax1-rope, hwfa"):
+        build("zzz", SHAPE, 16, 64)
+
+
+@pytest.mark.parametrize("text", ["Rope(dim", "", "Rope dim", "x = 3", "\0"])
+def test_what_is_no_expression_is_refused(text: str):
+    with pytest.raises(ValueError, match="is no expression: "):
+        build(text, SHAPE, 16, 64)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["3", "'rope'", "Rope(dim) + 3", "Rope(dim) * 2", "Rope()", "Rope(dim, thta=3)", "Rope(**dim)",
+     "Rope(dim // 0)", "Rope(dim % 0)", "Rope(0)", "Randomized(64)", "causal & 3"],
+)  # fmt: skip
+def test_what_is_no_scheme_is_refused_before_it_is_used(text: str):
+    with pytest.raises((ValueError, TypeError)):
+        build(text, SHAPE, 16, 64)

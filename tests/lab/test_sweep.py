@@ -1,0 +1,296 @@
+"""A sweep: run twice it does nothing, stopped anywhere it goes on, and the numbers are the same bit for bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from milepost.lab import cell as cells
+from milepost.lab import corpus, schemes, sweep
+from milepost.lab.cell import Cell, Event, Judging, Stepped, make
+from milepost.lab.model import Shape
+from milepost.lab.recipe import Recipe, Size
+from milepost.lab.store import Store
+from milepost.lab.sweep import Local, Sweep, run
+from milepost.lab.train import Trainer
+
+WORDS = b"the quick brown fox jumps over a lazy dog and then sleeps "
+TEXT = corpus.of_bytes(b"".join(WORDS[n % 57 : n % 57 + n % 23] for n in range(1200)), "words")
+SIZE = Size(Shape(16, 1, 2, hidden=16), Recipe(length=16, batch=2, steps=14, rate=1e-2, warmup=2), 64)
+JUDGING = Judging(64, total=128, ends=3, recall=(128,), alone=4)
+SWEEP = Sweep(("rope", "kerple"), SIZE, TEXT, judging=JUDGING, threads=1)
+ROWS = {label: schemes.WITHOUT_TRAINING["rope"][label] for label in ("window", "ReRoPE", "self-extend")}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _often():
+    with pytest.MonkeyPatch.context() as patch:
+        often(patch)
+        yield
+
+
+def often(patch: pytest.MonkeyPatch) -> None:
+    """Tell losses every third step and save each time; three rows without training will do."""
+    patch.setattr(cells, "REPORT", 3)
+    patch.setattr(cells, "SAVE", 0.0)
+    patch.setitem(schemes.WITHOUT_TRAINING, "rope", ROWS)
+
+
+def work(asked: Sweep, folder: Path, watch=None) -> list[tuple[Cell, Event]]:
+    """Run a sweep in a folder; what happened."""
+    seen: list[tuple[Cell, Event]] = []
+    store = Store(folder / "lab.sqlite")
+    try:
+        run(asked, store, Local(folder), lambda *event: (seen.append(event), watch and watch(*event)))
+    finally:
+        store.close()
+    return seen
+
+
+def numbers(folder: Path) -> dict[str, list]:
+    """All that a store holds but the seconds."""
+    db = sqlite3.connect(folder / "lab.sqlite")
+    assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    held = {
+        "cells": "key, told, step, done, parameters, equation",
+        "losses": "cell, step, loss",
+        "scores": "cell, variant, protocol, length, mean, half, count, detail",
+    }
+    found = {name: sorted(db.execute(f"SELECT {columns} FROM {name}"), key=str) for name, columns in held.items()}
+    db.close()
+    return found
+
+
+def trained(seen: list[tuple[Cell, Event]]) -> Counter[str]:
+    """How many steps were made for each scheme."""
+    found: Counter[str] = Counter()
+    for cell, event in seen:
+        found[cell.name] += len(event.losses) if isinstance(event, Stepped) else 0
+    return +found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep that nobody interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    work(SWEEP, folder)
+    return folder
+
+
+# Done once
+
+
+def test_every_cell_is_trained_and_judged_as_asked(whole: Path):
+    found = numbers(whole)
+    rope, kerple = SWEEP.cells()
+    assert {row[0]: row[2:4] for row in found["cells"]} == {rope.key: (14, 1), kerple.key: (14, 1)}
+    assert {row[:2] for row in found["losses"]} == {(cell.key, n) for cell in (rope, kerple) for n in range(14)}
+    wanted = {(cell.key, *each) for cell in (rope, kerple) for each in sweep.wanted(cell)}
+    assert {row[:4] for row in found["scores"]} == wanted
+    # Windows and ends at 16, 32 and 64, sliding and alone at 16, and recall; on RoPE and its three rows, and KERPLE.
+    assert len(wanted) == 9 * (1 + 3) + 9
+    assert all(row[2] > 0 for row in found["losses"])
+
+
+def test_run_again_it_does_nothing(whole: Path):
+    before = numbers(whole)
+    assert work(SWEEP, whole) == []
+    assert numbers(whole) == before
+
+
+def test_an_event_is_kept_before_anybody_hears_of_it(tmp_path: Path):
+    def watch(cell: Cell, event: Event) -> None:
+        db = sqlite3.connect(tmp_path / "lab.sqlite")
+        if isinstance(event, Stepped):
+            assert db.execute("SELECT step, done FROM cells").fetchone() == (event.step, event.done)
+            kept = db.execute("SELECT step, loss FROM losses").fetchall()
+            assert set(event.losses) <= set(kept)
+        db.close()
+
+    seen = work(replace(SWEEP, schemes=("kerple",), free=False), tmp_path, watch)
+    assert [event.step for _, event in seen if isinstance(event, Stepped)] == [0, 3, 6, 9, 12, 14]
+
+
+def test_every_scheme_starts_from_the_same_weights_and_reads_the_same_batches():
+    rope, kerple, other = (*SWEEP.cells(), replace(SWEEP.cells()[0], seed=1))
+    a, b, c = (dict(make(cell).named_parameters()) for cell in (rope, kerple, other))
+    assert set(a) < set(b)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not torch.equal(a["tokens.weight"], c["tokens.weight"])
+    assert len({rope.key, kerple.key, other.key}) == 3
+
+
+# Interrupted
+
+
+class Stop(Exception):
+    """Whatever ends a run."""
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("when", ["after it was kept", "before it was kept", "while a model was saved"])
+def test_interrupted_many_times_it_ends_with_the_same_numbers(
+    seed: int, when: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    drawn, left = random.Random(seed), [0]
+
+    def count(*event: object) -> None:
+        left[0] -= 1
+        if left[0] <= 0:
+            raise Stop
+
+    keep, save = sweep.keep, Trainer.save
+    if when == "before it was kept":
+        monkeypatch.setattr(sweep, "keep", lambda *event: (count(), keep(*event)))
+    elif when == "while a model was saved":
+        early = drawn.random() < 0.5
+        monkeypatch.setattr(Trainer, "save", lambda *a: (early and count(), save(*a), early or count()))
+    # Without checkpoints on the way a model begins again, to the same numbers.
+    monkeypatch.setattr(cells, "SAVE", drawn.choice([0.0, 1e9]))
+    stops = 0
+    while True:
+        left[0] = drawn.randint(1, 4 if when == "while a model was saved" else 20)
+        try:
+            work(SWEEP, tmp_path, count if when == "after it was kept" else None)
+            break
+        except Stop:
+            stops += 1
+            assert stops < 200
+    assert stops
+    assert numbers(tmp_path) == numbers(whole)
+
+
+def killed_at_random(folder: Path, times: int) -> None:
+    """Kill a sweep at random moments, each time in another process; then finish it. Runs in a process of its own."""
+    often(pytest.MonkeyPatch())
+
+    def begun(place: Path) -> int:
+        pid = os.fork()
+        if pid == 0:
+            work(SWEEP, place)
+            os._exit(0)
+        return pid
+
+    start = time.monotonic()
+    os.waitpid(begun(folder / "whole"), 0)
+    took = time.monotonic() - start
+    for _ in range(times):
+        pid = begun(folder / "killed")
+        # So short that the sweep cannot be done before the last one.
+        time.sleep(random.uniform(0, took / times))
+        os.kill(pid, signal.SIGKILL)
+        assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+        store = Store(folder / "killed" / "lab.sqlite")
+        assert store.sound()
+        store.close()
+    os.waitpid(begun(folder / "killed"), 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_ten_times_it_ends_with_the_same_numbers(whole: Path, tmp_path: Path):
+    script = "import sys, pathlib; from tests.lab.test_sweep import *; killed_at_random(pathlib.Path(sys.argv[1]), 10)"
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole") == numbers(whole)
+    # What a process was writing when it was killed is not left lying about.
+    left = {path.name.split(".")[-1] for path in (tmp_path / "killed").iterdir()}
+    assert left <= {"sqlite", "sqlite-wal", "sqlite-shm", "safetensors"}
+
+
+# Grown
+
+
+def test_a_scheme_added_later_is_all_that_is_trained(whole: Path, tmp_path: Path):
+    first = work(replace(SWEEP, schemes=("kerple",)), tmp_path)
+    assert trained(first) == {"kerple": 14}
+    second = work(SWEEP, tmp_path)
+    assert {cell.name for cell, _ in second} == {"rope"}
+    assert trained(second) == {"rope": 14}
+    assert numbers(tmp_path) == numbers(whole)
+
+
+def test_rows_without_training_added_later_train_nothing(whole: Path, tmp_path: Path):
+    work(replace(SWEEP, free=False), tmp_path)
+    second = work(SWEEP, tmp_path)
+    assert trained(second) == {}
+    assert {cell.name for cell, _ in second} == {"rope"}
+    assert numbers(tmp_path)["scores"] == numbers(whole)["scores"]
+
+
+@pytest.mark.parametrize("before", [{"longest": 32}, {"total": 64}, {"ends": 2}, {"alone": 2}, {"recall": ()}])
+def test_judged_otherwise_later_nothing_is_trained_and_no_old_number_stays(before: dict, whole: Path, tmp_path: Path):
+    asked = replace(SWEEP, schemes=("rope",))
+    work(replace(asked, judging=replace(JUDGING, **before)), tmp_path)
+    assert trained(work(asked, tmp_path)) == {}
+    (cell,) = asked.cells()
+    for name in ("losses", "scores"):
+        assert numbers(tmp_path)[name] == [row for row in numbers(whole)[name] if row[0] == cell.key]
+
+
+def test_a_table_as_long_as_the_longest_text_is_trained_anew_for_a_longer_one():
+    short = replace(SWEEP, judging=replace(JUDGING, longest=32))
+    for name, same in (
+        ("rope", True),
+        ("learned", False),
+        ("Learned(longest, width)", False),
+        ("Learned(64, 16)", True),
+    ):
+        (a,), (b,) = (replace(each, schemes=(name,)).cells() for each in (SWEEP, short))
+        assert (a.key == b.key) == same, name
+
+
+# Refused before anything is trained
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (replace(SWEEP, schemes=("rope", "ropee")), "the scheme 'ropee': .* is not known"),
+        (replace(SWEEP, schemes=("rope", "Alibi(3)")), r"Alibi\(3\)"),
+        (replace(SWEEP, corpus=corpus.of_bytes(b"short" * 20, "a note")), "a note: 5 bytes to judge on, but 65 are"),
+        (replace(SWEEP, seeds=()), "seed"),
+        (replace(SWEEP, schemes=()), "scheme"),
+        (replace(SWEEP, judging=replace(JUDGING, longest=8)), "8"),
+        (replace(SWEEP, judging=replace(JUDGING, recall=(64,))), "recall: copies of 128 bytes cannot stand 64 apart"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_is_trained(asked: Sweep, told: str, tmp_path: Path):
+    with pytest.raises(ValueError, match=told):
+        work(asked, tmp_path)
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_a_row_that_cannot_be_built_is_refused_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(schemes.WITHOUT_TRAINING, "rope", {"none": "Rope(dim) + Rerope(0)"})
+    with pytest.raises(ValueError, match=r"Rerope\(window=0\)"):
+        SWEEP.cells()
+
+
+def test_a_gpu_out_of_memory_is_told_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    advance = Trainer.advance
+
+    def small(self: Trainer) -> torch.Tensor:
+        if self.recipe.accumulate < 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 TiB.")
+        return advance(self)
+
+    monkeypatch.setattr(Trainer, "advance", small)
+    recipes = [replace(SIZE.recipe, batch=8, accumulate=parts) for parts in (2, 4)]
+    short = replace(SWEEP, schemes=("kerple",), judging=replace(JUDGING, protocols=("windows",)))
+    before, after = (replace(short, size=replace(SIZE, recipe=recipe)) for recipe in recipes)
+    told = r"batches of 8 × 16 bytes in 2 parts: --accumulate 4 fits, .* \(CUDA out of memory\)"
+    with pytest.raises(RuntimeError, match=told):
+        work(before, tmp_path)
+    assert trained(work(after, tmp_path)) == {"kerple": 14}
