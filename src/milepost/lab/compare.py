@@ -163,9 +163,9 @@ def _engine(name: str, out: Path, device: str) -> Engine:
     if name == "local":
         return Local(out, device)
     if name == "ray":
-        from milepost.lab.ray_engine import Ray  # pyright: ignore
+        from milepost.lab.ray_engine import Ray
 
-        return Ray(out, device)  # pyright: ignore
+        return Ray(out, device)
     raise ValueError(f"--engine {name}: there are local and ray")
 
 
