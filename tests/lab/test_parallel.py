@@ -144,6 +144,9 @@ def test_gradients_are_those_of_the_whole_batch(told: Told, way: str):
     assert note == note_
     assert one.keys() == two.keys()
     for name, tensor in one.items():
+        if name.endswith("outer.bias"):
+            # It moves all scores of a head alike, which changes nothing: its gradient is rounding alone.
+            continue
         assert tensor.dtype == two[name].dtype
         assert torch.allclose(tensor, two[name], rtol=1e-4, atol=1e-5 if "model." in name else 1e-7), name
 

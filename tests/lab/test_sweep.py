@@ -59,14 +59,10 @@ def work(asked: Sweep, folder: Path, watch=None) -> list[tuple[Cell, Event]]:
 
 
 def numbers(folder: Path) -> dict[str, list]:
-    """All that a store holds but the seconds."""
+    """All that a sound store holds but the seconds."""
     db = sqlite3.connect(folder / "lab.sqlite")
     assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    held = {
-        "cells": "key, told, step, done, parameters, equation",
-        "losses": "cell, step, loss",
-        "scores": "cell, variant, protocol, length, mean, half, count, detail",
-    }
+    held = {"cells": "key, told, step, done, parameters, equation", "losses": "*", "scores": "*"}
     found = {name: sorted(db.execute(f"SELECT {columns} FROM {name}"), key=str) for name, columns in held.items()}
     db.close()
     return found
@@ -172,7 +168,7 @@ def test_interrupted_many_times_it_ends_with_the_same_numbers(
 
 
 def killed_at_random(folder: Path, times: int) -> None:
-    """Kill sweeps at random moments and let them go on, each time in another process. Runs in one of its own."""
+    """Kill sweeps at random moments, and let them go on in another process."""
     often(pytest.MonkeyPatch())
     # What torch loads with the first step is loaded here, so that moments fall into the work.
     weight = torch.nn.Parameter(torch.zeros(1))
@@ -211,9 +207,7 @@ def test_killed_ten_times_it_ends_with_the_same_numbers(whole: Path, tmp_path: P
         assert numbers(folder) == numbers(whole)
 
 
-def test_what_could_not_be_written_whole_is_not_left_lying_about(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_half_a_checkpoint_is_not_left_lying_about(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(number: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -258,14 +252,10 @@ def test_judged_otherwise_later_nothing_is_trained_and_no_old_number_stays(befor
 
 def test_a_table_as_long_as_the_longest_text_is_trained_anew_for_a_longer_one():
     short = replace(SWEEP, judging=replace(JUDGING, longest=32))
-    for name, same in (
-        ("rope", True),
-        ("learned", False),
-        ("Learned(longest, width)", False),
-        ("Learned(64, 16)", True),
-    ):
+    same = {"rope": True, "learned": False, "Learned(longest, width)": False, "Learned(64, 16)": True}
+    for name in same:
         (a,), (b,) = (replace(each, schemes=(name,)).cells() for each in (SWEEP, short))
-        assert (a.key == b.key) == same, name
+        assert (a.key == b.key) is same[name], name
 
 
 # Refused before anything is trained
@@ -275,11 +265,7 @@ def test_a_table_as_long_as_the_longest_text_is_trained_anew_for_a_longer_one():
     ("asked", "told"),
     [
         (replace(SWEEP, schemes=("rope", "ropee")), "the scheme 'ropee': .* is not known"),
-        (replace(SWEEP, schemes=("rope", "Alibi(3)")), r"Alibi\(3\)"),
         (replace(SWEEP, corpus=corpus.of_bytes(b"short" * 20, "a note")), "a note: 5 bytes to judge on, but 65 are"),
-        (replace(SWEEP, seeds=()), "seed"),
-        (replace(SWEEP, schemes=()), "scheme"),
-        (replace(SWEEP, judging=replace(JUDGING, longest=8)), "8"),
         (replace(SWEEP, judging=replace(JUDGING, recall=(64,))), "recall: copies of 128 bytes cannot stand 64 apart"),
     ],
 )

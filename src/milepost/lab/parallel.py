@@ -162,7 +162,9 @@ class Fsdp(Ddp):
             nn.utils.clip_grads_with_norm_(group, most, norm)
 
     def gathered(self, tensor: Tensor) -> Tensor:
-        return _whole(tensor)
+        whole = _whole(tensor)
+        # One device may not have room for all that its fellows hold.
+        return whole.cpu() if self.first else whole
 
     def placed(self, tensor: Tensor, like: Tensor) -> Tensor:
         from torch.distributed.tensor import DTensor, distribute_tensor

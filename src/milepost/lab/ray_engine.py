@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,9 @@ class Ray:
                 raise RuntimeError(f"the Ray cluster failed: {error}; the same command goes on") from error
 
     def _run(self, ray: Any, cells: Sequence[tuple[Cell, Known]], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
-        text, post = ray.put(corpus), _post(ray)
+        # A slice would travel with all of the text that it was cut from.
+        cut = replace(corpus, train=corpus.train.clone(), test=corpus.test.clone())
+        text, post = ray.put(cut), _post(ray)
         running: dict[Any, Cell] = {}
         failed: list[tuple[Cell, Exception]] = []
         for number, (cell, known) in enumerate(cells):

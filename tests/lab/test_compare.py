@@ -1,0 +1,302 @@
+"""`milepost compare` from end to end, and what it says to bad input: a message, an end with 2, and nothing lost."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import save_file
+from typer.testing import CliRunner, Result
+
+from milepost.cli import app
+from milepost.lab import compare, corpus, memory
+from milepost.lab.cell import Judging
+from milepost.lab.progress import Watched
+from milepost.lab.recipe import SIZES, Recipe
+from milepost.lab.store import Store
+from milepost.lab.sweep import Local, Sweep, run
+
+TINY = shlex.split("--threads 1 --width 16 --layers 1 --heads 2 --batch 2 --steps 5 --judge 256 --no-free")
+LENGTHS = ["--length", "64", "--longest", "128"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "words.txt"
+    path.write_text(" ".join(("every", "good", "boy", "does", "fine")[n * n % 5] for n in range(2000)))
+    return path
+
+
+def asked(text: Path, out: Path, *words: str) -> Result:
+    """Run the command; later words win over the tiny size."""
+    told = ["compare", "--text", str(text), "--out", str(out), *TINY, *LENGTHS, *words]
+    return CliRunner().invoke(app(), told, env={"COLUMNS": "120"})
+
+
+def done(text: Path, out: Path, *words: str) -> Result:
+    found = asked(text, out, *words)
+    assert found.exit_code == 0, found.stderr + repr(found.exception)
+    return found
+
+
+def refused(text: Path, out: Path, *words: str) -> str:
+    """What the command says where it ends with 2."""
+    found = asked(text, out, *words)
+    assert found.exit_code == 2, repr(found.exception)
+    assert found.stdout == ""
+    assert "Traceback" not in found.stderr
+    return " ".join(found.stderr.split())
+
+
+# A run
+
+
+def test_a_run_prints_the_table_and_writes_the_report_the_json_and_the_csv(text: Path, tmp_path: Path):
+    files = ["--json", str(tmp_path / "new" / "all.json"), "--csv", str(tmp_path / "new" / "table.csv")]
+    first = done(text, tmp_path, "rope", "alibi", *files)
+    lines = first.stdout.splitlines()
+    assert lines[0].split()[:4] == ["scheme", "reach", "64", "128"]
+    assert {line.split()[0] for line in lines[1:3]} == {"RoPE", "ALiBi"}
+    assert lines[-1] == f"report: {tmp_path / 'report.html'}"
+    assert "train rope: step 5 of 5" in first.stderr
+    assert "ALiBi" in (tmp_path / "report.html").read_text()
+    assert len(list(csv.reader(io.StringIO((tmp_path / "new" / "table.csv").read_text())))) >= 3
+    assert json.loads((tmp_path / "new" / "all.json").read_text())
+    assert not list(tmp_path.glob("*-wal")), "the store was not closed"
+    again = done(text, tmp_path, "rope", "alibi")
+    assert again.stdout == first.stdout
+    assert again.stderr == ""
+
+
+def test_the_report_says_how_to_run_it_again(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/milepost", "compare", "Rope(dim, theta=5.0)", "--seeds", "1"])
+    done(text, tmp_path, "nope")
+    page = html.unescape((tmp_path / "report.html").read_text())
+    assert "milepost compare 'Rope(dim, theta=5.0)' --seeds 1" in page
+
+
+def scores(out: Path) -> dict[tuple, tuple]:
+    store = Store(out / "lab.sqlite")
+    found = {row[:4]: row[4:6] for row in store.db.execute("SELECT * FROM scores")}
+    store.close()
+    return found
+
+
+def test_without_training_the_trivial_baselines_stand_beside_every_row(text: Path, tmp_path: Path):
+    found = done(text, tmp_path, "alibi", "--free").stdout
+    for label in ("window *", "window and sinks *", "dynamic NTK", "log-n"):
+        assert f"ALiBi: {label}" in found
+    assert "ALiBi: window *" not in done(text, tmp_path, "alibi").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["rope", "--length", "16", "--longest", "64"],
+        ["learned", "--longest", "64"],
+        ["learned", "--longest", "256"],
+        ["rope", "--free", "--length", "24", "--longest", "96"],
+        ["rope", "--rate", "1e30"],
+        ["t5", "--key-heads", "1", "--accumulate", "2", "--train-bytes", "1000", "--seeds", "2"],
+    ],
+    ids=" ".join,
+)
+def test_unusual_sizes_end_with_a_table(words: list[str], text: Path, tmp_path: Path):
+    assert "report: " in done(text, tmp_path, *words).stdout
+
+
+def test_the_dial_scales_with_what_overrides_it():
+    size = compare._size("base", {"width": 96, "heads": None}, {"length": 32, "steps": 50}, None, "cpu")
+    assert size.shape == replace(SIZES["base"].shape, width=96)
+    assert size.longest == 32 * 16384 // 512
+    # A tenth of the steps at most; and on a CPU bfloat16 would only be slow.
+    assert (size.recipe.warmup, size.recipe.precision) == (5, "float32")
+    assert compare._size("base", {}, {}, None, "cuda") == SIZES["base"]
+    assert compare._size("demo", {}, {}, 300, "cpu").longest == 300
+
+
+@pytest.mark.parametrize("length", [16, 64, 128, 512])
+@pytest.mark.parametrize("times", [1, 2, 4, 16, 64])
+def test_recall_is_asked_at_distances_that_fit_the_longest_length(length: int, times: int):
+    dial = replace(SIZES["demo"], recipe=Recipe(length=length), longest=times * length)
+    distances = compare._judging(dial, None).recall
+    assert sorted(set(distances)) == list(distances)
+    # Passages are of 128 bytes.
+    assert all(128 <= distance <= dial.longest - 128 for distance in distances)
+    assert distances or dial.longest < 512
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["rope", "alibbi"], "the scheme 'alibbi': 'alibbi' is not known; did you mean"),
+        (["__import__('os')"], "is not known"),
+        (["Rope(dim // 0)"], "the scheme 'Rope(dim // 0)'"),
+        (["rope", "Alibi(3)"], "Alibi(3)"),
+        (["rope", "--size", "larg"], "--size larg: there are demo, small, base, large; did you mean large?"),
+        (["rope", "--longest", "4096"], "bytes to judge on, but 4,097 are needed to train at 64 and judge at 4096"),
+        (["rope", "--train-bytes", "0"], "0 bytes to train on, but 128 are needed"),
+        (["rope", "--heads", "3"], "Shape(width=16, heads=3): heads must divide the width"),
+        (["rope", "--key-heads", "0"], "Shape(key_heads=0)"),
+        (["rope", "--accumulate", "3"], "Recipe(batch=2, accumulate=3): parts must be of one size"),
+        (["rope", "--steps", "0"], "Recipe(steps=0): steps must be at least 1"),
+        (["rope", "--rate", "nan"], "Recipe(rate=nan)"),
+        (["rope", "--seeds", "0"], "--seeds 0"),
+        (["rope", "--longest", "32"], "--longest 32"),
+        (["rope", "--threads", "0"], "threads"),
+        (["rope", "--engine", "slurm"], "--engine slurm: there are local and ray"),
+        (["rope", "--device", "tpuu"], "--device tpuu"),
+        (["rope", "--dataset", "books"], "--text and --dataset: one text at a time; leave one out"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_refused_before_anything_is_trained(words: list[str], told: str, text: Path, tmp_path: Path):
+    said = refused(text, tmp_path, *words)
+    assert told in said
+    assert said.startswith("milepost: compare")
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused(text: Path, tmp_path: Path):
+    said = refused(text, tmp_path, "rope", "--device", "cuda")
+    assert said.endswith("compare --device cuda: torch sees no GPU here; leave --device out to use the CPU")
+
+
+def test_a_text_that_cannot_be_read_is_named(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert f"--text {tmp_path}/no.txt: no such file or folder" in refused(tmp_path / "no.txt", tmp_path, "rope")
+    (tmp_path / "short.txt").write_text("too short")
+    assert "9 bytes to train on, but 128 are needed" in refused(tmp_path / "short.txt", tmp_path, "rope")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    found = CliRunner().invoke(app(), ["compare", "--dataset", "books", "--out", str(tmp_path)])
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert "pip install 'milepost[lab]'" in found.stderr
+
+
+def test_places_that_cannot_be_written_to_are_named_before_anything_is_trained(text: Path, tmp_path: Path):
+    (tmp_path / "file").write_text("mine")
+    assert str(tmp_path / "file") in refused(text, tmp_path / "file", "rope")
+    for option in ("--json", "--csv"):
+        assert str(tmp_path) in refused(text, tmp_path / option, "rope", option, str(tmp_path))
+        assert not list((tmp_path / option).glob("*.safetensors"))
+
+
+def test_without_tensorboard_it_says_what_to_install(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    said = refused(text, tmp_path, "rope", "--tensorboard", str(tmp_path / "logs"))
+    assert "--tensorboard needs tensorboard, which is not installed: pip install 'milepost[lab]'" in said
+
+
+# Nothing lost
+
+
+def test_a_damaged_checkpoint_is_named_and_without_it_the_numbers_are_the_same(text: Path, tmp_path: Path):
+    done(text, tmp_path, "rope")
+    before, (path,) = scores(tmp_path), tmp_path.glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:50_000])
+    # Everything is known already, so nobody looks at it.
+    done(text, tmp_path, "rope")
+    for harm in ("cut off", "another model's"):
+        if harm != "cut off":
+            save_file({"other": torch.zeros(3)}, path, metadata={"step": "5"})
+        said = refused(text, tmp_path, "rope", "--longest", "256")
+        assert f"the checkpoint {path} is damaged (" in said
+        assert said.endswith("delete it, and its model will be trained again")
+        assert scores(tmp_path).items() >= before.items()
+    path.unlink()
+    done(text, tmp_path, "rope", "--longest", "256")
+    assert all(scores(tmp_path)[key] == value for key, value in before.items() if key[2] == "windows")
+
+
+@pytest.mark.parametrize("from_byte", [0, 4096])
+def test_a_damaged_store_is_named_and_moved_away_the_checkpoints_are_used(from_byte: int, text: Path, tmp_path: Path):
+    done(text, tmp_path, "rope")
+    before, path = scores(tmp_path), tmp_path / "lab.sqlite"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:from_byte] + b"?" * (len(whole) - from_byte))
+    assert f"the store {path} is damaged (" in refused(text, tmp_path, "rope")
+    path.rename(tmp_path / "old")
+    assert "train rope: step" not in done(text, tmp_path, "rope").stderr
+    assert scores(tmp_path) == before
+
+
+def test_a_full_disk_is_told_and_the_same_command_goes_on(text: Path, tmp_path: Path):
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
+        "from milepost.cli import main; main()"
+    )
+    words = ["compare", "rope", "--text", str(text), "--out", str(tmp_path), *TINY, *LENGTHS]
+    found = subprocess.run([sys.executable, "-c", limited, *words], capture_output=True, text=True)
+    assert "Traceback" not in found.stderr
+    assert found.returncode == 2
+    assert "no disk space left for" in found.stderr
+    assert {path.name for path in tmp_path.iterdir()} <= {"lab.sqlite"}
+    done(text, tmp_path, "rope")
+
+
+def test_stopped_by_hand_it_says_that_nothing_is_lost(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def stop(*event: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Watched, "__call__", stop)
+        said = refused(text, tmp_path, "rope")
+    assert said == f"milepost: compare: stopped; nothing is lost, the same command goes on from {tmp_path}"
+    done(text, tmp_path, "rope")
+
+
+# What is seen on the way, and what fits
+
+
+def test_a_terminal_sees_bars_and_the_table_so_far(tmp_path: Path):
+    size = compare._size("demo", {"width": 16, "layers": 1, "heads": 2}, {"length": 16, "steps": 5}, 32, "cpu")
+    here = corpus.of_bytes(b"round and round " * 300, "here")
+    sweep = Sweep(("rope",), size, here, judging=Judging(32, total=64), threads=1, free=False)
+    screen, store = io.StringIO(), Store(tmp_path / "lab.sqlite")
+    with Watched(sweep.cells(), Console(file=screen, force_terminal=True, width=100)) as watched:
+        # Drawn after every event, not four times a second.
+        run(sweep, store, Local(tmp_path), lambda *event: (watched(*event), watched._live.refresh()))
+    shown = screen.getvalue()
+    score = store.scores(sweep.cells()[0].key)[-1]
+    store.close()
+    assert (score.protocol, score.length) == ("windows", 32)
+    assert "train rope" in shown
+    assert "bytes/s" in shown
+    assert f"{score.mean:.3f}" in shown
+
+
+@pytest.mark.parametrize(
+    ("batch", "parts", "least", "told"),
+    [
+        (64, 1, 4, "--accumulate 4 fits"),
+        (64, 4, 4, "--accumulate 8 fits"),
+        (64, 1, 64, "--accumulate 64 fits"),
+        (6, 1, 3, "--accumulate 3 fits"),
+        (6, 1, 6, "--accumulate 6 fits"),
+        (12, 2, 5, "--accumulate 6 fits"),
+        (1, 1, 2, "not even one text of 512 bytes fits; try a smaller --size, or a shorter --length"),
+        (6, 6, 7, "not even one text of 512 bytes fits"),
+    ],
+)
+def test_out_of_memory_the_fewest_parts_that_fit_are_advised(batch: int, parts: int, least: int, told: str):
+    tried: list[int] = []
+
+    def fits(recipe: Recipe) -> bool:
+        tried.append(recipe.accumulate)
+        return recipe.accumulate >= least
+
+    assert memory.advice(Recipe(batch=batch, accumulate=parts), fits).startswith(told)
+    assert all(each > parts and batch % each == 0 for each in tried)

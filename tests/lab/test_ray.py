@@ -1,0 +1,182 @@
+"""A sweep on a Ray cluster gives the local engine's numbers, though its workers are killed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from milepost.lab import corpus
+from milepost.lab.cell import Cell, Event, Judging, Stepped, work
+from milepost.lab.model import Shape
+from milepost.lab.ray_engine import Post, Ray
+from milepost.lab.recipe import Recipe, Size
+from milepost.lab.store import Score
+from milepost.lab.sweep import Local, Sweep, wanted
+
+SIZE = Size(Shape(width=32, layers=2, heads=2, hidden=64), Recipe(length=32, batch=4, steps=20, warmup=5), 64)
+TEXT = corpus.of_bytes(inspect.getsource(argparse).encode(), "the source of argparse")
+SWEEP = Sweep(("rope", "alibi", "nope"), SIZE, TEXT, judging=Judging(64, total=2048), free=False, threads=1)
+ROPE, ALIBI, NOPE = SWEEP.cells()
+
+
+def descends(pid: int) -> bool:
+    """Whether a process was begun by this one, or by one that was."""
+    while pid > 1 and pid != os.getpid():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid == os.getpid()
+
+
+def worker_of(cell: Cell) -> int:
+    """The process that runs a cell: Ray gives it the name of its task."""
+    named: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (folder / "cmdline").read_text()
+        except OSError:
+            continue
+        if told.startswith(f"ray::{cell.name}, seed {cell.seed}") and descends(int(folder.name)):
+            named.append(int(folder.name))
+    (found,) = named
+    return found
+
+
+@dataclass(frozen=True)
+class Told:
+    """What both engines told, and how Ray's ended."""
+
+    local: list[tuple[Cell, Event]]
+    ray: list[tuple[Cell, Event]]
+    error: RuntimeError
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    """RoPE's worker is killed in training, ALiBi's while it judges, and NoPE's checkpoint is damaged."""
+    folder, threads = tmp_path_factory.mktemp("ray"), torch.get_num_threads()
+    (folder / "ray").mkdir()
+    (folder / "ray" / f"{NOPE.key}.safetensors").write_bytes(b"no checkpoint")
+    due: dict[Cell, Callable[[Event], bool]] = {
+        ROPE: lambda event: isinstance(event, Stepped) and event.step == 10,
+        ALIBI: lambda event: isinstance(event, Score),
+    }
+    found: list[tuple[Cell, Event]] = []
+
+    def watch() -> None:
+        for cell, event in Ray(folder / "ray", address="local").run(open_cells(ROPE, ALIBI, NOPE), TEXT):
+            found.append((cell, event))
+            if cell in due and due[cell](event):
+                # It waits for its event to be kept, and so stands exactly here.
+                os.kill(worker_of(cell), signal.SIGKILL)
+                del due[cell]
+
+    with pytest.raises(RuntimeError) as raised:
+        watch()
+    assert not due, "nobody was killed"
+    yield Told(list(Local(folder).run(open_cells(ROPE, ALIBI), TEXT)), found, raised.value)
+    torch.set_num_threads(threads)
+
+
+def open_cells(*cells: Cell) -> list[tuple[Cell, set[tuple[str, str, int]]]]:
+    return [(cell, set()) for cell in cells]
+
+
+def losses(events: list[tuple[Cell, Event]], cell: Cell) -> list[tuple[int, float]]:
+    """The losses of a cell, as often as they were told."""
+    return [loss for each, event in events if each == cell and isinstance(event, Stepped) for loss in event.losses]
+
+
+def scores(events: list[tuple[Cell, Event]], cell: Cell) -> set[str]:
+    """Every number of every score, spelled out."""
+    return {repr(event) for each, event in events if each == cell and isinstance(event, Score)}
+
+
+@pytest.mark.parametrize("cell", [ROPE, ALIBI], ids=lambda cell: cell.name)
+def test_ray_gives_the_local_engines_numbers_exactly(told: Told, cell: Cell):
+    assert dict(losses(told.ray, cell)) == dict(losses(told.local, cell))
+    assert len(dict(losses(told.ray, cell))) == SIZE.recipe.steps
+    assert scores(told.ray, cell) == scores(told.local, cell)
+    assert len(scores(told.ray, cell)) == len(wanted(cell))
+
+
+def test_a_worker_killed_before_its_first_checkpoint_begins_anew(told: Told):
+    steps = [step for step, _ in losses(told.ray, ROPE)]
+    assert steps == [*range(10), *range(20)]
+
+
+def test_a_worker_killed_after_its_checkpoint_goes_on_from_there(told: Told):
+    steps = [step for step, _ in losses(told.ray, ALIBI)]
+    assert steps == [*range(20)]
+    begun = [event.step for cell, event in told.ray if cell == ALIBI and isinstance(event, Stepped)]
+    assert begun == [0, 10, 20, 20]
+
+
+def test_an_error_in_one_cell_is_told_when_the_others_are_done(told: Told):
+    first, second = str(told.error).splitlines()
+    assert first == "1 of 3 cells failed; the others are done and kept, and the same command tries again:"
+    assert second.startswith("  nope, seed 0: ValueError: the checkpoint ")
+    assert second.endswith("; delete it, and its model will be trained again")
+
+
+def test_the_cluster_that_was_started_is_ended(told: Told):
+    import ray
+
+    assert told.ray
+    assert not ray.is_initialized()
+    assert "RAY_AUTH_MODE" not in os.environ
+
+
+def test_a_loss_is_told_before_it_is_saved(tmp_path: Path):
+    # A checkpoint of steps whose losses were lost would never let them be computed again.
+    threads, path = torch.get_num_threads(), tmp_path / f"{ROPE.key}.safetensors"
+    events = work(ROPE, TEXT, tmp_path, "cpu", set())
+    assert next(not path.exists() for event in events if isinstance(event, Stepped) and event.done)
+    assert isinstance(next(events), Score)
+    assert path.exists()
+    torch.set_num_threads(threads)
+
+
+def test_whoever_sends_an_event_waits_until_it_is_kept():
+    async def play() -> list[bool]:
+        post, seen = Post(), list[bool]()
+        sent = asyncio.create_task(post.put(7, Stepped(1, [], 0.0, 0, False)))
+        assert await post.take() == [(7, Stepped(1, [], 0.0, 0, False))]
+        await asyncio.sleep(0)
+        seen.append(sent.done())
+        # Whoever takes again has kept what was taken before.
+        again = asyncio.create_task(post.take())
+        await sent
+        seen.append(sent.done())
+        again.cancel()
+        return seen
+
+    assert asyncio.run(play()) == [False, True]
+
+
+def test_what_no_node_can_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    nodes = [{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": False, "Resources": {"CPU": 4.0, "GPU": 1.0}}]
+    ray = SimpleNamespace(is_initialized=lambda: True, nodes=lambda: nodes)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(ValueError) as raised:
+        list(Ray(tmp_path, "cuda:1").run(open_cells(ROPE), TEXT))
+    assert str(raised.value) == (
+        "Ray: a cell asks for 1 CPUs and 1 GPUs of one node, but the nodes of this cluster have 4 and 0; lower "
+        "--threads, choose another --device, or add a node"
+    )
+
+
+def test_without_ray_the_message_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError) as raised:
+        list(Ray(tmp_path).run(open_cells(ROPE), TEXT))
+    assert str(raised.value) == "--engine ray needs ray, which is not installed: pip install 'milepost[ray]'"
