@@ -57,9 +57,9 @@ def test_no_file_of_the_standard_library_is_trained_on_and_judged_on(python: Cor
 # Folders and files
 
 
-def folder_of(path: Path, count: int, size: int = 50) -> dict[str, bytes]:
-    """A folder of so many texts, one of them deeper down."""
-    files = {f"{'deep/' if n % 7 == 0 else ''}{n}.txt": bytes_of(size + n, n) for n in range(count)}
+def folder_of(path: Path, count: int, seed: int = 0) -> dict[str, bytes]:
+    """A folder of so many texts, some of them deeper down."""
+    files = {f"{'deep/' if n % 7 == 0 else ''}{n}.txt": bytes_of(50 + n, 1000 * seed + n) for n in range(count)}
     (path / "deep").mkdir(parents=True)
     for name, text in files.items():
         (path / name).write_bytes(text)
@@ -75,11 +75,24 @@ def test_a_folder_is_split_by_file(tmp_path: Path):
 
 
 def test_which_files_are_judged_on_depends_on_their_names_alone(tmp_path: Path):
-    files = folder_of(tmp_path / "a", 120)
-    kept = set(texts(corpus.of_path(tmp_path / "a"))[1].split(b"\0"))
-    folder_of(tmp_path / "b", 60)
-    fewer = set(texts(corpus.of_path(tmp_path / "b"))[1].split(b"\0"))
-    assert fewer == kept & {text for n, text in enumerate(files.values()) if n < 60}
+    kept = []
+    for seed, count in enumerate((120, 120, 60)):
+        place = tmp_path / str(seed)
+        files = folder_of(place, count, seed)
+        test = texts(corpus.of_path(place))[1].split(b"\0")
+        kept.append({name for name, text in files.items() if text in test})
+    assert kept[0] == kept[1]
+    assert kept[2] == kept[0] & set(files)
+
+
+def test_the_order_in_which_a_disk_lists_files_changes_nothing(
+    tmp_path: Path, python: Corpus, monkeypatch: pytest.MonkeyPatch
+):
+    folder_of(tmp_path, 60)
+    before, listed = corpus.of_path(tmp_path), Path.rglob
+    monkeypatch.setattr(Path, "rglob", lambda *told: sorted(listed(*told), reverse=True))
+    assert corpus.of_path(tmp_path).digest == before.digest
+    assert corpus.of_python().digest == python.digest
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

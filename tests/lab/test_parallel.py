@@ -87,7 +87,9 @@ def process(folder: Path) -> None:
     engine = Torchrun(own, spread="fsdp")
     if here.rank == 0:
         events: list[object] = []
-        run(SWEEP, Store(own / "lab.sqlite"), engine, lambda _, event: events.append(event))
+        store = Store(own / "lab.sqlite")
+        run(SWEEP, store, engine, lambda _, event: events.append(event))
+        store.close()
         found["events"] = [type(event).__name__ for event in events]
     else:
         engine.follow(SWEEP.corpus)
@@ -171,6 +173,8 @@ def test_a_sweep_over_two_processes_finds_what_one_finds(told: Told, tmp_path: P
     here, there = ({(score.protocol, score.length): score.mean for score in store.scores(cell.key)} for store in stores)
     assert here.keys() == there.keys()
     assert close(list(here.values()), list(there.values()))
+    for store in stores:
+        store.close()
 
 
 def test_only_the_first_process_tells_events(told: Told):

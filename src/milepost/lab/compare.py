@@ -31,7 +31,9 @@ TrainBytes = Annotated[int | None, typer.Option(help="Train on the first so many
 Out = Annotated[Path, typer.Option(help="Where the store, the checkpoints and the report are kept.")]
 Seeds = Annotated[int, typer.Option(help="How many seeds each scheme is trained with.")]
 Free = Annotated[bool, typer.Option("--free/--no-free", help="Judge training-free rows on RoPE and ALiBi too.")]
-EngineName = Annotated[str, typer.Option("--engine", help="local, or ray for a cluster.")]
+EngineName = Annotated[
+    str, typer.Option("--engine", help="local; ray for a cluster; torchrun inside torchrun -m milepost compare …")
+]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; the GPU if there is one.")]
 Threads = Annotated[int, typer.Option(help="CPU threads of one model; the numbers depend on it.")]
 Length = Annotated[int | None, typer.Option(help="The length trained at.")]
@@ -77,6 +79,7 @@ def compare(
 
     Stop it at any moment: the same command goes on where it stopped.
     """
+    from milepost.lab.parallel import Torchrun, world
     from milepost.lab.store import Store
     from milepost.lab.sweep import Sweep, run
 
@@ -91,6 +94,9 @@ def compare(
             tuple(schemes or DEFAULT), dial, corpus, tuple(range(seeds)), _judging(dial, judged), free, threads
         )
         cells = sweep.cells()
+        if engine == "torchrun" and world(device).rank:
+            # The first process has the store and tells; this one trains along.
+            return Torchrun(out, device).follow(corpus)
         store = Store(out / "lab.sqlite")
     except (ValueError, TypeError, OSError, ImportError) as error:
         refuse(f"compare: {error}")
@@ -157,6 +163,7 @@ def _corpus(text: Path | None, dataset: str | None) -> Corpus:
 
 
 def _engine(name: str, out: Path, device: str) -> Engine:
+    from milepost.lab.parallel import Torchrun
     from milepost.lab.sweep import Local
 
     out.mkdir(parents=True, exist_ok=True)
@@ -166,7 +173,9 @@ def _engine(name: str, out: Path, device: str) -> Engine:
         from milepost.lab.ray_engine import Ray
 
         return Ray(out, device)
-    raise ValueError(f"--engine {name}: there are local and ray")
+    if name == "torchrun":
+        return Torchrun(out, device)
+    raise ValueError(f"--engine {name}: there are local, ray and torchrun")
 
 
 def _report(store: Any, sweep: Sweep, out: Path, json: Path | None, csv: Path | None, board: Path | None) -> None:

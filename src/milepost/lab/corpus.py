@@ -79,7 +79,9 @@ def of_dataset(name: str) -> Corpus:
     try:
         from datasets import load_dataset  # pyright: ignore
     except ImportError as error:
-        raise ImportError("--dataset needs datasets, which is not installed: pip install 'milepost[lab]'") from error
+        raise ImportError(
+            "--dataset needs datasets, which is not installed: pip install 'milepost[datasets]'"
+        ) from error
     name, _, part = name.partition(":")
     rows = load_dataset(name, part or None, split="train")  # pyright: ignore
     texts: list[str] = rows["text"]  # pyright: ignore
