@@ -158,7 +158,7 @@ def test_recall_is_asked_at_distances_that_fit_the_longest_length(length: int, t
         (["rope", "--seeds", "0"], "--seeds 0"),
         (["rope", "--longest", "32"], "--longest 32"),
         (["rope", "--threads", "0"], "threads"),
-        (["rope", "--engine", "slurm"], "--engine slurm: there are local and ray"),
+        (["rope", "--engine", "slurm"], "--engine slurm: there are local, ray and torchrun"),
         (["rope", "--device", "tpuu"], "--device tpuu"),
         (["rope", "--dataset", "books"], "--text and --dataset: one text at a time; leave one out"),
     ],
@@ -184,7 +184,7 @@ def test_a_text_that_cannot_be_read_is_named(text: Path, tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "datasets", None)
     found = CliRunner().invoke(app(), ["compare", "--dataset", "books", "--out", str(tmp_path)])
     assert (found.exit_code, found.stdout) == (2, "")
-    assert "pip install 'milepost[lab]'" in found.stderr
+    assert "pip install 'milepost[datasets]'" in found.stderr
 
 
 def test_places_that_cannot_be_written_to_are_named_before_anything_is_trained(text: Path, tmp_path: Path):

@@ -214,7 +214,7 @@ def test_a_batch_holds_passages_of_the_training_text_and_reaches_both_its_ends()
 
 def test_a_dataset_without_its_library_gives_the_install_command(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ImportError, match=r"--dataset needs datasets, .*: pip install 'milepost\[lab\]'"):
+    with pytest.raises(ImportError, match=r"--dataset needs datasets, .*: pip install 'milepost\[datasets\]'"):
         corpus.of_dataset("wikitext")
 
 

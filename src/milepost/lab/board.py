@@ -10,19 +10,25 @@ from milepost.lab.store import Store
 from milepost.lab.sweep import Sweep
 
 
-def log(store: Store, sweep: Sweep, folder: Path) -> None:
-    """Write one run a cell: its loss by step, and its bits by length."""
+def writer() -> Any:
+    """TensorBoard's writer."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ImportError(
             "--tensorboard needs tensorboard, which is not installed: pip install 'milepost[lab]'"
         ) from error
+    return SummaryWriter
+
+
+def log(store: Store, sweep: Sweep, folder: Path) -> None:
+    """Write one run a cell: its loss by step, and its bits by length."""
+    made = writer()
     for cell in sweep.cells():
-        writer: Any = SummaryWriter(str(folder / f"{cell.name}, seed {cell.seed}".replace("/", "÷")))
+        run = made(str(folder / f"{cell.name}, seed {cell.seed}".replace("/", "÷")))
         for step, loss in store.losses(cell.key):
-            writer.add_scalar("loss, bits per byte", loss / math.log(2), step)
+            run.add_scalar("loss, bits per byte", loss / math.log(2), step)
         for score in store.scores(cell.key):
             name = f"{score.protocol}/{score.variant or 'as trained'}"
-            writer.add_scalar(name, score.mean, score.length)
-        writer.close()
+            run.add_scalar(name, score.mean, score.length)
+        run.close()

@@ -23,7 +23,7 @@ from milepost.lab.corpus import Corpus
 from milepost.lab.model import Model, Shape
 from milepost.lab.parallel import World, spread_over, world
 from milepost.lab.recipe import Recipe
-from milepost.lab.schemes import build
+from milepost.lab.schemes import build, reads_longest
 from milepost.lab.store import Score
 from milepost.lab.train import Trainer, precision, read_checkpoint
 
@@ -69,7 +69,7 @@ class Cell:
         told = asdict(self)
         for name in ("judging", "variants"):
             told.pop(name)
-        told["longest"] = self.judging.longest if "longest" in self.name or self.name == "learned" else None
+        told["longest"] = self.judging.longest if reads_longest(self.name) else None
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
     def told(self) -> dict[str, Any]:
@@ -180,6 +180,13 @@ def judged(cell: Cell, model: Model, corpus: Corpus, known: set[tuple[str, str, 
             yield _score(cell, label, protocol, length, found)
 
 
+def depends(cell: Cell, variant: str, protocol: str) -> list[Any]:
+    """What a score depends on besides the weights."""
+    told, text = cell.judging, dict(cell.variants).get(variant, "")
+    own = {"windows": [told.total], "sliding": [told.total], "ends": [told.longest, told.ends], "alone": [told.alone]}
+    return [text, told.longest if reads_longest(text) else None, *own.get(protocol, [])]
+
+
 def asked(cell: Cell) -> list[tuple[str, int]]:
     """The protocols and lengths a cell is judged at."""
     lengths = list(judge.lengths_up_to(cell.recipe.length, cell.judging.longest))
@@ -210,9 +217,9 @@ def _judge(cell: Cell, model: Model, text: Tensor, protocol: str, length: int) -
 def _score(cell: Cell, variant: str, protocol: str, length: int, bits: Tensor) -> Score:
     """A mean over windows, which are independent where single bytes are not; and the loss by position, in bins."""
     mean, half = judge.interval(bits.mean(1))
-    detail: dict[str, Any] = {}
+    detail: dict[str, Any] = {"asked": depends(cell, variant, protocol)}
     if protocol == "windows":
-        detail = {"last": float(bits[:, -judge.LAST :].mean()), "by_position": _binned(bits.mean(0))}
+        detail |= {"last": float(bits[:, -judge.LAST :].mean()), "by_position": _binned(bits.mean(0))}
     return Score(cell.key, variant, protocol, length, mean, half if half == half else None, bits.numel(), detail)
 
 

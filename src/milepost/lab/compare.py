@@ -88,11 +88,14 @@ def compare(
     told: dict[str, Any] = {"length": length, "steps": steps, "batch": batch, "rate": rate, "accumulate": accumulate}
     told["compiled"] = device == "cuda" if compiled is None else compiled
     try:
+        _outputs(seeds, json, csv, tensorboard)
         dial = _size(size, own, told, longest, device)
         corpus = _corpus(text, dataset).first(train_bytes)
         sweep = Sweep(
             tuple(schemes or DEFAULT), dial, corpus, tuple(range(seeds)), _judging(dial, judged), free, threads
         )
+        if dial.longest < dial.recipe.length:
+            raise ValueError(f"--longest {dial.longest}: less than the {dial.recipe.length} trained at; raise it")
         cells = sweep.cells()
         if engine == "torchrun" and world(device).rank:
             # The first process has the store and tells; this one trains along.
@@ -105,11 +108,26 @@ def compare(
     try:
         with Watched(cells) as watched:
             run(sweep, store, _engine(engine, out, device), watched)
+        _report(store, sweep, out, json, csv, tensorboard)
     except KeyboardInterrupt:
         refuse(f"compare: stopped; nothing is lost, the same command goes on from {out}")
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         refuse(f"compare: {error}")
-    _report(store, sweep, out, json, csv, tensorboard)
+    finally:
+        store.close()
+
+
+def _outputs(seeds: int, json: Path | None, csv: Path | None, board: Path | None) -> None:
+    """Refuse what would fail only after everything is trained."""
+    if seeds < 1:
+        raise ValueError(f"--seeds {seeds}: give at least 1")
+    for option, path in (("--json", json), ("--csv", csv)):
+        if path is not None and path.is_dir():
+            raise ValueError(f"{option} {path}: that is a folder; name a file")
+    if board is not None:
+        from milepost.lab.board import writer
+
+        writer()
 
 
 def _device(device: str | None) -> str:
@@ -119,6 +137,10 @@ def _device(device: str | None) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device.split(":")[0] == "cuda" and not torch.cuda.is_available():
         refuse(f"compare --device {device}: torch sees no GPU here; leave --device out to use the CPU")
+    try:
+        torch.device(device)
+    except RuntimeError:
+        refuse(f"compare --device {device}: torch knows no such device; give cpu or cuda")
     return device
 
 
@@ -148,8 +170,9 @@ def _judging(dial: Size, judged: int | None) -> Any:
     distances = [2 * dial.recipe.length]
     while distances[-1] * 2 <= dial.longest // 2:
         distances.append(distances[-1] * 2)
-    near = [max(128, dial.recipe.length // 2)]
-    return Judging(dial.longest, total=total, ends=16, recall=tuple(near + distances))
+    near = max(128, dial.recipe.length // 2)
+    fit = sorted({each for each in (near, *distances) if 128 <= each <= dial.longest - 128})
+    return Judging(dial.longest, total=total, ends=16, recall=tuple(fit))
 
 
 def _corpus(text: Path | None, dataset: str | None) -> Corpus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import sysconfig
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +31,8 @@ class Corpus:
     @property
     def digest(self) -> str:
         """What tells one corpus from another: a hash of all its bytes."""
-        told = hashlib.sha256(self.train.numpy().tobytes())
+        told = hashlib.sha256(f"{len(self.train)}:".encode())
+        told.update(self.train.numpy().tobytes())
         told.update(self.test.numpy().tobytes())
         return told.hexdigest()[:16]
 
@@ -68,7 +70,7 @@ def of_path(path: str | Path) -> Corpus:
         raise FileNotFoundError(f"--text {path}: no such file or folder")
     if path.is_dir():
         corpus = _of_files(path, (each for each in sorted(path.rglob("*")) if each.is_file()), str(path))
-        if not len(corpus.train):
+        if not len(corpus.train) and not len(corpus.test):
             raise ValueError(f"--text {path}: no text was found in this folder")
         return corpus
     return of_bytes(_read(path), str(path))
@@ -84,7 +86,12 @@ def of_dataset(name: str) -> Corpus:
         ) from error
     name, _, part = name.partition(":")
     rows = load_dataset(name, part or None, split="train")  # pyright: ignore
-    texts: list[str] = rows["text"]  # pyright: ignore
+    try:
+        texts: list[str] = rows["text"]  # pyright: ignore
+    except KeyError:
+        raise ValueError(
+            f"--dataset {name}: it has no column called text; save its text to a file and give --text"
+        ) from None
     return of_bytes(BETWEEN.join(text.encode() for text in texts), name)  # pyright: ignore
 
 
@@ -105,6 +112,9 @@ def _of_files(root: Path, paths: Iterator[Path], source: str) -> Corpus:
         name = path.relative_to(root).as_posix()
         kept = int(hashlib.sha256(name.encode()).hexdigest(), 16) % KEPT == 0
         parts[kept].append(text)
+    if not all(parts):
+        # Too few files for a twentieth of them: the end of the last one is judged on.
+        return of_bytes(BETWEEN.join(parts[0] or parts[1]), source)
     train, test = (_tensor(BETWEEN.join(part)) for part in parts)
     return Corpus(train, test, source)
 
@@ -121,5 +131,5 @@ def _sources(root: Path) -> Iterator[Path]:
 def _read(path: Path) -> bytes:
     try:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise OSError(f"--text {path}: cannot be read: {error}") from error

@@ -59,7 +59,7 @@ def windows(text: Tensor, length: int, total: int) -> Tensor:
 
 def non_overlapping(model: Model, text: Tensor, length: int, total: int) -> Tensor:
     """Bits of every byte in windows of `length`, [n, length]; the first of each window have little to go by."""
-    return bits(model, windows(text, length, total))
+    return bits(model, windows(text, length, min(total, len(text) - 1)))
 
 
 def at_ends(model: Model, text: Tensor, length: int, longest: int, count: int, last: int = LAST) -> Tensor:
@@ -87,6 +87,12 @@ def each_alone(model: Model, text: Tensor, length: int, total: int) -> Tensor:
     return bits(model, windows(text, length, total * length), 1)
 
 
+def check_distance(distance: int, size: int = 128) -> None:
+    """Refuse copies that would overlap."""
+    if distance < size:
+        raise ValueError(f"recall: copies of {size} bytes cannot stand {distance} apart")
+
+
 def recall(
     model: Model, text: Tensor, distances: list[int], size: int = 128, count: int = 32, seed: int = 0
 ) -> dict[int, Tensor]:
@@ -96,8 +102,7 @@ def recall(
     """
     found: dict[int, Tensor] = {}
     for distance in distances:
-        if distance < size:
-            raise ValueError(f"recall: copies of {size} bytes cannot stand {distance} apart")
+        check_distance(distance, size)
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.randint(0, len(text), (count, distance + size + 1), generator=generator)
         drawn[:, distance + 1 :] = drawn[:, 1 : size + 1]

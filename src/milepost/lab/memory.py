@@ -15,11 +15,9 @@ def advice(recipe: Recipe, fits: Callable[[Recipe], bool]) -> str:
 
     A batch worked through in parts gives the same gradients, so nothing but time is lost.
     """
-    parts = recipe.accumulate * 2
-    while parts <= recipe.batch:
+    for parts in range(recipe.accumulate + 1, recipe.batch + 1):
         if recipe.batch % parts == 0 and fits(replace(recipe, accumulate=parts)):
             return f"--accumulate {parts} fits, and gives the same numbers"
-        parts *= 2
     return f"not even one text of {recipe.length} bytes fits; try a smaller --size, or a shorter --length"
 
 

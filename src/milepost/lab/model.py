@@ -34,6 +34,9 @@ class Shape:
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "vocabulary"):
             demand.whole(self, name, getattr(self, name))
+        for name in ("key_heads", "hidden"):
+            if getattr(self, name) is not None:
+                demand.whole(self, name, getattr(self, name))
         if self.width % self.heads:
             raise ValueError(f"Shape(width={self.width}, heads={self.heads}): heads must divide the width")
         if self.heads % self.groups:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from milepost import register
 from milepost.arguments import nearest
+from milepost.attend import attend
 from milepost.lab.model import Shape
 from milepost.schedule import Schedule
 from milepost.schedules import hwfa
 from milepost.scheme import Scheme
-from milepost.seams import verbs_of
+from milepost.seams import answers, verbs_of
 from milepost.visible import Visible, causal, chunks, everything, sinks, window
 
 TRAINED: dict[str, str] = {
@@ -46,6 +49,8 @@ TRAINED: dict[str, str] = {
     "softmax1-rope": "Rope(dim) + SoftmaxOne(heads)",
 }
 """What can be trained, by name. `dim`, `heads`, `width`, `trained`, `layers` and `longest` are the model's own."""
+BY_LONGEST = ("longest", "group")
+"""Words that follow the longest length judged at; group is how many positions must share one to reach it."""
 
 ROPE, SEEN = "Rope(dim, stretch={})", "causal & window(trained)"
 WITHOUT_TRAINING: dict[str, dict[str, str]] = {
@@ -59,7 +64,7 @@ WITHOUT_TRAINING: dict[str, dict[str, str]] = {
         "ReRoPE": "Rope(dim) + Rerope(trained // 2)",
         "ReRoPE, log-n": "Rope(dim) + Rerope(trained // 2) + LogN(trained)",
         "leaky ReRoPE, log-n": "Rope(dim) + LeakyRerope(trained // 4, 16) + LogN(trained)",
-        "self-extend": "Rope(dim) + SelfExtend(max(2, 2 * longest // trained), trained // 2)",
+        "self-extend": "Rope(dim) + SelfExtend(group, trained // 2 // group * group)",
         "dual chunk": "Rope(dim) + DualChunk(3 * trained // 4, trained // 8)",
         "streaming": "Rope(dim) + Stream(4, trained - 4)",
     },
@@ -71,9 +76,6 @@ WITHOUT_TRAINING: dict[str, dict[str, str]] = {
     },
 }
 """What is judged on a checkpoint already trained. The first two of each are the trivial baselines."""
-
-SHARED = ("t5",)
-"""Learned tables that all layers share, as in their paper; others learn one a layer."""
 
 BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv,
@@ -95,12 +97,27 @@ def build(name: str, shape: Shape, trained: int, longest: int) -> Schedule:
     text = TRAINED.get(name, name)
     own = {
         "dim": shape.dim, "heads": shape.heads, "width": shape.width, "layers": shape.layers,
-        "trained": trained, "longest": longest,
+        "trained": trained, "longest": longest, "group": min(max(2, 2 * longest // trained), trained // 2),
     }  # fmt: skip
     first = Scheme(*_parts(text, own))
-    if name in SHARED or not any(isinstance(part, nn.Module) for part in _within(first)):
+    if not any(isinstance(part, nn.Module) for part in _within(first)):
         return Schedule([first] * shape.layers)
     return Schedule([first] + [_like(first, _parts(text, own)) for _ in range(shape.layers - 1)])
+
+
+def reads_longest(name: str) -> bool:
+    """Whether a scheme depends on the longest length judged at."""
+    return any(re.search(rf"\b{word}\b", TRAINED.get(name, name)) for word in BY_LONGEST)
+
+
+def try_out(schedule: Schedule, shape: Shape) -> None:
+    """Let two tokens through every scheme, so that one made for another model is refused before anything is trained."""
+    x = torch.zeros(1, 2, shape.width)
+    q, k = (torch.zeros(1, heads, 2, shape.dim) for heads in (shape.heads, shape.groups))
+    with torch.no_grad():
+        schedule[0].embed(x, torch.arange(2))
+        for scheme in {id(each): each for each in schedule}.values():
+            attend(q, k, k, scheme, backend="reference")
 
 
 def _parts(text: str, own: Mapping[str, int]) -> tuple[object, ...]:
@@ -111,9 +128,9 @@ def _parts(text: str, own: Mapping[str, int]) -> tuple[object, ...]:
 
 
 def _like(first: Scheme, parts: tuple[object, ...]) -> Scheme:
-    """Another layer's scheme: what embeds is the first layer's, since it acts once."""
+    """Another layer's scheme: what embeds is the first layer's, since it acts once, and so is what layers share."""
     pairs = zip(first.parts, parts, strict=True)
-    return Scheme(*(old if "embed" in verbs_of(old) else new for old, new in pairs))
+    return Scheme(*(old if answers(old, "embed") or answers(old, "over_layers") else new for old, new in pairs))
 
 
 def _within(scheme: Scheme) -> Iterator[object]:
@@ -155,7 +172,10 @@ def evaluate(text: str, own: Mapping[str, int]) -> Any:
                 asked = ast.unparse(node)
                 raise ValueError(f"the scheme {text!r}: {asked!r} is not known{_names(asked.split('(')[0])}")
 
-    return value(tree)
+    try:
+        return value(tree)
+    except ZeroDivisionError:
+        raise ValueError(f"the scheme {text!r} divides by zero") from None
 
 
 def _joined(left: Any, right: Any) -> Any:
@@ -168,5 +188,8 @@ def _joined(left: Any, right: Any) -> Any:
 
 
 def _names(asked: str) -> str:
-    known = [*TRAINED, "hwfa", *register.classes()]
+    if asked in register.classes():
+        return f"; it takes arguments: {asked}(…)"
+    classes = [name for name in register.classes() if name.lower() not in TRAINED or asked[:1].isupper()]
+    known = [name for name in (*TRAINED, "hwfa") if not asked[:1].isupper()] + classes
     return nearest(asked, known) or f"; by name there are {', '.join([*TRAINED, 'hwfa'])}"

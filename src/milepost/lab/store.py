@@ -53,6 +53,9 @@ class Store:
             self.db.execute("PRAGMA journal_mode=WAL")
             self.db.execute("PRAGMA synchronous=FULL")
             self.db.executescript(TABLES)
+            (found,) = self.db.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise sqlite3.DatabaseError(" ".join(found.split()))
         except sqlite3.DatabaseError as error:
             raise ValueError(
                 f"the store {path} is damaged ({error}); move it away, and the sweep begins anew; checkpoints beside "
@@ -136,7 +139,10 @@ class Store:
 
     def sound(self) -> bool:
         """Whether SQLite finds the file whole."""
-        return self.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        try:
+            return self.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        except sqlite3.DatabaseError:
+            return False
 
     def close(self) -> None:
         """Let go of the file."""

@@ -11,11 +11,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from milepost.lab import memory
-from milepost.lab.cell import Cell, Described, Event, Judging, Stepped, asked, make, work
+from milepost.lab import judge, memory
+from milepost.lab.cell import Cell, Described, Event, Judging, Stepped, asked, depends, make, work
 from milepost.lab.corpus import Corpus
 from milepost.lab.recipe import Recipe, Size
-from milepost.lab.schemes import WITHOUT_TRAINING, build
+from milepost.lab.schemes import WITHOUT_TRAINING, build, try_out
 from milepost.lab.store import Score, Store
 from milepost.lab.train import Trainer
 
@@ -40,11 +40,17 @@ class Sweep:
         """One cell for each scheme and seed; an unknown scheme is refused before anything is trained."""
         judging = Judging(self.size.longest) if self.judging is None else self.judging
         self.corpus.needs(self.size.recipe.length, judging.longest)
+        for distance in judging.recall:
+            judge.check_distance(distance)
         cells: list[Cell] = []
+        digest = self.corpus.digest
         for seed in self.seeds:
             for name in self.schemes:
-                build(name, self.size.shape, self.size.recipe.length, judging.longest)
                 variants = tuple(WITHOUT_TRAINING.get(name, {}).items()) if self.free else ()
+                for text in (name, *(text for _, text in variants)):
+                    schedule = build(text, self.size.shape, self.size.recipe.length, judging.longest)
+                    if seed == self.seeds[0]:
+                        try_out(schedule, self.size.shape)
                 cells.append(
                     Cell(
                         name,
@@ -52,7 +58,7 @@ class Sweep:
                         self.size.shape,
                         self.size.recipe,
                         judging,
-                        self.corpus.digest,
+                        digest,
                         variants,
                         self.threads,
                     )
@@ -109,7 +115,11 @@ def run(sweep: Sweep, store: Store, engine: Engine, watch: Watch | None = None) 
     open_cells: list[tuple[Cell, set[tuple[str, str, int]]]] = []
     for cell in sweep.cells():
         store.add(cell.key, cell.told())
-        known = {(score.variant, score.protocol, score.length) for score in store.scores(cell.key)}
+        known = {
+            (score.variant, score.protocol, score.length)
+            for score in store.scores(cell.key)
+            if score.detail.get("asked") == depends(cell, score.variant, score.protocol)
+        }
         if not store.progress(cell.key)[1] or not wanted(cell) <= known:
             open_cells.append((cell, known))
     for cell, event in engine.run(open_cells, sweep.corpus):

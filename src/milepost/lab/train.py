@@ -148,6 +148,11 @@ class Trainer:
     def load(self, path: Path) -> None:
         """Go on from where a file left off."""
         tensors, told = self.spread.read(path)
+        for name, _ in self.model.named_parameters():
+            if f"model.{name}" not in tensors:
+                raise ValueError(
+                    f"the checkpoint {path} is damaged (no {name}); delete it, and its model will be trained again"
+                )
         weights = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, weight in weights.items():
@@ -163,13 +168,19 @@ class Trainer:
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], told: dict[str, str]) -> None:
     """Tensors and notes in one safetensors file, there wholly or not at all."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, metadata=told)
-    with beside.open("rb") as written:
-        os.fsync(written.fileno())
-    beside.replace(path)
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, metadata=told)
+        with beside.open("rb") as written:
+            os.fsync(written.fileno())
+        beside.replace(path)
+    except SafetensorError as error:
+        raise OSError(f"no disk space left for {path}; free some and run the same command again ({error})") from error
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

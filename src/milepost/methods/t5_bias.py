@@ -23,6 +23,7 @@ class T5Bias(Learner):
     """
 
     additive = True
+    over_layers = True
 
     def __init__(self, heads: int, buckets: int = 32, reach: int = 128, bidirectional: bool = False) -> None:
         super().__init__()

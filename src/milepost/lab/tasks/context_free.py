@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,13 +27,8 @@ class StackManipulation(Encoded):
     Symbol 2 ends the result. To pop an empty stack does nothing. How much of the length is stack is drawn: 1 … n − 1.
     """
 
-    @property
-    def symbols(self) -> int:
-        return 5
-
-    @property
-    def answers(self) -> range:
-        return range(3)
+    symbols: ClassVar[int] = 5
+    possible: ClassVar[range] = range(3)
 
     def places(self, length: int) -> int:
         return length + 1
@@ -63,13 +59,8 @@ class ReverseString(Encoded):
     0 1 1 0 1 0   →   0 1 0 1 1 0
     """
 
-    @property
-    def symbols(self) -> int:
-        return 2
-
-    @property
-    def answers(self) -> range:
-        return range(2)
+    symbols: ClassVar[int] = 2
+    possible: ClassVar[range] = range(2)
 
     def places(self, length: int) -> int:
         return length
@@ -105,13 +96,8 @@ class ModularArithmeticBrackets(Encoded):
 
     ALPHABET = "01234+-*()"
 
-    @property
-    def symbols(self) -> int:
-        return len(self.ALPHABET)
-
-    @property
-    def answers(self) -> range:
-        return range(MODULUS)
+    symbols: ClassVar[int] = len(ALPHABET)
+    possible: ClassVar[range] = range(MODULUS)
 
     def pairs(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         draw = random_from(generator)
@@ -130,13 +116,8 @@ class SolveEquation(Encoded):
 
     ALPHABET = "01234+-()x="
 
-    @property
-    def symbols(self) -> int:
-        return len(self.ALPHABET)
-
-    @property
-    def answers(self) -> range:
-        return range(MODULUS)
+    symbols: ClassVar[int] = len(ALPHABET)
+    possible: ClassVar[range] = range(MODULUS)
 
     def pairs(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         if length < 3:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,13 +18,8 @@ from milepost.lab.tasks.task import Encoded, spelled
 class Rearranged(Encoded):
     """Strings of bits, written anew."""
 
-    @property
-    def symbols(self) -> int:
-        return 2
-
-    @property
-    def answers(self) -> range:
-        return range(2)
+    symbols: ClassVar[int] = 2
+    possible: ClassVar[range] = range(2)
 
     def pairs(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         strings = torch.randint(2, (size, length), generator=generator)
@@ -71,13 +67,8 @@ class BucketSort(Encoded):
     1 0 2 0 4 1 1 2   →   0 0 1 1 1 2 2 4
     """
 
-    @property
-    def symbols(self) -> int:
-        return 5
-
-    @property
-    def answers(self) -> range:
-        return range(5)
+    symbols: ClassVar[int] = 5
+    possible: ClassVar[range] = range(5)
 
     def places(self, length: int) -> int:
         return length
@@ -96,13 +87,8 @@ class MissingDuplicate(Encoded):
     An odd length ends in symbol 3; a length of 1 is the string 1, whose answer is 1.
     """
 
-    @property
-    def symbols(self) -> int:
-        return 4
-
-    @property
-    def answers(self) -> range:
-        return range(2)
+    symbols: ClassVar[int] = 4
+    possible: ClassVar[range] = range(2)
 
     def pairs(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         if length == 1:
@@ -123,13 +109,8 @@ class OfTwo(Encoded):
     the result's.
     """
 
-    @property
-    def symbols(self) -> int:
-        return 3
-
-    @property
-    def answers(self) -> range:
-        return range(3)
+    symbols: ClassVar[int] = 3
+    possible: ClassVar[range] = range(3)
 
     @abstractmethod
     def of(self, a: int, b: int) -> int:
@@ -199,13 +180,8 @@ class ComputeSqrt(Encoded):
     1 0 0 1 0 1   →   1 1 0   (37, 6)
     """
 
-    @property
-    def symbols(self) -> int:
-        return 2
-
-    @property
-    def answers(self) -> range:
-        return range(2)
+    symbols: ClassVar[int] = 2
+    possible: ClassVar[range] = range(2)
 
     def places(self, length: int) -> int:
         return (length + 1) // 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,13 +21,8 @@ class EvenPairs(Encoded):
     0 0 1 1 1 0   →   0
     """
 
-    @property
-    def symbols(self) -> int:
-        return 2
-
-    @property
-    def answers(self) -> range:
-        return range(2)
+    symbols: ClassVar[int] = 2
+    possible: ClassVar[range] = range(2)
 
     def pairs(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         strings = torch.randint(2, (size, length), generator=generator)
@@ -40,13 +36,8 @@ class ParityCheck(Encoded):
     1 0 1 0 1 0 0   →   1
     """
 
-    @property
-    def symbols(self) -> int:
-        return 2
-
-    @property
-    def answers(self) -> range:
-        return range(2)
+    symbols: ClassVar[int] = 2
+    possible: ClassVar[range] = range(2)
 
     def pairs(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         strings = torch.randint(2, (size, length), generator=generator)
@@ -60,13 +51,8 @@ class CycleNavigation(Encoded):
     2 0 1 0 0   →   3
     """
 
-    @property
-    def symbols(self) -> int:
-        return 3
-
-    @property
-    def answers(self) -> range:
-        return range(MODULUS)
+    symbols: ClassVar[int] = 3
+    possible: ClassVar[range] = range(MODULUS)
 
     def pairs(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         strings = torch.randint(3, (size, length), generator=generator)
@@ -82,13 +68,8 @@ class ModularArithmetic(Encoded):
     An expression has an odd number of symbols, so an even length gives one symbol less.
     """
 
-    @property
-    def symbols(self) -> int:
-        return MODULUS + 3
-
-    @property
-    def answers(self) -> range:
-        return range(MODULUS)
+    symbols: ClassVar[int] = MODULUS + 3
+    possible: ClassVar[range] = range(MODULUS)
 
     def pairs(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         numbers = torch.randint(MODULUS, (size, (length + 1) // 2), generator=generator)

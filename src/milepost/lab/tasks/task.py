@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -87,10 +88,10 @@ class Encoded(Task):
     The model sees the string and as many blanks as the result has places, and answers all of them at once.
     """
 
-    @property
-    @abstractmethod
-    def symbols(self) -> int:
-        """How many symbols a string may hold."""
+    symbols: ClassVar[int]
+    """How many symbols a string may hold."""
+    possible: ClassVar[range]
+    """The symbols a result is made of."""
 
     @abstractmethod
     def pairs(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -103,6 +104,10 @@ class Encoded(Task):
     @property
     def bidirectional(self) -> bool:
         return True
+
+    @property
+    def answers(self) -> range:
+        return self.possible
 
     @property
     def vocabulary(self) -> int:
