@@ -97,6 +97,8 @@ class Stepped:
 
 
 Event = Described | Stepped | Score
+Known = set[tuple[str, str, int]]
+"""Scores that need not be made again, each by its row, protocol and length."""
 
 
 def make(cell: Cell) -> Model:
@@ -107,9 +109,7 @@ def make(cell: Cell) -> Model:
     return Model(cell.shape, schedule)
 
 
-def work(
-    cell: Cell, corpus: Corpus, folder: Path, device: str, known: set[tuple[str, str, int]], spread: str = "ddp"
-) -> Iterator[Event]:
+def work(cell: Cell, corpus: Corpus, folder: Path, device: str, known: Known, spread: str = "ddp") -> Iterator[Event]:
     """Train the cell, going on from its checkpoint, then judge what is not known yet.
 
     Under torchrun every process calls this and trains along, spread as told; the first alone judges and tells events.
@@ -128,10 +128,15 @@ def work(
 
 
 def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, here: World, spread: str) -> Iterator[Event]:
+    text = corpus.on(here.device)
+
     def batches(step: int) -> tuple[Tensor, Tensor]:
-        found = corpus.batch(cell.seed, step, cell.recipe.batch, cell.recipe.length)
+        found = text.batch(cell.seed, step, cell.recipe.batch, cell.recipe.length)
         return found[:, :-1], found[:, 1:]
 
+    if cell.recipe.compiled:
+        # What was compiled for the cells before is never called again, and counts against a limit.
+        torch.compiler.reset()
     trainer = Trainer(model, cell.recipe, batches, here.device, spread_over(here, spread))
     if trainer.spread.agreed(path.exists()):
         trainer.load(path)
@@ -163,7 +168,7 @@ def load(cell: Cell, path: Path, device: str | torch.device) -> Model:
     return model.to(device).eval()
 
 
-def judged(cell: Cell, model: Model, corpus: Corpus, known: set[tuple[str, str, int]]) -> Iterator[Score]:
+def judged(cell: Cell, model: Model, corpus: Corpus, known: Known) -> Iterator[Score]:
     """Scores of the model as trained, then of every training-free row."""
     device = model.tokens.weight.device
     variants = [("", model)]
@@ -172,7 +177,7 @@ def judged(cell: Cell, model: Model, corpus: Corpus, known: set[tuple[str, str, 
         variants.append((label, model.using(schedule)))
     for label, each in variants:
         each.uncompiled()
-        for protocol, length in asked(cell):
+        for protocol, length in asked(cell, label):
             if (label, protocol, length) in known:
                 continue
             with torch.no_grad(), precision(cell.recipe, device):
@@ -187,12 +192,19 @@ def depends(cell: Cell, variant: str, protocol: str) -> list[Any]:
     return [text, told.longest if reads_longest(text) else None, *own.get(protocol, [])]
 
 
-def asked(cell: Cell) -> list[tuple[str, int]]:
-    """The protocols and lengths a cell is judged at."""
+def wanted(cell: Cell) -> Known:
+    """Every score that a cell should have."""
+    labels = ["", *(label for label, _ in cell.variants)]
+    return {(label, protocol, length) for label in labels for protocol, length in asked(cell, label)}
+
+
+def asked(cell: Cell, variant: str = "") -> list[tuple[str, int]]:
+    """The protocols and lengths that a row of a cell is judged by."""
     lengths = list(judge.lengths_up_to(cell.recipe.length, cell.judging.longest))
     found = [(name, length) for name in ("windows", "ends", "sliding", "alone") for length in lengths]
-    # At the trained length alone: what a sliding window of that length gives is the bar for every longer one.
-    found = [(name, length) for name, length in found if name in ("windows", "ends") or length == cell.recipe.length]
+    # As trained and at that length alone: what a sliding window of it gives is the bar for every row and length.
+    bar = [cell.recipe.length] if not variant else []
+    found = [(name, length) for name, length in found if name in ("windows", "ends") or length in bar]
     found += [("recall", distance) for distance in cell.judging.recall]
     return [each for each in found if each[0] in cell.judging.protocols]
 

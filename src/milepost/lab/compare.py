@@ -34,6 +34,7 @@ Free = Annotated[bool, typer.Option("--free/--no-free", help="Judge training-fre
 EngineName = Annotated[
     str, typer.Option("--engine", help="local; ray for a cluster; torchrun inside torchrun -m milepost compare …")
 ]
+JobCount = Annotated[int, typer.Option("--jobs", help="How many cells the local engine works on at a time.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; the GPU if there is one.")]
 Threads = Annotated[int, typer.Option(help="CPU threads of one model; the numbers depend on it.")]
 Length = Annotated[int | None, typer.Option(help="The length trained at.")]
@@ -42,6 +43,7 @@ Whole = Annotated[int | None, typer.Option(help="Overrides the dial.")]
 Rate = Annotated[float | None, typer.Option(help="Overrides the dial.")]
 Compiled = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile; on for a GPU.")]
 Judged = Annotated[int | None, typer.Option("--judge", help="About how many bytes are judged at each length.")]
+Recall = Annotated[str | None, typer.Option(help="Distances to recall over, such as 256,3072.")]
 ToJson = Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")]
 ToCsv = Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
 Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write TensorBoard logs to this folder.")]
@@ -57,6 +59,7 @@ def compare(
     seeds: Seeds = 1,
     free: Free = True,
     engine: EngineName = "local",
+    jobs: JobCount = 1,
     device: Device = None,
     threads: Threads = 2,
     length: Length = None,
@@ -71,6 +74,7 @@ def compare(
     accumulate: Whole = None,
     compiled: Compiled = None,
     judged: Judged = None,
+    recall: Recall = None,
     json: ToJson = None,
     csv: ToCsv = None,
     tensorboard: Board = None,
@@ -88,11 +92,11 @@ def compare(
     told: dict[str, Any] = {"length": length, "steps": steps, "batch": batch, "rate": rate, "accumulate": accumulate}
     told["compiled"] = device == "cuda" if compiled is None else compiled
     try:
-        _outputs(seeds, json, csv, tensorboard)
+        _outputs(seeds, jobs, json, csv, tensorboard)
         dial = _size(size, own, told, longest, device)
         corpus = _corpus(text, dataset).first(train_bytes)
         sweep = Sweep(
-            tuple(schemes or DEFAULT), dial, corpus, tuple(range(seeds)), _judging(dial, judged), free, threads
+            tuple(schemes or DEFAULT), dial, corpus, tuple(range(seeds)), _judging(dial, judged, recall), free, threads
         )
         if dial.longest < dial.recipe.length:
             raise ValueError(f"--longest {dial.longest}: less than the {dial.recipe.length} trained at; raise it")
@@ -107,7 +111,7 @@ def compare(
 
     try:
         with Watched(cells) as watched:
-            run(sweep, store, _engine(engine, out, device), watched)
+            run(sweep, store, _engine(engine, out, device, jobs), watched)
         _report(store, sweep, out, json, csv, tensorboard)
     except KeyboardInterrupt:
         refuse(f"compare: stopped; nothing is lost, the same command goes on from {out}")
@@ -117,10 +121,11 @@ def compare(
         store.close()
 
 
-def _outputs(seeds: int, json: Path | None, csv: Path | None, board: Path | None) -> None:
+def _outputs(seeds: int, jobs: int, json: Path | None, csv: Path | None, board: Path | None) -> None:
     """Refuse what would fail only after everything is trained."""
-    if seeds < 1:
-        raise ValueError(f"--seeds {seeds}: give at least 1")
+    for option, count in (("--seeds", seeds), ("--jobs", jobs)):
+        if count < 1:
+            raise ValueError(f"{option} {count}: give at least 1")
     for option, path in (("--json", json), ("--csv", csv)):
         if path is not None and path.is_dir():
             raise ValueError(f"{option} {path}: that is a folder; name a file")
@@ -163,16 +168,25 @@ def _size(name: str, own: dict[str, Any], told: dict[str, Any], longest: int | N
     )
 
 
-def _judging(dial: Size, judged: int | None) -> Any:
+def _judging(dial: Size, judged: int | None, recall: str | None) -> Any:
     from milepost.lab.cell import Judging
 
-    total = 32 * dial.longest if judged is None else judged
-    distances = [2 * dial.recipe.length]
-    while distances[-1] * 2 <= dial.longest // 2:
-        distances.append(distances[-1] * 2)
-    near = max(128, dial.recipe.length // 2)
-    fit = sorted({each for each in (near, *distances) if 128 <= each <= dial.longest - 128})
-    return Judging(dial.longest, total=total, ends=16, recall=tuple(fit))
+    length, longest = dial.recipe.length, dial.longest
+    total = 32 * longest if judged is None else judged
+    if recall is None:
+        # One distance within the trained length, then others that double, past it and up to the longest.
+        spread = [max(128, length // 2), *(3 * length // 4 << n for n in range(longest.bit_length()))]
+        distances = sorted({each for each in spread if 128 <= each <= longest - 128})
+    else:
+        distances = _numbers("--recall", recall)
+    return Judging(longest, total=total, ends=16, recall=tuple(distances))
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{option} {text}: give whole numbers with commas between them, such as 256,3072") from None
 
 
 def _corpus(text: Path | None, dataset: str | None) -> Corpus:
@@ -185,13 +199,14 @@ def _corpus(text: Path | None, dataset: str | None) -> Corpus:
     return corpus.of_python() if dataset is None else corpus.of_dataset(dataset)
 
 
-def _engine(name: str, out: Path, device: str) -> Engine:
+def _engine(name: str, out: Path, device: str, jobs: int) -> Engine:
+    from milepost.lab.jobs import Jobs
     from milepost.lab.parallel import Torchrun
     from milepost.lab.sweep import Local
 
     out.mkdir(parents=True, exist_ok=True)
     if name == "local":
-        return Local(out, device)
+        return Local(out, device) if jobs == 1 else Jobs(out, device, jobs)
     if name == "ray":
         from milepost.lab.ray_engine import Ray
 

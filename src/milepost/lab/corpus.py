@@ -40,7 +40,12 @@ class Corpus:
         """The training batch of one step, int64 [size, length + 1]: a pure function, so that any step can be redone."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         starts = torch.randint(0, len(self.train) - length, (size,), generator=generator)
-        return self.train[starts[:, None] + torch.arange(length + 1)].long()
+        places = starts[:, None].to(self.train.device) + torch.arange(length + 1, device=self.train.device)
+        return self.train[places].long()
+
+    def on(self, device: torch.device | str) -> Corpus:
+        """The same, with what is trained on held on a device: batches are cut out there."""
+        return replace(self, train=self.train.to(device))
 
     def first(self, train: int | None) -> Corpus:
         """The same, trained on the first `train` bytes only."""

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from milepost.lab.cell import Cell, Event, Stepped, asked
+from milepost.lab.cell import Cell, Event, Stepped, wanted
 from milepost.lab.store import Score
 
 # Lines of the live table; a terminal has no room for more.
@@ -77,7 +77,7 @@ class Watched:
     def _judging(self, cell: Cell) -> None:
         key, name = f"judge {cell.key}", self.names[cell.key]
         if key not in self.tasks:
-            total = len(asked(cell)) * (1 + len(cell.variants))
+            total = len(wanted(cell))
             self.tasks[key] = self.bars.add_task(f"judge {name}", total=total, told="")
 
     def _scored(self, cell: Cell, score: Score) -> None:

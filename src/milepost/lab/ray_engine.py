@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from milepost.lab.cell import Cell, Event, work
+from milepost.lab.cell import Cell, Event, Known, work
 from milepost.lab.corpus import Corpus
-
-Known = set[tuple[str, str, int]]
+from milepost.lab.sweep import failures
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class Ray:
                 ray.cancel(each, force=True)
             ray.kill(post)
         if failed:
-            raise RuntimeError(_told(failed, len(cells))) from failed[0][1]
+            raise RuntimeError(failures(failed, len(cells))) from failed[0][1]
 
     @property
     def _device(self) -> str:
@@ -135,15 +134,6 @@ def _work(number: int, cell: Cell, corpus: Corpus, folder: Path, device: str, kn
     folder.mkdir(parents=True, exist_ok=True)
     for event in work(cell, corpus, folder, device, known):
         ray.get(post.put.remote(number, event))
-
-
-def _told(failed: list[tuple[Cell, Exception]], count: int) -> str:
-    """What went wrong, cell by cell, in the words of the errors themselves."""
-    lines = [f"{len(failed)} of {count} cells failed; the others are done and kept, and the same command tries again:"]
-    for cell, error in failed:
-        cause = getattr(error, "cause", None) or error
-        lines.append(f"  {cell.name}, seed {cell.seed}: {type(cause).__name__}: {cause}")
-    return "\n".join(lines)
 
 
 def _ray() -> Any:

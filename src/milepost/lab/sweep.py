@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from milepost.lab import judge, memory
-from milepost.lab.cell import Cell, Described, Event, Judging, Stepped, asked, depends, make, work
+from milepost.lab.cell import Cell, Described, Event, Judging, Known, Stepped, depends, make, wanted, work
 from milepost.lab.corpus import Corpus
 from milepost.lab.recipe import Recipe, Size
 from milepost.lab.schemes import WITHOUT_TRAINING, build, try_out
@@ -69,9 +69,7 @@ class Sweep:
 class Engine(Protocol):
     """Runs cells somewhere and tells what happens, in any order."""
 
-    def run(
-        self, cells: Sequence[tuple[Cell, set[tuple[str, str, int]]]], corpus: Corpus
-    ) -> Iterator[tuple[Cell, Event]]:
+    def run(self, cells: Sequence[tuple[Cell, Known]], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
         """Work through the cells; each comes with the scores that are known already."""
         ...
 
@@ -83,9 +81,7 @@ class Local:
     folder: Path
     device: str = "cpu"
 
-    def run(
-        self, cells: Sequence[tuple[Cell, set[tuple[str, str, int]]]], corpus: Corpus
-    ) -> Iterator[tuple[Cell, Event]]:
+    def run(self, cells: Sequence[tuple[Cell, Known]], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
         for cell, known in cells:
             try:
                 for event in work(cell, corpus, self.folder, self.device, known):
@@ -112,7 +108,7 @@ def fits(cell: Cell, corpus: Corpus, device: str, recipe: Recipe) -> bool:
 
 def run(sweep: Sweep, store: Store, engine: Engine, watch: Watch | None = None) -> None:
     """Do what of a sweep is not done yet; every event is in the store before anybody hears of it."""
-    open_cells: list[tuple[Cell, set[tuple[str, str, int]]]] = []
+    open_cells: list[tuple[Cell, Known]] = []
     for cell in sweep.cells():
         store.add(cell.key, cell.told())
         known = {
@@ -128,10 +124,13 @@ def run(sweep: Sweep, store: Store, engine: Engine, watch: Watch | None = None) 
             watch(cell, event)
 
 
-def wanted(cell: Cell) -> set[tuple[str, str, int]]:
-    """Every score that a cell should have."""
-    labels = ["", *(label for label, _ in cell.variants)]
-    return {(label, protocol, length) for label in labels for protocol, length in asked(cell)}
+def failures(failed: Sequence[tuple[Cell, Exception]], count: int) -> str:
+    """What went wrong, cell by cell, in the words of the errors themselves."""
+    lines = [f"{len(failed)} of {count} cells failed; the others are done and kept, and the same command tries again:"]
+    for cell, error in failed:
+        cause = getattr(error, "cause", None) or error
+        lines.append(f"  {cell.name}, seed {cell.seed}: {type(cause).__name__}: {cause}")
+    return "\n".join(lines)
 
 
 def keep(store: Store, cell: Cell, event: Event) -> None:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 import milepost
-from milepost.lab.cell import Cell, asked
+from milepost.lab.cell import Cell, asked, wanted
 from milepost.lab.report.findings import PLAIN, TASK, Findings, Measure, Ran, Row
 from milepost.lab.schemes import TRAINED, build
 from milepost.lab.store import Score, Store
-from milepost.lab.sweep import Sweep, wanted
+from milepost.lab.sweep import Sweep
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
 

@@ -1,0 +1,81 @@
+"""A sweep on one machine, several cells at a time: while one compiles or judges, another trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch.multiprocessing as processes
+
+from milepost.lab.cell import Cell, Event, Known
+from milepost.lab.corpus import Corpus
+from milepost.lab.sweep import Local, failures
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Up to `count` cells at a time, each in a process of its own; all of them share the device."""
+
+    folder: Path
+    device: str = "cpu"
+    count: int = 2
+
+    def run(self, cells: Sequence[tuple[Cell, Known]], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
+        waiting, failed = list(reversed(cells)), list[tuple[Cell, Exception]]()
+        context = processes.get_context("spawn")
+        busy: dict[Any, tuple[Cell, BaseProcess]] = {}
+        try:
+            while waiting or busy:
+                while waiting and len(busy) < self.count:
+                    here, there = context.Pipe()
+                    cell, known = waiting.pop()
+                    process = context.Process(
+                        target=_work, args=(there, cell, known, corpus, self.folder, self.device), daemon=True
+                    )
+                    process.start()
+                    there.close()
+                    busy[here] = cell, process
+                ready: list[Any] = wait(list(busy))
+                for pipe in ready:
+                    cell, process = busy[pipe]
+                    told = _heard(pipe, process)
+                    if isinstance(told, Event):
+                        yield cell, told
+                        pipe.send(None)
+                        continue
+                    del busy[pipe]
+                    process.join()
+                    if told is not None:
+                        failed.append((cell, told))
+        finally:
+            for _, process in busy.values():
+                process.kill()
+        if failed:
+            raise RuntimeError(failures(failed, len(cells))) from failed[0][1]
+
+
+def _heard(pipe: Any, process: BaseProcess) -> Event | Exception | None:
+    """What a process says next: an event, what went wrong, or that it is done."""
+    try:
+        return pipe.recv()
+    except EOFError:
+        process.join()
+        return RuntimeError(f"its process died (exit code {process.exitcode})")
+
+
+def _work(pipe: Connection, cell: Cell, known: Known, corpus: Corpus, folder: Path, device: str) -> None:
+    """One cell, in a process of its own. It waits until each event is kept, and ends where nobody keeps them."""
+    try:
+        for _, event in Local(folder, device).run([(cell, known)], corpus):
+            pipe.send(event)
+            pipe.recv()
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        return
+    except Exception as error:
+        pipe.send(error if type(error).__module__ == "builtins" else RuntimeError(f"{type(error).__name__}: {error}"))
+        return
+    pipe.send(None)
