@@ -8,9 +8,15 @@ import sys
 
 import torch
 
-from milepost.bench import chunked, compiled, rope
+from milepost.bench import chunked, compiled, rope, training
 
-BENCHES = {"rope": rope.main, "chunked": chunked.main, "compiled": compiled.main}
+BENCHES = {
+    "rope": rope.main,
+    "chunked": chunked.main,
+    "compiled": compiled.main,
+    "training": training.main,
+    "loop": training.loop,
+}
 
 
 def main(names: list[str]) -> int:

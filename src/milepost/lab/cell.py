@@ -42,6 +42,8 @@ class Judging:
     """About how many bytes are judged at each length."""
     ends: int = 16
     recall: tuple[int, ...] = ()
+    copies: int = 32
+    """How many pairs of copies are made for each distance of recall."""
     alone: int = 64
     protocols: tuple[str, ...] = ("windows", "ends", "sliding", "alone", "recall")
 
@@ -188,7 +190,10 @@ def judged(cell: Cell, model: Model, corpus: Corpus, known: Known) -> Iterator[S
 def depends(cell: Cell, variant: str, protocol: str) -> list[Any]:
     """What a score depends on besides the weights."""
     told, text = cell.judging, dict(cell.variants).get(variant, "")
-    own = {"windows": [told.total], "sliding": [told.total], "ends": [told.longest, told.ends], "alone": [told.alone]}
+    own = {
+        "windows": [told.total], "sliding": [told.total], "ends": [told.longest, told.ends], "alone": [told.alone],
+        "recall": [told.copies],
+    }  # fmt: skip
     return [text, told.longest if reads_longest(text) else None, *own.get(protocol, [])]
 
 
@@ -223,7 +228,7 @@ def _judge(cell: Cell, model: Model, text: Tensor, protocol: str, length: int) -
         case "alone":
             return judge.each_alone(model, text, length, told.alone)
         case _:
-            return judge.recall(model, text, [length])[length]
+            return judge.recall(model, text, [length], count=told.copies)[length]
 
 
 def _score(cell: Cell, variant: str, protocol: str, length: int, bits: Tensor) -> Score:

@@ -165,6 +165,7 @@ def _size(name: str, own: dict[str, Any], told: dict[str, Any], longest: int | N
         replace(dial.shape, **{key: value for key, value in own.items() if value is not None}),
         replace(recipe, warmup=min(recipe.warmup, max(1, recipe.steps // 10))),
         recipe.length * ratio if longest is None else longest,
+        dial.judged,
     )
 
 
@@ -172,14 +173,15 @@ def _judging(dial: Size, judged: int | None, recall: str | None) -> Any:
     from milepost.lab.cell import Judging
 
     length, longest = dial.recipe.length, dial.longest
-    total = 32 * longest if judged is None else judged
+    total = dial.judged if judged is None else judged
+    few = max(8, total // (2 * longest))
     if recall is None:
         # One distance within the trained length, then others that double, past it and up to the longest.
         spread = [max(128, length // 2), *(3 * length // 4 << n for n in range(longest.bit_length()))]
         distances = sorted({each for each in spread if 128 <= each <= longest - 128})
     else:
         distances = _numbers("--recall", recall)
-    return Judging(longest, total=total, ends=16, recall=tuple(distances))
+    return Judging(longest, total=total, ends=min(16, few), recall=tuple(distances), copies=min(32, few))
 
 
 def _numbers(option: str, text: str) -> list[int]:

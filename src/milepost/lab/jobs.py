@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -45,7 +46,9 @@ class Jobs:
                     told = _heard(pipe, process)
                     if isinstance(told, Event):
                         yield cell, told
-                        pipe.send(None)
+                        with contextlib.suppress(ConnectionError):
+                            # One that has died says so when it is heard next.
+                            pipe.send(None)
                         continue
                     del busy[pipe]
                     process.join()
@@ -62,7 +65,7 @@ def _heard(pipe: Any, process: BaseProcess) -> Event | Exception | None:
     """What a process says next: an event, what went wrong, or that it is done."""
     try:
         return pipe.recv()
-    except EOFError:
+    except (EOFError, ConnectionError):
         process.join()
         return RuntimeError(f"its process died (exit code {process.exitcode})")
 
@@ -73,7 +76,7 @@ def _work(pipe: Connection, cell: Cell, known: Known, corpus: Corpus, folder: Pa
         for _, event in Local(folder, device).run([(cell, known)], corpus):
             pipe.send(event)
             pipe.recv()
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+    except (EOFError, ConnectionError, KeyboardInterrupt):
         return
     except Exception as error:
         pipe.send(error if type(error).__module__ == "builtins" else RuntimeError(f"{type(error).__name__}: {error}"))

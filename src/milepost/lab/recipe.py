@@ -54,21 +54,33 @@ class Size:
     shape: Shape
     recipe: Recipe
     longest: int
+    judged: int = 1 << 17
+    """About how many bytes are judged at each length."""
 
 
 SIZES: dict[str, Size] = {
     "demo": Size(
-        Shape(width=128, layers=3, heads=4, hidden=256), Recipe(length=128, batch=16, steps=400, rate=3e-3), 2048
+        Shape(width=96, layers=2, heads=3, hidden=256),
+        Recipe(length=128, batch=4, steps=1200, rate=4e-3),
+        longest=2048,
+        judged=1 << 15,
     ),
     "small": Size(
-        Shape(width=192, layers=4, heads=6, hidden=512), Recipe(length=256, batch=32, steps=2000, rate=2e-3), 4096
+        Shape(width=192, layers=4, heads=6, hidden=512),
+        Recipe(length=256, batch=16, steps=4000, rate=2e-3),
+        longest=4096,
+        judged=1 << 17,
     ),
     "base": Size(
-        Shape(width=384, layers=6, heads=6), Recipe(length=512, batch=64, steps=1500, precision="bfloat16"), 16384
+        Shape(width=384, layers=6, heads=6),
+        Recipe(length=512, batch=64, steps=1500, precision="bfloat16"),
+        longest=16384,
+        judged=1 << 20,
     ),
     "large": Size(
         Shape(width=768, layers=12, heads=12),
         Recipe(length=1024, batch=64, steps=5000, rate=6e-4, warmup=300, precision="bfloat16"),
-        32768,
+        longest=32768,
+        judged=1 << 20,
     ),
 }

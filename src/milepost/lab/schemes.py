@@ -25,7 +25,7 @@ from milepost.visible import Visible, causal, chunks, everything, sinks, window
 TRAINED: dict[str, str] = {
     "nope": "Nope()",
     "learned": "Learned(longest, width)",
-    "sinusoidal": "Sinusoidal(width)",
+    "sinusoidal": "Sinusoidal(width, scale=width ** -0.5)",
     "rope": "Rope(dim)",
     "partial": "Partial(Rope(dim // 2), of=dim)",
     "p-rope": "Rope(dim, stretch=Proportional(0.5))",

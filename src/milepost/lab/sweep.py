@@ -38,7 +38,7 @@ class Sweep:
 
     def cells(self) -> list[Cell]:
         """One cell for each scheme and seed; an unknown scheme is refused before anything is trained."""
-        judging = Judging(self.size.longest) if self.judging is None else self.judging
+        judging = Judging(self.size.longest, self.size.judged) if self.judging is None else self.judging
         self.corpus.needs(self.size.recipe.length, judging.longest)
         for distance in judging.recall:
             judge.check_distance(distance)
