@@ -51,6 +51,7 @@ CASES: dict[str, Callable[[], mp.Scheme]] = {
     "NtkMixed": lambda: mp.Scheme(rope(mp.NtkMixed(4)), causal),
     "OffsetAlibi": lambda: mp.Scheme(mp.OffsetAlibi(H), causal),
     "Partial": lambda: mp.Scheme(mp.Partial(mp.Rope(4), of=D), causal),
+    "Pivot": lambda: mp.Scheme(rope(), mp.Pivot(mp.Rerope(4), trained=5), causal),
     "Proportional": lambda: mp.Scheme(rope(mp.Proportional(0.5)), causal),
     "Recurrent": lambda: mp.Scheme(mp.Recurrent(WIDTH), causal),
     "Rerope": lambda: mp.Scheme(rope(), mp.Rerope(4), causal),

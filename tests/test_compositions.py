@@ -67,6 +67,7 @@ RELATIONS = [
 PLACES = [
     lambda: mp.Rerope(4),
     lambda: mp.LeakyRerope(4, 3.0),
+    lambda: mp.Pivot(mp.Rerope(4), trained=5),
     lambda: mp.SelfExtend(2, 4),
     lambda: mp.DualChunk(6, 2),
     lambda: mp.Stream(2, 4),

@@ -45,6 +45,7 @@ from milepost.methods.ntk import Ntk as Ntk
 from milepost.methods.ntk_mixed import NtkMixed as NtkMixed
 from milepost.methods.offset_alibi import OffsetAlibi as OffsetAlibi
 from milepost.methods.partial import Partial as Partial
+from milepost.methods.pivot import Pivot as Pivot
 from milepost.methods.pose import Pose as Pose
 from milepost.methods.proportional import Proportional as Proportional
 from milepost.methods.randomized import Randomized as Randomized

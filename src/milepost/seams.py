@@ -37,7 +37,8 @@ class Regime:
     The region is every pair whose distance p − r lies in [nearest, beyond) and for which `where(p, r)` holds. Inside it
     a query at p stands at query(p) and a key at r stands at key(r). The regimes of one method do not overlap and share
     one softmax. A backend may skip a regime whose bounds show that nobody in it can be seen. No distance inside the
-    region becomes more than `growth` times as large.
+    region becomes more than `growth` times as large. `leverage(index, length)` answers how strongly each query's bent
+    scores are turned about what the keys of the first regime offer together: the logarithm of their summed weights.
     """
 
     query: Callable[[Tensor], Tensor] = same
@@ -46,6 +47,7 @@ class Regime:
     beyond: float = math.inf
     where: Callable[[Tensor, Tensor], Tensor] | None = None
     growth: int = 1
+    leverage: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def holds(self, p: Tensor, r: Tensor) -> Tensor | None:
         """Which of the pairs p, r lie in the region: a boolean of their broadcast shape, or None for all."""

@@ -9,14 +9,14 @@ from milepost import Scheme, Sinusoidal, attend, causal
 from tests.oracles import assert_same, plain
 
 
-def waves(position: float, dim: int, layout="interleaved", theta=10000.0, over=None, scale=1.0) -> torch.Tensor:
+def waves(position: float, dim: int, layout="interleaved", theta=10000.0, over=None, amplitude=1.0) -> torch.Tensor:
     """The vector of one position, channel by channel."""
     over = dim / 2 if over is None else over
     row = [0.0] * dim
     for n in range(dim // 2):
         angle = position / theta ** (n / over)
         at = (2 * n, 2 * n + 1) if layout == "interleaved" else (n, dim // 2 + n)
-        row[at[0]], row[at[1]] = scale * math.sin(angle), scale * math.cos(angle)
+        row[at[0]], row[at[1]] = amplitude * math.sin(angle), amplitude * math.cos(angle)
     return torch.tensor(row, dtype=torch.float64)
 
 
@@ -26,7 +26,7 @@ OPTIONS = [
     {"layout": "concatenated", "denominator": 3.0},
     {"denominator": 3.0},
     {"theta": 500000.0},
-    {"scale": 8**-0.5},
+    {"amplitude": 8**-0.5},
 ]
 
 
@@ -165,7 +165,7 @@ def test_embeddings_of_another_width_are_refused():
         ({"dim": 8, "theta": math.inf}, ValueError, r"Sinusoidal\(theta=inf\): theta must be finite"),
         ({"dim": 8, "theta": "big"}, TypeError, r"theta must be a number, not str"),
         ({"dim": 2, "denominator": 0}, ValueError, r"Sinusoidal\(denominator=0\): denominator must be greater than 0"),
-        ({"dim": 8, "scale": 0}, ValueError, r"Sinusoidal\(scale=0\): scale must be greater than 0"),
+        ({"dim": 8, "amplitude": 0}, ValueError, r"Sinusoidal\(amplitude=0\): amplitude must be greater than 0"),
         ({"dim": 8, "denominator": math.nan}, ValueError, r"denominator must be finite"),
     ],
 )

@@ -46,6 +46,8 @@ def refuses(call: Call) -> str | None:
         return "FlexAttention has no gradient on the CPU"
     if call.q.device.type == "cpu" and torch.compiler.is_compiling():
         return "FlexAttention does not compile on this CPU"
+    for part in call.scheme.answering("levers") if call.needs_grad else ():
+        return f"{spell(part)} weighs far keys against near ones, which FlexAttention cannot differentiate"
     for part in call.scheme.answering("reads_weights_often") if call.needs_grad else ():
         return f"{spell(part)} reads a weight several times for one score, which FlexAttention cannot differentiate"
     if call.q.device.type != "cpu" and call.q.dtype == torch.float64:
@@ -63,9 +65,9 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     seen = views(call, call.q.dtype)
     v = values(call, call.v.dtype)
     related = relations(call, seen)
-    parts = [_attend(call, view, v, related) for view in seen]
-    out, lse = parts[0]
-    for other, other_lse in parts[1:]:
+    out, lse = near = _attend(call, seen[0], v, related)
+    for view in seen[1:]:
+        other, other_lse = _attend(call, view, v, related, near[1])
         both = torch.logaddexp(lse, other_lse)
         alive = both > -torch.inf
         a = torch.where(alive, lse - both, -torch.inf).exp()[..., None]
@@ -78,10 +80,17 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     return out.to(call.v.dtype), lse if call.return_lse else None
 
 
-def _attend(call: Call, view: View, v: Tensor, related: tuple[Relation, ...]) -> tuple[Tensor, Tensor]:
-    """One regime: its output and log-sum-exp, with dropout as a second pass over the kept weights."""
+def _attend(
+    call: Call, view: View, v: Tensor, related: tuple[Relation, ...], near: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """One regime: its output and log-sum-exp, with dropout as a second pass over the kept weights.
+
+    near: the log-sum-exp of the first regime, [b h t], which the scores of others may be turned about.
+    """
     sharpness = call.scheme.sharpen(call.index, call.length)
     score = score_mod(call.scheme, view.p, view.r, call.length, sharpness, _products(call, related))
+    if view.regime.leverage is not None and near is not None:
+        score = _levered(score, view.regime.leverage(call.index, call.length), near)
     visible = block_mask(call, view)
     scale = call.scheme.scale(call.q.shape[-1])
     # Tables read inside the kernel are fetched ahead, stage by stage, and more than one stage can outgrow the chip.
@@ -99,6 +108,17 @@ def _attend(call: Call, view: View, v: Tensor, related: tuple[Relation, ...]) ->
     # The kept weights sum to exp(kept − lse) of the whole; dead rows have both at −∞.
     gain = torch.where(kept > -torch.inf, kept - lse, -torch.inf).exp() / (1 - share)
     return out * gain[..., None], lse
+
+
+def _levered(score: ScoreMod, strength: Tensor, near: Tensor) -> ScoreMod:
+    """Scores turned about what near keys offer: strength [b|1 t|1], near [b h t]."""
+    strong, level = _reader(strength), torch.where(near > -torch.inf, near, 0.0)
+
+    def turned(score_: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        bent = score(score_, b, h, i, j)
+        return bent + strong(b, i).to(bent.dtype) * (bent - level[b, h, i])
+
+    return turned
 
 
 def _products(call: Call, related: tuple[Relation, ...]) -> list[tuple[Relation, Tensor | None, Tensor | None]]:

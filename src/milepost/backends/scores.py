@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from milepost.backends.views import View, relations, views
+from milepost.backends.views import View, mask, relations, views
 from milepost.call import Call
 from milepost.seams import Relation, Table
 
@@ -61,6 +61,7 @@ def bent(made: Material, rows: slice = ALL, keys: slice = ALL) -> Tensor:
     head = torch.arange(call.q.shape[1], device=call.q.device).view(-1, 1, 1)
     length = call.length[:, None, rows if call.length.shape[1] > 1 else ALL, None]
     total: Tensor | None = None
+    near: Tensor | None = None
     for view in made.views:
         p, r = _grid(view.p, view.r, rows, keys)
         score = dot(view.q[:, :, rows], view.k[:, :, keys])
@@ -68,11 +69,23 @@ def bent(made: Material, rows: slice = ALL, keys: slice = ALL) -> Tensor:
             score = score + _related(made, relation, to_queries, p - r, rows, keys)
         score = call.scheme.bend(score, batch, head, p, r, length)
         region = view.regime.holds(*_grid(call.position, call.key_position, rows, keys))
+        if view.regime.leverage is not None and total is not None:
+            near = _offered(call, total, rows, keys) if near is None else near
+            strength = view.regime.leverage(call.index, call.length).to(score.dtype)[:, None, :, None]
+            score = score + _of_rows(strength, rows) * (score - near)
         if region is not None:
             score = torch.where(region, score, -torch.inf if total is None else total)
         total = score
     assert total is not None
     return total
+
+
+def _offered(call: Call, scores: Tensor, rows: slice, keys: slice) -> Tensor:
+    """The logarithm of the summed weights of some scores, [b h t 1]; 0 where none is seen, and none to compare with."""
+    seen = mask(call, rows, keys)
+    scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
+    alive = (scores > -torch.inf).any(-1, keepdim=True)
+    return torch.where(alive, scores.masked_fill(~alive, 0.0).logsumexp(-1, keepdim=True), 0.0)
 
 
 def add_related_values(out: Tensor, weights: Tensor, made: Material, rows: slice = ALL, keys: slice = ALL) -> Tensor:

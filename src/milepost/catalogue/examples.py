@@ -51,6 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "NtkMixed": ("mp.Rope(64, stretch=mp.NtkMixed(factor=4))", "mp.causal"),
     "OffsetAlibi": ("mp.OffsetAlibi(heads=8)",),
     "Partial": ("mp.Partial(mp.Rope(16), of=64)", "mp.causal"),
+    "Pivot": ("mp.Rope(64)", "mp.Pivot(mp.Rerope(32), trained=64)", "mp.causal"),
     "Pose": ("mp.Pose(target=4096)",),
     "Proportional": ("mp.Rope(64, stretch=mp.Proportional(share=0.25))", "mp.causal"),
     "Randomized": ("mp.Randomized(longest=2048)",),

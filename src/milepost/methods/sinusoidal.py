@@ -15,26 +15,26 @@ from milepost import demand
 class Sinusoidal:
     """Add fixed waves to each token embedding.
 
-        x_i[2n] ← x_i[2n] + s · sin(i · θ^(−2n/d)),  x_i[2n+1] ← x_i[2n+1] + s · cos(i · θ^(−2n/d))
+        x_i[2n] ← x_i[2n] + a · sin(i · θ^(−2n/d)),  x_i[2n+1] ← x_i[2n+1] + a · cos(i · θ^(−2n/d))
 
     layout="concatenated" puts all sines before all cosines (fairseq, tensor2tensor, Transformer-XL).
     denominator is what n is divided by in the exponent: d/2 in the paper, d/2 − 1 in fairseq and tensor2tensor.
-    s is the scale. The paper multiplies the embeddings by √d and adds the waves as they are; where embeddings are small
-    and not multiplied, scale=d ** -0.5 keeps the waves from drowning them.
+    a is the amplitude. The paper multiplies the embeddings by √d and adds the waves as they are; where embeddings are
+    small and not multiplied, amplitude=d ** -0.5 keeps the waves from drowning them.
     """
 
     dim: int
     layout: Literal["interleaved", "concatenated"] = "interleaved"
     theta: float = 10000.0
     denominator: float | None = None
-    scale: float = 1.0
+    amplitude: float = 1.0
     relative: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         demand.even(self, "dim", self.dim, "each wavelength gives a sine and a cosine")
         demand.one_of(self, "layout", self.layout, ("interleaved", "concatenated"))
         demand.finite(self, "theta", self.theta, above=1)
-        demand.finite(self, "scale", self.scale, above=0)
+        demand.finite(self, "amplitude", self.amplitude, above=0)
         if self.denominator is not None:
             demand.finite(self, "denominator", self.denominator, above=0)
 
@@ -43,7 +43,7 @@ class Sinusoidal:
         over = self.dim / 2 if self.denominator is None else self.denominator
         n = torch.arange(self.dim // 2, dtype=torch.float64, device=position.device)
         angle = position.double()[..., None] * self.theta ** (-n / over)
-        waves = self.scale * angle.sin(), self.scale * angle.cos()
+        waves = self.amplitude * angle.sin(), self.amplitude * angle.cos()
         return torch.cat(waves, -1) if self.layout == "concatenated" else torch.stack(waves, -1).flatten(-2)
 
     def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:

@@ -1,0 +1,59 @@
+"""Pivot: in long texts, far keys must outweigh all near ones to be read (milepost's own, 2026)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from milepost import demand
+from milepost.seams import Regime, verbs_of
+
+
+@dataclass(frozen=True)
+class Pivot:
+    """Turn the scores of the keys that a method moves about what all the others offer together.
+
+        score  ←  score + strength · ln max(1, n/trained) · (score − near),   near = ln Σ_near exp(score)
+
+    The more keys there are, the more of them are alike by chance, and a softmax over all of them blurs. Here a far key
+    that does not weigh as much as the near ones together sinks, and one that weighs more rises. Within the trained
+    length nothing changes, and no training is needed. n is the query's index + 1 (count="index", causal models) or the
+    length of the text (count="length", encoders).
+    """
+
+    method: Any
+    trained: int
+    strength: float = 0.5
+    count: Literal["index", "length"] = "index"
+    levers: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if set(verbs_of(self.method)) != {"place"}:
+            raise TypeError(
+                f"Pivot({self.method!r}): the method must move far keys and do nothing else, as Rerope(256)"
+            )
+        demand.whole(self, "trained", self.trained)
+        demand.finite(self, "strength", self.strength, least=0)
+        demand.one_of(self, "count", self.count, ("index", "length"))
+
+    @property
+    def relative(self) -> bool:
+        return self.method.relative
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the strength depends on how many tokens there are."""
+        return self.count == "length"
+
+    def place(self) -> tuple[Regime, ...]:
+        near, *far = self.method.place()
+        return near, *(replace(regime, leverage=self._strength) for regime in far)
+
+    def _strength(self, index: Tensor, length: Tensor) -> Tensor:
+        """How strongly the scores of each query are turned: index [b|1 t], length [b|1 t|1]."""
+        n = (index + 1 if self.count == "index" else length).double()
+        return self.strength * (torch.log(n.clamp(min=1)) - math.log(self.trained)).clamp(min=0)
