@@ -14,7 +14,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	$(BIN)/python examples/six_schemes.py
+	$(BIN)/milepost compare --out out/demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -130,11 +130,12 @@ def test_the_dial_scales_with_what_overrides_it():
 @pytest.mark.parametrize("times", [1, 2, 4, 16, 64])
 def test_recall_is_asked_at_distances_that_fit_the_longest_length(length: int, times: int):
     dial = replace(SIZES["demo"], recipe=Recipe(length=length), longest=times * length)
-    distances = compare._judging(dial, None).recall
+    distances = compare._judging(dial, None, None).recall
     assert sorted(set(distances)) == list(distances)
     # Passages are of 128 bytes.
     assert all(128 <= distance <= dial.longest - 128 for distance in distances)
     assert distances or dial.longest < 512
+    assert compare._judging(dial, None, "128").recall == (128,) if dial.longest >= 256 else True
 
 
 # Bad input
@@ -156,7 +157,12 @@ def test_recall_is_asked_at_distances_that_fit_the_longest_length(length: int, t
         (["rope", "--steps", "0"], "Recipe(steps=0): steps must be at least 1"),
         (["rope", "--rate", "nan"], "Recipe(rate=nan)"),
         (["rope", "--seeds", "0"], "--seeds 0"),
+        (["rope", "--jobs", "0"], "--jobs 0: give at least 1"),
+        (["rope", "--jobs", "2", "--engine", "ray"], "--jobs 2: only the local engine takes it"),
         (["rope", "--longest", "32"], "--longest 32"),
+        (["rope", "--recall", "far"], "--recall far: give whole numbers with commas between them, such as 256,3072"),
+        (["rope", "--longest", "256", "--recall", "64"], "copies of 128 bytes cannot stand 64 apart"),
+        (["rope", "--recall", "128,200"], "--recall 200: the second copy would end past the longest length, 128"),
         (["rope", "--threads", "0"], "threads"),
         (["rope", "--engine", "slurm"], "--engine slurm: there are local, ray and torchrun"),
         (["rope", "--device", "tpuu"], "--device tpuu"),

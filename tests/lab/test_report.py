@@ -132,7 +132,7 @@ def test_what_a_cell_tells_is_what_the_report_shows(store: Store):
     told = page(found)
     assert "milepost compare --schemes alibi" in told
     assert all(f"{each.scores['windows'][64].mean:.3f}" in told for each in found.rows)
-    assert len(to_csv(found).splitlines()) == 1 + len(found.rows) * (6 + 2)
+    assert len(to_csv(found).splitlines()) == 1 + len(found.rows) * (4 + 2) + 2
     assert to_json(found)
 
 

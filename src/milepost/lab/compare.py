@@ -92,6 +92,8 @@ def compare(
     told: dict[str, Any] = {"length": length, "steps": steps, "batch": batch, "rate": rate, "accumulate": accumulate}
     told["compiled"] = device == "cuda" if compiled is None else compiled
     try:
+        if jobs > 1 and engine != "local":
+            raise ValueError(f"--jobs {jobs}: only the local engine takes it; leave it out")
         _outputs(seeds, jobs, json, csv, tensorboard)
         dial = _size(size, own, told, longest, device)
         corpus = _corpus(text, dataset).first(train_bytes)
@@ -181,6 +183,11 @@ def _judging(dial: Size, judged: int | None, recall: str | None) -> Any:
         distances = sorted({each for each in spread if 128 <= each <= longest - 128})
     else:
         distances = _numbers("--recall", recall)
+        if max(distances) > longest - 128:
+            raise ValueError(
+                f"--recall {max(distances)}: the second copy would end past the longest length, {longest}; lower it, "
+                f"or raise --longest"
+            )
     return Judging(longest, total=total, ends=min(16, few), recall=tuple(distances), copies=min(32, few))
 
 

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 def table(findings: Findings) -> Group:
     """Every row, the furthest first; intervals are left to the report."""
     sorted_ = data.table(findings)
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for number, title in enumerate(sorted_.head()):
-        drawn.add_column(title, justify="left" if number == 0 else "right", no_wrap=number > 0)
+    drawn = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    drawn.add_column("scheme", min_width=20)
+    for title in ("reach", *(f"{length:,}" for length in sorted_.lengths)):
+        drawn.add_column(title, justify="right", no_wrap=True)
+    for title in ("recall",) * (sorted_.distance is not None) + ("Δ",):
+        drawn.add_column(title, justify="right", no_wrap=True)
     for line in sorted_.lines:
         bits = [
             Text("" if each is None else data.shown(each.mean), style="bold green" if best else "")
@@ -31,6 +34,9 @@ def table(findings: Findings) -> Group:
         drawn.add_row(label, data.reach_in_words(line), *bits, *recall, against)
     note = (
         f"bits per byte over windows that do not overlap; trained at {sorted_.trained:,}. reach: how far a row stays "
-        f"within {sorted_.tolerance:g} bits of itself and of the window. * needs no method at all."
+        f"within {sorted_.tolerance:g} bits of itself and of the window. Δ: the last length, less the window there. "
+        f"* needs no method at all."
     )
+    if sorted_.distance is not None:
+        note += f" recall: the bits of a second copy, {sorted_.distance:,} bytes after the first."
     return Group(drawn, Text(note, style="dim"))
