@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -63,27 +64,54 @@ def bent(made: Material, rows: slice = ALL, keys: slice = ALL) -> Tensor:
     total: Tensor | None = None
     near: Tensor | None = None
     for view in made.views:
-        p, r = _grid(view.p, view.r, rows, keys)
-        score = dot(view.q[:, :, rows], view.k[:, :, keys])
+        claimed = _claimed(call, view, rows, keys)
+        p, r = _grid(view.p, view.r, rows, claimed)
+        score = dot(view.q[:, :, rows], view.k[:, :, claimed])
         for relation, to_queries in zip(made.relations, made.to_queries, strict=True):
-            score = score + _related(made, relation, to_queries, p - r, rows, keys)
+            score = score + _related(made, relation, to_queries, p - r, rows, claimed)
         score = call.scheme.bend(score, batch, head, p, r, length)
-        region = view.regime.holds(*_grid(call.position, call.key_position, rows, keys))
-        if view.regime.leverage is not None and total is not None:
-            near = _offered(call, total, rows, keys) if near is None else near
+        if view.regime.leverage is not None and near is not None:
             strength = view.regime.leverage(call.index, call.length).to(score.dtype)[:, None, :, None]
             score = score + _of_rows(strength, rows) * (score - near)
-        if region is not None:
-            score = torch.where(region, score, -torch.inf if total is None else total)
-        total = score
+        region = view.regime.holds(*_grid(call.position, call.key_position, rows, claimed))
+        if near is None and any(each.regime.leverage is not None for each in made.views):
+            near = _offered(call, score, region, rows, claimed)
+        total = _joined(total, score, region, claimed, keys, call)
     assert total is not None
     return total
 
 
-def _offered(call: Call, scores: Tensor, rows: slice, keys: slice) -> Tensor:
-    """The logarithm of the summed weights of some scores, [b h t 1]; 0 where none is seen, and none to compare with."""
-    seen = mask(call, rows, keys)
-    scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
+def _claimed(call: Call, view: View, rows: slice, keys: slice) -> slice:
+    """The keys that a regime can claim for some rows, where shapes alone tell where tokens stand."""
+    if not (call.plain_index and call.plain_position) or torch.compiler.is_compiling():
+        return keys
+    t, s = call.q.shape[2], call.k.shape[2]
+    first, last, _ = rows.indices(t)
+    start, stop, _ = keys.indices(s)
+    # Distances grow towards the first keys: the last row is furthest from them.
+    low = max(start, s - t + first - view.regime.beyond + 1)
+    high = min(stop, s - t + last - view.regime.nearest)
+    return slice(math.floor(low), math.ceil(high)) if low < high else slice(start, start)
+
+
+def _joined(
+    total: Tensor | None, score: Tensor, region: Tensor | None, claimed: slice, keys: slice, call: Call
+) -> Tensor:
+    """What regimes so far made of the scores of `keys`, with another's scores put where it holds."""
+    if claimed == keys:
+        return score if region is None else torch.where(region, score, -torch.inf if total is None else total)
+    start, stop, _ = keys.indices(call.k.shape[2])
+    if total is None:
+        total = score.new_full((*score.shape[:3], stop - start), -torch.inf)
+    a, b = claimed.start - start, claimed.stop - start
+    inside = score if region is None else torch.where(region, score, total[..., a:b])
+    return torch.cat((total[..., :a], inside, total[..., b:]), -1)
+
+
+def _offered(call: Call, scores: Tensor, region: Tensor | None, rows: slice, keys: slice) -> Tensor:
+    """The logarithm of the summed weights of a regime, [b h t 1]; 0 where none is seen, and none to compare with."""
+    for shown in (region, mask(call, rows, keys)):
+        scores = scores if shown is None else scores.masked_fill(~shown, -torch.inf)
     alive = (scores > -torch.inf).any(-1, keepdim=True)
     return torch.where(alive, scores.masked_fill(~alive, 0.0).logsumexp(-1, keepdim=True), 0.0)
 
