@@ -45,7 +45,7 @@ class Sweep:
         cells: list[Cell] = []
         digest = self.corpus.digest
         for seed in self.seeds:
-            for name in self.schemes:
+            for name in dict.fromkeys(self.schemes):
                 variants = tuple(WITHOUT_TRAINING.get(name, {}).items()) if self.free else ()
                 for text in (name, *(text for _, text in variants)):
                     schedule = build(text, self.size.shape, self.size.recipe.length, judging.longest)

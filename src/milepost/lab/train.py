@@ -172,6 +172,9 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], told: dict[str, str
     from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 
     beside = path.with_name(f".{path.name}.{os.getpid()}")
+    for left in path.parent.glob(f".{path.name}.*"):
+        # Half a file of a process that was killed as it wrote.
+        left.unlink(missing_ok=True)
     try:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, metadata=told)
         with beside.open("rb") as written:
