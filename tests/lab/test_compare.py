@@ -126,18 +126,6 @@ def test_the_dial_scales_with_what_overrides_it():
     assert compare._size("demo", {}, {}, 300, "cpu").longest == 300
 
 
-@pytest.mark.parametrize("length", [16, 64, 128, 512])
-@pytest.mark.parametrize("times", [1, 2, 4, 16, 64])
-def test_recall_is_asked_at_distances_that_fit_the_longest_length(length: int, times: int):
-    dial = replace(SIZES["demo"], recipe=Recipe(length=length), longest=times * length)
-    distances = compare._judging(dial, None, None).recall
-    assert sorted(set(distances)) == list(distances)
-    # Passages are of 128 bytes.
-    assert all(128 <= distance <= dial.longest - 128 for distance in distances)
-    assert distances or dial.longest < 512
-    assert compare._judging(dial, None, "128").recall == (128,) if dial.longest >= 256 else True
-
-
 # Bad input
 
 

@@ -10,12 +10,13 @@ import sys
 import time
 from multiprocessing import active_children
 from pathlib import Path
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from milepost.lab import corpus
 from milepost.lab.cell import Cell, Event, Judging, Stepped
-from milepost.lab.jobs import Jobs
+from milepost.lab.jobs import Jobs, _work
 from milepost.lab.model import Shape
 from milepost.lab.recipe import Recipe, Size
 from milepost.lab.store import Store
@@ -122,3 +123,18 @@ def _of(folder: Path) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def test_a_cell_waits_until_each_event_is_kept(tmp_path: Path):
+    class Pipe:
+        said: ClassVar[list[str]] = []
+
+        def send(self, event: Event | None) -> None:
+            self.said.append("done" if event is None else "told")
+
+        def recv(self) -> None:
+            self.said.append("kept")
+
+    _work(cast("Any", Pipe()), SWEEP.cells()[0], set(), TEXT, tmp_path, "cpu")
+    assert Pipe.said == ["told", "kept"] * (len(Pipe.said) // 2) + ["done"]
+    assert len(Pipe.said) > 10

@@ -43,8 +43,7 @@ class Race:
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of a step, cut out on the device."""
-        found = self.corpus.batch(0, step, self.size.recipe.batch, self.size.recipe.length)
-        return found[:, :-1], found[:, 1:]
+        return self.corpus.batches(0, self.size.recipe.batch, self.size.recipe.length)(step)
 
     def cell(self, name: str) -> Cell:
         """The lab's cell for a scheme, trained and not judged."""

@@ -130,12 +130,7 @@ def work(cell: Cell, corpus: Corpus, folder: Path, device: str, known: Known, sp
 
 
 def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, here: World, spread: str) -> Iterator[Event]:
-    text = corpus.on(here.device)
-
-    def batches(step: int) -> tuple[Tensor, Tensor]:
-        found = text.batch(cell.seed, step, cell.recipe.batch, cell.recipe.length)
-        return found[:, :-1], found[:, 1:]
-
+    batches = corpus.on(here.device).batches(cell.seed, cell.recipe.batch, cell.recipe.length)
     if cell.recipe.compiled:
         # What was compiled for the cells before is never called again, and counts against a limit.
         torch.compiler.reset()

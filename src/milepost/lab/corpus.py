@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import sysconfig
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,6 +42,15 @@ class Corpus:
         starts = torch.randint(0, len(self.train) - length, (size,), generator=generator)
         places = starts[:, None].to(self.train.device) + torch.arange(length + 1, device=self.train.device)
         return self.train[places].long()
+
+    def batches(self, seed: int, size: int, length: int) -> Callable[[int], tuple[Tensor, Tensor]]:
+        """The inputs of a step and the bytes that follow each of them, [size, length] both."""
+
+        def of_step(step: int) -> tuple[Tensor, Tensor]:
+            found = self.batch(seed, step, size, length)
+            return found[:, :-1], found[:, 1:]
+
+        return of_step
 
     def on(self, device: torch.device | str) -> Corpus:
         """The same, with what is trained on held on a device: batches are cut out there."""

@@ -24,7 +24,7 @@ from milepost.lab.recipe import Recipe
 from milepost.lab.train import Alone, Loss, read_checkpoint
 
 if TYPE_CHECKING:
-    from milepost.lab.cell import Cell, Event
+    from milepost.lab.cell import Cell, Event, Known
     from milepost.lab.corpus import Corpus
 
 # While the first process judges, the others wait. Should it die, torchrun ends them.
@@ -202,15 +202,13 @@ class Torchrun:
     device: str = "cpu"
     spread: str = "ddp"
 
-    def run(
-        self, cells: Sequence[tuple[Cell, set[tuple[str, str, int]]]], corpus: Corpus
-    ) -> Iterator[tuple[Cell, Event]]:
+    def run(self, cells: Sequence[tuple[Cell, Known]], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
         from milepost.lab.cell import work
 
         here = world(self.device)
         if here.size > 1:
             join(here)
-        agreed: list[tuple[Cell, set[tuple[str, str, int]]]] = from_first(list(cells))
+        agreed: list[tuple[Cell, Known]] = from_first(list(cells))
         for cell, known in agreed:
             if cell.corpus != corpus.digest:
                 raise ValueError(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from milepost.lab import judge, memory
 from milepost.lab.cell import Cell, Described, Event, Judging, Known, Stepped, depends, make, wanted, work
@@ -92,11 +91,7 @@ class Local:
 
 def fits(cell: Cell, corpus: Corpus, device: str, recipe: Recipe) -> bool:
     """Whether one step of a cell fits on a device, with another recipe."""
-
-    def batches(step: int) -> tuple[Tensor, Tensor]:
-        found = corpus.batch(cell.seed, step, recipe.batch, recipe.length)
-        return found[:, :-1], found[:, 1:]
-
+    batches = corpus.batches(cell.seed, recipe.batch, recipe.length)
     try:
         Trainer(make(cell), replace(recipe, compiled=False), batches, device).advance()
     except torch.OutOfMemoryError:

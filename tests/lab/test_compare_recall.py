@@ -1,0 +1,29 @@
+"""Which distances of recall `compare` asks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from milepost.lab import compare
+from milepost.lab.recipe import SIZES, Recipe
+
+
+@pytest.mark.parametrize("length", [16, 64, 128, 512])
+@pytest.mark.parametrize("times", [1, 2, 4, 16, 64])
+def test_recall_is_asked_at_distances_that_fit_the_longest_length(length: int, times: int):
+    dial = replace(SIZES["demo"], recipe=Recipe(length=length), longest=times * length)
+    distances = compare._judging(dial, None, None).recall
+    assert sorted(set(distances)) == list(distances)
+    # Passages are of 128 bytes.
+    assert all(128 <= distance <= dial.longest - 128 for distance in distances)
+    assert distances or dial.longest < 512
+
+
+def test_distances_that_were_asked_for_are_taken():
+    assert compare._judging(SIZES["base"], None, "256,3072").recall == (256, 3072)
+
+
+def test_the_size_of_the_anchors_is_asked_at_their_distances():
+    assert compare._judging(SIZES["base"], None, None).recall[:5] == (256, 384, 768, 1536, 3072)
