@@ -42,6 +42,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--compiled", action="store_true", help="torch.compile: a slow start, then faster")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--heads", type=int, default=4)
@@ -61,7 +62,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     task = Counting(job["variables"], job["block"])
     recipe = Recipe(
         batch=job["batch"], steps=job["steps"], rate=job["rate"], warmup=min(400, job["steps"] // 5), decay=0.0,
-        precision=job["precision"],
+        precision=job["precision"], compiled=job["compiled"],
     )  # fmt: skip
     least, most = job["statements"]
     positions = job["positions"] or job["block"] + 1
@@ -69,10 +70,16 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     scheme = SCHEMES.get(scheme, scheme).format(block=job["block"], positions=positions)
     shape = Shape(job["width"], job["layers"], job["heads"])
     losses: list[torch.Tensor] = []
+
+    def watch(step: int, loss: torch.Tensor) -> None:
+        losses.append(loss)
+        if (step + 1) % 1000 == 0:
+            mean = float(torch.stack(losses[-100:]).mean())
+            print(f"{named(job)}: step {step + 1}, loss {mean:.3f}, {time.monotonic() - begun:.0f} s", flush=True)
+
     model = trained_on(
-        task, scheme, shape, recipe, range(least, most + 1), job["seed"], device=job["device"],
-        watch=lambda _, loss: losses.append(loss),
-    )  # fmt: skip
+        task, scheme, shape, recipe, range(least, most + 1), job["seed"], device=job["device"], watch=watch
+    )
     lengths = [least + round(n * (most - least) / max(1, job["lengths"] - 1)) for n in range(job["lengths"])]
     each = max(1, job["count"] // len(lengths))
     with precision(recipe, torch.device(job["device"])):
@@ -87,6 +94,11 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         "parameters": model.count(),
         "seconds": time.monotonic() - begun,
     }
+
+
+def named(job: dict[str, Any]) -> str:
+    """What a run is called."""
+    return f"{job['scheme']}, {job['variables']} variables, seed {job['seed']}"
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -120,8 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     for job, found in side_by_side(run, jobs, processes):
         rows.append(job | found)
         out.write_text(json.dumps(rows, indent=1))
-        told = f"{job['scheme']}, {job['variables']} variables, seed {job['seed']}"
-        print(f"{told}: error {found['error']:.1%}, loss {found['loss']:.3f}, {found['seconds']:.0f} s", flush=True)
+        told = f"error {found['error']:.1%}, loss {found['loss']:.3f}, {found['seconds']:.0f} s"
+        print(f"{named(job)}: {told}", flush=True)
     print(f"\n{table(rows)}\n\nwritten: {out}")
     return rows
 

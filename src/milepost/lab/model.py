@@ -165,7 +165,7 @@ class Model(nn.Module):
         return other.train(self.training)
 
     def uncompiled(self) -> Model:
-        """Choose backends that need no compiling: for judging at many lengths, where each would be compiled anew."""
+        """Choose backends that are not compiled by themselves: where lengths vary, each would be compiled anew."""
         weight = self.tokens.weight
         q, k = (weight.new_zeros(1, heads, 2, self.shape.dim) for heads in (self.shape.heads, self.shape.groups))
         for number, scheme in enumerate(self.schedule):

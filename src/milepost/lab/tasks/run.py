@@ -90,7 +90,8 @@ def trained_on(
         model.position = None if found is None else found.to(device)
         return inputs, targets
 
-    trainer = Trainer(model, recipe, placing, device)
+    # Every batch may have another length.
+    trainer = Trainer(model.to(device).uncompiled(), recipe, placing, device)
     while not trainer.done:
         step, loss = trainer.step, trainer.advance()
         if watch is not None:
