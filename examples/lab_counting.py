@@ -8,7 +8,6 @@ every step, where theirs saw ten thousand a hundred times. Published errors with
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,7 +116,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Run everything asked for; what is done is written as it comes."""
+    """Run what is asked for and not done yet; what is done is written as it comes."""
     options = vars(options_of(arguments))
     out, processes = options.pop("out"), options.pop("processes")
     several = {name: options.pop(name) for name in ("seeds", "variables", "schemes")}
@@ -127,13 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
         for variables in several["variables"]
         for scheme in several["schemes"]
     ]
-    out.parent.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
-    for job, found in side_by_side(run, jobs, processes):
-        rows.append(job | found)
-        out.write_text(json.dumps(rows, indent=1))
-        told = f"error {found['error']:.1%}, loss {found['loss']:.3f}, {found['seconds']:.0f} s"
-        print(f"{named(job)}: {told}", flush=True)
+    for row in side_by_side(run, jobs, processes, out):
+        rows.append(row)
+        told = f"error {row['error']:.1%}, loss {row['loss']:.3f}, {row['seconds']:.0f} s"
+        print(f"{named(row)}: {told}", flush=True)
     print(f"\n{table(rows)}\n\nwritten: {out}")
     return rows
 

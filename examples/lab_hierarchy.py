@@ -8,7 +8,6 @@ judged at random places too, and at evenly spaced ones.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,7 +93,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         for length in of_task[0]["judged"]:
             cells: list[str] = []
             for way in ways:
-                means = [row["accuracy"][way][length][0] for row in of_task if way in row["accuracy"]]
+                means = [row["accuracy"][way][str(length)][0] for row in of_task if way in row["accuracy"]]
                 cells.append(f"{100 * sum(means) / len(means):.1f}" if means else "-")
             told = f"{task:<30}{length:>8}{100 * of_task[0]['guess']:>8.0f}"
             lines.append(told + "".join(f"{cell:>10}" for cell in cells))
@@ -102,7 +101,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Run everything asked for; what is done is written as it comes."""
+    """Run what is asked for and not done yet; what is done is written as it comes."""
     options = vars(options_of(arguments))
     out, processes = options.pop("out"), options.pop("processes")
     tasks, seeds = options.pop("tasks"), options.pop("seeds")
@@ -112,14 +111,13 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
         for task in (HIERARCHY if "all" in tasks else tasks)
         for randomized in (False, True)
     ]
-    out.parent.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
-    for job, found in side_by_side(run, jobs, processes):
-        rows.append(job | found)
-        out.write_text(json.dumps(rows, indent=1))
-        last = {way: f"{by_length[max(job['judged'])][0]:.1%}" for way, by_length in found["accuracy"].items()}
-        told = f"{job['task']}, {'randomized' if job['randomized'] else 'counted'}, seed {job['seed']}"
-        print(f"{told}: {last} at {max(job['judged'])}, loss {found['loss']:.3f}, {found['seconds']:.0f} s", flush=True)
+    for row in side_by_side(run, jobs, processes, out):
+        rows.append(row)
+        longest = str(max(row["judged"]))
+        last = {way: f"{by_length[longest][0]:.1%}" for way, by_length in row["accuracy"].items()}
+        told = f"{row['task']}, {'randomized' if row['randomized'] else 'counted'}, seed {row['seed']}"
+        print(f"{told}: {last} at {longest}, loss {row['loss']:.3f}, {row['seconds']:.0f} s", flush=True)
     print(f"\n{table(rows)}\n\nwritten: {out}")
     return rows
 

@@ -106,17 +106,6 @@ def test_scores_that_were_not_asked_for_are_left_out(store: Store):
     assert list(gather(store, asked).rows[0].scores["windows"]) == [32, 64]
 
 
-def test_tasks_are_gathered_whatever_their_lengths(store: Store):
-    asked = sweep("nope")
-    cell = asked.cells()[0]
-    store.add(cell.key, cell.told())
-    store.judged(Score(cell.key, "", "task:copy", 40, 0.75, 0.1, 64, {}))
-    found = gather(store, asked)
-    assert found.tasks() == ("task:copy",)
-    assert "75.0 %" in page(found)
-    assert ">copy<" in page(found)
-
-
 def test_what_a_cell_tells_is_what_the_report_shows(store: Store):
     asked = replace(sweep("alibi"), judging=Judging(64, total=256, ends=2, alone=2))
     cell = asked.cells()[0]

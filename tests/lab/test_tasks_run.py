@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -158,6 +162,32 @@ def test_a_small_model_learns_to_copy():
     assert found[5].mean() > 0.95
 
 
-def test_jobs_come_back_with_what_was_done():
-    assert list(side_by_side(abs, [-1, -2, -3], 1)) == [(-1, 1), (-2, 2), (-3, 3)]
-    assert sorted(side_by_side(abs, [-1, -2, -3], 2)) == [(-3, 3), (-2, 2), (-1, 1)]
+def doubled(job: dict[str, int]) -> dict[str, int]:
+    if job["n"] == 13:
+        raise RuntimeError("bad luck")
+    return {"twice": 2 * job["n"]}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_jobs_come_back_with_what_was_done_and_are_done_once(processes: int, tmp_path: Path):
+    out = tmp_path / "deep" / "rows.json"
+    jobs = [{"n": n, "of": (1, 2)} for n in (3, 4, 13)]
+    with pytest.raises(RuntimeError, match="bad luck"):
+        list(side_by_side(doubled, jobs, processes, out))
+    kept = json.loads(out.read_text()) if out.exists() else []
+    found = list(side_by_side(doubled, jobs[:2], processes, out))
+    assert found[: len(kept)] == kept
+    assert sorted((row["n"], row["twice"]) for row in found) == [(3, 6), (4, 8)]
+    # Another job is another row, and none is done again.
+    with pytest.raises(RuntimeError, match="bad luck"):
+        list(side_by_side(doubled, jobs[2:], 1, out))
+    (again,) = side_by_side(doubled, [{"n": 4}], 1, out)
+    assert again["of"] == [1, 2]
+    assert not list(out.parent.glob(".*"))
+
+
+def test_a_damaged_file_of_rows_is_named(tmp_path: Path):
+    out = tmp_path / "rows.json"
+    out.write_text("[{")
+    with pytest.raises(ValueError, match="is damaged"):
+        list(side_by_side(doubled, [{"n": 1}], 1, out))

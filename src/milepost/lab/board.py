@@ -25,9 +25,9 @@ def log(store: Store, sweep: Sweep, folder: Path) -> None:
     """Write one run a cell: its loss by step, and its bits by length."""
     made = writer()
     for cell in sweep.cells():
-        run = made(str(folder / f"{cell.name}, seed {cell.seed}".replace("/", "÷")))
+        run = made(str(folder / cell.called.replace("/", "÷")))
         for step, loss in store.losses(cell.key):
-            run.add_scalar("loss, bits per byte", loss / math.log(2), step)
+            run.add_scalar("loss, bits" if cell.task else "loss, bits per byte", loss / math.log(2), step)
         for score in store.scores(cell.key):
             name = f"{score.protocol}/{score.variant or 'as trained'}"
             run.add_scalar(name, score.mean, score.length)

@@ -11,7 +11,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,17 @@ from milepost.lab.model import Model, Shape
 from milepost.lab.parallel import World, spread_over, world
 from milepost.lab.recipe import Recipe
 from milepost.lab.schemes import build, reads_longest
-from milepost.lab.store import Score
-from milepost.lab.train import Trainer, precision, read_checkpoint
+from milepost.lab.store import TASK, Score
+from milepost.lab.tasks import batches, named, of_protocol, protocols, score
+from milepost.lab.tasks.run import written_for
+from milepost.lab.train import Batches, Trainer, precision, read_checkpoint
 
 # Steps between two reports of the loss.
 REPORT = 10
 # Seconds between two checkpoints of a model in training.
 SAVE = 20.0
+# Examples of a task that are judged however long they are.
+FEWEST = 16
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Judging:
     copies: int = 32
     """How many pairs of copies are made for each distance of recall."""
     alone: int = 64
+    answers: int = 128
+    """How many examples of a task are judged at each length, unless they have more than `total` tokens."""
     protocols: tuple[str, ...] = ("windows", "ends", "sliding", "alone", "recall")
 
 
@@ -64,6 +70,8 @@ class Cell:
     """Training-free rows: a label and an expression each."""
     threads: int = 2
     version: int = field(default=1)
+    task: str = ""
+    """The task it is trained on and judged by; language if empty."""
 
     @property
     def key(self) -> str:
@@ -71,8 +79,15 @@ class Cell:
         told = asdict(self)
         for name in ("judging", "variants"):
             told.pop(name)
+        if not self.task:
+            told.pop("task")
         told["longest"] = self.judging.longest if reads_longest(self.name) else None
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def called(self) -> str:
+        """What the cell is called among others."""
+        return f"{self.name}, {self.task}, seed {self.seed}" if self.task else f"{self.name}, seed {self.seed}"
 
     def told(self) -> dict[str, Any]:
         """The cell as what JSON can hold."""
@@ -105,10 +120,21 @@ Known = set[tuple[str, str, int]]
 
 def make(cell: Cell) -> Model:
     """The model of a cell as it starts: the same weights under every scheme, but for what the scheme itself learns."""
+    task = named(cell.task) if cell.task else None
+    shape = cell.shape if task is None else replace(cell.shape, vocabulary=task.vocabulary)
+    text = cell.name if task is None else written_for(task, cell.name)
     torch.manual_seed(cell.seed + 1)
-    schedule = build(cell.name, cell.shape, cell.recipe.length, cell.judging.longest)
+    schedule = build(text, shape, cell.recipe.length, cell.judging.longest)
     torch.manual_seed(cell.seed)
-    return Model(cell.shape, schedule)
+    return Model(shape, schedule)
+
+
+def batches_of(cell: Cell, corpus: Corpus, recipe: Recipe) -> Batches:
+    """What a cell is trained on: the text, or its task at every length that has room."""
+    if not cell.task:
+        return corpus.batches(cell.seed, recipe.batch, recipe.length)
+    task = named(cell.task)
+    return batches(task, recipe.batch, range(task.shortest, task.within(recipe.length) + 1), cell.seed)
 
 
 def work(cell: Cell, corpus: Corpus, folder: Path, device: str, known: Known, spread: str = "ddp") -> Iterator[Event]:
@@ -130,11 +156,20 @@ def work(cell: Cell, corpus: Corpus, folder: Path, device: str, known: Known, sp
 
 
 def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, here: World, spread: str) -> Iterator[Event]:
-    batches = corpus.on(here.device).batches(cell.seed, cell.recipe.batch, cell.recipe.length)
+    source, tokens = batches_of(cell, corpus.on(here.device), cell.recipe), 0
+
+    def batch(step: int) -> tuple[Tensor, Tensor]:
+        nonlocal tokens
+        found = source(step)
+        tokens += found[0].numel()
+        return found
+
+    if cell.task:
+        model = model.to(here.device).uncompiled()
     if cell.recipe.compiled:
         # What was compiled for the cells before is never called again, and counts against a limit.
         torch.compiler.reset()
-    trainer = Trainer(model, cell.recipe, batches, here.device, spread_over(here, spread))
+    trainer = Trainer(model, cell.recipe, batch, here.device, spread_over(here, spread))
     if trainer.spread.agreed(path.exists()):
         trainer.load(path)
     yield Stepped(trainer.step, [], 0.0, 0, trainer.done)
@@ -146,13 +181,12 @@ def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, here: World, sp
             continue
         told = [(step, float(loss)) for step, loss in losses]
         now = time.monotonic()
-        tokens = len(losses) * cell.recipe.batch * cell.recipe.length
         # Told before it is saved: a loss that was saved and not told would not be computed again.
         yield Stepped(trainer.step, told, now - begun, tokens, trainer.done)
         if trainer.spread.agreed(trainer.done or now - saved > SAVE):
             trainer.save(path)
             saved = now
-        losses, begun = [], time.monotonic()
+        losses, tokens, begun = [], 0, time.monotonic()
 
 
 def load(cell: Cell, path: Path, device: str | torch.device) -> Model:
@@ -189,7 +223,8 @@ def depends(cell: Cell, variant: str, protocol: str) -> list[Any]:
         "windows": [told.total], "sliding": [told.total], "ends": [told.longest, told.ends], "alone": [told.alone],
         "recall": [told.copies],
     }  # fmt: skip
-    return [text, told.longest if reads_longest(text) else None, *own.get(protocol, [])]
+    counts = [told.answers, told.total] if protocol.startswith(TASK) else own.get(protocol, [])
+    return [text, told.longest if reads_longest(text) else None, *counts]
 
 
 def wanted(cell: Cell) -> Known:
@@ -201,6 +236,8 @@ def wanted(cell: Cell) -> Known:
 def asked(cell: Cell, variant: str = "") -> list[tuple[str, int]]:
     """The protocols and lengths that a row of a cell is judged by."""
     lengths = list(judge.lengths_up_to(cell.recipe.length, cell.judging.longest))
+    if cell.task:
+        return [(protocol, length) for protocol in protocols(cell.task) for length in lengths]
     found = [(name, length) for name in ("windows", "ends", "sliding", "alone") for length in lengths]
     # As trained and at that length alone: what a sliding window of it gives is the bar for every row and length.
     bar = [cell.recipe.length] if not variant else []
@@ -211,6 +248,10 @@ def asked(cell: Cell, variant: str = "") -> list[tuple[str, int]]:
 
 def _judge(cell: Cell, model: Model, text: Tensor, protocol: str, length: int) -> Tensor:
     told = cell.judging
+    if protocol.startswith(TASK):
+        task = of_protocol(protocol)
+        count = min(told.answers, max(FEWEST, told.total // length))
+        return score(model, task, task.within(length), count, cell.seed)[:, None]
     match protocol:
         case "windows":
             return judge.non_overlapping(model, text, length, told.total)

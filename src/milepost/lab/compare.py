@@ -44,6 +44,7 @@ Rate = Annotated[float | None, typer.Option(help="Overrides the dial.")]
 Compiled = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile; on for a GPU.")]
 Judged = Annotated[int | None, typer.Option("--judge", help="About how many bytes are judged at each length.")]
 Recall = Annotated[str | None, typer.Option(help="Distances to recall over, such as 256,3072.")]
+Tasks = Annotated[str | None, typer.Option(help="Tasks to train and judge each scheme on too: copy,sort,needle.")]
 ToJson = Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")]
 ToCsv = Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
 Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write TensorBoard logs to this folder.")]
@@ -75,6 +76,7 @@ def compare(
     compiled: Compiled = None,
     judged: Judged = None,
     recall: Recall = None,
+    tasks: Tasks = None,
     json: ToJson = None,
     csv: ToCsv = None,
     tensorboard: Board = None,
@@ -98,8 +100,9 @@ def compare(
         dial = _size(size, own, told, longest, device)
         corpus = _corpus(text, dataset).first(train_bytes)
         sweep = Sweep(
-            tuple(schemes or DEFAULT), dial, corpus, tuple(range(seeds)), _judging(dial, judged, recall), free, threads
-        )
+            tuple(schemes or DEFAULT), dial, corpus, tuple(range(seeds)), _judging(dial, judged, recall), free, threads,
+            tuple(each.strip() for each in tasks.split(",")) if tasks else (),
+        )  # fmt: skip
         if dial.longest < dial.recipe.length:
             raise ValueError(f"--longest {dial.longest}: less than the {dial.recipe.length} trained at; raise it")
         cells = sweep.cells()

@@ -40,7 +40,10 @@ class Watched:
         self.tasks: dict[str, TaskID] = {}
         self.last: dict[str, float] = {}
         several = len({cell.seed for cell in cells}) > 1
-        self.names = {cell.key: f"{cell.name} · seed {cell.seed}" if several else cell.name for cell in cells}
+        self.names = {
+            cell.key: " · ".join(filter(None, (cell.name, cell.task, f"seed {cell.seed}" if several else "")))
+            for cell in cells
+        }
         self._live: Live | None = None
 
     def __enter__(self) -> Watched:
@@ -67,7 +70,8 @@ class Watched:
             self.tasks[cell.key] = self.bars.add_task(f"train {name}", total=cell.recipe.steps, told="")
         bits = event.losses[-1][1] / math.log(2) if event.losses else math.nan
         speed = event.tokens / event.seconds if event.seconds else 0.0
-        told = f"{bits:.3f} bits  {speed:,.0f} bytes/s" if event.losses else ""
+        unit = "tokens" if cell.task else "bytes"
+        told = f"{bits:.3f} bits  {speed:,.0f} {unit}/s" if event.losses else ""
         self.bars.update(self.tasks[cell.key], completed=event.step, told=told)
         if event.done:
             self._judging(cell)

@@ -52,9 +52,7 @@ class Ray:
         running: dict[Any, Cell] = {}
         failed: list[tuple[Cell, Exception]] = []
         for number, (cell, known) in enumerate(cells):
-            task = ray.remote(_work).options(
-                name=f"{cell.name}, seed {cell.seed}", max_retries=self.retries, **self._needs(cell)
-            )
+            task = ray.remote(_work).options(name=cell.called, max_retries=self.retries, **self._needs(cell))
             running[task.remote(number, cell, text, self.folder.resolve(), self._device, known, post)] = cell
         coming = post.take.remote()
         try:

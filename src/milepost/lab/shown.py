@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from milepost.lab import table as data
+from milepost.lab.store import TASK
 
 if TYPE_CHECKING:
     from milepost.lab.report.findings import Findings
@@ -39,4 +40,22 @@ def table(findings: Findings) -> Group:
     )
     if sorted_.distance is not None:
         note += f" recall: the bits of a second copy, {sorted_.distance:,} bytes after the first."
-    return Group(drawn, Text(note, style="dim"))
+    shown: list[Table | Text] = [drawn, Text(note, style="dim")]
+    return Group(*shown, *(_tasks(findings) if findings.tasks() else ()))
+
+
+def _tasks(findings: Findings) -> tuple[Table, Text]:
+    """Right answers, a column for each task: at the trained length, and at the longest."""
+    drawn = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    drawn.add_column("right answers, %", min_width=20)
+    tasks = findings.tasks()
+    ends = {task: (findings.lengths(task)[0], findings.lengths(task)[-1]) for task in tasks}
+    for task in tasks:
+        drawn.add_column(task.removeprefix(TASK).replace(", ", "\n"), justify="right", no_wrap=True)
+    for row in findings.rows:
+        pairs = [[row.at(task, length) for length in ends[task]] for task in tasks]
+        cells = [" → ".join(f"{100 * each.mean:.0f}" for each in pair if each is not None) for pair in pairs]
+        if any(cells):
+            drawn.add_row(Text(row.label, style="dim" if row.trivial else ""), *cells)
+    short, long = ends[tasks[0]]
+    return drawn, Text(f"of the longest examples that fit into {short:,} tokens → into {long:,}", style="dim")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+TASK = "task:"
+"""How the names of protocols begin whose scores are shares of right answers: higher is better."""
 TABLES = """
 CREATE TABLE IF NOT EXISTS cells (
     key TEXT PRIMARY KEY, told TEXT NOT NULL, step INTEGER NOT NULL DEFAULT 0, done INTEGER NOT NULL DEFAULT 0,

@@ -11,13 +11,17 @@ from typing import Protocol
 import torch
 
 from milepost.lab import judge, memory
-from milepost.lab.cell import Cell, Described, Event, Judging, Known, Stepped, depends, make, wanted, work
+from milepost.lab.cell import Cell, Described, Event, Judging, Known, Stepped, batches_of, depends, make, wanted, work
 from milepost.lab.corpus import Corpus
 from milepost.lab.recipe import Recipe, Size
 from milepost.lab.schemes import WITHOUT_TRAINING, build, try_out
 from milepost.lab.store import Score, Store
+from milepost.lab.tasks import named
+from milepost.lab.tasks.run import written_for
 from milepost.lab.train import Trainer
 
+# Examples in a batch of a task, at least.
+EXAMPLES = 32
 Watch = Callable[[Cell, Event], None]
 """Is told of every event, after it was kept."""
 
@@ -34,6 +38,8 @@ class Sweep:
     free: bool = True
     """Whether training-free rows are judged on the checkpoints that have some."""
     threads: int = 2
+    tasks: tuple[str, ...] = ()
+    """Tasks that each scheme is trained on and judged by, besides language."""
 
     def cells(self) -> list[Cell]:
         """One cell for each scheme and seed; an unknown scheme is refused before anything is trained."""
@@ -50,19 +56,25 @@ class Sweep:
                     schedule = build(text, self.size.shape, self.size.recipe.length, judging.longest)
                     if seed == self.seeds[0]:
                         try_out(schedule, self.size.shape)
-                cells.append(
-                    Cell(
-                        name,
-                        seed,
-                        self.size.shape,
-                        self.size.recipe,
-                        judging,
-                        digest,
-                        variants,
-                        self.threads,
-                    )
-                )
+                shape, recipe = self.size.shape, self.size.recipe
+                cell = Cell(name, seed, shape, recipe, judging, digest, variants, self.threads)
+                cells += [cell, *(self._on(task, cell) for task in dict.fromkeys(self.tasks))]
         return cells
+
+    def _on(self, task: str, cell: Cell) -> Cell:
+        """The same cell on a task. Lengths vary there, so nothing is compiled."""
+        found = named(task)
+        recipe = replace(cell.recipe, batch=max(cell.recipe.batch, EXAMPLES), compiled=False)
+        found.within(recipe.length)
+        # Encoders look ahead, and training-free rows do not.
+        cell = replace(cell, task=task, recipe=recipe, variants=() if found.bidirectional else cell.variants)
+        if found.bidirectional:
+            try:
+                schedule = build(written_for(found, cell.name), cell.shape, recipe.length, cell.judging.longest)
+                try_out(schedule, cell.shape)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{cell.name} cannot be trained on {task}, where tokens look ahead: {error}") from None
+        return cell
 
 
 class Engine(Protocol):
@@ -91,9 +103,8 @@ class Local:
 
 def fits(cell: Cell, corpus: Corpus, device: str, recipe: Recipe) -> bool:
     """Whether one step of a cell fits on a device, with another recipe."""
-    batches = corpus.batches(cell.seed, recipe.batch, recipe.length)
     try:
-        Trainer(make(cell), replace(recipe, compiled=False), batches, device).advance()
+        Trainer(make(cell), replace(recipe, compiled=False), batches_of(cell, corpus, recipe), device).advance()
     except torch.OutOfMemoryError:
         return False
     finally:
@@ -124,7 +135,7 @@ def failures(failed: Sequence[tuple[Cell, Exception]], count: int) -> str:
     lines = [f"{len(failed)} of {count} cells failed; the others are done and kept, and the same command tries again:"]
     for cell, error in failed:
         cause = getattr(error, "cause", None) or error
-        lines.append(f"  {cell.name}, seed {cell.seed}: {type(cause).__name__}: {cause}")
+        lines.append(f"  {cell.called}: {type(cause).__name__}: {cause}")
     return "\n".join(lines)
 
 

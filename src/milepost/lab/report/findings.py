@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from milepost.lab.store import TASK
 from milepost.lab.table import TRIVIAL
 
 PLAIN = ""
 """The variant of a row that is judged as it was trained."""
-TASK = "task:"
-"""How the names of protocols begin whose scores are shares of right answers: higher is better."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import milepost
 from milepost.lab.cell import Cell, asked, wanted
-from milepost.lab.report.findings import PLAIN, TASK, Findings, Measure, Ran, Row
+from milepost.lab.report.findings import PLAIN, Findings, Measure, Ran, Row
 from milepost.lab.schemes import TRAINED, build
 from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Sweep
@@ -32,7 +32,15 @@ def gather(store: Store, sweep: Sweep, command: str | None = None) -> Findings:
     cells = sweep.cells()
     rows: list[Row] = []
     for name in dict.fromkeys(cell.name for cell in cells):
-        rows += _rows(store, [cell for cell in cells if cell.name == name])
+        own = [cell for cell in cells if cell.name == name]
+        answers = [
+            score
+            for cell in own
+            for score in (store.scores(cell.key) if cell.task else ())
+            if (score.protocol, score.length) in asked(cell, score.variant)
+        ]
+        for row in _rows(store, [cell for cell in own if not cell.task]):
+            rows.append(replace(row, scores=row.scores | _by_task(answers, row.variant)))
     return Findings(tuple(rows), _ran(store, sweep, cells, command))
 
 
@@ -71,7 +79,7 @@ def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
         by_name: dict[tuple[str, int], list[Score]] = defaultdict(list)
         # Scores from an earlier, longer sweep may be in the store too; only what was asked for is told.
         for score in (score for scores in held.values() for score in scores):
-            if (score.protocol, score.length) in asked(first) or score.protocol.startswith(TASK):
+            if (score.protocol, score.length) in asked(first):
                 by_name[score.protocol, score.length].append(score)
         scores: dict[str, dict[int, Measure]] = defaultdict(dict)
         for (protocol, length), each in sorted(by_name.items()):
@@ -92,6 +100,15 @@ def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
             losses=thinned(_averaged(list(curves.values()))) if variant == PLAIN else [],
             whole=all(sees_all(layer, longest, first.shape.heads) for layer in schedule),
         )
+
+
+def _by_task(scores: list[Score], variant: str) -> dict[str, dict[int, Measure]]:
+    """The shares of right answers of one row, seeds together, by task and length."""
+    found: dict[str, dict[int, list[Score]]] = defaultdict(lambda: defaultdict(list))
+    for score in scores:
+        if score.variant == variant:
+            found[score.protocol][score.length].append(score)
+    return {task: {length: measured(each) for length, each in lengths.items()} for task, lengths in found.items()}
 
 
 def _mean(values: Sequence[float]) -> float:

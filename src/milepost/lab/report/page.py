@@ -13,7 +13,7 @@ from milepost.lab.judge import LAST
 from milepost.lab.report import tables, views
 from milepost.lab.report.findings import Findings, Ran
 from milepost.lab.report.look import definitions
-from milepost.lab.report.words import ABOUT_TRAINING, MEANS, about_positions, about_reach, lede
+from milepost.lab.report.words import ABOUT_TASKS, ABOUT_TRAINING, MEANS, about_positions, about_reach, lede
 from milepost.lab.table import Table, table
 
 VIEWS = ("windows", "ends", "recall")
@@ -89,7 +89,7 @@ def _sections(findings: Findings, sorted_: Table) -> list[str]:
         _section(
             "tasks",
             "Tasks",
-            "Right answers by length, with 95 % intervals: higher is better.",
+            ABOUT_TASKS,
             _panels(views.by_task(findings)) + tables.by_task(findings) if findings.tasks() else "",
         ),
         _section(

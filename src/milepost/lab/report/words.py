@@ -42,6 +42,11 @@ MEANS = {
 RECALLED = 0.5
 """A row that saves fewer bits than this has recalled nothing to speak of."""
 
+ABOUT_TASKS = (
+    "Right answers by length, with 95 % intervals: higher is better. Each scheme has a model of its own for each task, "
+    "trained on examples of every length that fits into the trained one, and judged on the longest that fit into each. "
+    "Depth is where in the text a hidden number stands, from 0, its start, to 1, its end."
+)
 ABOUT_TRAINING = (
     "Left, bits per byte while training, each point a mean of some steps. Right, the trained models at their own "
     "length under each way of judging: the numbers differ though the models do not, so a number without its protocol "

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
-from typing import TypeVar
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,8 +33,8 @@ ROWS = 64
 # Judging draws from seeds that no step of training comes to.
 JUDGING = 1 << 40
 
-Job = TypeVar("Job")
-Done = TypeVar("Done")
+Row = dict[str, Any]
+"""A job, what came of it, or both."""
 
 
 class Placed(Model):
@@ -53,12 +56,16 @@ def placed(positions: Positions | None, tokens: int, seed: int) -> Tensor | None
         return positions(tokens)
 
 
+def written_for(task: Task, scheme: str) -> str:
+    """A scheme as a task needs it: encoders see everything."""
+    return f"{TRAINED.get(scheme, scheme)} + everything" if task.bidirectional else scheme
+
+
 def make(task: Task, scheme: str, shape: Shape, trained: int, longest: int, seed: int) -> Placed:
     """A fresh model for a task: an encoder or a decoder, as the task asks; lengths are the task's, not yet tokens."""
-    text = f"{TRAINED.get(scheme, scheme)} + everything" if task.bidirectional else scheme
     shape = replace(shape, vocabulary=task.vocabulary)
     torch.manual_seed(seed + 1)
-    schedule = build(text, shape, task.tokens(trained), task.tokens(longest))
+    schedule = build(written_for(task, scheme), shape, task.tokens(trained), task.tokens(longest))
     torch.manual_seed(seed)
     return Placed(shape, schedule)
 
@@ -155,11 +162,45 @@ def train_on(
         return {length: score(model, task, length, count, seed, at_test) for length in judged}
 
 
-def side_by_side(work: Callable[[Job], Done], jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, Done]]:
-    """Each job and what came of it, as they are done; small models fill a GPU only when several are trained at once."""
-    if processes == 1:
+def side_by_side(work: Callable[[Row], Row], jobs: Sequence[Row], processes: int, out: Path) -> Iterator[Row]:
+    """Each job with what came of it, as they are done; small models fill a GPU only when several are trained at once.
+
+    All of them are kept in the file `out`: stopped anywhere, the same call does what is missing.
+    """
+    rows = _kept(out)
+    missing = [job for job in jobs if not any(_same(job, row) for row in rows)]
+    yield from (row for row in rows if any(_same(job, row) for job in jobs))
+    for job, found in _worked(work, missing, processes):
+        rows.append(json.loads(json.dumps(job | found)))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside = out.with_name(f".{out.name}.{os.getpid()}")
+        beside.write_text(json.dumps(rows, indent=1))
+        beside.replace(out)
+        yield rows[-1]
+
+
+def _worked(work: Callable[[Row], Row], jobs: Sequence[Row], processes: int) -> Iterator[tuple[Row, Row]]:
+    if processes == 1 or len(jobs) <= 1:
         yield from ((job, work(job)) for job in jobs)
         return
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         begun = {pool.submit(work, job): job for job in jobs}
-        yield from ((begun[done], done.result()) for done in as_completed(begun))
+        try:
+            yield from ((begun[done], done.result()) for done in as_completed(begun))
+        except BaseException:
+            # Nobody waits for what the others would still find.
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+
+
+def _kept(out: Path) -> list[Row]:
+    try:
+        return json.loads(out.read_text()) if out.exists() else []
+    except ValueError as error:
+        raise ValueError(f"{out} is damaged ({error}); move it away, and everything is run again") from None
+
+
+def _same(job: Row, row: Row) -> bool:
+    """Whether a row that was kept came of a job."""
+    return all(row.get(name) == value for name, value in json.loads(json.dumps(job)).items())

@@ -57,6 +57,17 @@ class Task(ABC):
     def draw(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Make a batch; ask `batch` for one, which checks the length."""
 
+    def within(self, tokens: int) -> int:
+        """The greatest length whose examples have at most so many tokens."""
+        # Every step of length has a token of its own, at least.
+        for length in range(tokens, self.shortest - 1, -1):
+            if self.tokens(length) <= tokens:
+                return length
+        raise ValueError(
+            f"{self}: even its shortest examples, of length {self.shortest}, have up to {self.tokens(self.shortest)} "
+            f"tokens, and there is room for {tokens}"
+        )
+
     def batch(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Examples of one length: inputs and targets, int64 [size, t] each; −100 where nothing is judged."""
         demand.whole(self, "size", size)

@@ -1,0 +1,182 @@
+"""Tasks in a sweep: trained beside language, kept and gone on with as it is, and told by the report."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from milepost.lab import cell as cells
+from milepost.lab import schemes
+from milepost.lab.cell import Cell, Event, Judging, Stepped, batches_of, load
+from milepost.lab.model import Shape
+from milepost.lab.recipe import Recipe, Size
+from milepost.lab.report import gather, page
+from milepost.lab.shown import table
+from milepost.lab.store import Store
+from milepost.lab.sweep import Sweep
+from milepost.lab.tasks import TASKS, Needle, score
+from tests.lab.test_compare import done, refused, text  # noqa: F401
+from tests.lab.test_sweep import TEXT, numbers, often, work
+
+SIZE = Size(Shape(16, 1, 2, hidden=16), Recipe(length=24, batch=2, steps=7, rate=1e-2, warmup=2, compiled=True), 96)
+JUDGING = Judging(96, total=256, answers=40, protocols=("windows",))
+SWEEP = Sweep(("rope", "alibi"), SIZE, TEXT, judging=JUDGING, threads=1, tasks=("needle", "parity-check"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _often():
+    with pytest.MonkeyPatch.context() as patch:
+        often(patch)
+        patch.setitem(schemes.WITHOUT_TRAINING, "alibi", {})
+        patch.setattr(torch, "compile", lambda function, **_: function)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep that nobody interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    work(SWEEP, folder)
+    return folder
+
+
+def on(task: str, name: str = "rope") -> Cell:
+    return next(cell for cell in SWEEP.cells() if (cell.name, cell.task) == (name, task))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_longest_examples_that_fit_are_found(name: str):
+    task = TASKS[name]
+    for tokens in (task.tokens(task.shortest), 300, 1000):
+        length = task.within(tokens)
+        assert task.tokens(length) <= tokens < task.tokens(length + 1)
+    with pytest.raises(ValueError, match="shortest examples"):
+        task.within(task.tokens(task.shortest) - 1)
+
+
+def test_there_is_a_cell_for_each_scheme_and_task_and_no_other_is_trained_again_for_it():
+    assert [(cell.name, cell.task) for cell in SWEEP.cells()] == [
+        (name, task) for name in ("rope", "alibi") for task in ("", "needle", "parity-check")
+    ]
+    assert len({cell.key for cell in SWEEP.cells()}) == 6
+    alone = replace(SWEEP, tasks=()).cells()
+    assert [cell.key for cell in alone] == [on("", name).key for name in ("rope", "alibi")]
+    # A store of before there were tasks is still known: their name is not in a key that has none.
+    told = alone[0].told() | {"longest": None}
+    for name in ("judging", "variants", "task"):
+        told.pop(name)
+    assert alone[0].key == hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def test_batches_have_every_length_that_fits_and_enough_examples():
+    source = batches_of(on("needle"), TEXT, on("needle").recipe)
+    shapes = {tuple(source(step)[0].shape) for step in range(200)}
+    # A mark and five digits at least, and five tokens more: the question mark, and the answer but for its last.
+    assert shapes == {(32, length + 5) for length in range(6, 20)}
+    assert not on("needle").recipe.compiled
+
+
+def test_scores_are_those_of_the_trained_model(whole: Path):
+    store = Store(whole / "lab.sqlite")
+    for task in ("needle", "parity-check"):
+        cell = on(task)
+        model = load(cell, whole / f"{cell.key}.safetensors", "cpu").uncompiled()
+        found = {(each.protocol, each.length): each for each in store.scores(cell.key) if not each.variant}
+        judged_by = {
+            "needle": {f"task:needle, depth {depth:g}": Needle(depth=depth) for depth in (0, 0.5, 1)},
+            "parity-check": {"task:parity-check": TASKS["parity-check"]},
+        }[task]
+        assert set(found) == {(name, length) for name in judged_by for length in (24, 48, 96)}
+        for name, each in judged_by.items():
+            for length, count in ((24, 16), (48, 16), (96, 16)):
+                right = score(model, each, each.within(length), count, 0)
+                assert found[name, length].mean == pytest.approx(float(right.mean()), abs=1e-6)
+                assert found[name, length].count == count
+    store.close()
+
+
+def test_more_examples_are_judged_where_they_are_short(tmp_path: Path):
+    asked_for = replace(SWEEP, schemes=("nope",), tasks=("copy",), judging=replace(JUDGING, total=1024))
+    work(asked_for, tmp_path)
+    store = Store(tmp_path / "lab.sqlite")
+    counts = {each.length: each.count for each in store.scores(asked_for.cells()[1].key)}
+    assert counts == {24: 40, 48: 21, 96: 16}
+
+
+def test_rows_without_training_are_judged_on_decoders_alone():
+    assert {label for label, *_ in cells.wanted(on("needle"))} == {"", "window", "self-extend"}
+    assert {label for label, *_ in cells.wanted(on("parity-check"))} == {""}
+
+
+def test_interrupted_it_goes_on_to_the_same_numbers(whole: Path, tmp_path: Path):
+    class Stop(Exception):
+        pass
+
+    def stop(cell: Cell, event: Event) -> None:
+        if cell.task == "parity-check" and isinstance(event, Stepped) and event.step == 6:
+            raise Stop
+
+    with pytest.raises(Stop):
+        work(SWEEP, tmp_path, stop)
+    work(SWEEP, tmp_path)
+    assert numbers(tmp_path) == numbers(whole)
+    assert work(SWEEP, whole) == []
+
+
+def test_the_report_and_the_terminal_tell_them(whole: Path):
+    store = Store(whole / "lab.sqlite")
+    found = gather(store, SWEEP)
+    store.close()
+    assert found.tasks() == tuple(sorted([*cells.protocols("needle"), "task:parity-check"]))
+    row, window = found.of("rope"), found.of("rope", "window")
+    assert row is not None
+    assert window is not None
+    assert set(row.scores) == {"windows", *found.tasks()}
+    assert set(window.scores) == {"windows", *cells.protocols("needle")}
+    assert (found.ran.cells, found.ran.done) == (6, 6)
+    html = page(found)
+    assert ">parity-check<" in html
+    assert "needle, depth 0.5" in html
+    shown = io.StringIO()
+    Console(width=100, file=shown).print(table(found))
+    told = shown.getvalue()
+    measure = row.scores["task:parity-check"]
+    assert f"{100 * measure[24].mean:.0f} → {100 * measure[96].mean:.0f}" in told
+    assert "24 tokens → into 96" in told
+
+
+def test_scores_of_a_longer_sweep_are_left_out(whole: Path):
+    store = Store(whole / "lab.sqlite")
+    shorter = replace(SWEEP, judging=replace(JUDGING, longest=48))
+    found = gather(store, shorter).of("rope")
+    store.close()
+    assert found is not None
+    assert list(found.scores["task:parity-check"]) == [24, 48]
+
+
+def test_the_command_takes_tasks(text: Path, tmp_path: Path):  # noqa: F811
+    told = done(text, tmp_path, "nope", "--tasks", "copy, sort", "--steps", "2").stdout
+    assert "right answers, %" in told
+    assert "copy" in told
+    assert "sort" in told
+
+
+@pytest.mark.parametrize(
+    ("tasks", "scheme", "told"),
+    [
+        ("coppy", "nope", "the task 'coppy' is not known; did you mean copy?"),
+        ("passkey", "nope", "even its shortest examples"),
+        ("parity-check", "fire", "fire cannot be trained on parity-check, where tokens look ahead"),
+        ("parity-check", "hwfa", "hwfa cannot be trained on parity-check, where tokens look ahead"),
+    ],
+)
+def test_tasks_that_cannot_be_are_refused(tasks: str, scheme: str, told: str, text: Path, tmp_path: Path):  # noqa: F811
+    assert told in refused(text, tmp_path, scheme, "--tasks", tasks, "--layers", "2")
+    assert not list(tmp_path.glob("*.safetensors"))
