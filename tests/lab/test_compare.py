@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -169,6 +170,16 @@ def test_bad_input_is_refused_before_anything_is_trained(words: list[str], told:
 def test_a_gpu_that_is_not_there_is_refused(text: Path, tmp_path: Path):
     said = refused(text, tmp_path, "rope", "--device", "cuda")
     assert said.endswith("compare --device cuda: torch sees no GPU here; leave --device out to use the CPU")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_only_a_cluster_has_is_looked_for_there(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    nodes = [{"Alive": True, "Resources": {"CPU": 4.0}}]
+    errors = SimpleNamespace(RayError=RuntimeError)
+    ray = SimpleNamespace(is_initialized=lambda: True, nodes=lambda: nodes, exceptions=errors)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    said = refused(text, tmp_path, "rope", "--engine", "ray", "--device", "cuda")
+    assert "a cell asks for 1 CPUs and 1 GPUs of one node, but the nodes of this cluster have 4 and 0" in said
 
 
 def test_a_text_that_cannot_be_read_is_named(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

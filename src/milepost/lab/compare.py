@@ -89,10 +89,10 @@ def compare(
     from milepost.lab.store import Store
     from milepost.lab.sweep import Sweep, run
 
-    device = _device(device)
+    device = _device(device, engine)
     own: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "key_heads": key_heads}
     told: dict[str, Any] = {"length": length, "steps": steps, "batch": batch, "rate": rate, "accumulate": accumulate}
-    told["compiled"] = device == "cuda" if compiled is None else compiled
+    told["compiled"] = device.startswith("cuda") if compiled is None else compiled
     try:
         if jobs > 1 and engine != "local":
             raise ValueError(f"--jobs {jobs}: only the local engine takes it; leave it out")
@@ -140,12 +140,13 @@ def _outputs(seeds: int, jobs: int, json: Path | None, csv: Path | None, board: 
         writer()
 
 
-def _device(device: str | None) -> str:
+def _device(device: str | None, engine: str) -> str:
+    """The device asked for, or the best there is; that of a cluster's workers need not be here."""
     import torch
 
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if device.split(":")[0] == "cuda" and not torch.cuda.is_available():
+    if device.split(":")[0] == "cuda" and engine != "ray" and not torch.cuda.is_available():
         refuse(f"compare --device {device}: torch sees no GPU here; leave --device out to use the CPU")
     try:
         torch.device(device)
