@@ -8,6 +8,7 @@ judged at random places too, and at evenly spaced ones.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -115,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     for row in side_by_side(run, jobs, processes, out):
         rows.append(row)
         longest = str(max(row["judged"]))
-        last = {way: f"{by_length[longest][0]:.1%}" for way, by_length in row["accuracy"].items()}
+        last = ", ".join(f"{way} {by_length[longest][0]:.1%}" for way, by_length in row["accuracy"].items())
         told = f"{row['task']}, {'randomized' if row['randomized'] else 'counted'}, seed {row['seed']}"
         print(f"{told}: {last} at {longest}, loss {row['loss']:.3f}, {row['seconds']:.0f} s", flush=True)
     print(f"\n{table(rows)}\n\nwritten: {out}")
@@ -123,4 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("stopped; what was done is kept, and the same command does the rest")

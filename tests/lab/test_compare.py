@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 
 from milepost.cli import app
 from milepost.lab import compare, corpus, memory
-from milepost.lab.cell import Judging
+from milepost.lab.cell import Judging, Stepped
 from milepost.lab.progress import Watched
 from milepost.lab.recipe import SIZES, Recipe
 from milepost.lab.store import Store
@@ -77,7 +77,7 @@ def test_a_run_prints_the_table_and_writes_the_report_the_json_and_the_csv(text:
     assert not list(tmp_path.glob("*-wal")), "the store was not closed"
     again = done(text, tmp_path, "rope", "alibi")
     assert again.stdout == first.stdout
-    assert again.stderr == ""
+    assert again.stderr == f"milepost: compare: 2 of 2 models are done already, in {tmp_path}\n"
 
 
 def test_the_report_says_how_to_run_it_again(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -256,9 +256,32 @@ def test_stopped_by_hand_it_says_that_nothing_is_lost(text: Path, tmp_path: Path
 
     with monkeypatch.context() as patch:
         patch.setattr(Watched, "__call__", stop)
-        said = refused(text, tmp_path, "rope")
-    assert said == f"milepost: compare: stopped; nothing is lost, the same command goes on from {tmp_path}"
-    done(text, tmp_path, "rope")
+        found = asked(text, tmp_path, "rope")
+    assert found.exit_code == 130
+    told = f"stopped; the same command goes on from {tmp_path}, each model from its last checkpoint"
+    assert found.stderr == f"milepost: compare: {told}\n"
+    assert "done already" not in done(text, tmp_path, "rope").stderr
+    said = done(text, tmp_path, "rope", "nope").stderr
+    assert said.startswith(f"milepost: compare: 1 of 2 models are done already, in {tmp_path}\n")
+
+
+def test_jobs_that_crowd_the_cores_are_noted(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    said = done(text, tmp_path, "rope", "--jobs", "2").stderr
+    assert "milepost: compare: 2 jobs of 1 threads each on 1 cores" in said
+
+
+def test_a_model_that_goes_on_says_from_where(tmp_path: Path):
+    size = compare._size("demo", {"width": 16, "layers": 1, "heads": 2}, {"length": 16, "steps": 15}, 32, "cpu")
+    here = corpus.of_bytes(b"round and round " * 300, "here")
+    cell = Sweep(("rope",), size, here, judging=Judging(32, total=64), threads=1, free=False).cells()[0]
+    screen = io.StringIO()
+    watched = Watched([cell], Console(file=screen, width=100))
+    for step, losses in ((0, []), (10, []), (15, [(14, 1.0)])):
+        watched(cell, Stepped(step, losses, 1.0, 10, step == 15))
+    lines = screen.getvalue().splitlines()
+    assert lines[0] == "train rope: goes on at step 10 of 15"
+    assert lines[1].startswith("train rope: step 15 of 15")
 
 
 # What is seen on the way, and what fits

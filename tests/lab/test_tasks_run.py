@@ -162,6 +162,18 @@ def test_a_small_model_learns_to_copy():
     assert found[5].mean() > 0.95
 
 
+def test_what_cannot_be_trained_or_judged_is_refused_at_once():
+    asked = TASKS["copy"], "rope", TINY, QUICK
+    for lengths, judged, count, told in (
+        ([], [4], 8, "at least one length"),
+        ([0], [4], 8, "length must be at least 1"),
+        ([4], [], 8, "at least one length to judge at"),
+        ([4], [4], 0, "count must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            train_on(*asked, lengths, 0, judged=judged, count=count)
+
+
 def doubled(job: dict[str, int]) -> dict[str, int]:
     if job["n"] == 13:
         raise RuntimeError("bad luck")

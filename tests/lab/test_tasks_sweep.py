@@ -134,7 +134,7 @@ def test_the_report_and_the_terminal_tell_them(whole: Path):
     store = Store(whole / "lab.sqlite")
     found = gather(store, SWEEP)
     store.close()
-    assert found.tasks() == tuple(sorted([*cells.protocols("needle"), "task:parity-check"]))
+    assert found.tasks() == (*cells.protocols("needle"), "task:parity-check")
     row, window = found.of("rope"), found.of("rope", "window")
     assert row is not None
     assert window is not None
@@ -149,7 +149,9 @@ def test_the_report_and_the_terminal_tell_them(whole: Path):
     told = shown.getvalue()
     measure = row.scores["task:parity-check"]
     assert f"{100 * measure[24].mean:.0f} → {100 * measure[96].mean:.0f}" in told
-    assert "24 tokens → into 96" in told
+    assert "24 tokens → into 96" in " ".join(told.split())
+    assert told.count("a guess ") == 1
+    assert "a guess, 50 %" in html
 
 
 def test_scores_of_a_longer_sweep_are_left_out(whole: Path):
@@ -172,9 +174,21 @@ def test_the_command_takes_tasks(text: Path, tmp_path: Path):  # noqa: F811
     ("tasks", "scheme", "told"),
     [
         ("coppy", "nope", "the task 'coppy' is not known; did you mean copy?"),
-        ("passkey", "nope", "even its shortest examples"),
+        ("copy,,sort", "nope", "--tasks 'copy,,sort': an empty name"),
+        ("", "nope", "--tasks '': an empty name"),
+        ("passkey", "nope", "the task passkey: even its shortest examples"),
+        (
+            "copy",
+            "rope + causal",
+            "'rope' is not known: it is a name, and stands alone; in expressions write Rope",
+        ),
         ("parity-check", "fire", "fire cannot be trained on parity-check, where tokens look ahead"),
-        ("parity-check", "hwfa", "hwfa cannot be trained on parity-check, where tokens look ahead"),
+        ("parity-check", "hwfa", "'hwfa' is not known: it is a name, and stands alone"),
+        (
+            "parity-check",
+            "window-rope",
+            "cannot be trained on parity-check, where tokens look ahead: it hides",
+        ),
     ],
 )
 def test_tasks_that_cannot_be_are_refused(tasks: str, scheme: str, told: str, text: Path, tmp_path: Path):  # noqa: F811

@@ -31,8 +31,8 @@ from milepost.lab.train import Batches, Trainer, precision, read_checkpoint
 
 # Steps between two reports of the loss.
 REPORT = 10
-# Seconds between two checkpoints of a model in training.
-SAVE = 20.0
+# Seconds between two checkpoints of a model in training; more where writing one takes long.
+SAVE = 2.0
 # Examples of a task that are judged however long they are.
 FEWEST = 16
 
@@ -175,6 +175,7 @@ def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, here: World, sp
     yield Stepped(trainer.step, [], 0.0, 0, trainer.done)
     losses: list[tuple[int, Tensor]] = []
     saved = begun = time.monotonic()
+    pause = SAVE
     while not trainer.done:
         losses.append((trainer.step, trainer.advance()))
         if len(losses) < REPORT and not trainer.done:
@@ -183,9 +184,11 @@ def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, here: World, sp
         now = time.monotonic()
         # Told before it is saved: a loss that was saved and not told would not be computed again.
         yield Stepped(trainer.step, told, now - begun, tokens, trainer.done)
-        if trainer.spread.agreed(trainer.done or now - saved > SAVE):
+        if trainer.spread.agreed(trainer.done or now - saved > pause):
             trainer.save(path)
-            saved = now
+            saved = time.monotonic()
+            # At most a hundredth of the time goes into them.
+            pause = SAVE * max(1.0, 50 * (saved - now))
         losses, tokens, begun = [], 0, time.monotonic()
 
 

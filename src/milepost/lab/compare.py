@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from dataclasses import replace
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from milepost.lab.sweep import Engine, Sweep
 
 DEFAULT = ["nope", "sinusoidal", "rope", "alibi", "t5", "kerple"]
+TASKS = (
+    "Tasks to train and judge each scheme on too, such as copy,needle. There are copy, reverse, sort, addition, "
+    "counting, needle, passkey, and fifteen of the Chomsky hierarchy, such as parity-check or bucket-sort."
+)
 Schemes = Annotated[
     list[str] | None,
     typer.Argument(help="Names such as rope or alibi, or expressions: 'Rope(dim, theta=1e5) + LogN(trained)'."),
@@ -44,7 +49,7 @@ Rate = Annotated[float | None, typer.Option(help="Overrides the dial.")]
 Compiled = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile; on for a GPU.")]
 Judged = Annotated[int | None, typer.Option("--judge", help="About how many bytes are judged at each length.")]
 Recall = Annotated[str | None, typer.Option(help="Distances to recall over, such as 256,3072.")]
-Tasks = Annotated[str | None, typer.Option(help="Tasks to train and judge each scheme on too: copy,sort,needle.")]
+Tasks = Annotated[str | None, typer.Option(help=TASKS)]
 ToJson = Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")]
 ToCsv = Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
 Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write TensorBoard logs to this folder.")]
@@ -87,7 +92,7 @@ def compare(
     """
     from milepost.lab.parallel import Torchrun, world
     from milepost.lab.store import Store
-    from milepost.lab.sweep import Sweep, run
+    from milepost.lab.sweep import Sweep, missing, run
 
     device = _device(device, engine)
     own: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "key_heads": key_heads}
@@ -101,7 +106,7 @@ def compare(
         corpus = _corpus(text, dataset).first(train_bytes)
         sweep = Sweep(
             tuple(schemes or DEFAULT), dial, corpus, tuple(range(seeds)), _judging(dial, judged, recall), free, threads,
-            tuple(each.strip() for each in tasks.split(",")) if tasks else (),
+            _tasks(tasks),
         )  # fmt: skip
         if dial.longest < dial.recipe.length:
             raise ValueError(f"--longest {dial.longest}: less than the {dial.recipe.length} trained at; raise it")
@@ -110,20 +115,32 @@ def compare(
             # The first process has the store and tells; this one trains along.
             return Torchrun(out, device).follow(corpus)
         store = Store(out / "lab.sqlite")
+        cores = os.cpu_count() or 1
+        if device == "cpu" and engine == "local" and jobs > 1 and jobs * threads > cores:
+            note(f"{jobs} jobs of {threads} threads each on {cores} cores are slower than with --threads 1")
     except (ValueError, TypeError, OSError, ImportError) as error:
         refuse(f"compare: {error}")
     from milepost.lab.progress import Watched
 
     try:
+        done = len(cells) - len(missing(sweep, store))
+        if done:
+            note(f"{done} of {len(cells)} models are done already, in {out}")
         with Watched(cells) as watched:
             run(sweep, store, _engine(engine, out, device, jobs), watched)
         _report(store, sweep, out, json, csv, tensorboard)
     except KeyboardInterrupt:
-        refuse(f"compare: stopped; nothing is lost, the same command goes on from {out}")
+        note(f"stopped; the same command goes on from {out}, each model from its last checkpoint")
+        raise SystemExit(130) from None
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         refuse(f"compare: {error}")
     finally:
         store.close()
+
+
+def note(message: str) -> None:
+    """Say something beside the table, which others may read from stdout."""
+    print(f"milepost: compare: {message}", file=sys.stderr)
 
 
 def _outputs(seeds: int, jobs: int, json: Path | None, csv: Path | None, board: Path | None) -> None:
@@ -193,6 +210,13 @@ def _judging(dial: Size, judged: int | None, recall: str | None) -> Any:
                 f"or raise --longest"
             )
     return Judging(longest, total=total, ends=min(16, few), recall=tuple(distances), copies=min(32, few))
+
+
+def _tasks(text: str | None) -> tuple[str, ...]:
+    names = () if text is None else tuple(each.strip() for each in text.split(","))
+    if not all(names):
+        raise ValueError(f"--tasks {text!r}: an empty name; give some with commas between them, such as copy,needle")
+    return names
 
 
 def _numbers(option: str, text: str) -> list[int]:

@@ -75,6 +75,8 @@ class Watched:
         self.bars.update(self.tasks[cell.key], completed=event.step, told=told)
         if event.done:
             self._judging(cell)
+        elif event.step and not event.losses:
+            self._line(f"train {name}: goes on at step {event.step} of {cell.recipe.steps}")
         if event.losses and (event.done or self._due(cell.key)):
             self._line(f"train {name}: step {event.step} of {cell.recipe.steps}, {told}")
 

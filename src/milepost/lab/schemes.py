@@ -188,6 +188,8 @@ def _joined(left: Any, right: Any) -> Any:
 
 
 def _names(asked: str) -> str:
+    if asked in (*TRAINED, "hwfa"):
+        return f": it is a name, and stands alone; in expressions write {TRAINED.get(asked, 'methods')}"
     if asked in register.classes():
         return f"; it takes arguments: {asked}(…)"
     classes = [name for name in register.classes() if name.lower() not in TRAINED or asked[:1].isupper()]

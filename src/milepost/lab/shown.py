@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -10,7 +11,10 @@ from rich.text import Text
 
 from milepost.lab import table as data
 from milepost.lab.store import TASK
+from milepost.lab.tasks import of_protocol
 
+# Columns of tasks beside each other; more would not fit 80 characters.
+ABREAST = 4
 if TYPE_CHECKING:
     from milepost.lab.report.findings import Findings
 
@@ -41,21 +45,28 @@ def table(findings: Findings) -> Group:
     if sorted_.distance is not None:
         note += f" recall: the bits of a second copy, {sorted_.distance:,} bytes after the first."
     shown: list[Table | Text] = [drawn, Text(note, style="dim")]
-    return Group(*shown, *(_tasks(findings) if findings.tasks() else ()))
+    tasks = findings.tasks()
+    for first in range(0, len(tasks), ABREAST):
+        shown.append(_tasks(findings, tasks[first : first + ABREAST]))
+    if tasks:
+        short, long = (findings.lengths(tasks[0])[which] for which in (0, -1))
+        told = f"right tokens in the answers to the longest examples that fit into {short:,} tokens → into {long:,}"
+        shown.append(Text(f"{told}. a guess: tokens drawn at random from those that answers are made of.", style="dim"))
+    return Group(*shown)
 
 
-def _tasks(findings: Findings) -> tuple[Table, Text]:
+def _tasks(findings: Findings, tasks: Sequence[str]) -> Table:
     """Right answers, a column for each task: at the trained length, and at the longest."""
     drawn = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     drawn.add_column("right answers, %", min_width=20)
-    tasks = findings.tasks()
     ends = {task: (findings.lengths(task)[0], findings.lengths(task)[-1]) for task in tasks}
     for task in tasks:
-        drawn.add_column(task.removeprefix(TASK).replace(", ", "\n"), justify="right", no_wrap=True)
+        name = task.removeprefix(TASK).replace(", ", "\n").replace("-", "-\n")
+        drawn.add_column(name, justify="right", no_wrap=True)
     for row in findings.rows:
         pairs = [[row.at(task, length) for length in ends[task]] for task in tasks]
         cells = [" → ".join(f"{100 * each.mean:.0f}" for each in pair if each is not None) for pair in pairs]
         if any(cells):
-            drawn.add_row(Text(row.label, style="dim" if row.trivial else ""), *cells)
-    short, long = ends[tasks[0]]
-    return drawn, Text(f"of the longest examples that fit into {short:,} tokens → into {long:,}", style="dim")
+            drawn.add_row(Text(row.label + (" *" if row.trivial else ""), style="dim" if row.trivial else ""), *cells)
+    drawn.add_row(Text("a guess", style="dim"), *(f"{100 * of_protocol(task).random:.0f}" for task in tasks))
+    return drawn

@@ -19,6 +19,7 @@ from milepost.lab.store import Score, Store
 from milepost.lab.tasks import named
 from milepost.lab.tasks.run import written_for
 from milepost.lab.train import Trainer
+from milepost.scheme import Scheme
 
 # Examples in a batch of a task, at least.
 EXAMPLES = 32
@@ -65,16 +66,26 @@ class Sweep:
         """The same cell on a task. Lengths vary there, so nothing is compiled."""
         found = named(task)
         recipe = replace(cell.recipe, batch=max(cell.recipe.batch, EXAMPLES), compiled=False)
-        found.within(recipe.length)
+        try:
+            found.within(recipe.length)
+        except ValueError as error:
+            raise ValueError(f"the task {task}: {error}; raise --length") from None
         # Encoders look ahead, and training-free rows do not.
         cell = replace(cell, task=task, recipe=recipe, variants=() if found.bidirectional else cell.variants)
         if found.bidirectional:
             try:
                 schedule = build(written_for(found, cell.name), cell.shape, recipe.length, cell.judging.longest)
                 try_out(schedule, cell.shape)
+                if not all(_sees_ahead(scheme, cell.shape.heads) for scheme in schedule):
+                    raise ValueError("it hides them; leave out what it sees")
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{cell.name} cannot be trained on {task}, where tokens look ahead: {error}") from None
         return cell
+
+
+def _sees_ahead(scheme: Scheme, heads: int) -> bool:
+    seen = scheme.see(torch.tensor(0), torch.arange(heads)[:, None], torch.tensor(0), torch.tensor([[1]]))
+    return seen is None or bool(seen.all())
 
 
 class Engine(Protocol):
@@ -114,7 +125,15 @@ def fits(cell: Cell, corpus: Corpus, device: str, recipe: Recipe) -> bool:
 
 def run(sweep: Sweep, store: Store, engine: Engine, watch: Watch | None = None) -> None:
     """Do what of a sweep is not done yet; every event is in the store before anybody hears of it."""
-    open_cells: list[tuple[Cell, Known]] = []
+    for cell, event in engine.run(missing(sweep, store), sweep.corpus):
+        keep(store, cell, event)
+        if watch is not None:
+            watch(cell, event)
+
+
+def missing(sweep: Sweep, store: Store) -> list[tuple[Cell, Known]]:
+    """The cells of a sweep that are not done, each with the scores that it has."""
+    found: list[tuple[Cell, Known]] = []
     for cell in sweep.cells():
         store.add(cell.key, cell.told())
         known = {
@@ -123,11 +142,8 @@ def run(sweep: Sweep, store: Store, engine: Engine, watch: Watch | None = None) 
             if score.detail.get("asked") == depends(cell, score.variant, score.protocol)
         }
         if not store.progress(cell.key)[1] or not wanted(cell) <= known:
-            open_cells.append((cell, known))
-    for cell, event in engine.run(open_cells, sweep.corpus):
-        keep(store, cell, event)
-        if watch is not None:
-            watch(cell, event)
+            found.append((cell, known))
+    return found
 
 
 def failures(failed: Sequence[tuple[Cell, Exception]], count: int) -> str:

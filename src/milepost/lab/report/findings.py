@@ -128,7 +128,7 @@ class Findings:
 
     def tasks(self) -> tuple[str, ...]:
         """The protocols that are tasks."""
-        return tuple(sorted({name for row in self.rows for name in row.scores if name.startswith(TASK)}))
+        return tuple(dict.fromkeys(name for row in self.rows for name in row.scores if name.startswith(TASK)))
 
     def groups(self) -> Iterator[tuple[str, list[Row]]]:
         """Rows that belong side by side: those trained, then for each checkpoint its rows, trivial baselines first.

@@ -10,6 +10,7 @@ from milepost.lab.report.findings import TASK, Findings, Measure, Row
 from milepost.lab.report.look import looks, swatch
 from milepost.lab.report.words import MEANS
 from milepost.lab.table import Line, Table, reach_in_words, shown, signed
+from milepost.lab.tasks import of_protocol
 
 
 def by_reach(findings: Findings, table: Table) -> str:
@@ -92,17 +93,20 @@ def by_task(findings: Findings) -> str:
     styles = looks(findings)
     ends = {task: findings.lengths(task)[-1] for task in tasks}
     rows = [row for row in findings.rows if any(task in row.scores for task in tasks)]
-    most = {
-        task: max((found.mean for row in rows if (found := row.at(task, ends[task])) is not None), default=0.0)
-        for task in tasks
-    }
+    means = {task: [found.mean for row in rows if (found := row.at(task, ends[task])) is not None] for task in tasks}
+    # Where all are alike, none is best.
+    most = {task: (min(found, default=0.0), max(found, default=0.0)) for task, found in means.items()}
     head = "".join(f'<th scope="col">{escape(task.removeprefix(TASK))}<br>at {ends[task]:,}</th>' for task in tasks)
     body = ""
     for row in rows:
         found = [(row.at(task, ends[task]), most[task]) for task in tasks]
-        cells = "".join(cell(each, best=each is not None and each.mean == top, share=True) for each, top in found)
+        cells = "".join(
+            cell(each, best=each is not None and low < each.mean == top, share=True) for each, (low, top) in found
+        )
         piece = swatch(styles[row.name, row.variant])
         body += f'<tr><th scope="row">{piece}<span>{_name(row)}</span></th>{cells}</tr>'
+    guesses = "".join(f"<td>{100 * of_protocol(task).random:.1f} %<i></i></td>" for task in tasks)
+    body += f'<tr><th scope="row"><span>a guess</span></th>{guesses}</tr>'
     return (
         '<div class="wide" tabindex="0" role="region" aria-label="Right answers by task"><table><thead><tr>'
         f'<th scope="col">right answers</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -10,10 +10,12 @@ from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, P
 from milepost.lab.report.findings import TASK, Findings, Row, proper
 from milepost.lab.report.look import looks
 from milepost.lab.report.scale import broken, decades, doubling, straight
+from milepost.lab.tasks import of_protocol
 
 Points = Callable[[Row], Sequence[Point]]
 SIDES = LEFT + INSET, RIGHT - INSET
 BITS = "bits per byte"
+AS_TRAINED = "As trained"
 
 
 def by_length(findings: Findings, protocol: str) -> str:
@@ -97,7 +99,7 @@ def by_step(findings: Findings) -> str:
 
 
 def by_task(findings: Findings) -> str:
-    """Right answers in per cent by length, a panel for each task."""
+    """Right answers in per cent by length, a panel for each task and group of rows."""
     panels: list[str] = []
     for task in findings.tasks():
 
@@ -105,16 +107,20 @@ def by_task(findings: Findings) -> str:
             scores = row.scores.get(task, {})
             return [Point(x, 100 * of.mean, None if of.half is None else 100 * of.half) for x, of in scores.items()]
 
-        rows = [row for row in findings.rows if finite(points(row))]
         lengths = findings.lengths(task)
         x = doubling(lengths, *SIDES, most=7)
         y = straight(0.0, 100.0, BOTTOM, TOP, most=5)
         upright = _inside(findings.ran.trained, lengths)
-        curves = _curves(findings, rows, points, named=lambda row: row.label)
-        title = escape(task.removeprefix(TASK))
-        panels.append(
-            drawn(Panel(title, curves, x, y, "length", "right, in %", upright=upright, decimals=1, unit=" %"))
-        )
+        guess = 100 * of_protocol(task).random
+        level = guess, f"a guess, {guess:.0f} %"
+        groups = _grouped(findings, points)
+        # A checkpoint whose training-free rows were not judged has nothing beside itself.
+        for title, curves in [each for each in groups if len(each[1]) > 1] or groups[:1]:
+            named = escape(task.removeprefix(TASK))
+            named += f": {title}" if len(curves) > 1 and title != AS_TRAINED else ""
+            axes = "length in tokens", "right, in %"
+            panel = Panel(named, curves, x, y, *axes, upright=upright, level=level, decimals=1, unit=" %")
+            panels.append(drawn(panel))
     return "".join(panels)
 
 
@@ -136,7 +142,7 @@ def _grouped(findings: Findings, points: Points) -> list[tuple[str, tuple[Curve,
         def named(row: Row, inside: bool = bool(name)) -> str:
             return f"{row.base} as trained" if inside and not row.variant else row.short
 
-        title = f"{escape(base)}, changed without training" if name else "As trained"
+        title = f"{escape(base)}, changed without training" if name else AS_TRAINED
         curves = _curves(findings, rows, points, named)
         if any(curve.points for curve in curves):
             found.append((title, curves))

@@ -43,9 +43,11 @@ RECALLED = 0.5
 """A row that saves fewer bits than this has recalled nothing to speak of."""
 
 ABOUT_TASKS = (
-    "Right answers by length, with 95 % intervals: higher is better. Each scheme has a model of its own for each task, "
-    "trained on examples of every length that fits into the trained one, and judged on the longest that fit into each. "
-    "Depth is where in the text a hidden number stands, from 0, its start, to 1, its end."
+    "The share of right tokens in answers, by length, with 95 % intervals: higher is better, and a guess draws at "
+    "random from the tokens that answers are made of. Each scheme has a model of its own for each task, trained on "
+    "examples of every length that fits into the trained one, and judged on the longest that fit into each. Depth "
+    "is where in the text a hidden number stands, from 0, its start, to 1, its end. Tasks whose tokens look ahead "
+    "have no training-free rows."
 )
 ABOUT_TRAINING = (
     "Left, bits per byte while training, each point a mean of some steps. Right, the trained models at their own "

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from milepost import demand
 from milepost.cache import Cache
 from milepost.lab.model import Model, Shape
 from milepost.lab.recipe import Recipe
@@ -88,8 +89,8 @@ def trained_on(
     scheme: a name or an expression, as in a sweep. positions: drawn anew for every batch. longest: the longest length
     it will be judged at, for tables that must reach so far.
     """
-    model = make(task, scheme, shape, max(lengths), max(lengths) if longest is None else longest, seed)
     stream = batches(task, recipe.batch, lengths, seed)
+    model = make(task, scheme, shape, max(lengths), max(lengths) if longest is None else longest, seed)
 
     def placing(step: int) -> tuple[Tensor, Tensor]:
         inputs, targets = stream(step)
@@ -155,7 +156,10 @@ def train_on(
 
     at_test: the positions to judge at; those of training if None.
     """
-    longest = max(*judged, *lengths)
+    demand.whole(train_on, "count", count)
+    if not judged:
+        raise ValueError(f"train_on(judged={judged!r}): there must be at least one length to judge at")
+    longest = max([*judged, *lengths])
     model = trained_on(task, scheme, shape, recipe, lengths, seed, positions, device, longest=longest, watch=watch)
     at_test = positions if at_test is None else at_test
     with precision(recipe, torch.device(device)):

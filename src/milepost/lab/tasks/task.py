@@ -64,8 +64,8 @@ class Task(ABC):
             if self.tokens(length) <= tokens:
                 return length
         raise ValueError(
-            f"{self}: even its shortest examples, of length {self.shortest}, have up to {self.tokens(self.shortest)} "
-            f"tokens, and there is room for {tokens}"
+            f"even its shortest examples, of length {self.shortest}, have up to {self.tokens(self.shortest)} tokens, "
+            f"and there is room for {tokens}"
         )
 
     def batch(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
