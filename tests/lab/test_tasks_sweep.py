@@ -15,7 +15,7 @@ from rich.console import Console
 from milepost.lab import cell as cells
 from milepost.lab import schemes
 from milepost.lab.cell import Cell, Event, Judging, Stepped, batches_of, load
-from milepost.lab.model import Shape
+from milepost.lab.model import Model, Shape
 from milepost.lab.recipe import Recipe, Size
 from milepost.lab.report import gather, page
 from milepost.lab.shown import table
@@ -100,6 +100,21 @@ def test_scores_are_those_of_the_trained_model(whole: Path):
                 assert found[name, length].mean == pytest.approx(float(right.mean()), abs=1e-6)
                 assert found[name, length].count == count
     store.close()
+
+
+def test_hidden_numbers_are_judged_at_their_depth(monkeypatch: pytest.MonkeyPatch):
+    seen: list[tuple[float | None, int]] = []
+
+    def noted(model: Model, task: Needle, length: int, count: int, seed: int) -> torch.Tensor:
+        seen.append((task.depth, length))
+        return torch.ones(count)
+
+    monkeypatch.setattr(cells, "score", noted)
+    cell = replace(on("needle"), variants=())
+    found = list(cells.judged(cell, cells.make(cell), TEXT, set()))
+    # The question mark and all but the last digit of the answer take five tokens.
+    assert seen == [(depth, length - 5) for depth in (0, 0.5, 1) for length in (24, 48, 96)]
+    assert all(each.mean == 1 for each in found)
 
 
 def test_more_examples_are_judged_where_they_are_short(tmp_path: Path):
