@@ -118,6 +118,26 @@ def test_an_event_is_kept_before_anybody_hears_of_it(tmp_path: Path):
     assert [event.step for _, event in seen if isinstance(event, Stepped)] == [0, 3, 6, 9, 12, 14]
 
 
+@pytest.mark.parametrize(("cost", "saves"), [(0.01, 3), (1.0, 2)])
+def test_checkpoints_are_written_often_but_take_little_of_the_time(
+    cost: float, saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    now, saved = [0.0], list[float]()
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+
+    advance, save = Trainer.advance, Trainer.save
+    monkeypatch.setattr(cells, "SAVE", 2.0)
+    monkeypatch.setattr(cells.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Trainer, "advance", lambda self: (passes(0.5), advance(self))[1])
+    monkeypatch.setattr(Trainer, "save", lambda self, path: (saved.append(now[0]), passes(cost), save(self, path)))
+    work(replace(SWEEP, schemes=("nope",), judging=replace(JUDGING, protocols=())), tmp_path)
+    # Fourteen steps of half a second, told by threes: after six, and after six more if writing was quick; at the end.
+    assert len(saved) == saves
+    assert saved[-1] >= 7
+
+
 def test_every_scheme_starts_from_the_same_weights_and_reads_the_same_batches():
     rope, kerple, other = (*SWEEP.cells(), replace(SWEEP.cells()[0], seed=1))
     a, b, c = (dict(make(cell).named_parameters()) for cell in (rope, kerple, other))

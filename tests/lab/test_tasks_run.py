@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,25 @@ def test_jobs_come_back_with_what_was_done_and_are_done_once(processes: int, tmp
     (again,) = side_by_side(doubled, [{"n": 4}], 1, out)
     assert again["of"] == [1, 2]
     assert not list(out.parent.glob(".*"))
+
+
+def slow_or_bad(job: dict[str, str]) -> dict[str, int]:
+    if "mark" not in job:
+        raise RuntimeError("bad luck")
+    time.sleep(10)
+    Path(job["mark"]).touch()
+    return {}
+
+
+def test_what_nobody_waits_for_is_ended(tmp_path: Path):
+    mark = tmp_path / "mark"
+    with pytest.raises(RuntimeError, match="bad luck"):
+        list(side_by_side(slow_or_bad, [{"mark": str(mark)}, {}], 2, tmp_path / "rows.json"))
+    assert not mark.exists()
+
+
+def test_lengths_that_vary_are_not_compiled_one_by_one():
+    assert trained_on(REVERSE, "rope", TINY, QUICK, range(4, 9), 0).backends == ["sdpa", "sdpa"]
 
 
 def test_a_damaged_file_of_rows_is_named(tmp_path: Path):

@@ -7,21 +7,24 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 
+from milepost.lab import board, schemes
 from milepost.lab import cell as cells
-from milepost.lab import schemes
 from milepost.lab.cell import Cell, Event, Judging, Stepped, batches_of, load
 from milepost.lab.model import Model, Shape
 from milepost.lab.recipe import Recipe, Size
-from milepost.lab.report import gather, page
+from milepost.lab.report import Measure, gather, page, tables, views
+from milepost.lab.report.findings import Findings, Ran, Row
 from milepost.lab.shown import table
 from milepost.lab.store import Store
 from milepost.lab.sweep import Sweep
 from milepost.lab.tasks import TASKS, Needle, score
+from milepost.lab.train import Trainer
 from tests.lab.test_compare import done, refused, text  # noqa: F401
 from tests.lab.test_sweep import TEXT, numbers, often, work
 
@@ -167,6 +170,83 @@ def test_the_report_and_the_terminal_tell_them(whole: Path):
     assert "24 tokens → into 96" in " ".join(told.split())
     assert told.count("a guess ") == 1
     assert "a guess, 50 %" in html
+
+
+def test_pictures_are_drawn_checkpoint_by_checkpoint(whole: Path):
+    store = Store(whole / "lab.sqlite")
+    drawn = views.by_task(gather(store, SWEEP))
+    store.close()
+    for depth in ("0", "0.5", "1"):
+        assert drawn.count(f">needle, depth {depth}<") == 1
+        assert drawn.count(f">needle, depth {depth}: RoPE, changed without training<") == 1
+    # Nothing without training was judged there, and what was trained is drawn once.
+    assert drawn.count(">parity-check<") == 1
+    assert "parity-check: " not in drawn
+
+
+def right(*shares: float) -> Findings:
+    """What a sweep of one task might find: a row for each share."""
+    ran = Ran(24, (24,), (), (0,), {}, {}, {}, "", "", 0, 0, 8.0, "", {}, 0.0, 0, 0, "")
+    rows = [
+        Row(f"scheme{n}", "", "", "", (0,), 0, 0.0, {name: {24: Measure(share, None, 1, 8)} for name in MANY})
+        for n, share in enumerate(shares)
+    ]
+    return Findings(tuple(rows), ran)
+
+
+MANY = [*cells.protocols("needle"), *cells.protocols("passkey"), "task:modular-arithmetic-brackets", "task:copy"]
+
+
+def test_the_best_is_told_where_there_is_one():
+    assert tables.by_task(right(0.5, 0.75)).count("best in its column") == len(MANY)
+    assert "best in its column" not in tables.by_task(right(0.5, 0.5))
+    assert ">a guess</span></th><td>10.0 %" in tables.by_task(right(0.5))
+
+
+def test_many_tasks_fit_a_narrow_terminal():
+    shown = io.StringIO()
+    Console(width=80, file=shown).print(table(right(0.5, 1.0)))
+    lines = shown.getvalue().splitlines()
+    assert "…" not in shown.getvalue()
+    assert sum(line.startswith("scheme1 ") and line.count("100 → 100") == 4 for line in lines) == 2
+    assert sum("brackets" in line for line in lines) == 1
+
+
+def test_a_task_is_trained_without_compiling_for_each_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seen: list[list[str | None]] = []
+
+    class Noted(Trainer):
+        def __init__(self, model: Model, *told: Any) -> None:
+            seen.append(list(model.backends))
+            super().__init__(model, *told)
+
+    monkeypatch.setattr(cells, "Trainer", Noted)
+    work(replace(SWEEP, schemes=("rope",), tasks=("copy",)), tmp_path)
+    assert seen == [[None], ["sdpa"]]
+
+
+def test_tensorboard_has_a_run_for_each_task(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    runs: dict[str, set[str]] = {}
+
+    class Noted:
+        def __init__(self, folder: str) -> None:
+            self.names = runs.setdefault(Path(folder).name, set())
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            self.names.add(name)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(board, "writer", lambda: Noted)
+    store = Store(whole / "lab.sqlite")
+    board.log(store, SWEEP, tmp_path)
+    store.close()
+    assert set(runs) == {
+        f"{name}, {task}seed 0" for name in ("rope", "alibi") for task in ("", "needle, ", "parity-check, ")
+    }
+    assert "loss, bits per byte" in runs["rope, seed 0"]
+    assert runs["rope, parity-check, seed 0"] == {"loss, bits", "task:parity-check/as trained"}
 
 
 def test_scores_of_a_longer_sweep_are_left_out(whole: Path):

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from milepost.lab.sweep import Engine, Sweep
 
 DEFAULT = ["nope", "sinusoidal", "rope", "alibi", "t5", "kerple"]
-TASKS = (
-    "Tasks to train and judge each scheme on too, such as copy,needle. There are copy, reverse, sort, addition, "
-    "counting, needle, passkey, and fifteen of the Chomsky hierarchy, such as parity-check or bucket-sort."
-)
 Schemes = Annotated[
     list[str] | None,
     typer.Argument(help="Names such as rope or alibi, or expressions: 'Rope(dim, theta=1e5) + LogN(trained)'."),
@@ -49,7 +45,13 @@ Rate = Annotated[float | None, typer.Option(help="Overrides the dial.")]
 Compiled = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile; on for a GPU.")]
 Judged = Annotated[int | None, typer.Option("--judge", help="About how many bytes are judged at each length.")]
 Recall = Annotated[str | None, typer.Option(help="Distances to recall over, such as 256,3072.")]
-Tasks = Annotated[str | None, typer.Option(help=TASKS)]
+Tasks = Annotated[
+    str | None,
+    typer.Option(
+        help="Tasks to train and judge each scheme on too, such as copy,needle. There are copy, reverse, sort, "
+        "addition, counting, needle, passkey, and fifteen of the Chomsky hierarchy, such as parity-check."
+    ),
+]
 ToJson = Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")]
 ToCsv = Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
 Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write TensorBoard logs to this folder.")]

@@ -13,10 +13,11 @@ from milepost.lab import table as data
 from milepost.lab.store import TASK
 from milepost.lab.tasks import of_protocol
 
-# Columns of tasks beside each other; more would not fit 80 characters.
-ABREAST = 4
 if TYPE_CHECKING:
     from milepost.lab.report.findings import Findings
+
+# Columns of tasks beside each other; more would not fit 80 characters.
+ABREAST = 4
 
 
 def table(findings: Findings) -> Group:
