@@ -25,15 +25,18 @@ from milepost.lab.tasks import HIERARCHY, score, trained_on
 from milepost.lab.tasks.run import side_by_side
 from milepost.lab.train import precision
 
-FAST = ["bucket-sort", "reverse-string", "duplicate-string", "odds-first", "stack-manipulation", "missing-duplicate"]
-"""Tasks whose answers have many tokens, which are learned sooner than a class is; one class beside them."""
+TASKS = [
+    "bucket-sort", "reverse-string", "duplicate-string", "odds-first", "stack-manipulation", "missing-duplicate",
+    "even-pairs", "binary-addition",
+]  # fmt: skip
+"""Those learned within the steps given here, most of them: long answers are learned sooner than a class."""
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--tasks", nargs="+", default=FAST, choices=[*HIERARCHY, "all"], metavar="TASK")
+    parser.add_argument("--tasks", nargs="+", default=TASKS, choices=[*HIERARCHY, "all"], metavar="TASK")
     parser.add_argument("--scheme", default="rope", help="a name or an expression of the lab")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", type=int, default=10_000)
@@ -63,10 +66,17 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     shape = Shape(job["width"], job["layers"], job["heads"])
     places = mp.Randomized(job["places"])
     losses: list[Tensor] = []
+
+    def watch(step: int, loss: Tensor) -> None:
+        losses.append(loss)
+        if (step + 1) % 1000 == 0:
+            mean = float(torch.stack(losses[-100:]).mean())
+            print(f"{named(job)}: step {step + 1}, loss {mean:.3f}, {time.monotonic() - begun:.0f} s", flush=True)
+
     model = trained_on(
         task, job["scheme"], shape, recipe, range(1, job["trained"] + 1), job["seed"],
         places.sample if job["randomized"] else None, job["device"],
-        longest=max(job["judged"]), watch=lambda _, loss: losses.append(loss),
+        longest=max(job["judged"]), watch=watch,
     )  # fmt: skip
     ways = {"random": places.sample, "even": places.evenly} if job["randomized"] else {"counted": None}
     accuracy: dict[str, dict[int, tuple[float, float]]] = {}
@@ -83,6 +93,11 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         "parameters": model.count(),
         "seconds": time.monotonic() - begun,
     }
+
+
+def named(job: dict[str, Any]) -> str:
+    """What a run is called."""
+    return f"{job['task']}, {'randomized' if job['randomized'] else 'counted'}, seed {job['seed']}"
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -117,8 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
         rows.append(row)
         longest = str(max(row["judged"]))
         last = ", ".join(f"{way} {by_length[longest][0]:.1%}" for way, by_length in row["accuracy"].items())
-        told = f"{row['task']}, {'randomized' if row['randomized'] else 'counted'}, seed {row['seed']}"
-        print(f"{told}: {last} at {longest}, loss {row['loss']:.3f}, {row['seconds']:.0f} s", flush=True)
+        print(f"{named(row)}: {last} at {longest}, loss {row['loss']:.3f}, {row['seconds']:.0f} s", flush=True)
     print(f"\n{table(rows)}\n\nwritten: {out}")
     return rows
 

@@ -11,7 +11,7 @@ from milepost.lab.tasks.copying import Copy, Reverse, Sort
 from milepost.lab.tasks.hierarchy import HIERARCHY
 from milepost.lab.tasks.needle import Needle, Passkey
 from milepost.lab.tasks.run import score, train_on, trained_on
-from milepost.lab.tasks.task import Task, batches
+from milepost.lab.tasks.task import Task, batches, dealt
 
 DEPTHS = (0.0, 0.5, 1.0)
 """Where a hidden number stands when it is judged: at the start of the text, in its middle, and at its end."""
@@ -51,5 +51,5 @@ def of_protocol(protocol: str) -> Task:
 
 __all__ = [
     "HIERARCHY", "TASKS", "Addition", "Copy", "Counting", "Needle", "Passkey", "Reverse", "Sort", "Task", "batches",
-    "named", "of_protocol", "protocols", "score", "train_on", "trained_on",
+    "dealt", "named", "of_protocol", "protocols", "score", "train_on", "trained_on",
 ]  # fmt: skip

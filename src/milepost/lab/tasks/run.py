@@ -19,7 +19,7 @@ from milepost.cache import Cache
 from milepost.lab.model import Model, Shape
 from milepost.lab.recipe import Recipe
 from milepost.lab.schemes import TRAINED, build
-from milepost.lab.tasks.task import Task, batches
+from milepost.lab.tasks.task import Task, batches, dealt
 from milepost.lab.train import Trainer, precision
 
 Positions = Callable[[int], Tensor]
@@ -82,14 +82,19 @@ def trained_on(
     device: torch.device | str = "cpu",
     *,
     longest: int | None = None,
+    examples: int | None = None,
     watch: Watch | None = None,
 ) -> Model:
     """A model trained on a task at lengths drawn from `lengths`; the recipe's own length is not read.
 
     scheme: a name or an expression, as in a sweep. positions: drawn anew for every batch. longest: the longest length
-    it will be judged at, for tables that must reach so far.
+    it will be judged at, for tables that must reach so far. examples: how many are drawn once, and seen again every
+    epoch; every batch is fresh if None.
     """
-    stream = batches(task, recipe.batch, lengths, seed)
+    if examples is None:
+        stream = batches(task, recipe.batch, lengths, seed)
+    else:
+        stream = dealt(task, recipe.batch, lengths, seed, examples)
     model = make(task, scheme, shape, max(lengths), max(lengths) if longest is None else longest, seed)
 
     def placing(step: int) -> tuple[Tensor, Tensor]:

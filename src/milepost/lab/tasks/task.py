@@ -5,15 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from milepost import demand
 
 NOT_JUDGED = -100
 """The target of a token that no answer is read at."""
+
+# Examples that are drawn once come from a seed that no step and no judge draws from.
+DRAWN_ONCE = 1 << 41
+# Out of how many batches those of about one length are put together.
+POOL = 16
 
 
 @dataclass(frozen=True)
@@ -152,10 +159,7 @@ def batches(task: Task, size: int, lengths: Sequence[int], seed: int) -> Callabl
 
     lengths: those a batch may have, each as likely, such as range(1, 41); one draw is shared by all its rows.
     """
-    demand.whole(batches, "size", size)
-    if not len(lengths):
-        raise ValueError(f"batches(lengths={lengths!r}): there must be at least one length, such as range(1, 41)")
-    demand.whole(task, "length", min(lengths), least=task.shortest)
+    _checked(batches, task, size, lengths)
 
     def batch(step: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
@@ -163,3 +167,60 @@ def batches(task: Task, size: int, lengths: Sequence[int], seed: int) -> Callabl
         return task.batch(size, lengths[chosen], generator)
 
     return batch
+
+
+def dealt(
+    task: Task, size: int, lengths: Sequence[int], seed: int, examples: int
+) -> Callable[[int], tuple[Tensor, Tensor]]:
+    """The training batch of each step, as `batches`, out of `examples` drawn once: every epoch deals all of them anew.
+
+    Rows of about one length come together, shorter ones filled up at their ends, where a decoder does not look; a batch
+    that would not be full is left out of its epoch.
+    """
+    _checked(dealt, task, size, lengths)
+    demand.whole(dealt, "examples", examples, least=size)
+    if task.bidirectional:
+        raise ValueError(f"dealt({task!r}): an encoder would see what rows of other lengths are filled up with")
+    rows = _drawn(task, lengths, examples, torch.Generator().manual_seed(DRAWN_ONCE + seed))
+    each = examples // size
+
+    @lru_cache(maxsize=1)
+    def deal(epoch: int) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(DRAWN_ONCE + seed * 1_000_003 + epoch + 1)
+        order = [int(row) for row in torch.randperm(examples, generator=generator)]
+        for pool in range(0, examples, POOL * size):
+            part = slice(pool, min(pool + POOL * size, each * size))
+            order[part] = sorted(order[part], key=lambda row: len(rows[row][0]))
+        turns = [int(turn) for turn in torch.randperm(each, generator=generator)]
+        return [order[turn * size : (turn + 1) * size] for turn in turns]
+
+    def batch(step: int) -> tuple[Tensor, Tensor]:
+        chosen = deal(step // each)[step % each]
+        inputs, targets = ([rows[row][which] for row in chosen] for which in (0, 1))
+        return pad_sequence(inputs, True), pad_sequence(targets, True, NOT_JUDGED)
+
+    return batch
+
+
+def _checked(maker: Callable[..., Any], task: Task, size: int, lengths: Sequence[int]) -> None:
+    """Refuse what no batch can be made of."""
+    demand.whole(maker, "size", size)
+    if not len(lengths):
+        told = f"{maker.__name__}(lengths={lengths!r})"
+        raise ValueError(f"{told}: there must be at least one length, such as range(1, 41)")
+    demand.whole(task, "length", min(lengths), least=task.shortest)
+
+
+def _drawn(
+    task: Task, lengths: Sequence[int], examples: int, generator: torch.Generator
+) -> list[tuple[Tensor, Tensor]]:
+    """The inputs and targets of so many examples, [t] each, up to the last token that is judged."""
+    drawn = torch.randint(len(lengths), (examples,), generator=generator)
+    often = [int(count) for count in drawn.bincount(minlength=len(lengths))]
+    rows: list[tuple[Tensor, Tensor]] = []
+    for length, count in zip(lengths, often, strict=True):
+        if count:
+            for inputs, targets in zip(*task.batch(count, length, generator), strict=True):
+                end = int((targets != NOT_JUDGED).nonzero().max()) + 1
+                rows.append((inputs[:end], targets[:end]))
+    return rows
