@@ -55,7 +55,11 @@ addEventListener("load", () => {
   found.wide = [innerWidth, document.documentElement.scrollWidth - document.documentElement.clientWidth];
   found.asked = performance.getEntriesByType("resource").map((each) => each.name);
   found.wrong = wrong;
-  parent.postMessage(JSON.stringify(found), "*");
+  const fades = (each) => [each.scrollWidth > each.clientWidth, getComputedStyle(each).getPropertyValue("--more")];
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    found.tables = [...document.querySelectorAll(".wide")].map(fades);
+    parent.postMessage(JSON.stringify(found), "*");
+  }));
 });
 </script>"""
 
@@ -119,6 +123,13 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(tmp_path: Path, width: int)
     narrow = opened(page(anchors()), tmp_path, width)
     assert narrow["wide"] == [width, 0]
     assert narrow["wrong"] == []
+
+
+def test_a_table_fades_where_it_goes_on_and_only_there(found: dict[str, Any], tmp_path: Path):
+    assert found["tables"]
+    assert all(more == ("56px" if on else "0px") for on, more in found["tables"])
+    narrow = opened(page(anchors()), tmp_path, 360)["tables"]
+    assert narrow[0] == [True, "56px"]
 
 
 def test_an_error_and_a_request_would_be_seen(tmp_path: Path):
