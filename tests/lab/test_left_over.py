@@ -1,10 +1,17 @@
-"""What a killed process left behind, and what was asked for twice."""
+"""What a killed process left behind, what was asked for twice, and what need not be said."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
+from milepost import Scheme, causal
+from milepost.lab.model import Model, Shape
+from milepost.lab.recipe import Recipe
+from milepost.lab.train import Trainer
 from tests.lab.test_sweep import SWEEP, work
 
 
@@ -21,3 +28,19 @@ def test_half_a_checkpoint_of_a_killed_process_is_cleared_away(tmp_path: Path):
 
 def test_a_scheme_named_twice_is_one_cell():
     assert replace(SWEEP, schemes=("rope", "kerple", "rope")).cells() == SWEEP.cells()
+
+
+def test_what_torch_says_about_our_choices_is_not_repeated_and_all_else_is():
+    """The messages as torch 2.11 words them on a GPU."""
+    known = (
+        "Mismatch dtype between input and weight: input dtype = c10::BFloat16, weight dtype = float",
+        "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled.",
+        "\nOnline softmax is disabled on the fly since Inductor decides to\nsplit the reduction.",
+    )
+    shape, recipe = Shape(16, 1, 1), Recipe(steps=1)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        Trainer(Model(shape, Scheme(causal)), recipe, lambda _: (torch.zeros(1, 1), torch.zeros(1, 1)))
+        for message in (*known, "something new"):
+            warnings.warn(message, UserWarning, stacklevel=1)
+    assert [str(each.message) for each in heard] == ["something new"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,14 @@ from milepost.lab.recipe import Recipe
 Batches = Callable[[int], tuple[Tensor, Tensor]]
 """The inputs and targets of a step, [batch, length] each; targets of −100 are not counted."""
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+# What torch says on a GPU about choices that are ours: gains in float32, products of float32 in full precision, and
+# how a softmax is split. Once in every process, it would tear up the display.
+KNOWN = (
+    "Mismatch dtype between input and weight",
+    "TensorFloat32 tensor cores for float32 matrix multiplication",
+    r"\s*Online softmax is disabled on the fly",
+)
 
 
 class Alone:
@@ -88,6 +97,8 @@ class Trainer:
         self.device = torch.device(device)
         self.spread = Alone() if spread is None else spread
         self.step = 0
+        for message in KNOWN:
+            warnings.filterwarnings("ignore", message, UserWarning)
         self._called = self.spread.wrapped(self.model, recipe)
         self.optimiser = torch.optim.AdamW(
             _groups(self.model, recipe.decay), lr=recipe.rate, betas=recipe.betas, fused=self.device.type == "cuda"
