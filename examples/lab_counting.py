@@ -41,7 +41,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--programs", type=int, default=10_000, help="seen again every epoch; 0: fresh at every step")
     parser.add_argument("--steps", type=int, default=15_600, help="of the paper: a hundred epochs")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument("--rate", type=float, default=5e-4)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--compiled", action="store_true", help="torch.compile: a slow start, then faster")
     parser.add_argument("--width", type=int, default=256)
