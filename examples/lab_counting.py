@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from milepost.lab.judge import interval
 from milepost.lab.model import Shape
 from milepost.lab.recipe import Recipe
 from milepost.lab.tasks import Counting, score, trained_on
-from milepost.lab.tasks.run import side_by_side
+from milepost.lab.tasks.run import Losses, side_by_side
 from milepost.lab.train import precision
 
 SCHEMES = {
@@ -39,7 +38,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--schemes", nargs="+", default=list(SCHEMES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--programs", type=int, default=10_000, help="seen again every epoch; 0: fresh at every step")
-    parser.add_argument("--steps", type=int, default=15_600, help="of the paper: a hundred epochs")
+    parser.add_argument("--steps", type=int, default=15_600, help="a hundred epochs, as the authors'")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rate", type=float, default=5e-4)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
@@ -59,7 +58,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one scheme with one number of variables from one seed, and judge it."""
-    begun = time.monotonic()
+    watch = Losses(named(job))
     task = Counting(job["variables"], job["block"])
     recipe = Recipe(
         batch=job["batch"], steps=job["steps"], rate=job["rate"], warmup=min(400, job["steps"] // 5), decay=0.0,
@@ -70,14 +69,6 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     scheme: str = job["scheme"]
     scheme = SCHEMES.get(scheme, scheme).format(block=job["block"], positions=positions)
     shape = Shape(job["width"], job["layers"], job["heads"])
-    losses: list[torch.Tensor] = []
-
-    def watch(step: int, loss: torch.Tensor) -> None:
-        losses.append(loss)
-        if (step + 1) % 1000 == 0:
-            mean = float(torch.stack(losses[-100:]).mean())
-            print(f"{named(job)}: step {step + 1}, loss {mean:.3f}, {time.monotonic() - begun:.0f} s", flush=True)
-
     model = trained_on(
         task, scheme, shape, recipe, range(least, most + 1), job["seed"], device=job["device"],
         examples=job["programs"] or None, watch=watch,
@@ -91,10 +82,10 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         "error": 1 - right,
         "half": half,
         "by_length": {length: 1 - float(each.mean()) for length, each in found.items()},
-        "loss": float(torch.stack(losses[-100:]).mean()),
-        "losses": [round(float(torch.stack(losses[n : n + 100]).mean()), 4) for n in range(0, len(losses), 100)],
+        "loss": watch.last(),
+        "losses": [round(float(part.mean()), 4) for part in torch.stack(watch.losses).split(100)],
         "parameters": model.count(),
-        "seconds": time.monotonic() - begun,
+        "seconds": watch.seconds(),
     }
 
 

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import milepost as mp
 from milepost.lab.judge import interval
 from milepost.lab.model import Shape
 from milepost.lab.recipe import Recipe
 from milepost.lab.tasks import HIERARCHY, score, trained_on
-from milepost.lab.tasks.run import side_by_side
+from milepost.lab.tasks.run import Losses, side_by_side
+from milepost.lab.tasks.task import NOT_JUDGED, Task
 from milepost.lab.train import precision
 
 TASKS = [
@@ -57,7 +56,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one model on one task from one seed, and judge it."""
-    begun = time.monotonic()
+    watch = Losses(named(job))
     task = HIERARCHY[job["task"]]
     recipe = Recipe(
         batch=job["batch"], steps=job["steps"], rate=job["rate"], warmup=min(200, job["steps"] // 5), decay=0.0,
@@ -65,14 +64,6 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     shape = Shape(job["width"], job["layers"], job["heads"])
     places = mp.Randomized(job["places"])
-    losses: list[Tensor] = []
-
-    def watch(step: int, loss: Tensor) -> None:
-        losses.append(loss)
-        if (step + 1) % 1000 == 0:
-            mean = float(torch.stack(losses[-100:]).mean())
-            print(f"{named(job)}: step {step + 1}, loss {mean:.3f}, {time.monotonic() - begun:.0f} s", flush=True)
-
     model = trained_on(
         task, job["scheme"], shape, recipe, range(1, job["trained"] + 1), job["seed"],
         places.sample if job["randomized"] else None, job["device"],
@@ -88,11 +79,18 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             }
     return {
         "accuracy": accuracy,
-        "guess": task.random,
-        "loss": float(torch.stack(losses[-100:]).mean()),
+        "trivial": {length: trivial(task, length, job["count"]) for length in job["judged"]},
+        "loss": watch.last(),
         "parameters": model.count(),
-        "seconds": time.monotonic() - begun,
+        "seconds": watch.seconds(),
     }
+
+
+def trivial(task: Task, length: int, count: int) -> float:
+    """The accuracy of the one symbol that is right most often, if it is all that is ever answered."""
+    _, targets = task.batch(count, length, torch.Generator().manual_seed(length))
+    judged = (targets != NOT_JUDGED).sum(1)
+    return max(float(((targets == answer).sum(1) / judged).mean()) for answer in task.answers)
 
 
 def named(job: dict[str, Any]) -> str:
@@ -103,7 +101,7 @@ def named(job: dict[str, Any]) -> str:
 def table(rows: list[dict[str, Any]]) -> str:
     """Accuracies in per cent: a line for each task and length, seeds averaged."""
     ways = ("counted", "random", "even")
-    lines = [f"{'accuracy, %':<30}{'length':>8}{'guess':>8}" + "".join(f"{way:>10}" for way in ways)]
+    lines = [f"{'accuracy, %':<30}{'length':>8}{'trivial':>9}" + "".join(f"{way:>10}" for way in ways)]
     for task in dict.fromkeys(row["task"] for row in rows):
         of_task = [row for row in rows if row["task"] == task]
         for length in of_task[0]["judged"]:
@@ -111,7 +109,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             for way in ways:
                 means = [row["accuracy"][way][str(length)][0] for row in of_task if way in row["accuracy"]]
                 cells.append(f"{100 * sum(means) / len(means):.1f}" if means else "-")
-            told = f"{task:<30}{length:>8}{100 * of_task[0]['guess']:>8.0f}"
+            told = f"{task:<30}{length:>8}{100 * of_task[0]['trivial'][str(length)]:>9.1f}"
             lines.append(told + "".join(f"{cell:>10}" for cell in cells))
     return "\n".join(lines)
 

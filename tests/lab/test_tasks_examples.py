@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -58,8 +59,36 @@ def test_the_hierarchy_judges_counted_and_random_positions(tmp_path: Path, capsy
     for row in json.loads(out.read_text()):
         assert all(0 <= mean <= 1 for by_length in row["accuracy"].values() for mean, _ in by_length.values())
     told = capsys.readouterr().out
-    assert "length   guess   counted    random      even" in told
+    assert "length  trivial   counted    random      even" in told
     assert told.count("\nodds-first  ") == 2
+
+
+def test_a_trivial_answer_is_the_symbol_that_comes_most_often():
+    """By hand: a bit is as often 0 as 1, one of five symbols comes a fifth of the time; ends of sums are blank."""
+    module = example("lab_hierarchy")
+    assert abs(module.trivial(module.HIERARCHY["odds-first"], 50, 512) - 0.5) < 0.02
+    assert abs(module.trivial(module.HIERARCHY["bucket-sort"], 50, 512) - 0.2) < 0.02
+    task = module.HIERARCHY["stack-manipulation"]
+    _, targets = task.batch(256, 30, torch.Generator().manual_seed(30))
+    shares = [[row.count(each) / sum(n != -100 for n in row) for row in targets.tolist()] for each in task.answers]
+    assert module.trivial(task, 30, 256) == pytest.approx(max(sum(each) / 256 for each in shares))
+
+
+@pytest.mark.parametrize(("given", "examples"), [([], 10_000), (["--programs", "40"], 40), (["--programs", "0"], None)])
+def test_counting_sees_as_many_programs_as_it_is_told(
+    given: list[str], examples: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    module, seen = example("lab_counting"), []
+
+    def trained_on(*asked, **told):
+        seen.append(told["examples"])
+        return real(*asked, **told | {"examples": None})
+
+    real = module.trained_on
+    monkeypatch.setattr(module, "trained_on", trained_on)
+    sized = ["--statements", "3", "9", "--count", "2", "--lengths", "1", "--variables", "1", "--schemes", "rope"]
+    module.main([*SMALL, *sized, *given, "--out", str(tmp_path / "counting.json")])
+    assert seen == [examples]
 
 
 def test_every_task_can_be_asked_for_at_once():

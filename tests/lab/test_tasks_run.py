@@ -14,7 +14,7 @@ import milepost as mp
 from milepost.lab.model import Shape
 from milepost.lab.recipe import Recipe
 from milepost.lab.tasks import HIERARCHY, TASKS, Copy, score, train_on, trained_on
-from milepost.lab.tasks.run import make, placed, side_by_side
+from milepost.lab.tasks.run import Losses, make, placed, side_by_side
 
 TINY = Shape(width=32, layers=2, heads=2, hidden=64)
 QUICK = Recipe(batch=8, steps=3, warmup=1)
@@ -173,6 +173,16 @@ def test_what_cannot_be_trained_or_judged_is_refused_at_once():
     ):
         with pytest.raises(ValueError, match=told):
             train_on(*asked, lengths, 0, judged=judged, count=count)
+
+
+def test_a_run_among_others_tells_how_it_goes(capsys: pytest.CaptureFixture[str]):
+    losses = Losses("copy, seed 3")
+    for step in range(1999):
+        losses(step, torch.tensor(1.0 if step < 900 else 0.25))
+    told = capsys.readouterr().out.splitlines()
+    assert [line.rsplit(",", 1)[0] for line in told] == ["copy, seed 3: step 1000, loss 0.250"]
+    assert len(losses.losses) == 1999
+    assert losses.last() == 0.25
 
 
 def doubled(job: dict[str, int]) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
@@ -169,6 +170,27 @@ def train_on(
     at_test = positions if at_test is None else at_test
     with precision(recipe, torch.device(device)):
         return {length: score(model, task, length, count, seed, at_test) for length in judged}
+
+
+class Losses:
+    """Watches a run that is one of several: keeps its losses, and tells how it goes every thousand steps."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.begun = name, time.monotonic()
+        self.losses: list[Tensor] = []
+
+    def __call__(self, step: int, loss: Tensor) -> None:
+        self.losses.append(loss)
+        if (step + 1) % 1000 == 0:
+            print(f"{self.name}: step {step + 1}, loss {self.last():.3f}, {self.seconds():.0f} s", flush=True)
+
+    def last(self) -> float:
+        """The mean of the last hundred."""
+        return float(torch.stack(self.losses[-100:]).mean())
+
+    def seconds(self) -> float:
+        """How long it has been since the run began."""
+        return time.monotonic() - self.begun
 
 
 def side_by_side(work: Callable[[Row], Row], jobs: Sequence[Row], processes: int, out: Path) -> Iterator[Row]:
