@@ -18,7 +18,7 @@ import torch
 from milepost.lab.judge import interval
 from milepost.lab.model import Shape
 from milepost.lab.recipe import Recipe
-from milepost.lab.tasks import Counting, score, trained_on
+from milepost.lab.tasks import Counting, score, trained_on, trivial
 from milepost.lab.tasks.run import Losses, side_by_side
 from milepost.lab.train import precision
 
@@ -81,7 +81,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     return {
         "error": 1 - right,
         "half": half,
-        "by_length": {length: 1 - float(each.mean()) for length, each in found.items()},
+        "trivial": 1 - trivial(task, lengths, each),
+        "by_length": {length: 1 - float(scores.mean()) for length, scores in found.items()},
         "loss": watch.last(),
         "losses": [round(float(part.mean()), 4) for part in torch.stack(watch.losses).split(100)],
         "parameters": model.count(),
@@ -106,6 +107,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             half = sum((100 * row["half"]) ** 2 for row in found) ** 0.5 / max(1, len(found))
             cells.append(f"{mean:10.1f} ± {half:4.1f}" if found else "-")
         lines.append(f"{name:<28}" + "".join(f"{cell:>18}" for cell in cells))
+    same = {row["variables"]: 100 * row["trivial"] for row in rows}
+    lines.append(f"{'always the same answer':<28}" + "".join(f"{same[n]:11.1f}{'':7}" for n in columns).rstrip())
     return "\n".join(lines)
 
 

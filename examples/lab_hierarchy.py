@@ -19,9 +19,8 @@ import milepost as mp
 from milepost.lab.judge import interval
 from milepost.lab.model import Shape
 from milepost.lab.recipe import Recipe
-from milepost.lab.tasks import HIERARCHY, score, trained_on
+from milepost.lab.tasks import HIERARCHY, score, trained_on, trivial
 from milepost.lab.tasks.run import Losses, side_by_side
-from milepost.lab.tasks.task import NOT_JUDGED, Task
 from milepost.lab.train import precision
 
 TASKS = [
@@ -79,18 +78,11 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             }
     return {
         "accuracy": accuracy,
-        "trivial": {length: trivial(task, length, job["count"]) for length in job["judged"]},
+        "trivial": {length: trivial(task, [length], job["count"]) for length in job["judged"]},
         "loss": watch.last(),
         "parameters": model.count(),
         "seconds": watch.seconds(),
     }
-
-
-def trivial(task: Task, length: int, count: int) -> float:
-    """The accuracy of the one symbol that is right most often, if it is all that is ever answered."""
-    _, targets = task.batch(count, length, torch.Generator().manual_seed(length))
-    judged = (targets != NOT_JUDGED).sum(1)
-    return max(float(((targets == answer).sum(1) / judged).mean()) for answer in task.answers)
 
 
 def named(job: dict[str, Any]) -> str:

@@ -10,6 +10,8 @@ from types import ModuleType
 import pytest
 import torch
 
+from milepost.lab.tasks import HIERARCHY, Counting, trivial
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -36,6 +38,9 @@ def test_counting_judges_three_schemes(tmp_path: Path, capsys: pytest.CaptureFix
     told = capsys.readouterr().out
     assert "3 variables       5 variables" in told
     assert all(f"\n{name} " in told for name in ("absolute", "relative", "cope"))
+    wrong = [next(row["trivial"] for row in rows if row["variables"] == n) for n in (3, 5)]
+    last = next(line for line in told.splitlines() if line.startswith("always the same answer"))
+    assert last.split()[-2:] == [f"{100 * each:.1f}" for each in wrong]
 
 
 def test_the_schemes_of_counting_are_the_papers():
@@ -65,13 +70,24 @@ def test_the_hierarchy_judges_counted_and_random_positions(tmp_path: Path, capsy
 
 def test_a_trivial_answer_is_the_symbol_that_comes_most_often():
     """By hand: a bit is as often 0 as 1, one of five symbols comes a fifth of the time; ends of sums are blank."""
-    module = example("lab_hierarchy")
-    assert abs(module.trivial(module.HIERARCHY["odds-first"], 50, 512) - 0.5) < 0.02
-    assert abs(module.trivial(module.HIERARCHY["bucket-sort"], 50, 512) - 0.2) < 0.02
-    task = module.HIERARCHY["stack-manipulation"]
+    assert abs(trivial(HIERARCHY["odds-first"], [50], 512) - 0.5) < 0.02
+    assert abs(trivial(HIERARCHY["bucket-sort"], [50], 512) - 0.2) < 0.02
+    task = HIERARCHY["stack-manipulation"]
     _, targets = task.batch(256, 30, torch.Generator().manual_seed(30))
     shares = [[row.count(each) / sum(n != -100 for n in row) for row in targets.tolist()] for each in task.answers]
-    assert module.trivial(task, 30, 256) == pytest.approx(max(sum(each) / 256 for each in shares))
+    assert trivial(task, [30], 256) == pytest.approx(max(sum(each) / 256 for each in shares))
+
+
+def test_a_trivial_answer_is_one_for_all_lengths():
+    """Programs of one statement set a variable to 0; in long ones most hold more."""
+    task = Counting(3)
+    answers: list[int] = []
+    for length in (1, 400):
+        _, targets = task.batch(64, length, torch.Generator().manual_seed(length))
+        answers += [each for row in targets.tolist() for each in row if each != -100]
+    assert answers[:64] == [0] * 64
+    assert trivial(task, [1, 400], 64) == pytest.approx(answers.count(0) / 128)
+    assert trivial(task, [400], 64) == pytest.approx(max(answers[64:].count(n) for n in range(11)) / 64)
 
 
 @pytest.mark.parametrize(("given", "examples"), [([], 10_000), (["--programs", "40"], 40), (["--programs", "0"], None)])

@@ -10,7 +10,7 @@ from milepost.lab.tasks.arithmetic import Addition, Counting
 from milepost.lab.tasks.copying import Copy, Reverse, Sort
 from milepost.lab.tasks.hierarchy import HIERARCHY
 from milepost.lab.tasks.needle import Needle, Passkey
-from milepost.lab.tasks.run import score, train_on, trained_on
+from milepost.lab.tasks.run import score, train_on, trained_on, trivial
 from milepost.lab.tasks.task import Task, batches, dealt
 
 DEPTHS = (0.0, 0.5, 1.0)
@@ -51,5 +51,5 @@ def of_protocol(protocol: str) -> Task:
 
 __all__ = [
     "HIERARCHY", "TASKS", "Addition", "Copy", "Counting", "Needle", "Passkey", "Reverse", "Sort", "Task", "batches",
-    "dealt", "named", "of_protocol", "protocols", "score", "train_on", "trained_on",
+    "dealt", "named", "of_protocol", "protocols", "score", "train_on", "trained_on", "trivial",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from milepost.cache import Cache
 from milepost.lab.model import Model, Shape
 from milepost.lab.recipe import Recipe
 from milepost.lab.schemes import TRAINED, build
-from milepost.lab.tasks.task import Task, batches, dealt
+from milepost.lab.tasks.task import NOT_JUDGED, Task, batches, dealt
 from milepost.lab.train import Trainer, precision
 
 Positions = Callable[[int], Tensor]
@@ -141,6 +141,19 @@ def score(
         logits = model(inputs[part].to(device), position=None if position is None else position.to(device))
         found.append(measure(logits.float(), targets[part].to(device)).cpu())
     return torch.cat(found)
+
+
+def trivial(task: Task, lengths: Sequence[int], count: int) -> float:
+    """The accuracy of the one symbol that is right most often, if it is all that is ever answered.
+
+    Over `count` examples of each length.
+    """
+    shares: list[Tensor] = []
+    for length in lengths:
+        _, targets = task.batch(count, length, torch.Generator().manual_seed(length))
+        right = torch.stack([(targets == answer).sum(1) for answer in task.answers])
+        shares.append(right / (targets != NOT_JUDGED).sum(1))
+    return float(torch.cat(shares, 1).mean(1).max())
 
 
 def train_on(
