@@ -101,6 +101,18 @@ def test_without_training_the_trivial_baselines_stand_beside_every_row(text: Pat
     assert "ALiBi: window *" not in done(text, tmp_path, "alibi").stdout
 
 
+def test_every_row_there_is_and_rows_of_ones_own_are_judged(text: Path, tmp_path: Path):
+    own = "T5Bias(heads) + LogN(trained)"
+    found = done(text, tmp_path, "rope", "t5", "--free", "--every", "--row", f"t5: {own}").stdout
+    for label in (f"T5: {own}", "T5: window *", "RoPE: Llama 3", "RoPE: YaRN", "RoPE: dynamic YaRN"):
+        assert label in found
+    # Asked for alone, it is judged on the checkpoint that is there, beside what is trivial.
+    words = ["t5", "--row", f"t5: {own}", "--row", "t5: Nope()"]
+    again = done(text, tmp_path, *words)
+    assert "train t5: step" not in again.stderr
+    assert [line for line in again.stdout.splitlines() if "T5: Nope()" in line]
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -155,6 +167,14 @@ def test_the_dial_scales_with_what_overrides_it():
         (["rope", "--threads", "0"], "threads"),
         (["rope", "--engine", "slurm"], "--engine slurm: there are local, ray and torchrun"),
         (["rope", "--device", "tpuu"], "--device tpuu"),
+        (["rope", "--row", "Rope(dim) + Rerope(8)"], "name the scheme it is judged on, then a colon: 'rope: Rope(dim)"),
+        (["rope", "--row", "alibi: Alibi(heads)"], "is on 'alibi', which is not trained; there are rope"),
+        (
+            ["rope", "--row", "rope: Rope(dim) + T5Bias(heads)"],
+            "the checkpoint has not learned table[32, 2] of Scheme(",
+        ),
+        (["rope", "--row", "rope: Rope(dim) + Rerop(8)"], "did you mean Rerope or"),
+        (["rope", "--every"], "--every --no-free: all the training-free rows, or none; leave one out"),
         (["rope", "--dataset", "books"], "--text and --dataset: one text at a time; leave one out"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

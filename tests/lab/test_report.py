@@ -150,6 +150,7 @@ def test_without_a_command_the_sweep_itself_says_how_to_run_it_again(store: Stor
     scored(store, asked.cells()[0], 2.0)
     again = gather(store, asked).ran.again
     assert f"size={SMALL!r}" in again
+    assert all(f"    {each}=" in again for each in ("seeds", "judging", "free", "threads", "tasks", "every", "rows"))
     assert "every byte in turn" in again
 
 

@@ -8,12 +8,13 @@ from torch import Tensor, nn
 
 import milepost as mp
 from milepost.lab.model import Model, Shape
-from milepost.lab.schemes import TRAINED, WITHOUT_TRAINING, build
+from milepost.lab.schemes import AND_THE_REST, TRAINED, WITHOUT_TRAINING, build, rows_on
 from tests.oracles import assert_same
 
 SHAPE = Shape(32, 3, 4, 2, hidden=32, vocabulary=50)
 NAMES = [*TRAINED, "hwfa"]
-ROWS = [(base, label) for base, rows in WITHOUT_TRAINING.items() for label in rows]
+EVERY = {base: rows | AND_THE_REST[base] for base, rows in WITHOUT_TRAINING.items()}
+ROWS = [(base, label) for base, rows in EVERY.items() for label in rows]
 SINKS = "window and sinks"
 
 
@@ -128,7 +129,7 @@ def model_of(name: str, trained: int) -> Model:
     ("trained", "longest"), [(16, 64), (16, 16), (128, 2048), (512, 16384), (128, 8192), (64, 4096), (100, 800)]
 )
 def test_every_row_builds_at_every_length(base: str, label: str, trained: int, longest: int):
-    schedule = build(WITHOUT_TRAINING[base][label], SHAPE, trained, longest)
+    schedule = build(EVERY[base][label], SHAPE, trained, longest)
     assert len({id(scheme) for scheme in schedule}) == 1
     assert not list(schedule.parameters())
 
@@ -136,7 +137,7 @@ def test_every_row_builds_at_every_length(base: str, label: str, trained: int, l
 @pytest.mark.parametrize(("base", "label"), ROWS)
 def test_every_row_reads_far_past_the_trained_length(base: str, label: str):
     model = model_of(base, 16)
-    other = model.using(build(WITHOUT_TRAINING[base][label], SHAPE, 16, 64)).uncompiled()
+    other = model.using(build(EVERY[base][label], SHAPE, 16, 64)).uncompiled()
     with torch.no_grad():
         assert other(random_tokens(64)).isfinite().all()
         assert float((other(random_tokens(64)) - model(random_tokens(64))).abs().max()) > 1e-6
@@ -144,7 +145,7 @@ def test_every_row_reads_far_past_the_trained_length(base: str, label: str):
 
 EXACT = {
     ("rope", "window"), ("rope", "interpolation"), ("rope", "dynamic NTK"), ("rope", "dynamic YaRN"),
-    ("rope", "dynamic YaRN, log-n"), ("rope", SINKS), ("rope", "streaming"),
+    ("rope", "log-n"), ("rope", SINKS), ("rope", "streaming"),
     ("alibi", "window"), ("alibi", SINKS), ("alibi", "dynamic NTK"), ("alibi", "log-n"),
 }  # fmt: skip
 
@@ -152,7 +153,7 @@ EXACT = {
 @pytest.mark.parametrize(("base", "label"), ROWS)
 def test_within_the_trained_length_a_row_changes_nothing_unless_it_moves_near_tokens(base: str, label: str):
     model = model_of(base, 16)
-    other = model.using(build(WITHOUT_TRAINING[base][label], SHAPE, 16, 64))
+    other = model.using(build(EVERY[base][label], SHAPE, 16, 64))
     with torch.no_grad():
         apart = float((other(random_tokens(16, 2)) - model(random_tokens(16, 2))).abs().max())
     assert apart <= 1e-12 if (base, label) in EXACT else apart > 1e-6
@@ -185,6 +186,63 @@ def test_the_trivial_baselines_stand_first():
         assert list(rows)[:2] == ["window", SINKS]
     seen = [ones(build(WITHOUT_TRAINING["rope"][label], SHAPE, 16, 64))[0][-1] for label in ("window", SINKS)]
     assert seen == [mp.causal & mp.window(16), mp.causal & (mp.window(12) | mp.sinks(4))]
+
+
+def test_every_stretch_and_place_has_a_row():
+    """LongRope's factors are searched for model by model, and Proportional is trained with."""
+    wanted = {each.name for each in mp.methods() if {"frequencies", "slopes", "place"} & set(each.verbs)}
+    said = {base: " ".join(rows.values()) for base, rows in EVERY.items()}
+    missing = {name for name in wanted if not any(f"{name}(" in text for text in said.values())}
+    assert missing == {"LongRope", "Proportional"}
+    assert not any(set(AND_THE_REST[base]) & set(WITHOUT_TRAINING[base]) for base in EVERY)
+
+
+@pytest.mark.parametrize("label", ["NTK", "YaRN", "Llama 3", "by parts", "interpolation, fixed", "NTK, mixed"])
+def test_a_fixed_stretch_reaches_the_longest_length(label: str):
+    """The slowest pair turns by 64 tokens as far as RoPE's own does by 16."""
+    before, after = (ones(build(text, SHAPE, 16, 64))[0][0] for text in ("rope", EVERY["rope"][label]))
+    angles: list[float] = []
+    for rope, place in ((before, 16), (after, 64)):
+        cos, sin = rope.cos_sin(torch.tensor([place]), 16, torch.float64)
+        angles.append(float(torch.atan2(sin, cos)[0, -1]))
+    assert angles[1] == pytest.approx(angles[0])
+
+
+def test_ours_and_the_users_rows_stand_together_after_the_trivial_ones():
+    own = "Rope(dim) + Rerope(4)"
+    both = rows_on("rope", free=True, every=True, own=[own])
+    assert list(both) == [*EVERY["rope"], own]
+    assert list(rows_on("rope", free=True, every=False, own=[])) == list(WITHOUT_TRAINING["rope"])
+    assert list(rows_on("rope", free=False, every=False, own=[own])) == ["window", SINKS, own]
+    assert rows_on("kerple", free=True, every=True, own=[]) == {}
+    assert rows_on("Alibi(heads, 2.0)", free=True, every=False, own=["Nope()"])["window"] == (
+        "Alibi(heads, 2.0) + (causal & window(trained))"
+    )
+    with pytest.raises(ValueError, match="a row on hwfa: its layers differ"):
+        rows_on("hwfa", free=True, every=False, own=[own])
+
+
+@pytest.mark.parametrize("name", ["t5", "kerple", "fire", "shaw", "learned", "transformer-xl", "cope"])
+def test_what_a_scheme_learned_goes_along_with_its_rows(name: str):
+    """Log-n with at most one times the trained length changes nothing, so the row must read as the model does."""
+    model = model_of(name, 16)
+    row = model.using(build(f"{TRAINED[name]} + LogN(trained)", SHAPE, 16, 64).double())
+    fresh = Model(SHAPE, build(name, SHAPE, 16, 64)).double()
+    with torch.no_grad():
+        expected = model(random_tokens(16))
+        assert_same(row(random_tokens(16)), expected)
+        assert float((model.using(fresh.schedule)(random_tokens(16)) - expected).abs().max()) < 1e-12
+    for old, new in zip(model.schedule.parameters(), row.schedule.parameters(), strict=True):
+        assert old is not new
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("rope", "T5Bias(heads)"), ("t5", "T5Bias(heads, buckets=8)"), ("kerple", "LogN(trained) + Kerple(heads)")],
+)
+def test_a_row_that_would_need_training_is_refused(name: str, text: str):
+    with pytest.raises(ValueError, match=r"the checkpoint has not learned .* of Scheme"):
+        model_of(name, 16).using(build(text, SHAPE, 16, 64))
 
 
 # What an expression cannot do

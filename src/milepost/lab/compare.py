@@ -32,6 +32,13 @@ TrainBytes = Annotated[int | None, typer.Option(help="Train on the first so many
 Out = Annotated[Path, typer.Option(help="Where the store, the checkpoints and the report are kept.")]
 Seeds = Annotated[int, typer.Option(help="How many seeds each scheme is trained with.")]
 Free = Annotated[bool, typer.Option("--free/--no-free", help="Judge training-free rows on RoPE and ALiBi too.")]
+Every = Annotated[
+    bool, typer.Option("--every", help="Judge every stretch and place there, not the leading ones alone.")
+]
+Rows = Annotated[
+    list[str] | None,
+    typer.Option("--row", help="A training-free row of your own, after its scheme: 'rope: Rope(dim) + Rerope(64)'."),
+]
 EngineName = Annotated[
     str, typer.Option("--engine", help="local; ray for a cluster; torchrun inside torchrun -m milepost compare …")
 ]
@@ -66,6 +73,8 @@ def compare(
     out: Out = Path("out/compare"),
     seeds: Seeds = 1,
     free: Free = True,
+    every: Every = False,
+    row: Rows = None,
     engine: EngineName = "local",
     jobs: JobCount = 1,
     device: Device = None,
@@ -103,12 +112,14 @@ def compare(
     try:
         if jobs > 1 and engine != "local":
             raise ValueError(f"--jobs {jobs}: only the local engine takes it; leave it out")
+        if every and not free:
+            raise ValueError("--every --no-free: all the training-free rows, or none; leave one out")
         _outputs(seeds, jobs, json, csv, tensorboard)
         dial = _size(size, own, told, longest, device)
         corpus = _corpus(text, dataset).first(train_bytes)
         sweep = Sweep(
             tuple(schemes or DEFAULT), dial, corpus, tuple(range(seeds)), _judging(dial, judged, recall), free, threads,
-            _tasks(tasks),
+            _tasks(tasks), every, tuple(map(_row, row or [])),
         )  # fmt: skip
         if dial.longest < dial.recipe.length:
             raise ValueError(f"--longest {dial.longest}: less than the {dial.recipe.length} trained at; raise it")
@@ -219,6 +230,15 @@ def _tasks(text: str | None) -> tuple[str, ...]:
     if not all(names):
         raise ValueError(f"--tasks {text!r}: an empty name; give some with commas between them, such as copy,needle")
     return names
+
+
+def _row(text: str) -> tuple[str, str]:
+    name, colon, expression = (each.strip() for each in text.partition(":"))
+    if not (name and colon and expression):
+        raise ValueError(
+            f"--row {text!r}: name the scheme it is judged on, then a colon: 'rope: Rope(dim) + Rerope(64)'"
+        )
+    return name, expression
 
 
 def _numbers(option: str, text: str) -> list[int]:

@@ -156,10 +156,11 @@ class Model(nn.Module):
             return F.one_hot(tokens, self.shape.vocabulary).to(weight.dtype) @ weight
 
     def using(self, schedule: Schedule | Scheme) -> Model:
-        """The same weights under another schedule, without copying them."""
+        """The same weights under another schedule, without copying them; what its parts learned goes along."""
         other = Model.__new__(Model)
         nn.Module.__init__(other)
-        other.shape, other.schedule = self.shape, _fitted(self.shape, schedule).to(self.tokens.weight.device)
+        fitted = _fitted(self.shape, schedule).to(self.tokens.weight.device)
+        other.shape, other.schedule = self.shape, carried(self.schedule, fitted)
         other.backends = [None] * self.shape.layers
         other.tokens, other.layers, other.norm = self.tokens, self.layers, self.norm
         return other.train(self.training)
@@ -189,6 +190,20 @@ class Model(nn.Module):
     def count(self) -> int:
         """How many numbers are learned, each once."""
         return sum(weight.numel() for weight in self.parameters())
+
+
+@torch.no_grad()
+def carried(old: Schedule, new: Schedule) -> Schedule:
+    """The new schedule with what the old one learned; refused where it would need what was never trained."""
+    learned = dict(old.named_parameters())
+    for name, weight in new.named_parameters():
+        if name not in learned or learned[name].shape != weight.shape:
+            raise ValueError(
+                f"the checkpoint has not learned {name.split('.')[-1]}{list(weight.shape)} of {new[0]!r}: a row "
+                f"without training has the learned parts of its scheme, in their order, and others that learn nothing"
+            )
+        weight.copy_(learned[name])
+    return new
 
 
 def _fitted(shape: Shape, schedule: Schedule | Scheme) -> Schedule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,11 +52,19 @@ TRAINED: dict[str, str] = {
 BY_LONGEST = ("longest", "group")
 """Words that follow the longest length judged at; group is how many positions must share one to reach it."""
 
-ROPE, SEEN = "Rope(dim, stretch={})", "causal & window(trained)"
+
+def _trivial(text: str) -> dict[str, str]:
+    """What stands beside every row without training, and needs no method: to forget all but the last bytes."""
+    return {
+        "window": f"{text} + (causal & window(trained))",
+        "window and sinks": f"{text} + (causal & (window(trained - 4) | sinks(4)))",
+    }
+
+
+ROPE = "Rope(dim, stretch={})"
 WITHOUT_TRAINING: dict[str, dict[str, str]] = {
     "rope": {
-        "window": f"Rope(dim) + ({SEEN})",
-        "window and sinks": "Rope(dim) + (causal & (window(trained - 4) | sinks(4)))",
+        **_trivial("Rope(dim)"),
         "interpolation": ROPE.format("DynamicLinear(trained)"),
         "dynamic NTK": ROPE.format("DynamicNtk(trained)"),
         "dynamic YaRN": ROPE.format("DynamicYarn(trained)"),
@@ -69,13 +77,30 @@ WITHOUT_TRAINING: dict[str, dict[str, str]] = {
         "streaming": "Rope(dim) + Stream(4, trained - 4)",
     },
     "alibi": {
-        "window": f"Alibi(heads) + ({SEEN})",
-        "window and sinks": "Alibi(heads) + (causal & (window(trained - 4) | sinks(4)))",
+        **_trivial("Alibi(heads)"),
         "dynamic NTK": "Alibi(heads, AlibiDynamicNtk(trained))",
         "log-n": "Alibi(heads) + LogN(trained)",
     },
 }
 """What is judged on a checkpoint already trained. The first two of each are the trivial baselines."""
+AND_THE_REST: dict[str, dict[str, str]] = {
+    "rope": {
+        "interpolation, fixed": ROPE.format("Interpolate(longest / trained)"),
+        "NTK": ROPE.format("Ntk(longest / trained)"),
+        "NTK, mixed": ROPE.format("NtkMixed(longest / trained)"),
+        "by parts": ROPE.format("ByParts(longest / trained, trained)"),
+        "YaRN": ROPE.format("Yarn(longest / trained, trained)"),
+        "Llama 3": ROPE.format("Llama3(longest / trained, trained)"),
+        "log-n": "Rope(dim) + LogN(trained)",
+        "leaky ReRoPE": "Rope(dim) + LeakyRerope(trained // 4, 16)",
+    },
+    "alibi": {
+        "interpolation, fixed": "Alibi(heads, AlibiInterpolate(longest / trained))",
+        "NTK": "Alibi(heads, AlibiNtk(longest / trained))",
+    },
+}
+"""The other stretches and places, by a factor that reaches the longest length, whatever is read. LongRope is not here:
+its factors are searched for, model by model. Nor is Proportional, which is trained with."""
 
 BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv,
@@ -103,6 +128,17 @@ def build(name: str, shape: Shape, trained: int, longest: int) -> Schedule:
     if not any(isinstance(part, nn.Module) for part in _within(first)):
         return Schedule([first] * shape.layers)
     return Schedule([first] + [_like(first, _parts(text, own)) for _ in range(shape.layers - 1)])
+
+
+def rows_on(name: str, *, free: bool, every: bool, own: Sequence[str]) -> dict[str, str]:
+    """The training-free rows on a scheme's checkpoint, by label: ours, if they are wanted, and the user's own."""
+    rows = WITHOUT_TRAINING.get(name, {}) if free else {}
+    if free and every:
+        rows = rows | AND_THE_REST.get(name, {})
+    if own and name == "hwfa":
+        raise ValueError("a row on hwfa: its layers differ, and a row is one expression for all of them")
+    beside = _trivial(TRAINED.get(name, name)) if own else {}
+    return beside | rows | {text: text for text in own}
 
 
 def reads_longest(name: str) -> bool:

@@ -13,8 +13,9 @@ import torch
 from milepost.lab import judge, memory
 from milepost.lab.cell import Cell, Described, Event, Judging, Known, Stepped, batches_of, depends, make, wanted, work
 from milepost.lab.corpus import Corpus
+from milepost.lab.model import carried
 from milepost.lab.recipe import Recipe, Size
-from milepost.lab.schemes import WITHOUT_TRAINING, build, try_out
+from milepost.lab.schemes import build, rows_on, try_out
 from milepost.lab.store import Score, Store
 from milepost.lab.tasks import named
 from milepost.lab.tasks.run import written_for
@@ -41,6 +42,10 @@ class Sweep:
     threads: int = 2
     tasks: tuple[str, ...] = ()
     """Tasks that each scheme is trained on and judged by, besides language."""
+    every: bool = False
+    """Whether the training-free rows are all there are, and not only the leading ones."""
+    rows: tuple[tuple[str, str], ...] = ()
+    """Training-free rows of the user's own: a scheme and the expression judged on its checkpoint."""
 
     def cells(self) -> list[Cell]:
         """One cell for each scheme and seed; an unknown scheme is refused before anything is trained."""
@@ -48,17 +53,24 @@ class Sweep:
         self.corpus.needs(self.size.recipe.length, judging.longest)
         for distance in judging.recall:
             judge.check_distance(distance)
+        for on, text in self.rows:
+            if on not in self.schemes:
+                raise ValueError(
+                    f"the row {text!r} is on {on!r}, which is not trained; there are {', '.join(self.schemes)}"
+                )
         cells: list[Cell] = []
         digest = self.corpus.digest
         for seed in self.seeds:
             for name in dict.fromkeys(self.schemes):
-                variants = tuple(WITHOUT_TRAINING.get(name, {}).items()) if self.free else ()
-                for text in (name, *(text for _, text in variants)):
-                    schedule = build(text, self.size.shape, self.size.recipe.length, judging.longest)
-                    if seed == self.seeds[0]:
-                        try_out(schedule, self.size.shape)
+                own = [text for on, text in self.rows if on == name]
+                rows = rows_on(name, free=self.free, every=self.every, own=own)
                 shape, recipe = self.size.shape, self.size.recipe
-                cell = Cell(name, seed, shape, recipe, judging, digest, variants, self.threads)
+                if seed == self.seeds[0]:
+                    trained = build(name, shape, recipe.length, judging.longest)
+                    try_out(trained, shape)
+                    for text in rows.values():
+                        try_out(carried(trained, build(text, shape, recipe.length, judging.longest)), shape)
+                cell = Cell(name, seed, shape, recipe, judging, digest, tuple(rows.items()), self.threads)
                 cells += [cell, *(self._on(task, cell) for task in dict.fromkeys(self.tasks))]
         return cells
 

@@ -6,7 +6,7 @@ import math
 import platform
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import date
 
 import torch
@@ -206,6 +206,6 @@ def _versions() -> dict[str, str]:
 def _spelled(sweep: Sweep, first: Cell) -> str:
     """The sweep as Python, for who called no command; the corpus is told by where it came from."""
     whole = replace(sweep, judging=first.judging)
-    told = [f"    {name}={getattr(whole, name)!r}," for name in ("schemes", "size", "seeds", "judging", "free")]
+    told = [f"    {each.name}={getattr(whole, each.name)!r}," for each in fields(sweep) if each.name != "corpus"]
     lines = [f"# corpus: {sweep.corpus.source}", "run(Sweep(", *told, "    corpus=corpus,", "), store, engine)"]
     return "\n".join(lines)
