@@ -151,7 +151,12 @@ def test_the_dial_scales_with_what_overrides_it():
         (["rope", "Alibi(3)"], "Alibi(3)"),
         (["rope", "--size", "larg"], "--size larg: there are demo, small, base, large; did you mean large?"),
         (["rope", "--longest", "4096"], "bytes to judge on, but 4,097 are needed to train at 64 and judge at 4096"),
-        (["rope", "--train-bytes", "0"], "0 bytes to train on, but 128 are needed"),
+        (["rope", "--train-bytes", "0"], "--train-bytes 0: give at least 1"),
+        (["rope", "--train-bytes", "-5"], "--train-bytes -5: give at least 1"),
+        (["rope", "--train-bytes", "100"], "100 bytes to train on, but 128 are needed"),
+        (["rope", "--judge", "0"], "--judge 0: give at least 1"),
+        (["rope", "--length", "1"], "Recipe(length=1): length must be at least 2"),
+        (["Learned(trained, width)", "rope"], "index 127 is past the table"),
         (["rope", "--heads", "3"], "Shape(width=16, heads=3): heads must divide the width"),
         (["rope", "--key-heads", "0"], "Shape(key_heads=0)"),
         (["rope", "--accumulate", "3"], "Recipe(batch=2, accumulate=3): parts must be of one size"),
@@ -227,6 +232,35 @@ def test_without_tensorboard_it_says_what_to_install(text: Path, tmp_path: Path,
 
 
 # Nothing lost
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_processes_that_a_launcher_started_are_told_which_engine_is_theirs(
+    engine: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = refused(text, tmp_path, "rope", "--engine", engine)
+    assert said == "milepost: compare: 2 processes were started together (WORLD_SIZE); add --engine torchrun"
+
+
+def test_what_a_run_writes_among_its_texts_is_not_read_by_the_next(text: Path, tmp_path: Path):
+    """Under another name the same folder would be another corpus, and everything would be trained again."""
+    texts, out = tmp_path / "texts", tmp_path / "texts" / "out" / "compare"
+    texts.mkdir()
+    (texts / "words.txt").write_text(text.read_text())
+    files = ["--json", str(texts / "all.json"), "--csv", str(texts / "sub" / "table.csv")]
+    first = done(texts, out, "rope", *files)
+    again = done(texts, out, "rope", *files)
+    assert again.stdout == first.stdout
+    assert "1 of 1 models are done already" in again.stderr
+    assert len(list(out.glob("*.safetensors"))) == 1
+    assert "give it a folder of its own" in refused(texts, texts, "rope")
+
+
+def test_a_row_on_a_scheme_that_is_only_what_it_sees(text: Path, tmp_path: Path):
+    scheme = "causal & window(trained // 4)"
+    found = done(text, tmp_path, scheme, "--row", f"{scheme}: Nope()", "--tasks", "copy").stdout
+    assert "Nope()" in found
 
 
 def test_a_damaged_checkpoint_is_named_and_without_it_the_numbers_are_the_same(text: Path, tmp_path: Path):

@@ -143,7 +143,30 @@ def test_the_ends_are_the_same_bytes_even_where_the_trained_length_is_short():
     scores = scores_of(cell_of(protocols=("ends",)), TEXT)
     # Half of the trained length, so that each byte has as much before it; and never more than 256.
     assert [(score.length, score.count) for score in scores] == [(16, 4 * 8), (32, 4 * 8), (64, 4 * 8)]
-    assert judge.at_ends(ROPE, TEXT, 300, 300, 2).shape == (2, 256)
+    assert judge.at_ends(ROPE, torch.cat([TEXT] * 2), 300, 300, 2).shape == (2, 256)
+
+
+def test_where_a_text_is_short_no_byte_is_judged_twice_by_its_ends():
+    text = torch.arange(50).to(torch.uint8)
+    seen: list[Tensor] = []
+
+    class Reads(Copier):
+        def states(self, tokens: Tensor) -> Tensor:
+            seen.append(tokens)
+            return super().states(tokens)
+
+    found = judge.at_ends(Reads(1), text, 16, 16, 16, last=8)  # pyright: ignore
+    # 33 bytes of room hold four ends that are eight or more apart, and one more.
+    assert found.shape == (5, 8)
+    judged = torch.cat(seen)[:, -8:].flatten().tolist()
+    assert len(set(judged)) == len(judged) == 40
+    assert judge.at_ends(Reads(1), text[:18], 16, 16, 16, last=8).shape == (1, 8)  # pyright: ignore
+
+
+def test_the_intervals_of_few_windows_hold_the_truth_as_often_as_they_say():
+    draws = torch.randn(4000, 8, generator=torch.Generator().manual_seed(0))
+    held = [abs(mean) <= half for mean, half in map(judge.interval, draws)]
+    assert sum(held) / 4000 == pytest.approx(0.95, abs=0.01)
 
 
 # Recall
@@ -217,11 +240,12 @@ def test_lengths_double():
     assert list(judge.lengths_up_to(128, 128)) == [128]
 
 
-def test_an_interval_is_the_mean_and_its_standard_error_times_1_96():
+def test_an_interval_is_the_mean_and_its_standard_error_times_students_t():
+    """2.776 is the 97.5 % point for four degrees of freedom."""
     values = [1.5, 2.25, 0.125, 3.0, 2.5]
     mean, half = judge.interval(torch.tensor(values))
     assert mean == pytest.approx(statistics.mean(values), rel=1e-15)
-    assert half == pytest.approx(1.96 * statistics.stdev(values) / math.sqrt(5), rel=1e-14)
+    assert half == pytest.approx(2.776 * statistics.stdev(values) / math.sqrt(5), rel=1e-14)
     mean, half = judge.interval(torch.tensor([1.5]))
     assert mean == 1.5
     assert math.isnan(half)
@@ -236,7 +260,7 @@ def test_a_score_holds_the_mean_over_windows_and_the_bits_by_position():
     score = scores["windows", 32]
     assert score.count == 256
     assert score.mean == pytest.approx(float(mean.mean()), abs=1e-6)
-    assert score.half == pytest.approx(1.96 * float(mean.std()) / math.sqrt(8), rel=1e-4)
+    assert score.half == pytest.approx(2.365 * float(mean.std()) / math.sqrt(8), rel=1e-4)
     assert score.detail["last"] == pytest.approx(float(bits.mean()), abs=1e-6)
     edges = [0, 1, 2, 4, 8, 12, 16, 24, 32]
     wanted = [(a, pytest.approx(float(bits[:, a:b].mean()), abs=1e-6)) for a, b in itertools.pairwise(edges)]

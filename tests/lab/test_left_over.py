@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from milepost import Scheme, causal
 from milepost.lab.model import Model, Shape
 from milepost.lab.recipe import Recipe
-from milepost.lab.train import Trainer
+from milepost.lab.train import Trainer, read_checkpoint, write_checkpoint
 from tests.lab.test_sweep import SWEEP, work
 
 
@@ -20,10 +24,43 @@ def test_half_a_checkpoint_of_a_killed_process_is_cleared_away(tmp_path: Path):
     left = tmp_path / f".{cell.key}.safetensors.12345"
     other = tmp_path / ".another.safetensors.12345"
     for each in (left, other):
-        each.write_bytes(b"half")
+        each.mkdir()
+        (each / ".tmpuqrQys").write_bytes(b"half")
     work(replace(SWEEP, schemes=("kerple",), free=False), tmp_path)
     assert not left.exists()
     assert other.exists()
+
+
+KILLED = """
+import sys, torch
+from pathlib import Path
+from milepost.lab.train import write_checkpoint
+write_checkpoint(Path(sys.argv[1]), {"weight": torch.zeros(1 << 26)}, {})
+"""
+
+
+def test_a_process_killed_as_it_writes_leaves_nothing_that_stays(tmp_path: Path):
+    path = tmp_path / "cell.safetensors"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)])
+    while process.poll() is None and not any(each.is_file() for each in tmp_path.rglob("*")):
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    write_checkpoint(path, {"weight": torch.ones(2)}, {"step": "3"})
+    assert [each.name for each in tmp_path.rglob("*")] == ["cell.safetensors"]
+    assert read_checkpoint(path)[1] == {"step": "3"}
+
+
+def test_who_may_read_the_folder_may_read_a_checkpoint(tmp_path: Path):
+    plain = tmp_path / "plain"
+    plain.touch()
+    write_checkpoint(tmp_path / "cell.safetensors", {"weight": torch.ones(2)}, {})
+    assert (tmp_path / "cell.safetensors").stat().st_mode == plain.stat().st_mode
+
+
+def test_a_folder_that_is_gone_is_not_called_a_full_disk(tmp_path: Path):
+    with pytest.raises(OSError, match=r"cell.safetensors cannot be written \(.*No such file"):
+        write_checkpoint(tmp_path / "gone" / "cell.safetensors", {"weight": torch.ones(2)}, {})
 
 
 def test_a_scheme_named_twice_is_one_cell():

@@ -13,11 +13,12 @@ import torch
 from milepost import Rope, Scheme, Stream, causal, sinks, window
 from milepost.lab import corpus
 from milepost.lab.cell import Cell, Judging, judged, make
+from milepost.lab.judge import student
 from milepost.lab.model import Shape
 from milepost.lab.recipe import Recipe, Size
 from milepost.lab.report import Measure, gather, page, to_csv, to_json
 from milepost.lab.report.figure import spread
-from milepost.lab.report.gather import guess_of, sees_all, student, thinned
+from milepost.lab.report.gather import guess_of, sees_all, thinned
 from milepost.lab.report.scale import broken, doubling, straight
 from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Sweep

@@ -181,3 +181,12 @@ def test_everything_written_stands_out_from_the_paper_by_day_and_by_night():
         inks = {name: ink for name, ink in held.items() if re.fullmatch(r"ink|soft|accent|lost|c.", name)}
         assert len(inks) == 14
         assert {name: ink for name, ink in inks.items() if contrast(ink, held["paper"]) < 4.5} == {}
+
+
+@pytest.mark.parametrize(("trained", "told"), [(128, "(Here the last 64, half of what was trained at.)"), (512, None)])
+def test_the_page_says_how_many_last_bytes_are_judged(trained: int, told: str | None):
+    found = anchors()
+    scores = {"windows": {trained: Measure(2.0, None, 1, 8)}, "ends": {trained: Measure(1.9, None, 1, 8)}}
+    short = replace(found, ran=replace(RAN, trained=trained), rows=(replace(found.rows[0], scores=scores),))
+    said = re.findall(r"\(Here the last [^)]*\)", page(short))
+    assert said == ([] if told is None else [told])

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 import milepost as mp
 from milepost.lab.model import Model, Shape
-from milepost.lab.schemes import AND_THE_REST, TRAINED, WITHOUT_TRAINING, build, rows_on
+from milepost.lab.recipe import SIZES
+from milepost.lab.schemes import AND_THE_REST, TRAINED, WITHOUT_TRAINING, build, rows_on, try_out
 from tests.oracles import assert_same
 
 SHAPE = Shape(32, 3, 4, 2, hidden=32, vocabulary=50)
@@ -238,11 +239,51 @@ def test_what_a_scheme_learned_goes_along_with_its_rows(name: str):
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("rope", "T5Bias(heads)"), ("t5", "T5Bias(heads, buckets=8)"), ("kerple", "LogN(trained) + Kerple(heads)")],
+    [
+        ("rope", "T5Bias(heads)"),
+        ("t5", "T5Bias(heads, buckets=8)"),
+        ("kerple", "LogN(trained) + Kerple(heads)"),
+    ],
 )
 def test_a_row_that_would_need_training_is_refused(name: str, text: str):
     with pytest.raises(ValueError, match=r"the checkpoint has not learned .* of Scheme"):
         model_of(name, 16).using(build(text, SHAPE, 16, 64))
+
+
+def test_weights_of_one_method_are_not_taken_for_anothers():
+    shape = Shape(16, 1, 4)
+    one, other = (build(text, shape, 16, 64) for text in ("T5Bias(heads, buckets=32)", "Cope(dim, 32)"))
+    assert [each.shape for each in one.parameters()] == [each.shape for each in other.parameters()]
+    with pytest.raises(ValueError, match="the checkpoint has not learned table"):
+        Model(shape, one).using(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Learned(trained, width)", "index 63 is past the table"),
+        ("Multiplied(Learned(trained, width))", "index 63 is past the table"),
+        ("xpos", "overflows past"),
+    ],
+)
+def test_what_cannot_read_so_far_is_found_out_by_two_tokens(text: str, told: str):
+    longest = 64 if text != "xpos" else 1 << 16
+    schedule = build(text, SHAPE, 16, longest)
+    try_out(schedule, SHAPE, 16)
+    with pytest.raises(ValueError, match=told):
+        try_out(schedule, SHAPE, longest)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_name_reaches_as_far_as_every_size_judges(size: str):
+    dial = SIZES[size]
+    for name in NAMES:
+        schedule = build(name, dial.shape, dial.recipe.length, dial.longest)
+        if name == "floater":
+            # To walk there takes a minute.
+            assert ones(schedule)[0][0].longest == dial.longest
+        else:
+            try_out(schedule, dial.shape, dial.longest)
 
 
 # What an expression cannot do

@@ -206,6 +206,31 @@ def test_a_damaged_store_is_named_when_it_is_opened_and_left_as_it_was(path: Pat
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("why", ["disk I/O error", "attempt to write a readonly database", "database is locked"])
+def test_a_whole_store_that_cannot_be_used_now_is_not_called_damaged(path: Path, why: str, monkeypatch):
+    filled(path).close()
+    connect = sqlite3.connect
+
+    class Held(sqlite3.Connection):
+        def executescript(self, text: str) -> sqlite3.Cursor:
+            raise sqlite3.OperationalError(why)
+
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **told: connect(*given, **told, factory=Held))
+    with pytest.raises(OSError, match=rf"the store {path} cannot be used now \({why}\), and nothing in it is lost"):
+        Store(path)
+
+
+def test_a_store_that_another_program_holds_is_not_written_and_not_lost(path: Path):
+    store, other = filled(path), sqlite3.connect(path, isolation_level=None)
+    store.db.execute("PRAGMA busy_timeout=1")
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(OSError, match=r"cannot be used now \(database is locked\)"):
+        store.add("another", {})
+    other.execute("ROLLBACK")
+    store.add("another", {})
+    store.close()
+
+
 def test_a_store_damaged_while_open_is_not_sound(path: Path):
     store = filled(path)
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -21,7 +21,7 @@ from milepost.lab import corpus, schemes, sweep
 from milepost.lab.cell import Cell, Event, Judging, Stepped, make
 from milepost.lab.model import Shape
 from milepost.lab.recipe import Recipe, Size
-from milepost.lab.store import Store
+from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Local, Sweep, run
 from milepost.lab.train import Trainer
 
@@ -233,7 +233,7 @@ def test_half_a_checkpoint_is_not_left_lying_about(whole: Path, tmp_path: Path, 
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left on device"):
+        with pytest.raises(OSError, match="no disk space left for"):
             work(SWEEP, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"lab.sqlite"}
     work(SWEEP, tmp_path)
@@ -293,6 +293,29 @@ def test_what_cannot_be_done_is_refused_before_anything_is_trained(asked: Sweep,
     with pytest.raises(ValueError, match=told):
         work(asked, tmp_path)
     assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_scores_that_were_judged_another_way_are_made_again_without_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked = replace(SWEEP, schemes=("kerple",), free=False)
+    first = work(asked, tmp_path)
+    assert work(asked, tmp_path) == []
+    monkeypatch.setattr(cells, "JUDGED", cells.JUDGED + 1)
+    again = work(asked, tmp_path)
+    assert trained(again) == {}
+    scores = [[event for _, event in seen if isinstance(event, Score)] for seen in (first, again)]
+    assert [(each.protocol, each.length, each.mean) for each in scores[0]] == [
+        (each.protocol, each.length, each.mean) for each in scores[1]
+    ]
+
+
+def test_a_local_run_does_not_wait_for_processes_that_a_scheduler_speaks_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
+    assert trained(work(replace(SWEEP, schemes=("kerple",), free=False), tmp_path)) == {"kerple": 14}
 
 
 def test_a_row_that_cannot_be_built_is_refused_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch):

@@ -21,7 +21,7 @@ from torch import Tensor
 from milepost.lab import judge
 from milepost.lab.corpus import Corpus
 from milepost.lab.model import Model, Shape
-from milepost.lab.parallel import World, spread_over, world
+from milepost.lab.parallel import World, spread_over
 from milepost.lab.recipe import Recipe
 from milepost.lab.schemes import build, reads_longest
 from milepost.lab.store import TASK, Score
@@ -35,6 +35,8 @@ REPORT = 10
 SAVE = 2.0
 # Examples of a task that are judged however long they are.
 FEWEST = 16
+# Raised when what is judged, or how, changes: kept scores are then made again.
+JUDGED = 2
 
 
 @dataclass(frozen=True)
@@ -137,13 +139,16 @@ def batches_of(cell: Cell, corpus: Corpus, recipe: Recipe) -> Batches:
     return batches(task, recipe.batch, range(task.shortest, task.within(recipe.length) + 1), cell.seed)
 
 
-def work(cell: Cell, corpus: Corpus, folder: Path, device: str, known: Known, spread: str = "ddp") -> Iterator[Event]:
+def work(
+    cell: Cell, corpus: Corpus, folder: Path, device: str, known: Known, here: World | None = None, spread: str = "ddp"
+) -> Iterator[Event]:
     """Train the cell, going on from its checkpoint, then judge what is not known yet.
 
-    Under torchrun every process calls this and trains along, spread as told; the first alone judges and tells events.
+    Where there are more processes `here`, each calls this and trains along, spread as told; the first alone judges and
+    tells events.
     """
     torch.set_num_threads(cell.threads)
-    here = world(device)
+    here = World(0, 1, torch.device(device)) if here is None else here
     model = make(cell)
     if here.rank == 0:
         yield Described(model.count(), str(model.schedule[0]))
@@ -227,7 +232,7 @@ def depends(cell: Cell, variant: str, protocol: str) -> list[Any]:
         "recall": [told.copies],
     }  # fmt: skip
     counts = [told.answers, told.total] if protocol.startswith(TASK) else own.get(protocol, [])
-    return [text, told.longest if reads_longest(text) else None, *counts]
+    return [JUDGED, text, told.longest if reads_longest(text) else None, *counts]
 
 
 def wanted(cell: Cell) -> Known:

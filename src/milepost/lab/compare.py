@@ -7,12 +7,13 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from milepost.arguments import nearest
 from milepost.cli import refuse
+from milepost.lab import options
 
 if TYPE_CHECKING:
     from milepost.lab.corpus import Corpus
@@ -21,81 +22,40 @@ if TYPE_CHECKING:
     from milepost.lab.sweep import Engine, Sweep
 
 DEFAULT = ["nope", "sinusoidal", "rope", "alibi", "t5", "kerple"]
-Schemes = Annotated[
-    list[str] | None,
-    typer.Argument(help="Names such as rope or alibi, or expressions: 'Rope(dim, theta=1e5) + LogN(trained)'."),
-]
-Dial = Annotated[str, typer.Option("--size", help="demo, small, base or large: width, depth, batch and steps.")]
-Text = Annotated[Path | None, typer.Option(help="A text file, a .gz, or a folder of texts.")]
-Dataset = Annotated[str | None, typer.Option(help="A dataset by name, through the datasets library.")]
-TrainBytes = Annotated[int | None, typer.Option(help="Train on the first so many bytes only.")]
-Out = Annotated[Path, typer.Option(help="Where the store, the checkpoints and the report are kept.")]
-Seeds = Annotated[int, typer.Option(help="How many seeds each scheme is trained with.")]
-Free = Annotated[bool, typer.Option("--free/--no-free", help="Judge training-free rows on RoPE and ALiBi too.")]
-Every = Annotated[
-    bool, typer.Option("--every", help="Judge every stretch and place there, not the leading ones alone.")
-]
-Rows = Annotated[
-    list[str] | None,
-    typer.Option("--row", help="A training-free row of your own, after its scheme: 'rope: Rope(dim) + Rerope(64)'."),
-]
-EngineName = Annotated[
-    str, typer.Option("--engine", help="local; ray for a cluster; torchrun inside torchrun -m milepost compare …")
-]
-JobCount = Annotated[int, typer.Option("--jobs", help="How many cells the local engine works on at a time.")]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda; the GPU if there is one.")]
-Threads = Annotated[int, typer.Option(help="CPU threads of one model; the numbers depend on it.")]
-Length = Annotated[int | None, typer.Option(help="The length trained at.")]
-Longest = Annotated[int | None, typer.Option(help="The longest length judged at.")]
-Whole = Annotated[int | None, typer.Option(help="Overrides the dial.")]
-Rate = Annotated[float | None, typer.Option(help="Overrides the dial.")]
-Compiled = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile; on for a GPU.")]
-Judged = Annotated[int | None, typer.Option("--judge", help="About how many bytes are judged at each length.")]
-Recall = Annotated[str | None, typer.Option(help="Distances to recall over, such as 256,3072.")]
-Tasks = Annotated[
-    str | None,
-    typer.Option(
-        help="Tasks to train and judge each scheme on too, such as copy,needle. There are copy, reverse, sort, "
-        "addition, counting, needle, passkey, and fifteen of the Chomsky hierarchy, such as parity-check."
-    ),
-]
-ToJson = Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")]
-ToCsv = Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
-Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write TensorBoard logs to this folder.")]
 
 
 def compare(
-    schemes: Schemes = None,
-    size: Dial = "demo",
-    text: Text = None,
-    dataset: Dataset = None,
-    train_bytes: TrainBytes = None,
-    out: Out = Path("out/compare"),
-    seeds: Seeds = 1,
-    free: Free = True,
-    every: Every = False,
-    row: Rows = None,
-    engine: EngineName = "local",
-    jobs: JobCount = 1,
-    device: Device = None,
-    threads: Threads = 2,
-    length: Length = None,
-    longest: Longest = None,
-    steps: Whole = None,
-    batch: Whole = None,
-    rate: Rate = None,
-    width: Whole = None,
-    layers: Whole = None,
-    heads: Whole = None,
-    key_heads: Whole = None,
-    accumulate: Whole = None,
-    compiled: Compiled = None,
-    judged: Judged = None,
-    recall: Recall = None,
-    tasks: Tasks = None,
-    json: ToJson = None,
-    csv: ToCsv = None,
-    tensorboard: Board = None,
+    schemes: options.Schemes = None,
+    size: options.Dial = "demo",
+    text: options.Text = None,
+    dataset: options.Dataset = None,
+    train_bytes: options.TrainBytes = None,
+    out: options.Out = Path("out/compare"),
+    seeds: options.Seeds = 1,
+    free: options.Free = True,
+    every: options.Every = False,
+    row: options.Rows = None,
+    engine: options.EngineName = "local",
+    jobs: options.JobCount = 1,
+    device: options.Device = None,
+    threads: options.Threads = 2,
+    length: options.Length = None,
+    longest: options.Longest = None,
+    steps: options.Whole = None,
+    batch: options.Whole = None,
+    rate: options.Rate = None,
+    width: options.Whole = None,
+    layers: options.Whole = None,
+    heads: options.Whole = None,
+    key_heads: options.Whole = None,
+    accumulate: options.Whole = None,
+    compiled: options.Compiled = None,
+    judged: options.Judged = None,
+    recall: options.Recall = None,
+    tasks: options.Tasks = None,
+    json: options.ToJson = None,
+    csv: options.ToCsv = None,
+    tensorboard: options.Board = None,
 ) -> None:
     """Train each scheme short, judge it long, and write a report.
 
@@ -114,9 +74,16 @@ def compare(
             raise ValueError(f"--jobs {jobs}: only the local engine takes it; leave it out")
         if every and not free:
             raise ValueError("--every --no-free: all the training-free rows, or none; leave one out")
-        _outputs(seeds, jobs, json, csv, tensorboard)
+        if engine != "torchrun" and world(device).size > 1:
+            raise ValueError(
+                f"{world(device).size} processes were started together (WORLD_SIZE); add --engine torchrun"
+            )
+        _outputs(
+            {"--seeds": seeds, "--jobs": jobs, "--train-bytes": train_bytes, "--judge": judged}, json, csv, tensorboard
+        )
         dial = _size(size, own, told, longest, device)
-        corpus = _corpus(text, dataset).first(train_bytes)
+        made = [each for each in (out, json, csv, tensorboard) if each is not None]
+        corpus = _corpus(text, dataset, made).first(train_bytes)
         sweep = Sweep(
             tuple(schemes or DEFAULT), dial, corpus, tuple(range(seeds)), _judging(dial, judged, recall), free, threads,
             _tasks(tasks), every, tuple(map(_row, row or [])),
@@ -156,10 +123,10 @@ def note(message: str) -> None:
     print(f"milepost: compare: {message}", file=sys.stderr)
 
 
-def _outputs(seeds: int, jobs: int, json: Path | None, csv: Path | None, board: Path | None) -> None:
+def _outputs(counts: dict[str, int | None], json: Path | None, csv: Path | None, board: Path | None) -> None:
     """Refuse what would fail only after everything is trained."""
-    for option, count in (("--seeds", seeds), ("--jobs", jobs)):
-        if count < 1:
+    for option, count in counts.items():
+        if count is not None and count < 1:
             raise ValueError(f"{option} {count}: give at least 1")
     for option, path in (("--json", json), ("--csv", csv)):
         if path is not None and path.is_dir():
@@ -248,13 +215,13 @@ def _numbers(option: str, text: str) -> list[int]:
         raise ValueError(f"{option} {text}: give whole numbers with commas between them, such as 256,3072") from None
 
 
-def _corpus(text: Path | None, dataset: str | None) -> Corpus:
+def _corpus(text: Path | None, dataset: str | None, made: list[Path]) -> Corpus:
     from milepost.lab import corpus
 
     if text is not None and dataset is not None:
         raise ValueError("--text and --dataset: one text at a time; leave one out")
     if text is not None:
-        return corpus.of_path(text)
+        return corpus.of_path(text, made)
     return corpus.of_python() if dataset is None else corpus.of_dataset(dataset)
 
 

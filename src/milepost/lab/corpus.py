@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import sysconfig
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -77,13 +77,17 @@ def of_python() -> Corpus:
     return _of_files(root, _sources(root), f"the standard library of Python {version}")
 
 
-def of_path(path: str | Path) -> Corpus:
-    """A file, a .gz, or every file of a folder that is text."""
+def of_path(path: str | Path, made: Sequence[Path] = ()) -> Corpus:
+    """A file, a .gz, or every file of a folder that is text, but for what was `made` from it and lies there too."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"--text {path}: no such file or folder")
     if path.is_dir():
-        corpus = _of_files(path, (each for each in sorted(path.rglob("*")) if each.is_file()), str(path))
+        own = {each.resolve() for each in made}
+        if path.resolve() in own:
+            raise ValueError(f"--out {path}: the texts are read from there; give it a folder of its own")
+        found = (each for each in sorted(path.rglob("*")) if each.is_file() and not own & _and_above(each, path))
+        corpus = _of_files(path, found, str(path))
         if not len(corpus.train) and not len(corpus.test):
             raise ValueError(f"--text {path}: no text was found in this folder")
         return corpus
@@ -131,6 +135,12 @@ def _of_files(root: Path, paths: Iterator[Path], source: str) -> Corpus:
         return of_bytes(BETWEEN.join(parts[0] or parts[1]), source)
     train, test = (_tensor(BETWEEN.join(part)) for part in parts)
     return Corpus(train, test, source)
+
+
+def _and_above(file: Path, root: Path) -> set[Path]:
+    """A file and the folders it lies in, below the root."""
+    below = file.relative_to(root)
+    return {root.resolve() / each for each in (below, *below.parents[:-1])}
 
 
 def _tensor(text: bytes) -> Tensor:

@@ -20,6 +20,8 @@ AT_ONCE = 1 << 16
 # Rows of logits held at once.
 ROWS = 1 << 15
 LAST = 256
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""The 97.5 % point of Student's t for 1 … 9 degrees of freedom."""
 
 
 @torch.no_grad()
@@ -66,9 +68,10 @@ def at_ends(model: Model, text: Tensor, length: int, longest: int, count: int, l
     """Bits of the last bytes before `count` fixed ends, given `length` bytes in all, [count, last].
 
     The ends are the same at every length, and so the same bytes are judged: what changes is only how far back the model
-    may look.
+    may look. There are fewer where a short text would have its bytes judged twice.
     """
     room = len(text) - longest - 1
+    count = min(count, room // last + 1)
     ends = [longest + n * room // max(1, count - 1) for n in range(count)]
     chosen = torch.stack([text[end - length : end + 1] for end in ends]).long()
     return bits(model, chosen, last)
@@ -121,4 +124,12 @@ def interval(values: Tensor) -> tuple[float, float]:
     """The mean of independent values and half the width of its 95 % interval; nan where there is only one."""
     n = values.numel()
     mean = float(values.double().mean())
-    return mean, 1.96 * float(values.double().std()) / math.sqrt(n) if n > 1 else math.nan
+    return mean, student(n - 1) * float(values.double().std()) / math.sqrt(n) if n > 1 else math.nan
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % point of Student's t; past the table, by the normal's expansion, right to a part in a thousand."""
+    if freedom <= len(STUDENT):
+        return STUDENT[freedom - 1]
+    z = 1.959964
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

@@ -197,12 +197,17 @@ def carried(old: Schedule, new: Schedule) -> Schedule:
     """The new schedule with what the old one learned; refused where it would need what was never trained."""
     learned = dict(old.named_parameters())
     for name, weight in new.named_parameters():
-        if name not in learned or learned[name].shape != weight.shape:
+        found, part = learned.get(name), name.rpartition(".")[0]
+        if (
+            found is None
+            or found.shape != weight.shape
+            or type(old.get_submodule(part)) is not type(new.get_submodule(part))
+        ):
             raise ValueError(
                 f"the checkpoint has not learned {name.split('.')[-1]}{list(weight.shape)} of {new[0]!r}: a row "
                 f"without training has the learned parts of its scheme, in their order, and others that learn nothing"
             )
-        weight.copy_(learned[name])
+        weight.copy_(found)
     return new
 
 

@@ -214,7 +214,7 @@ class Torchrun:
                 raise ValueError(
                     f"process {here.rank} reads other bytes than the first ({corpus.source}); give all the same text"
                 )
-            for event in work(cell, corpus, self.folder, self.device, known, self.spread):
+            for event in work(cell, corpus, self.folder, self.device, known, here, self.spread):
                 yield cell, event
         if here.size > 1:
             dist.destroy_process_group()

@@ -32,8 +32,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", tuple(self.betas))
-        for name in ("length", "batch", "steps", "accumulate"):
-            demand.whole(self, name, getattr(self, name))
+        # Half of a text is judged by its ends, and of one byte nothing is left.
+        for name, least in (("length", 2), ("batch", 1), ("steps", 1), ("accumulate", 1)):
+            demand.whole(self, name, getattr(self, name), least=least)
         demand.finite(self, "rate", self.rate, above=0)
         demand.one_of(self, "precision", self.precision, ("float32", "bfloat16"))
         if self.batch % self.accumulate:

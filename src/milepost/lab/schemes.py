@@ -42,7 +42,7 @@ TRAINED: dict[str, str] = {
     "transformer-xl": "TransformerXL(width, heads, dim)",
     "deberta": "Deberta(width, heads, dim, reach=64)",
     "cope": "Cope(dim, 64)",
-    "floater": "Floater(width)",
+    "floater": "Floater(width, longest=longest)",
     "alibi-rope": "Rope(dim) + Alibi(heads)",
     "kerple-logn": "Kerple(heads) + LogN(trained, clip=False)",
     "window-rope": "Rope(dim) + (causal & window(trained // 4))",
@@ -56,9 +56,15 @@ BY_LONGEST = ("longest", "group")
 def _trivial(text: str) -> dict[str, str]:
     """What stands beside every row without training, and needs no method: to forget all but the last bytes."""
     return {
-        "window": f"{text} + (causal & window(trained))",
-        "window and sinks": f"{text} + (causal & (window(trained - 4) | sinks(4)))",
+        "window": joined(text, "(causal & window(trained))"),
+        "window and sinks": joined(text, "(causal & (window(trained - 4) | sinks(4)))"),
     }
+
+
+def joined(text: str, more: str) -> str:
+    """An expression with one more part."""
+    # What is seen is combined by signs that bind less than +.
+    return f"({text}) + {more}" if "&" in text or "|" in text else f"{text} + {more}"
 
 
 ROPE = "Rope(dim, stretch={})"
@@ -146,14 +152,15 @@ def reads_longest(name: str) -> bool:
     return any(re.search(rf"\b{word}\b", TRAINED.get(name, name)) for word in BY_LONGEST)
 
 
-def try_out(schedule: Schedule, shape: Shape) -> None:
-    """Let two tokens through every scheme, so that one made for another model is refused before anything is trained."""
-    x = torch.zeros(1, 2, shape.width)
+def try_out(schedule: Schedule, shape: Shape, longest: int) -> None:
+    """Let the first token and the last through every scheme, so that one made for another model, or for shorter texts,
+    is refused before anything is trained."""
+    x, index = torch.zeros(1, 2, shape.width), torch.tensor([0, longest - 1])
     q, k = (torch.zeros(1, heads, 2, shape.dim) for heads in (shape.heads, shape.groups))
     with torch.no_grad():
-        schedule[0].embed(x, torch.arange(2))
+        schedule[0].embed(x, index)
         for scheme in {id(each): each for each in schedule}.values():
-            attend(q, k, k, scheme, backend="reference")
+            attend(q, k, k, scheme, index=index, key_index=index, backend="reference")
 
 
 def _parts(text: str, own: Mapping[str, int]) -> tuple[object, ...]:

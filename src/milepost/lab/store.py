@@ -58,11 +58,22 @@ class Store:
             (found,) = self.db.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise sqlite3.DatabaseError(" ".join(found.split()))
+        except sqlite3.OperationalError as error:
+            raise self._not_now(error) from error
         except sqlite3.DatabaseError as error:
             raise ValueError(
                 f"the store {path} is damaged ({error}); move it away, and the sweep begins anew; checkpoints beside "
                 f"it are used again"
             ) from error
+
+    def _not_now(self, error: sqlite3.OperationalError) -> OSError:
+        """What to say where the file is whole, and its disk, or who else has it open, is in the way."""
+        if "full" in str(error):
+            return OSError(f"no disk space left for {self.path}; free some and run the same command again")
+        return OSError(
+            f"the store {self.path} cannot be used now ({error}), and nothing in it is lost: see that its disk has "
+            f"space and can be written, and that nothing else holds the file; then run the same command again"
+        )
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
@@ -74,10 +85,8 @@ class Store:
         except BaseException as error:
             if self.db.in_transaction:
                 self.db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
-                raise OSError(
-                    f"no disk space left for {self.path}; free some and run the same command again"
-                ) from error
+            if isinstance(error, sqlite3.OperationalError):
+                raise self._not_now(error) from error
             raise
 
     def add(self, key: str, told: dict[str, Any]) -> None:

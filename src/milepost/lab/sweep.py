@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -13,7 +13,7 @@ import torch
 from milepost.lab import judge, memory
 from milepost.lab.cell import Cell, Described, Event, Judging, Known, Stepped, batches_of, depends, make, wanted, work
 from milepost.lab.corpus import Corpus
-from milepost.lab.model import carried
+from milepost.lab.model import Shape, carried
 from milepost.lab.recipe import Recipe, Size
 from milepost.lab.schemes import build, rows_on, try_out
 from milepost.lab.store import Score, Store
@@ -66,10 +66,7 @@ class Sweep:
                 rows = rows_on(name, free=self.free, every=self.every, own=own)
                 shape, recipe = self.size.shape, self.size.recipe
                 if seed == self.seeds[0]:
-                    trained = build(name, shape, recipe.length, judging.longest)
-                    try_out(trained, shape)
-                    for text in rows.values():
-                        try_out(carried(trained, build(text, shape, recipe.length, judging.longest)), shape)
+                    _can_be_judged(name, tuple(rows.values()), shape, recipe.length, judging.longest)
                 cell = Cell(name, seed, shape, recipe, judging, digest, tuple(rows.items()), self.threads)
                 cells += [cell, *(self._on(task, cell) for task in dict.fromkeys(self.tasks))]
         return cells
@@ -87,12 +84,21 @@ class Sweep:
         if found.bidirectional:
             try:
                 schedule = build(written_for(found, cell.name), cell.shape, recipe.length, cell.judging.longest)
-                try_out(schedule, cell.shape)
+                try_out(schedule, cell.shape, cell.judging.longest)
                 if not all(_sees_ahead(scheme, cell.shape.heads) for scheme in schedule):
                     raise ValueError("it hides them; leave out what it sees")
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{cell.name} cannot be trained on {task}, where tokens look ahead: {error}") from None
         return cell
+
+
+@cache
+def _can_be_judged(name: str, rows: tuple[str, ...], shape: Shape, trained: int, longest: int) -> None:
+    """Refuse a scheme, or a row on its checkpoint, that does not fit the model or cannot read so far."""
+    own = build(name, shape, trained, longest)
+    try_out(own, shape, longest)
+    for text in rows:
+        try_out(carried(own, build(text, shape, trained, longest)), shape, longest)
 
 
 def _sees_ahead(scheme: Scheme, heads: int) -> bool:

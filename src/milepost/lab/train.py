@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -177,24 +178,35 @@ class Trainer:
         self.step = int(told["step"])
 
 
+# What systems say of a disk that takes no more.
+FULL = ("No space left", "quota exceeded", "File too large")
+
+
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], told: dict[str, str]) -> None:
     """Tensors and notes in one safetensors file, there wholly or not at all."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 
+    # A folder, since safetensors writes under a name of its own first.
     beside = path.with_name(f".{path.name}.{os.getpid()}")
+    half = beside / path.name
     for left in path.parent.glob(f".{path.name}.*"):
-        # Half a file of a process that was killed as it wrote.
-        left.unlink(missing_ok=True)
+        # What a process wrote that was killed meanwhile.
+        shutil.rmtree(left, ignore_errors=True)
     try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, metadata=told)
-        with beside.open("rb") as written:
+        beside.mkdir()
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, half, metadata=told)
+        # safetensors lets nobody else read it; whoever may read the folder may read this.
+        half.chmod(beside.stat().st_mode & 0o666)
+        with half.open("rb") as written:
             os.fsync(written.fileno())
-        beside.replace(path)
-    except SafetensorError as error:
-        raise OSError(f"no disk space left for {path}; free some and run the same command again ({error})") from error
+        half.replace(path)
+    except (SafetensorError, OSError) as error:
+        if any(reason in str(error) for reason in FULL):
+            raise OSError(f"no disk space left for {path}; free some and run the same command again") from error
+        raise OSError(f"{path} cannot be written ({error}); mend that and run the same command again") from error
     finally:
-        beside.unlink(missing_ok=True)
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

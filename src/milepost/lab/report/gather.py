@@ -14,6 +14,7 @@ from torch import Tensor
 
 import milepost
 from milepost.lab.cell import Cell, asked, wanted
+from milepost.lab.judge import student
 from milepost.lab.report.findings import PLAIN, Findings, Measure, Ran, Row
 from milepost.lab.schemes import TRAINED, build
 from milepost.lab.store import Score, Store
@@ -23,8 +24,6 @@ from milepost.scheme import Scheme
 
 POINTS = 80
 """A loss curve is told by about so many points."""
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""The 97.5 % point of Student's t for 1 … 9 degrees of freedom."""
 
 
 def gather(store: Store, sweep: Sweep, command: str | None = None) -> Findings:
@@ -54,14 +53,6 @@ def measured(scores: Sequence[Score]) -> Measure:
     spread = math.sqrt(math.fsum((score.mean - mean) ** 2 for score in scores) / (n - 1))
     half = student(n - 1) * spread / math.sqrt(n)
     return Measure(mean, half if math.isfinite(half) else None, n, judged)
-
-
-def student(freedom: int) -> float:
-    """The 97.5 % point of Student's t; past the table, by the normal's expansion, right to a part in a thousand."""
-    if freedom <= len(STUDENT):
-        return STUDENT[freedom - 1]
-    z = 1.959964
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:

@@ -17,7 +17,6 @@ from milepost.lab.report.words import ABOUT_TASKS, ABOUT_TRAINING, MEANS, about_
 from milepost.lab.table import Table, table
 
 VIEWS = ("windows", "ends", "recall")
-SHORT = f"(At lengths up to {LAST} the whole window is judged, its early bytes too.)"
 
 
 def write(findings: Findings, path: str | Path) -> None:
@@ -132,7 +131,8 @@ def _views(findings: Findings) -> str:
         panels = views.by_distance(findings) if name == "recall" else views.by_length(findings, name)
         if panels:
             title, means = MEANS[name]
-            short = f" {SHORT}" if name == "ends" and findings.ran.trained <= LAST else ""
+            last = findings.ran.trained // 2
+            short = f" (Here the last {last}, half of what was trained at.)" if name == "ends" and last < LAST else ""
             note = _means(f"{means}{short} Bars are 95 % intervals; grey lines are the trivial baselines.")
             found.append(f'<div class="view" id="view-{name}"><h3>{escape(title)}</h3>{_panels(panels, note)}</div>')
     return f'<section id="curves"><h2>How far each holds</h2>{"".join(found)}</section>' if found else ""

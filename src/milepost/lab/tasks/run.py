@@ -19,7 +19,7 @@ from milepost import demand
 from milepost.cache import Cache
 from milepost.lab.model import Model, Shape
 from milepost.lab.recipe import Recipe
-from milepost.lab.schemes import TRAINED, build
+from milepost.lab.schemes import TRAINED, build, joined
 from milepost.lab.tasks.task import NOT_JUDGED, Task, batches, dealt
 from milepost.lab.train import Trainer, precision
 
@@ -32,8 +32,8 @@ Watch = Callable[[int, Tensor], None]
 
 # Examples judged at once; under random positions these share one draw.
 ROWS = 64
-# Judging draws from seeds that no step of training comes to.
-JUDGING = 1 << 40
+# Judging draws from seeds that no step of training comes to. Of seeds torch reads 32 bits.
+JUDGING = 1 << 31
 
 Row = dict[str, Any]
 """A job, what came of it, or both."""
@@ -60,7 +60,7 @@ def placed(positions: Positions | None, tokens: int, seed: int) -> Tensor | None
 
 def written_for(task: Task, scheme: str) -> str:
     """A scheme as a task needs it: encoders see everything."""
-    return f"{TRAINED.get(scheme, scheme)} + everything" if task.bidirectional else scheme
+    return joined(TRAINED.get(scheme, scheme), "everything") if task.bidirectional else scheme
 
 
 def make(task: Task, scheme: str, shape: Shape, trained: int, longest: int, seed: int) -> Placed:

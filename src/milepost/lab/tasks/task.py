@@ -17,8 +17,8 @@ from milepost import demand
 NOT_JUDGED = -100
 """The target of a token that no answer is read at."""
 
-# Examples that are drawn once come from a seed that no step and no judge draws from.
-DRAWN_ONCE = 1 << 41
+# Examples that are drawn once come from a seed that no step and no judge draws from. Of seeds torch reads 32 bits.
+DRAWN_ONCE = 3 << 30
 # Out of how many batches those of about one length are put together.
 POOL = 16
 
