@@ -179,6 +179,7 @@ def test_the_dial_scales_with_what_overrides_it():
             "the checkpoint has not learned table[32, 2] of Scheme(",
         ),
         (["rope", "--row", "rope: Rope(dim) + Rerop(8)"], "did you mean Rerope or"),
+        (["causal & window(9)", "--tasks", "parity-check"], "on parity-check, where tokens look ahead: it hides them"),
         (["rope", "--every"], "--every --no-free: all the training-free rows, or none; leave one out"),
         (["rope", "--dataset", "books"], "--text and --dataset: one text at a time; leave one out"),
     ],
@@ -254,7 +255,7 @@ def test_what_a_run_writes_among_its_texts_is_not_read_by_the_next(text: Path, t
     assert again.stdout == first.stdout
     assert "1 of 1 models are done already" in again.stderr
     assert len(list(out.glob("*.safetensors"))) == 1
-    assert "give it a folder of its own" in refused(texts, texts, "rope")
+    assert "give --out a folder of its own" in refused(texts, texts, "rope")
 
 
 def test_a_row_on_a_scheme_that_is_only_what_it_sees(text: Path, tmp_path: Path):

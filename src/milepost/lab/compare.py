@@ -78,7 +78,7 @@ def compare(
             raise ValueError(
                 f"{world(device).size} processes were started together (WORLD_SIZE); add --engine torchrun"
             )
-        _outputs(
+        _refuse_early(
             {"--seeds": seeds, "--jobs": jobs, "--train-bytes": train_bytes, "--judge": judged}, json, csv, tensorboard
         )
         dial = _size(size, own, told, longest, device)
@@ -123,7 +123,7 @@ def note(message: str) -> None:
     print(f"milepost: compare: {message}", file=sys.stderr)
 
 
-def _outputs(counts: dict[str, int | None], json: Path | None, csv: Path | None, board: Path | None) -> None:
+def _refuse_early(counts: dict[str, int | None], json: Path | None, csv: Path | None, board: Path | None) -> None:
     """Refuse what would fail only after everything is trained."""
     for option, count in counts.items():
         if count is not None and count < 1:

@@ -85,7 +85,7 @@ def of_path(path: str | Path, made: Sequence[Path] = ()) -> Corpus:
     if path.is_dir():
         own = {each.resolve() for each in made}
         if path.resolve() in own:
-            raise ValueError(f"--out {path}: the texts are read from there; give it a folder of its own")
+            raise ValueError(f"--text {path}: a run would write among its texts; give --out a folder of its own")
         found = (each for each in sorted(path.rglob("*")) if each.is_file() and not own & _and_above(each, path))
         corpus = _of_files(path, found, str(path))
         if not len(corpus.train) and not len(corpus.test):
