@@ -98,6 +98,19 @@ def test_the_page_says_what_was_found():
     ) in text
 
 
+@pytest.mark.parametrize(
+    ("bits", "told"),
+    [
+        ((1.5, 1.5, 3.0, 3.0), "RoPE, trained at 512 bytes, does not hold to 4,096, but to 1,024."),
+        ((1.5, 1.5, 1.5, 1.45), "RoPE, trained at 512 bytes, holds to 4,096, at 1.450 bits per byte."),
+    ],
+)
+def test_one_scheme_alone_is_not_spoken_of_as_several(bits: tuple[float, ...], told: str):
+    text = page(replace(made_of(("rope", bits)), ran=replace(RAN, schemes=("rope",))))
+    assert told in text
+    assert "One small byte model, trained on" in text
+
+
 def test_a_window_by_another_name_is_not_said_to_carry_a_model_far():
     plain, window = row("rope", "", (1.5, 3.0, 4.0, 5.0)), row("rope", "window", (1.5, 1.4, 1.4, 1.4))
     whole = row("rope", "ReRoPE", (1.5, 1.45, 1.45, 1.45))

@@ -203,7 +203,7 @@ def _row(text: str) -> tuple[str, str]:
     name, colon, expression = (each.strip() for each in text.partition(":"))
     if not (name and colon and expression):
         raise ValueError(
-            f"--row {text!r}: name the scheme it is judged on, then a colon: 'rope: Rope(dim) + Rerope(64)'"
+            f"--row {text!r}: name the scheme it is judged on, then a colon: 'rope: Rope(dim) + Rerope(32)'"
         )
     return name, expression
 

@@ -23,7 +23,7 @@ Every = Annotated[
 ]
 Rows = Annotated[
     list[str] | None,
-    typer.Option("--row", help="A training-free row of your own, after its scheme: 'rope: Rope(dim) + Rerope(64)'."),
+    typer.Option("--row", help="A training-free row of your own, after its scheme: 'rope: Rope(dim) + Rerope(32)'."),
 ]
 EngineName = Annotated[
     str, typer.Option("--engine", help="local; ray for a cluster; torchrun inside torchrun -m milepost compare …")

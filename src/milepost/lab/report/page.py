@@ -57,9 +57,11 @@ def _asked(ran: Ran) -> str:
     """What the sweep is, in one line."""
     longest = max(ran.lengths, default=ran.trained)
     seeds = f"{len(ran.seeds)} seeds" if len(ran.seeds) > 1 else "one seed"
+    count = len(ran.schemes)
+    models = f"{count} position encodings, one small byte model each" if count > 1 else "One small byte model"
     return escape(
-        f"{len(ran.schemes)} position encodings, one small byte model each, trained on {ran.corpus} at {ran.trained:,} "
-        f"bytes and judged to {longest:,}, {longest / ran.trained:g} times as far; {seeds}."
+        f"{models}, trained on {ran.corpus} at {ran.trained:,} bytes and judged to {longest:,}, "
+        f"{longest / ran.trained:g} times as far; {seeds}."
     )
 
 

@@ -94,18 +94,21 @@ def about_positions(longest: int) -> str:
 
 
 def _trained(lines: Sequence[Line], trained: int, longest: int) -> list[str]:
-    holding = [line for line in lines if line.to_the_end]
-    schemes = f"{len(lines)} schemes" if len(lines) > 1 else "one scheme"
-    begun = f"Of {schemes} trained at {trained:,} bytes"
     if not lines:
         return []
+    holding = [line for line in lines if line.to_the_end]
+    begun = f"Of {len(lines)} schemes trained at {trained:,} bytes"
     if not holding:
         first = lines[0]
         reach = "no length at all" if first.reach is None else f"{first.reach:,}"
+        if len(lines) == 1:
+            return [f"{first.row.label}, trained at {trained:,} bytes, does not hold to {longest:,}, but to {reach}."]
         return [f"{begun}, none holds to {longest:,}; {first.row.label} holds farthest, to {reach}."]
     best = min(holding, key=lambda line: line.bits[-1].mean if line.bits[-1] else float("inf"))
     bits = shown(best.bits[-1].mean) if best.bits[-1] else ""
     names = _listed([line.row.label for line in holding])
+    if len(lines) == 1:
+        return [f"{names}, trained at {trained:,} bytes, holds to {longest:,}, at {bits} bits per byte."]
     if len(holding) == 1:
         return [f"{begun}, {names} alone holds to {longest:,}, at {bits} bits per byte."]
     return [
