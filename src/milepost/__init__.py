@@ -1,14 +1,13 @@
 """How Transformers know where a token stands, and how far past their training length they can go."""
 
+import milepost.configs  # pyright: ignore[reportUnusedImport]  puts Scheme.of, Schedule.of and Rope.of in place
+import milepost.pieces  # noqa: F401  # pyright: ignore[reportUnusedImport]  puts scheme.bias and scheme.flex in place
 from milepost.attend import attend as attend
 from milepost.attend import explain as explain
 from milepost.cache import Cache as Cache
-from milepost.call import CannotRun as CannotRun
-from milepost.complex_attend import complex_attend as complex_attend
-from milepost.documents import documents_of as documents_of
-from milepost.leak import padding_leak as padding_leak
-from milepost.linear import linear_attend as linear_attend
-from milepost.mask_decoder import MaskDecoder as MaskDecoder
+from milepost.call.call import CannotRun as CannotRun
+from milepost.call.documents import documents_of as documents_of
+from milepost.catalogue.register import methods as methods
 from milepost.methods.alibi import Alibi as Alibi
 from milepost.methods.alibi_dynamic_ntk import AlibiDynamicNtk as AlibiDynamicNtk
 from milepost.methods.alibi_interpolate import AlibiInterpolate as AlibiInterpolate
@@ -67,23 +66,26 @@ from milepost.methods.transformer_xl import TransformerXL as TransformerXL
 from milepost.methods.two_part_rope import TwoPartRope as TwoPartRope
 from milepost.methods.xpos import Xpos as Xpos
 from milepost.methods.yarn import Yarn as Yarn
-from milepost.register import methods as methods
-from milepost.rotation import rotate as rotate
-from milepost.scaling import critical_base as critical_base
-from milepost.scaling import critical_dimension as critical_dimension
-from milepost.scaling import reach_of as reach_of
+from milepost.numerics.rotation import rotate as rotate
 from milepost.schedule import Schedule as Schedule
-from milepost.schedules import hwfa as hwfa
-from milepost.schedules import hwfa2 as hwfa2
-from milepost.schedules import llama4 as llama4
 from milepost.scheme import Scheme as Scheme
-from milepost.seams import Regime as Regime
-from milepost.seams import Relation as Relation
-from milepost.seams import Table as Table
-from milepost.visible import causal as causal
-from milepost.visible import chunks as chunks
-from milepost.visible import everything as everything
-from milepost.visible import sinks as sinks
-from milepost.visible import window as window
+from milepost.seams.verbs import Regime as Regime
+from milepost.seams.verbs import Relation as Relation
+from milepost.seams.verbs import Table as Table
+from milepost.seams.visible import causal as causal
+from milepost.seams.visible import chunks as chunks
+from milepost.seams.visible import everything as everything
+from milepost.seams.visible import sinks as sinks
+from milepost.seams.visible import window as window
+from milepost.theory.leak import padding_leak as padding_leak
+from milepost.theory.scaling import critical_base as critical_base
+from milepost.theory.scaling import critical_dimension as critical_dimension
+from milepost.theory.scaling import reach_of as reach_of
+from milepost.variants.complex import complex_attend as complex_attend
+from milepost.variants.linear import linear_attend as linear_attend
+from milepost.variants.mask_decoder import MaskDecoder as MaskDecoder
+from milepost.variants.schedules import hwfa as hwfa
+from milepost.variants.schedules import hwfa2 as hwfa2
+from milepost.variants.schedules import llama4 as llama4
 
 __version__ = "0.1.0"

@@ -8,10 +8,10 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from milepost.arguments import nearest
 from milepost.backends import BACKENDS
-from milepost.call import Call, CannotRun, resolve
+from milepost.call.call import Call, CannotRun, resolve
 from milepost.scheme import Scheme
+from milepost.seams.arguments import did_you_mean
 
 
 @overload
@@ -80,7 +80,9 @@ def _nothing(call: Call) -> Tensor | tuple[Tensor, Tensor]:
     out = call.v.new_zeros(*call.q.shape[:3], call.v.shape[3])
     rest = call.scheme.rest()
     logit = torch.full((1,), -torch.inf, device=out.device) if rest is None else rest
-    return (out, logit.to(call.q.device, call.wide)[:, None].expand(call.q.shape[:3])) if call.return_lse else out
+    return (
+        (out, logit.to(call.q.device, call.score_dtype)[:, None].expand(call.q.shape[:3])) if call.return_lse else out
+    )
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def explain(
     ) | {"dropout": 0.0, "return_lse": False}
     for name in options:
         if name not in told:
-            raise TypeError(f"explain: no option is called {name!r}{nearest(name, told)}")
+            raise TypeError(f"explain: no option is called {name!r}{did_you_mean(name, told)}")
     call = resolve(q, k, k if v is None else v, scheme, **(told | options))  # pyright: ignore
     chosen = _fastest(call)
     others = {
@@ -124,7 +126,7 @@ def explain(
 def _named(name: str, call: Call) -> str:
     if name not in BACKENDS:
         raise ValueError(
-            f"attend(backend={name!r}): no backend is called that{nearest(name, BACKENDS)}; "
+            f"attend(backend={name!r}): no backend is called that{did_you_mean(name, BACKENDS)}; "
             f"there are {', '.join(BACKENDS)}"
         )
     reason = BACKENDS[name].refuses(call)

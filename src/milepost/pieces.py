@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from milepost.arguments import spell
-from milepost.documents import over_keys
-
-if TYPE_CHECKING:
-    from milepost.scheme import Scheme
+from milepost.backends.flex import make_block_mask, mask_mod, score_mod
+from milepost.call.documents import over_keys
+from milepost.scheme import Scheme
+from milepost.seams.arguments import spell
 
 
 def bias(
@@ -56,8 +55,6 @@ def flex(
     device: torch.device | str | None = None,
 ) -> tuple[Any, Any]:
     """`score_mod` and `block_mask` for `flex_attention(q, k, v, score_mod=…, block_mask=…, scale=scheme.scale(d))`."""
-    from milepost.backends.flex import make_block_mask, mask_mod, score_mod
-
     for verb in ("place", "relate", "bend_rows", "rest"):
         for part in scheme.answering(verb):
             raise ValueError(f"scheme.flex: {spell(part)} answers {verb}, which no score_mod can do; use attend")
@@ -87,3 +84,8 @@ def _documents(piece: str, documents: Tensor, t: int, s: int) -> tuple[Tensor, T
 
 def _batched(values: Tensor) -> Tensor:
     return values[None] if values.dim() == 1 else values
+
+
+# Scheme stands below the backends, so what needs one is put there from here.
+Scheme.bias = bias
+Scheme.flex = flex

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -17,6 +17,9 @@ class Schedule(nn.Module):
     schedule = Schedule([local, local, local, Scheme(Nope(), causal)] * 8)
     out = attend(q, k, v, schedule[layer])
     """
+
+    of: ClassVar[Callable[..., Schedule]]
+    """The schemes of all layers of a model, read from its configuration; `milepost.configs` puts it here."""
 
     def __init__(self, schemes: Sequence[Scheme]) -> None:
         super().__init__()
@@ -74,16 +77,6 @@ class Schedule(nn.Module):
         schemes = [Scheme(*each) for each in parts]
         order: list[int] = plain["schedule"]
         return Schedule([schemes[number] for number in order])
-
-    @staticmethod
-    def of(config: object) -> Schedule:
-        """The schemes of all layers of a model, read from its transformers config or the dict of its config.json.
-
-        Layers that agree are one object; tables that the model shares over its layers are shared.
-        """
-        from milepost.configs import schedule_of
-
-        return schedule_of(config)
 
     def __repr__(self) -> str:
         return f"Schedule({len(self)} layers, {len(self.schemes)} distinct schemes, order {list(self.order)})"

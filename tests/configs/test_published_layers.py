@@ -10,7 +10,7 @@ import torch
 from transformers.masking_utils import bidirectional_mask_function, sliding_window_bidirectional_mask_function
 
 from milepost import Llama4Scale, Nope, Partial, Schedule, Scheme, SinkLogit, SoftCap, causal, chunks, window
-from milepost.visible import Visible
+from milepost.seams.visible import Visible
 from tests.configs import theirs
 from tests.configs.published import ROTARY
 from tests.oracles import assert_same

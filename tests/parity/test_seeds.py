@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from milepost import Alibi, Rope, Scheme, T5Bias, attend, causal
+from tests.dropin.test_dropin import run_block
+from tests.dropin.test_dropin_alibi import BAICHUAN, BLOOM, SLOPES
+from tests.dropin.test_dropin_complex_rotary import S2 as S2_COMPLEX
+from tests.dropin.test_dropin_complex_rotary import S3, S4
+from tests.dropin.test_dropin_rotary import S0
+from tests.dropin.test_dropin_rotary import S2 as S2_REAL
 from tests.oracles import assert_same, hidden_future, inputs
 from tests.parity.peers import EXACT, U, assert_within, left_padded, table_error
-from tests.test_dropin import run_block
-from tests.test_dropin_alibi import BAICHUAN, BLOOM, SLOPES
-from tests.test_dropin_complex_rotary import S2 as S2_COMPLEX
-from tests.test_dropin_complex_rotary import S3, S4
-from tests.test_dropin_rotary import S0
-from tests.test_dropin_rotary import S2 as S2_REAL
 
 IMPORTS = "import math, torch\nfrom torch import nn\nfrom typing import Tuple\n"
 # S2, "Symmetric", without its `.cuda()` and with the names it lacks; E19: it sees both ways.

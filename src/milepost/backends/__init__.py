@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from milepost.backends import chunked, diagonals, flex, reference, sdpa
-from milepost.call import Call
+from milepost.call.call import Call
 
 Result = tuple[Tensor, Tensor | None]
 

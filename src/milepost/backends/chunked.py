@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVa
 from milepost.backends.reference import settle
 from milepost.backends.scores import Material, bent, prepare
 from milepost.backends.views import mask, possible_keys, sure_keys, values
-from milepost.call import Call
+from milepost.call.call import Call
 
 CANNOT: dict[str, str] = {}
 FAST_ON = ("cpu", "cuda")
@@ -31,7 +31,7 @@ def worth(call: Call) -> bool:
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Blocks of rows, each against all the keys that it may see; the backward pass makes each block again."""
-    made, v = prepare(call), values(call, call.wide)
+    made, v = prepare(call), values(call, call.score_dtype)
     t = call.q.shape[2]
     # A GPU has no cache to stay in, and wants fewer and larger products.
     largest = BLOCK * (8 if call.q.device.type == "cuda" else 1)
@@ -73,7 +73,7 @@ def _block(made: Material, v: Tensor, first: int, last: int) -> tuple[Tensor, Te
         scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
     if call.scheme.answering("bend_rows"):
         x = call.x if call.x is None else call.x[:, keys]
-        q, k, v_ = call.q[:, :, rows].to(call.wide), call.k[:, :, keys], call.v[:, :, keys]
+        q, k, v_ = call.q[:, :, rows].to(call.score_dtype), call.k[:, :, keys], call.v[:, :, keys]
         scores = call.scheme.bend_rows(scores, q, k, v_, x)
     certain = held and not call.scheme.answering("place")
     return settle(made, scores, v[:, :, keys], rows, keys, certain)

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from milepost.backends.views import mask, refusal, values, views
-from milepost.call import Call
-from milepost.seams import answers
+from milepost.call.call import Call
+from milepost.seams.verbs import answers
 
 CANNOT: dict[str, str] = {
     "place": "turns near and far keys differently, which takes two softmaxes merged",
@@ -43,14 +43,14 @@ def refuses(call: Call) -> str | None:
 
 def worth(call: Call) -> bool:
     """Whether a bend learns, whose gradient is what this backend is for, or takes long to make."""
-    return call.learns("bend") or any(answers(part, "laborious") for part in call.scheme.answering("bend"))
+    return call.learns("bend") or any(answers(part, "costly") for part in call.scheme.answering("bend"))
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Lay the bias out, hide what is hidden, and hand over."""
     factor = call.factor()
     sharp = isinstance(factor, Tensor)
-    (view,) = views(call, call.wide if sharp else call.q.dtype)
+    (view,) = views(call, call.score_dtype if sharp else call.q.dtype)
     q = (view.q * factor).to(call.q.dtype) if sharp else view.q
     k, v = view.k.to(call.q.dtype), values(call, call.v.dtype)
     bias, seen = _bias(call).to(call.q.dtype), mask(call)
@@ -71,7 +71,7 @@ def _bias(call: Call) -> Tensor:
     # From the key furthest behind the last query to the key furthest ahead of the first.
     distance = s - 1 - torch.arange(t + s - 1, device=device)
     line = call.scheme.bend(
-        torch.zeros(1, h, 1, t + s - 1, dtype=call.wide, device=device),
+        torch.zeros(1, h, 1, t + s - 1, dtype=call.score_dtype, device=device),
         torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device),
         torch.arange(h, device=device).view(-1, 1, 1),
         distance,

@@ -18,12 +18,12 @@ from torch.nn.attention.flex_attention import (
 )
 from torch.nn.functional import pad
 
-from milepost.arguments import spell
 from milepost.backends.dropout import keep
 from milepost.backends.views import View, refusal, relations, values, views
-from milepost.call import Call
-from milepost.scheme import Scheme
-from milepost.seams import Regime, Relation, answers
+from milepost.call.call import Call
+from milepost.seams.arguments import spell
+from milepost.seams.parts import Parts
+from milepost.seams.verbs import Regime, Relation, answers
 
 CANNOT: dict[str, str] = {
     "bend_rows": "bends whole rows of scores, and FlexAttention shows one at a time",
@@ -57,7 +57,7 @@ def refuses(call: Call) -> str | None:
 
 def worth(call: Call) -> bool:
     """Unless a bend learns: FlexAttention adds the gradient of every score to a few weights, one at a time."""
-    return not call.learns("bend") and not any(answers(part, "laborious") for part in call.scheme.answering("bend"))
+    return not call.learns("bend") and not any(answers(part, "costly") for part in call.scheme.answering("bend"))
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -138,7 +138,7 @@ def _products(call: Call, related: tuple[Relation, ...]) -> list[tuple[Relation,
 
 
 def score_mod(
-    scheme: Scheme,
+    scheme: Parts,
     p: Tensor,
     r: Tensor,
     length: Tensor,
@@ -165,7 +165,7 @@ def score_mod(
 
 
 def mask_mod(
-    scheme: Scheme,
+    scheme: Parts,
     index: Tensor,
     key_index: Tensor,
     documents: Tensor | None = None,

@@ -8,7 +8,7 @@ from torch import Tensor
 from milepost.backends.dropout import keep
 from milepost.backends.scores import Material, add_related_values, bent, prepare, weigh
 from milepost.backends.views import mask, values
-from milepost.call import Call
+from milepost.call.call import Call
 
 CANNOT: dict[str, str] = {}
 FAST_ON = ("cpu", "cuda")
@@ -31,8 +31,8 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     seen = mask(call)
     if seen is not None:
         scores = scores.masked_fill(~seen, -torch.inf)
-    scores = call.scheme.bend_rows(scores, call.q.to(call.wide), call.k, call.v, call.x)
-    out, lse = settle(made, scores, values(call, call.wide))
+    scores = call.scheme.bend_rows(scores, call.q.to(call.score_dtype), call.k, call.v, call.x)
+    out, lse = settle(made, scores, values(call, call.score_dtype))
     return out.to(call.v.dtype), lse
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from milepost.backends.views import View, mask, relations, views
-from milepost.call import Call
-from milepost.seams import Relation, Table
+from milepost.call.call import Call
+from milepost.seams.verbs import Relation, Table
 
 ALL = slice(None)
 
@@ -33,12 +33,12 @@ class Material:
 def prepare(call: Call) -> Material:
     """Turn queries and keys, and scale the queries, in the wide dtype."""
     factor = call.factor()
-    seen = views(call, call.wide)
+    seen = views(call, call.score_dtype)
     related = relations(call, seen)
     scaled = [View(view.regime, view.q * factor, view.k, view.p, view.r) for view in seen]
-    keys = call.k.to(call.wide).repeat_interleave(call.q.shape[1] // call.k.shape[1], 1) if related else call.k
+    keys = call.k.to(call.score_dtype).repeat_interleave(call.q.shape[1] // call.k.shape[1], 1) if related else call.k
     products = tuple(None if each.queries is None else keys @ _rows(each.queries, call).mT for each in related)
-    return Material(call, scaled, related, call.q.to(call.wide) * factor, factor, products)
+    return Material(call, scaled, related, call.q.to(call.score_dtype) * factor, factor, products)
 
 
 def dot(q: Tensor, k: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ def _grid(p: Tensor, r: Tensor, rows: slice, keys: slice) -> tuple[Tensor, Tenso
 
 
 def _rows(table: Table, call: Call) -> Tensor:
-    return table.rows.to(call.q.device, call.wide)
+    return table.rows.to(call.q.device, call.score_dtype)
 
 
 def _of_rows(factor: Tensor | float, rows: slice) -> Tensor | float:
@@ -158,7 +158,7 @@ def _related(
     if relation.keys is not None:
         q = made.q[:, :, rows]
         if relation.shift is not None:
-            q = q + relation.shift.to(call.wide)[:, None] * _of_rows(made.factor, rows)
+            q = q + relation.shift.to(call.score_dtype)[:, None] * _of_rows(made.factor, rows)
         bucket = relation.keys.bucket(distance).expand(b, h, -1, -1)
         total = (q @ _rows(relation.keys, call).mT).gather(-1, bucket)
     if relation.queries is not None and to_queries is not None:

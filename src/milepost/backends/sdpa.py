@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from milepost.backends.views import mask, refusal, values, views
-from milepost.call import Call
-from milepost.visible import causal
+from milepost.call.call import Call
+from milepost.seams.visible import causal
 
 CANNOT: dict[str, str] = {
     "place": "turns near and far keys differently, which takes two softmaxes merged",
@@ -36,7 +36,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     factor = call.factor()
     sharp = isinstance(factor, Tensor)
     # A sharpened query is rounded once, after the product.
-    (view,) = views(call, call.wide if sharp else call.q.dtype)
+    (view,) = views(call, call.score_dtype if sharp else call.q.dtype)
     q = (view.q * factor).to(call.q.dtype) if sharp else view.q
     k, v = view.k.to(call.q.dtype), values(call, call.v.dtype)
     seen, is_causal = _visible(call)

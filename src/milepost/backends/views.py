@@ -9,11 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from milepost import demand
-from milepost.arguments import spell
-from milepost.call import Call, span_of
-from milepost.seams import Regime, Relation
-from milepost.visible import ALL, NONE, Range
+from milepost.call.call import Call, span_of
+from milepost.seams import demand
+from milepost.seams.arguments import spell
+from milepost.seams.verbs import Regime, Relation
+from milepost.seams.visible import ALL, NONE, Range
 
 
 @dataclass(frozen=True)

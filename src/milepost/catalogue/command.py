@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from milepost.arguments import nearest
 from milepost.cli import refuse
+from milepost.seams.arguments import did_you_mean
 
 Name = Annotated[str | None, typer.Argument(help="A method or function: its page, with an example that runs.")]
 Verb = Annotated[str | None, typer.Option(help="Only those that answer this verb, such as turn, bend or place.")]
@@ -32,7 +32,7 @@ def methods(name: Name = None, verb: Verb = None, as_markdown: AsMarkdown = Fals
     if verb is not None and verb.lower() not in verbs_told():
         refuse(
             f"methods --verb {verb}: no verb is called that; there are {', '.join(verbs_told())}"
-            f"{nearest(verb, verbs_told())}"
+            f"{did_you_mean(verb, verbs_told())}"
         )
     listed = sheets(None if verb is None else verb.lower())
     if name is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
-from milepost.arguments import Learner
+from milepost.seams.arguments import Learner
 
 BY_VERB = {
     "embed": "Acts before the first layer: scheme.embed(x). Inside attend it does nothing.",
@@ -36,7 +36,7 @@ def _of_verbs(name: str, verbs: tuple[str, ...]) -> Iterator[str]:
 def _of_facets(method: type, verbs: tuple[str, ...]) -> Iterator[str]:
     if _holds(method, "rotary") or _depends(method, "rotary"):
         yield "One rotation a scheme: a second would turn every pair of channels twice."
-    if _holds(method, "needs_behind"):
+    if _holds(method, "needs_causal"):
         yield "Needs a visible part that hides the keys ahead, such as causal."
     if _holds(method, "behind"):
         yield "Hides the keys ahead by itself; causal is not needed."

@@ -10,7 +10,7 @@ from milepost.catalogue.groups import FUNCTIONS
 from milepost.catalogue.sheet import Sheet, plain
 from milepost.catalogue.signature import signature
 from milepost.catalogue.terminal import text
-from milepost.seams import VERBS
+from milepost.seams.verbs import VERBS
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,13 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from milepost import register
-from milepost.arguments import arguments, nearest
-from milepost.catalogue import signature
+from milepost.catalogue import register, signature
 from milepost.catalogue.composing import composes
 from milepost.catalogue.examples import CALLS, EXAMPLES, HEAD, written
 from milepost.catalogue.groups import FUNCTIONS, GROUPS, Group, group_of
-from milepost.visible import Visible
+from milepost.seams.arguments import arguments, did_you_mean
+from milepost.seams.visible import Visible
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def find(name: str, listed: Iterable[Sheet]) -> Sheet:
     if plain(name) in by_name:
         return by_name[plain(name)]
     holding = [sheet.name for key, sheet in by_name.items() if plain(name) and plain(name) in key]
-    near = nearest(name, [sheet.name for sheet in listed])
+    near = did_you_mean(name, [sheet.name for sheet in listed])
     if not near and holding:
         near = f"; did you mean {' or '.join(dict.fromkeys(holding[:3]))}?"
     raise ValueError(f"no method is called {name!r}; `milepost methods` lists them all{near}")

@@ -57,7 +57,7 @@ def told(hint: Any) -> str:
 
 
 def _is_called(each: object) -> TypeGuard[Callable[..., object]]:
-    return inspect.isclass(each) or inspect.isfunction(each)
+    return inspect.isclass(each) or inspect.isfunction(each) or inspect.ismodule(each)
 
 
 def _hints(each: Any) -> dict[str, Any]:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from milepost.arguments import nearest, spell
 from milepost.configs.families import FAMILIES, SAME
 from milepost.configs.layers import layer_type
 from milepost.configs.reader import Reader, look_up
 from milepost.configs.rotary import family_of
+from milepost.methods.rope import Rope
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
+from milepost.seams.arguments import did_you_mean, spell
 
 MODEL_TYPES = tuple(sorted(FAMILIES | SAME))
 
 
 def rope_of(config: object, layer: int | None = None) -> Any:
-    """What turns queries and keys: a Rope, a Partial, an AxialRope or a TwoPartRope."""
+    """What turns queries and keys in a model, read from its config: a Rope, a Partial, an AxialRope or a TwoPartRope.
+
+    config: a transformers config object, or the dict of a config.json, old or new. Name a layer where layers turn
+    differently. In models with latent keys (DeepSeek) the channels that turn come first: give attend
+    torch.cat((q_rope, q_nope), -1).
+    """
     reader = read(config, "Rope.of")
     family = family_of(reader)
     layers = [reader.layer(layer)] if layer is not None else range(reader.layers if family.varies(reader) else 1)
@@ -37,13 +43,19 @@ def rope_of(config: object, layer: int | None = None) -> Any:
 
 
 def scheme_of(config: object, layer: int = 0) -> Scheme:
-    """The scheme of one layer."""
+    """The scheme of one layer of a model, read from its transformers config or the dict of its config.json.
+
+    An encoder-decoder is read as its encoder, or, with is_decoder in the config, as its decoder.
+    """
     reader = read(config, "Scheme.of")
     return Scheme(*reader.family.parts(reader, reader.layer(layer)))
 
 
 def schedule_of(config: object) -> Schedule:
-    """The schemes of all layers; those that agree are one object, and learned parts are shared as the model does."""
+    """The schemes of all layers of a model, read from its transformers config or the dict of its config.json.
+
+    Layers that agree are one object; tables that the model shares over its layers are shared.
+    """
     reader = read(config, "Schedule.of")
     made: dict[tuple[object, ...], Scheme] = {}
     schemes: list[Scheme] = []
@@ -71,10 +83,15 @@ def read(config: object, asked: str) -> Reader:
     name = SAME.get(name, name)
     if name not in FAMILIES:
         raise ValueError(
-            f"{asked}: model_type {name!r} is not known{nearest(name, MODEL_TYPES)}; known are "
+            f"{asked}: model_type {name!r} is not known{did_you_mean(name, MODEL_TYPES)}; known are "
             f"{', '.join(MODEL_TYPES)}. Build its scheme from parts, such as Scheme(Rope(128, theta=500000.0), causal)"
         )
     return Reader(source, asked, name, FAMILIES[name], look_up(source, "transformers_version") or version)
 
+
+# What reads configurations stands above what it makes, so it is put there from here.
+Rope.of = staticmethod(rope_of)
+Scheme.of = staticmethod(scheme_of)
+Schedule.of = staticmethod(schedule_of)
 
 __all__ = ["MODEL_TYPES", "read", "rope_of", "schedule_of", "scheme_of"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from milepost.configs.reader import Reader
-from milepost.visible import Visible, causal, chunks, window
+from milepost.seams.visible import Visible, causal, chunks, window
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 

@@ -11,7 +11,7 @@ import milepost as mp
 from milepost.configs.layers import Rule, always, full, layer_type, seen
 from milepost.configs.reader import Family, Reader, look_up
 from milepost.configs.stretches import rope_type, stretch
-from milepost.rotation import Pairs
+from milepost.numerics.rotation import Pairs
 
 BASE = ("rope_theta", "rotary_emb_base", "rope_base")
 

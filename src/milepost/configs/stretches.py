@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import milepost as mp
-from milepost.arguments import nearest
 from milepost.configs.reader import LENGTH, Reader
-from milepost.seams import Stretch
+from milepost.seams.arguments import did_you_mean
+from milepost.seams.verbs import Stretch
 
 TRAINED = "original_max_position_embeddings"
 
@@ -27,7 +27,7 @@ def rope_type(reader: Reader, told: Mapping[str, Any]) -> str:
         raise ValueError(f"{reader.called}: rope_type is {new!r} and type is {old!r}. Please keep one")
     if name not in TYPES:
         raise reader.refuse(
-            "rope_type", name, f"which is not known{nearest(name, TYPES)}; known are {', '.join(TYPES)}"
+            "rope_type", name, f"which is not known{did_you_mean(name, TYPES)}; known are {', '.join(TYPES)}"
         )
     return name
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import milepost as mp
 from milepost.configs.reader import HEADS, LENGTH, Reader, look_up
-from milepost.visible import Visible, causal, window
+from milepost.seams.visible import Visible, causal, window
 
 
 def seen(reader: Reader) -> list[Visible]:

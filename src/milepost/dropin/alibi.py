@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from milepost import demand
 from milepost.dropin.tables import Called
 from milepost.methods.alibi import Alibi
 from milepost.scheme import Scheme
-from milepost.visible import causal
+from milepost.seams import demand
+from milepost.seams.visible import causal
 
 
 def get_slopes(n: int) -> list[float]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from milepost import demand, visible
 from milepost.attend import attend
 from milepost.cache import Cache
 from milepost.methods.rope import Rope
 from milepost.scheme import Scheme
+from milepost.seams import demand, visible
 
 
 class RotaryAttention(nn.Module):

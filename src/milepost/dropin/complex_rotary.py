@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from milepost import demand
 from milepost.dropin.tables import Called, count, paired
 from milepost.methods.rope import Rope, over_heads
-from milepost.rotation import rotate
+from milepost.numerics.rotation import rotate
+from milepost.seams import demand
 
 
 def precompute_freqs_cis(

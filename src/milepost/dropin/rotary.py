@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from milepost import demand
 from milepost.dropin.tables import Tabled, count, paired
 from milepost.methods.rope import Rope, over_heads
-from milepost.rotation import rotate
+from milepost.numerics.rotation import rotate
+from milepost.seams import demand
 
 
 def rotary_position_embedding(q: Tensor, k: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from milepost import demand
 from milepost.dropin.tables import Called, Tabled, count
 from milepost.methods.sinusoidal import Sinusoidal
+from milepost.seams import demand
 
 
 def sinusoidal_embedding(n_channels: int, dim: int) -> Tensor:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from milepost.arguments import nearest
 from milepost.cli import refuse
 from milepost.lab import options
+from milepost.seams.arguments import did_you_mean
 
 if TYPE_CHECKING:
     from milepost.lab.corpus import Corpus
@@ -156,7 +156,7 @@ def _size(name: str, own: dict[str, Any], told: dict[str, Any], longest: int | N
     from milepost.lab.recipe import SIZES, Size
 
     if name not in SIZES:
-        raise ValueError(f"--size {name}: there are {', '.join(SIZES)}{nearest(name, SIZES)}")
+        raise ValueError(f"--size {name}: there are {', '.join(SIZES)}{did_you_mean(name, SIZES)}")
     dial = SIZES[name]
     given = {key: value for key, value in told.items() if value is not None}
     if device == "cpu":

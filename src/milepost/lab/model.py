@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from milepost import demand
 from milepost.attend import attend, explain
 from milepost.cache import Cache
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
+from milepost.seams import demand
 
 
 @dataclass(frozen=True)

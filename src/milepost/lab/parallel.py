@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from milepost import demand
 from milepost.lab.model import Model
 from milepost.lab.recipe import Recipe
 from milepost.lab.train import Alone, Loss, read_checkpoint
+from milepost.seams import demand
 
 if TYPE_CHECKING:
     from milepost.lab.cell import Cell, Event, Known

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from milepost import demand
 from milepost.lab.model import Shape
+from milepost.seams import demand
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from milepost import register
-from milepost.arguments import nearest
 from milepost.attend import attend
 from milepost.lab.model import Shape
 from milepost.schedule import Schedule
-from milepost.schedules import hwfa
 from milepost.scheme import Scheme
-from milepost.seams import answers, verbs_of
-from milepost.visible import Visible, causal, chunks, everything, sinks, window
+from milepost.seams.arguments import did_you_mean
+from milepost.seams.known import classes
+from milepost.seams.verbs import answers, verbs_of
+from milepost.seams.visible import Visible, causal, chunks, everything, sinks, window
+from milepost.variants.schedules import hwfa
 
 TRAINED: dict[str, str] = {
     "nope": "Nope()",
@@ -184,7 +184,7 @@ def _within(scheme: Scheme) -> Iterator[object]:
 
 def evaluate(text: str, own: Mapping[str, int]) -> Any:
     """The value of an expression of milepost's methods, numbers and the model's own sizes; it can call nothing else."""
-    methods = {name: each for name, each in register.classes().items() if name[0].isupper()}
+    methods = {name: each for name, each in classes().items() if name[0].isupper()}
     words: dict[str, Any] = {"causal": causal, "everything": everything, **own}
     calls: dict[str, Any] = {"window": window, "sinks": sinks, "chunks": chunks, "max": max, "min": min, **methods}
     try:
@@ -233,8 +233,8 @@ def _joined(left: Any, right: Any) -> Any:
 def _names(asked: str) -> str:
     if asked in (*TRAINED, "hwfa"):
         return f": it is a name, and stands alone; in expressions write {TRAINED.get(asked, 'methods')}"
-    if asked in register.classes():
+    if asked in classes():
         return f"; it takes arguments: {asked}(…)"
-    classes = [name for name in register.classes() if name.lower() not in TRAINED or asked[:1].isupper()]
-    known = [name for name in (*TRAINED, "hwfa") if not asked[:1].isupper()] + classes
-    return nearest(asked, known) or f"; by name there are {', '.join([*TRAINED, 'hwfa'])}"
+    methods = [name for name in classes() if name.lower() not in TRAINED or asked[:1].isupper()]
+    known = [name for name in (*TRAINED, "hwfa") if not asked[:1].isupper()] + methods
+    return did_you_mean(asked, known) or f"; by name there are {', '.join([*TRAINED, 'hwfa'])}"

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from milepost import demand
-from milepost.seams import SlopeStretch
+from milepost.seams import demand
+from milepost.seams.verbs import SlopeStretch
 
 
 @dataclass(frozen=True)

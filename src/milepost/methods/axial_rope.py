@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from milepost import demand
 from milepost.methods.rope import angle_dtype, over_heads
-from milepost.rotation import PAIRS, Pairs, rotate, waves
-from milepost.seams import Side
+from milepost.numerics.rotation import PAIRS, Pairs, rotate, waves
+from milepost.seams import demand
+from milepost.seams.verbs import Side
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from milepost import demand
-from milepost.arguments import Learner
+from milepost.seams import demand
+from milepost.seams.arguments import Learner
 
 
 class ComplexOrder(Learner):

@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from milepost import demand
-from milepost.arguments import Learner, spell
+from milepost.seams import demand
+from milepost.seams.arguments import Learner, spell
 
 Gates = Literal["scores", "keys", "values", "own"]
 
@@ -25,7 +25,7 @@ class Cope(Learner):
     after_scale=True adds q · table as it is, not divided by √d (`nodiv`). The table starts at zero.
     """
 
-    needs_behind = True
+    needs_causal = True
 
     def __init__(
         self,

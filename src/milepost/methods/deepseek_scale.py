@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from milepost import demand
+from milepost.seams import demand
 
 
 @dataclass(frozen=True)

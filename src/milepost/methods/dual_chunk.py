@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from milepost import demand
-from milepost.seams import Regime
+from milepost.seams import demand
+from milepost.seams.verbs import Regime
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class DualChunk:
     chunk: int
     local: int
     relative: ClassVar[bool] = False
-    needs_behind: ClassVar[bool] = True
+    needs_causal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "chunk", self.chunk, least=2)

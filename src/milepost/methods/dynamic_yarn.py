@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from milepost import demand
 from milepost.methods.yarn import Ramp, check_ramp, share_kept
+from milepost.seams import demand
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from milepost import demand
-from milepost.arguments import Learner
+from milepost.seams import demand
+from milepost.seams.arguments import Learner
 
 
 class Fire(Learner):
@@ -21,7 +21,7 @@ class Fire(Learner):
 
     relative = False
     additive = True
-    needs_behind = True
+    needs_causal = True
     reads_weights_often = True
 
     def __init__(self, heads: int, trained: int = 512, width: int = 32) -> None:

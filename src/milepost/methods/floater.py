@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from milepost import demand
-from milepost.arguments import Learner
-from milepost.flow import Flow
 from milepost.methods.learned import at_index
+from milepost.numerics.flow import Flow
+from milepost.seams import demand
+from milepost.seams.arguments import Learner
 
 
 class Floater(Learner):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from milepost import demand
-from milepost.arguments import Learner
-from milepost.flow import Flow
-from milepost.seams import Side
+from milepost.numerics.flow import Flow
+from milepost.seams import demand
+from milepost.seams.arguments import Learner
+from milepost.seams.verbs import Side
 
 SIDES: dict[Side, int] = {"query": 0, "key": 1, "value": 2}
 

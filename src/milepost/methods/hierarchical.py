@@ -7,9 +7,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from milepost import demand
-from milepost.arguments import Learner
 from milepost.methods.learned import Learned, at_index
+from milepost.seams import demand
+from milepost.seams.arguments import Learner
 
 
 class Hierarchical(Learner):

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from milepost import demand
+from milepost.seams import demand
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from milepost import demand
-from milepost.arguments import Learner
+from milepost.seams import demand
+from milepost.seams.arguments import Learner
 
 
 class Learned(Learner):

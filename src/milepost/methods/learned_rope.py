@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from milepost import demand
-from milepost.arguments import Learner
 from milepost.methods.rope import angle_dtype, over_heads
-from milepost.rotation import PAIRS, Pairs, rotate
-from milepost.seams import Side
+from milepost.numerics.rotation import PAIRS, Pairs, rotate
+from milepost.seams import demand
+from milepost.seams.arguments import Learner
+from milepost.seams.verbs import Side
 
 
 class LearnedRope(Learner):

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from milepost.arguments import spell
-from milepost.seams import verbs_of
+from milepost.seams.arguments import spell
+from milepost.seams.verbs import verbs_of
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from milepost import demand
 from milepost.methods.sinusoidal import Sinusoidal
-from milepost.seams import Relation, Table
+from milepost.seams import demand
+from milepost.seams.verbs import Relation, Table
 
 
 @dataclass(frozen=True)

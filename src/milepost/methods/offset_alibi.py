@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from milepost import demand
 from milepost.methods.alibi import slope_of
+from milepost.seams import demand
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from milepost import demand
-from milepost.arguments import spell
 from milepost.methods.rope import reached
-from milepost.seams import Side, verbs_of
+from milepost.seams import demand
+from milepost.seams.arguments import spell
+from milepost.seams.verbs import Side, verbs_of
 
 
 @dataclass(frozen=True)

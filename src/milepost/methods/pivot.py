@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from milepost import demand
-from milepost.seams import Regime, verbs_of
+from milepost.seams import demand
+from milepost.seams.verbs import Regime, verbs_of
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from milepost import demand
+from milepost.seams import demand
 
 
 @dataclass(frozen=True)

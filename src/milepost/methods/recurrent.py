@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from milepost import demand
-from milepost.arguments import Learner
 from milepost.methods.learned import at_index
-from milepost.opaque import opaque
+from milepost.numerics.opaque import opaque
+from milepost.seams import demand
+from milepost.seams.arguments import Learner
 
 
 class Recurrent(Learner):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from milepost import demand
-from milepost.rotation import PAIRS, Pairs, rotate, waves
-from milepost.seams import Side, Stretch
+from milepost.numerics.rotation import PAIRS, Pairs, rotate, waves
+from milepost.seams import demand
+from milepost.seams.verbs import Side, Stretch
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Rope:
     stretch: Stretch | None = None
     relative: ClassVar[bool] = True
     rotary: ClassVar[bool] = True
+    of: ClassVar[Callable[..., Any]]
+    """What turns queries and keys in a model, read from its configuration; `milepost.configs` puts it here."""
 
     def __post_init__(self) -> None:
         demand.whole(self, "dim", self.dim, least=2)
@@ -36,18 +39,6 @@ class Rope:
         demand.finite(self, "theta", self.theta, above=1)
         demand.one_of(self, "pairs", self.pairs, PAIRS)
         demand.held(self, "stretch", self.stretch, Stretch, "Yarn(factor=8, trained=4096)")
-
-    @staticmethod
-    def of(config: object, layer: int | None = None) -> Any:
-        """What turns queries and keys in a model, read from its config: a Rope, a Partial, an AxialRope.
-
-        config: a transformers config object, or the dict of a config.json, old or new. Name a layer where layers turn
-        differently. In models with latent keys (DeepSeek) the channels that turn come first: give attend
-        torch.cat((q_rope, q_nope), -1).
-        """
-        from milepost.configs import rope_of
-
-        return rope_of(config, layer)
 
     @property
     def _halved(self) -> str:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from milepost import demand
+from milepost.seams import demand
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Sandwich:
     zeroed: bool = False
     relative: ClassVar[bool] = True
     additive: ClassVar[bool] = True
-    laborious: ClassVar[bool] = True
+    costly: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "heads", self.heads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from milepost import demand
+from milepost.seams import demand
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from milepost import demand
-from milepost.seams import Regime
+from milepost.seams import demand
+from milepost.seams.verbs import Regime
 
 
 @dataclass(frozen=True)

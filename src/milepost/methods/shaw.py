@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from milepost import demand
-from milepost.arguments import Learner
-from milepost.seams import Relation, Table
+from milepost.seams import demand
+from milepost.seams.arguments import Learner
+from milepost.seams.verbs import Relation, Table
 
 
 class Shaw(Learner):

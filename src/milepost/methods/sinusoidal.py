@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from milepost import demand
+from milepost.seams import demand
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from milepost import demand
-from milepost.arguments import Learner
 from milepost.methods.sinusoidal import Sinusoidal
-from milepost.seams import Relation, Side, Table
+from milepost.seams import demand
+from milepost.seams.arguments import Learner
+from milepost.seams.verbs import Relation, Side, Table
 
 
 class TransformerXL(Learner):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from milepost.arguments import nearest
 from milepost.lab.store import TASK
 from milepost.lab.tasks.arithmetic import Addition, Counting
 from milepost.lab.tasks.copying import Copy, Reverse, Sort
@@ -12,6 +11,7 @@ from milepost.lab.tasks.hierarchy import HIERARCHY
 from milepost.lab.tasks.needle import Needle, Passkey
 from milepost.lab.tasks.run import score, train_on, trained_on, trivial
 from milepost.lab.tasks.task import Task, batches, dealt
+from milepost.seams.arguments import did_you_mean
 
 DEPTHS = (0.0, 0.5, 1.0)
 """Where a hidden number stands when it is judged: at the start of the text, in its middle, and at its end."""
@@ -30,7 +30,7 @@ TASKS: dict[str, Task] = {
 def named(name: str) -> Task:
     """The task of a name; an unknown one is refused with the nearest."""
     if name not in TASKS:
-        hint = nearest(name, TASKS) or f"; there are {', '.join(TASKS)}"
+        hint = did_you_mean(name, TASKS) or f"; there are {', '.join(TASKS)}"
         raise ValueError(f"the task {name!r} is not known{hint}")
     return TASKS[name]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from milepost import demand
 from milepost.lab.tasks.task import Task, asked
+from milepost.seams import demand
 
 
 @dataclass(frozen=True)

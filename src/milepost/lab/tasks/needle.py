@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from milepost import demand
 from milepost.lab.tasks.task import Task, asked
+from milepost.seams import demand
 
 
 def begins(depth: float | None, room: int, size: int, generator: torch.Generator) -> Tensor:

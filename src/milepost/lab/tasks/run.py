@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from milepost import demand
 from milepost.cache import Cache
 from milepost.lab.model import Model, Shape
 from milepost.lab.recipe import Recipe
 from milepost.lab.schemes import TRAINED, build, joined
 from milepost.lab.tasks.task import NOT_JUDGED, Task, batches, dealt
 from milepost.lab.train import Trainer, precision
+from milepost.seams import demand
 
 Positions = Callable[[int], Tensor]
 """How many tokens to their positions, such as Randomized(2048).sample."""

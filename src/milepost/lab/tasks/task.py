@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from milepost import demand
+from milepost.seams import demand
 
 NOT_JUDGED = -100
 """The target of a token that no answer is read at."""

@@ -1,0 +1,1 @@
+"""One call of `attend`, with its defaults filled in."""

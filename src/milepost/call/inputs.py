@@ -1,0 +1,142 @@
+"""Checks on what `attend` is given. Values are looked at only where that waits for no device and breaks no graph."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from milepost.seams.arguments import spell
+from milepost.seams.demand import checking_values
+from milepost.seams.parts import Parts
+
+
+def check_tensors(q: Tensor, k: Tensor, v: Tensor, scheme: object, dropout: float) -> None:
+    """Refuse tensors, schemes and dropout that cannot be meant."""
+    if not isinstance(scheme, Parts):
+        do = "pick a layer's: schedule[layer]" if hasattr(scheme, "schemes") else "wrap it: Scheme(…)"
+        raise TypeError(f"attend: the fourth argument is a Scheme, given {type(scheme).__name__}; {do}")
+    for each in (q, k, v):
+        if not isinstance(each, Tensor):
+            raise TypeError(f"attend: q, k and v are tensors; given {type(each).__name__}")
+    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    if not q.dim() == k.dim() == v.dim() == 4:
+        raise ValueError(f"attend: q is [b h t d], k [b g s d] and v [b g s dv]; given {shapes}")
+    if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
+        raise ValueError(f"attend: q [b h t d], k [b g s d] and v [b g s dv] do not fit together; given {shapes}")
+    if not k.shape[1] or q.shape[1] % k.shape[1]:
+        raise ValueError(f"attend: {q.shape[1]} query heads cannot share {k.shape[1]} key heads evenly; given {shapes}")
+    if not q.is_floating_point() or not q.dtype == k.dtype == v.dtype:
+        raise TypeError(f"attend: q, k and v need one floating dtype; given {q.dtype}, {k.dtype}, {v.dtype}")
+    if not q.device == k.device == v.device:
+        raise ValueError(f"attend: q, k and v are on different devices: {q.device}, {k.device}, {v.device}")
+    if scheme.heads is not None and scheme.heads != q.shape[1]:
+        part = next(part for part in scheme.parts if getattr(part, "heads", None) == scheme.heads)
+        raise ValueError(f"attend: {spell(part)} was given q with {q.shape[1]} heads; given {shapes}")
+    for name, weight in scheme.named_parameters():
+        if weight.device != q.device:
+            raise ValueError(
+                f"attend: q is on {q.device} but the scheme's weight {name} is on {weight.device}; "
+                f"move it: scheme.to(q.device)"
+            )
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"attend(dropout={dropout}): dropout is a share of the weights, at least 0 and below 1")
+
+
+def tokens(
+    name: str,
+    values: Tensor | None,
+    b: int,
+    n: int,
+    device: torch.device,
+    axes: int | None = None,
+    any_number: bool = False,
+) -> Tensor | None:
+    """Bring [n], [b n] or [b n axes] to a batch axis of b or 1."""
+    if values is None:
+        return None
+    if not isinstance(values, Tensor):
+        raise TypeError(f"attend: {name} must be a tensor of shape [{n}] or [{b}, {n}], given {type(values).__name__}")
+    if values.is_complex() or values.dtype == torch.bool or (values.is_floating_point() and not any_number):
+        hint = ""
+        if values.dtype == torch.bool:
+            hint = "; a padding mask is told by documents: torch.where(mask, 0, -1)"
+        elif name.endswith("index"):
+            hint = "; where tokens stand may be a fraction: give it as position"
+        numbers = "integers or fractions" if any_number else "integers"
+        raise TypeError(f"attend: {name} must be {numbers}, given {values.dtype}{hint}")
+    if values.device != device:
+        raise ValueError(f"attend: {name} is on {values.device} but q is on {device}")
+    shape = values.shape
+    if shape == (n,):
+        return values[None]
+    if shape[:2] in ((b, n), (1, n)) and (len(shape) == 2 or (any_number and len(shape) == 3)):
+        return values
+    wanted = f"[{n}] or [{b}, {n}]" + (f" or [{b}, {n}, axes]" if any_number else "")
+    raise ValueError(f"attend: {name} must be {wanted}, given {list(shape)}")
+
+
+def documents(
+    documents: Tensor | None, key_documents: Tensor | None, b: int, t: int, s: int, device: torch.device
+) -> tuple[Tensor | None, Tensor | None]:
+    """Bring both sides' documents to a batch axis, each defaulting from the other."""
+    own, keys = tokens("documents", documents, b, t, device), tokens("key_documents", key_documents, b, s, device)
+    if own is not None and keys is None:
+        if t != s:
+            raise ValueError(f"attend: documents of {t} queries do not tell those of {s} keys; give key_documents")
+        keys = own
+    elif keys is not None and own is None:
+        if t > s:
+            raise ValueError(f"attend: {t} queries but {s} keys, so key_documents do not tell documents; give both")
+        own = keys[:, s - t :]
+    return own, keys
+
+
+def check_index(name: str, index: Tensor | None, documents: Tensor | None) -> None:
+    """Refuse negative indices, but for padding."""
+    if index is None or not checking_values(index.device):
+        return
+    wrong = index < 0 if documents is None else (index < 0) & (documents >= 0)
+    if bool(wrong.any()):
+        least = int(index.expand_as(wrong)[wrong].min())
+        raise ValueError(f"attend: {name} holds {least}; indices count from 0; mark padding with documents=-1")
+
+
+def check_finite(name: str, position: Tensor | None) -> None:
+    """Refuse positions that are no numbers."""
+    if position is None or not position.is_floating_point() or not checking_values(position.device):
+        return
+    if not bool(position.isfinite().all()):
+        wrong = float(position[~position.isfinite()][0])
+        raise ValueError(f"attend: {name} holds {wrong}; where a token stands is a finite number, also for padding")
+
+
+def check_axes(scheme: Parts, position: Tensor | None, key_position: Tensor | None) -> None:
+    """Refuse coordinates that nobody reads."""
+    for name, values in (("position", position), ("key_position", key_position)):
+        if values is None or values.dim() != 3:
+            continue
+        if scheme.axes is None:
+            raise ValueError(
+                f"attend: {name} is {list(values.shape)}, but no part of the scheme reads several axes; "
+                f"give [t] or [b t]"
+            )
+        if values.shape[2] != scheme.axes:
+            raise ValueError(f"attend: {name} has {values.shape[2]} axes, but the scheme reads {scheme.axes}")
+        for part in scheme.answering("place") + scheme.answering("bend") + scheme.answering("relate"):
+            raise ValueError(
+                f"attend: {name} has {values.shape[2]} axes, but {spell(part)} reads one; give [t] or [b t]"
+            )
+
+
+def check_span(scheme: Parts, dtype: torch.dtype, known: int | None, p: Tensor, r: Tensor) -> None:
+    """Refuse positions so far apart that a part's factors would overflow; p and r are counted from the middle."""
+    span: float | None = known
+    if checking_values(p.device) and p.numel() and r.numel():
+        span = 2 * max(float(p.abs().max()), float(r.abs().max()))
+    for part in scheme.answering("centred"):
+        widest = part.widest(dtype)  # pyright: ignore
+        if span is not None and span > widest:
+            raise ValueError(
+                f"attend: positions span {span:g}, but {spell(part)} overflows past {widest:.0f} in {dtype}; "
+                f"use a wider dtype or a shorter text"
+            )

@@ -1,0 +1,1 @@
+"""Numbers: rotations, and operators that a compiler sees as one node."""

@@ -1,0 +1,1 @@
+"""The seams of attention: verbs, facets, what is visible, and what a scheme is made of."""

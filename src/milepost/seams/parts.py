@@ -1,0 +1,231 @@
+"""The parts of a scheme, gathered by verb: what a call and every backend read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from milepost.seams.arguments import spell
+from milepost.seams.verbs import (
+    Bends,
+    BendsRows,
+    Embeds,
+    Places,
+    Regime,
+    Relates,
+    Relation,
+    Rests,
+    Scales,
+    Sees,
+    Sharpens,
+    Side,
+    SlopeStretch,
+    Stretch,
+    Turns,
+    answers,
+    verbs_of,
+)
+
+P = TypeVar("P")
+
+
+class Parts(nn.Module):
+    """What a scheme is made of, one tuple a verb. Users make a `Scheme`, which can be printed and saved besides."""
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__()
+        self.parts = parts
+        for part in parts:
+            _check_part(part)
+        for name, module in _modules_of(parts):
+            self.add_module(name, module)
+        # One tuple a verb, so that a call never asks a part what it is.
+        self._embeds = _answering(parts, "embed", Embeds)
+        self._places = _answering(parts, "place", Places)
+        self._turns = _answering(parts, "turn", Turns)
+        self._relates = _answering(parts, "relate", Relates)
+        self._scales = _answering(parts, "scale", Scales)
+        self._sharpens = _answering(parts, "sharpen", Sharpens)
+        self._bends = _answering(parts, "bend", Bends)
+        self._sees = _answering(parts, "see", Sees)
+        self._bends_rows = _answering(parts, "bend_rows", BendsRows)
+        self._rests = _answering(parts, "rest", Rests)
+        _check_together(self)
+
+    # What the parts say of themselves
+
+    @property
+    def relative(self) -> bool:
+        """Whether shifting all positions changes nothing."""
+        return all(getattr(part, "relative", False) for part in self.parts)
+
+    @property
+    def behind(self) -> bool:
+        """Whether no key ahead of the query is ever seen."""
+        return any(getattr(part, "behind", False) for part in self._sees)
+
+    @property
+    def by_length(self) -> bool:
+        """Whether what a token gets depends on how many tokens there are."""
+        return any(getattr(part, "by_length", False) for part in self.parts)
+
+    @property
+    def axes(self) -> int | None:
+        """How many coordinates a position has, where a part reads more than one."""
+        told = [getattr(part, "axes", None) for part in self._turns]
+        return next((axes for axes in told if axes is not None), None)
+
+    @property
+    def heads(self) -> int | None:
+        """How many query heads the parts were made for, where any of them cares."""
+        return next((heads for _, heads in _heads_of(self.parts)), None)
+
+    def answering(self, asked: str) -> tuple[object, ...]:
+        """The parts that answer a verb, or for which a facet holds, in order."""
+        return tuple(part for part in self.parts if answers(part, asked))
+
+    # The seams, all parts together
+
+    def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        """Give token embeddings x [b t D] their positions; index is [t] or [b t], 0 … t − 1 if None."""
+        for part in self._embeds:
+            x = part.embed(x, index)
+        return x
+
+    def place(self) -> tuple[Regime, ...]:
+        """The regimes in which tokens stand; one that covers everything if no part places them."""
+        return self._places[0].place() if self._places else (Regime(),)
+
+    def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
+        """Turn queries, keys or values x [b h t d], each part after the other."""
+        for part in self._turns:
+            x = part.turn(x, position, side, length)
+        return x
+
+    def relate(self, span: int) -> tuple[Relation, ...]:
+        """The tables that parts look up by distance."""
+        return tuple(part.relate(span) for part in self._relates)
+
+    def scale(self, dim: int) -> float:
+        """The softmax scale for queries of width dim."""
+        return self._scales[0].scale(dim) if self._scales else dim**-0.5
+
+    def sharpen(self, index: Tensor, length: Tensor) -> Tensor | None:
+        """The factor on the scale of each query, [b|1 t|1], or None."""
+        factor: Tensor | None = None
+        for part in self._sharpens:
+            factor = part.sharpen(index, length) if factor is None else factor * part.sharpen(index, length)
+        return factor
+
+    def bend(
+        self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor, length: Tensor | None = None
+    ) -> Tensor:
+        """Bend one score, or a tile of them; a part that goes by the length is told it."""
+        for part in self._bends:
+            told = {"length": length} if getattr(part, "by_length", False) else {}
+            score = part.bend(score, batch, head, p, r, **told)
+        return score
+
+    def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor | None:
+        """Whether query i sees key j; None where no part hides anything."""
+        seen: Tensor | None = None
+        for part in self._sees:
+            one = part.see(batch, head, i, j)
+            seen = one if seen is None else seen & one
+        return seen
+
+    def bend_rows(self, scores: Tensor, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> Tensor:
+        """Bend whole rows of masked scores [b h t s]; a part that gates on keys or values is given those as its x."""
+        for part in self._bends_rows:
+            own = {"keys": k, "values": v}.get(getattr(part, "gates", ""), x)
+            scores = part.bend_rows(scores, q, own)
+        return scores
+
+    def rest(self) -> Tensor | None:
+        """The logit of attending to nothing, [h], or None."""
+        logits = [part.rest() for part in self._rests]
+        # What is not learned is made on the CPU.
+        device = next((logit.device for logit in logits if logit.device.type != "cpu"), None)
+        total: Tensor | None = None
+        for logit in logits:
+            total = logit.to(device) if total is None else torch.logaddexp(total, logit.to(device))
+        return total
+
+    def __repr__(self) -> str:
+        return f"Scheme({', '.join(map(repr, self.parts))})"
+
+
+def _answering(parts: Sequence[object], verb: str, kind: type[P]) -> tuple[P, ...]:
+    return tuple(cast("P", part) for part in parts if verb in verbs_of(part))
+
+
+def _modules_of(parts: Sequence[object]) -> Iterator[tuple[str, nn.Module]]:
+    """Every part that learns, and every learner that a part holds, named by where it stands."""
+    for number, part in enumerate(parts):
+        if isinstance(part, nn.Module):
+            yield str(number), part
+        elif dataclasses.is_dataclass(part):
+            for field in dataclasses.fields(part):
+                held = getattr(part, field.name)
+                if isinstance(held, nn.Module):
+                    yield f"{number}_{field.name}", held
+
+
+def _heads_of(parts: Sequence[object]) -> Iterator[tuple[object, int]]:
+    return ((part, part.heads) for part in parts if isinstance(getattr(part, "heads", None), int))  # pyright: ignore
+
+
+def _check_part(part: object) -> None:
+    if isinstance(part, type):
+        raise TypeError(f"Scheme({part.__name__}): this is a class; make one: {part.__name__}(…)")
+    if isinstance(part, Parts):
+        raise TypeError(
+            "Scheme(Scheme(…)): a scheme is not a part of another; give its parts: Scheme(*scheme.parts, …)"
+        )
+    for stretch, holder in ((Stretch, "a rotation: Rope(dim"), (SlopeStretch, "ALiBi: Alibi(heads")):
+        if isinstance(part, stretch) and not verbs_of(part):
+            raise TypeError(
+                f"Scheme({spell(part)}): {type(part).__name__} is not a part of a scheme, it stretches {holder}, "
+                f"stretch={spell(part)})"
+            )
+    if hasattr(part, "sample"):
+        raise TypeError(
+            f"Scheme({spell(part)}): {type(part).__name__} is not a part of a scheme, it draws positions: "
+            f"attend(q, k, v, scheme, position=at, key_position=at) with at = {spell(part)}.sample(length)"
+        )
+    if not verbs_of(part) and not hasattr(part, "relative"):
+        raise TypeError(
+            f"Scheme({part!r}): a part is a method or what is visible, such as Rope(64) or causal; "
+            f"{type(part).__name__} answers none of the verbs"
+        )
+
+
+def _check_together(scheme: Parts) -> None:
+    """Refuse parts that cannot stand together."""
+    rotary = [part for part in scheme.parts if getattr(part, "rotary", False)]
+    if len(rotary) > 1:
+        names = " and ".join(map(spell, rotary))
+        raise ValueError(f"Scheme: {names} both turn pairs of channels, so each pair would be turned twice; keep one")
+    for verb, parts in (("place tokens", scheme.answering("place")), ("set the scale", scheme.answering("scale"))):
+        if len(parts) > 1:
+            raise ValueError(f"Scheme: {' and '.join(map(spell, parts))} both {verb}; keep one")
+    counts = list(_heads_of(scheme.parts))
+    for part, heads in counts[1:]:
+        if heads != counts[0][1]:
+            raise ValueError(f"Scheme: {spell(counts[0][0])} and {spell(part)} are made for different numbers of heads")
+    for part in scheme.parts:
+        if getattr(part, "needs_causal", False) and not scheme.behind:
+            raise ValueError(
+                f"Scheme: {spell(part)} is defined for keys behind the query only; add a visible part that hides the "
+                f"others, such as causal"
+            )
+    for part in scheme.answering("turn") + scheme.answering("bend") + scheme.answering("relate"):
+        if scheme.answering("place") and not getattr(part, "relative", False):
+            raise ValueError(
+                f"Scheme: {spell(scheme.answering('place')[0])} moves tokens so that only their distances mean "
+                f"anything, and {spell(part)} reads more than distances; keep one"
+            )

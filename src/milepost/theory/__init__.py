@@ -1,0 +1,1 @@
+"""What is known about reach: scaling laws, and what padding gives away."""
