@@ -103,7 +103,7 @@ def test_the_paper_counts_from_the_query_itself():
 def test_keys_past_the_reach_share_a_vector():
     method = Nezha(8, reach=3)
     offsets = torch.arange(-6, 7)
-    assert method.bucket(-offsets).tolist() == [clip(n, 3) + 3 for n in range(-6, 7)]
+    assert method.relate(0).keys.find(-offsets).tolist() == [clip(n, 3) + 3 for n in range(-6, 7)]
     q, k, v = inputs(t=1, s=9)
     # Keys 0 … 5 stand at the reach or past it, so they may be swapped.
     order = torch.tensor([5, 0, 3, 4, 1, 2, 6, 7, 8])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import milepost as mp
-from milepost import LeakyRerope, LogN, Pivot, Rerope, Rope, Scheme, SelfExtend, attend, causal, window
+from milepost import DualChunk, LeakyRerope, LogN, Pivot, Rerope, Rope, Scheme, SelfExtend, attend, causal, window
 from tests.oracles import assert_same, inputs
 from tests.oracles import turned as rotated
 
@@ -74,10 +74,24 @@ def test_encoders_count_the_whole_text():
     q, k, v = inputs(t=11, dv=5)
     method, _, distance = METHODS["rerope"]
     scheme = Scheme(Rope(8), Pivot(method, trained=5, count="length"))
-    # Ahead, a key at the edge of the window still counts as near.
-    far: Callable[[int], bool] = lambda n: not -4 <= n < 4  # noqa: E731
+    far: Callable[[int], bool] = lambda n: not -4 < n < 4  # noqa: E731
     expected = by_pairs(q, k, v, far, distance, lambda n: growing(5, 0.5)(11), lambda i, j: True)
     assert_same(attend(q, k, v, scheme), expected)
+
+
+def test_an_encoder_read_backwards_answers_the_same_backwards():
+    q, k, v = inputs(t=6, dv=5)
+    # Negating the second of each pair of channels turns every rotation the other way, as reading backwards does.
+    sign = torch.tensor([1.0] * 4 + [-1.0] * 4, dtype=torch.float64)
+    for method in (Rerope(2), LeakyRerope(2, 4.0)):
+        scheme = Scheme(Rope(8), Pivot(method, 1, 1.0, "length"))
+        backwards = attend((q * sign).flip(2), (k * sign).flip(2), v.flip(2), scheme).flip(2)
+        assert_same(attend(q, k, v, scheme), backwards)
+
+
+def test_without_causal_a_method_that_needs_it_is_refused():
+    with pytest.raises(ValueError, match="keys behind the query only"):
+        Scheme(Rope(8), Pivot(DualChunk(3, 1), 4))
 
 
 def test_it_comes_after_what_sharpens():

@@ -66,7 +66,7 @@ def test_rows_are_counted_by_key_minus_query():
     method = Shaw(4, reach=3)
     offsets = torch.arange(-6, 7)
     expected = [max(-3, min(3, offset)) + 3 for offset in offsets.tolist()]
-    assert method.bucket(-offsets).tolist() == expected
+    assert method.relate(0).keys.find(-offsets).tolist() == expected
     assert expected[0] == 0  # the first row is far behind
     assert expected[-1] == 6
 

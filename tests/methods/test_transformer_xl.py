@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost import CannotRun, Scheme, TransformerXL, attend, causal
+from milepost import CannotRun, Rerope, Rope, Scheme, TransformerXL, Xpos, attend, causal
 from tests.oracles import assert_same, inputs, plain
 
 
@@ -236,3 +236,16 @@ def test_queries_of_another_width_or_number_of_heads_are_refused_by_name():
         attend(q, k, v, Scheme(TransformerXL(12, 4, 16).double()))
     with pytest.raises(ValueError, match=r"TransformerXL\(12, 6, 8\) was given q with 4 heads"):
         attend(q, k, v, Scheme(TransformerXL(12, 6, 8).double()))
+
+
+@pytest.mark.parametrize("rotation", [Rope(8), Xpos(8)])
+def test_a_rotation_listed_before_it_turns_its_bias_with_the_query(rotation: object):
+    q, k, v = inputs()
+    method, at = randomised(), torch.arange(11)
+    expected = attend(q, k, v, Scheme(method, rotation, causal))
+    assert_same(attend(q, k, v, Scheme(rotation, method, causal)), expected)
+    for parts in ((rotation, method), (rotation, method, Rerope(2))):
+        scheme = Scheme(*parts, causal)
+        assert scheme.relative
+        shifted = attend(q, k, v, scheme, position=at + 100, key_position=at + 100)
+        assert_same(shifted, attend(q, k, v, scheme), within=1e-10)

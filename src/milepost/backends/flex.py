@@ -23,7 +23,7 @@ from milepost.backends.views import View, refusal, relations, values, views
 from milepost.call.call import Call
 from milepost.seams.arguments import spell
 from milepost.seams.parts import Parts
-from milepost.seams.verbs import Regime, Relation, answers
+from milepost.seams.verbs import Regime, Relation, Table, answers
 
 CANNOT: dict[str, str] = {
     "bend_rows": "bends whole rows of scores, and FlexAttention shows one at a time",
@@ -46,7 +46,7 @@ def refuses(call: Call) -> str | None:
         return "FlexAttention has no gradient on the CPU"
     if call.q.device.type == "cpu" and torch.compiler.is_compiling():
         return "FlexAttention does not compile on this CPU"
-    for part in call.scheme.answering("levers") if call.needs_grad else ():
+    for part in call.scheme.answering("contrasts") if call.needs_grad else ():
         return f"{spell(part)} weighs far keys against near ones, which FlexAttention cannot differentiate"
     for part in call.scheme.answering("reads_weights_often") if call.needs_grad else ():
         return f"{spell(part)} reads a weight several times for one score, which FlexAttention cannot differentiate"
@@ -89,8 +89,8 @@ def _attend(
     """
     sharpness = call.scheme.sharpen(call.index, call.length)
     score = score_mod(call.scheme, view.p, view.r, call.length, sharpness, _products(call, related))
-    if view.regime.leverage is not None and near is not None:
-        score = _levered(score, view.regime.leverage(call.index, call.length), near)
+    if view.regime.contrast is not None and near is not None:
+        score = _contrasted(score, view.regime.contrast(call.index, call.length), near)
     visible = block_mask(call, view)
     scale = call.scheme.scale(call.q.shape[-1])
     # Tables read inside the kernel are fetched ahead, stage by stage, and more than one stage can outgrow the chip.
@@ -110,7 +110,7 @@ def _attend(
     return out * gain[..., None], lse
 
 
-def _levered(score: ScoreMod, strength: Tensor, near: Tensor) -> ScoreMod:
+def _contrasted(score: ScoreMod, strength: Tensor, near: Tensor) -> ScoreMod:
     """Scores turned about what near keys offer: strength [b|1 t|1], near [b h t]."""
     strong, level = _reader(strength), torch.where(near > -torch.inf, near, 0.0)
 
@@ -121,20 +121,31 @@ def _levered(score: ScoreMod, strength: Tensor, near: Tensor) -> ScoreMod:
     return turned
 
 
-def _products(call: Call, related: tuple[Relation, ...]) -> list[tuple[Relation, Tensor | None, Tensor | None]]:
-    """Queries and keys times the tables, [b h t n] and [b h s n], scaled as the scores are."""
-    made: list[tuple[Relation, Tensor | None, Tensor | None]] = []
+Product = tuple[Tensor, bool, Callable[[Tensor], Tensor]]
+"""Queries or keys times the rows of a table, [b h n m]; whether it is by query; the row of a distance."""
+
+
+def _products(call: Call, related: tuple[Relation, ...]) -> list[Product]:
+    """Queries and keys times the tables, scaled as the scores are."""
+    made: list[Product] = []
     scale = call.scheme.scale(call.q.shape[-1])
     for relation in related:
-        by_keys = by_queries = None
         if relation.keys is not None:
             q = call.q if relation.shift is None else call.q + relation.shift.to(call.q.dtype)[:, None]
-            by_keys = q @ relation.keys.rows.to(q).mT * scale
+            made.append((q @ relation.keys.rows.to(q).mT * scale, True, _row_reader(relation.keys, q.device)))
         if relation.queries is not None:
             k = call.k.repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
-            by_queries = k @ relation.queries.rows.to(k).mT * scale
-        made.append((relation, by_keys, by_queries))
+            made.append((k @ relation.queries.rows.to(k).mT * scale, False, _row_reader(relation.queries, k.device)))
     return made
+
+
+def _row_reader(table: Table, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """The row of each distance."""
+    # The ends are tensors, because a kernel made for one span of distances must serve another.
+    row = table.row.to(device)
+    first = torch.full((), table.first, device=device)
+    last = first + len(row) - 1
+    return lambda distance: row[torch.minimum(torch.maximum(distance.round().long(), first), last) - first].long()
 
 
 def score_mod(
@@ -143,7 +154,7 @@ def score_mod(
     r: Tensor,
     length: Tensor,
     sharpness: Tensor | None = None,
-    related: list[tuple[Relation, Tensor | None, Tensor | None]] | None = None,
+    related: list[Product] | None = None,
 ) -> ScoreMod:
     """Everything a scheme does to a scaled score, as FlexAttention wants it; p [b|1 t], r [b|1 s] are positions."""
     where_q, where_k = _reader(p), _reader(r)
@@ -152,11 +163,8 @@ def score_mod(
 
     def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         here, there = where_q(b, i), where_k(b, j)
-        for relation, by_keys, by_queries in related or ():
-            if relation.keys is not None and by_keys is not None:
-                score = score + by_keys[b, h, i, relation.keys.bucket(here - there)]
-            if relation.queries is not None and by_queries is not None:
-                score = score + by_queries[b, h, j, relation.queries.bucket(here - there)]
+        for product, by_query, row in related or ():
+            score = score + product[b, h, i if by_query else j, row(here - there)]
         if sharp is not None:
             score = score * sharp(b, i).to(score.dtype)
         return scheme.bend(score, b, h, here, there, None if reach is None else reach(b, i))

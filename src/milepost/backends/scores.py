@@ -70,11 +70,11 @@ def bent(made: Material, rows: slice = ALL, keys: slice = ALL) -> Tensor:
         for relation, to_queries in zip(made.relations, made.to_queries, strict=True):
             score = score + _related(made, relation, to_queries, p - r, rows, claimed)
         score = call.scheme.bend(score, batch, head, p, r, length)
-        if view.regime.leverage is not None and near is not None:
-            strength = view.regime.leverage(call.index, call.length).to(score.dtype)[:, None, :, None]
+        if view.regime.contrast is not None and near is not None:
+            strength = view.regime.contrast(call.index, call.length).to(score.dtype)[:, None, :, None]
             score = score + _of_rows(strength, rows) * (score - near)
         region = view.regime.holds(*_grid(call.position, call.key_position, rows, claimed))
-        if near is None and any(each.regime.leverage is not None for each in made.views):
+        if near is None and any(each.regime.contrast is not None for each in made.views):
             near = _offered(call, score, region, rows, claimed)
         total = _joined(total, score, region, claimed, keys, call)
     assert total is not None
@@ -89,8 +89,9 @@ def _claimed(call: Call, view: View, rows: slice, keys: slice) -> slice:
     first, last, _ = rows.indices(t)
     start, stop, _ = keys.indices(s)
     # Distances grow towards the first keys: the last row is furthest from them.
-    low = max(start, s - t + first - view.regime.beyond + 1)
-    high = min(stop, s - t + last - view.regime.nearest)
+    least, most = view.regime.distances()
+    low = max(start, s - t + first - most)
+    high = min(stop, s - t + last - least)
     return slice(math.floor(low), math.ceil(high)) if low < high else slice(start, start)
 
 
@@ -125,7 +126,7 @@ def add_related_values(out: Tensor, weights: Tensor, made: Material, rows: slice
         for view in made.views:
             p, r = _grid(view.p, view.r, rows, keys)
             region = view.regime.holds(*_grid(made.call.position, made.call.key_position, rows, keys))
-            here = relation.values.bucket(p - r)
+            here = relation.values.find(p - r)
             bucket = here if bucket is None or region is None else torch.where(region, here, bucket)
         assert bucket is not None
         table = _rows(relation.values, made.call)
@@ -159,10 +160,10 @@ def _related(
         q = made.q[:, :, rows]
         if relation.shift is not None:
             q = q + relation.shift.to(call.score_dtype)[:, None] * _of_rows(made.factor, rows)
-        bucket = relation.keys.bucket(distance).expand(b, h, -1, -1)
+        bucket = relation.keys.find(distance).expand(b, h, -1, -1)
         total = (q @ _rows(relation.keys, call).mT).gather(-1, bucket)
     if relation.queries is not None and to_queries is not None:
-        bucket = relation.queries.bucket(distance).expand(b, h, -1, -1)
+        bucket = relation.queries.find(distance).expand(b, h, -1, -1)
         found = to_queries[:, :, keys].gather(-1, bucket.mT).mT
         found = found * _of_rows(made.factor, rows)
         total = found if total is None else total + found

@@ -78,7 +78,7 @@ class Deberta(Learner):
             project(self.table).unflatten(-1, (self.heads, self.dim)).transpose(0, 1)
             for project in (self.to_keys, self.to_queries)
         )
-        return Relation(keys=Table(keys, self.row), queries=Table(queries, self._row_back))
-
-    def _row_back(self, distance: Tensor) -> Tensor:
-        return self.row(distance if self.index == "code" else -distance)
+        distance = torch.arange(-self.reach, self.reach + 1, device=self.table.device)
+        row = self.row(distance).int()
+        back = row if self.index == "code" else self.row(-distance).int()
+        return Relation(keys=Table(keys, row, -self.reach), queries=Table(queries, back, -self.reach))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from milepost.seams import demand
-from milepost.seams.verbs import Regime
+from milepost.seams.verbs import Bound, Regime
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,18 @@ class DualChunk:
         size, c = self.chunk - self.local, self.chunk
         oldest = min(2 * size - 1, c)
 
-        def chunks_between(p: Tensor, r: Tensor) -> Tensor:
-            return p // size - r // size
+        def chunk_of(position: Tensor) -> Tensor:
+            return position // size
 
         def within(position: Tensor) -> Tensor:
             return position % size
 
+        # What the number of chunks between says about the distance lets a backend skip whole blocks.
+        same_chunk = Bound(0, 1, chunk_of), Bound(high=size), Bound(high=size, mirrored=True)
+        next_chunk = Bound(1, 2, chunk_of), Bound(0, 2 * size)
+        older = Bound(2, measure=chunk_of), Bound(size)
         return (
-            Regime(within, within, where=lambda p, r: chunks_between(p, r) == 0),
-            Regime(lambda p: (p % size + size).clamp(max=c), within, where=lambda p, r: chunks_between(p, r) == 1),
-            Regime(lambda p: torch.full_like(p, oldest), within, where=lambda p, r: chunks_between(p, r) >= 2),
+            Regime(within, within, same_chunk),
+            Regime(lambda p: (p % size + size).clamp(max=c), within, next_chunk),
+            Regime(lambda p: torch.full_like(p, oldest), within, older),
         )

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from milepost.seams import demand
-from milepost.seams.verbs import Regime
+from milepost.seams.verbs import Bound, Regime
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,9 @@ class LeakyRerope:
         def slowed(position: Tensor) -> Tensor:
             return position.double() / k
 
+        behind, ahead = Bound(low=w), Bound(low=w, mirrored=True)
         return (
-            Regime(nearest=-w, beyond=w),
-            Regime(query=lambda p: slowed(p - w) + w, key=slowed, nearest=w, growth=growth),
-            Regime(query=lambda p: slowed(p + w) - w, key=slowed, beyond=-w, growth=growth),
+            Regime(bounds=(Bound(high=w), Bound(high=w, mirrored=True))),
+            Regime(query=lambda p: slowed(p - w) + w, key=slowed, bounds=(behind,), growth=growth),
+            Regime(query=lambda p: slowed(p + w) - w, key=slowed, bounds=(ahead,), growth=growth),
         )

@@ -50,13 +50,11 @@ class Nezha:
         counted = torch.arange(2 * self.reach + 1) - (0 if self.count == "row" else self.reach)
         return Sinusoidal(dim).table(counted)
 
-    def bucket(self, distance: Tensor) -> Tensor:
-        """The row of each distance p − r."""
-        return (-distance).clamp(-self.reach, self.reach).round().long() + self.reach
-
     def relate(self, span: int) -> Relation:
         values = self.dim if self.value_dim is None else self.value_dim
+        # Rows count r − p, so distances p − r run backwards through them.
+        row = torch.arange(2 * self.reach, -1, -1, dtype=torch.int32)
         return Relation(
-            keys=Table(self.rows(self.dim)[None], self.bucket),
-            values=Table(self.rows(values)[None], self.bucket) if self.values else None,
+            keys=Table(self.rows(self.dim)[None], row, -self.reach),
+            values=Table(self.rows(values)[None], row, -self.reach) if self.values else None,
         )

@@ -29,7 +29,7 @@ class Pivot:
     trained: int
     strength: float = 0.5
     count: Literal["index", "length"] = "index"
-    levers: ClassVar[bool] = True
+    contrasts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if set(verbs_of(self.method)) != {"place"}:
@@ -45,13 +45,18 @@ class Pivot:
         return self.method.relative
 
     @property
+    def needs_causal(self) -> bool:
+        """Whether keys ahead of the query have no place."""
+        return getattr(self.method, "needs_causal", False)
+
+    @property
     def by_length(self) -> bool:
         """Whether the strength depends on how many tokens there are."""
         return self.count == "length"
 
     def place(self) -> tuple[Regime, ...]:
         near, *far = self.method.place()
-        return near, *(replace(regime, leverage=self._strength) for regime in far)
+        return near, *(replace(regime, contrast=self._strength) for regime in far)
 
     def _strength(self, index: Tensor, length: Tensor) -> Tensor:
         """How strongly the scores of each query are turned: index [b|1 t], length [b|1 t|1]."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from milepost.seams import demand
-from milepost.seams.verbs import Regime
+from milepost.seams.verbs import Bound, Regime
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ class Rerope:
 
     def place(self) -> tuple[Regime, ...]:
         w = self.window
+        behind, ahead = Bound(low=w), Bound(low=w, mirrored=True)
         return (
-            Regime(nearest=-w, beyond=w),
-            Regime(query=lambda p: torch.full_like(p, w), key=torch.zeros_like, nearest=w),
-            Regime(query=torch.zeros_like, key=lambda r: torch.full_like(r, w), beyond=-w),
+            Regime(bounds=(Bound(high=w), Bound(high=w, mirrored=True))),
+            Regime(query=lambda p: torch.full_like(p, w), key=torch.zeros_like, bounds=(behind,)),
+            Regime(query=torch.zeros_like, key=lambda r: torch.full_like(r, w), bounds=(ahead,)),
         )

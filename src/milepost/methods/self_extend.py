@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from milepost.seams import demand
-from milepost.seams.verbs import Regime
+from milepost.seams.verbs import Bound, Regime
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,9 @@ class SelfExtend:
         def grouped(position: Tensor) -> Tensor:
             return position // g
 
+        behind, ahead = Bound(low=w), Bound(low=w, mirrored=True)
         return (
-            Regime(nearest=1 - w, beyond=w),
-            Regime(query=lambda p: grouped(p) + shift, key=grouped, nearest=w),
-            Regime(query=lambda p: grouped(p) - shift, key=grouped, beyond=1 - w),
+            Regime(bounds=(Bound(high=w), Bound(high=w, mirrored=True))),
+            Regime(query=lambda p: grouped(p) + shift, key=grouped, bounds=(behind,)),
+            Regime(query=lambda p: grouped(p) - shift, key=grouped, bounds=(ahead,)),
         )

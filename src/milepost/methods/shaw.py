@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from milepost.seams import demand
 from milepost.seams.arguments import Learner
@@ -39,12 +39,10 @@ class Shaw(Learner):
         """Whether the output gains vectors of its own."""
         return self.values
 
-    def bucket(self, distance: Tensor) -> Tensor:
-        """The row of each distance p − r. The paper counts r − p, so row 0 is far behind."""
-        return (-distance).clamp(-self.reach, self.reach).round().long() + self.reach
-
     def relate(self, span: int) -> Relation:
+        # The paper counts r − p, so row 0 is far behind and distances p − r run backwards through the table.
+        row = torch.arange(2 * self.reach, -1, -1, dtype=torch.int32, device=self.key_table.device)
         return Relation(
-            keys=Table(self.key_table[None], self.bucket),
-            values=None if self.value_table is None else Table(self.value_table[None], self.bucket),
+            keys=Table(self.key_table[None], row, -self.reach),
+            values=None if self.value_table is None else Table(self.value_table[None], row, -self.reach),
         )

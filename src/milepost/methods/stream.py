@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from milepost.seams import demand
-from milepost.seams.verbs import Regime
+from milepost.seams.verbs import Bound, Regime, same
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,16 @@ class Stream:
 
     def place(self) -> tuple[Regime, ...]:
         last = self.sinks + self.reach - 1
-        near = Regime(beyond=self.reach)
+        near = Regime(bounds=(Bound(high=self.reach),))
         if self.sinks == 0:
             return (near,)
         # Keys that are no sinks are not in this region; held beside them, they stretch no table of distances.
         return near, Regime(
             query=lambda p: p.clamp(max=last),
             key=lambda r: r.clamp(max=self.sinks - 1),
-            nearest=self.reach,
-            where=lambda p, r: r < self.sinks,
+            # The second bound measures the key alone: r < sinks.
+            bounds=(
+                Bound(self.reach),
+                Bound(high=self.sinks, measure=torch.zeros_like, key_measure=same, mirrored=True),
+            ),
         )

@@ -21,6 +21,9 @@ class TransformerXL(Learner):
     Scheme(TransformerXL(…)) without a mask. reach clamps distances (the authors' clamp_len).
     """
 
+    # u belongs to the content, so a rotation beside it turns u with the query and distances are all that counts.
+    turns_first = True
+
     def __init__(self, model_dim: int, heads: int, dim: int, reach: int | None = None) -> None:
         super().__init__()
         self.model_dim, self.heads, self.dim, self.reach = model_dim, heads, dim, reach
@@ -47,12 +50,5 @@ class TransformerXL(Learner):
         distances = torch.arange(-span, span + 1, device=weight.device)
         waves = Sinusoidal(self.model_dim, "concatenated").table(distances).to(weight.dtype)
         rows = self.project(waves).unflatten(-1, (self.heads, self.dim)).transpose(0, 1)
-
-        # As tensors, because a kernel made for one span must serve another.
-        last = torch.full((), span, device=weight.device)
-        first = -last
-
-        def bucket(distance: Tensor) -> Tensor:
-            return torch.minimum(torch.maximum(distance.round().long(), first), last) + last
-
-        return Relation(keys=Table(rows, bucket), shift=self.v)
+        row = torch.arange(2 * span + 1, dtype=torch.int32, device=weight.device)
+        return Relation(keys=Table(rows, row, -span), shift=self.v)

@@ -46,7 +46,9 @@ class Parts(nn.Module):
         # One tuple a verb, so that a call never asks a part what it is.
         self._embeds = _answering(parts, "embed", Embeds)
         self._places = _answering(parts, "place", Places)
-        self._turns = _answering(parts, "turn", Turns)
+        # In the order listed, but for what belongs to the content, which comes before any rotation.
+        turns = _answering(parts, "turn", Turns)
+        self._turns = tuple(sorted(turns, key=lambda part: not getattr(part, "turns_first", False)))
         self._relates = _answering(parts, "relate", Relates)
         self._scales = _answering(parts, "scale", Scales)
         self._sharpens = _answering(parts, "sharpen", Sharpens)

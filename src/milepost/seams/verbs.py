@@ -31,45 +31,92 @@ def same(position: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Bound:
+    """The pairs for which a measure of the query's position less that of the key's lies in a range.
+
+        low  ≤  measure(p) − key_measure(r)  <  high;   mirrored:  low  ≤  key_measure(r) − measure(p)  <  high
+
+    A kernel measures each token once and compares differences. Left out, both measures are the position itself, and
+    the bound is one on the distance; a key is measured as a query is unless it has a measure of its own.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    measure: Callable[[Tensor], Tensor] = same
+    key_measure: Callable[[Tensor], Tensor] | None = None
+    mirrored: bool = False
+
+    def difference(self, p: Tensor, r: Tensor) -> Tensor:
+        """What lies between low and high."""
+        query, key = self.measure(p), (self.key_measure or self.measure)(r)
+        return key - query if self.mirrored else query - key
+
+    def holds(self, p: Tensor, r: Tensor) -> Tensor:
+        """Which of the pairs p, r lie within: a boolean of their broadcast shape."""
+        found = self.difference(p, r)
+        if self.low == -math.inf:
+            return found < self.high
+        return found >= self.low if self.high == math.inf else (found >= self.low) & (found < self.high)
+
+    def distances(self) -> tuple[float, float]:
+        """The least and the largest whole distance that can lie within; everything where it measures something else."""
+        if self.measure is not same or self.key_measure not in (None, same):
+            return -math.inf, math.inf
+        low = self.low if self.low == -math.inf else math.ceil(self.low)
+        high = self.high if self.high == math.inf else math.ceil(self.high) - 1
+        return (-high, -low) if self.mirrored else (low, high)
+
+
+@dataclass(frozen=True)
 class Regime:
     """A region of (query, key) pairs, and where its tokens stand.
 
-    The region is every pair whose distance p − r lies in [nearest, beyond) and for which `where(p, r)` holds. Inside it
-    a query at p stands at query(p) and a key at r stands at key(r). The regimes of one method do not overlap and share
-    one softmax. A backend may skip a regime whose bounds show that nobody in it can be seen. No distance inside the
-    region becomes more than `growth` times as large. `leverage(index, length)` answers how strongly each query's bent
-    scores are turned about what the keys of the first regime offer together: the logarithm of their summed weights.
+    The region is every pair that lies within all of the `bounds`; without any, every pair there is. Inside it a query
+    at p stands at query(p) and a key at r stands at key(r). The regimes of one method do not overlap and share one
+    softmax. A backend may skip a regime whose bounds show that nobody in it can be seen. No distance inside the region
+    becomes more than `growth` times as large. `contrast(index, length)` answers how strongly each query's scores are
+    set off against the log-sum-exp of the scores of the first regime.
     """
 
     query: Callable[[Tensor], Tensor] = same
     key: Callable[[Tensor], Tensor] = same
-    nearest: float = -math.inf
-    beyond: float = math.inf
-    where: Callable[[Tensor, Tensor], Tensor] | None = None
+    bounds: tuple[Bound, ...] = ()
     growth: int = 1
-    leverage: Callable[[Tensor, Tensor], Tensor] | None = None
+    contrast: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def holds(self, p: Tensor, r: Tensor) -> Tensor | None:
         """Which of the pairs p, r lie in the region: a boolean of their broadcast shape, or None for all."""
-        region = None if self.where is None else self.where(p, r)
-        if self.nearest > -math.inf:
-            near = p - r >= self.nearest
-            region = near if region is None else region & near
-        if self.beyond < math.inf:
-            far = p - r < self.beyond
-            region = far if region is None else region & far
+        region: Tensor | None = None
+        for bound in self.bounds:
+            one = bound.holds(p, r)
+            region = one if region is None else region & one
         return region
+
+    def distances(self) -> tuple[float, float]:
+        """The least and the largest whole distance p − r that can occur in the region."""
+        least, most = -math.inf, math.inf
+        for bound in self.bounds:
+            low, high = bound.distances()
+            least, most = max(least, low), min(most, high)
+        return least, most
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows looked up by distance.
 
-    rows: [h|1, n, d]; bucket maps distances p − r, of any shape, to row numbers 0 … n − 1.
+    rows: [h|1, n, d]. row: int32 [m], the number of the row for each whole distance p − r from `first` on; what is
+    nearer or further than any of them has the first or the last.
     """
 
     rows: Tensor
-    bucket: Callable[[Tensor], Tensor]
+    row: Tensor
+    first: int
+
+    def find(self, distance: Tensor) -> Tensor:
+        """The row numbers of distances of any shape, as int64; a fraction of a step is rounded."""
+        last = self.first + len(self.row) - 1
+        return self.row[distance.round().long().clamp(self.first, last) - self.first].long()
 
 
 @dataclass(frozen=True)

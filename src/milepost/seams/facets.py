@@ -1,0 +1,123 @@
+"""Facets: what a method also says about itself, so that a kernel can do its work faster than verb by verb.
+
+A verb is always there and always right; a facet is an offer. What a backend computes from a facet is what the reference
+computes from the verb, and a law checks that for every method. None of them looks at a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from milepost.numerics.rotation import Pairs
+from milepost.seams.verbs import Side
+
+
+@runtime_checkable
+class Rotates(Protocol):
+    """Turns pairs of channels, and nothing else: `turn` is what these make of x.
+
+    pairs: which channels make a pair. width: how many channels are turned, the first ones of a head; the others are
+    left alone. blocks: into how many equal parts those channels fall, pairs being formed within each (1 but for
+    ChatGLM's two).
+    """
+
+    @property
+    def pairs(self) -> Pairs: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def blocks(self) -> int: ...
+
+    def cos_sin(
+        self,
+        position: Tensor,
+        length: Tensor | int | None = None,
+        side: Side = "query",
+        dtype: torch.dtype = torch.float32,
+    ) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [… t width/2] of every angle, times the magnitude that rides on them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """A penalty that is linear in the distance d = p − r; each is [h].
+
+    added(d)  =  step − behind · d  for d > 0,   0 at d = 0,   −ahead · |d|  for d < 0
+    """
+
+    behind: Tensor
+    ahead: Tensor
+    step: Tensor
+    """What every key behind the query gains: zero, but for the offset form."""
+
+
+@runtime_checkable
+class HasSlopes(Protocol):
+    """Adds to a score a number that is linear in the distance, with a slope for each head and side."""
+
+    def slopes(self, length: Tensor | int | None = None) -> Slopes:
+        """The slopes of every head, float32 or better, with gradients where they are learned.
+
+        length: how many tokens there are, for slopes that follow it; each of the answers is then [… h].
+        """
+        ...
+
+
+@runtime_checkable
+class ByDistance(Protocol):
+    """Adds to a score a number that depends on the distance alone.
+
+    constant_past: (behind, ahead). From the distance `behind` on, and from −`ahead` on in the other direction, there is
+    one value; math.inf where there is no end.
+    """
+
+    @property
+    def constant_past(self) -> tuple[float, float]: ...
+
+    def by_distance(self, distance: Tensor) -> Tensor:
+        """What is added at each distance [n] of either sign: [h|1, n], float32 or better, with gradients."""
+        ...
+
+
+@runtime_checkable
+class ByShare(Protocol):
+    """Adds to a score a function of the distance as a share of the query's position."""
+
+    def share(self, distance: Tensor, p: Tensor) -> Tensor:
+        """The share that each distance is, of the shape that distance and p broadcast to."""
+        ...
+
+    def by_share(self, share: Tensor) -> Tensor:
+        """What is added at each share [...]: [h ...], with gradients."""
+        ...
+
+
+@runtime_checkable
+class Caps(Protocol):
+    """Squashes scores into ±cap: cap · tanh(score / cap)."""
+
+    @property
+    def cap(self) -> float: ...
+
+
+FACETS: dict[str, type] = {
+    "cos_sin": Rotates,
+    "slopes": HasSlopes,
+    "by_distance": ByDistance,
+    "by_share": ByShare,
+    "cap": Caps,
+}
+"""What a part of a scheme may answer besides its verbs. Regimes and tables are facets by themselves: a `Regime` is told
+by bounds, a `Table` by its row for each distance, and a visible expression by its normal form."""
+
+
+def facets_of(part: object) -> tuple[str, ...]:
+    """The facets that a method (or its class) answers."""
+    return tuple(facet for facet in FACETS if getattr(part, facet, None) is not None)
