@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor
 
 import milepost as mp
-from milepost.backends import chunked
+from milepost.backends import blocks, chunked
 from tests.layers import T, embedded, project, tokens
 from tests.oracles import assert_same
 
@@ -18,19 +19,28 @@ from tests.oracles import assert_same
 @contextlib.contextmanager
 def small_blocks() -> Iterator[None]:
     """Cut even a dozen rows into several blocks."""
-    with mock.patch.object(chunked, "BLOCK", 1), mock.patch.object(chunked, "LEAST_ROWS", 5):
+    blocks._of_band.cache_clear()
+    with (
+        mock.patch.object(chunked, "BLOCK", 1),
+        mock.patch.object(chunked, "LEAST_ROWS", 5),
+        mock.patch.object(blocks, "LEAST_ROWS", 3),
+        mock.patch.object(blocks, "ROWS", 4),
+    ):
         yield
+    blocks._of_band.cache_clear()
 
 
-def calls() -> list[dict[str, Tensor]]:
-    """Ways to call attend that a backend must get right: plain, ragged and packed, fewer queries than keys."""
+def calls() -> list[dict[str, Any]]:
+    """Ways to call attend that a backend must get right: plain, ragged and packed, fewer queries than keys, runs."""
     index = torch.stack([torch.arange(T), (torch.arange(T) * 2)])
     documents = torch.tensor([[0] * 5 + [1] * 6 + [-1] * 2, [-1] * 3 + [4] * 10])
     return [
         {},
         {"key_index": index},
         {"documents": documents},
-        {"rows": torch.tensor(4)},
+        {"rows": 4},
+        {"key_index": range(3, 3 + T)},
+        {"rows": 4, "index": range(9, 13), "key_index": range(2, 2 + T)},
         {"position": index * 0.5, "key_position": index * 0.5},
     ]
 
@@ -38,26 +48,26 @@ def calls() -> list[dict[str, Tensor]]:
 class Asked:
     """One way of calling attend on one scheme."""
 
-    def __init__(self, scheme: mp.Scheme, options: dict[str, Tensor]) -> None:
-        told = dict(options)
-        rows = int(told.pop("rows", torch.tensor(T)))
+    def __init__(self, scheme: mp.Scheme, options: dict[str, Any]) -> None:
+        options = dict(options)
+        rows = options.pop("rows", T)
         if scheme.answering("relate") or scheme.answering("place"):
             # Tables and groups count whole positions.
-            told = {name: each.long() if each.is_floating_point() else each for name, each in told.items()}
+            options = {name: each.long() if isinstance(each, Tensor) else each for name, each in options.items()}
         q, k, v = project(embedded(scheme, tokens()))
-        self.scheme, self.told = scheme, told
+        self.scheme, self.options = scheme.attention, options
         self.tensors = [each.detach().requires_grad_() for each in (q[:, :, T - rows :], k, v)]
         self.leaves = [*self.tensors, *scheme.parameters()]
 
     def answers(self, backend: str) -> tuple[Tensor, list[Tensor | None]]:
         """The output, and the gradients of every tensor and weight."""
-        out = mp.attend(*self.tensors, self.scheme, backend=backend, **self.told)
+        out = mp.attend(*self.tensors, self.scheme, backend=backend, **self.options)
         return out, list(torch.autograd.grad(out.square().sum(), self.leaves, allow_unused=True))
 
     def forward(self, backend: str) -> tuple[Tensor, Tensor]:
         """The output and log-sum-exp, without gradients."""
         with torch.no_grad():
-            return mp.attend(*self.tensors, self.scheme, backend=backend, return_lse=True, **self.told)
+            return mp.attend(*self.tensors, self.scheme, backend=backend, return_lse=True, **self.options)
 
 
 def compare(asked: Asked, backend: str, want: tuple[Tensor, list[Tensor | None]]) -> None:

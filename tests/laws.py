@@ -33,14 +33,15 @@ def decodes_as_one_pass(make: Make) -> None:
     """Token by token with a cache; where the length matters, against the last row of a fresh pass of that length."""
     scheme, x = fresh(make), tokens()
     whole = layer(scheme, x)
-    cache = mp.Cache()
+    raw, turned = mp.Cache(), mp.Cache(scheme.attention)
     with torch.no_grad():
         for t in range(T):
             q, k, v = project(embedded(scheme, x[:, t : t + 1], torch.tensor([t])))
-            cache.append(k, v)
-            row = mp.attend(q, cache.keys, cache.values, scheme, key_index=cache.index)
             want = layer(scheme, x[:, : t + 1])[:, :, -1:] if scheme.by_length else whole[:, :, t : t + 1]
-            assert_same(row, want)
+            for cache in (raw, turned):
+                cache.append(k, v)
+                row = mp.attend(q, cache.keys, cache.values, scheme.attention, key_index=cache.index)
+                assert_same(row, want)
 
 
 def packs_documents(make: Make) -> None:
@@ -105,8 +106,10 @@ def reaches_far_positions(make: Make) -> None:
     at = torch.arange(T) + FAR
     q, k, v = (each.bfloat16() for each in project(embedded(scheme, tokens(b=1), at)))
     near = at - FAR if scheme.relative else at
-    exact = mp.attend(q.double(), k.double(), v.double(), scheme, position=near, key_position=near, backend="reference")
-    low = copy.deepcopy(scheme).float()
+    exact = mp.attend(
+        *(each.double() for each in (q, k, v)), scheme.attention, position=near, key_position=near, backend="reference"
+    )
+    low = copy.deepcopy(scheme).float().attention
     out = mp.attend(q, k, v, low, position=at, key_position=at, backend="reference")
     apart, largest = (out.double() - exact).detach().abs().max(), exact.detach().abs().max()
     assert float(apart) <= 2**-8 * float(largest) + 1e-4

@@ -47,7 +47,7 @@ def embedded(scheme: mp.Scheme, x: Tensor, at: Tensor | None = None) -> Tensor:
 def layer(scheme: mp.Scheme, x: Tensor, embed_at: Tensor | None = None, **options: Any) -> Tensor:
     """One layer of self-attention over x [b t width]."""
     q, k, v = project(embedded(scheme, x, embed_at))
-    return mp.attend(q, k, v, scheme, **options)
+    return mp.attend(q, k, v, scheme.attention, **options)
 
 
 def fresh(make: Make) -> mp.Scheme:
@@ -63,4 +63,4 @@ def fresh(make: Make) -> mp.Scheme:
 def rows_alone(scheme: mp.Scheme, q: Tensor, k: Tensor, v: Tensor, row: int, first: int, last: int) -> Tensor:
     """Attention of tokens first … last − 1 of one row, as a text of its own."""
     q, k, v = (each[row : row + 1, :, first:last] for each in (q, k, v))
-    return mp.attend(q, k, v, scheme)
+    return mp.attend(q, k, v, scheme.attention)

@@ -7,6 +7,7 @@ from milepost.attend import explain as explain
 from milepost.cache import Cache as Cache
 from milepost.call.call import CannotRun as CannotRun
 from milepost.call.documents import documents_of as documents_of
+from milepost.call.merge import merge as merge
 from milepost.catalogue.register import methods as methods
 from milepost.methods.alibi import Alibi as Alibi
 from milepost.methods.alibi_dynamic_ntk import AlibiDynamicNtk as AlibiDynamicNtk

@@ -1,32 +1,35 @@
-"""`attend`: one call for every scheme; `explain`: who runs it, and why the faster ones refuse."""
+"""`attend`: one call for every scheme; `explain`: who runs it, and what was weighed."""
 
 from __future__ import annotations
 
+import inspect
+import math
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 from torch import Tensor
 
 from milepost.backends import BACKENDS
-from milepost.call.call import Call, CannotRun, resolve
+from milepost.call.call import Call, CannotRun
+from milepost.call.options import NAMES, Options
+from milepost.call.resolve import resolve
 from milepost.scheme import Scheme
 from milepost.seams.arguments import did_you_mean
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 @overload
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, *, index: Tensor | None = None, key_index: Tensor | None = None,
-    position: Tensor | None = None, key_position: Tensor | None = None, documents: Tensor | None = None,
-    key_documents: Tensor | None = None, x: Tensor | None = None, dropout: float = 0.0, backend: str | None = None,
-    return_lse: Literal[False] = False,
+    q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, *, backend: str | None = None, return_lse: Literal[False] = False,
+    **options: Unpack[Options],
 ) -> Tensor: ...  # fmt: skip
 @overload
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, *, index: Tensor | None = None, key_index: Tensor | None = None,
-    position: Tensor | None = None, key_position: Tensor | None = None, documents: Tensor | None = None,
-    key_documents: Tensor | None = None, x: Tensor | None = None, dropout: float = 0.0, backend: str | None = None,
-    return_lse: Literal[True],
+    q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, *, backend: str | None = None, return_lse: Literal[True],
+    **options: Unpack[Options],
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def attend(
     q: Tensor,
@@ -34,36 +37,32 @@ def attend(
     v: Tensor,
     scheme: Scheme,
     *,
-    index: Tensor | None = None,
-    key_index: Tensor | None = None,
-    position: Tensor | None = None,
-    key_position: Tensor | None = None,
-    documents: Tensor | None = None,
-    key_documents: Tensor | None = None,
-    x: Tensor | None = None,
-    dropout: float = 0.0,
     backend: str | None = None,
     return_lse: bool = False,
+    **options: Unpack[Options],
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention under a scheme.
 
     q: [b h t d], k: [b g s d], v: [b g s dv], raw: turning happens here. h is a multiple of g. Returns [b h t dv].
 
-    index, key_index        integers [t] or [b t]: the true order. Keys default to 0 … s − 1, queries to the last t.
-    position, key_position  where tokens stand, [t], [b t] or [b t axes]; the indices if left out.
+    index, key_index        the true order: integers [t] or [b t], or a range. Keys default to 0 … s − 1, queries to the
+                            last t of them.
+    position, key_position  where tokens stand, [t], [b t] or [b t axes]; the indices if left out. With as many queries
+                            as keys, one of the two stands for both.
     documents               [t] or [b t]: a token sees its own document only; −1 is padding, which sees nothing and is
     key_documents           not seen. Each defaults from the other. Without an index, it restarts in each document.
+    length                  how many tokens the text has, a number or [b], where these keys are not all of them.
     x                       the layer inputs of all s keys [b s D], for methods that gate on them.
     dropout                 the share of attention weights to drop.
-    backend                 by name it runs or raises CannotRun; unnamed, the fastest that does not refuse.
+    backend                 by name it runs or raises CannotRun; unnamed, the one that costs least.
     return_lse              also return the log-sum-exp of each row of scores, [b h t], the logit of rest included.
 
-    A row that sees nothing gives zeros.
+    Keys out of a `Cache` know their indices, positions and whether they are turned. A row that sees nothing gives
+    zeros.
     """
-    call = resolve(
-        q, k, v, scheme, index, key_index, position, key_position, documents, key_documents, x, dropout, return_lse
-    )
-    name = _named(backend, call) if backend is not None else _fastest(call)
+    _check_names("attend", options)
+    call = resolve(q, k, v, scheme, options, return_lse)
+    name = _named(backend, call) if backend is not None else _cheapest(call)
     if k.shape[2] == 0:
         return _nothing(call)
     # There is no autocast on the meta device.
@@ -75,52 +74,90 @@ def attend(
     return out, lse
 
 
+# Editors and help() show the options by name.
+attend.__signature__ = inspect.signature(attend).replace(  # pyright: ignore
+    parameters=[
+        *(each for each in inspect.signature(attend).parameters.values() if each.kind is not each.VAR_KEYWORD),
+        *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=0.0 if name == "dropout" else None)
+            for name in NAMES
+        ),
+    ]
+)
+
+
+def _check_names(caller: str, options: Options) -> None:
+    for name in options:
+        if name not in NAMES:
+            raise TypeError(f"{caller}: no option is called {name!r}{did_you_mean(name, NAMES)}")
+
+
 def _nothing(call: Call) -> Tensor | tuple[Tensor, Tensor]:
     """What rows get where there are no keys."""
     out = call.v.new_zeros(*call.q.shape[:3], call.v.shape[3])
     rest = call.scheme.rest()
     logit = torch.full((1,), -torch.inf, device=out.device) if rest is None else rest
-    return (
-        (out, logit.to(call.q.device, call.score_dtype)[:, None].expand(call.q.shape[:3])) if call.return_lse else out
-    )
+    lse = logit.to(call.q.device, call.score_dtype)[:, None].expand(call.q.shape[:3])
+    return (out, lse) if call.return_lse else out
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which backend runs a call, and what each of the others says."""
+    """Which backend runs a call, what each would cost, and why others cannot."""
 
     backend: str
-    others: dict[str, str]
+    costs: dict[str, float]
+    """What each backend that could run it would cost, in seconds of a common machine."""
+    reasons: dict[str, str]
+    """Why each of the others cannot."""
+
+    @property
+    def able(self) -> tuple[str, ...]:
+        """The backends that could run it."""
+        return tuple(self.costs)
 
     def __str__(self) -> str:
         lines = [f"{self.backend}: runs it"]
-        return "\n".join(lines + [f"{name}: {why}" for name, why in self.others.items()])
+        for name in BACKENDS:
+            if name in self.reasons:
+                lines.append(f"{name}: cannot, {self.reasons[name]}")
+            elif name != self.backend:
+                lines.append(f"{name}: could run it, {_compared(self.costs[name], self.costs[self.backend])}")
+        return "\n".join(lines)
 
     __repr__ = __str__
 
 
 def explain(
-    scheme: Scheme, q: Tensor, k: Tensor, v: Tensor | None = None, **options: Tensor | float | None
+    scheme: Scheme,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None = None,
+    *,
+    return_lse: bool = False,
+    **options: Unpack[Options],
 ) -> Explanation:
-    """Say which backend `attend` would choose, and why not the others. Takes the options of `attend`."""
+    """Say which backend `attend` would choose, and what was weighed. Takes the options of `attend`."""
     if not isinstance(scheme, Scheme):
         raise TypeError(
             f"explain: the first argument is a Scheme, given {type(scheme).__name__}: explain(scheme, q, k)"
         )
-    told = dict.fromkeys(
-        ("index", "key_index", "position", "key_position", "documents", "key_documents", "x"), None
-    ) | {"dropout": 0.0, "return_lse": False}
-    for name in options:
-        if name not in told:
-            raise TypeError(f"explain: no option is called {name!r}{did_you_mean(name, told)}")
-    call = resolve(q, k, k if v is None else v, scheme, **(told | options))  # pyright: ignore
-    chosen = _fastest(call)
-    others = {
-        name: backend.refuses(call) or "could run it, but is slower here"
-        for name, backend in BACKENDS.items()
-        if name != chosen
-    }
-    return Explanation(chosen, others)
+    _check_names("explain", options)
+    call = resolve(q, k, k if v is None else v, scheme, options, return_lse)
+    refusals = {name: backend.refuses(call) for name, backend in BACKENDS.items()}
+    return Explanation(
+        _cheapest(call),
+        {name: BACKENDS[name].cost(call) for name, reason in refusals.items() if reason is None},
+        {name: reason for name, reason in refusals.items() if reason is not None},
+    )
+
+
+def _compared(cost: float, least: float) -> str:
+    """One cost beside the least, in words."""
+    if math.isinf(cost):
+        return "but is there to be right, not to be fast"
+    times = cost / least
+    return f"at about {times:.1f} times the cost" if times < 100 else "at more than 100 times the cost"
 
 
 def _named(name: str, call: Call) -> str:
@@ -136,7 +173,7 @@ def _named(name: str, call: Call) -> str:
     return name
 
 
-def _fastest(call: Call) -> str:
+def _cheapest(call: Call) -> str:
     able = [name for name, backend in BACKENDS.items() if backend.refuses(call) is None]
-    fast = (name for name in able if call.q.device.type in BACKENDS[name].FAST_ON and BACKENDS[name].worth(call))
-    return next(fast, able[-1])
+    # The specification can always run and costs most.
+    return min(able, key=lambda name: BACKENDS[name].cost(call)) if len(able) > 1 else able[0]

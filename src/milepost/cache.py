@@ -1,86 +1,103 @@
-"""A cache of raw keys, values and indices, for decoding one token at a time."""
+"""A cache of keys, values and indices, for decoding one token at a time."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from milepost.call.tokens import CachedKeys, CountedIndex, cached_keys, counted
 from milepost.scheme import Scheme
 
 
 class Cache:
-    """Keys as they came, before any turning, with their values and indices.
+    """Keys with their values, indices and positions.
 
-        cache = Cache()
+        cache = Cache(scheme)
         for q, k, v in steps:
             cache.append(k, v)
             out = attend(q, cache.keys, cache.values, scheme, key_index=cache.index)
 
-    Because keys are raw, methods that place or turn them by the length decode exactly what a fresh pass computes.
+    `Cache()` keeps keys as they came. `Cache(scheme)` turns a key once, when it is appended, where that is exact: where
+    its angle follows from its position alone and nothing reads the raw key. Everywhere else (dynamic stretches, ReRoPE
+    and its kin, xPos, tables by distance) keys stay raw all the same, so that decoding equals a fresh pass. `keys`
+    knows which it is, and of which tokens, so `key_index` may be left out; a scheme that would turn otherwise raises.
     `trim` drops keys that no later query can see. The store grows by doubling, so appending costs no copy on average.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, scheme: Scheme | None = None) -> None:
+        if scheme is not None and not isinstance(scheme, Scheme):
+            raise TypeError(f"Cache({type(scheme).__name__}): give the Scheme that attend is given, or nothing")
+        self._turned_by = scheme if scheme is not None and scheme.turns_keys_once else None
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
         self._index: Tensor | None = None
+        self._position: Tensor | None = None
         self._length = 0
+        # While every row counts up by one from here, indices are known without being stored.
+        self._first: int | None = 0
         self._next: Tensor | None = None
 
     def __len__(self) -> int:
         return self._length
 
     @property
-    def keys(self) -> Tensor:
-        """[b g s d]."""
-        return self._held(self._keys)
+    def turned(self) -> bool:
+        """Whether keys are turned when they are appended."""
+        return self._turned_by is not None
+
+    @property
+    def keys(self) -> CachedKeys:
+        """[b g s d], raw or turned."""
+        return cached_keys(self._filled(self._keys), self.index, self.position, self._turned_by)
 
     @property
     def values(self) -> Tensor:
         """[b g s dv]."""
-        return self._held(self._values)
+        return self._filled(self._values)
 
     @property
     def index(self) -> Tensor:
         """[b s], the true order of the keys."""
-        if self._index is None:
-            raise ValueError("this Cache is empty; append keys and values first")
+        keys = self._filled(self._keys)
+        if self._first is not None:
+            return counted(self._first, self._length, keys.shape[0], keys.device)
+        assert self._index is not None
         return self._index[:, : self._length]
 
-    def append(self, k: Tensor, v: Tensor, index: Tensor | None = None) -> None:
-        """Add keys [b g n d] and values [b g n dv]; index [n] or [b n] goes on from the last one if left out."""
-        if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
-            raise ValueError("Cache.append: a cache keeps no gradients; decode under torch.no_grad()")
-        if k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3]:
-            raise ValueError(
-                f"Cache.append: k is [b g n d] and v [b g n dv]; given {list(k.shape)} and {list(v.shape)}"
-            )
-        if k.dtype != v.dtype or k.device != v.device:
-            raise ValueError(
-                f"Cache.append: k is {k.dtype} on {k.device} and v {v.dtype} on {v.device}; they must agree"
-            )
+    @property
+    def position(self) -> Tensor | None:
+        """[b s] or [b s axes], where keys stand, if positions were given; None where they stand at their indices."""
+        return None if self._position is None else self._position[:, : self._length]
+
+    def append(self, k: Tensor, v: Tensor, index: Tensor | range | None = None, position: Tensor | None = None) -> None:
+        """Add keys [b g n d] and values [b g n dv].
+
+        index: [n] or [b n] or a range; goes on after the largest of each row if left out. position: [n], [b n] or
+        [b n axes], where the keys stand if not at their indices; given once, it must be given with every append.
+        """
+        self._check(k, v)
         b, n = k.shape[0], k.shape[2]
-        if self._keys is not None and self._values is not None:
-            for name, held, new in (("k", self._keys, k), ("v", self._values, v)):
-                alike = held.shape[:2] + held.shape[3:] == new.shape[:2] + new.shape[3:]
-                if not alike or held.dtype != new.dtype or held.device != new.device:
-                    raise ValueError(
-                        f"Cache.append: {name} {list(new.shape)} {new.dtype} on {new.device} does not continue "
-                        f"{list(held.shape[:2])} + [s, {held.shape[3]}] {held.dtype} on {held.device}"
-                    )
-        if index is None:
-            start = torch.zeros(b, 1, dtype=torch.long, device=k.device) if self._next is None else self._next
-            index = start + torch.arange(n, device=k.device)
+        first, given = self._order(index, b, n, k.device)
+        position = self._placed(position, b, n, k.device)
+        if self._turned_by is not None and n:
+            at = position if position is not None else given if first is None else torch.arange(first, first + n)
+            assert at is not None
+            k = self._turned_by.turn(k, at.to(k.device), "key")
+        if self._first is not None and (first is None or (self._length and first != self._first + self._length)):
+            self._store_index(b, k.device)
+        if self._first is not None:
+            assert first is not None
+            self._first = self._first if self._length else first
         else:
-            if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
-                raise TypeError(f"Cache.append: index must be integers, given {index.dtype}")
-            if index.shape not in ((n,), (b, n)):
-                raise ValueError(f"Cache.append: index must be [{n}] or [{b}, {n}], given {list(index.shape)}")
-            index = index.to(k.device, torch.long).expand(b, n)
-        self._next = index[:, -1:] + 1 if n else self._next
-        self._keys = self._put(self._keys, k, 2)
-        self._values = self._put(self._values, v, 2)
-        self._index = self._put(self._index, index, 1)
+            stored = counted(first, n, b, k.device) if first is not None else given
+            assert stored is not None
+            if n:
+                largest = stored.amax(-1, keepdim=True) + 1
+                self._next = largest if self._next is None else torch.maximum(self._next, largest)
+            self._index = self._put(self._index, stored, 1)
+        if position is not None:
+            self._position = self._put(self._position, position, 1)
+        self._keys, self._values = self._put(self._keys, k, 2), self._put(self._values, v, 2)
         self._length += n
 
     def trim(self, scheme: Scheme) -> None:
@@ -90,25 +107,116 @@ class Cache:
         """
         if not isinstance(scheme, Scheme):
             raise TypeError(f"Cache.trim: trim by a Scheme, given {type(scheme).__name__}")
-        if self._next is None:
+        if self._keys is None:
             return
-        kept = torch.ones_like(self.index, dtype=torch.bool)
+        chosen = self._seen_later(scheme)
+        if len(chosen) == self._length:
+            return
+        dropped = self._length - len(chosen)
+        if self._first is not None and bool((chosen == torch.arange(dropped, self._length)).all()):
+            # The last ones are left, and go on counting.
+            self._first += dropped
+        elif self._first is not None:
+            self._store_index(self._keys.shape[0], self._keys.device)
+        chosen = chosen.to(self._keys.device)
+        self._keys, self._values = self._filled(self._keys)[:, :, chosen], self.values[:, :, chosen]
+        self._index = None if self._index is None else self._index[:, : self._length][:, chosen]
+        self._position = None if self._position is None else self._position[:, : self._length][:, chosen]
+        self._length = len(chosen)
+
+    def _seen_later(self, scheme: Scheme) -> Tensor:
+        """The numbers of the keys that a query after the last key may still see."""
+        if self._first is None:
+            assert self._index is not None
+            assert self._next is not None
+            index, after = self._index[:, : self._length], self._next
+        else:
+            # Known without a look at the device.
+            index = torch.arange(self._first, self._first + self._length)[None]
+            after = torch.full((1, 1), self._first + self._length)
+        kept = torch.ones_like(index, dtype=torch.bool)
         for part in scheme.answering("see"):
             keeps = getattr(part, "keeps", None)
             if keeps is not None:
-                kept = kept & keeps(self._next, self.index)
-        chosen = kept.any(0).nonzero()[:, 0]
-        self._keys, self._values = self.keys[:, :, chosen], self.values[:, :, chosen]
-        self._index = self.index[:, chosen]
-        self._length = len(chosen)
+                kept = kept & keeps(after, index)
+        return kept.any(0).nonzero()[:, 0]
 
-    def _held(self, store: Tensor | None) -> Tensor:
+    def _check(self, k: Tensor, v: Tensor) -> None:
+        if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
+            raise ValueError("Cache.append: a cache keeps no gradients; decode under torch.no_grad()")
+        if isinstance(k, CachedKeys):
+            raise ValueError("Cache.append: these keys come out of a cache; append the layer's own")
+        if k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3]:
+            raise ValueError(
+                f"Cache.append: k is [b g n d] and v [b g n dv]; given {list(k.shape)} and {list(v.shape)}"
+            )
+        if k.dtype != v.dtype or k.device != v.device:
+            raise ValueError(
+                f"Cache.append: k is {k.dtype} on {k.device} and v {v.dtype} on {v.device}; they must agree"
+            )
+        for name, store, new in (("k", self._keys, k), ("v", self._values, v)):
+            if store is None:
+                continue
+            alike = store.shape[:2] + store.shape[3:] == new.shape[:2] + new.shape[3:]
+            if not alike or store.dtype != new.dtype or store.device != new.device:
+                raise ValueError(
+                    f"Cache.append: {name} {list(new.shape)} {new.dtype} on {new.device} does not continue "
+                    f"{list(store.shape[:2])} + [s, {store.shape[3]}] {store.dtype} on {store.device}"
+                )
+
+    def _order(
+        self, index: Tensor | range | None, b: int, n: int, device: torch.device
+    ) -> tuple[int | None, Tensor | None]:
+        """The indices of new keys: the number they count from, or [b n]."""
+        if index is None:
+            if self._first is not None:
+                return self._first + self._length, None
+            start = torch.zeros(b, 1, dtype=torch.long, device=device) if self._next is None else self._next
+            return None, start + torch.arange(n, device=device)
+        if isinstance(index, range):
+            if len(index) != n:
+                raise ValueError(f"Cache.append: index is {index!r}, {len(index)} indices for {n} keys")
+            if index.step == 1 and index.start >= 0:
+                return index.start, None
+            index = torch.tensor(list(index))
+        if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+            raise TypeError(f"Cache.append: index must be integers, given {index.dtype}")
+        if index.shape not in ((n,), (b, n)):
+            raise ValueError(f"Cache.append: index must be [{n}] or [{b}, {n}], given {list(index.shape)}")
+        if isinstance(index, CountedIndex):
+            return index.first, None
+        return None, index.to(device, torch.long).expand(b, n)
+
+    def _placed(self, position: Tensor | None, b: int, n: int, device: torch.device) -> Tensor | None:
+        """The positions of new keys, [b n] or [b n axes]."""
+        if (position is None) != (self._position is None) and self._length:
+            also = "were given positions, so give them here too" if position is None else "stand at their indices"
+            raise ValueError(f"Cache.append: the keys before these {also}")
+        if position is None:
+            return None
+        if position.dim() == 1:
+            position = position[None]
+        if position.shape[:2] not in ((b, n), (1, n)) or position.dim() > 3:
+            raise ValueError(
+                f"Cache.append: position must be [{n}], [{b}, {n}] or [{b}, {n}, axes], given {list(position.shape)}"
+            )
+        return position.to(device).expand(b, *position.shape[1:])
+
+    def _store_index(self, b: int, device: torch.device) -> None:
+        """From here on indices do not simply count up, so keep them."""
+        assert self._first is not None
+        after = self._first + self._length
+        self._index = counted(self._first, self._length, b, device).clone().as_subclass(Tensor)
+        self._next = torch.full((b, 1), after, device=device) if self._length else None
+        self._first = None
+
+    def _filled(self, store: Tensor | None) -> Tensor:
         if store is None:
             raise ValueError("this Cache is empty; append keys and values first")
         return store[:, :, : self._length]
 
     def _put(self, store: Tensor | None, new: Tensor, axis: int) -> Tensor:
-        """Write `new` after what is held, into a store twice as large where it does not fit."""
+        """Write `new` after what is there, into a store twice as large where it does not fit."""
         needed = self._length + new.shape[axis]
         if store is None or store.shape[axis] < needed:
             shape = list(new.shape)

@@ -11,6 +11,7 @@ from milepost.seams.arguments import from_plain, to_plain
 from milepost.seams.equation import equation
 from milepost.seams.known import classes
 from milepost.seams.parts import Parts
+from milepost.seams.verbs import answers
 
 
 class Scheme(Parts):
@@ -28,6 +29,11 @@ class Scheme(Parts):
     """One dense additive tensor, masks included; `milepost.pieces` puts it here."""
     flex: Callable[..., tuple[Any, Any]]
     """`score_mod` and `block_mask` for FlexAttention; `milepost.pieces` puts it here."""
+
+    @property
+    def attention(self) -> Scheme:
+        """What attention does: the scheme without the parts that act on the token embeddings. Weights are shared."""
+        return Scheme(*(part for part in self.parts if not answers(part, "embed"))) if self._embeds else self
 
     def same_as(self, other: object) -> bool:
         """Whether the other scheme is built the same way. Weights are not compared; they live in state_dict()."""

@@ -123,12 +123,15 @@ def test_explain_refuses_what_attend_refuses():
 def test_explain_says_who_runs_it_and_why_the_others_do_not():
     q, k, v = small()
     with torch.no_grad():
-        told = mp.explain(Scheme(mp.Alibi(4), causal), q, k, v)
-    assert told.backend not in told.others
-    assert told.others["sdpa"] == "Alibi(4) bends the scores"
-    lines = str(told).splitlines()
-    assert lines[0] == f"{told.backend}: runs it"
-    assert "sdpa: Alibi(4) bends the scores" in lines
+        explained = mp.explain(Scheme(mp.Alibi(4), causal), q, k, v)
+    assert explained.reasons == {"sdpa": "Alibi(4) bends the scores"}
+    assert set(explained.able) == {"flex", "diagonals", "chunked", "reference"}
+    assert explained.costs[explained.backend] == min(explained.costs.values())
+    lines = str(explained).splitlines()
+    assert lines[0] == f"{explained.backend}: runs it"
+    assert "sdpa: cannot, Alibi(4) bends the scores" in lines
+    assert "reference: could run it, but is there to be right, not to be fast" in lines
+    assert any(re.fullmatch(r"flex: could run it, at about [\d.]+ times the cost", line) for line in lines)
     assert mp.explain(ROPE, q, k).backend == "sdpa"
 
 

@@ -210,9 +210,9 @@ def test_more_queries_than_keys_need_both_indices(told: dict[str, Tensor]):
 
 
 def test_documents_of_the_queries_do_not_tell_those_of_other_keys():
-    text = "attend: documents of 3 queries do not tell those of 6 keys; give key_documents"
+    text = "attend: documents has 3 entries, but there are 6 keys; give key_documents too"
     refused(ValueError, text, lambda: mp.attend(*small(t=3, s=6), ROPE, documents=T[:3]))
-    text = "attend: 6 queries but 3 keys, so key_documents do not tell documents; give both"
+    text = "attend: key_documents has 3 entries, but there are 6 queries; give documents too"
     told = {"index": T, "key_index": T[:3], "key_documents": T[:3]}
     refused(ValueError, text, lambda: mp.attend(*small(s=3), ROPE, **told))
 

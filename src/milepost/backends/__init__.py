@@ -20,17 +20,12 @@ class Backend(Protocol):
         """The verbs it has no answer to, and what such a part does, as the middle of a sentence."""
         ...
 
-    @property
-    def FAST_ON(self) -> tuple[str, ...]:  # noqa: N802
-        """The kinds of device on which it is worth choosing unasked."""
-        ...
-
     def refuses(self, call: Call) -> str | None:
         """Why this call cannot be run, or None."""
         ...
 
-    def worth(self, call: Call) -> bool:
-        """Whether it is the better choice for a call on such a device, among those that could run it."""
+    def cost(self, call: Call) -> float:
+        """About how many seconds it would take on a common machine; only comparisons between backends count."""
         ...
 
     def run(self, call: Call) -> Result:
@@ -45,4 +40,4 @@ BACKENDS: dict[str, Backend] = {
     "chunked": chunked,
     "reference": reference,
 }
-"""Fastest first."""
+"""By name, those that are chosen most often first."""

@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
-from milepost.backends.reference import settle
-from milepost.backends.scores import Material, bent, prepare
+from milepost.backends.estimate import seconds, seen_pairs
+from milepost.backends.scores import Prepared, bent, prepare, softmax_rows
 from milepost.backends.views import mask, possible_keys, sure_keys, values
 from milepost.call.call import Call
 
 CANNOT: dict[str, str] = {}
-FAST_ON = ("cpu", "cuda")
 
 # Scores held at once. Larger blocks leave the cache, smaller ones waste the matrix product.
 BLOCK = 1 << 23
@@ -24,9 +23,9 @@ def refuses(call: Call) -> str | None:
     return None
 
 
-def worth(call: Call) -> bool:
-    """Whenever it can run."""
-    return True
+def cost(call: Call) -> float:
+    """Plain products, and several passes over every score."""
+    return seconds(call, seen_pairs(call), each=4 if call.q.device.type == "cpu" else 40, launches=30)
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -54,15 +53,15 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     return torch.cat(outs, 2), torch.cat(sums, 2) if sums else None
 
 
-def _block(made: Material, v: Tensor, first: int, last: int) -> tuple[Tensor, Tensor | None]:
+def _block(made: Prepared, v: Tensor, first: int, last: int) -> tuple[Tensor, Tensor | None]:
     """Attention of the rows first … last − 1."""
     call = made.call
     rows, keys, sure = slice(first, last), slice(None), slice(0, 0)
-    if call.plain_index and not torch.compiler.is_compiling():
+    if call.layout is not None and not torch.compiler.is_compiling():
         keys, sure = possible_keys(call, first, last - 1), sure_keys(call, first, last - 1)
     scores = bent(made, rows, keys)
-    held = sure.start < sure.stop
-    if held and not call.needs_grad:
+    some_sure = sure.start < sure.stop
+    if some_sure and not call.needs_grad:
         # Only the keys beside the sure ones need a mask.
         for edge in (slice(keys.start, sure.start), slice(sure.stop, keys.stop)):
             seen = mask(call, rows, edge) if edge.start < edge.stop else None
@@ -75,5 +74,5 @@ def _block(made: Material, v: Tensor, first: int, last: int) -> tuple[Tensor, Te
         x = call.x if call.x is None else call.x[:, keys]
         q, k, v_ = call.q[:, :, rows].to(call.score_dtype), call.k[:, :, keys], call.v[:, :, keys]
         scores = call.scheme.bend_rows(scores, q, k, v_, x)
-    certain = held and not call.scheme.answering("place")
-    return settle(made, scores, v[:, :, keys], rows, keys, certain)
+    all_see = some_sure and not call.scheme.answering("place")
+    return softmax_rows(made, scores, v[:, :, keys], rows, keys, all_see)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from milepost.backends.views import mask, refusal, values, views
+from milepost.backends.estimate import all_pairs, seconds
+from milepost.backends.fused import fused
+from milepost.backends.views import mask, refusal, turned, values
 from milepost.call.call import Call
-from milepost.seams.verbs import answers
 
 CANNOT: dict[str, str] = {
     "place": "turns near and far keys differently, which takes two softmaxes merged",
@@ -21,7 +21,6 @@ CANNOT: dict[str, str] = {
     "bend_rows": "bends whole rows of scores",
     "rest": "adds a logit of rest to the softmax",
 }
-FAST_ON = ("cuda",)
 # Numbers of a bias laid out in full; beyond, what it costs is no longer small beside the attention.
 MOST = 1 << 27
 
@@ -31,7 +30,7 @@ def refuses(call: Call) -> str | None:
     reason = refusal(call, CANNOT)
     if reason is not None:
         return reason
-    if not (call.plain_index and call.plain_position):
+    if call.layout is None or not call.at_index:
         return "indices, positions or documents were given, so that distances do not run along diagonals"
     if call.return_lse:
         return "return_lse was asked for, which torch's function does not give"
@@ -41,26 +40,23 @@ def refuses(call: Call) -> str | None:
     return None
 
 
-def worth(call: Call) -> bool:
-    """Whether a bend learns, whose gradient is what this backend is for, or takes long to make."""
-    return call.learns("bend") or any(answers(part, "costly") for part in call.scheme.answering("bend"))
+def cost(call: Call) -> float:
+    """Attention over every pair with a bias read from memory, and the bias laid out once for all rows of the batch."""
+    return seconds(call, all_pairs(call), each=2 if call.q.device.type == "cpu" else 5, launches=24)
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Lay the bias out, hide what is hidden, and hand over."""
     factor = call.factor()
     sharp = isinstance(factor, Tensor)
-    (view,) = views(call, call.score_dtype if sharp else call.q.dtype)
-    q = (view.q * factor).to(call.q.dtype) if sharp else view.q
-    k, v = view.k.to(call.q.dtype), values(call, call.v.dtype)
-    bias, seen = _bias(call).to(call.q.dtype), mask(call)
+    q, k = turned(call, call.score_dtype if sharp else call.q.dtype)
+    q = (q * factor).to(call.q.dtype) if sharp else q
+    k, v = k.to(call.q.dtype), values(call, call.v.dtype)
+    bias, seen = _bias(call).to(call.q.dtype), None if _sees_all(call) else mask(call)
     alive = None if seen is None else seen.any(-1, keepdim=True)
     if seen is not None and alive is not None:
         bias = bias.masked_fill(~(seen | ~alive), -torch.inf)
-    out = scaled_dot_product_attention(
-        q, k, v, attn_mask=bias, dropout_p=call.dropout, scale=1.0 if sharp else factor,
-        enable_gqa=q.shape[1] != k.shape[1],
-    )  # fmt: skip
+    out = fused(q, k, v, 1.0 if sharp else factor, call.dropout, bias)
     return (out if alive is None else out * alive), None
 
 
@@ -68,8 +64,9 @@ def _bias(call: Call) -> Tensor:
     """The bias of every pair, [1 h t s], from one line of distances."""
     h, t, s = call.q.shape[1], call.q.shape[2], call.k.shape[2]
     device = call.q.device
+    assert call.layout is not None
     # From the key furthest behind the last query to the key furthest ahead of the first.
-    distance = s - 1 - torch.arange(t + s - 1, device=device)
+    distance = call.layout.offset + t - 1 - torch.arange(t + s - 1, device=device)
     line = call.scheme.bend(
         torch.zeros(1, h, 1, t + s - 1, dtype=call.score_dtype, device=device),
         torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device),
@@ -80,3 +77,12 @@ def _bias(call: Call) -> Tensor:
     )
     # Row t − 1 of the last query begins at the first of them, the row before it one later.
     return line[:, :, 0].unfold(-1, s, 1).flip(2)
+
+
+def _sees_all(call: Call) -> bool:
+    """Whether the layout shows that no key is hidden, as when one token is decoded after all the others."""
+    layout, band = call.layout, call.scheme.band()
+    if layout is None or band is None or band.chunk is not None:
+        return False
+    furthest, nearest = layout.offset + call.queries.count - 1, layout.offset - call.keys.count + 1
+    return furthest < band.behind and -nearest <= band.ahead

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Hashable
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.attention.flex_attention as flex_module
@@ -19,8 +21,10 @@ from torch.nn.attention.flex_attention import (
 from torch.nn.functional import pad
 
 from milepost.backends.dropout import keep
+from milepost.backends.estimate import all_pairs, seconds, seen_pairs
 from milepost.backends.views import View, refusal, relations, values, views
 from milepost.call.call import Call
+from milepost.call.merge import merge
 from milepost.seams.arguments import spell
 from milepost.seams.parts import Parts
 from milepost.seams.verbs import Regime, Relation, Table, answers
@@ -29,7 +33,6 @@ CANNOT: dict[str, str] = {
     "bend_rows": "bends whole rows of scores, and FlexAttention shows one at a time",
     "adds_values": "adds to the values, and FlexAttention shows only the scores",
 }
-FAST_ON = ("cuda",)
 # Narrower heads than its kernels take are filled up with zeros, which change nothing.
 LEAST_WIDTH = 16
 
@@ -55,9 +58,19 @@ def refuses(call: Call) -> str | None:
     return None
 
 
-def worth(call: Call) -> bool:
-    """Unless a bend learns: FlexAttention adds the gradient of every score to a few weights, one at a time."""
-    return not call.learns("bend") and not any(answers(part, "costly") for part in call.scheme.answering("bend"))
+def cost(call: Call) -> float:
+    """Fused where it is compiled, and only over blocks that somebody sees."""
+    if call.q.device.type == "cpu":
+        return seconds(call, all_pairs(call), each=200, launches=200)
+    each = 1.6
+    if call.learns("bend"):
+        # It adds the gradient of every score to a few weights, one at a time.
+        each = 500
+    elif any(answers(part, "costly") for part in call.scheme.answering("bend")):
+        each = 60
+    # Of several documents about half of all pairs are never looked at, or more.
+    pairs = seen_pairs(call) / (1 if call.documents is None else 2)
+    return seconds(call, pairs, each, launches=15 * len(call.scheme.place()))
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -65,14 +78,10 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     seen = views(call, call.q.dtype)
     v = values(call, call.v.dtype)
     related = relations(call, seen)
-    out, lse = near = _attend(call, seen[0], v, related)
-    for view in seen[1:]:
-        other, other_lse = _attend(call, view, v, related, near[1])
-        both = torch.logaddexp(lse, other_lse)
-        alive = both > -torch.inf
-        a = torch.where(alive, lse - both, -torch.inf).exp()[..., None]
-        b = torch.where(alive, other_lse - both, -torch.inf).exp()[..., None]
-        out, lse = out * a + other * b, both
+    out, lse = near = _attend(call, seen[0], 0, v, related)
+    if len(seen) > 1:
+        others = [_attend(call, view, 1 + number, v, related, near[1]) for number, view in enumerate(seen[1:])]
+        out, lse = merge(*near, *(each for other in others for each in other))
     rest = call.scheme.rest()
     if rest is not None:
         rest = rest.to(lse)[:, None]
@@ -81,7 +90,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
 
 
 def _attend(
-    call: Call, view: View, v: Tensor, related: tuple[Relation, ...], near: Tensor | None = None
+    call: Call, view: View, number: int, v: Tensor, related: tuple[Relation, ...], near: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """One regime: its output and log-sum-exp, with dropout as a second pass over the kept weights.
 
@@ -91,7 +100,7 @@ def _attend(
     score = score_mod(call.scheme, view.p, view.r, call.length, sharpness, _products(call, related))
     if view.regime.contrast is not None and near is not None:
         score = _contrasted(score, view.regime.contrast(call.index, call.length), near)
-    visible = block_mask(call, view)
+    visible = block_mask(call, view, number)
     scale = call.scheme.scale(call.q.shape[-1])
     # Tables read inside the kernel are fetched ahead, stage by stage, and more than one stage can outgrow the chip.
     reads = any(isinstance(part, nn.Module) for part in call.scheme.answering("bend")) or bool(related)
@@ -199,26 +208,50 @@ def mask_mod(
     return visible
 
 
-def block_mask(call: Call, view: View) -> BlockMask | None:
-    """The blocks of scores that anybody sees; None where everything is seen."""
+def block_mask(call: Call, view: View, number: int) -> BlockMask | None:
+    """The blocks of scores of regime `number` that anybody sees; None where everything is seen."""
     scheme, (b, h, t) = call.scheme, call.q.shape[:3]
     placed = scheme.answering("place")
     if not scheme.answering("see") and call.documents is None and not placed:
         return None
     region = (view.regime, call.position, call.key_position) if placed else None
     mod = mask_mod(scheme, call.index, call.key_index, call.documents, call.key_documents, region)
-    told = [call.index, call.key_index, call.documents, call.key_documents, call.position, call.key_position]
-    rows = b if any(each is not None and each.shape[0] > 1 for each in told) else None
+    tokens = [call.index, call.key_index, call.documents, call.key_documents, call.position, call.key_position]
+    rows = b if any(each is not None and each.shape[0] > 1 for each in tokens) else None
     heads = h if any(getattr(part, "by_head", False) for part in scheme.answering("see")) else None
-    return make_block_mask(mod, rows, heads, t, call.k.shape[2], call.q.device)
+
+    def make() -> BlockMask:
+        return make_block_mask(mod, rows, heads, t, call.k.shape[2], call.q.device)
+
+    if call.layout is None or not call.at_index or torch.compiler.is_compiling():
+        return make()
+    return _remembered(scheme, (number, call.layout, heads, t, call.k.shape[2], call.q.device), make)
+
+
+KEPT = 16
+"""How many block masks are remembered for a scheme."""
+_masks: WeakKeyDictionary[Parts, OrderedDict[Hashable, BlockMask]] = WeakKeyDictionary()
+
+
+def _remembered(scheme: Parts, key: Hashable, make: Callable[[], BlockMask]) -> BlockMask:
+    """A block mask that follows from the layout alone, made once; of too many the one least used is forgotten."""
+    kept = _masks.setdefault(scheme, OrderedDict())
+    if key not in kept:
+        kept[key] = make()
+        if len(kept) > KEPT:
+            kept.popitem(last=False)
+    kept.move_to_end(key)
+    return kept[key]
 
 
 def make_block_mask(
     mod: MaskMod, rows: int | None, heads: int | None, t: int, s: int, device: torch.device | str
 ) -> BlockMask:
     """create_block_mask, compiled where that pays."""
-    fused = torch.device(device).type == "cuda" and not torch.compiler.is_compiling()
-    return (_fused_mask() if fused else create_block_mask)(mod, rows, heads, t, s, device=str(device))
+    if torch.device(device).type != "cuda" or torch.compiler.is_compiling():
+        return create_block_mask(mod, rows, heads, t, s, device=str(device))
+    with _many_graphs():
+        return _fused_mask()(mod, rows, heads, t, s, device=str(device))
 
 
 def _reader(values: Tensor) -> Callable[[Tensor, Tensor], Tensor]:

@@ -1,4 +1,7 @@
-"""The specification: every score at once, in plain torch. Any scheme runs here; the others must agree with it."""
+"""The specification: the equation over whole tensors, line by line. Any scheme runs here; the others must agree.
+
+It reads verbs and nothing else, and shares no code with the backends that are judged by it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,10 @@ import torch
 from torch import Tensor
 
 from milepost.backends.dropout import keep
-from milepost.backends.scores import Material, add_related_values, bent, prepare, weigh
-from milepost.backends.views import mask, values
-from milepost.call.call import Call
+from milepost.call.call import Call, span_of
+from milepost.seams.verbs import Regime, Relation
 
 CANNOT: dict[str, str] = {}
-FAST_ON = ("cpu", "cuda")
 
 
 def refuses(call: Call) -> str | None:
@@ -19,65 +20,131 @@ def refuses(call: Call) -> str | None:
     return None
 
 
-def worth(call: Call) -> bool:
-    """Whenever it can run."""
-    return True
+def cost(call: Call) -> float:
+    """More than anything else's: it is there to be right."""
+    return float("inf")
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
-    """The equation, line by line."""
-    made = prepare(call)
-    scores = bent(made)
-    seen = mask(call)
-    if seen is not None:
-        scores = scores.masked_fill(~seen, -torch.inf)
-    scores = call.scheme.bend_rows(scores, call.q.to(call.score_dtype), call.k, call.v, call.x)
-    out, lse = settle(made, scores, values(call, call.score_dtype))
-    return out.to(call.v.dtype), lse
+    """The equation."""
+    scheme, dtype = call.scheme, call.score_dtype
+    group = call.q.shape[1] // call.k.shape[1]
+    q, k, v = call.q.to(dtype), call.k.to(dtype), call.v.to(dtype)
+    k, v = k.repeat_interleave(group, 1), scheme.turn(v, call.key_position, "value", call.key_length)
+    v = v.repeat_interleave(group, 1)
+    regimes = scheme.place()
+    relations = scheme.relate(_span(call, regimes)) if scheme.answering("relate") else ()
+    visible = _visible(call)
 
+    scores: Tensor | None = None
+    near: Tensor | None = None
+    for regime in regimes:
+        score = _scores(call, regime, relations, q, k)
+        region = _region(call, regime)
+        if regime.contrast is not None and near is not None:
+            strength = regime.contrast(call.index, call.length).to(dtype)[:, None, :, None]
+            score = score + strength * (score - near)
+        if near is None and len(regimes) > 1:
+            near = _log_sum(score.masked_fill(~(region & visible), -torch.inf), empty=0.0)
+        scores = torch.where(region, score, -torch.inf if scores is None else scores)
+    assert scores is not None
+    scores = scores.masked_fill(~visible, -torch.inf)
+    scores = scheme.bend_rows(scores, call.q.to(dtype), call.k, call.v, call.x)
 
-def settle(
-    made: Material,
-    scores: Tensor,
-    v: Tensor,
-    rows: slice = slice(None),
-    keys: slice = slice(None),
-    sure: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """Softmax over masked scores [b h t s], with the logit of rest, and the sums of values.
-
-    A row that sees nothing gives zeros and a log-sum-exp of −∞; `sure` promises that there is none.
-    """
-    call = made.call
-    alive = None if sure else (scores > -torch.inf).any(-1, keepdim=True)
-    if alive is not None:
-        # An even row in place of a dead one keeps softmax and its gradient finite.
-        scores = scores.masked_fill(~alive, 0.0)
-    rest = call.scheme.rest()
-    lse = torch.logsumexp(scores, -1, keepdim=True) if call.return_lse or rest is not None else None
-    weights = torch.softmax(scores, -1)
+    rest = scheme.rest()
+    lse = _log_sum(scores, empty=-torch.inf)
+    if rest is not None:
+        lse = torch.logaddexp(lse, rest.to(lse)[:, None, None])
+    weights = torch.where(scores > -torch.inf, scores - lse, -torch.inf).exp()
     if call.seed is not None:
-        kept = keep(call.seed, call.dropout, *_coordinates(call, rows, keys))
+        kept = keep(call.seed, call.dropout, *_numbers(call))
         weights = weights * kept / (1 - call.dropout)
-    out = add_related_values(weigh(weights, v), weights, made, rows, keys)
-    if alive is not None:
-        out = out * alive
-        lse = lse if lse is None else lse.masked_fill(~alive, -torch.inf)
-    if rest is not None and lse is not None:
-        rest = rest.to(scores)[:, None, None]
-        out = out * torch.sigmoid(lse - rest)
-        lse = torch.logaddexp(lse, rest)
-    return out, None if lse is None or not call.return_lse else lse[..., 0]
+    out = weights @ v
+    for relation in relations:
+        out = out + _related_values(call, regimes, relation, weights)
+    return out.to(call.v.dtype), lse[..., 0] if call.return_lse else None
 
 
-def _coordinates(call: Call, rows: slice, keys: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Batch, head, row and key numbers of a block of scores."""
-    b, h, t, s = *call.q.shape[:3], call.k.shape[2]
-    device = call.q.device
-    row, key = torch.arange(t, device=device)[rows], torch.arange(s, device=device)[keys]
-    return (
-        torch.arange(b, device=device).view(-1, 1, 1, 1),
-        torch.arange(h, device=device).view(-1, 1, 1),
-        row[:, None],
-        key,
-    )
+def _scores(call: Call, regime: Regime, relations: tuple[Relation, ...], q: Tensor, k: Tensor) -> Tensor:
+    """place → turn → dot, plus relate → × scale × sharpen → bend: [b h t s], as if all pairs were in the regime."""
+    scheme, dtype = call.scheme, call.score_dtype
+    p, r = regime.query(call.position), regime.key(call.key_position)
+    turned = k if call.keys_turned else scheme.turn(k, r, "key", call.key_length)
+    score = scheme.turn(q, p, "query", call.length) @ turned.mT
+    distance = _pairwise(p, 2) - _pairwise(r, 3)
+    for relation in relations:
+        if relation.keys is not None:
+            rows = relation.keys.rows.to(q)[:, relation.keys.find(distance)]
+            shifted = q if relation.shift is None else q + relation.shift.to(q)[:, None]
+            score = score + torch.einsum("bhtd,hbtsd->bhts", shifted, _by_head(rows, q))
+        if relation.queries is not None:
+            rows = relation.queries.rows.to(k)[:, relation.queries.find(distance)]
+            score = score + torch.einsum("bhsd,hbtsd->bhts", k, _by_head(rows, q))
+    score = score * scheme.scale(q.shape[-1])
+    sharpness = scheme.sharpen(call.index, call.length)
+    score = score if sharpness is None else score * sharpness.to(dtype)[:, None, :, None]
+    batch, head, _, _ = _numbers(call)
+    return scheme.bend(score, batch, head, _pairwise(p, 2), _pairwise(r, 3), call.length[:, None, :, None])
+
+
+def _related_values(call: Call, regimes: tuple[Regime, ...], relation: Relation, weights: Tensor) -> Tensor | float:
+    """Σ_j weight_ij · values[p_i − r_j], by the distance that each pair has in its own regime."""
+    if relation.values is None:
+        return 0.0
+    found = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=weights.device)
+    for regime in regimes:
+        distance = _pairwise(regime.query(call.position), 2) - _pairwise(regime.key(call.key_position), 3)
+        found = torch.where(_region(call, regime), relation.values.find(distance), found)
+    rows = relation.values.rows.to(weights)[:, found]
+    return torch.einsum("bhts,hbtsd->bhtd", weights, _by_head(rows, weights))
+
+
+def _visible(call: Call) -> Tensor:
+    """see: which keys each query may see, of its own document only; [b|1 h|1 t s]."""
+    i, j = _pairwise(call.index, 2), _pairwise(call.key_index, 3)
+    batch, head, _, _ = _numbers(call)
+    seen = (i == i) & (j == j)
+    shown = call.scheme.see(batch, head, i, j)
+    seen = seen if shown is None else seen & shown
+    if call.documents is not None and call.key_documents is not None:
+        own, other = _pairwise(call.documents, 2), _pairwise(call.key_documents, 3)
+        seen = seen & (own == other) & (own >= 0)
+    return seen
+
+
+def _region(call: Call, regime: Regime) -> Tensor:
+    """The pairs of a regime, by where tokens really stand: [b|1 1 t s]."""
+    p, r = _pairwise(call.position, 2), _pairwise(call.key_position, 3)
+    region = regime.holds(p, r)
+    return (p == p) & (r == r) if region is None else region
+
+
+def _log_sum(scores: Tensor, empty: float) -> Tensor:
+    """ln Σ_j e^score, [b h t 1]; `empty` where no key is seen, with a gradient that is zero there."""
+    alive = (scores > -torch.inf).any(-1, keepdim=True)
+    return torch.where(alive, scores.masked_fill(~alive, 0.0).logsumexp(-1, keepdim=True), empty)
+
+
+def _pairwise(values: Tensor, axis: int) -> Tensor:
+    """Values of tokens [b|1 n] along the rows (2) or the columns (3) of scores; of several coordinates the first."""
+    values = values[..., 0] if values.dim() == 3 else values
+    return values[:, None, :, None] if axis == 2 else values[:, None, None, :]
+
+
+def _by_head(rows: Tensor, like: Tensor) -> Tensor:
+    """Rows found for every pair, [h|1 b|1 1 t s d], as [h b t s d]."""
+    return rows.squeeze(2).expand(like.shape[1], like.shape[0], *rows.shape[3:])
+
+
+def _numbers(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Batch, head, row and key numbers of every score."""
+    sizes = (*call.q.shape[:3], call.k.shape[2])
+    b, h, t, s = (torch.arange(size, device=call.q.device) for size in sizes)
+    return b.view(-1, 1, 1, 1), h.view(-1, 1, 1), t[:, None], s
+
+
+def _span(call: Call, regimes: tuple[Regime, ...]) -> int:
+    """How far apart tokens can stand."""
+    if call.span is not None:
+        return call.span * max(regime.growth for regime in regimes)
+    return max(span_of(regime.query(call.position), regime.key(call.key_position)) for regime in regimes)

@@ -1,4 +1,4 @@
-"""Bent scores of any block of rows and keys: the equation up to the mask. Shared by reference and chunked."""
+"""Bent scores of any block of rows and keys: the equation up to the mask. What `chunked` computes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from milepost.backends.dropout import keep
 from milepost.backends.views import View, mask, relations, views
 from milepost.call.call import Call
 from milepost.seams.verbs import Relation, Table
@@ -16,7 +17,7 @@ ALL = slice(None)
 
 
 @dataclass(frozen=True)
-class Material:
+class Prepared:
     """What is made once a call, in time and memory linear in the number of tokens."""
 
     call: Call
@@ -30,7 +31,7 @@ class Material:
     """For each relation the products of raw keys with its table of queries, [b h s n]."""
 
 
-def prepare(call: Call) -> Material:
+def prepare(call: Call) -> Prepared:
     """Turn queries and keys, and scale the queries, in the wide dtype."""
     factor = call.factor()
     seen = views(call, call.score_dtype)
@@ -38,7 +39,7 @@ def prepare(call: Call) -> Material:
     scaled = [View(view.regime, view.q * factor, view.k, view.p, view.r) for view in seen]
     keys = call.k.to(call.score_dtype).repeat_interleave(call.q.shape[1] // call.k.shape[1], 1) if related else call.k
     products = tuple(None if each.queries is None else keys @ _rows(each.queries, call).mT for each in related)
-    return Material(call, scaled, related, call.q.to(call.score_dtype) * factor, factor, products)
+    return Prepared(call, scaled, related, call.q.to(call.score_dtype) * factor, factor, products)
 
 
 def dot(q: Tensor, k: Tensor) -> Tensor:
@@ -55,7 +56,7 @@ def weigh(weights: Tensor, v: Tensor) -> Tensor:
     return (weights.reshape(b, g, h // g * t, s) @ v).view(b, h, t, d)
 
 
-def bent(made: Material, rows: slice = ALL, keys: slice = ALL) -> Tensor:
+def bent(made: Prepared, rows: slice = ALL, keys: slice = ALL) -> Tensor:
     """Scores [b h t s] of some rows and keys, bent but not masked; −∞ where no regime claims the pair."""
     call = made.call
     batch = torch.arange(call.q.shape[0], device=call.q.device).view(-1, 1, 1, 1)
@@ -64,52 +65,52 @@ def bent(made: Material, rows: slice = ALL, keys: slice = ALL) -> Tensor:
     total: Tensor | None = None
     near: Tensor | None = None
     for view in made.views:
-        claimed = _claimed(call, view, rows, keys)
-        p, r = _grid(view.p, view.r, rows, claimed)
-        score = dot(view.q[:, :, rows], view.k[:, :, claimed])
+        columns = _keys_of(call, view, rows, keys)
+        p, r = _grid(view.p, view.r, rows, columns)
+        score = dot(view.q[:, :, rows], view.k[:, :, columns])
         for relation, to_queries in zip(made.relations, made.to_queries, strict=True):
-            score = score + _related(made, relation, to_queries, p - r, rows, claimed)
+            score = score + _related(made, relation, to_queries, p - r, rows, columns)
         score = call.scheme.bend(score, batch, head, p, r, length)
         if view.regime.contrast is not None and near is not None:
             strength = view.regime.contrast(call.index, call.length).to(score.dtype)[:, None, :, None]
             score = score + _of_rows(strength, rows) * (score - near)
-        region = view.regime.holds(*_grid(call.position, call.key_position, rows, claimed))
+        region = view.regime.holds(*_grid(call.position, call.key_position, rows, columns))
         if near is None and any(each.regime.contrast is not None for each in made.views):
-            near = _offered(call, score, region, rows, claimed)
-        total = _joined(total, score, region, claimed, keys, call)
+            near = _log_sum(call, score, region, rows, columns)
+        total = _joined(total, score, region, columns, keys, call)
     assert total is not None
     return total
 
 
-def _claimed(call: Call, view: View, rows: slice, keys: slice) -> slice:
+def _keys_of(call: Call, view: View, rows: slice, keys: slice) -> slice:
     """The keys that a regime can claim for some rows, where shapes alone tell where tokens stand."""
-    if not (call.plain_index and call.plain_position) or torch.compiler.is_compiling():
+    layout = call.layout
+    if layout is None or not call.at_index or torch.compiler.is_compiling():
         return keys
-    t, s = call.q.shape[2], call.k.shape[2]
-    first, last, _ = rows.indices(t)
-    start, stop, _ = keys.indices(s)
+    first, last, _ = rows.indices(call.queries.count)
+    start, stop, _ = keys.indices(call.keys.count)
     # Distances grow towards the first keys: the last row is furthest from them.
     least, most = view.regime.distances()
-    low = max(start, s - t + first - most)
-    high = min(stop, s - t + last - least)
+    low = max(start, layout.offset + first - most)
+    high = min(stop, layout.offset + last - least)
     return slice(math.floor(low), math.ceil(high)) if low < high else slice(start, start)
 
 
 def _joined(
-    total: Tensor | None, score: Tensor, region: Tensor | None, claimed: slice, keys: slice, call: Call
+    total: Tensor | None, score: Tensor, region: Tensor | None, columns: slice, keys: slice, call: Call
 ) -> Tensor:
-    """What regimes so far made of the scores of `keys`, with another's scores put where it holds."""
-    if claimed == keys:
+    """What regimes so far made of the scores of `keys`, with another's scores of `columns` put where it holds."""
+    if columns == keys:
         return score if region is None else torch.where(region, score, -torch.inf if total is None else total)
     start, stop, _ = keys.indices(call.k.shape[2])
     if total is None:
         total = score.new_full((*score.shape[:3], stop - start), -torch.inf)
-    a, b = claimed.start - start, claimed.stop - start
+    a, b = columns.start - start, columns.stop - start
     inside = score if region is None else torch.where(region, score, total[..., a:b])
     return torch.cat((total[..., :a], inside, total[..., b:]), -1)
 
 
-def _offered(call: Call, scores: Tensor, region: Tensor | None, rows: slice, keys: slice) -> Tensor:
+def _log_sum(call: Call, scores: Tensor, region: Tensor | None, rows: slice, keys: slice) -> Tensor:
     """The logarithm of the summed weights of a regime, [b h t 1]; 0 where none is seen, and none to compare with."""
     for shown in (region, mask(call, rows, keys)):
         scores = scores if shown is None else scores.masked_fill(~shown, -torch.inf)
@@ -117,7 +118,53 @@ def _offered(call: Call, scores: Tensor, region: Tensor | None, rows: slice, key
     return torch.where(alive, scores.masked_fill(~alive, 0.0).logsumexp(-1, keepdim=True), 0.0)
 
 
-def add_related_values(out: Tensor, weights: Tensor, made: Material, rows: slice = ALL, keys: slice = ALL) -> Tensor:
+def softmax_rows(
+    made: Prepared,
+    scores: Tensor,
+    v: Tensor,
+    rows: slice = ALL,
+    keys: slice = ALL,
+    all_see: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Softmax over masked scores [b h t s], with the logit of rest, and the sums of values.
+
+    A row that sees nothing gives zeros and a log-sum-exp of −∞; `all_see` promises that there is none.
+    """
+    call = made.call
+    alive = None if all_see else (scores > -torch.inf).any(-1, keepdim=True)
+    if alive is not None:
+        # An even row in place of a dead one keeps softmax and its gradient finite.
+        scores = scores.masked_fill(~alive, 0.0)
+    rest = call.scheme.rest()
+    lse = torch.logsumexp(scores, -1, keepdim=True) if call.return_lse or rest is not None else None
+    weights = torch.softmax(scores, -1)
+    if call.seed is not None:
+        weights = weights * keep(call.seed, call.dropout, *_coordinates(call, rows, keys)) / (1 - call.dropout)
+    out = _add_related_values(weigh(weights, v), weights, made, rows, keys)
+    if alive is not None:
+        out = out * alive
+        lse = lse if lse is None else lse.masked_fill(~alive, -torch.inf)
+    if rest is not None and lse is not None:
+        rest = rest.to(scores)[:, None, None]
+        out = out * torch.sigmoid(lse - rest)
+        lse = torch.logaddexp(lse, rest)
+    return out, None if lse is None or not call.return_lse else lse[..., 0]
+
+
+def _coordinates(call: Call, rows: slice, keys: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Batch, head, row and key numbers of a block of scores."""
+    b, h, t, s = *call.q.shape[:3], call.k.shape[2]
+    device = call.q.device
+    row, key = torch.arange(t, device=device)[rows], torch.arange(s, device=device)[keys]
+    return (
+        torch.arange(b, device=device).view(-1, 1, 1, 1),
+        torch.arange(h, device=device).view(-1, 1, 1),
+        row[:, None],
+        key,
+    )
+
+
+def _add_related_values(out: Tensor, weights: Tensor, made: Prepared, rows: slice = ALL, keys: slice = ALL) -> Tensor:
     """Add what relations give to the values: Σ_j weights_ij · table[p_i − r_j]."""
     for relation in made.relations:
         if relation.values is None:
@@ -150,7 +197,7 @@ def _of_rows(factor: Tensor | float, rows: slice) -> Tensor | float:
 
 
 def _related(
-    made: Material, relation: Relation, to_queries: Tensor | None, distance: Tensor, rows: slice, keys: slice
+    made: Prepared, relation: Relation, to_queries: Tensor | None, distance: Tensor, rows: slice, keys: slice
 ) -> Tensor:
     """What one relation adds to the scaled dot product, [b h t s]."""
     call = made.call

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from milepost.backends.views import mask, refusal, values, views
+from milepost.backends.blocks import Block, blocks, formed_pairs
+from milepost.backends.estimate import all_pairs, seconds, seen_pairs
+from milepost.backends.fused import fused
+from milepost.backends.views import mask, refusal, turned, values
 from milepost.call.call import Call
 from milepost.seams.visible import causal
 
@@ -16,7 +19,6 @@ CANNOT: dict[str, str] = {
     "bend_rows": "bends whole rows of scores",
     "rest": "adds a logit of rest to the softmax",
 }
-FAST_ON = ("cpu", "cuda")
 
 
 def refuses(call: Call) -> str | None:
@@ -26,9 +28,15 @@ def refuses(call: Call) -> str | None:
     return refusal(call, CANNOT)
 
 
-def worth(call: Call) -> bool:
-    """Whenever it can run."""
-    return True
+def cost(call: Call) -> float:
+    """Plain attention; with a mask of its own for every pair, or block by block, a little more."""
+    on_cpu = call.q.device.type == "cpu"
+    if _is_plain(call) or _is_causal(call):
+        return seconds(call, seen_pairs(call), launches=12)
+    made = blocks(call) if on_cpu else None
+    if made is not None:
+        return seconds(call, formed_pairs(made), each=1.3, launches=12 + 6 * len(made))
+    return seconds(call, all_pairs(call), each=1.5 if on_cpu else 7, launches=30)
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -36,27 +44,49 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     factor = call.factor()
     sharp = isinstance(factor, Tensor)
     # A sharpened query is rounded once, after the product.
-    (view,) = views(call, call.score_dtype if sharp else call.q.dtype)
-    q = (view.q * factor).to(call.q.dtype) if sharp else view.q
-    k, v = view.k.to(call.q.dtype), values(call, call.v.dtype)
-    seen, is_causal = _visible(call)
-    alive = None if seen is None else seen.any(-1, keepdim=True)
-    if seen is not None and alive is not None:
-        seen = seen | ~alive
-    out = scaled_dot_product_attention(
-        q, k, v, attn_mask=seen, dropout_p=call.dropout, is_causal=is_causal, scale=1.0 if sharp else factor,
-        enable_gqa=q.shape[1] != k.shape[1],
-    )  # fmt: skip
-    return (out if alive is None else out * alive), None
+    q, k = turned(call, call.score_dtype if sharp else call.q.dtype)
+    q = (q * factor).to(call.q.dtype) if sharp else q
+    k, v, scale = k.to(call.q.dtype), values(call, call.v.dtype), 1.0 if sharp else factor
+    if _is_plain(call) or _is_causal(call):
+        is_causal = not _is_plain(call)
+        return fused(q, k, v, scale, call.dropout, is_causal=is_causal), None
+    made = blocks(call) if call.q.device.type == "cpu" else None
+    if made is not None:
+        return torch.cat([_block(q, k, v, scale, call.dropout, block) for block in made], 2), None
+    seen = mask(call)
+    assert seen is not None
+    alive = seen.any(-1, keepdim=True)
+    return fused(q, k, v, scale, call.dropout, seen | ~alive) * alive, None
 
 
-def _visible(call: Call) -> tuple[Tensor | None, bool]:
-    """A mask, or the word that it is the causal one."""
-    visible = call.scheme.answering("see")
-    t, s = call.q.shape[2], call.k.shape[2]
-    if call.plain_index and all(part == causal for part in visible):
-        if not visible or t == 1:
-            return None, False
-        if t == s:
-            return None, True
-    return mask(call), False
+def _block(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, block: Block) -> Tensor:
+    """Some rows against the keys that they may see."""
+    rows = q[:, :, block.rows]
+    k, v = (_picked(each, block) for each in (k, v))
+    if not k.shape[2]:
+        return rows.new_zeros(*rows.shape[:3], v.shape[-1])
+    out = fused(rows, k, v, scale, dropout, block.added)
+    return out if block.alive is None else out * block.alive
+
+
+def _picked(each: Tensor, block: Block) -> Tensor:
+    keys = each[:, :, block.keys]
+    return torch.cat((each[:, :, : block.sinks], keys), 2) if block.sinks else keys
+
+
+def _is_plain(call: Call) -> bool:
+    """Whether every query sees every key there is."""
+    if call.layout is None or not call.scheme.answering("see"):
+        return not call.scheme.answering("see") and call.documents is None
+    last = call.layout.first == call.layout.key_first + call.keys.count - 1
+    return call.queries.count == 1 and last and _hides_only_ahead(call)
+
+
+def _is_causal(call: Call) -> bool:
+    """Whether the mask is the one that torch's function knows by name."""
+    square = call.layout is not None and call.layout.offset == 0 and call.queries.count == call.keys.count
+    return square and _hides_only_ahead(call)
+
+
+def _hides_only_ahead(call: Call) -> bool:
+    return all(part == causal for part in call.scheme.answering("see"))

@@ -1,4 +1,4 @@
-"""Turned queries and keys, one view a regime, and what masks them: what every backend starts from."""
+"""Turned queries and keys, one view a regime, and what masks them: what the fast backends start from."""
 
 from __future__ import annotations
 
@@ -32,32 +32,42 @@ class View:
 
 def views(call: Call, dtype: torch.dtype) -> list[View]:
     """Turn queries and keys for every regime that anybody can see, in the given dtype."""
-    scheme, q, k = call.scheme, call.q.to(dtype), call.k.to(dtype)
     seen: list[View] = []
-    for regime in scheme.place():
-        if regime.distances()[1] < 0 and scheme.behind and call.plain_position:
+    for regime in call.scheme.place():
+        if regime.distances()[1] < 0 and call.scheme.behind and call.at_index:
             continue
         p, r = regime.query(call.position), regime.key(call.key_position)
-        turned = scheme.turn(q, p, "query", call.length), scheme.turn(k, r, "key", call.key_length)
-        seen.append(View(regime, *turned, *(each[..., 0] if each.dim() == 3 else each for each in (p, r))))
+        q, k = turned(call, dtype, p, r)
+        seen.append(View(regime, q, k, *(each[..., 0] if each.dim() == 3 else each for each in (p, r))))
     return seen
+
+
+def turned(call: Call, dtype: torch.dtype, p: Tensor | None = None, r: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Queries and keys, turned at p and r, or where they stand if that is left out."""
+    scheme, q, k = call.scheme, call.q.to(dtype), call.k.to(dtype)
+    if not scheme.answering("turn"):
+        return q, k
+    length, key_length = (call.length, call.key_length) if scheme.by_length else (None, None)
+    q = scheme.turn(q, call.position if p is None else p, "query", length)
+    if not call.keys_turned:
+        k = scheme.turn(k, call.key_position if r is None else r, "key", key_length)
+    return q, k
 
 
 def values(call: Call, dtype: torch.dtype) -> Tensor:
     """The values, turned where a part turns them."""
-    return call.scheme.turn(call.v.to(dtype), call.key_position, "value", call.key_length)
+    v = call.v.to(dtype)
+    if not call.scheme.answering("turn"):
+        return v
+    return call.scheme.turn(v, call.key_position, "value", call.key_length if call.scheme.by_length else None)
 
 
 def relations(call: Call, seen: list[View]) -> tuple[Relation, ...]:
     """The tables looked up by distance, long enough for every distance in the call."""
     if not call.scheme.answering("relate"):
         return ()
-    if all(getattr(part, "reach", None) is not None for part in call.scheme.answering("relate")):
-        # Past its reach a table is constant, whatever the distances.
-        span = 0
-    elif call.plain_position and call.counted:
-        # The shapes tell, so nothing has to be looked at.
-        span = (call.k.shape[2] - 1) * max(view.regime.growth for view in seen)
+    if call.span is not None:
+        span = call.span * max(view.regime.growth for view in seen)
     else:
         span = max(span_of(view.p, view.r) for view in seen)
     return _fitting(call, call.scheme.relate(span))
@@ -89,6 +99,8 @@ def refusal(call: Call, cannot: Mapping[str, str]) -> str | None:
 
 def mask(call: Call, rows: slice = slice(None), keys: slice = slice(None)) -> Tensor | None:
     """Which keys are visible, [b|1 h|1 t s], or None where all are."""
+    if not call.scheme.answering("see") and call.documents is None:
+        return None
     q = call.q
     i, j = call.index[:, None, rows, None], call.key_index[:, None, None, keys]
     batch = torch.arange(q.shape[0], device=q.device).view(-1, 1, 1, 1)
@@ -102,25 +114,26 @@ def mask(call: Call, rows: slice = slice(None), keys: slice = slice(None)) -> Te
 
 
 def possible_keys(call: Call, first: int, last: int) -> slice:
-    """The keys that any of the rows first … last can see, as the shapes and the visible parts alone can tell."""
+    """The keys that any of the rows first … last can see, as the layout and the visible parts alone can tell."""
     low, high = _meet(call, "within", first, last)
-    keys = slice(int(max(low, 0)), int(min(high + 1, call.k.shape[2])))
+    keys = slice(int(max(low, 0)), int(min(high + 1, call.keys.count)))
     return keys if keys.start < keys.stop else slice(0, 1)
 
 
 def sure_keys(call: Call, first: int, last: int) -> slice:
     """Keys that all of the rows first … last see, told in the same way; empty where nothing is sure."""
     low, high = _meet(call, "surely", first, last)
-    return slice(int(max(low, 0)), int(min(high + 1, call.k.shape[2]))) if low <= high else slice(0, 0)
+    return slice(int(max(low, 0)), int(min(high + 1, call.keys.count))) if low <= high else slice(0, 0)
 
 
 def _meet(call: Call, question: Literal["within", "surely"], first: int, last: int) -> Range:
-    """What all visible parts answer for a range of rows, met."""
-    offset = call.k.shape[2] - call.q.shape[2]
-    unknown = ALL if question == "within" else NONE
+    """What all visible parts answer for a range of rows, met; as numbers of keys, not as their indices."""
+    layout = call.layout
+    assert layout is not None
     low, high = ALL
     for part in call.scheme.answering("see"):
         answer = getattr(part, question, None)
-        a, b = unknown if answer is None else answer(first + offset, last + offset)
+        unknown = ALL if question == "within" else NONE
+        a, b = unknown if answer is None else answer(first + layout.first, last + layout.first)
         low, high = max(low, a), min(high, b)
-    return low, high
+    return low - layout.key_first, high - layout.key_first

@@ -5,16 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from milepost.call.tokens import CountedIndex
 from milepost.seams.arguments import spell
 from milepost.seams.demand import checking_values
 from milepost.seams.parts import Parts
+from milepost.seams.verbs import answers, verbs_of
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor, scheme: object, dropout: float) -> None:
     """Refuse tensors, schemes and dropout that cannot be meant."""
     if not isinstance(scheme, Parts):
-        do = "pick a layer's: schedule[layer]" if hasattr(scheme, "schemes") else "wrap it: Scheme(…)"
-        raise TypeError(f"attend: the fourth argument is a Scheme, given {type(scheme).__name__}; {do}")
+        raise TypeError(f"attend: the fourth argument is a Scheme, given {type(scheme).__name__}; {_instead(scheme)}")
     for each in (q, k, v):
         if not isinstance(each, Tensor):
             raise TypeError(f"attend: q, k and v are tensors; given {type(each).__name__}")
@@ -42,24 +43,81 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, scheme: object, dropout: floa
         raise ValueError(f"attend(dropout={dropout}): dropout is a share of the weights, at least 0 and below 1")
 
 
+def _instead(scheme: object) -> str:
+    """What to write in place of something that is no scheme."""
+    if hasattr(scheme, "schemes"):
+        return "pick a layer's: schedule[layer]"
+    if verbs_of(scheme) or isinstance(scheme, (list, tuple)):
+        return "wrap it: Scheme(…)"
+    return "build one from its parts, such as Scheme(Rope(64), causal)"
+
+
+def check_scheme(scheme: Parts) -> None:
+    """Refuse parts that act on the token embeddings: inside attention they would do nothing."""
+    for part in scheme.answering("embed"):
+        rest = ", ".join(repr(each) for each in scheme.parts if not answers(each, "embed"))
+        raise ValueError(
+            f"attend: {spell(part)} gives the token embeddings their positions, once, before the first layer: "
+            f"x = scheme.embed(x). Layers are given the scheme without it: scheme.attention, here Scheme({rest})"
+        )
+
+
+def same_turn(one: Parts, other: Parts) -> bool:
+    """Whether keys turned by one scheme are keys turned by the other."""
+    return other.turns_keys_once and one.answering("turn") == other.answering("turn")
+
+
+def only_turns(scheme: Parts) -> bool:
+    """Whether nothing but the turn reads where keys stand."""
+    return not any(scheme.answering(verb) for verb in ("place", "relate", "bend"))
+
+
+def index(
+    name: str, values: Tensor | range | None, b: int, n: int, device: torch.device
+) -> tuple[int | None, Tensor | None]:
+    """An index as the number it counts from, where that is known, or as a tensor [b|1 n]."""
+    if isinstance(values, range):
+        if len(values) != n:
+            raise ValueError(f"attend: {name} is {values!r}, {len(values)} indices for {n} tokens")
+        if values.step == 1:
+            if values.start < 0:
+                raise ValueError(f"attend: {name} is {values!r}; indices count from 0")
+            return values.start, None
+        values = torch.tensor(list(values), device=device)
+    given = tokens(name, values, b, n, device)
+    return (given.first, None) if isinstance(given, CountedIndex) else (None, given)
+
+
+def length(value: int | Tensor | None, b: int, device: torch.device) -> Tensor | None:
+    """A length that was said, as [b|1 1]."""
+    if value is None:
+        return None
+    if isinstance(value, Tensor):
+        if value.is_floating_point() or value.dtype == torch.bool or value.shape not in ((), (b,), (b, 1), (1, 1)):
+            raise ValueError(
+                f"attend: length must be a whole number, or [{b}] of them, given {value.dtype} {list(value.shape)}"
+            )
+        return value.to(device).reshape(-1, 1)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"attend(length={value!r}): length is how many tokens there are, a whole number of at least 1")
+    return torch.full((1, 1), value, device=device)
+
+
 def tokens(
-    name: str,
-    values: Tensor | None,
-    b: int,
-    n: int,
-    device: torch.device,
-    axes: int | None = None,
-    any_number: bool = False,
+    name: str, values: Tensor | None, b: int, n: int, device: torch.device, any_number: bool = False
 ) -> Tensor | None:
     """Bring [n], [b n] or [b n axes] to a batch axis of b or 1."""
     if values is None:
         return None
     if not isinstance(values, Tensor):
-        raise TypeError(f"attend: {name} must be a tensor of shape [{n}] or [{b}, {n}], given {type(values).__name__}")
+        also = " or a range" if name.endswith("index") else ""
+        raise TypeError(
+            f"attend: {name} must be a tensor of shape [{n}] or [{b}, {n}]{also}, given {type(values).__name__}"
+        )
     if values.is_complex() or values.dtype == torch.bool or (values.is_floating_point() and not any_number):
         hint = ""
         if values.dtype == torch.bool:
-            hint = "; a padding mask is told by documents: torch.where(mask, 0, -1)"
+            hint = "; for a padding mask give documents=torch.where(mask, 0, -1)"
         elif name.endswith("index"):
             hint = "; where tokens stand may be a fraction: give it as position"
         numbers = "integers or fractions" if any_number else "integers"
@@ -79,14 +137,16 @@ def documents(
     documents: Tensor | None, key_documents: Tensor | None, b: int, t: int, s: int, device: torch.device
 ) -> tuple[Tensor | None, Tensor | None]:
     """Bring both sides' documents to a batch axis, each defaulting from the other."""
+    if documents is None and key_documents is None:
+        return None, None
     own, keys = tokens("documents", documents, b, t, device), tokens("key_documents", key_documents, b, s, device)
     if own is not None and keys is None:
         if t != s:
-            raise ValueError(f"attend: documents of {t} queries do not tell those of {s} keys; give key_documents")
+            raise ValueError(f"attend: documents has {t} entries, but there are {s} keys; give key_documents too")
         keys = own
     elif keys is not None and own is None:
         if t > s:
-            raise ValueError(f"attend: {t} queries but {s} keys, so key_documents do not tell documents; give both")
+            raise ValueError(f"attend: key_documents has {s} entries, but there are {t} queries; give documents too")
         own = keys[:, s - t :]
     return own, keys
 
@@ -107,7 +167,7 @@ def check_finite(name: str, position: Tensor | None) -> None:
         return
     if not bool(position.isfinite().all()):
         wrong = float(position[~position.isfinite()][0])
-        raise ValueError(f"attend: {name} holds {wrong}; where a token stands is a finite number, also for padding")
+        raise ValueError(f"attend: {name} holds {wrong}; a position must be finite, also for padding")
 
 
 def check_axes(scheme: Parts, position: Tensor | None, key_position: Tensor | None) -> None:

@@ -111,6 +111,8 @@ class Model(nn.Module):
         super().__init__()
         self.shape = shape
         self.schedule = _fitted(shape, schedule)
+        self.attention = [scheme.attention for scheme in self.schedule]
+        """What attention does in each layer: its scheme without what acts on the embeddings."""
         self.backends: list[str | None] = [None] * shape.layers
         """The backend of each layer; milepost's own choice if None."""
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
@@ -139,7 +141,7 @@ class Model(nn.Module):
         x = self.schedule[0].embed(self._embedded(tokens), index if position is None else position)
         for number, layer in enumerate(self.layers):
             cache, backend = None if caches is None else caches[number], self.backends[number]
-            x = layer(x, self.schedule[number], cache, position, backend)
+            x = layer(x, self.attention[number], cache, position, backend)
         return self.norm(x)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
@@ -161,6 +163,7 @@ class Model(nn.Module):
         nn.Module.__init__(other)
         fitted = _fitted(self.shape, schedule).to(self.tokens.weight.device)
         other.shape, other.schedule = self.shape, carried(self.schedule, fitted)
+        other.attention = [scheme.attention for scheme in other.schedule]
         other.backends = [None] * self.shape.layers
         other.tokens, other.layers, other.norm = self.tokens, self.layers, self.norm
         return other.train(self.training)
@@ -169,10 +172,8 @@ class Model(nn.Module):
         """Choose backends that are not compiled by themselves: where lengths vary, each would be compiled anew."""
         weight = self.tokens.weight
         q, k = (weight.new_zeros(1, heads, 2, self.shape.dim) for heads in (self.shape.heads, self.shape.groups))
-        for number, scheme in enumerate(self.schedule):
-            told = explain(scheme, q, k)
-            able = told.backend == "sdpa" or told.others["sdpa"].startswith("could")
-            self.backends[number] = "sdpa" if able else "chunked"
+        for number, scheme in enumerate(self.attention):
+            self.backends[number] = "sdpa" if "sdpa" in explain(scheme, q, k).able else "chunked"
         return self
 
     @torch.no_grad()

@@ -29,6 +29,7 @@ from milepost.seams.verbs import (
     answers,
     verbs_of,
 )
+from milepost.seams.visible import Band, everything
 
 P = TypeVar("P")
 
@@ -74,6 +75,24 @@ class Parts(nn.Module):
     def by_length(self) -> bool:
         """Whether what a token gets depends on how many tokens there are."""
         return any(getattr(part, "by_length", False) for part in self.parts)
+
+    @property
+    def turns_keys_once(self) -> bool:
+        """Whether a key may be turned when it comes and kept so: its angle follows from its position alone.
+
+        Not so where the angle depends on the length, on the regime or on the middle of the keys, and not where
+        something reads the raw key: tables by distance, and gates on keys.
+        """
+        if self._places or self._relates or not self._turns:
+            return False
+        if any(getattr(part, "gates", None) == "keys" for part in self._bends_rows):
+            return False
+        return not any(getattr(part, facet, False) for part in self._turns for facet in ("by_length", "centred"))
+
+    @property
+    def reads_span(self) -> bool:
+        """Whether a part has a table for every distance there is; one with a reach is constant past it."""
+        return any(getattr(part, "reach", None) is None for part in self._relates)
 
     @property
     def axes(self) -> int | None:
@@ -139,6 +158,15 @@ class Parts(nn.Module):
             one = part.see(batch, head, i, j)
             seen = one if seen is None else seen & one
         return seen
+
+    def band(self) -> Band | None:
+        """What is visible in its normal form, or None where it has none."""
+        whole: Band | None = everything.normal()
+        for part in self._sees:
+            normal = getattr(part, "normal", None)
+            one = None if normal is None else normal()
+            whole = None if one is None or whole is None else whole & one
+        return whole
 
     def bend_rows(self, scores: Tensor, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> Tensor:
         """Bend whole rows of masked scores [b h t s]; a part that gates on keys or values is given those as its x."""

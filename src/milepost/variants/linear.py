@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from milepost.backends.scores import dot, weigh
 from milepost.backends.views import mask, values
-from milepost.call.call import Call, inputs, resolve
+from milepost.call import inputs
+from milepost.call.call import Call
+from milepost.call.options import NAMES, Options
+from milepost.call.resolve import resolve
 from milepost.scheme import Scheme
-from milepost.seams.arguments import spell
+from milepost.seams.arguments import did_you_mean, spell
 from milepost.seams.visible import causal
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # Rows whose scores are formed at once; what lies before them is a running sum.
 BLOCK = 128
@@ -30,12 +37,7 @@ def linear_attend(
     scheme: Scheme,
     *,
     feature: Callable[[Tensor], Tensor] = elu_plus_one,
-    index: Tensor | None = None,
-    key_index: Tensor | None = None,
-    position: Tensor | None = None,
-    key_position: Tensor | None = None,
-    documents: Tensor | None = None,
-    key_documents: Tensor | None = None,
+    **options: Unpack[Options],
 ) -> Tensor:
     """Attention without a softmax, its numerator turned and its denominator not.
 
@@ -45,13 +47,14 @@ def linear_attend(
     `attend`. The scheme may turn and hide. Causal and unmasked schemes without given indices cost O(t); with indices or
     documents the scores are formed, a block of rows at a time.
     """
+    for name in options:
+        if name not in NAMES[: NAMES.index("length") + 1]:
+            raise TypeError(f"linear_attend: no option is called {name!r}{did_you_mean(name, NAMES)}")
     inputs.check_tensors(q, k, v, scheme, 0.0)
     for verb in ("place", "relate", "scale", "sharpen", "bend", "bend_rows", "rest"):
         for part in scheme.answering(verb):
             raise ValueError(f"linear_attend: {spell(part)} answers {verb}, which acts on a score or its softmax")
-    call = resolve(
-        q, k, v, scheme, index, key_index, position, key_position, documents, key_documents, None, 0.0, False
-    )
+    call = resolve(q, k, v, scheme, options)
     with torch.autocast("cpu" if q.device.type == "meta" else q.device.type, enabled=False):
         return _attended(call, feature)
 
@@ -63,13 +66,18 @@ def _attended(call: Call, feature: Callable[[Tensor], Tensor]) -> Tensor:
     turned_k = scheme.turn(plain_k, call.key_position, "key", call.key_length)
     v = values(call, call.score_dtype)
     seen = scheme.answering("see")
-    simple = call.plain_index and all(part == causal for part in seen)
+    simple = _at_the_end(call) and all(part == causal for part in seen)
     if simple and not seen:
         top, bottom = _summed(turned_q, turned_k, v), _summed(plain_q, plain_k, torch.ones_like(v[..., :1]))
     else:
         top, bottom = _by_blocks(call, (turned_q, turned_k, plain_q, plain_k, v), simple)
     # A row that sees nothing has both at zero.
     return (top / bottom.masked_fill(bottom == 0, 1.0)).to(call.v.dtype)
+
+
+def _at_the_end(call: Call) -> bool:
+    """Whether the queries are the last of the keys, one after the other."""
+    return call.layout is not None and call.layout.offset == call.keys.count - call.queries.count
 
 
 def _summed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,0 +1,50 @@
+"""What a call would cost: a coarse model, good enough to choose by. Only the order of the answers matters."""
+
+from __future__ import annotations
+
+from milepost.call.call import Call, Layout
+from milepost.seams.visible import Band
+
+RATE = {"cpu": 4e10, "cuda": 2.5e14}
+"""Multiply-adds a second of fused attention, on a common machine of each kind."""
+LAUNCH = {"cpu": 4e-6, "cuda": 8e-6}
+"""Seconds that one operation costs whatever its size."""
+SAMPLES = 64
+
+
+def seconds(call: Call, pairs: float, each: float = 1.0, launches: int = 1) -> float:
+    """The time of a call that forms the scores of `pairs` queries and keys in every head.
+
+    each: what a score costs, against plain fused attention. launches: how many operations it takes.
+    """
+    kind = call.q.device.type if call.q.device.type in RATE else "cpu"
+    b, h, _, d = call.q.shape
+    return b * h * pairs * (d + call.v.shape[-1]) * each / RATE[kind] + launches * LAUNCH[kind]
+
+
+def all_pairs(call: Call) -> float:
+    """Every query with every key."""
+    return call.queries.count * call.keys.count
+
+
+def seen_pairs(call: Call) -> float:
+    """The pairs that are seen, as far as the layout tells."""
+    layout, band = call.layout, call.scheme.band()
+    if layout is None or band is None:
+        return all_pairs(call)
+    return band_pairs(band, layout, call.queries.count, call.keys.count)
+
+
+def band_pairs(band: Band, layout: Layout, t: int, s: int) -> float:
+    """How many pairs lie in a band: the keys of some rows, counted, and taken for all."""
+    rows = range(0, t, max(1, t // SAMPLES))
+    total = 0.0
+    for row in rows:
+        i = layout.offset + row
+        last = min(s - 1, i + band.ahead)
+        first = max(0, i - band.behind + 1)
+        if band.chunk is not None:
+            first = max(first, (i + layout.key_first) // band.chunk * band.chunk - layout.key_first)
+        near = max(0.0, last - first + 1)
+        total += near + max(0.0, min(band.sinks - layout.key_first, first, last + 1))
+    return total / len(rows) * t if t else 0.0

@@ -1,0 +1,47 @@
+"""Joining parts of one softmax: attention over some of the keys here, over others there."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def merge(*parts: Tensor, rest: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """One answer from several, each over keys of its own: merge(out, lse, out, lse, …), as `attend` answers them.
+
+        lse  =  ln Σ_n e^lse_n,   out  =  Σ_n e^(lse_n − lse) · out_n
+
+        whole = merge(*attend(q, k1, v1, …, return_lse=True), *attend(q, k2, v2, …, return_lse=True))
+
+    out: [b h t dv], lse: [b h t]; returns (out, lse). rest: the logit of attending to nothing, [h], where the scheme
+    has one (`scheme.rest()`): every part has counted it, and the whole counts it once. A row that saw nothing anywhere
+    gives zeros and −∞. Gradients flow to every part.
+    """
+    outs, lses = parts[::2], parts[1::2]
+    if not parts or len(outs) != len(lses):
+        raise ValueError(
+            f"merge: give out and lse of every part, as attend(…, return_lse=True) does; given {len(parts)}"
+        )
+    if any(out.shape != outs[0].shape or out.shape[:-1] != lse.shape for out, lse in zip(outs, lses, strict=True)):
+        shapes = ", ".join(str(list(part.shape)) for part in parts)
+        raise ValueError(f"merge: every out is [b h t dv] and every lse [b h t], all alike; given {shapes}")
+    sums = torch.stack(lses)
+    total = torch.logsumexp(_even(sums), 0) if rest is None else _counted_once(sums, rest.to(sums)[:, None])
+    alive = (sums > -torch.inf).any(0)
+    total = total.masked_fill(~alive, -torch.inf)
+    # Rows that saw nothing take no share of a total that is −∞ itself.
+    weights = torch.where(sums > -torch.inf, sums - total.masked_fill(~alive, 0.0), -torch.inf).exp()
+    merged = sum(weight[..., None].to(out.dtype) * out for weight, out in zip(weights, outs, strict=True))
+    assert isinstance(merged, Tensor)
+    return merged, total
+
+
+def _even(sums: Tensor) -> Tensor:
+    """Rows that saw nothing anywhere as zeros, so that their gradient is finite."""
+    return sums.masked_fill(~(sums > -torch.inf).any(0), 0.0)
+
+
+def _counted_once(sums: Tensor, rest: Tensor) -> Tensor:
+    """ln( Σ_n e^lse_n − (n − 1) · e^rest ), relative to the largest, so that nothing overflows."""
+    most = torch.maximum(sums.amax(0), rest).detach()
+    return most + torch.log((sums - most).exp().sum(0) - (len(sums) - 1) * (rest - most).exp())

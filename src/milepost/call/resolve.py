@@ -1,0 +1,153 @@
+"""From what `attend` was given to a call: defaults filled in, nonsense refused."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from milepost.call import inputs
+from milepost.call.call import Call
+from milepost.call.documents import order_within, over_keys
+from milepost.call.options import Options
+from milepost.call.tokens import CachedKeys, Tokens
+from milepost.seams.parts import Parts
+
+
+def resolve(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options, return_lse: bool = False) -> Call:
+    """Fill in the defaults of `attend` and refuse what makes no sense."""
+    dropout = options.get("dropout", 0.0)
+    inputs.check_tensors(q, k, v, scheme, dropout)
+    inputs.check_scheme(scheme)
+    k, options, keys_turned = _out_of_cache(k, scheme, options)
+    b, t, s = q.shape[0], q.shape[2], k.shape[2]
+    x = options.get("x")
+    if x is not None and (x.dim() != 3 or x.shape[:2] != (b, s)):
+        raise ValueError(f"attend: x holds the layer inputs of all keys, [{b}, {s}, width], given {list(x.shape)}")
+    documents, key_documents = inputs.documents(
+        options.get("documents"), options.get("key_documents"), b, t, s, q.device
+    )
+    queries, keys = _order(options, b, t, s, documents, key_documents, q.device)
+    _stand(options, queries, keys, scheme, b, keys_turned)
+    if scheme.answering("bend_rows") and (keys.first is None or documents is not None):
+        k, v, x, key_documents = _in_order(k, v, x, keys, key_documents)
+    seed = torch.randint(0, 2**31 - 1, (), device=q.device) if dropout else None
+    index_given = options.get("index") is not None or options.get("key_index") is not None
+    call = Call(
+        q, k, v, scheme, queries, keys, documents, key_documents, x, dropout, seed, return_lse, keys_turned,
+        index_given, inputs.length(options.get("length"), b, q.device),
+    )  # fmt: skip
+    if scheme.relative and scheme.answering("centred"):
+        _centre(call)
+    return call
+
+
+def _out_of_cache(k: Tensor, scheme: Parts, options: Options) -> tuple[Tensor, Options, bool]:
+    """Keys as a plain tensor, with what their cache knows put where nothing was said; whether they are turned."""
+    if not isinstance(k, CachedKeys):
+        return k, options, False
+    if k.turned_by is not None and k.turned_by is not scheme and not inputs.same_turn(k.turned_by, scheme):
+        raise ValueError(
+            f"attend: these keys were turned by Cache({k.turned_by!r}) when they were appended, and cannot be read by "
+            f"{scheme!r}; give that scheme, or keep raw keys: Cache()"
+        )
+    known = {"key_index": k.token_index, "key_position": k.token_position}
+    given = {name: value for name, value in options.items() if value is not None}
+    merged: Options = {**{name: value for name, value in known.items() if value is not None}, **given}  # pyright: ignore
+    return k.as_subclass(Tensor), merged, k.turned_by is not None
+
+
+def _order(
+    options: Options,
+    b: int,
+    t: int,
+    s: int,
+    documents: Tensor | None,
+    key_documents: Tensor | None,
+    device: torch.device,
+) -> tuple[Tokens, Tokens]:
+    """The true order of both sides."""
+    index, key_index = options.get("index"), options.get("key_index")
+    if t > s and (index is None or key_index is None):
+        raise ValueError(
+            f"attend: {t} queries but {s} keys, so the queries cannot be the last of the keys; give index and key_index"
+        )
+    key_first, key_given = inputs.index("key_index", key_index, b, s, device)
+    first, given = inputs.index("index", index, b, t, device)
+    if key_index is None and key_documents is None:
+        key_first = 0
+    elif key_index is None and key_documents is not None:
+        key_given = order_within(key_documents)
+    if index is None and key_first is not None:
+        first = key_first + s - t
+    elif index is None and key_given is not None:
+        given = key_given[:, s - t :]
+    inputs.check_index("key_index", key_given, key_documents)
+    inputs.check_index("index", given, documents)
+    return Tokens(t, device, first, given), Tokens(s, device, key_first, key_given)
+
+
+def _stand(options: Options, queries: Tokens, keys: Tokens, scheme: Parts, b: int, keys_turned: bool) -> None:
+    """Where tokens stand, if that was said; one side stands for both where queries are the keys."""
+    position, key_position = options.get("position"), options.get("key_position")
+    if position is None and key_position is None:
+        return
+    own = inputs.tokens("position", position, b, queries.count, queries.device, any_number=True)
+    other = inputs.tokens("key_position", key_position, b, keys.count, keys.device, any_number=True)
+    inputs.check_axes(scheme, own, other)
+    inputs.check_finite("position", own)
+    inputs.check_finite("key_position", other)
+    last = options.get("index") is None
+    if own is not None and other is None:
+        if queries.count == keys.count and last:
+            other = own
+        elif not (keys_turned and inputs.only_turns(scheme)):
+            raise ValueError(
+                f"attend: position says where {queries.count} queries stand, but not where the {keys.count} keys do; "
+                f"give key_position"
+            )
+    elif own is None and other is not None:
+        if not last:
+            raise ValueError("attend: key_position says where keys stand, but not queries with an index; give position")
+        own = other[:, keys.count - queries.count :]
+    if own is not None:
+        queries.stand_at(own)
+    if other is not None:
+        keys.stand_at(other)
+
+
+def _in_order(
+    k: Tensor, v: Tensor, x: Tensor | None, keys: Tokens, key_documents: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Keys in the order of their index, for methods that read whole rows."""
+    order = keys.index.expand(k.shape[0], -1).argsort(dim=-1, stable=True)
+    rows = order[:, None, :, None]
+    keys.reorder(_ordered(keys.index, order), None if keys.at_index else _ordered(keys.position, order))
+    return (
+        k.take_along_dim(rows, 2),
+        v.take_along_dim(rows, 2),
+        x if x is None else x.take_along_dim(order[:, :, None], 1),
+        key_documents if key_documents is None else _ordered(key_documents, order),
+    )
+
+
+def _ordered(values: Tensor, order: Tensor) -> Tensor:
+    """Sort the key axis of values [b|1 s …]."""
+    if values.dim() == 3:
+        return values.expand(order.shape[0], -1, -1).take_along_dim(order[:, :, None], 1)
+    return values.expand(order.shape[0], -1).take_along_dim(order, 1)
+
+
+def _centre(call: Call) -> None:
+    """Count positions from the middle of each document's keys, so that they lie around zero; the distances stay."""
+    layout = call.layout
+    if layout is not None and call.at_index:
+        middle = (2 * layout.key_first + call.keys.count - 1) // 2
+        p, r = call.position - middle, call.key_position - middle
+    else:
+        p, r = call.position, call.key_position
+        least, key_least = over_keys(r, "amin", call.documents, call.key_documents)
+        most, key_most = over_keys(r, "amax", call.documents, call.key_documents)
+        p, r = p - (least + most) // 2, r - (key_least + key_most) // 2
+    call.queries.stand_at(p, shifted=call.queries.at_index)
+    call.keys.stand_at(r, shifted=call.keys.at_index)
+    inputs.check_span(call.scheme, call.q.dtype, None if layout is None else call.keys.count, p, r)

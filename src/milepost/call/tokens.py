@@ -1,0 +1,98 @@
+"""The tokens of a call: their true order and where they stand, known without a look at the device where possible."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from milepost.seams.parts import Parts
+
+
+class CountedIndex(Tensor):
+    """Indices [b n] that count up by one from `first`: a plain tensor to everyone who does not ask.
+
+    What is computed from it is a plain tensor again.
+    """
+
+    first: int
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
+
+
+def counted(first: int, count: int, rows: int, device: torch.device) -> CountedIndex:
+    """The indices first … first + count − 1 for every row."""
+    index = torch.arange(first, first + count, device=device).expand(rows, count).as_subclass(CountedIndex)
+    index.first = first
+    return index
+
+
+class CachedKeys(Tensor):
+    """Keys out of a `Cache`, with what the cache knows of them: `attend` reads it, so nothing has to be passed on.
+
+    A part of them, or a copy, is still turned by the same scheme; which tokens it holds is no longer known.
+    """
+
+    token_index: Tensor | None
+    token_position: Tensor | None
+    turned_by: Parts | None
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore
+            answer = func(*args, **(kwargs or {}))
+        source = args[0] if args else None
+        if isinstance(answer, Tensor) and isinstance(source, CachedKeys) and getattr(func, "__name__", "") in _COPIES:
+            return cached_keys(answer, None, None, source.turned_by)
+        return answer
+
+
+# What only picks, moves or copies keys. Anything else makes numbers that are no keys any more.
+_COPIES = {
+    "__getitem__", "bfloat16", "clone", "contiguous", "cpu", "cuda", "detach", "double", "expand", "float", "half",
+    "index_select", "narrow", "repeat_interleave", "to", "view",
+}  # fmt: skip
+
+
+def cached_keys(keys: Tensor, index: Tensor | None, position: Tensor | None, turned_by: Parts | None) -> CachedKeys:
+    """Keys with what a cache knows of them."""
+    marked = keys.as_subclass(CachedKeys)
+    marked.token_index, marked.token_position, marked.turned_by = index, position, turned_by
+    return marked
+
+
+class Tokens:
+    """The queries or the keys of one call.
+
+    first: the index of the first one where they count up by one in every row, else None. at_index: whether they stand
+    at their indices, but for a shift that all tokens of the call share. Tensors are made when asked for: many calls
+    never need them.
+    """
+
+    def __init__(self, count: int, device: torch.device, first: int | None, index: Tensor | None) -> None:
+        self.count, self.device, self.first = count, device, first
+        self.at_index = True
+        self._index = index
+        self._position: Tensor | None = None
+
+    @property
+    def index(self) -> Tensor:
+        """[b|1 n], the true order."""
+        if self._index is None:
+            assert self.first is not None
+            self._index = torch.arange(self.first, self.first + self.count, device=self.device)[None]
+        return self._index
+
+    @property
+    def position(self) -> Tensor:
+        """[b|1 n] or [b|1 n axes], where they stand."""
+        return self.index if self._position is None else self._position
+
+    def stand_at(self, position: Tensor, shifted: bool = False) -> None:
+        """Say where they stand; shifted where every token of the call moves alike."""
+        self._position, self.at_index = position, shifted
+
+    def reorder(self, index: Tensor, position: Tensor | None) -> None:
+        """Put them in another order; position is None where they stand at their indices."""
+        self.first, self._index, self._position = None, index, position
