@@ -20,9 +20,11 @@ from milepost.seams.verbs import Side
 class Rotates(Protocol):
     """Turns pairs of channels, and nothing else: `turn` is what these make of x.
 
-    pairs: which channels make a pair. width: how many channels are turned, the first ones of a head; the others are
-    left alone. blocks: into how many equal parts those channels fall, pairs being formed within each (1 but for
-    ChatGLM's two).
+        (a, b)  ←  (a·cos − b·sin, b·cos + a·sin)  for every pair of the first `width` channels,   x · beyond  past them
+
+    pairs: which channels make a pair. width: how many channels are turned, the first ones of a head. blocks: into how
+    many equal parts those channels fall, pairs being formed within each (1 but for ChatGLM's two); the cosines of the
+    first part come first. Values are left alone, unless `for_values` names what turns them.
     """
 
     @property
@@ -42,6 +44,17 @@ class Rotates(Protocol):
         dtype: torch.dtype = torch.float32,
     ) -> tuple[Tensor, Tensor]:
         """Cosines and sines [… t width/2] of every angle, times the magnitude that rides on them."""
+        ...
+
+    def beyond(self, position: Tensor, length: Tensor | int | None = None) -> Tensor | float | None:
+        """What the channels past `width` of queries and keys are multiplied by, [b|1 t|1], [1] or a number.
+
+        None where they are left alone.
+        """
+        ...
+
+    def for_values(self, width: int) -> Rotates | None:
+        """What turns the first channels of values that have `width` of them; None where they are left alone."""
         ...
 
 
