@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from milepost.seams.band import Band
 from milepost.seams.facets import facets_of
 from tests.layers import DV, B, D, H
 from tests.oracles import assert_same, in_complex
@@ -88,6 +89,28 @@ def rotated(part: Any, x: Tensor, position: Tensor, side: Any, length: Any) -> T
     return torch.cat((turned, rest if size is None else rest * size), -1)
 
 
+# normal
+
+
+def sees_its_band(part: Any) -> None:
+    """`see` is what the four numbers say, for every head."""
+    band = part.normal()
+    if band is None:
+        return
+    n = 24
+    zero, at = torch.zeros((), dtype=torch.long), torch.arange(n)
+    shown = torch.tensor([[in_band(band, i, j) for j in range(n)] for i in range(n)])
+    for head in range(H):
+        assert torch.equal(part.see(zero, torch.tensor(head), at[:, None], at).expand(n, n), shown)
+
+
+def in_band(band: Band, i: int, j: int) -> bool:
+    """The definition of a band, for one pair."""
+    near = i - j < band.behind or j < band.sinks
+    return j - i <= band.ahead and near and (band.chunk is None or i // band.chunk == j // band.chunk)
+
+
 FACET_LAWS: dict[str, Callable[[Any], None]] = {
     "cos_sin": turns_by_its_cosines,
+    "normal": sees_its_band,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 import milepost as mp
+from milepost.seams.band import Band
 from milepost.seams.facets import facets_of
 from tests.cases import exported_methods
 from tests.facets import FACET_LAWS
@@ -35,7 +37,7 @@ class Wrong:
     broken: dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
-        own = getattr(self.part, name)
+        own = getattr(self.part, name, None)
         return own if name not in self.broken else self.broken[name](own)
 
 
@@ -76,6 +78,10 @@ LOGITS = mp.Partial(mp.Rope(4, stretch=mp.DynamicYarn(5)), of=D, temperature="lo
         ("cos_sin", wrong(LOGITS, beyond=lambda own: lambda *given: None)),
         ("cos_sin", wrong(mp.Xpos(D), cos_sin=no_side)),
         ("cos_sin", wrong(mp.FusedRope(D), for_values=lambda own: lambda width: None)),
+        ("normal", wrong(mp.Stream(2, 4), normal=lambda own: lambda: Band(4, 0, 3, None))),
+        ("normal", wrong(mp.Stream(2, 4), normal=lambda own: lambda: Band(5, 0, 2, None))),
+        ("normal", wrong(mp.causal, normal=lambda own: lambda: Band(math.inf, 1, 0, None))),
+        ("normal", wrong(mp.SplitAlibi(4), normal=lambda own: lambda: Band(math.inf, 0, 0, None))),
     ],
 )
 def test_a_facet_that_says_something_else_is_found(facet: str, part: Any):

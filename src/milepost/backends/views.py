@@ -35,7 +35,7 @@ def views(call: Call, dtype: torch.dtype) -> list[View]:
     scheme, q, k = call.scheme, call.q.to(dtype), call.k.to(dtype)
     seen: list[View] = []
     for regime in scheme.place():
-        if regime.distances()[1] < 0 and scheme.behind and call.plain_position:
+        if regime.distances()[1] < 0 and scheme.is_causal and call.plain_position:
             continue
         p, r = regime.query(call.position), regime.key(call.key_position)
         turned = scheme.turn(q, p, "query", call.length), scheme.turn(k, r, "key", call.key_length)

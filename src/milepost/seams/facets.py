@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from milepost.numerics.rotation import Pairs
+from milepost.seams.band import Band
 from milepost.seams.verbs import Side
 
 
@@ -120,15 +121,25 @@ class Caps(Protocol):
     def cap(self) -> float: ...
 
 
+@runtime_checkable
+class SeesBand(Protocol):
+    """Sees what four numbers say: `see` is what these make of (i, j), whatever the batch and head."""
+
+    def normal(self) -> Band | None:
+        """How far behind and ahead, how many first keys and which chunk; None where that is not all there is to say."""
+        ...
+
+
 FACETS: dict[str, type] = {
     "cos_sin": Rotates,
     "slopes": HasSlopes,
     "by_distance": ByDistance,
     "by_share": ByShare,
     "cap": Caps,
+    "normal": SeesBand,
 }
 """What a part of a scheme may answer besides its verbs. Regimes and tables are facets by themselves: a `Regime` is told
-by bounds, a `Table` by its row for each distance, and a visible expression by its normal form."""
+by bounds, and a `Table` by its row for each distance."""
 
 
 def facets_of(part: object) -> tuple[str, ...]:

@@ -66,9 +66,9 @@ class Parts(nn.Module):
         return all(getattr(part, "relative", False) for part in self.parts)
 
     @property
-    def behind(self) -> bool:
+    def is_causal(self) -> bool:
         """Whether no key ahead of the query is ever seen."""
-        return any(getattr(part, "behind", False) for part in self._sees)
+        return any(getattr(part, "is_causal", False) for part in self._sees)
 
     @property
     def by_length(self) -> bool:
@@ -220,7 +220,7 @@ def _check_together(scheme: Parts) -> None:
         if heads != counts[0][1]:
             raise ValueError(f"Scheme: {spell(counts[0][0])} and {spell(part)} are made for different numbers of heads")
     for part in scheme.parts:
-        if getattr(part, "needs_causal", False) and not scheme.behind:
+        if getattr(part, "needs_causal", False) and not scheme.is_causal:
             raise ValueError(
                 f"Scheme: {spell(part)} is defined for keys behind the query only; add a visible part that hides the "
                 f"others, such as causal"
