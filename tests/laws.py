@@ -15,6 +15,7 @@ from torch import Tensor
 import milepost as mp
 from milepost.backends import BACKENDS
 from tests.agreement import Asked, calls, compare, small_blocks
+from tests.facets import facets_mean_what_verbs_do
 from tests.layers import DV, WIDTH, B, D, H, Make, T, embedded, fresh, layer, project, tokens
 from tests.oracles import assert_same
 
@@ -197,6 +198,12 @@ def drops_the_same_weights(make: Make) -> None:
                 continue
 
 
+def means_what_it_says(make: Make) -> None:
+    """Whatever facets the parts answer, they agree with the verbs."""
+    for part in fresh(make).parts:
+        facets_mean_what_verbs_do(part)
+
+
 def traces_whole(make: Make) -> None:
     """No graph break, and the traced output and gradients equal eager's."""
     assert graphs_over(fresh(make), range(9, 10)) == 1
@@ -245,6 +252,7 @@ LAWS = {
         agrees_on_every_backend,
         differentiates,
         drops_the_same_weights,
+        means_what_it_says,
         traces_whole,
     )
 }

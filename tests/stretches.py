@@ -17,7 +17,7 @@ from tests.oracles import Score, assert_same
 def stretched(stretch: Any, dim: int = 128, theta: float = 10000.0, length: int = 1) -> tuple[Tensor, float]:
     """The frequencies [d/2] and the magnitude of a stretched Rope, read from its cosines and sines at position 1."""
     one = torch.ones(1, dtype=torch.float64)
-    cos, sin = (table[0] for table in Rope(dim, theta, stretch=stretch).cos_sin(one, length, torch.float64))
+    cos, sin = (table[0] for table in Rope(dim, theta, stretch=stretch).cos_sin(one, length, dtype=torch.float64))
     sizes = torch.hypot(cos, sin)
     assert_same(sizes, sizes[:1].expand_as(sizes))
     return torch.atan2(sin, cos), float(sizes[0])

@@ -75,7 +75,7 @@ def attend(
 
 
 # Editors and help() show the options by name.
-attend.__signature__ = inspect.signature(attend).replace(  # pyright: ignore
+attend.__signature__ = inspect.signature(attend).replace(
     parameters=[
         *(each for each in inspect.signature(attend).parameters.values() if each.kind is not each.VAR_KEYWORD),
         *(

@@ -204,7 +204,7 @@ def test_a_fixed_stretch_reaches_the_longest_length(label: str):
     before, after = (ones(build(text, SHAPE, 16, 64))[0][0] for text in ("rope", EVERY["rope"][label]))
     angles: list[float] = []
     for rope, place in ((before, 16), (after, 64)):
-        cos, sin = rope.cos_sin(torch.tensor([place]), 16, torch.float64)
+        cos, sin = rope.cos_sin(torch.tensor([place]), 16, dtype=torch.float64)
         angles.append(float(torch.atan2(sin, cos)[0, -1]))
     assert angles[1] == pytest.approx(angles[0])
 

@@ -106,7 +106,7 @@ def test_without_sinks_it_is_a_sliding_window(evict: str, keys: int):
 
 
 def test_it_never_looks_ahead():
-    assert Scheme(Stream(2, 4)).behind
+    assert Scheme(Stream(2, 4)).is_causal
     q, k, v = inputs()
     assert_same(attend(q, k, v, Scheme(Rope(8), Stream(2, 4))), attend(q, k, v, Scheme(Rope(8), Stream(2, 4), causal)))
 

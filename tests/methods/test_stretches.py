@@ -51,9 +51,9 @@ def test_each_document_is_stretched_by_its_own_length(stretch, oracle):
 def test_the_length_may_be_told_in_any_form(stretch, length):
     rope, index = Rope(8, stretch=stretch), torch.arange(length)
     untold = rope.cos_sin(index, dtype=torch.float64)
-    batched = rope.cos_sin(index.expand(2, -1), torch.full((2, 1), length), torch.float64)
+    batched = rope.cos_sin(index.expand(2, -1), torch.full((2, 1), length), dtype=torch.float64)
     for told in (length, torch.tensor([length]), torch.full((length,), length)):
-        for ours, oracle in zip(rope.cos_sin(index, told, torch.float64), untold, strict=True):
+        for ours, oracle in zip(rope.cos_sin(index, told, dtype=torch.float64), untold, strict=True):
             assert_same(ours, oracle)
     for ours, oracle in zip(batched, untold, strict=True):
         assert_same(ours, oracle.expand(2, -1, -1))

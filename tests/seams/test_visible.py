@@ -161,15 +161,15 @@ def test_a_sliding_window_with_sinks_forgets_what_lies_between():
 def test_behind_is_told_only_where_no_key_ahead_is_seen():
     ahead = torch.ones(T, T, dtype=torch.bool).triu(1)
     for visible, shown in EXPRESSIONS:
-        assert not (visible.behind and bool((shown & ahead).any())), visible
+        assert not (visible.is_causal and bool((shown & ahead).any())), visible
 
 
 def test_behind_is_told_where_it_matters():
     told = causal, window(4), causal & sinks(2), sinks(2) & window(4), causal | window(3), causal & ~chunks(4)
     for visible in told:
-        assert visible.behind, visible
+        assert visible.is_causal, visible
     for visible in (everything, sinks(2), chunks(4), ~causal, causal | sinks(2), window(4, ahead=1)):
-        assert not visible.behind, visible
+        assert not visible.is_causal, visible
 
 
 # How it is written

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from milepost.backends.views import mask
 from milepost.call.call import Call, Layout
-from milepost.seams.visible import Band
+from milepost.seams.band import Band
 
 ROWS = 256
 """Rows of a block where nothing says otherwise."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from milepost.call.call import Call, Layout
-from milepost.seams.visible import Band
+from milepost.seams.band import Band
 
 RATE = {"cpu": 4e10, "cuda": 2.5e14}
 """Multiply-adds a second of fused attention, on a common machine of each kind."""

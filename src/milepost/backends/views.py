@@ -34,7 +34,7 @@ def views(call: Call, dtype: torch.dtype) -> list[View]:
     """Turn queries and keys for every regime that anybody can see, in the given dtype."""
     seen: list[View] = []
     for regime in call.scheme.place():
-        if regime.distances()[1] < 0 and call.scheme.behind and call.at_index:
+        if regime.distances()[1] < 0 and call.scheme.is_causal and call.at_index:
             continue
         p, r = regime.query(call.position), regime.key(call.key_position)
         q, k = turned(call, dtype, p, r)

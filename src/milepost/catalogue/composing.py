@@ -38,7 +38,7 @@ def _of_facets(method: type, verbs: tuple[str, ...]) -> Iterator[str]:
         yield "One rotation a scheme: a second would turn every pair of channels twice."
     if _holds(method, "needs_causal"):
         yield "Needs a visible part that hides the keys ahead, such as causal."
-    if _holds(method, "behind"):
+    if _holds(method, "is_causal"):
         yield "Hides the keys ahead by itself; causal is not needed."
     moved = {"turn", "relate", "bend"} & set(verbs)
     if moved and _holds(method, "relative"):

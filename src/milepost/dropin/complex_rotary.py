@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from milepost.dropin.tables import Called, count, paired
-from milepost.methods.rope import Rope, over_heads
+from milepost.methods.rope import Rope
 from milepost.numerics.rotation import rotate
 from milepost.seams import demand
+from milepost.seams.rotary import over_heads
 
 
 def precompute_freqs_cis(

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from milepost.dropin.tables import Tabled, count, paired
-from milepost.methods.rope import Rope, over_heads
+from milepost.methods.rope import Rope
 from milepost.numerics.rotation import rotate
 from milepost.seams import demand
+from milepost.seams.rotary import over_heads
 
 
 def rotary_position_embedding(q: Tensor, k: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:

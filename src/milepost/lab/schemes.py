@@ -166,7 +166,7 @@ def try_out(schedule: Schedule, shape: Shape, longest: int) -> None:
 def _parts(text: str, own: Mapping[str, int]) -> tuple[object, ...]:
     made = evaluate(text, own)
     parts = made.parts if isinstance(made, Sum) else (made,)
-    hides = any("see" in verbs_of(part) and getattr(part, "behind", False) for part in parts)
+    hides = any("see" in verbs_of(part) and getattr(part, "is_causal", False) for part in parts)
     return parts if hides or any(isinstance(part, Visible) for part in parts) else (*parts, causal)
 
 

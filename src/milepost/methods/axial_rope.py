@@ -8,14 +8,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from milepost.methods.rope import angle_dtype, over_heads
-from milepost.numerics.rotation import PAIRS, Pairs, rotate, waves
+from milepost.numerics.rotation import PAIRS, Pairs
 from milepost.seams import demand
-from milepost.seams.verbs import Side
+from milepost.seams.rotary import Rotary, powers
 
 
 @dataclass(frozen=True)
-class AxialRope:
+class AxialRope(Rotary):
     """Rotate pair n by the coordinate its section belongs to.
 
         turn(x, p)[n]  =  x[n] · e^(i · p[axis(n)] · θ^(−2n/d))
@@ -33,7 +32,6 @@ class AxialRope:
     own: bool = False
     pairs: Pairs = "halves"
     relative: ClassVar[bool] = True
-    rotary: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         demand.several(self, "sections", self.sections)
@@ -71,27 +69,20 @@ class AxialRope:
 
     def frequencies(self, device: torch.device) -> Tensor:
         """The frequency of each pair, float64 [d/2]."""
-        n = torch.arange(self.dim // 2, dtype=torch.float64, device=device)
         if not self.own:
-            return self.theta ** (-2 * n / self.dim)
+            return powers(self.theta, self.dim, device)
         axes = self.axis_of()
         rank = [axes[:place].count(axis) / self.sections[axis] for place, axis in enumerate(axes)]
         return self.theta ** -torch.tensor(rank, dtype=torch.float64, device=device)
 
-    def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
-        """x: [b h t d], position: [b t axes], [b t] or [t]; returns [b h t d] in the dtype of x."""
-        if side == "value":
-            return x
-        demand.width(self, x, self.dim, partly=True)
-        if position.dim() == 3:
-            if position.shape[-1] != self.axes:
-                raise ValueError(
-                    f"AxialRope(sections={self.sections}): positions have {position.shape[-1]} axes, but there are "
-                    f"{self.axes} sections"
-                )
-            at = position.double()[..., torch.tensor(self.axis_of(), device=x.device)]
-        else:
-            at = position.double()[..., None]
-        angle = at * self.frequencies(x.device)
-        cos, sin = (wave.to(angle_dtype(x)) for wave in waves(angle))
-        return rotate(x, over_heads(cos), over_heads(sin), self.pairs)
+    def angles(self, position: Tensor, length: Tensor | int | None = None) -> Tensor:
+        """position: [b t axes], [b t] or [t]."""
+        if position.dim() < 3:
+            return position.double()[..., None] * self.frequencies(position.device)
+        if position.shape[-1] != self.axes:
+            raise ValueError(
+                f"AxialRope(sections={self.sections}): positions have {position.shape[-1]} axes, but there are "
+                f"{self.axes} sections"
+            )
+        axis = torch.tensor(self.axis_of(), device=position.device)
+        return position.double()[..., axis] * self.frequencies(position.device)

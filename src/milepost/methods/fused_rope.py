@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from milepost.methods.rope import angle_dtype, over_heads
-from milepost.numerics.rotation import PAIRS, Pairs, rotate, waves
+from milepost.numerics.rotation import PAIRS, Pairs
 from milepost.seams import demand
-from milepost.seams.verbs import Side
+from milepost.seams.rotary import Rotary, powers
 
 
 @dataclass(frozen=True)
-class FusedRope:
+class FusedRope(Rotary):
     """Rotate queries and keys by their positions, so that scores see distances, and values too.
 
         turn(x, p)[n]  =  x[n] · e^(i · p · f_n)   for queries, keys and values;   f_n = θ^(−2n/d) unless given
@@ -29,7 +27,6 @@ class FusedRope:
     frequencies: tuple[float, ...] | None = None
     values: bool = True
     pairs: Pairs = "neighbours"
-    rotary: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         demand.even(self, "dim", self.dim, "channels are turned in pairs")
@@ -53,25 +50,19 @@ class FusedRope:
         """Turned values carry their absolute positions."""
         return not self.values
 
-    def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
-        """x: [b h t d], position: [t] or [b t]; returns [b h t d] in the dtype of x."""
-        if side == "value" and not self.values:
-            return x
-        if side != "value":
-            demand.width(self, x, self.dim, partly=True)
-        angle = position.double()[..., None] * self._steps(x)
-        cos, sin = (wave.to(angle_dtype(x)) for wave in waves(angle))
-        return rotate(x, over_heads(cos), over_heads(sin), self.pairs)
+    def angles(self, position: Tensor, length: Tensor | int | None = None) -> Tensor:
+        if self.frequencies is None:
+            f = powers(self.theta, self.dim, position.device)
+        else:
+            f = torch.tensor(self.frequencies, dtype=torch.float64, device=position.device)
+        return position.double()[..., None] * f
 
-    def _steps(self, x: Tensor) -> Tensor:
-        """The angle a step of each pair of x, float64."""
-        width = x.shape[-1]
+    def for_values(self, width: int) -> FusedRope | None:
+        if not self.values or width == self.dim:
+            return self if self.values else None
         if width % 2:
             raise ValueError(
                 f"FusedRope({self.dim}): values of {width} channels cannot be turned in pairs; values=False "
                 f"leaves them alone"
             )
-        if self.frequencies is not None and width == self.dim:
-            return torch.tensor(self.frequencies, dtype=torch.float64, device=x.device)
-        n = torch.arange(width // 2, dtype=torch.float64, device=x.device)
-        return self.theta ** (-2 * n / width)
+        return replace(self, dim=width, frequencies=None)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from milepost.methods.rope import reached
+from milepost.numerics.rotation import Pairs
 from milepost.seams import demand
 from milepost.seams.arguments import spell
+from milepost.seams.facets import Rotates
+from milepost.seams.rotary import over_heads, reached
 from milepost.seams.verbs import Side, verbs_of
 
 
@@ -64,13 +67,40 @@ class Partial:
     def axes(self) -> int | None:
         return getattr(self.method, "axes", None)
 
+    # The facets of a rotation are the method's own, where it has them
+
+    @property
+    def cos_sin(self) -> Callable[..., tuple[Tensor, Tensor]] | None:
+        return getattr(self.method, "cos_sin", None)
+
+    @property
+    def pairs(self) -> Pairs | None:
+        return getattr(self.method, "pairs", None)
+
+    @property
+    def width(self) -> int:
+        return self.method.dim
+
+    @property
+    def blocks(self) -> int:
+        return getattr(self.method, "blocks", 1)
+
+    def beyond(self, position: Tensor, length: Tensor | int | None = None) -> Tensor | float | None:
+        if self.temperature == "rotary" or not hasattr(self.method, "magnitude"):
+            return None
+        return self.method.magnitude(reached(position, length))
+
+    def for_values(self, width: int) -> Rotates | None:
+        """Of wider values the first channels are turned, as many as of queries and keys."""
+        return self.method.for_values(min(width, self.width)) if isinstance(self.method, Rotates) else None
+
     def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
         """x: [b h t of], position: [t] or [b t]; returns [b h t of] in the dtype of x."""
         if x.shape[-1] != self.of and side != "value":
             raise ValueError(f"Partial({spell(self.method)}, of={self.of}): given a tensor of {x.shape[-1]} channels")
-        turned, rest = x[..., : self.method.dim], x[..., self.method.dim :]
-        if self.temperature == "logits" and side != "value" and hasattr(self.method, "magnitude"):
-            size = self.method.magnitude(reached(position, length))
-            size = size[:, None, :, None] if isinstance(size, Tensor) and size.dim() == 2 else size
+        turned, rest = x[..., : self.width], x[..., self.width :]
+        size = None if side == "value" else self.beyond(position, length)
+        if size is not None:
+            size = over_heads(size[..., None]) if isinstance(size, Tensor) else size
             rest = (rest * size).to(x.dtype)
         return torch.cat((self.method.turn(turned, position, side, length), rest), -1)

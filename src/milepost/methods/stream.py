@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from milepost.seams import demand
+from milepost.seams.band import Band
 from milepost.seams.verbs import Bound, Regime, same
 
 
@@ -28,7 +29,7 @@ class Stream:
     window: int
     evict: Literal["before", "after"] = "before"
     relative: ClassVar[bool] = False
-    behind: ClassVar[bool] = True
+    is_causal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "sinks", self.sinks, least=0)
@@ -46,6 +47,10 @@ class Stream:
     def keeps(self, i: int, j: Tensor) -> Tensor:
         """Whether a query at index i or later may still see the key at index j."""
         return (j > i - self.reach) | (j < self.sinks)
+
+    def normal(self) -> Band:
+        """What is seen, as four numbers."""
+        return Band(self.reach, 0, self.sinks, None)
 
     def place(self) -> tuple[Regime, ...]:
         last = self.sinks + self.reach - 1

@@ -8,14 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from milepost.methods.rope import Rope
 from milepost.numerics.rotation import PAIRS, Pairs
 from milepost.seams import demand
-from milepost.seams.verbs import Side
+from milepost.seams.rotary import Rotary, powers
 
 
 @dataclass(frozen=True)
-class TwoPartRope:
+class TwoPartRope(Rotary):
     """Turn the first half of the channels by a token's first position and the second half by its second.
 
         turn(x, p)  =  [ rope(x[:d/2], p[0]) | rope(x[d/2:], p[1]) ],   rope of width d/2
@@ -28,7 +27,7 @@ class TwoPartRope:
     theta: float = 10000.0
     pairs: Pairs = "halves"
     relative: ClassVar[bool] = True
-    rotary: ClassVar[bool] = True
+    blocks: ClassVar[int] = 2
     axes: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
@@ -38,16 +37,12 @@ class TwoPartRope:
         demand.finite(self, "theta", self.theta, above=1)
         demand.one_of(self, "pairs", self.pairs, PAIRS)
 
-    def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
-        """x: [b h t d], position: [b t 2], [b t] or [t]; returns [b h t d] in the dtype of x."""
-        if side == "value":
-            return x
-        demand.width(self, x, self.dim, partly=True)
-        rope = Rope(self.dim // 2, self.theta, self.pairs)
+    def angles(self, position: Tensor, length: Tensor | int | None = None) -> Tensor:
+        """The angles of the first half's pairs, then those of the second's."""
         if position.dim() == 3 and position.shape[-1] != 2:
             raise ValueError(
                 f"TwoPartRope({self.dim}): positions have {position.shape[-1]} axes, but there are 2 parts"
             )
-        first, second = (position, position) if position.dim() < 3 else position.unbind(-1)
-        a, b = x.chunk(2, -1)
-        return torch.cat((rope.turn(a, first), rope.turn(b, second)), -1)
+        f = powers(self.theta, self.dim // 2, position.device)
+        both = (position, position) if position.dim() < 3 else position.unbind(-1)
+        return torch.cat([each.double()[..., None] * f for each in both], -1)

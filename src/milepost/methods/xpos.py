@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from milepost.methods.rope import angle_dtype, over_heads
-from milepost.numerics.rotation import PAIRS, Pairs, rotate, waves
+from milepost.numerics.rotation import PAIRS, Pairs
 from milepost.seams import demand
+from milepost.seams.rotary import Rotary, powers
 from milepost.seams.verbs import Side
 
 
 @dataclass(frozen=True)
-class Xpos:
+class Xpos(Rotary):
     """Rotate as RoPE does, and let pair n of a score fade as ζ_n^(distance/fade).
 
         turn(q, p)[n]  =  q[n] · e^(ipθ_n) · ζ_n^(p/fade),   turn(k, r)[n]  =  k[n] · e^(irθ_n) · ζ_n^(−r/fade)
@@ -31,7 +31,6 @@ class Xpos:
     fade: float = 512.0
     pairs: Pairs = "neighbours"
     relative: ClassVar[bool] = True
-    rotary: ClassVar[bool] = True
     centred: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -44,15 +43,11 @@ class Xpos:
         """The span of positions across which no factor overflows: about 36,000 in float32."""
         return self.fade * math.log(torch.finfo(dtype).max) / math.log(1.4 / 0.4)
 
-    def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
-        """x: [b h t d], position: [t] or [b t]; queries grow as keys shrink. Returns [b h t d] in the dtype of x."""
-        if side == "value":
-            return x
-        demand.width(self, x, self.dim, partly=True)
-        n = torch.arange(self.dim // 2, dtype=torch.float64, device=x.device)
+    def angles(self, position: Tensor, length: Tensor | int | None = None) -> Tensor:
+        return position.double()[..., None] * powers(self.theta, self.dim, position.device)
+
+    def sizes(self, position: Tensor, length: Tensor | int | None = None, side: Side = "query") -> Tensor:
+        """Queries grow as keys shrink."""
+        n = torch.arange(self.dim // 2, dtype=torch.float64, device=position.device)
         at = position.double()[..., None]
-        angle = at * self.theta ** (-2 * n / self.dim)
-        power = (at if side == "query" else -at) / self.fade
-        size = ((2 * n / self.dim + 0.4) / 1.4) ** power
-        cos, sin = ((wave * size).to(angle_dtype(x)) for wave in waves(angle))
-        return rotate(x, over_heads(cos), over_heads(sin), self.pairs)
+        return ((2 * n / self.dim + 0.4) / 1.4) ** ((at if side == "query" else -at) / self.fade)

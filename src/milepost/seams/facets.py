@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from milepost.numerics.rotation import Pairs
+from milepost.seams.band import Band
 from milepost.seams.verbs import Side
 
 
@@ -20,9 +21,11 @@ from milepost.seams.verbs import Side
 class Rotates(Protocol):
     """Turns pairs of channels, and nothing else: `turn` is what these make of x.
 
-    pairs: which channels make a pair. width: how many channels are turned, the first ones of a head; the others are
-    left alone. blocks: into how many equal parts those channels fall, pairs being formed within each (1 but for
-    ChatGLM's two).
+        (a, b)  ←  (a·cos − b·sin, b·cos + a·sin)  for every pair of the first `width` channels,   x · beyond  past them
+
+    pairs: which channels make a pair. width: how many channels are turned, the first ones of a head. blocks: into how
+    many equal parts those channels fall, pairs being formed within each (1 but for ChatGLM's two); the cosines of the
+    first part come first. Values are left alone, unless `for_values` names what turns them.
     """
 
     @property
@@ -42,6 +45,17 @@ class Rotates(Protocol):
         dtype: torch.dtype = torch.float32,
     ) -> tuple[Tensor, Tensor]:
         """Cosines and sines [… t width/2] of every angle, times the magnitude that rides on them."""
+        ...
+
+    def beyond(self, position: Tensor, length: Tensor | int | None = None) -> Tensor | float | None:
+        """What the channels past `width` of queries and keys are multiplied by, [b|1 t|1], [1] or a number.
+
+        None where they are left alone.
+        """
+        ...
+
+    def for_values(self, width: int) -> Rotates | None:
+        """What turns the first channels of values that have `width` of them; None where they are left alone."""
         ...
 
 
@@ -107,15 +121,25 @@ class Caps(Protocol):
     def cap(self) -> float: ...
 
 
+@runtime_checkable
+class SeesBand(Protocol):
+    """Sees what four numbers say: `see` is what these make of (i, j), whatever the batch and head."""
+
+    def normal(self) -> Band | None:
+        """How far behind and ahead, how many first keys and which chunk; None where that is not all there is to say."""
+        ...
+
+
 FACETS: dict[str, type] = {
     "cos_sin": Rotates,
     "slopes": HasSlopes,
     "by_distance": ByDistance,
     "by_share": ByShare,
     "cap": Caps,
+    "normal": SeesBand,
 }
 """What a part of a scheme may answer besides its verbs. Regimes and tables are facets by themselves: a `Regime` is told
-by bounds, a `Table` by its row for each distance, and a visible expression by its normal form."""
+by bounds, and a `Table` by its row for each distance."""
 
 
 def facets_of(part: object) -> tuple[str, ...]:

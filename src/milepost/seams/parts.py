@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from milepost.seams.arguments import spell
+from milepost.seams.band import Band, common
 from milepost.seams.verbs import (
     Bends,
     BendsRows,
@@ -29,7 +30,6 @@ from milepost.seams.verbs import (
     answers,
     verbs_of,
 )
-from milepost.seams.visible import Band, everything
 
 P = TypeVar("P")
 
@@ -57,6 +57,7 @@ class Parts(nn.Module):
         self._sees = _answering(parts, "see", Sees)
         self._bends_rows = _answering(parts, "bend_rows", BendsRows)
         self._rests = _answering(parts, "rest", Rests)
+        self._band = common(part.normal() if hasattr(part, "normal") else None for part in self._sees)  # pyright: ignore
         _check_together(self)
 
     # What the parts say of themselves
@@ -67,9 +68,9 @@ class Parts(nn.Module):
         return all(getattr(part, "relative", False) for part in self.parts)
 
     @property
-    def behind(self) -> bool:
+    def is_causal(self) -> bool:
         """Whether no key ahead of the query is ever seen."""
-        return any(getattr(part, "behind", False) for part in self._sees)
+        return any(getattr(part, "is_causal", False) for part in self._sees)
 
     @property
     def by_length(self) -> bool:
@@ -161,12 +162,7 @@ class Parts(nn.Module):
 
     def band(self) -> Band | None:
         """What is visible in its normal form, or None where it has none."""
-        whole: Band | None = everything.normal()
-        for part in self._sees:
-            normal = getattr(part, "normal", None)
-            one = None if normal is None else normal()
-            whole = None if one is None or whole is None else whole & one
-        return whole
+        return self._band
 
     def bend_rows(self, scores: Tensor, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> Tensor:
         """Bend whole rows of masked scores [b h t s]; a part that gates on keys or values is given those as its x."""
@@ -248,7 +244,7 @@ def _check_together(scheme: Parts) -> None:
         if heads != counts[0][1]:
             raise ValueError(f"Scheme: {spell(counts[0][0])} and {spell(part)} are made for different numbers of heads")
     for part in scheme.parts:
-        if getattr(part, "needs_causal", False) and not scheme.behind:
+        if getattr(part, "needs_causal", False) and not scheme.is_causal:
             raise ValueError(
                 f"Scheme: {spell(part)} is defined for keys behind the query only; add a visible part that hides the "
                 f"others, such as causal"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from milepost.seams import demand
+from milepost.seams.band import Band, Strip, Strips, both, either, fitted, outside
 
 Range = tuple[float, float]
 """Keys from the first to the second number, both included; empty where the first is larger."""
@@ -26,7 +27,7 @@ class Visible:
 
     # Visibility reads indices, which a shift of positions leaves alone.
     relative: ClassVar[bool] = True
-    behind: bool = False
+    is_causal: bool = False
     """True where no key ahead of the query is ever seen."""
 
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -44,6 +45,14 @@ class Visible:
     def keeps(self, i: int, j: Tensor) -> Tensor:
         """Whether a query at index i or later may still see the key at index j."""
         return torch.ones_like(j, dtype=torch.bool)
+
+    def strips(self) -> Strips:
+        """The strips of pairs that are seen, or None where there are none such."""
+        return None
+
+    def normal(self) -> Band | None:
+        """The expression as four numbers: how far behind and ahead, how many first keys, which chunk; or None."""
+        return fitted(self.strips())
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -70,6 +79,9 @@ class Everything(Visible):
     def surely(self, first: int, last: int) -> Range:
         return ALL
 
+    def strips(self) -> Strips:
+        return [Strip()]
+
     def __repr__(self) -> str:
         return "everything"
 
@@ -78,7 +90,7 @@ class Everything(Visible):
 class Causal(Visible):
     """Keys 0 … i, the query's own included."""
 
-    behind = True
+    is_causal = True
 
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return j <= i
@@ -88,6 +100,9 @@ class Causal(Visible):
 
     def surely(self, first: int, last: int) -> Range:
         return ALL[0], first
+
+    def strips(self) -> Strips:
+        return [Strip(ahead=0)]
 
     def __repr__(self) -> str:
         return "causal"
@@ -106,7 +121,7 @@ class Window(Visible):
         demand.whole(self, "ahead", self.ahead, least=0)
 
     @property
-    def behind(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def is_causal(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.ahead == 0
 
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -120,6 +135,9 @@ class Window(Visible):
 
     def keeps(self, i: int, j: Tensor) -> Tensor:
         return j > i - self.n
+
+    def strips(self) -> Strips:
+        return [Strip(self.n, self.ahead)]
 
     def __repr__(self) -> str:
         return f"window({self.n})" if self.ahead == 0 else f"window({self.n}, ahead={self.ahead})"
@@ -147,6 +165,9 @@ class Sinks(Visible):
     def keeps(self, i: int, j: Tensor) -> Tensor:
         return j < self.n
 
+    def strips(self) -> Strips:
+        return [Strip(first=self.n)]
+
     def __repr__(self) -> str:
         return f"sinks({self.n})"
 
@@ -173,6 +194,9 @@ class Chunks(Visible):
     def keeps(self, i: int, j: Tensor) -> Tensor:
         return j >= i // self.n * self.n
 
+    def strips(self) -> Strips:
+        return [Strip(chunk=self.n)]
+
     def __repr__(self) -> str:
         return f"chunks({self.n})"
 
@@ -185,8 +209,8 @@ class Both(Visible):
     b: Visible
 
     @property
-    def behind(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.a.behind or self.b.behind
+    def is_causal(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.a.is_causal or self.b.is_causal
 
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return self.a.see(batch, head, i, j) & self.b.see(batch, head, i, j)
@@ -202,6 +226,9 @@ class Both(Visible):
     def keeps(self, i: int, j: Tensor) -> Tensor:
         return self.a.keeps(i, j) & self.b.keeps(i, j)
 
+    def strips(self) -> Strips:
+        return both(self.a.strips(), self.b.strips())
+
     def __repr__(self) -> str:
         return " & ".join(f"({part!r})" if isinstance(part, Either) else repr(part) for part in (self.a, self.b))
 
@@ -214,8 +241,8 @@ class Either(Visible):
     b: Visible
 
     @property
-    def behind(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.a.behind and self.b.behind
+    def is_causal(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.a.is_causal and self.b.is_causal
 
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return self.a.see(batch, head, i, j) | self.b.see(batch, head, i, j)
@@ -231,6 +258,9 @@ class Either(Visible):
     def keeps(self, i: int, j: Tensor) -> Tensor:
         return self.a.keeps(i, j) | self.b.keeps(i, j)
 
+    def strips(self) -> Strips:
+        return either(self.a.strips(), self.b.strips())
+
     def __repr__(self) -> str:
         return f"{self.a!r} | {self.b!r}"
 
@@ -243,6 +273,9 @@ class Hidden(Visible):
 
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return ~self.a.see(batch, head, i, j)
+
+    def strips(self) -> Strips:
+        return outside(self.a.strips())
 
     def __repr__(self) -> str:
         return f"~({self.a!r})" if isinstance(self.a, (Both, Either)) else f"~{self.a!r}"
