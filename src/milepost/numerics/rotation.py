@@ -25,6 +25,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, pairs: Pairs = "halves") -> Tens
     wide = torch.promote_types(torch.promote_types(x.dtype, cos.dtype), torch.float32)
     if cos.requires_grad or sin.requires_grad:
         turned = _flipped(x.to(wide), cos.to(wide), sin.to(wide), pairs)
+    elif not (x.requires_grad and torch.is_grad_enabled()) and not torch.compiler.is_compiling():
+        # Nothing is to be remembered for a gradient, and remembering is most of what one token costs.
+        turned = _eager(x.to(wide), cos.to(wide), sin.to(wide), pairs)
     else:
         turned = cast("Tensor", _Rotation.apply(x.to(wide), cos.to(wide), sin.to(wide), pairs))
     return turned.to(x.dtype)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band, common
 from milepost.seams.verbs import (
+    VERBS,
     Bends,
     BendsRows,
     Embeds,
@@ -45,6 +46,7 @@ class Parts(nn.Module):
         for name, module in _modules_of(parts):
             self.add_module(name, module)
         # One tuple a verb, so that a call never asks a part what it is.
+        self._by_verb = {verb: tuple(part for part in parts if answers(part, verb)) for verb in VERBS}
         self._embeds = _answering(parts, "embed", Embeds)
         self._places = _answering(parts, "place", Places)
         # In the order listed, but for what belongs to the content, which comes before any rotation.
@@ -108,7 +110,8 @@ class Parts(nn.Module):
 
     def answering(self, asked: str) -> tuple[object, ...]:
         """The parts that answer a verb, or for which a facet holds, in order."""
-        return tuple(part for part in self.parts if answers(part, asked))
+        found = self._by_verb.get(asked)
+        return tuple(part for part in self.parts if answers(part, asked)) if found is None else found
 
     # The seams, all parts together
 
