@@ -48,6 +48,7 @@ def mla(model_type: str, width: int, heads: int, layers: int, mscale: float) -> 
     return told | latent
 
 
+KIMI_YARN = deepseek_yarn(1.0) | {"factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0}
 QWEN_WINDOW = {"use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 28}
 GPT_OSS_YARN = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
@@ -157,6 +158,9 @@ REST: dict[str, Plain] = {
     "DeepSeek-V2-Lite": mla("deepseek_v2", 2048, 16, 27, 0.707) | {"q_lora_rank": None},
     "DeepSeek-V2": mla("deepseek_v2", 5120, 128, 60, 0.707) | {"q_lora_rank": 1536},
     "DeepSeek-V3": mla("deepseek_v3", 7168, 128, 61, 1.0) | {"q_lora_rank": 1536},
+    # Its config.json says kimi_k2, which is read as deepseek_v3; both ends of YaRN's ramp are at one turn.
+    "Kimi-K2": mla("deepseek_v3", 7168, 64, 61, 1.0)
+    | {"rope_theta": 50000.0, "max_position_embeddings": 131072, "rope_scaling": KIMI_YARN, "q_lora_rank": 1536},
     "gpt-oss-20b": model(
         "gpt_oss", 2880, 64, 24, 131072, head_dim=64, rope_theta=150000, sliding_window=128, rope_scaling=GPT_OSS_YARN,
         layer_types=["sliding_attention", "full_attention"] * 12,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from transformers import CONFIG_MAPPING
 from transformers.models.gemma3.configuration_gemma3 import Gemma3TextConfig
@@ -16,6 +18,7 @@ from milepost import (
     Schedule,
     Scheme,
     TwoPartRope,
+    Yarn,
     causal,
     chunks,
     window,
@@ -23,7 +26,9 @@ from milepost import (
 from milepost.configs import MODEL_TYPES
 from milepost.configs.families import FAMILIES, ROTARY, SAME
 from tests.configs import theirs
-from tests.configs.ours import scores_agree
+from tests.configs.ours import read, scores_agree
+from tests.configs.published import ROTARY as ROTARY_CONFIGS
+from tests.stretches import assert_ratio
 
 # Types that transformers does not have, or no longer.
 REMOTE = {"chatglm", "transfo-xl"}
@@ -92,6 +97,18 @@ def test_deepseek_v3_says_how_its_channels_pair():
     told = {"model_type": "deepseek_v3", "rope_theta": 10000.0, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
     assert Rope.of(told) == Partial(Rope(64, pairs="neighbours"), of=192)
     assert Rope.of(told | {"rope_interleave": False}) == Partial(Rope(64), of=192)
+
+
+def test_kimi_k2_is_a_deepseek_v3_whose_ramp_is_a_step():
+    plain = ROTARY_CONFIGS["Kimi-K2"]
+    assert Schedule.of(plain | {"model_type": "kimi_k2"}).same_as(Schedule.of(plain))
+    stretch = Rope.of(plain).method.stretch
+    assert stretch == Yarn(32.0, 4096, fast=1.0, slow=1.0, scaled=1.0)
+    # A pair that makes more than one turn within 4096 tokens is kept, any other is slowed 32 times.
+    turns = [4096 / (2 * math.pi) * 50000.0 ** (-n / 32) for n in range(32)]
+    found, size = read(Rope.of(plain))
+    assert_ratio(found, [50000.0 ** (-n / 32) / (1 if turn > 1 else 32) for n, turn in enumerate(turns)])
+    assert size == 1.0
 
 
 def test_chatglm_6b_turns_by_two_positions():

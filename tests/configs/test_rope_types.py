@@ -76,6 +76,8 @@ def test_dynamic(dim, theta):
         {},
         {"truncate": False},
         {"beta_fast": 8.0, "beta_slow": 2.0},
+        {"beta_fast": 1.0, "beta_slow": 1.0},
+        {"beta_fast": 2.0, "beta_slow": 2.0, "truncate": False},
         {"attention_factor": 1.5},
         {"mscale": 0.707, "mscale_all_dim": 1.0},
         {"mscale_all_dim": 1.0},
