@@ -45,7 +45,8 @@ def rope_of(config: object, layer: int | None = None) -> Any:
 def scheme_of(config: object, layer: int = 0) -> Scheme:
     """The scheme of one layer of a model, read from its transformers config or the dict of its config.json.
 
-    An encoder-decoder is read as its encoder, or, with is_decoder in the config, as its decoder.
+    An encoder-decoder is read as its encoder, or, with is_decoder in the config, as its decoder. With is_causal: false,
+    as embedding models have it, there is no causal part.
     """
     reader = read(config, "Scheme.of")
     return Scheme(*reader.family.parts(reader, reader.layer(layer)))

@@ -124,10 +124,14 @@ def seen(reader: Reader, kind: str, encodes: bool = False) -> list[Visible]:
     """The visible part of a layer of this type: none at all where every key is seen."""
     both_ways = (encodes and not reader.decodes) or bool(reader.get("use_bidirectional_attention"))
     if kind == CHUNKED:
+        # transformers hides what is ahead in a chunk whatever is_causal says.
         return [causal & chunks(reader.need("the size of a chunk", "attention_chunk_size"))]
     if kind == FULL:
-        return [] if both_ways else [causal]
+        return [] if both_ways or not reader.causal else [causal]
     n = half_window(reader) if both_ways else reader.need("the window", "sliding_window")
+    if not reader.causal and not encodes:
+        # There the window counts the keys on each side, the query's own not among them.
+        return [window(n + 1, ahead=n)]
     return [window(n, ahead=n - 1) if both_ways else causal & window(n)]
 
 
@@ -136,5 +140,5 @@ def half_window(reader: Reader) -> int:
     if reader.get("local_attention") is not None:
         return reader.get("local_attention") // 2 + 1
     n = reader.need("the window", "sliding_window")
-    # A config object has halved it already; config.json and to_dict() hold both sides.
-    return n // 2 + 1 if isinstance(reader.source, Mapping) else n
+    # Gemma 3 halves it when it makes a config object; its config.json and to_dict() hold both sides.
+    return n // 2 + 1 if reader.model_type == "gemma3_text" and isinstance(reader.source, Mapping) else n

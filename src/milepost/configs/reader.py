@@ -91,6 +91,11 @@ class Reader:
         return bool(self.get("is_decoder"))
 
     @property
+    def causal(self) -> bool:
+        """Whether keys ahead are hidden where the family hides them; is_causal: false shows them (embedding models)."""
+        return self.get("is_causal") is not False
+
+    @property
     def layers(self) -> int:
         """The number of layers; of an encoder-decoder, those of its encoder unless it says is_decoder."""
         if self.decodes and self.told("num_decoder_layers") is not None:

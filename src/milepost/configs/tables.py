@@ -12,7 +12,12 @@ from milepost.seams.visible import Visible, causal, window
 
 def seen(reader: Reader) -> list[Visible]:
     """What an encoder sees: everything, or what is behind once it decodes."""
-    return [causal] if reader.decodes else []
+    return behind(reader) if reader.decodes else []
+
+
+def behind(reader: Reader) -> list[Visible]:
+    """What a decoder sees: what is behind, or everything with is_causal: false."""
+    return [causal] if reader.causal else []
 
 
 # Rows of a table, added to the embeddings
@@ -39,11 +44,11 @@ def decoder(reader: Reader, layer: int) -> list[object]:
     scale = 1.0 if reader.get("scale_attn_weights") is False else reader.head_width**-0.5
     if reader.get("scale_attn_by_inverse_layer_idx"):
         scale /= layer + 1
-    return [table, *([] if scale == reader.head_width**-0.5 else [mp.Scale(scale)]), causal]
+    return [table, *([] if scale == reader.head_width**-0.5 else [mp.Scale(scale)]), *behind(reader)]
 
 
 def gpt_neo(reader: Reader, layer: int) -> list[object]:
-    """GPT-Neo: scores are not scaled, and every other layer sees a window."""
+    """GPT-Neo: scores are not scaled, and every other layer sees a window. Its layers are causal by themselves."""
     table = reader.learned(mp.Learned, reader.need("the length of the table", *LENGTH), reader.width)
     listed: list[str] = reader.get("attention_layers") or [
         kind
@@ -60,7 +65,7 @@ def gpt_neo(reader: Reader, layer: int) -> list[object]:
 
 def bloom(reader: Reader, layer: int) -> list[object]:
     """BLOOM: ALiBi, written as m·j, which the softmax cannot tell from −m·(i − j)."""
-    return [mp.Alibi(reader.heads), causal]
+    return [slopes(reader), causal]
 
 
 def mpt(reader: Reader, layer: int) -> list[object]:
@@ -72,12 +77,21 @@ def mpt(reader: Reader, layer: int) -> list[object]:
     if steep not in (None, 8):
         raise reader.refuse("attn_config['alibi_bias_max']", steep, "and Alibi's slopes are those of 8")
     scale = look_up(told, "softmax_scale")
-    return [mp.Alibi(reader.heads), *([] if scale is None else [mp.Scale(scale)]), causal]
+    return [slopes(reader), *([] if scale is None else [mp.Scale(scale)]), causal]
 
 
 def falcon_alibi(reader: Reader) -> list[object]:
     """Falcon-RW: ALiBi added before the scores are divided by √d, so every slope is √d times flatter."""
-    return [mp.Alibi(reader.heads, stretch=mp.AlibiInterpolate(math.sqrt(reader.head_width))), causal]
+    return [slopes(reader, mp.AlibiInterpolate(math.sqrt(reader.head_width))), causal]
+
+
+def slopes(reader: Reader, stretch: mp.AlibiInterpolate | None = None) -> mp.Alibi:
+    """ALiBi of a causal model; m·j is a penalty of the distance behind the query only."""
+    if not reader.causal:
+        raise reader.refuse(
+            "is_causal", False, "and this model's slopes then favour keys ahead, where Alibi's lower them as well"
+        )
+    return mp.Alibi(reader.heads, stretch=stretch)
 
 
 def t5(reader: Reader, layer: int) -> list[object]:
