@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from milepost.configs.families import FAMILIES, SAME
+from milepost.configs.families import FAMILIES, PALIGEMMA, SAME
 from milepost.configs.layers import layer_type
-from milepost.configs.reader import Reader, look_up
+from milepost.configs.reader import Family, Reader, look_up
 from milepost.configs.rotary import family_of
 from milepost.methods.rope import Rope
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
 from milepost.seams.arguments import did_you_mean, spell
 
-MODEL_TYPES = tuple(sorted(FAMILIES | SAME))
+MODEL_TYPES = tuple(sorted({*FAMILIES, *SAME, "paligemma"}))
 
 
 def rope_of(config: object, layer: int | None = None) -> Any:
@@ -47,6 +47,12 @@ def scheme_of(config: object, layer: int = 0) -> Scheme:
 
     An encoder-decoder is read as its encoder, or, with is_decoder in the config, as its decoder. With is_causal: false,
     as embedding models have it, there is no causal part.
+
+    PaliGemma is read as transformers runs it on a plain text, causally. It sees a prefix, the n tokens of image and
+    prompt, both ways; n is not in the config, so say it:
+
+        *parts, visible = Scheme.of(config, layer).parts
+        scheme = Scheme(*parts, visible | sinks(n) & chunks(n))
     """
     reader = read(config, "Scheme.of")
     return Scheme(*reader.family.parts(reader, reader.layer(layer)))
@@ -82,12 +88,25 @@ def read(config: object, asked: str) -> Reader:
             f"the dict of a config.json, such as {{'model_type': 'llama', …}}"
         )
     name = SAME.get(name, name)
-    if name not in FAMILIES:
+    # The text of a PaliGemma counts the tokens of an image, which no other Gemma does.
+    if outer == "paligemma" or (name in PALIGEMMA and look_up(source, "num_image_tokens") is not None):
+        family, name = paligemma(asked, None if text is None and outer == "paligemma" else name), "paligemma"
+    elif name in FAMILIES:
+        family = FAMILIES[name]
+    else:
         raise ValueError(
             f"{asked}: model_type {name!r} is not known{did_you_mean(name, MODEL_TYPES)}; known are "
             f"{', '.join(MODEL_TYPES)}. Build its scheme from parts, such as Scheme(Rope(128, theta=500000.0), causal)"
         )
-    return Reader(source, asked, name, FAMILIES[name], look_up(source, "transformers_version") or version)
+    return Reader(source, asked, name, family, look_up(source, "transformers_version") or version)
+
+
+def paligemma(asked: str, text: str | None) -> Family:
+    """The family of a PaliGemma, by the model type of its text."""
+    if text in PALIGEMMA:
+        return PALIGEMMA[text]
+    given = "no text_config" if text is None else f"a text_config of model_type {text!r}"
+    raise ValueError(f"{asked}: model_type 'paligemma' with {given}; its text is one of {', '.join(PALIGEMMA)}")
 
 
 # What reads configurations stands above what it makes, so it is put there from here.

@@ -208,6 +208,20 @@ OTHERS: dict[str, Family] = {
 
 FAMILIES: dict[str, Family] = ROTARY | OTHERS
 
+# What the published configs of PaliGemma leave to transformers' Gemma and Gemma 2.
+PALIGEMMA1 = {"rope_theta": 1e4, "head_dim": 256}
+PALIGEMMA2 = PALIGEMMA1 | {"sliding_window": 4096, "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0}
+
+PALIGEMMA: dict[str, Family] = {
+    "gemma": Rotary(prefixed=True, defaults=PALIGEMMA1),
+    "gemma2": Rotary(rule=every(2), also=gemma, prefixed=True, defaults=PALIGEMMA2),
+}
+"""The two PaliGemmas, by the model type of their text.
+
+Read as transformers' masks have it. Its SDPA path (5.22) leaves a plainly causal mask out, and since these layers say
+is_causal=False, then sees everything; its eager path does not.
+"""
+
 SAME = {"gemma3": "gemma3_text", "kimi_k2": "deepseek_v3", "llama4": "llama4_text"} | {
     name: f"{name}_text" for name in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 }

@@ -120,9 +120,12 @@ def where_windowed(reader: Reader, layer: int, kind: str) -> bool:
 # What is seen
 
 
-def seen(reader: Reader, kind: str, encodes: bool = False) -> list[Visible]:
-    """The visible part of a layer of this type: none at all where every key is seen."""
-    both_ways = (encodes and not reader.decodes) or bool(reader.get("use_bidirectional_attention"))
+def seen(reader: Reader, kind: str, encodes: bool = False, prefixed: bool = False) -> list[Visible]:
+    """The visible part of a layer of this type: none at all where every key is seen.
+
+    prefixed: use_bidirectional_attention speaks of a prefix, which a plain text does not have.
+    """
+    both_ways = (encodes and not reader.decodes) or bool(reader.get("use_bidirectional_attention") and not prefixed)
     if kind == CHUNKED:
         # transformers hides what is ahead in a chunk whatever is_causal says.
         return [causal & chunks(reader.need("the size of a chunk", "attention_chunk_size"))]

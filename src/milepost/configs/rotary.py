@@ -24,7 +24,7 @@ class Rotary(Family):
     also makes the parts that stand beside it. bases names, by layer type, the key that holds the base. An old-style
     rope_scaling speaks of the layer types in `stretched` only. latent says that queries have channels without position
     beside those that turn (MLA). once_fixed says that the base was 10000 in the code before transformers 4.33 made it
-    a key.
+    a key. encodes says that every key is seen, and prefixed that a prefix is, whose length no config holds (PaliGemma).
     """
 
     parts: Callable[[Reader, int], list[object]] = field(default_factory=lambda: parts_of)
@@ -38,6 +38,7 @@ class Rotary(Family):
     latent: bool = False
     once_fixed: bool = False
     encodes: bool = False
+    prefixed: bool = False
 
     def varies(self, reader: Reader) -> bool:
         """Whether layers may turn differently."""
@@ -60,7 +61,7 @@ def parts_of(reader: Reader, layer: int) -> list[object]:
     family = family_of(reader)
     kind = layer_type(reader, layer, family.rule)
     turn = family.turn(reader, layer) if family.turned(reader, layer, kind) else mp.Nope()
-    return [turn, *family.also(reader, layer), *seen(reader, kind, family.encodes)]
+    return [turn, *family.also(reader, layer), *seen(reader, kind, family.encodes, family.prefixed)]
 
 
 def rotation(reader: Reader, layer: int) -> Any:
