@@ -149,15 +149,14 @@ def deberta(reader: Reader, layer: int) -> list[object]:
         raise reader.refuse("pos_att_type", kinds, "and Deberta has both 'c2p' and 'p2c'")
     reach = reader.get("max_relative_positions") or -1
     buckets = reader.get("position_buckets") or -1
-    # v1 projects positions apart, queries with a bias; v2 and v3 share the layer's own projections.
-    second = reader.model_type == "deberta-v2"
     part = mp.Deberta(
         reader.width,
         reader.heads,
         reader.head_width,
         reach=reach if reach > 0 else reader.need("the reach of the table", *LENGTH),
         buckets=buckets if buckets > 0 else None,
-        bias="both" if second and reader.get("share_att_key") else "queries",
+        # v1 has a bias where positions are projected to queries; v2 and v3 have one on both sides.
+        bias="both" if reader.model_type == "deberta-v2" else "queries",
     )
     part.table = reader.made.setdefault("table", part.table)
     if not reader.get("position_biased_input"):
