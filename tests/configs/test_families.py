@@ -26,7 +26,7 @@ from milepost import (
 from milepost.configs import MODEL_TYPES
 from milepost.configs.families import FAMILIES, ROTARY, SAME
 from tests.configs import theirs
-from tests.configs.ours import read, scores_agree
+from tests.configs.ours import read, scores_agree, whole
 from tests.configs.published import ROTARY as ROTARY_CONFIGS
 from tests.stretches import assert_ratio
 
@@ -53,6 +53,20 @@ def test_windows(name):
         local = kinds[layer] == "sliding_attention" if kinds else getattr(config, "sliding_window", None)
         chunked = causal & chunks(8192) if kinds and kinds[layer] == "chunked_attention" else causal
         assert schedule[layer].parts[-1] == (causal & window(config.sliding_window) if local else chunked)
+
+
+@pytest.mark.parametrize("name", sorted(set(ROTARY) - REMOTE - {"gptj", "codegen", "roformer"}))
+def test_a_share_of_the_channels_counts_only_where_transformers_reads_it(name):
+    # Llama and most others turn all channels whatever partial_rotary_factor says, as long as nothing is stretched.
+    config = theirs.config_of({"model_type": name, "partial_rotary_factor": 0.5})
+    kind = theirs.kind_of(config, 0)
+    made = theirs.embedding(config)
+    width = 2 * (made.inv_freq if kind is None else getattr(made, f"{kind}_inv_freq")).numel()
+    for plain in (config, config.to_dict()):
+        turn = Rope.of(plain, layer=0)
+        assert whole(turn).dim == width
+    if not getattr(whole(Rope.of(config, layer=0)), "stretch", None):
+        scores_agree(Rope.of(config, layer=0), config)
 
 
 def test_every_family_exists_in_transformers_or_is_known_not_to():

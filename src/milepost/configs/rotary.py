@@ -25,6 +25,8 @@ class Rotary(Family):
     rope_scaling speaks of the layer types in `stretched` only. latent says that queries have channels without position
     beside those that turn (MLA). once_fixed says that the base was 10000 in the code before transformers 4.33 made it
     a key. encodes says that every key is seen, and prefixed that a prefix is, whose length no config holds (PaliGemma).
+    partial says that partial_rotary_factor is read; transformers' other models turn all channels whatever it says,
+    unless they are stretched.
     """
 
     parts: Callable[[Reader, int], list[object]] = field(default_factory=lambda: parts_of)
@@ -39,6 +41,7 @@ class Rotary(Family):
     once_fixed: bool = False
     encodes: bool = False
     prefixed: bool = False
+    partial: bool = False
 
     def varies(self, reader: Reader) -> bool:
         """Whether layers may turn differently."""
@@ -71,6 +74,8 @@ def rotation(reader: Reader, layer: int) -> Any:
     told = parameters(reader, kind)
     theta, of = base(reader, kind, told), head_width(reader)
     share = told.get("partial_rotary_factor") or reader.get("partial_rotary_factor", "rotary_pct") or 1.0
+    if rope_type(reader, told) == "default" and not family.partial:
+        share = 1.0
     if rope_type(reader, told) == "proportional":
         return mp.Rope(of, theta, family.pairs, mp.Proportional(share, told.get("factor") or 1.0))
     dim = reader.get("qk_rope_head_dim" if family.latent else "rotary_dim") or int(of * share)
