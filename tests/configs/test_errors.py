@@ -72,8 +72,8 @@ def test_an_unknown_model_type():
 
 def test_no_model_type():
     assert text_of(without("model_type"), Scheme.of) == (
-        "Scheme.of: the config has no model_type, which says how the rest is meant; give a transformers config or the "
-        "dict of a config.json, such as {'model_type': 'llama', …}"
+        "Scheme.of: the dict has no model_type, which says how the rest is meant; give a model or a config of "
+        "transformers, a folder with a config.json, that file, or its dict: {'model_type': 'llama', …}"
     )
 
 

@@ -8,6 +8,7 @@ from milepost.configs.families import FAMILIES, PALIGEMMA, SAME
 from milepost.configs.layers import layer_type
 from milepost.configs.reader import Family, Reader, look_up
 from milepost.configs.rotary import family_of
+from milepost.configs.source import configuration
 from milepost.methods.rope import Rope
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
@@ -19,9 +20,9 @@ MODEL_TYPES = tuple(sorted({*FAMILIES, *SAME, "paligemma"}))
 def rope_of(config: object, layer: int | None = None) -> Any:
     """What turns queries and keys in a model, read from its config: a Rope, a Partial, an AxialRope or a TwoPartRope.
 
-    config: a transformers config object, or the dict of a config.json, old or new. Name a layer where layers turn
-    differently. In models with latent keys (DeepSeek) the channels that turn come first: give attend
-    torch.cat((q_rope, q_nope), -1).
+    config: a model or a config object of transformers, a folder with a config.json, that file, or its dict, old or new.
+    Name a layer where layers turn differently. In models with latent keys (DeepSeek) the channels that turn come first:
+    give attend torch.cat((q_rope, q_nope), -1).
     """
     reader = read(config, "Rope.of")
     family = family_of(reader)
@@ -43,8 +44,9 @@ def rope_of(config: object, layer: int | None = None) -> Any:
 
 
 def scheme_of(config: object, layer: int = 0) -> Scheme:
-    """The scheme of one layer of a model, read from its transformers config or the dict of its config.json.
+    """The scheme of one layer of a model, read from its configuration.
 
+    config: a model or a config object of transformers, a folder with a config.json, that file, or its dict.
     An encoder-decoder is read as its encoder, or, with is_decoder in the config, as its decoder. With is_causal: false,
     as embedding models have it, there is no causal part.
 
@@ -59,7 +61,7 @@ def scheme_of(config: object, layer: int = 0) -> Scheme:
 
 
 def schedule_of(config: object) -> Schedule:
-    """The schemes of all layers of a model, read from its transformers config or the dict of its config.json.
+    """The schemes of all layers of a model, read from its configuration, given as to Scheme.of.
 
     Layers that agree are one object; tables that the model shares over its layers are shared.
     """
@@ -77,6 +79,7 @@ def schedule_of(config: object) -> Schedule:
 
 def read(config: object, asked: str) -> Reader:
     """The reader of a configuration; of one that holds several, that of its text."""
+    config = configuration(config, asked)
     version = look_up(config, "transformers_version")
     outer = look_up(config, "model_type")
     text = look_up(config, "text_config", "llm_config")
@@ -84,8 +87,9 @@ def read(config: object, asked: str) -> Reader:
     name = look_up(source, "model_type") or outer
     if name is None:
         raise ValueError(
-            f"{asked}: the config has no model_type, which says how the rest is meant; give a transformers config or "
-            f"the dict of a config.json, such as {{'model_type': 'llama', …}}"
+            f"{asked}: the {type(config).__name__} has no model_type, which says how the rest is meant; give a model "
+            f"or a config of transformers, a folder with a config.json, that file, or its dict: "
+            f"{{'model_type': 'llama', …}}"
         )
     name = SAME.get(name, name)
     # The text of a PaliGemma counts the tokens of an image, which no other Gemma does.

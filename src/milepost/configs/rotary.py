@@ -25,8 +25,8 @@ class Rotary(Family):
     rope_scaling speaks of the layer types in `stretched` only. latent says that queries have channels without position
     beside those that turn (MLA). once_fixed says that the base was 10000 in the code before transformers 4.33 made it
     a key. encodes says that every key is seen, and prefixed that a prefix is, whose length no config holds (PaliGemma).
-    partial says that partial_rotary_factor is read; transformers' other models turn all channels whatever it says,
-    unless they are stretched.
+    partial says that partial_rotary_factor is read; transformers' other models turn all channels whatever it says, and
+    cannot run with it once they are stretched.
     """
 
     parts: Callable[[Reader, int], list[object]] = field(default_factory=lambda: parts_of)
