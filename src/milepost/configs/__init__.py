@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from milepost.configs.families import FAMILIES, PALIGEMMA, SAME
 from milepost.configs.layers import layer_type
+from milepost.configs.lengths import trained_length
 from milepost.configs.reader import Family, Reader, look_up
 from milepost.configs.rotary import family_of
 from milepost.configs.source import configuration
@@ -47,6 +49,9 @@ def scheme_of(config: object, layer: int = 0) -> Scheme:
     """The scheme of one layer of a model, read from its configuration.
 
     config: a model or a config object of transformers, a folder with a config.json, that file, or its dict.
+    `scheme.trained` is the length that the model was trained at: max_position_embeddings, or the original one where it
+    is stretched.
+
     An encoder-decoder is read as its encoder, or, with is_decoder in the config, as its decoder. With is_causal: false,
     as embedding models have it, there is no causal part.
 
@@ -57,7 +62,7 @@ def scheme_of(config: object, layer: int = 0) -> Scheme:
         scheme = Scheme(*parts, visible | sinks(n) & chunks(n))
     """
     reader = read(config, "Scheme.of")
-    return Scheme(*reader.family.parts(reader, reader.layer(layer)))
+    return made(reader, reader.family.parts(reader, reader.layer(layer)))
 
 
 def schedule_of(config: object) -> Schedule:
@@ -66,15 +71,24 @@ def schedule_of(config: object) -> Schedule:
     Layers that agree are one object; tables that the model shares over its layers are shared.
     """
     reader = read(config, "Schedule.of")
-    made: dict[tuple[object, ...], Scheme] = {}
+    distinct: dict[tuple[object, ...], Scheme] = {}
     schemes: list[Scheme] = []
     for layer in range(reader.layers):
         # Parts that learn equal only themselves, so layers with weights of their own stay apart.
         parts = tuple(reader.family.parts(reader, layer))
-        if parts not in made:
-            made[parts] = Scheme(*parts)
-        schemes.append(made[parts])
-    return Schedule(schemes)
+        if parts not in distinct:
+            distinct[parts] = made(reader, parts)
+        schemes.append(distinct[parts])
+    schedule = Schedule(schemes)
+    schedule.trained = schemes[0].trained
+    return schedule
+
+
+def made(reader: Reader, parts: Sequence[object]) -> Scheme:
+    """The scheme of these parts, with the length that its model was trained at."""
+    scheme = Scheme(*parts)
+    scheme.trained = trained_length(reader, parts)
+    return scheme
 
 
 def read(config: object, asked: str) -> Reader:
