@@ -21,7 +21,7 @@ ARGUMENTS = {
     "PositionalEncoding": ["d_model", "dropout_prob", "max_len"],
     "RotaryAttention": ["d_model", "n_heads", "max_seq_len"],
     "apply_rotary_emb": ["xq", "xk", "freqs_cis"],
-    "apply_rotary_pos_emb": ["q", "k", "cos", "sin", "position_ids"],
+    "apply_rotary_pos_emb": ["q", "k", "cos", "sin", "position_ids", "unsqueeze_dim"],
     "build_alibi_tensor": ["attention_mask", "num_heads", "dtype"],
     "gen_alibi_mask": ["n_head", "max_pos"],
     "get_slopes": ["n"],
