@@ -21,10 +21,10 @@ LONG = [
 ]  # fmt: skip
 
 
-def model(model_type: str, width: int, heads: int, layers: int, longest: int, **told: Any) -> Plain:
+def model(model_type: str, width: int, heads: int, layers: int, longest: int, **settings: Any) -> Plain:
     """A config.json with the usual keys."""
     usual = {"hidden_size": width, "num_attention_heads": heads, "num_hidden_layers": layers}
-    return {"model_type": model_type, **usual, "max_position_embeddings": longest, **told}
+    return {"model_type": model_type, **usual, "max_position_embeddings": longest, **settings}
 
 
 def llama31(factor: float, low: float = 1.0, high: float = 4.0) -> Plain:
@@ -38,14 +38,14 @@ def llama31(factor: float, low: float = 1.0, high: float = 4.0) -> Plain:
 
 
 def deepseek_yarn(mscale: float) -> Plain:
-    told = {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}
-    return told | {"mscale": mscale, "mscale_all_dim": mscale}
+    settings = {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}
+    return settings | {"mscale": mscale, "mscale_all_dim": mscale}
 
 
 def mla(model_type: str, width: int, heads: int, layers: int, mscale: float) -> Plain:
     latent = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "kv_lora_rank": 512}
-    told = model(model_type, width, heads, layers, 163840, rope_theta=10000, rope_scaling=deepseek_yarn(mscale))
-    return told | latent
+    settings = model(model_type, width, heads, layers, 163840, rope_theta=10000, rope_scaling=deepseek_yarn(mscale))
+    return settings | latent
 
 
 KIMI_YARN = deepseek_yarn(1.0) | {"factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0}

@@ -94,18 +94,18 @@ def test_masks_of_every_family(name: str):
 
 
 def test_a_window_both_ways_counts_its_keys_on_each_side():
-    told = TINY | {"rope_theta": 1e4, "sliding_window": 5, "is_causal": False}
-    assert visible(Scheme.of({"model_type": "mistral", **told})) == [window(6, ahead=5)]
+    settings = TINY | {"rope_theta": 1e4, "sliding_window": 5, "is_causal": False}
+    assert visible(Scheme.of({"model_type": "mistral", **settings})) == [window(6, ahead=5)]
 
 
 def test_chunks_stay_causal():
-    told = TINY | {"rope_theta": 5e5, "attention_chunk_size": 4, "is_causal": False, "num_hidden_layers": 4}
-    schedule = Schedule.of({"model_type": "llama4_text", **told})
+    settings = TINY | {"rope_theta": 5e5, "attention_chunk_size": 4, "is_causal": False, "num_hidden_layers": 4}
+    schedule = Schedule.of({"model_type": "llama4_text", **settings})
     assert [visible(scheme) for scheme in schedule] == [[causal & chunks(4)]] * 3 + [[]]
 
 
 @pytest.mark.parametrize("name", ["bloom", "mpt", "falcon"])
 def test_alibi_that_grows_with_the_key_is_not_symmetric(name: str):
-    told = {"n_heads": 4, "num_attention_heads": 4, "hidden_size": 32, "alibi": True, "is_causal": False}
+    settings = {"n_heads": 4, "num_attention_heads": 4, "hidden_size": 32, "alibi": True, "is_causal": False}
     with pytest.raises(ValueError, match=r"is_causal is False, and this model's slopes then favour keys ahead"):
-        Scheme.of({"model_type": name, **told})
+        Scheme.of({"model_type": name, **settings})

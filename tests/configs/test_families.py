@@ -90,8 +90,8 @@ def test_gemma_3s_own_defaults_are_transformers():
 
 
 def test_granite_has_a_scale_of_its_own():
-    told = {"hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 40, "rope_theta": 10000.0}
-    scheme = Scheme.of({"model_type": "granite", **told, "attention_multiplier": 0.015625})
+    settings = {"hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 40, "rope_theta": 10000.0}
+    scheme = Scheme.of({"model_type": "granite", **settings, "attention_multiplier": 0.015625})
     assert scheme.parts == (Rope(64), Scale(0.015625), causal)
 
 
@@ -101,17 +101,17 @@ def test_ministral_3_sharpens_every_layer():
 
 
 def test_hunyuans_alpha_holds_the_base_still():
-    told = {"hidden_size": 2048, "num_attention_heads": 16, "head_dim": 128, "num_hidden_layers": 2}
+    settings = {"hidden_size": 2048, "num_attention_heads": 16, "head_dim": 128, "num_hidden_layers": 2}
     scaling = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}
-    plain = {"model_type": "hunyuan_v1_dense", **told, "rope_theta": 10000.0, "rope_scaling": scaling}
+    plain = {"model_type": "hunyuan_v1_dense", **settings, "rope_theta": 10000.0, "rope_scaling": scaling}
     assert Rope.of(plain) == Rope(128, stretch=Ntk(1000.0))
     scores_agree(Rope.of(plain), theirs.config_of(plain))
 
 
 def test_deepseek_v3_says_how_its_channels_pair():
-    told = {"model_type": "deepseek_v3", "rope_theta": 10000.0, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
-    assert Rope.of(told) == Partial(Rope(64, pairs="neighbours"), of=192)
-    assert Rope.of(told | {"rope_interleave": False}) == Partial(Rope(64), of=192)
+    settings = {"model_type": "deepseek_v3", "rope_theta": 10000.0, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
+    assert Rope.of(settings) == Partial(Rope(64, pairs="neighbours"), of=192)
+    assert Rope.of(settings | {"rope_interleave": False}) == Partial(Rope(64), of=192)
 
 
 def test_kimi_k2_is_a_deepseek_v3_whose_ramp_is_a_step():
@@ -127,30 +127,30 @@ def test_kimi_k2_is_a_deepseek_v3_whose_ramp_is_a_step():
 
 
 def test_chatglm_6b_turns_by_two_positions():
-    told = {"model_type": "chatglm", "hidden_size": 4096, "num_attention_heads": 32, "num_layers": 28}
-    assert Rope.of(told | {"position_encoding_2d": True}) == TwoPartRope(128)
-    assert Scheme.of(told | {"kv_channels": 128}).parts == (Partial(Rope(64, pairs="neighbours"), of=128), causal)
+    settings = {"model_type": "chatglm", "hidden_size": 4096, "num_attention_heads": 32, "num_layers": 28}
+    assert Rope.of(settings | {"position_encoding_2d": True}) == TwoPartRope(128)
+    assert Scheme.of(settings | {"kv_channels": 128}).parts == (Partial(Rope(64, pairs="neighbours"), of=128), causal)
 
 
 def test_windows_of_qwen_begin_at_a_layer():
-    told = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 6, "rope_theta": 1e6}
-    told |= {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 4}
+    settings = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 6, "rope_theta": 1e6}
+    settings |= {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 4}
     for name in ("qwen2", "qwen2_moe", "qwen3_moe"):
-        config = theirs.config_of({"model_type": name, **told})
-        assert Schedule.of({"model_type": name, **told}).same_as(Schedule.of(config))
-    order = {name: Schedule.of({"model_type": name, **told}).order for name in ("qwen2", "qwen2_moe", "qwen3_moe")}
+        config = theirs.config_of({"model_type": name, **settings})
+        assert Schedule.of({"model_type": name, **settings}).same_as(Schedule.of(config))
+    order = {name: Schedule.of({"model_type": name, **settings}).order for name in ("qwen2", "qwen2_moe", "qwen3_moe")}
     assert order == {"qwen2": (0, 0, 0, 0, 1, 1), "qwen2_moe": (0, 1, 0, 1, 1, 1), "qwen3_moe": (0,) * 6}
 
 
 def test_exaone_4_spells_its_windows_in_letters():
-    told = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 8, "rope_theta": 1e6}
-    told |= {"model_type": "exaone4", "sliding_window": 64, "sliding_window_pattern": "LLLG"}
-    assert Schedule.of(told).order == (0, 0, 0, 1, 0, 0, 0, 1)
-    assert not Scheme.of(told, 3).answering("turn")
-    assert Scheme.of(told | {"sliding_window": None}, 3).answering("turn")
+    settings = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 8, "rope_theta": 1e6}
+    settings |= {"model_type": "exaone4", "sliding_window": 64, "sliding_window_pattern": "LLLG"}
+    assert Schedule.of(settings).order == (0, 0, 0, 1, 0, 0, 0, 1)
+    assert not Scheme.of(settings, 3).answering("turn")
+    assert Scheme.of(settings | {"sliding_window": None}, 3).answering("turn")
 
 
 def test_an_old_qwen_vl_config_has_its_text_beside_its_images():
-    told = {"model_type": "qwen2_5_vl", "hidden_size": 2048, "num_attention_heads": 16, "rope_theta": 1e6}
-    turn = Rope.of(told | {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}})
+    settings = {"model_type": "qwen2_5_vl", "hidden_size": 2048, "num_attention_heads": 16, "rope_theta": 1e6}
+    turn = Rope.of(settings | {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}})
     assert turn == AxialRope(128, (16, 24, 24), 1e6)

@@ -122,8 +122,8 @@ def test_the_whole_model_looks_ahead_within_its_prefix_alone(plain: dict[str, An
 
 
 def test_a_gemma_of_its_own_may_still_look_both_ways():
-    told = {"model_type": "gemma", "head_dim": 16, "rope_theta": 1e4, "num_hidden_layers": 1}
-    assert Scheme.of(told | {"use_bidirectional_attention": True}).parts == (Rope(16),)
+    settings = {"model_type": "gemma", "head_dim": 16, "rope_theta": 1e4, "num_hidden_layers": 1}
+    assert Scheme.of(settings | {"use_bidirectional_attention": True}).parts == (Rope(16),)
 
 
 def test_a_text_that_is_no_gemma_is_refused_by_name():

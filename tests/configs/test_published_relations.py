@@ -70,15 +70,15 @@ def test_deberta_v1_projects_positions_apart():
 )
 def test_every_layer_takes_a_checkpoints_weights_as_they_are_named(model_type: str, shared: bool):
     # v2 with projections of its own for positions has a bias on both of them, v1 on that of the queries alone.
-    told = {
+    settings = {
         "model_type": model_type, "hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 9,
         "intermediate_size": 16, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "share_att_key": shared,
         "max_relative_positions": 20, "position_biased_input": False, "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
     }  # fmt: skip
-    told |= {"position_buckets": 8, "norm_rel_ebd": "layer_norm"} if model_type == "deberta-v2" else {}
-    model = random(AutoModel.from_config(theirs.config_of(told)))
-    saved, schedule, x = model.state_dict(), Schedule.of(told).double(), tokens(2, 19, 48)
+    settings |= {"position_buckets": 8, "norm_rel_ebd": "layer_norm"} if model_type == "deberta-v2" else {}
+    model = random(AutoModel.from_config(theirs.config_of(settings)))
+    saved, schedule, x = model.state_dict(), Schedule.of(settings).double(), tokens(2, 19, 48)
     keys, queries = ("pos_proj", "pos_q_proj") if model_type == "deberta" else ("pos_key_proj", "pos_query_proj")
     keys, queries = ("key_proj", "query_proj") if shared else (keys, queries)
     for number, layer in enumerate(model.encoder.layer):
@@ -107,8 +107,8 @@ def test_debertas_table_is_one_for_all_layers_and_its_projections_are_not():
 
 
 def test_a_deberta_without_relative_attention_has_learned_rows():
-    told = {"model_type": "deberta-v2", "hidden_size": 8, "num_attention_heads": 2, "max_position_embeddings": 16}
-    assert repr(Scheme.of(told)) == "Scheme(Learned(16, 8))"
+    settings = {"model_type": "deberta-v2", "hidden_size": 8, "num_attention_heads": 2, "max_position_embeddings": 16}
+    assert repr(Scheme.of(settings)) == "Scheme(Learned(16, 8))"
 
 
 def test_xlnet_attends_to_distances_of_either_sign():

@@ -91,8 +91,8 @@ def test_a_length_beside_the_settings_of_a_stretch():
 
 def test_names_of_others_for_the_longest_length():
     assert Scheme.of({"model_type": "bloom", "n_head": 4, "seq_length": 2048}).trained == 2048
-    told = {"model_type": "chatglm", "kv_channels": 128, "num_layers": 2, "seq_length": 32768}
-    assert Scheme.of(told).trained == 32768
+    settings = {"model_type": "chatglm", "kv_channels": 128, "num_layers": 2, "seq_length": 32768}
+    assert Scheme.of(settings).trained == 32768
 
 
 def test_a_model():

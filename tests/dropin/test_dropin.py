@@ -48,9 +48,9 @@ def test_arguments_have_their_usual_names_and_order(name: str):
     assert by_position == ARGUMENTS[name]
 
 
-def test_nothing_is_offered_that_is_not_listed():
-    offered = [name for name, each in vars(dropin).items() if inspect.isclass(each) or inspect.isfunction(each)]
-    assert sorted(offered) == sorted(ARGUMENTS)
+def test_nothing_is_exported_that_is_not_listed():
+    exported = [name for name, each in vars(dropin).items() if inspect.isclass(each) or inspect.isfunction(each)]
+    assert sorted(exported) == sorted(ARGUMENTS)
 
 
 def test_e36_one_import_is_enough():

@@ -25,9 +25,9 @@ def zeros(*shape: int) -> Tensor:
     return torch.zeros(shape)
 
 
-def turn(xq: Tensor, xk: Tensor | None = None, dim: int = 8, end: int = 9, **told: Any) -> Any:
+def turn(xq: Tensor, xk: Tensor | None = None, dim: int = 8, end: int = 9, **settings: Any) -> Any:
     table = dropin.precompute_freqs_cis(dim, end)
-    return dropin.apply_rotary_emb(xq, xq if xk is None else xk, table, **told)
+    return dropin.apply_rotary_emb(xq, xq if xk is None else xk, table, **settings)
 
 
 def by_tables(q: Tensor, k: Tensor, ids: Tensor, cos: Tensor | None = None, rows: int = 9) -> Any:

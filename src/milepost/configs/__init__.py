@@ -40,8 +40,8 @@ def rope_of(config: object, layer: int | None = None) -> Any:
         raise ValueError(f"{reader.called}: {where} queries and keys. Scheme.of(config) gives what it does instead")
     if len(found) > 1:
         first = {turn: each for each, turn in reversed(turns.items())}
-        told = "; ".join(f"layer {first[turn]} has {spell(turn)}" for turn in found)
-        raise ValueError(f"{reader.called}: layers turn differently, so say which: Rope.of(config, layer=0). {told}")
+        listed = "; ".join(f"layer {first[turn]} has {spell(turn)}" for turn in found)
+        raise ValueError(f"{reader.called}: layers turn differently, so say which: Rope.of(config, layer=0). {listed}")
     return found[0]
 
 

@@ -31,7 +31,7 @@ def windowed_late(reader: Reader, layer: int) -> str:
     return SLIDING if layer >= reader.need("the first layer with a window", "max_window_layers") else FULL
 
 
-def windowed_if_told(reader: Reader, layer: int) -> str:
+def windowed_if_enabled(reader: Reader, layer: int) -> str:
     """Every layer has the window, if use_sliding_window says so (Qwen 3 MoE)."""
     return windowed(reader, layer) if reader.get("use_sliding_window") else FULL
 
@@ -39,7 +39,7 @@ def windowed_if_told(reader: Reader, layer: int) -> str:
 def windowed_by_turns(reader: Reader, layer: int) -> str:
     """Every other layer before max_window_layers has the window, if use_sliding_window says so (Qwen 2 MoE)."""
     early = layer % 2 == 0 and layer < (reader.get("max_window_layers") or 0)
-    return windowed_if_told(reader, layer) if early else FULL
+    return windowed_if_enabled(reader, layer) if early else FULL
 
 
 def every(n: int) -> Rule:
@@ -63,17 +63,17 @@ def first_of(reader: Reader, layer: int) -> str:
 
 def chunked_where_turned(reader: Reader, layer: int) -> str:
     """Layers that turn see their own chunk (Llama 4)."""
-    return CHUNKED if told_to_turn(reader, layer) else FULL
+    return CHUNKED if listed_to_turn(reader, layer) else FULL
 
 
 def windowed_where_not_turned(reader: Reader, layer: int) -> str:
     """Layers without positions may have a window (SmolLM3)."""
-    return SLIDING if reader.get("use_sliding_window") and not told_to_turn(reader, layer) else FULL
+    return SLIDING if reader.get("use_sliding_window") and not listed_to_turn(reader, layer) else FULL
 
 
 def layer_type(reader: Reader, layer: int, rule: Rule) -> str:
     """The type of a layer: what the config lists, or the rule of the family."""
-    listed = reader.told("layer_types")
+    listed = reader.given("layer_types")
     if not listed:
         return rule(reader, layer)
     if layer >= len(listed):
@@ -95,9 +95,9 @@ def always(reader: Reader, layer: int, kind: str) -> bool:
     return True
 
 
-def told_to_turn(reader: Reader, layer: int, kind: str = FULL) -> bool:
+def listed_to_turn(reader: Reader, layer: int, kind: str = FULL) -> bool:
     """no_rope_layers holds 1 for the layers that do turn; without it every fourth does not."""
-    listed: list[Any] = reader.told("no_rope_layers")
+    listed: list[Any] = reader.given("no_rope_layers")
     if listed:
         if layer >= len(listed):
             raise IndexError(

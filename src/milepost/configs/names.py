@@ -118,7 +118,7 @@ CLASSES: tuple[Name, ...] = tuple(
 )
 
 X_TRANSFORMERS: tuple[Name, ...] = (
-    Name("rotary_pos_emb", LAYERS, "Partial(Rope(32, pairs='neighbours'), of=64)", "half of the head unless told"),
+    Name("rotary_pos_emb", LAYERS, "Partial(Rope(32, pairs='neighbours'), of=64)", "half of the head by default"),
     Name("rotary_emb_dim", LAYERS, "Partial(Rope(32, pairs='neighbours'), of=64)"),
     Name("rotary_interpolation_factor", LAYERS, "Interpolate(4.0)"),
     Name("rotary_base_rescale_factor", LAYERS, "Ntk(4.0)", "the factor, raised to d/(d − 2) by itself"),

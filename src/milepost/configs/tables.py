@@ -25,9 +25,9 @@ def behind(reader: Reader) -> list[Visible]:
 
 def encoder(reader: Reader, layer: int) -> list[object]:
     """BERT: a learned row for each position."""
-    told = reader.get("position_embedding_type")
-    if told not in (None, "absolute"):
-        raise reader.refuse("position_embedding_type", told, "and only 'absolute' tables can be read from a config")
+    kind = reader.get("position_embedding_type")
+    if kind not in (None, "absolute"):
+        raise reader.refuse("position_embedding_type", kind, "and only 'absolute' tables can be read from a config")
     dim = reader.get("embedding_size") or reader.width
     return [reader.learned(mp.Learned, reader.need("the length of the table", *LENGTH), dim), *seen(reader)]
 
@@ -70,13 +70,13 @@ def bloom(reader: Reader, layer: int) -> list[object]:
 
 def mpt(reader: Reader, layer: int) -> list[object]:
     """MPT: ALiBi; its own scale where it has one."""
-    told: Any = reader.get("attn_config") or {}
-    if look_up(told, "alibi") is False:
+    settings: Any = reader.get("attn_config") or {}
+    if look_up(settings, "alibi") is False:
         raise reader.refuse("attn_config['alibi']", False, "and MPT without ALiBi has learned rows that are not read")
-    steep = look_up(told, "alibi_bias_max")
+    steep = look_up(settings, "alibi_bias_max")
     if steep not in (None, 8):
         raise reader.refuse("attn_config['alibi_bias_max']", steep, "and Alibi's slopes are those of 8")
-    scale = look_up(told, "softmax_scale")
+    scale = look_up(settings, "softmax_scale")
     return [slopes(reader), *([] if scale is None else [mp.Scale(scale)]), causal]
 
 
@@ -135,8 +135,8 @@ def xlnet(reader: Reader, layer: int) -> list[object]:
 
 def clamp(reader: Reader) -> int | None:
     """The distance past which all are alike; zero and less mean none."""
-    told = reader.get("clamp_len") or 0
-    return told if told > 0 else None
+    length = reader.get("clamp_len") or 0
+    return length if length > 0 else None
 
 
 def deberta(reader: Reader, layer: int) -> list[object]:

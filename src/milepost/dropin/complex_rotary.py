@@ -64,8 +64,8 @@ def _either(name: str, value: int | None, other: str, another: int | None) -> in
     """One number that goes by two names."""
     given = [each for each in (value, another) if each is not None]
     if len(given) != 1:
-        told = "both" if given else "neither"
-        raise TypeError(f"precompute_freqs_cis: {name} and {other} are one thing; given {told}, give one")
+        which = "both" if given else "neither"
+        raise TypeError(f"precompute_freqs_cis: {name} and {other} are one thing; given {which}, give one")
     return given[0]
 
 
