@@ -20,6 +20,8 @@ class Schedule(nn.Module):
 
     of: ClassVar[Callable[..., Schedule]]
     """The schemes of all layers of a model, read from its configuration; `milepost.configs` puts it here."""
+    trained: int | None = None
+    """The length its model was trained at; `Schedule.of` sets it, saving keeps it, and `same_as` passes over it."""
 
     def __init__(self, schemes: Sequence[Scheme]) -> None:
         super().__init__()
@@ -49,15 +51,23 @@ class Schedule(nn.Module):
 
     def same_as(self, other: object) -> bool:
         """Whether the other schedule is built the same way, shared layers included."""
-        return isinstance(other, Schedule) and self.to_dict() == other.to_dict()
+        if not isinstance(other, Schedule) or self.order != other.order:
+            return False
+        ours, theirs = self._distinct(), other._distinct()
+        alike = all(one.same_as(another) for one, another in zip(ours, theirs, strict=True))
+        return alike and _shared(ours) == _shared(theirs)
+
+    def _distinct(self) -> list[Scheme]:
+        return [scheme for scheme in self.schemes if isinstance(scheme, Scheme)]
 
     def to_dict(self) -> dict[str, Any]:
-        """The distinct schemes and the order of the layers; weights live in state_dict()."""
-        schemes = [scheme for scheme in self.schemes if isinstance(scheme, Scheme)]
+        """The distinct schemes, the order of the layers and the trained length; weights live in state_dict()."""
+        schemes = self._distinct()
         return {
             "schedule": list(self.order),
             "schemes": [scheme.to_dict() for scheme in schemes],
             "shared": [list(places) for places in _shared(schemes)],
+            **({} if self.trained is None else {"trained": self.trained}),
         }
 
     @staticmethod
@@ -74,9 +84,13 @@ class Schedule(nn.Module):
         for (first, place), *others in places:
             for scheme, part in others:
                 parts[scheme][part] = parts[first][place]
-        schemes = [Scheme(*each) for each in parts]
         order: list[int] = plain["schedule"]
-        return Schedule([schemes[number] for number in order])
+        rebuilt = [Scheme(*each) for each in parts]
+        for new, scheme in zip(rebuilt, schemes, strict=True):
+            new.trained = scheme.trained
+        schedule = Schedule([rebuilt[number] for number in order])
+        schedule.trained = plain.get("trained")
+        return schedule
 
     def __repr__(self) -> str:
         return f"Schedule({len(self)} layers, {len(self.schemes)} distinct schemes, order {list(self.order)})"

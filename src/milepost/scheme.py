@@ -25,6 +25,8 @@ class Scheme(Parts):
 
     of: ClassVar[Callable[..., Scheme]]
     """The scheme of one layer of a model, read from its configuration; `milepost.configs` puts it here."""
+    trained: int | None = None
+    """The length its model was trained at; `Scheme.of` sets it, saving keeps it, and `same_as` passes over it."""
     bias: Callable[..., Tensor]
     """One dense additive tensor, masks included; `milepost.pieces` puts it here."""
     flex: Callable[..., tuple[Any, Any]]
@@ -37,11 +39,15 @@ class Scheme(Parts):
 
     def same_as(self, other: object) -> bool:
         """Whether the other scheme is built the same way. Weights are not compared; they live in state_dict()."""
-        return isinstance(other, Scheme) and self.to_dict() == other.to_dict()
+        return isinstance(other, Scheme) and self.to_dict()["scheme"] == other.to_dict()["scheme"]
 
     def to_dict(self) -> dict[str, Any]:
-        """The constructor's arguments of every part, as what JSON can hold. Weights live in state_dict()."""
-        return {"scheme": [to_plain(part) for part in self.parts]}
+        """The constructor's arguments of every part, as what JSON can hold, and the trained length where it is known.
+
+        Weights live in state_dict().
+        """
+        known = {} if self.trained is None else {"trained": self.trained}
+        return {"scheme": [to_plain(part) for part in self.parts], **known}
 
     @staticmethod
     def from_dict(plain: dict[str, Any], methods: Iterable[type] = ()) -> Scheme:
@@ -49,7 +55,9 @@ class Scheme(Parts):
         if "scheme" not in plain:
             raise ValueError(f"Scheme.from_dict: expected {{'scheme': […]}}, given the keys {sorted(plain)}")
         known = classes() | {method.__name__: method for method in methods}
-        return Scheme(*from_plain(plain["scheme"], known))
+        scheme = Scheme(*from_plain(plain["scheme"], known))
+        scheme.trained = plain.get("trained")
+        return scheme
 
     def __str__(self) -> str:
         return equation(self)

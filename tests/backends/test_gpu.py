@@ -26,7 +26,7 @@ def answers(scheme: mp.Scheme, backend: str, dtype: torch.dtype, options: dict[s
     scheme = copy.deepcopy(scheme).to("cuda", torch.float64 if dtype == torch.float64 else torch.float32)
     q, k, v = (each.detach().to("cuda", dtype).requires_grad_() for each in project(tokens()))
     leaves = [q, k, v, *(weight for weight in scheme.parameters() if weight.requires_grad)]
-    out = mp.attend(q, k, v, scheme, backend=backend, **{name: each.cuda() for name, each in options.items()})
+    out = mp.attend(q, k, v, scheme.attention, backend=backend, **{name: each.cuda() for name, each in options.items()})
     assert out.shape[-1] == DV
     grads = torch.autograd.grad(out.float().square().sum(), leaves, allow_unused=True)
     return out.detach().double().cpu(), [each.double().cpu() for each in grads if each is not None]

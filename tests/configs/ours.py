@@ -1,4 +1,4 @@
-"""Rotations of ours, read off what they do to a vector, and held against transformers'."""
+"""Rotations of ours, read off what they do to a vector, and compared with transformers'."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ LONG = [
 ]  # fmt: skip
 
 
-def model(model_type: str, width: int, heads: int, layers: int, longest: int, **told: Any) -> Plain:
+def model(model_type: str, width: int, heads: int, layers: int, longest: int, **settings: Any) -> Plain:
     """A config.json with the usual keys."""
     usual = {"hidden_size": width, "num_attention_heads": heads, "num_hidden_layers": layers}
-    return {"model_type": model_type, **usual, "max_position_embeddings": longest, **told}
+    return {"model_type": model_type, **usual, "max_position_embeddings": longest, **settings}
 
 
 def llama31(factor: float, low: float = 1.0, high: float = 4.0) -> Plain:
@@ -38,16 +38,17 @@ def llama31(factor: float, low: float = 1.0, high: float = 4.0) -> Plain:
 
 
 def deepseek_yarn(mscale: float) -> Plain:
-    told = {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}
-    return told | {"mscale": mscale, "mscale_all_dim": mscale}
+    settings = {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}
+    return settings | {"mscale": mscale, "mscale_all_dim": mscale}
 
 
 def mla(model_type: str, width: int, heads: int, layers: int, mscale: float) -> Plain:
     latent = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "kv_lora_rank": 512}
-    told = model(model_type, width, heads, layers, 163840, rope_theta=10000, rope_scaling=deepseek_yarn(mscale))
-    return told | latent
+    settings = model(model_type, width, heads, layers, 163840, rope_theta=10000, rope_scaling=deepseek_yarn(mscale))
+    return settings | latent
 
 
+KIMI_YARN = deepseek_yarn(1.0) | {"factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0}
 QWEN_WINDOW = {"use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 28}
 GPT_OSS_YARN = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
@@ -157,6 +158,9 @@ REST: dict[str, Plain] = {
     "DeepSeek-V2-Lite": mla("deepseek_v2", 2048, 16, 27, 0.707) | {"q_lora_rank": None},
     "DeepSeek-V2": mla("deepseek_v2", 5120, 128, 60, 0.707) | {"q_lora_rank": 1536},
     "DeepSeek-V3": mla("deepseek_v3", 7168, 128, 61, 1.0) | {"q_lora_rank": 1536},
+    # Its config.json says kimi_k2, which is read as deepseek_v3; both ends of YaRN's ramp are at one turn.
+    "Kimi-K2": mla("deepseek_v3", 7168, 64, 61, 1.0)
+    | {"rope_theta": 50000.0, "max_position_embeddings": 131072, "rope_scaling": KIMI_YARN, "q_lora_rank": 1536},
     "gpt-oss-20b": model(
         "gpt_oss", 2880, 64, 24, 131072, head_dim=64, rope_theta=150000, sliding_window=128, rope_scaling=GPT_OSS_YARN,
         layer_types=["sliding_attention", "full_attention"] * 12,

@@ -10,13 +10,13 @@ V3 = DEBERTA | {"position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_at
 
 
 def t5(model_type: str, width: int, heads: int, layers: int, head: int) -> dict[str, Any]:
-    told = {"d_model": width, "num_heads": heads, "num_layers": layers, "d_kv": head}
-    return {"model_type": model_type, **told, "relative_attention_num_buckets": 32, "is_encoder_decoder": True}
+    settings = {"d_model": width, "num_heads": heads, "num_layers": layers, "d_kv": head}
+    return {"model_type": model_type, **settings, "relative_attention_num_buckets": 32, "is_encoder_decoder": True}
 
 
-def encoder(model_type: str, width: int, heads: int, layers: int, **told: Any) -> dict[str, Any]:
+def encoder(model_type: str, width: int, heads: int, layers: int, **settings: Any) -> dict[str, Any]:
     usual = {"hidden_size": width, "num_attention_heads": heads, "num_hidden_layers": layers}
-    return {"model_type": model_type, **usual, **told}
+    return {"model_type": model_type, **usual, **settings}
 
 
 def gpt2(model_type: str, width: int, heads: int, layers: int, length: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Nothing is guessed: a config that leaves out what its family always says is refused, and told what was looked for."""
+"""Nothing is guessed: a config without what its family always says is refused, and the error says what was sought."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def without(key: str, **more: Any) -> dict[str, Any]:
     return {name: value for name, value in LLAMA.items() if name != key} | more
 
 
-def told(**rope: Any) -> dict[str, Any]:
+def with_rope(**rope: Any) -> dict[str, Any]:
     return LLAMA | {"rope_scaling": rope}
 
 
@@ -72,20 +72,20 @@ def test_an_unknown_model_type():
 
 def test_no_model_type():
     assert text_of(without("model_type"), Scheme.of) == (
-        "Scheme.of: the config has no model_type, which says how the rest is meant; give a transformers config or the "
-        "dict of a config.json, such as {'model_type': 'llama', …}"
+        "Scheme.of: the dict has no model_type, which says how the rest is meant; give a model or a config of "
+        "transformers, a folder with a config.json, that file, or its dict: {'model_type': 'llama', …}"
     )
 
 
 def test_an_unknown_rope_type():
-    assert text_of(told(rope_type="yarm", factor=2.0)) == (
+    assert text_of(with_rope(rope_type="yarm", factor=2.0)) == (
         "Rope.of(a llama config): rope_type is 'yarm', which is not known; did you mean yarn?; known are default, "
         "linear, dynamic, yarn, longrope, llama3, proportional"
     )
 
 
 def test_two_rope_types_that_disagree():
-    text = text_of(told(rope_type="default", type="yarn", factor=4.0))
+    text = text_of(with_rope(rope_type="default", type="yarn", factor=4.0))
     assert text == "Rope.of(a llama config): rope_type is 'default' and type is 'yarn'. Please keep one"
 
 
@@ -95,22 +95,22 @@ def test_old_and_new_settings_that_disagree():
 
 
 def test_a_setting_that_is_missing():
-    assert text_of(told(rope_type="linear")) == (
+    assert text_of(with_rope(rope_type="linear")) == (
         "Rope.of(a llama config): rope type 'linear' needs 'factor', and is given rope_type"
     )
     for kind, key in (("dynamic", "factor"), ("longrope", "short_factor"), ("llama3", "low_freq_factor")):
-        assert f"rope type '{kind}' needs '{key}'" in text_of(told(rope_type=kind))
+        assert f"rope type '{kind}' needs '{key}'" in text_of(with_rope(rope_type=kind))
 
 
 def test_two_trained_lengths_that_disagree():
-    plain = told(rope_type="yarn", factor=2.0, original_max_position_embeddings=4096)
+    plain = with_rope(rope_type="yarn", factor=2.0, original_max_position_embeddings=4096)
     assert text_of(plain | {"original_max_position_embeddings": 2048}) == (
         "Rope.of(a llama config): original_max_position_embeddings is 2048, and 4096 inside the rope settings"
     )
 
 
 def test_yarn_with_factors_of_longrope():
-    text = text_of(told(rope_type="yarn", short_factor=[1.0] * 8, long_factor=[2.0] * 8))
+    text = text_of(with_rope(rope_type="yarn", short_factor=[1.0] * 8, long_factor=[2.0] * 8))
     assert text.endswith("rope_type is 'yarn', but it has a short_factor, which is longrope's; please say which it is")
 
 

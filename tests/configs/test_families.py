@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from transformers import CONFIG_MAPPING
 from transformers.models.gemma3.configuration_gemma3 import Gemma3TextConfig
@@ -16,6 +18,7 @@ from milepost import (
     Schedule,
     Scheme,
     TwoPartRope,
+    Yarn,
     causal,
     chunks,
     window,
@@ -23,7 +26,9 @@ from milepost import (
 from milepost.configs import MODEL_TYPES
 from milepost.configs.families import FAMILIES, ROTARY, SAME
 from tests.configs import theirs
-from tests.configs.ours import scores_agree
+from tests.configs.ours import read, scores_agree, whole
+from tests.configs.published import ROTARY as ROTARY_CONFIGS
+from tests.stretches import assert_ratio
 
 # Types that transformers does not have, or no longer.
 REMOTE = {"chatglm", "transfo-xl"}
@@ -50,10 +55,25 @@ def test_windows(name):
         assert schedule[layer].parts[-1] == (causal & window(config.sliding_window) if local else chunked)
 
 
+@pytest.mark.parametrize("name", sorted(set(ROTARY) - REMOTE - {"gptj", "codegen", "roformer"}))
+def test_a_share_of_the_channels_counts_only_where_transformers_reads_it(name):
+    # Llama and most others turn all channels whatever partial_rotary_factor says, as long as nothing is stretched.
+    config = theirs.config_of({"model_type": name, "partial_rotary_factor": 0.5})
+    kind = theirs.kind_of(config, 0)
+    made = theirs.embedding(config)
+    width = 2 * (made.inv_freq if kind is None else getattr(made, f"{kind}_inv_freq")).numel()
+    for plain in (config, config.to_dict()):
+        turn = Rope.of(plain, layer=0)
+        assert whole(turn).dim == width
+    if not getattr(whole(Rope.of(config, layer=0)), "stretch", None):
+        scores_agree(Rope.of(config, layer=0), config)
+
+
 def test_every_family_exists_in_transformers_or_is_known_not_to():
     assert set(FAMILIES) - set(CONFIG_MAPPING) == REMOTE
     assert set(SAME) - set(CONFIG_MAPPING) == {"kimi_k2"}
-    assert set(MODEL_TYPES) == set(FAMILIES) | set(SAME)
+    assert set(MODEL_TYPES) == set(FAMILIES) | set(SAME) | {"paligemma"}
+    assert "paligemma" in CONFIG_MAPPING
 
 
 def test_bases_that_stand_in_the_code():
@@ -70,8 +90,8 @@ def test_gemma_3s_own_defaults_are_transformers():
 
 
 def test_granite_has_a_scale_of_its_own():
-    told = {"hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 40, "rope_theta": 10000.0}
-    scheme = Scheme.of({"model_type": "granite", **told, "attention_multiplier": 0.015625})
+    settings = {"hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 40, "rope_theta": 10000.0}
+    scheme = Scheme.of({"model_type": "granite", **settings, "attention_multiplier": 0.015625})
     assert scheme.parts == (Rope(64), Scale(0.015625), causal)
 
 
@@ -81,44 +101,56 @@ def test_ministral_3_sharpens_every_layer():
 
 
 def test_hunyuans_alpha_holds_the_base_still():
-    told = {"hidden_size": 2048, "num_attention_heads": 16, "head_dim": 128, "num_hidden_layers": 2}
+    settings = {"hidden_size": 2048, "num_attention_heads": 16, "head_dim": 128, "num_hidden_layers": 2}
     scaling = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}
-    plain = {"model_type": "hunyuan_v1_dense", **told, "rope_theta": 10000.0, "rope_scaling": scaling}
+    plain = {"model_type": "hunyuan_v1_dense", **settings, "rope_theta": 10000.0, "rope_scaling": scaling}
     assert Rope.of(plain) == Rope(128, stretch=Ntk(1000.0))
     scores_agree(Rope.of(plain), theirs.config_of(plain))
 
 
 def test_deepseek_v3_says_how_its_channels_pair():
-    told = {"model_type": "deepseek_v3", "rope_theta": 10000.0, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
-    assert Rope.of(told) == Partial(Rope(64, pairs="neighbours"), of=192)
-    assert Rope.of(told | {"rope_interleave": False}) == Partial(Rope(64), of=192)
+    settings = {"model_type": "deepseek_v3", "rope_theta": 10000.0, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
+    assert Rope.of(settings) == Partial(Rope(64, pairs="neighbours"), of=192)
+    assert Rope.of(settings | {"rope_interleave": False}) == Partial(Rope(64), of=192)
+
+
+def test_kimi_k2_is_a_deepseek_v3_whose_ramp_is_a_step():
+    plain = ROTARY_CONFIGS["Kimi-K2"]
+    assert Schedule.of(plain | {"model_type": "kimi_k2"}).same_as(Schedule.of(plain))
+    stretch = Rope.of(plain).method.stretch
+    assert stretch == Yarn(32.0, 4096, fast=1.0, slow=1.0, scaled=1.0)
+    # A pair that makes more than one turn within 4096 tokens is kept, any other is slowed 32 times.
+    turns = [4096 / (2 * math.pi) * 50000.0 ** (-n / 32) for n in range(32)]
+    found, size = read(Rope.of(plain))
+    assert_ratio(found, [50000.0 ** (-n / 32) / (1 if turn > 1 else 32) for n, turn in enumerate(turns)])
+    assert size == 1.0
 
 
 def test_chatglm_6b_turns_by_two_positions():
-    told = {"model_type": "chatglm", "hidden_size": 4096, "num_attention_heads": 32, "num_layers": 28}
-    assert Rope.of(told | {"position_encoding_2d": True}) == TwoPartRope(128)
-    assert Scheme.of(told | {"kv_channels": 128}).parts == (Partial(Rope(64, pairs="neighbours"), of=128), causal)
+    settings = {"model_type": "chatglm", "hidden_size": 4096, "num_attention_heads": 32, "num_layers": 28}
+    assert Rope.of(settings | {"position_encoding_2d": True}) == TwoPartRope(128)
+    assert Scheme.of(settings | {"kv_channels": 128}).parts == (Partial(Rope(64, pairs="neighbours"), of=128), causal)
 
 
 def test_windows_of_qwen_begin_at_a_layer():
-    told = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 6, "rope_theta": 1e6}
-    told |= {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 4}
+    settings = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 6, "rope_theta": 1e6}
+    settings |= {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 4}
     for name in ("qwen2", "qwen2_moe", "qwen3_moe"):
-        config = theirs.config_of({"model_type": name, **told})
-        assert Schedule.of({"model_type": name, **told}).same_as(Schedule.of(config))
-    order = {name: Schedule.of({"model_type": name, **told}).order for name in ("qwen2", "qwen2_moe", "qwen3_moe")}
+        config = theirs.config_of({"model_type": name, **settings})
+        assert Schedule.of({"model_type": name, **settings}).same_as(Schedule.of(config))
+    order = {name: Schedule.of({"model_type": name, **settings}).order for name in ("qwen2", "qwen2_moe", "qwen3_moe")}
     assert order == {"qwen2": (0, 0, 0, 0, 1, 1), "qwen2_moe": (0, 1, 0, 1, 1, 1), "qwen3_moe": (0,) * 6}
 
 
 def test_exaone_4_spells_its_windows_in_letters():
-    told = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 8, "rope_theta": 1e6}
-    told |= {"model_type": "exaone4", "sliding_window": 64, "sliding_window_pattern": "LLLG"}
-    assert Schedule.of(told).order == (0, 0, 0, 1, 0, 0, 0, 1)
-    assert not Scheme.of(told, 3).answering("turn")
-    assert Scheme.of(told | {"sliding_window": None}, 3).answering("turn")
+    settings = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 8, "rope_theta": 1e6}
+    settings |= {"model_type": "exaone4", "sliding_window": 64, "sliding_window_pattern": "LLLG"}
+    assert Schedule.of(settings).order == (0, 0, 0, 1, 0, 0, 0, 1)
+    assert not Scheme.of(settings, 3).answering("turn")
+    assert Scheme.of(settings | {"sliding_window": None}, 3).answering("turn")
 
 
 def test_an_old_qwen_vl_config_has_its_text_beside_its_images():
-    told = {"model_type": "qwen2_5_vl", "hidden_size": 2048, "num_attention_heads": 16, "rope_theta": 1e6}
-    turn = Rope.of(told | {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}})
+    settings = {"model_type": "qwen2_5_vl", "hidden_size": 2048, "num_attention_heads": 16, "rope_theta": 1e6}
+    turn = Rope.of(settings | {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}})
     assert turn == AxialRope(128, (16, 24, 24), 1e6)

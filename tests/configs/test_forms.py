@@ -114,5 +114,5 @@ def test_an_object_of_any_library_will_do():
 
 
 def test_a_rope_needs_no_number_of_layers_where_all_turn_alike():
-    told = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "rope_theta": 1e6}
-    assert Rope.of(told) == Rope.of(told, layer=7) == Rope(16, 1e6)
+    settings = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "rope_theta": 1e6}
+    assert Rope.of(settings) == Rope.of(settings, layer=7) == Rope(16, 1e6)

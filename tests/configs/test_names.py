@@ -75,7 +75,7 @@ def test_no_name_is_given_twice():
 
 
 @pytest.mark.parametrize(
-    ("ours", "told"),
+    ("ours", "settings"),
     [
         (mp.Rope(32, pairs="neighbours"), {}),
         (mp.Rope(32, pairs="neighbours", stretch=mp.Interpolate(4.0)), {"interpolation_factor": 4.0}),
@@ -83,10 +83,10 @@ def test_no_name_is_given_twice():
     ],
     ids=["plain", "interpolation", "rescaled"],
 )
-def test_x_transformers_turns_half_of_each_head(ours, told):
+def test_x_transformers_turns_half_of_each_head(ours, settings):
     q = inputs(t=40, d=64)[0].float()
     index = torch.arange(40)
-    oracle = apply_rotary_pos_emb(q, RotaryEmbedding(32, **told)(index)[0])
+    oracle = apply_rotary_pos_emb(q, RotaryEmbedding(32, **settings)(index)[0])
     assert_same(mp.Partial(ours, of=64).turn(q.double(), index), oracle, 5 * 40 * 2.0**-24 * 22)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from torch import Tensor
+from transformers import AutoModel
 from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention as First
 from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention as Second
 from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
@@ -14,6 +16,7 @@ from milepost import Deberta, Schedule, Scheme, TransformerXL, attend, causal
 from tests.configs import theirs
 from tests.configs.published_others import OTHERS
 from tests.oracles import assert_same
+from tests.parity.peers import EXACT, random, tokens
 
 TRANSFO_XL = {
     "model_type": "transfo-xl", "d_model": 16, "n_head": 2, "d_head": 8, "n_layer": 3, "clamp_len": 1000,
@@ -61,6 +64,42 @@ def test_deberta_v1_projects_positions_apart():
     assert_same(attend(q, k, v, Scheme(part)).transpose(1, 2).flatten(-2), oracle, ROUNDED_ROOT)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("model_type", "shared"), [("deberta", False), ("deberta-v2", False), ("deberta-v2", True)], ids=str
+)
+def test_every_layer_takes_a_checkpoints_weights_as_they_are_named(model_type: str, shared: bool):
+    # v2 with projections of its own for positions has a bias on both of them, v1 on that of the queries alone.
+    settings = {
+        "model_type": model_type, "hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 9,
+        "intermediate_size": 16, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "share_att_key": shared,
+        "max_relative_positions": 20, "position_biased_input": False, "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }  # fmt: skip
+    settings |= {"position_buckets": 8, "norm_rel_ebd": "layer_norm"} if model_type == "deberta-v2" else {}
+    model = random(AutoModel.from_config(theirs.config_of(settings)))
+    saved, schedule, x = model.state_dict(), Schedule.of(settings).double(), tokens(2, 19, 48)
+    keys, queries = ("pos_proj", "pos_q_proj") if model_type == "deberta" else ("pos_key_proj", "pos_query_proj")
+    keys, queries = ("key_proj", "query_proj") if shared else (keys, queries)
+    for number, layer in enumerate(model.encoder.layer):
+        own, part, prefix = layer.attention.self, schedule[number].parts[0], f"encoder.layer.{number}.attention.self"
+        weights = {"table": model.encoder.get_rel_embedding()}
+        for ours, name in (("to_keys", keys), ("to_queries", queries)):
+            start = f"{prefix}.{name}."
+            weights |= {f"{ours}.{key[len(start) :]}": saved[key] for key in saved if key.startswith(start)}
+        part.load_state_dict(weights)
+        seen = torch.ones(2, 1, 19, 19, dtype=torch.bool)
+        away = model.encoder.get_rel_pos(x)
+        oracle, _ = own(x, seen, relative_pos=away, rel_embeddings=weights["table"])
+        if model_type == "deberta":
+            q, k, v = heads(own.in_proj(x), 4).chunk(3, -1)
+            q, v = (each + heads(bias[None, None], 4) for each, bias in ((q, own.q_bias), (v, own.v_bias)))
+        else:
+            q, k, v = (heads(project(x), 4) for project in (own.query_proj, own.key_proj, own.value_proj))
+        # √36 is exact in float32.
+        assert_same(attend(q, k, v, schedule[number]).transpose(1, 2).flatten(-2), oracle, EXACT)
+
+
 def test_debertas_table_is_one_for_all_layers_and_its_projections_are_not():
     parts = [scheme.parts[0] for scheme in Schedule.of(OTHERS["deberta-v3-base"])]
     assert len({id(part.table) for part in parts}) == 1
@@ -68,8 +107,8 @@ def test_debertas_table_is_one_for_all_layers_and_its_projections_are_not():
 
 
 def test_a_deberta_without_relative_attention_has_learned_rows():
-    told = {"model_type": "deberta-v2", "hidden_size": 8, "num_attention_heads": 2, "max_position_embeddings": 16}
-    assert repr(Scheme.of(told)) == "Scheme(Learned(16, 8))"
+    settings = {"model_type": "deberta-v2", "hidden_size": 8, "num_attention_heads": 2, "max_position_embeddings": 16}
+    assert repr(Scheme.of(settings)) == "Scheme(Learned(16, 8))"
 
 
 def test_xlnet_attends_to_distances_of_either_sign():

@@ -113,8 +113,8 @@ def test_gpt_neos_windows_and_scale():
 
 
 def test_gpt2_may_scale_layer_by_layer():
-    told: dict[str, Any] = OTHERS["gpt2"] | {"scale_attn_by_inverse_layer_idx": True}
-    schedule = Schedule.of(told)
+    settings: dict[str, Any] = OTHERS["gpt2"] | {"scale_attn_by_inverse_layer_idx": True}
+    schedule = Schedule.of(settings)
     assert [scheme.scale(64) for scheme in schedule] == pytest.approx([64**-0.5 / (n + 1) for n in range(12)])
     assert len({id(scheme.parts[0]) for scheme in schedule}) == 1
     assert Scheme.of(OTHERS["gpt2"] | {"scale_attn_weights": False}).scale(64) == 1.0

@@ -20,27 +20,30 @@ from tests.stretches import assert_ratio
 SHAPES = list(itertools.product((16, 64, 96, 128), (10000.0, 500000.0, 5000000.0)))
 
 
-def plain(dim: int, theta: float, longest: int, told: dict[str, Any], old: bool) -> dict[str, Any]:
+def plain(dim: int, theta: float, longest: int, settings: dict[str, Any], old: bool) -> dict[str, Any]:
     """A config.json of a Llama, in the old way or the new."""
     usual = {"model_type": "llama", "hidden_size": 4 * dim, "num_attention_heads": 4, "num_hidden_layers": 2}
     usual |= {"max_position_embeddings": longest}
     if old:
-        told = {"type": told["rope_type"], **{key: value for key, value in told.items() if key != "rope_type"}}
-        return usual | {"rope_theta": theta, "rope_scaling": told}
-    return usual | {"rope_parameters": {"rope_theta": theta, **told}}
+        settings = {
+            "type": settings["rope_type"],
+            **{key: value for key, value in settings.items() if key != "rope_type"},
+        }
+        return usual | {"rope_theta": theta, "rope_scaling": settings}
+    return usual | {"rope_parameters": {"rope_theta": theta, **settings}}
 
 
-def agree(dim: int, theta: float, longest: int, told: dict[str, Any], within: float, length: int = 1) -> Rope:
+def agree(dim: int, theta: float, longest: int, settings: dict[str, Any], within: float, length: int = 1) -> Rope:
     """Demand transformers' frequencies and magnitude, whichever way the config is written; answer the rope."""
     config = LlamaConfig(
         hidden_size=4 * dim,
         num_attention_heads=4,
         max_position_embeddings=longest,
-        rope_parameters={"rope_theta": theta, **told},
+        rope_parameters={"rope_theta": theta, **settings},
     )
-    f, size = ROPE_INIT_FUNCTIONS[told["rope_type"]](config, torch.device("cpu"), seq_len=length)
-    ours = Rope.of(plain(dim, theta, longest, told, old=False))
-    for again in (plain(dim, theta, longest, told, old=True), config, config.to_dict()):
+    f, size = ROPE_INIT_FUNCTIONS[settings["rope_type"]](config, torch.device("cpu"), seq_len=length)
+    ours = Rope.of(plain(dim, theta, longest, settings, old=False))
+    for again in (plain(dim, theta, longest, settings, old=True), config, config.to_dict()):
         assert Rope.of(again) == ours
     found, magnitude = read(ours, length)
     kept = f > 0
@@ -76,6 +79,8 @@ def test_dynamic(dim, theta):
         {},
         {"truncate": False},
         {"beta_fast": 8.0, "beta_slow": 2.0},
+        {"beta_fast": 1.0, "beta_slow": 1.0},
+        {"beta_fast": 2.0, "beta_slow": 2.0, "truncate": False},
         {"attention_factor": 1.5},
         {"mscale": 0.707, "mscale_all_dim": 1.0},
         {"mscale_all_dim": 1.0},
@@ -84,17 +89,17 @@ def test_dynamic(dim, theta):
 )
 def test_yarn(dim, theta, more):
     for factor, trained in itertools.product((1.0, 4.0, 40.0), (256, 4096)):
-        told = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": trained, **more}
-        agree(dim, theta, int(trained * factor), told, rounding(theta, factor, dim))
+        settings = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": trained, **more}
+        agree(dim, theta, int(trained * factor), settings, rounding(theta, factor, dim))
 
 
 @pytest.mark.parametrize(("dim", "theta"), SHAPES)
 def test_longrope(dim, theta):
     short, long = [1 + n / 50 for n in range(dim // 2)], [1 + n * n / 9 for n in range(dim // 2)]
-    told = {"rope_type": "longrope", "short_factor": short, "long_factor": long}
-    told["original_max_position_embeddings"] = 4096
+    settings = {"rope_type": "longrope", "short_factor": short, "long_factor": long}
+    settings["original_max_position_embeddings"] = 4096
     for more, length in itertools.product(({}, {"factor": 8.0}, {"attention_factor": 1.25}), (1, 4096, 4097)):
-        ours = agree(dim, theta, 131072, told | more, rounding(theta), length)
+        ours = agree(dim, theta, 131072, settings | more, rounding(theta), length)
         factor, scaled = more.get("factor", 32.0), more.get("attention_factor")
         assert ours == Rope(dim, theta, stretch=LongRope(short, long, 4096, factor, scaled))
 
@@ -102,37 +107,37 @@ def test_longrope(dim, theta):
 @pytest.mark.parametrize(("dim", "theta"), SHAPES)
 def test_llama3(dim, theta):
     for factor, (low, high) in itertools.product((1.0, 8.0, 32.0), ((1.0, 4.0), (2.0, 3.0))):
-        told = {"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high}
-        told["original_max_position_embeddings"] = 8192
-        ours = agree(dim, theta, 131072, told, rounding(theta, factor * high / (high - low)))
+        settings = {"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high}
+        settings["original_max_position_embeddings"] = 8192
+        ours = agree(dim, theta, 131072, settings, rounding(theta, factor * high / (high - low)))
         assert ours == Rope(dim, theta, stretch=Llama3(factor, 8192, low, high))
 
 
 @pytest.mark.parametrize(("dim", "theta"), SHAPES)
 def test_llama3_as_a_step(dim, theta):
     # Llama 4 Scout: both ends at one turn, so that no pair is blended.
-    told = {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0}
-    agree(dim, theta, 131072, told | {"original_max_position_embeddings": 8192}, rounding(theta))
+    settings = {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0}
+    agree(dim, theta, 131072, settings | {"original_max_position_embeddings": 8192}, rounding(theta))
 
 
 @pytest.mark.parametrize(("dim", "theta"), SHAPES)
 def test_proportional(dim, theta):
     for share, more in itertools.product((0.1, 0.25, 0.7, 1.0), ({}, {"factor": 4.0})):
-        told = {"rope_type": "proportional", "partial_rotary_factor": share, **more}
-        ours = agree(dim, theta, 4096, told, rounding(theta))
+        settings = {"rope_type": "proportional", "partial_rotary_factor": share, **more}
+        ours = agree(dim, theta, 4096, settings, rounding(theta))
         assert ours == Rope(dim, theta, stretch=Proportional(share, more.get("factor", 1.0)))
 
 
-@pytest.mark.parametrize("told", [{"rope_type": "linear", "factor": 4.0}, {"rope_type": "yarn", "factor": 8.0}])
-def test_a_stretch_of_some_channels(told):
-    told = told | {"partial_rotary_factor": 0.5, "original_max_position_embeddings": 512}
+@pytest.mark.parametrize("settings", [{"rope_type": "linear", "factor": 4.0}, {"rope_type": "yarn", "factor": 8.0}])
+def test_a_stretch_of_some_channels(settings):
+    settings = settings | {"partial_rotary_factor": 0.5, "original_max_position_embeddings": 512}
     config = LlamaConfig(
         hidden_size=256,
         num_attention_heads=2,
         max_position_embeddings=4096,
-        rope_parameters={"rope_theta": 1e4, **told},
+        rope_parameters={"rope_theta": 1e4, **settings},
     )
-    f, size = ROPE_INIT_FUNCTIONS[told["rope_type"]](config, torch.device("cpu"))
+    f, size = ROPE_INIT_FUNCTIONS[settings["rope_type"]](config, torch.device("cpu"))
     turn = Rope.of(config)
     assert (turn.method.dim, turn.of) == (64, 128)
     found, magnitude = read(turn)
@@ -144,5 +149,5 @@ def test_a_stretch_of_some_channels(told):
 
 
 def test_yarn_without_a_factor_takes_the_ratio_of_lengths():
-    told = plain(64, 1e4, 163840, {"rope_type": "yarn", "original_max_position_embeddings": 4096}, old=True)
-    assert Rope.of(told) == Rope(64, stretch=Yarn(40.0, 4096))
+    settings = plain(64, 1e4, 163840, {"rope_type": "yarn", "original_max_position_embeddings": 4096}, old=True)
+    assert Rope.of(settings) == Rope(64, stretch=Yarn(40.0, 4096))

@@ -103,7 +103,7 @@ def mask(config: Any, layer: int, length: int) -> Tensor:
     config._attn_implementation = "eager"
     made = create_masks_for_generate(config, torch.zeros(1, length, 1), None, None)
     made = made[config.layer_types[layer]] if isinstance(made, dict) else made
-    return made[0, 0] == 0
+    return torch.ones(length, length, dtype=torch.bool) if made is None else made[0, 0] == 0
 
 
 def rounding(theta: float, factor: float = 1.0, dim: int = 0) -> float:

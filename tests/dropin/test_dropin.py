@@ -21,7 +21,7 @@ ARGUMENTS = {
     "PositionalEncoding": ["d_model", "dropout_prob", "max_len"],
     "RotaryAttention": ["d_model", "n_heads", "max_seq_len"],
     "apply_rotary_emb": ["xq", "xk", "freqs_cis"],
-    "apply_rotary_pos_emb": ["q", "k", "cos", "sin", "position_ids"],
+    "apply_rotary_pos_emb": ["q", "k", "cos", "sin", "position_ids", "unsqueeze_dim"],
     "build_alibi_tensor": ["attention_mask", "num_heads", "dtype"],
     "gen_alibi_mask": ["n_head", "max_pos"],
     "get_slopes": ["n"],
@@ -48,9 +48,9 @@ def test_arguments_have_their_usual_names_and_order(name: str):
     assert by_position == ARGUMENTS[name]
 
 
-def test_nothing_is_offered_that_is_not_listed():
-    offered = [name for name, each in vars(dropin).items() if inspect.isclass(each) or inspect.isfunction(each)]
-    assert sorted(offered) == sorted(ARGUMENTS)
+def test_nothing_is_exported_that_is_not_listed():
+    exported = [name for name, each in vars(dropin).items() if inspect.isclass(each) or inspect.isfunction(each)]
+    assert sorted(exported) == sorted(ARGUMENTS)
 
 
 def test_e36_one_import_is_enough():

@@ -68,16 +68,16 @@ class Attention(nn.Module):
 """
 """It ends in dots, for which the last line stands."""
 IMPORTS = "import math, torch\nimport torch.nn.functional as F\nfrom torch import nn\nfrom typing import Tuple\n"
-# E29 mended in one place, the table returned as it is meant to be used.
+# E29 fixed in one place, the table returned as it is meant to be used.
 COMPLEX = S3_TURNS.replace("return torch.view_as_real(freqs_cis)", "return freqs_cis")
-mended = run_block(COMPLEX + S3, IMPORTS)
+fixed = run_block(COMPLEX + S3, IMPORTS)
 
 
 def tokens(b: int = 2, t: int = 9, d: int = 16) -> Tensor:
     return torch.randn(b, t, d, generator=torch.Generator().manual_seed(0))
 
 
-def alike(module: RotaryAttention, seed: SimpleNamespace = mended) -> Any:
+def alike(module: RotaryAttention, seed: SimpleNamespace = fixed) -> Any:
     """The layer it replaces, with the same weights."""
     theirs = seed.RotaryAttention(module.n_heads * module.head_dim, module.n_heads)
     theirs.load_state_dict(module.state_dict())
@@ -101,7 +101,7 @@ def test_the_same_seed_draws_the_same_weights():
     torch.manual_seed(5)
     ours = RotaryAttention(16, 2).state_dict()
     torch.manual_seed(5)
-    theirs = mended.RotaryAttention(16, 2).state_dict()
+    theirs = fixed.RotaryAttention(16, 2).state_dict()
     assert list(ours) == list(theirs)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
@@ -129,7 +129,7 @@ def test_texts_longer_than_max_seq_len_are_attended_to():
     longer.load_state_dict(module.state_dict())
     assert torch.equal(module(x), longer(x))
     with pytest.raises(RuntimeError, match="expand"):
-        mended.RotaryAttention(16, 2, max_seq_len=4)(x)
+        fixed.RotaryAttention(16, 2, max_seq_len=4)(x)
 
 
 def test_e29_nothing_needs_to_move_and_nothing_can_be_cast():

@@ -13,14 +13,21 @@ from milepost import dropin
 from milepost.dropin import LlamaRotaryEmbedding
 from tests.refusals import INF, NAN, refused
 
+MROPE = {
+    "model_type": "qwen2_vl",
+    "head_dim": 16,
+    "rope_theta": 1e4,
+    "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
+}
+
 
 def zeros(*shape: int) -> Tensor:
     return torch.zeros(shape)
 
 
-def turn(xq: Tensor, xk: Tensor | None = None, dim: int = 8, end: int = 9, **told: Any) -> Any:
+def turn(xq: Tensor, xk: Tensor | None = None, dim: int = 8, end: int = 9, **settings: Any) -> Any:
     table = dropin.precompute_freqs_cis(dim, end)
-    return dropin.apply_rotary_emb(xq, xq if xk is None else xk, table, **told)
+    return dropin.apply_rotary_emb(xq, xq if xk is None else xk, table, **settings)
 
 
 def by_tables(q: Tensor, k: Tensor, ids: Tensor, cos: Tensor | None = None, rows: int = 9) -> Any:
@@ -167,6 +174,23 @@ def test_saying_the_axis_settles_what_a_shape_could_mean():
         ),
         (lambda: LlamaRotaryEmbedding(8)(zeros(8)), ValueError, "LlamaRotaryEmbedding: x is [b h t d]; given [8]"),
         (
+            lambda: LlamaRotaryEmbedding(),
+            TypeError,
+            "LlamaRotaryEmbedding: give the width of a head (head_dim, also called dim) or a config; given none of",
+        ),
+        (lambda: LlamaRotaryEmbedding(8, dim=8), TypeError, "LlamaRotaryEmbedding: give …; given head_dim and dim"),
+        (lambda: LlamaRotaryEmbedding(8, config={}), TypeError, "LlamaRotaryEmbedding: …; given head_dim and config"),
+        (
+            lambda: LlamaRotaryEmbedding(MROPE),
+            ValueError,
+            "LlamaRotaryEmbedding: the config turns by AxialRope(16, (2, 3, 3)), which reads several positions a token",
+        ),
+        (
+            lambda: LlamaRotaryEmbedding(8)(zeros(8), torch.zeros(2, 3, dtype=torch.bool)),
+            TypeError,
+            "LlamaRotaryEmbedding: position_ids are numbers [t] or [b t], given torch.bool [2, 3]",
+        ),
+        (
             lambda: LlamaRotaryEmbedding(8)(torch.arange(8)),
             TypeError,
             "LlamaRotaryEmbedding: x must be of a floating dty",
@@ -202,7 +226,33 @@ Q, K, IDS = zeros(2, 4, 5, 8), zeros(2, 2, 5, 8), torch.arange(5)
         (
             lambda: by_tables(Q, K, IDS, cos=zeros(2, 1, 9, 8)),
             ValueError,
-            "apply_rotary_pos_emb: cos and sin are [1, 1, n, 8] or [n, 8]; given [2, 1, 9, 8] and [1, 1, 9, 8]",
+            "apply_rotary_pos_emb: cos and sin are [2, 5, 8], a row for each token, or a table [1, 1, n, 8] or [n, 8]; "
+            "given [2, 1, 9, 8] and [1, 1, 9, 8]",
+        ),
+        (
+            lambda: dropin.apply_rotary_pos_emb(Q, K, zeros(2, 6, 8), zeros(2, 6, 8)),
+            ValueError,
+            "apply_rotary_pos_emb: cos and sin are [2, 5, 8], a row for each token, or …given [2, 6, 8] and [2, 6, 8]",
+        ),
+        (
+            lambda: dropin.apply_rotary_pos_emb(Q, K, zeros(2, 5, 10), zeros(2, 5, 10)),
+            ValueError,
+            "apply_rotary_pos_emb: cos and sin are [2, 5, 8], a row for each token, or",
+        ),
+        (
+            lambda: dropin.apply_rotary_pos_emb(Q, K, zeros(9, 8), zeros(9, 8)),
+            ValueError,
+            "apply_rotary_pos_emb: cos and sin have 9 rows for 5 tokens; give position_ids, the row that each token",
+        ),
+        (
+            lambda: dropin.apply_rotary_pos_emb(Q, K, zeros(2, 5, 8), zeros(2, 5, 8), 3),
+            ValueError,
+            "apply_rotary_pos_emb(unsqueeze_dim=3): heads are on axis 1, [b h t d], or on axis 2, [b t h d]",
+        ),
+        (
+            lambda: dropin.apply_rotary_pos_emb(Q, K, zeros(2, 5, 8), zeros(2, 5, 8), unsqueeze_dim=2),
+            ValueError,
+            "apply_rotary_pos_emb: with unsqueeze_dim=2 q is [b t h d] and k [b t g d]; given q [2, 4, 5, 8], k [2, 2",
         ),
         (lambda: by_tables(Q, K, IDS.float()), TypeError, "apply_rotary_pos_emb: position_ids must be integers, given"),
         (

@@ -179,9 +179,9 @@ def test_e32_the_length_may_be_left_out():
     with pytest.raises(TypeError, match="'NoneType' and 'int'"):
         s0.LlamaRotaryEmbedding(8)(x)
     module = LlamaRotaryEmbedding(8)
-    for ours, told in zip(module(x), module(x, seq_len=7), strict=True):
+    for ours, asked in zip(module(x), module(x, seq_len=7), strict=True):
         assert ours.shape == (1, 1, 7, 8)
-        assert torch.equal(ours, told)
+        assert torch.equal(ours, asked)
     assert module(x, seq_len=torch.tensor(9))[0].shape == (1, 1, 9, 8)
 
 
@@ -211,12 +211,12 @@ def test_longer_texts_make_the_tables_grow():
 
 def test_decoding_past_the_table_builds_it_seldom():
     module, x = LlamaRotaryEmbedding(8, max_position_embeddings=4), random(1, 1, 1, 8)
-    held = {id(module.cos_cached)}
+    built = {id(module.cos_cached)}
     for length in range(1, 65):
         module(x, seq_len=length)
-        held.add(id(module.cos_cached))
+        built.add(id(module.cos_cached))
     assert module.max_seq_len_cached == 64
-    assert len(held) <= 5
+    assert len(built) <= 5
 
 
 def test_with_a_cache_a_token_takes_the_row_of_its_position():

@@ -114,7 +114,8 @@ def test_it_is_no_part_of_a_scheme():
         ({"trained": "4096"}, TypeError, "trained must be an integer, not str"),
         ({"ramp": "linear"}, ValueError, r"ByParts\(ramp='linear'\): ramp must be one of 'code', 'paper'"),
         ({"slow": 0}, ValueError, "slow must be greater than 0"),
-        ({"fast": 1.0}, ValueError, r"ByParts\(fast=1.0\): fast must be greater than 1"),
+        ({"fast": 0.5}, ValueError, r"ByParts\(fast=0.5\): fast must be at least 1"),
+        ({"fast": 1.0, "ramp": "paper"}, ValueError, r"ByParts\(fast=1.0\): fast must be greater than 1"),
         ({"truncate": 1}, TypeError, r"ByParts\(truncate=1\): truncate is True or False, not int"),
     ],
 )

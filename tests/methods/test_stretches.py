@@ -179,6 +179,10 @@ def test_a_ramp_without_width_is_a_step():
     frequencies, _ = stretched(Yarn(4, 2048, slow=1.0, fast=1.0 + 1e-9, truncate=False), dim=16)
     assert oracle == [1.0] * 6 + [0.0] * 2
     assert_ratio(frequencies, blended(unstretched(16, 10000.0), 4, oracle))
+    # The same with both ends at exactly one turn, rounded to whole pairs or not (Kimi K2).
+    for truncate in (True, False):
+        step, _ = stretched(Yarn(4, 2048, slow=1.0, fast=1.0, truncate=truncate), dim=16)
+        assert_ratio(step, blended(unstretched(16, 10000.0), 4, oracle))
     # With low = high = 0 the first pair alone is kept.
     share = stretched(Yarn(4, 5), dim=16)[0] / stretched(None, dim=16)[0]
     assert_ratio(share, [1.0] + [0.25] * 7)

@@ -59,7 +59,7 @@ def test_sizes_that_cannot_be(ask: Callable[[], Any], kind: type[Exception], tex
         (lambda: mp.Yarn(INF, 8), "Yarn(factor=inf): factor must be finite"),
         (lambda: mp.Yarn(0.5, 8), "Yarn(factor=0.5): factor must be at least 1"),
         (lambda: mp.Yarn(2, 8, scaled=NAN), "Yarn(scaled=nan): scaled must be finite"),
-        (lambda: mp.Yarn(2, 8, fast=1.0, slow=2.0), "Yarn(fast=1.0): fast must be greater than 2"),
+        (lambda: mp.Yarn(2, 8, fast=1.0, slow=2.0), "Yarn(fast=1.0): fast must be at least 2"),
         (lambda: mp.Llama3(NAN, 8), "Llama3(factor=nan): factor must be finite"),
         (lambda: mp.Ntk(-1), "Ntk(factor=-1): factor must be greater than 0"),
         (lambda: mp.Interpolate(0), "Interpolate(factor=0): factor must be greater than 0"),

@@ -8,12 +8,13 @@ import sys
 
 import torch
 
-from milepost.bench import chunked, compiled, rope, training
+from milepost.bench import chunked, compiled, decoding, rope, training
 
 BENCHES = {
     "rope": rope.main,
     "chunked": chunked.main,
     "compiled": compiled.main,
+    "decoding": decoding.main,
     "training": training.main,
     "loop": training.loop,
 }

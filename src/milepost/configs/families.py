@@ -13,12 +13,12 @@ from milepost.configs.layers import (
     chunked_where_turned,
     every,
     first_of,
-    told_to_turn,
+    listed_to_turn,
     unless_alibi,
     where_windowed,
     windowed,
     windowed_by_turns,
-    windowed_if_told,
+    windowed_if_enabled,
     windowed_late,
     windowed_where_not_turned,
 )
@@ -30,7 +30,7 @@ from milepost.configs.stretches import ratio, rope_type, trained
 
 
 def gemma(reader: Reader, layer: int) -> list[object]:
-    """Gemma 2 and 3: a scale of their own, and scores held within a cap."""
+    """Gemma 2 and 3: a scale of their own, and a cap on scores."""
     by, cap = reader.get("query_pre_attn_scalar"), reader.get("attn_logit_softcapping")
     scale = [] if by in (None, reader.head_width) else [mp.Scale(1 / math.sqrt(by))]
     return [*scale, *([] if cap is None else [mp.SoftCap(cap)])]
@@ -48,25 +48,25 @@ def sink(reader: Reader, layer: int) -> list[object]:
 
 def deepseek(reader: Reader, layer: int) -> list[object]:
     """DeepSeek: the half of YaRN's temperature that sharpens the softmax."""
-    told = parameters(reader, FULL)
-    weight = told.get("mscale_all_dim")
-    if not weight or rope_type(reader, told) == "default":
+    settings = parameters(reader, FULL)
+    weight = settings.get("mscale_all_dim")
+    if not weight or rope_type(reader, settings) == "default":
         return []
-    return [mp.DeepseekScale(ratio(reader, told), weight)]
+    return [mp.DeepseekScale(ratio(reader, settings), weight)]
 
 
 def llama4(reader: Reader, layer: int) -> list[object]:
     """Llama 4: layers without positions grow sharper with every chunk behind them."""
-    if told_to_turn(reader, layer) or not reader.get("attn_temperature_tuning"):
+    if listed_to_turn(reader, layer) or not reader.get("attn_temperature_tuning"):
         return []
     return [mp.Llama4Scale(reader.get("floor_scale"), reader.get("attn_scale"), offset=1)]
 
 
 def ministral3(reader: Reader, layer: int) -> list[object]:
     """Ministral 3: every layer grows sharper with every trained length behind it."""
-    told = parameters(reader, FULL)
-    weight = told.get("llama_4_scaling_beta")
-    return [] if weight is None else [mp.Llama4Scale(trained(reader, told), weight, offset=0)]
+    settings = parameters(reader, FULL)
+    weight = settings.get("llama_4_scaling_beta")
+    return [] if weight is None else [mp.Llama4Scale(trained(reader, settings), weight, offset=0)]
 
 
 def falcon(reader: Reader, layer: int) -> list[object]:
@@ -140,9 +140,9 @@ ROTARY: dict[str, Family] = {
     "gemma": Rotary(),
     "gemma2": Rotary(rule=every(2), also=gemma),
     "gemma3_text": GEMMA3_FAMILY,
-    "glm": Rotary(pairs="neighbours", defaults=HALF),
-    "glm4": Rotary(pairs="neighbours", defaults=HALF),
-    "gpt_neox": Rotary(),
+    "glm": Rotary(pairs="neighbours", partial=True, defaults=HALF),
+    "glm4": Rotary(pairs="neighbours", partial=True, defaults=HALF),
+    "gpt_neox": Rotary(partial=True),
     "gpt_oss": Rotary(rule=every(2), also=sink, shares=False),
     "gptj": Rotary(pairs="neighbours", defaults=FIXED),
     "granite": Rotary(also=granite),
@@ -150,7 +150,7 @@ ROTARY: dict[str, Family] = {
     "hunyuan_v1_dense": Rotary(),
     "llama": Rotary(once_fixed=True),
     "llama4_text": Rotary(
-        pairs="neighbours", rule=chunked_where_turned, turned=told_to_turn, also=llama4, defaults=LLAMA4
+        pairs="neighbours", rule=chunked_where_turned, turned=listed_to_turn, also=llama4, defaults=LLAMA4
     ),
     "minicpm3": Rotary(latent=True, also=deepseek),
     "ministral": Rotary(rule=windowed),
@@ -163,25 +163,25 @@ ROTARY: dict[str, Family] = {
         bases={FULL: "global_rope_theta", SLIDING: "local_rope_theta"},
         defaults={"global_attn_every_n_layers": 3},
     ),
-    "nemotron": Rotary(defaults=HALF),
+    "nemotron": Rotary(partial=True, defaults=HALF),
     "olmo": Rotary(),
     "olmo2": Rotary(),
     "olmo3": Rotary(rule=every(4), stretched=(FULL,)),
     "olmoe": Rotary(),
-    "persimmon": Rotary(defaults=HALF),
-    "phi": Rotary(defaults=HALF),
-    "phi3": Rotary(rule=windowed),
+    "persimmon": Rotary(partial=True, defaults=HALF),
+    "phi": Rotary(partial=True, defaults=HALF),
+    "phi3": Rotary(rule=windowed, partial=True),
     "qwen2": Rotary(rule=windowed_late),
     "qwen2_5_vl_text": QWEN_VL,
     "qwen2_moe": Rotary(rule=windowed_by_turns),
     "qwen2_vl_text": QWEN_VL,
     "qwen3": Rotary(rule=windowed_late),
-    "qwen3_moe": Rotary(rule=windowed_if_told),
+    "qwen3_moe": Rotary(rule=windowed_if_enabled),
     "qwen3_vl_text": QWEN3_VL,
     "roformer": Rotary(parts=roformer, pairs="neighbours", encodes=True, defaults=FIXED),
     "seed_oss": Rotary(),
-    "smollm3": Rotary(rule=windowed_where_not_turned, turned=told_to_turn),
-    "stablelm": Rotary(defaults={"partial_rotary_factor": 0.25}),
+    "smollm3": Rotary(rule=windowed_where_not_turned, turned=listed_to_turn),
+    "stablelm": Rotary(partial=True, defaults={"partial_rotary_factor": 0.25}),
     "starcoder2": Rotary(rule=windowed),
 }
 
@@ -207,6 +207,20 @@ OTHERS: dict[str, Family] = {
 }
 
 FAMILIES: dict[str, Family] = ROTARY | OTHERS
+
+# What the published configs of PaliGemma leave to transformers' Gemma and Gemma 2.
+PALIGEMMA1 = {"rope_theta": 1e4, "head_dim": 256}
+PALIGEMMA2 = PALIGEMMA1 | {"sliding_window": 4096, "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0}
+
+PALIGEMMA: dict[str, Family] = {
+    "gemma": Rotary(prefixed=True, defaults=PALIGEMMA1),
+    "gemma2": Rotary(rule=every(2), also=gemma, prefixed=True, defaults=PALIGEMMA2),
+}
+"""The two PaliGemmas, by the model type of their text.
+
+Read as transformers' masks have it. Its SDPA path (5.22) leaves a plainly causal mask out, and since these layers say
+is_causal=False, then sees everything; its eager path does not.
+"""
 
 SAME = {"gemma3": "gemma3_text", "kimi_k2": "deepseek_v3", "llama4": "llama4_text"} | {
     name: f"{name}_text" for name in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")

@@ -31,7 +31,7 @@ def windowed_late(reader: Reader, layer: int) -> str:
     return SLIDING if layer >= reader.need("the first layer with a window", "max_window_layers") else FULL
 
 
-def windowed_if_told(reader: Reader, layer: int) -> str:
+def windowed_if_enabled(reader: Reader, layer: int) -> str:
     """Every layer has the window, if use_sliding_window says so (Qwen 3 MoE)."""
     return windowed(reader, layer) if reader.get("use_sliding_window") else FULL
 
@@ -39,7 +39,7 @@ def windowed_if_told(reader: Reader, layer: int) -> str:
 def windowed_by_turns(reader: Reader, layer: int) -> str:
     """Every other layer before max_window_layers has the window, if use_sliding_window says so (Qwen 2 MoE)."""
     early = layer % 2 == 0 and layer < (reader.get("max_window_layers") or 0)
-    return windowed_if_told(reader, layer) if early else FULL
+    return windowed_if_enabled(reader, layer) if early else FULL
 
 
 def every(n: int) -> Rule:
@@ -63,17 +63,17 @@ def first_of(reader: Reader, layer: int) -> str:
 
 def chunked_where_turned(reader: Reader, layer: int) -> str:
     """Layers that turn see their own chunk (Llama 4)."""
-    return CHUNKED if told_to_turn(reader, layer) else FULL
+    return CHUNKED if listed_to_turn(reader, layer) else FULL
 
 
 def windowed_where_not_turned(reader: Reader, layer: int) -> str:
     """Layers without positions may have a window (SmolLM3)."""
-    return SLIDING if reader.get("use_sliding_window") and not told_to_turn(reader, layer) else FULL
+    return SLIDING if reader.get("use_sliding_window") and not listed_to_turn(reader, layer) else FULL
 
 
 def layer_type(reader: Reader, layer: int, rule: Rule) -> str:
     """The type of a layer: what the config lists, or the rule of the family."""
-    listed = reader.told("layer_types")
+    listed = reader.given("layer_types")
     if not listed:
         return rule(reader, layer)
     if layer >= len(listed):
@@ -95,9 +95,9 @@ def always(reader: Reader, layer: int, kind: str) -> bool:
     return True
 
 
-def told_to_turn(reader: Reader, layer: int, kind: str = FULL) -> bool:
+def listed_to_turn(reader: Reader, layer: int, kind: str = FULL) -> bool:
     """no_rope_layers holds 1 for the layers that do turn; without it every fourth does not."""
-    listed: list[Any] = reader.told("no_rope_layers")
+    listed: list[Any] = reader.given("no_rope_layers")
     if listed:
         if layer >= len(listed):
             raise IndexError(
@@ -120,14 +120,21 @@ def where_windowed(reader: Reader, layer: int, kind: str) -> bool:
 # What is seen
 
 
-def seen(reader: Reader, kind: str, encodes: bool = False) -> list[Visible]:
-    """The visible part of a layer of this type: none at all where every key is seen."""
-    both_ways = (encodes and not reader.decodes) or bool(reader.get("use_bidirectional_attention"))
+def seen(reader: Reader, kind: str, encodes: bool = False, prefixed: bool = False) -> list[Visible]:
+    """The visible part of a layer of this type: none at all where every key is seen.
+
+    prefixed: use_bidirectional_attention speaks of a prefix, which a plain text does not have.
+    """
+    both_ways = (encodes and not reader.decodes) or bool(reader.get("use_bidirectional_attention") and not prefixed)
     if kind == CHUNKED:
+        # transformers hides what is ahead in a chunk whatever is_causal says.
         return [causal & chunks(reader.need("the size of a chunk", "attention_chunk_size"))]
     if kind == FULL:
-        return [] if both_ways else [causal]
+        return [] if both_ways or not reader.causal else [causal]
     n = half_window(reader) if both_ways else reader.need("the window", "sliding_window")
+    if not reader.causal and not encodes:
+        # There the window counts the keys on each side, the query's own not among them.
+        return [window(n + 1, ahead=n)]
     return [window(n, ahead=n - 1) if both_ways else causal & window(n)]
 
 
@@ -136,5 +143,5 @@ def half_window(reader: Reader) -> int:
     if reader.get("local_attention") is not None:
         return reader.get("local_attention") // 2 + 1
     n = reader.need("the window", "sliding_window")
-    # A config object has halved it already; config.json and to_dict() hold both sides.
-    return n // 2 + 1 if isinstance(reader.source, Mapping) else n
+    # Gemma 3 halves it when it makes a config object; its config.json and to_dict() hold both sides.
+    return n // 2 + 1 if reader.model_type == "gemma3_text" and isinstance(reader.source, Mapping) else n

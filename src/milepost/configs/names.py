@@ -118,7 +118,7 @@ CLASSES: tuple[Name, ...] = tuple(
 )
 
 X_TRANSFORMERS: tuple[Name, ...] = (
-    Name("rotary_pos_emb", LAYERS, "Partial(Rope(32, pairs='neighbours'), of=64)", "half of the head unless told"),
+    Name("rotary_pos_emb", LAYERS, "Partial(Rope(32, pairs='neighbours'), of=64)", "half of the head by default"),
     Name("rotary_emb_dim", LAYERS, "Partial(Rope(32, pairs='neighbours'), of=64)"),
     Name("rotary_interpolation_factor", LAYERS, "Interpolate(4.0)"),
     Name("rotary_base_rescale_factor", LAYERS, "Ntk(4.0)", "the factor, raised to d/(d − 2) by itself"),
@@ -203,7 +203,8 @@ def page() -> str:
         "# What others call it",
         "",
         "Most configurations need no translation: `Scheme.of(config)`, `Schedule.of(config)` and `Rope.of(config)`",
-        "read a transformers config or the dict of a config.json, old or new, and refuse what they do not know.",
+        "read a model or a config of transformers, a folder with a config.json, that file, or its dict, old or new,",
+        "and refuse what they do not know.",
         "",
         EXAMPLE,
         "",

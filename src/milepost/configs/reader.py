@@ -42,13 +42,13 @@ class Reader:
         """The user's own call, as the head of an error."""
         return f"{self.asked}(a {self.model_type} config)"
 
-    def told(self, *names: str) -> Any:
+    def given(self, *names: str) -> Any:
         """The first of the names that the configuration itself gives; None where it gives none."""
         return look_up(self.source, *names)
 
     def get(self, *names: str) -> Any:
         """The first of the names that is given, or else the family's own default; None without either."""
-        found = self.told(*names)
+        found = self.given(*names)
         return look_up(self.family.defaults, *names) if found is None else found
 
     def need(self, what: str, *names: str) -> Any:
@@ -87,14 +87,19 @@ class Reader:
 
     @property
     def decodes(self) -> bool:
-        """Whether an encoder, or one of two stacks, is told to be a decoder."""
+        """Whether an encoder, or one of two stacks, decodes: is_decoder in the config."""
         return bool(self.get("is_decoder"))
+
+    @property
+    def causal(self) -> bool:
+        """Whether keys ahead are hidden where the family hides them; is_causal: false shows them (embedding models)."""
+        return self.get("is_causal") is not False
 
     @property
     def layers(self) -> int:
         """The number of layers; of an encoder-decoder, those of its encoder unless it says is_decoder."""
-        if self.decodes and self.told("num_decoder_layers") is not None:
-            return self.told("num_decoder_layers")
+        if self.decodes and self.given("num_decoder_layers") is not None:
+            return self.given("num_decoder_layers")
         return self.need("the number of layers", *LAYERS)
 
     def layer(self, layer: int) -> int:

@@ -24,7 +24,9 @@ class Rotary(Family):
     also makes the parts that stand beside it. bases names, by layer type, the key that holds the base. An old-style
     rope_scaling speaks of the layer types in `stretched` only. latent says that queries have channels without position
     beside those that turn (MLA). once_fixed says that the base was 10000 in the code before transformers 4.33 made it
-    a key.
+    a key. encodes says that every key is seen, and prefixed that a prefix is, whose length no config holds (PaliGemma).
+    partial says that partial_rotary_factor is read; transformers' other models turn all channels whatever it says, and
+    cannot run with it once they are stretched.
     """
 
     parts: Callable[[Reader, int], list[object]] = field(default_factory=lambda: parts_of)
@@ -38,10 +40,12 @@ class Rotary(Family):
     latent: bool = False
     once_fixed: bool = False
     encodes: bool = False
+    prefixed: bool = False
+    partial: bool = False
 
     def varies(self, reader: Reader) -> bool:
         """Whether layers may turn differently."""
-        listed = reader.told("layer_types") is not None
+        listed = reader.given("layer_types") is not None
         return listed or bool(self.bases) or bool(self.stretched) or self.turned is not always
 
 
@@ -60,22 +64,24 @@ def parts_of(reader: Reader, layer: int) -> list[object]:
     family = family_of(reader)
     kind = layer_type(reader, layer, family.rule)
     turn = family.turn(reader, layer) if family.turned(reader, layer, kind) else mp.Nope()
-    return [turn, *family.also(reader, layer), *seen(reader, kind, family.encodes)]
+    return [turn, *family.also(reader, layer), *seen(reader, kind, family.encodes, family.prefixed)]
 
 
 def rotation(reader: Reader, layer: int) -> Any:
     """What turns queries and keys in one layer."""
     family = family_of(reader)
     kind = layer_type(reader, layer, family.rule)
-    told = parameters(reader, kind)
-    theta, of = base(reader, kind, told), head_width(reader)
-    share = told.get("partial_rotary_factor") or reader.get("partial_rotary_factor", "rotary_pct") or 1.0
-    if rope_type(reader, told) == "proportional":
-        return mp.Rope(of, theta, family.pairs, mp.Proportional(share, told.get("factor") or 1.0))
+    settings = parameters(reader, kind)
+    theta, of = base(reader, kind, settings), head_width(reader)
+    share = settings.get("partial_rotary_factor") or reader.get("partial_rotary_factor", "rotary_pct") or 1.0
+    if rope_type(reader, settings) == "default" and not family.partial:
+        share = 1.0
+    if rope_type(reader, settings) == "proportional":
+        return mp.Rope(of, theta, family.pairs, mp.Proportional(share, settings.get("factor") or 1.0))
     dim = reader.get("qk_rope_head_dim" if family.latent else "rotary_dim") or int(of * share)
-    turn = mp.Rope(dim, theta, pairs_of(reader), stretch(reader, told))
-    if told.get("mrope_section") or reader.get("mrope_section"):
-        turn = axial(reader, told, turn)
+    turn = mp.Rope(dim, theta, pairs_of(reader), stretch(reader, settings))
+    if settings.get("mrope_section") or reader.get("mrope_section"):
+        turn = axial(reader, settings, turn)
     return turn if dim == of else mp.Partial(turn, of=of)
 
 
@@ -90,19 +96,19 @@ def head_width(reader: Reader) -> int:
 
 def pairs_of(reader: Reader) -> Pairs:
     """How channels pair; DeepSeek-V3 says so itself."""
-    return "halves" if reader.told("rope_interleave") is False else family_of(reader).pairs
+    return "halves" if reader.given("rope_interleave") is False else family_of(reader).pairs
 
 
-def axial(reader: Reader, told: Mapping[str, Any], turn: mp.Rope) -> mp.AxialRope:
+def axial(reader: Reader, settings: Mapping[str, Any], turn: mp.Rope) -> mp.AxialRope:
     """A rotation by time, height and width (M-RoPE)."""
     if turn.stretch is not None:
         raise reader.refuse(
             "mrope_section",
-            told["mrope_section"],
+            settings["mrope_section"],
             f"and AxialRope takes no stretch, but {turn.stretch!r} was asked for",
         )
-    sections = tuple(told.get("mrope_section") or reader.get("mrope_section"))
-    dealt = told.get("mrope_interleaved") or reader.get("mrope_interleaved")
+    sections = tuple(settings.get("mrope_section") or reader.get("mrope_section"))
+    dealt = settings.get("mrope_interleaved") or reader.get("mrope_interleaved")
     return mp.AxialRope(turn.dim, sections, turn.theta, order="interleaved" if dealt else "blocks", pairs=turn.pairs)
 
 
@@ -111,13 +117,13 @@ def axial(reader: Reader, told: Mapping[str, Any], turn: mp.Rope) -> mp.AxialRop
 
 def parameters(reader: Reader, kind: str) -> Mapping[str, Any]:
     """The rope settings of a layer type: rope_parameters as transformers 5 has it, or rope_scaling as before."""
-    new, old = reader.told("rope_parameters"), reader.told("rope_scaling")
+    new, old = reader.given("rope_parameters"), reader.given("rope_scaling")
     if new and old and new != old:
         raise ValueError(
             f"{reader.called}: rope_parameters and rope_scaling disagree: {new!r} and {old!r}. Please keep one"
         )
-    told: Mapping[str, Any] = new or old or {}
-    nested: dict[str, Mapping[str, Any]] = {key: each for key, each in told.items() if isinstance(each, Mapping)}
+    settings: Mapping[str, Any] = new or old or {}
+    nested: dict[str, Mapping[str, Any]] = {key: each for key, each in settings.items() if isinstance(each, Mapping)}
     if nested:
         if kind not in nested:
             raise ValueError(f"{reader.called}: rope_parameters speaks of {', '.join(nested)}, but not of {kind}")
@@ -125,14 +131,14 @@ def parameters(reader: Reader, kind: str) -> Mapping[str, Any]:
     stretched = family_of(reader).stretched
     if not new and stretched and kind not in stretched:
         return {}
-    return told
+    return settings
 
 
-def base(reader: Reader, kind: str, told: Mapping[str, Any]) -> float:
+def base(reader: Reader, kind: str, settings: Mapping[str, Any]) -> float:
     """The base θ. Nothing is assumed: a config that lost its base is refused."""
     family = family_of(reader)
     names = (family.bases[kind],) if kind in family.bases else BASE
-    inside, outside = look_up(told, *BASE), reader.told(*names)
+    inside, outside = look_up(settings, *BASE), reader.given(*names)
     if inside is not None and outside is not None and inside != outside and kind not in family.bases:
         raise ValueError(
             f"{reader.called}: rope_parameters says rope_theta {inside!r}, and beside it the config says {outside!r}. "

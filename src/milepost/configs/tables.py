@@ -12,7 +12,12 @@ from milepost.seams.visible import Visible, causal, window
 
 def seen(reader: Reader) -> list[Visible]:
     """What an encoder sees: everything, or what is behind once it decodes."""
-    return [causal] if reader.decodes else []
+    return behind(reader) if reader.decodes else []
+
+
+def behind(reader: Reader) -> list[Visible]:
+    """What a decoder sees: what is behind, or everything with is_causal: false."""
+    return [causal] if reader.causal else []
 
 
 # Rows of a table, added to the embeddings
@@ -20,9 +25,9 @@ def seen(reader: Reader) -> list[Visible]:
 
 def encoder(reader: Reader, layer: int) -> list[object]:
     """BERT: a learned row for each position."""
-    told = reader.get("position_embedding_type")
-    if told not in (None, "absolute"):
-        raise reader.refuse("position_embedding_type", told, "and only 'absolute' tables can be read from a config")
+    kind = reader.get("position_embedding_type")
+    if kind not in (None, "absolute"):
+        raise reader.refuse("position_embedding_type", kind, "and only 'absolute' tables can be read from a config")
     dim = reader.get("embedding_size") or reader.width
     return [reader.learned(mp.Learned, reader.need("the length of the table", *LENGTH), dim), *seen(reader)]
 
@@ -39,11 +44,11 @@ def decoder(reader: Reader, layer: int) -> list[object]:
     scale = 1.0 if reader.get("scale_attn_weights") is False else reader.head_width**-0.5
     if reader.get("scale_attn_by_inverse_layer_idx"):
         scale /= layer + 1
-    return [table, *([] if scale == reader.head_width**-0.5 else [mp.Scale(scale)]), causal]
+    return [table, *([] if scale == reader.head_width**-0.5 else [mp.Scale(scale)]), *behind(reader)]
 
 
 def gpt_neo(reader: Reader, layer: int) -> list[object]:
-    """GPT-Neo: scores are not scaled, and every other layer sees a window."""
+    """GPT-Neo: scores are not scaled, and every other layer sees a window. Its layers are causal by themselves."""
     table = reader.learned(mp.Learned, reader.need("the length of the table", *LENGTH), reader.width)
     listed: list[str] = reader.get("attention_layers") or [
         kind
@@ -60,24 +65,33 @@ def gpt_neo(reader: Reader, layer: int) -> list[object]:
 
 def bloom(reader: Reader, layer: int) -> list[object]:
     """BLOOM: ALiBi, written as m·j, which the softmax cannot tell from −m·(i − j)."""
-    return [mp.Alibi(reader.heads), causal]
+    return [slopes(reader), causal]
 
 
 def mpt(reader: Reader, layer: int) -> list[object]:
     """MPT: ALiBi; its own scale where it has one."""
-    told: Any = reader.get("attn_config") or {}
-    if look_up(told, "alibi") is False:
+    settings: Any = reader.get("attn_config") or {}
+    if look_up(settings, "alibi") is False:
         raise reader.refuse("attn_config['alibi']", False, "and MPT without ALiBi has learned rows that are not read")
-    steep = look_up(told, "alibi_bias_max")
+    steep = look_up(settings, "alibi_bias_max")
     if steep not in (None, 8):
         raise reader.refuse("attn_config['alibi_bias_max']", steep, "and Alibi's slopes are those of 8")
-    scale = look_up(told, "softmax_scale")
-    return [mp.Alibi(reader.heads), *([] if scale is None else [mp.Scale(scale)]), causal]
+    scale = look_up(settings, "softmax_scale")
+    return [slopes(reader), *([] if scale is None else [mp.Scale(scale)]), causal]
 
 
 def falcon_alibi(reader: Reader) -> list[object]:
     """Falcon-RW: ALiBi added before the scores are divided by √d, so every slope is √d times flatter."""
-    return [mp.Alibi(reader.heads, stretch=mp.AlibiInterpolate(math.sqrt(reader.head_width))), causal]
+    return [slopes(reader, mp.AlibiInterpolate(math.sqrt(reader.head_width))), causal]
+
+
+def slopes(reader: Reader, stretch: mp.AlibiInterpolate | None = None) -> mp.Alibi:
+    """ALiBi of a causal model; m·j is a penalty of the distance behind the query only."""
+    if not reader.causal:
+        raise reader.refuse(
+            "is_causal", False, "and this model's slopes then favour keys ahead, where Alibi's lower them as well"
+        )
+    return mp.Alibi(reader.heads, stretch=stretch)
 
 
 def t5(reader: Reader, layer: int) -> list[object]:
@@ -121,8 +135,8 @@ def xlnet(reader: Reader, layer: int) -> list[object]:
 
 def clamp(reader: Reader) -> int | None:
     """The distance past which all are alike; zero and less mean none."""
-    told = reader.get("clamp_len") or 0
-    return told if told > 0 else None
+    length = reader.get("clamp_len") or 0
+    return length if length > 0 else None
 
 
 def deberta(reader: Reader, layer: int) -> list[object]:
@@ -135,15 +149,14 @@ def deberta(reader: Reader, layer: int) -> list[object]:
         raise reader.refuse("pos_att_type", kinds, "and Deberta has both 'c2p' and 'p2c'")
     reach = reader.get("max_relative_positions") or -1
     buckets = reader.get("position_buckets") or -1
-    # v1 projects positions apart, queries with a bias; v2 and v3 share the layer's own projections.
-    second = reader.model_type == "deberta-v2"
     part = mp.Deberta(
         reader.width,
         reader.heads,
         reader.head_width,
         reach=reach if reach > 0 else reader.need("the reach of the table", *LENGTH),
         buckets=buckets if buckets > 0 else None,
-        bias="both" if second and reader.get("share_att_key") else "queries",
+        # v1 has a bias where positions are projected to queries; v2 and v3 have one on both sides.
+        bias="both" if reader.model_type == "deberta-v2" else "queries",
     )
     part.table = reader.made.setdefault("table", part.table)
     if not reader.get("position_biased_input"):

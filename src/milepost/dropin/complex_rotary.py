@@ -65,8 +65,8 @@ def _either(name: str, value: int | None, other: str, another: int | None) -> in
     """One number that goes by two names."""
     given = [each for each in (value, another) if each is not None]
     if len(given) != 1:
-        told = "both" if given else "neither"
-        raise TypeError(f"precompute_freqs_cis: {name} and {other} are one thing; given {told}, give one")
+        which = "both" if given else "neither"
+        raise TypeError(f"precompute_freqs_cis: {name} and {other} are one thing; given {which}, give one")
     return given[0]
 
 
@@ -101,7 +101,9 @@ def _token_axis(xq: Tensor, xk: Tensor, cos: Tensor, axis: int | None, start: in
         )
     axis = 1 if axis is None else axis
     if any(xq.shape[n] != xk.shape[n] for n in (0, axis, -1)):
-        raise ValueError(f"apply_rotary_emb: xq and xk differ in more than their heads; given {shapes}")
+        raise ValueError(
+            f"apply_rotary_emb: xq and xk differ in more than their heads; given {shapes}{_hint(xq, axis)}"
+        )
     return axis
 
 
@@ -116,12 +118,15 @@ def _check_table(xq: Tensor, cos: Tensor, axis: int, start: int) -> None:
     if cos.dim() == 3 and (start or cos.shape[1] != t or cos.shape[0] not in (1, b)):
         raise ValueError(
             f"apply_rotary_emb: freqs_cis with a batch axis holds a row for each token, [{b}, {t}, {d // 2}], and "
-            f"takes no start; given {list(cos.shape)} and start={start}"
+            f"takes no start; given {list(cos.shape)} and start={start}{_hint(xq, axis)}"
         )
     if cos.dim() == 2 and cos.shape[0] < start + t:
-        other = xq.dim() == 4 and axis == 1
-        hint = "; if tokens are on axis 2, as after transpose(1, 2), say axis=2" if other else ""
         raise ValueError(
             f"apply_rotary_emb: freqs_cis has {cos.shape[0]} rows, but {t} tokens from start={start} need {start + t}; "
-            f"make it longer: precompute_freqs_cis({d}, {start + t}){hint}"
+            f"make it longer: precompute_freqs_cis({d}, {start + t}){_hint(xq, axis)}"
         )
+
+
+def _hint(xq: Tensor, axis: int) -> str:
+    """What may be wrong where shapes do not fit and there are heads."""
+    return "; if tokens are on axis 2, as after transpose(1, 2), say axis=2" if xq.dim() == 4 and axis == 1 else ""

@@ -1,13 +1,11 @@
-"""RoPE as the Hugging Face Llama had it, tables of cosines and sines, and as one call on queries and keys."""
+"""RoPE as transformers' Llama applies it, by tables of cosines and sines, and as one call on queries and keys."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from milepost.dropin.tables import Tabled, count, paired
+from milepost.dropin.tables import count, paired
 from milepost.methods.rope import Rope
 from milepost.numerics.rotation import rotate
 from milepost.seams import demand
@@ -37,54 +35,6 @@ def rotary_position_embedding(q: Tensor, k: Tensor, *, start: int = 0) -> tuple[
     return rope.turn(q, position[s - t :]), rope.turn(k, position, "key")
 
 
-class LlamaRotaryEmbedding(Tabled):
-    """Cosines and sines of every position, for apply_rotary_pos_emb.
-
-    The tables grow where a longer text needs them. Nothing is saved in the state_dict; an `inv_freq` in one that was
-    saved by older code is passed over. Angles are formed in float64, and casting the module does not touch them.
-    """
-
-    cos_cached: Tensor
-    sin_cached: Tensor
-
-    def __init__(
-        self,
-        head_dim: int,
-        max_position_embeddings: int = 2048,
-        base: float = 10000,
-        device: torch.device | str | None = None,
-    ) -> None:
-        super().__init__()
-        demand.even(self, "head_dim", head_dim, "channels are turned in pairs")
-        demand.whole(self, "max_position_embeddings", max_position_embeddings)
-        demand.finite(self, "base", base, above=1)
-        self.rope = Rope(head_dim, theta=base)
-        self.hold(max_position_embeddings, device)
-        self.register_load_state_dict_pre_hook(_pass_over)
-
-    @property
-    def max_seq_len_cached(self) -> int:
-        """How many positions the tables hold now."""
-        return self.cos_cached.shape[2]
-
-    def tables(self, position: Tensor) -> dict[str, Tensor]:
-        cos, sin = (torch.cat((each, each), -1)[None, None] for each in self.rope.cos_sin(position))
-        return {"cos_cached": cos, "sin_cached": sin}
-
-    def forward(self, x: Tensor, seq_len: int | Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [1 1 seq_len head_dim] of positions 0 … seq_len − 1, in the dtype of x.
-
-        x: [b h t d]. seq_len is t if left out; with a cache it counts the cached tokens too.
-        """
-        if not x.is_floating_point():
-            raise TypeError(f"LlamaRotaryEmbedding: x must be of a floating dtype, given {x.dtype}")
-        if seq_len is None and x.dim() < 2:
-            raise ValueError(f"LlamaRotaryEmbedding: x is [b h t d]; given {list(x.shape)}")
-        end = x.shape[-2] if seq_len is None else count("LlamaRotaryEmbedding", "seq_len", seq_len)
-        self.need(end, x.device)
-        return self.cos_cached[:, :, :end].to(x.dtype), self.sin_cached[:, :, :end].to(x.dtype)
-
-
 def rotate_half(x: Tensor) -> Tensor:
     """Turn each pair (n, n + d/2) of the last axis by a right angle: (a, b) becomes (−b, a)."""
     paired("rotate_half", x=x)
@@ -92,27 +42,80 @@ def rotate_half(x: Tensor) -> Tensor:
     return torch.cat((-b, a), -1)
 
 
-def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn pairs (n, n + d/2) of queries and keys by the rows of two tables.
+def apply_rotary_pos_emb(
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    position_ids: Tensor | int | None = None,
+    unsqueeze_dim: int = 1,
+) -> tuple[Tensor, Tensor]:
+    """Turn pairs (n, n + d/2) of queries and keys by cosines and sines.
 
-    q: [b h t d], k: [b g t d]; returns both in their own shapes and dtypes, whatever the dtype of the tables.
-    cos, sin: [1 1 n d] from LlamaRotaryEmbedding, or [n d]; both halves of a row hold the same d/2 numbers.
-    position_ids: integers [t], [1 t] or [b t]: which row each token takes.
+    q: [b h t d], k: [b g t d]; returns both in their own shapes and dtypes, whatever the dtype of the tables. With
+    unsqueeze_dim=2 they are [b t h d] and [b t g d].
+    cos, sin: the rows of the tokens, [b t d] or [1 t d], as LlamaRotaryEmbedding(config)(x, position_ids) gives them;
+    position_ids say nothing then. Or a table [1 1 n d] or [n d], as older code has it, with position_ids, integers [t],
+    [1 t] or [b t], for the row that each token takes; a table of t rows needs none. Both halves of a row are alike.
+    Narrower ones turn the first channels and leave the others (GPT-NeoX, Phi-3).
+    A number in the fifth place is unsqueeze_dim, which stands there in today's transformers.
     """
+    if isinstance(position_ids, int):
+        position_ids, unsqueeze_dim = None, position_ids
+    axis = _token_axis(unsqueeze_dim)
     given = f"q {list(q.shape)}, k {list(k.shape)}"
-    if q.dim() != 4 or k.dim() != 4 or (q.shape[0], *q.shape[2:]) != (k.shape[0], *k.shape[2:]):
-        raise ValueError(f"apply_rotary_pos_emb: q is [b h t d] and k [b g t d]; given {given}")
-    paired("apply_rotary_pos_emb", q=q)
-    b, t, d = q.shape[0], q.shape[2], q.shape[3]
-    if cos.shape != sin.shape or cos.dim() < 2 or cos.shape[-1] != d or cos.shape[:-2].numel() != 1:
+    if q.dim() != 4 or k.dim() != 4 or any(q.shape[n] != k.shape[n] for n in (0, axis, 3)):
+        laid = "q is [b h t d] and k [b g t d]" if axis == 2 else "with unsqueeze_dim=2 q is [b t h d] and k [b t g d]"
+        raise ValueError(f"apply_rotary_pos_emb: {laid}; given {given}")
+    paired("apply_rotary_pos_emb", q=q, cos=cos)
+    _check_tables(cos, sin, q.shape[0], q.shape[axis], q.shape[3])
+    width = cos.shape[-1]
+    cos, sin = (_row_of_each(table, position_ids, q.shape[0], q.shape[axis])[..., : width // 2] for table in (cos, sin))
+    cos, sin = (each.unsqueeze(-2) if axis == 1 else over_heads(each) for each in (cos, sin))
+    turned = (rotate(x[..., :width], cos, sin) for x in (q, k))
+    if width == q.shape[3]:
+        q, k = turned
+    else:
+        q, k = (torch.cat((part, x[..., width:]), -1) for part, x in zip(turned, (q, k), strict=True))
+    return q, k
+
+
+def _token_axis(unsqueeze_dim: int) -> int:
+    """Which axis of q and k counts tokens, given where cos [b t d] gets an axis for the heads."""
+    axes = {1: 2, -3: 2, 2: 1, -2: 1}
+    if isinstance(unsqueeze_dim, bool) or unsqueeze_dim not in axes:
         raise ValueError(
-            f"apply_rotary_pos_emb: cos and sin are [1, 1, n, {d}] or [n, {d}]; "
-            f"given {list(cos.shape)} and {list(sin.shape)}"
+            f"apply_rotary_pos_emb(unsqueeze_dim={unsqueeze_dim!r}): heads are on axis 1, [b h t d], or on axis 2, "
+            f"[b t h d]"
         )
-    rows = cos.shape[-2]
-    _check_ids(position_ids, b, t, rows)
-    cos, sin = (over_heads(table.reshape(rows, d)[:, : d // 2][position_ids]) for table in (cos, sin))
-    return rotate(q, cos, sin), rotate(k, cos, sin)
+    return axes[unsqueeze_dim]
+
+
+def _check_tables(cos: Tensor, sin: Tensor, b: int, t: int, d: int) -> None:
+    """Demand two tables of one known shape, no wider than the channels."""
+    chosen = cos.dim() == 3 and cos.shape[0] in (1, b) and cos.shape[1] == t
+    whole = cos.dim() == 2 or (cos.dim() == 4 and cos.shape[:2].numel() == 1)
+    if cos.shape != sin.shape or cos.shape[-1] > d or not (chosen or whole):
+        raise ValueError(
+            f"apply_rotary_pos_emb: cos and sin are [{b}, {t}, {d}], a row for each token, or a table [1, 1, n, {d}] "
+            f"or [n, {d}]; given {list(cos.shape)} and {list(sin.shape)}"
+        )
+
+
+def _row_of_each(table: Tensor, position_ids: Tensor | None, b: int, t: int) -> Tensor:
+    """The row of each token, [t d] or [b t d]."""
+    if table.dim() == 3:
+        return table
+    table = table.reshape(table.shape[-2:])
+    if position_ids is not None:
+        _check_ids(position_ids, b, t, len(table))
+        return table[position_ids]
+    if len(table) != t:
+        raise ValueError(
+            f"apply_rotary_pos_emb: cos and sin have {len(table)} rows for {t} tokens; give position_ids, the row that "
+            f"each token takes"
+        )
+    return table
 
 
 def _check_ids(position_ids: Tensor, b: int, t: int, rows: int) -> None:
@@ -134,8 +137,3 @@ def _check_ids(position_ids: Tensor, b: int, t: int, rows: int) -> None:
             f"apply_rotary_pos_emb: position_ids holds {most}, but cos and sin have {rows} rows; "
             f"ask LlamaRotaryEmbedding for more: seq_len={most + 1}"
         )
-
-
-def _pass_over(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Forget what older code saved and nobody needs: it follows from the constructor's arguments."""
-    state_dict.pop(f"{prefix}inv_freq", None)

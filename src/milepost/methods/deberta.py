@@ -23,8 +23,9 @@ class Deberta(Learner):
     `layer.table = first.table`. index="paper" looks position-to-content up at δ(r − p), as the paper writes it; the
     authors' code, and so every checkpoint, uses δ(p − r). buckets=B replaces the clipping by B log-spaced buckets a
     side, exact up to B/2 and ending at reach (v2 and v3: buckets=256, reach=512), and the table by [2·B, model_dim].
-    The projections have a bias on the side of the queries in v1 (bias="queries") and on both in v2 and v3 ("both"),
-    which use the layer's own projections: assign them too, `layer.to_keys = attention.key_proj`.
+    The projections have a bias on the side of the queries in v1 (bias="queries") and on both in v2 and v3 ("both").
+    Where these use the layer's own projections (share_att_key), assign them too: `layer.to_keys = attention.key_proj`;
+    else they are the checkpoint's pos_key_proj and pos_query_proj.
     """
 
     def __init__(

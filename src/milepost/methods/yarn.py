@@ -22,8 +22,8 @@ class Yarn:
 
     γ runs from 1 for pairs that make more than `fast` turns within the trained length to 0 for those that make fewer
     than `slow`. ramp="code" lets γ fall evenly over the pairs, as the authors' code and every published model do;
-    "paper" lets it fall evenly over the number of turns. truncate rounds the ends of the code's ramp to whole pairs.
-    scaled overrides the factor on cos and sin.
+    "paper" lets it fall evenly over the number of turns. truncate rounds the ends of the code's ramp to whole pairs;
+    with fast equal to slow it is a step. scaled overrides the factor on cos and sin.
     """
 
     factor: float
@@ -55,7 +55,11 @@ def check_ramp(owner: object, trained: int, ramp: str, fast: float, slow: float)
     demand.whole(owner, "trained", trained)
     demand.one_of(owner, "ramp", ramp, ("code", "paper"))
     demand.finite(owner, "slow", slow, above=0)
-    demand.finite(owner, "fast", fast, above=slow)
+    # Where both ends are the same number the code's ramp is a step (Kimi K2); the paper's would divide by zero.
+    if ramp == "paper":
+        demand.finite(owner, "fast", fast, above=slow)
+    else:
+        demand.finite(owner, "fast", fast, least=slow)
 
 
 def share_kept(f: Tensor, trained: int, ramp: Ramp, fast: float, slow: float, truncate: bool) -> Tensor:
@@ -74,5 +78,6 @@ def share_kept(f: Tensor, trained: int, ramp: Ramp, fast: float, slow: float, tr
     if truncate:
         low, high = low.floor(), high.ceil()
     low, high = low.clamp(min=0), high.clamp(max=2 * pairs - 1)
+    # A step, as wide as the authors' code makes it.
     high = torch.where(low == high, high + 0.001, high)
     return 1 - ((n - low) / (high - low)).clamp(0, 1)

@@ -1,0 +1,111 @@
+"""is_causal: false in a config lets every token see every other, as transformers' own models then do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel
+from transformers.masking_utils import create_causal_mask
+
+from milepost import Schedule, Scheme, attend, causal, chunks, window
+from milepost.configs.families import ROTARY
+from milepost.seams.visible import Visible
+from tests.configs import theirs
+from tests.oracles import assert_same
+from tests.parity.peers import merge, random, split, tokens
+
+TINY: dict[str, Any] = {
+    "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "head_dim": 8,
+    "intermediate_size": 16, "vocab_size": 40, "pad_token_id": 0,
+}  # fmt: skip
+TINY_GPT: dict[str, Any] = {"n_embd": 32, "n_head": 4, "n_layer": 2, "vocab_size": 40}
+TINY_NEO = {"hidden_size": 32, "num_heads": 4, "num_layers": 2, "vocab_size": 40}
+TINY_NEO |= {"attention_types": [[["global", "local"], 1]]}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": TINY,
+    "qwen3": TINY,
+    "gemma": TINY,
+    "mistral": TINY | {"sliding_window": None},
+    "gpt2": TINY_GPT,
+    "gpt_neo": TINY_NEO,
+    "opt": TINY | {"ffn_dim": 16, "word_embed_proj_dim": 32},
+    "bert": TINY | {"is_decoder": True},
+    "roformer": TINY | {"is_decoder": True, "embedding_size": 32},
+}
+
+
+def visible(scheme: Scheme) -> list[object]:
+    return [part for part in scheme.parts if isinstance(part, Visible)]
+
+
+def looks_ahead(model: Any) -> bool:
+    """Whether another last token changes what the first one becomes."""
+    ids = torch.arange(3, 11)[None]
+    other = torch.cat((ids[:, :-1], ids[:, -1:] + 20), -1)
+    with torch.no_grad():
+        return bool((model(input_ids=ids)[0] - model(input_ids=other)[0]).abs()[0, 0].max() > 1e-6)
+
+
+@pytest.mark.parametrize("is_causal", [None, True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_what_a_model_sees_is_what_its_scheme_sees(name: str, is_causal: bool | None):
+    said = {} if is_causal is None else {"is_causal": is_causal}
+    config = AutoConfig.for_model(name, **MODELS[name], **said)
+    torch.manual_seed(0)
+    model = AutoModel.from_config(config, attn_implementation="eager").eval()
+    ahead = looks_ahead(model)
+    # GPT-Neo's masks stand in its layers, whatever the config says.
+    assert ahead == (is_causal is False and name != "gpt_neo")
+    for plain in (config, config.to_dict(), {"model_type": name, **config.to_dict()}):
+        assert (visible(Scheme.of(plain)) == []) == ahead
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_a_layer_of_an_embedding_model_gives_the_same(name: str):
+    config = AutoConfig.for_model(name, **MODELS[name], is_causal=False)
+    model: Any = random(AutoModel.from_config(config, attn_implementation="eager"))
+    layer, x = model.layers[0].self_attn, tokens(2, 9, 32)
+    mask = create_causal_mask(config, x, None, None)
+    oracle, _ = layer(x, model.rotary_emb(x, torch.arange(9)[None]), mask)
+    q, k, v = (split(project(x), 8) for project in (layer.q_proj, layer.k_proj, layer.v_proj))
+    if hasattr(layer, "q_norm"):
+        q, k = layer.q_norm(q), layer.k_norm(k)
+    ours = layer.o_proj(merge(attend(q, k, v, Scheme.of(config))))
+    # Their cosines and softmax are float32.
+    assert_same(ours, oracle, within=1e-5)
+    other = layer.o_proj(merge(attend(q, k, v, Scheme(*Scheme.of(config).parts, causal))))
+    assert (other - oracle).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", sorted(set(ROTARY) - {"chatglm", "modernbert", "roformer"}))
+def test_masks_of_every_family(name: str):
+    config = theirs.config_of({"model_type": name, "is_causal": False})
+    for key, n in (("sliding_window", 5), ("attention_chunk_size", 4)):
+        if getattr(config, key, None) is not None:
+            setattr(config, key, n)
+    schedule = Schedule.of(config)
+    for layer in map(schedule.order.index, set(schedule.order)):
+        i, zero = torch.arange(18), torch.zeros(())
+        found = schedule[layer].see(zero, zero, i[:, None], i)
+        found = torch.ones(18, 18, dtype=torch.bool) if found is None else found
+        assert torch.equal(found, theirs.mask(config, layer, 18))
+
+
+def test_a_window_both_ways_counts_its_keys_on_each_side():
+    settings = TINY | {"rope_theta": 1e4, "sliding_window": 5, "is_causal": False}
+    assert visible(Scheme.of({"model_type": "mistral", **settings})) == [window(6, ahead=5)]
+
+
+def test_chunks_stay_causal():
+    settings = TINY | {"rope_theta": 5e5, "attention_chunk_size": 4, "is_causal": False, "num_hidden_layers": 4}
+    schedule = Schedule.of({"model_type": "llama4_text", **settings})
+    assert [visible(scheme) for scheme in schedule] == [[causal & chunks(4)]] * 3 + [[]]
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "falcon"])
+def test_alibi_that_grows_with_the_key_is_not_symmetric(name: str):
+    settings = {"n_heads": 4, "num_attention_heads": 4, "hidden_size": 32, "alibi": True, "is_causal": False}
+    with pytest.raises(ValueError, match=r"is_causal is False, and this model's slopes then favour keys ahead"):
+        Scheme.of({"model_type": name, **settings})
