@@ -29,10 +29,14 @@ _COUNTS = ["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first
 
 @triton.jit(do_not_specialize=["rows"])
 def prepare(
-    Out, Grad, Lse, GradLse, Delta, Lse2, o_b, o_h, o_t, do_b, do_h, do_t, l_b, l_h, gl_b, gl_h, gl_t, rows,
+    Out, Grad, Lse, GradLse, Delta, Lse2,
+    o_b, o_h, o_t, do_b, do_h, do_t, lse_b, lse_h, gl_b, gl_h, gl_t, l_b, l_h, rows,
     BM: tl.constexpr, VWIDTH: tl.constexpr, DV: tl.constexpr, GRAD_LSE: tl.constexpr,
 ):  # fmt: skip
-    """delta, and the log-sum-exp in units of log2(e), +∞ for a row that saw nothing, so that its weights are 0."""
+    """delta, and the log-sum-exp in units of log2(e), +∞ for a row that saw nothing, so that its weights are 0.
+
+    Both are written past the last row, up to a whole block, as for rows that saw nothing: nobody masks them later.
+    """
     row = tl.program_id(0) * BM
     h = tl.program_id(1).to(tl.int64)
     b = tl.program_id(2).to(tl.int64)
@@ -41,12 +45,21 @@ def prepare(
     delta = tl.sum(out * grad, 1)
     at = row + tl.arange(0, BM)
     inside = at < rows
-    lse = tl.load(Lse + b * l_b + h * l_h + at, mask=inside, other=0.0)
+    lse = tl.load(Lse + b * lse_b + h * lse_h + at, mask=inside, other=float("-inf"))
     if GRAD_LSE:
         grad_lse = tl.load(GradLse + b * gl_b + h * gl_h + at * gl_t, mask=inside, other=0.0)
         delta -= tl.where(lse == float("-inf"), 0.0, grad_lse)
-    tl.store(Delta + b * l_b + h * l_h + at, delta, mask=inside)
-    tl.store(Lse2 + b * l_b + h * l_h + at, tl.where(lse == float("-inf"), float("inf"), lse * LOG2E), mask=inside)
+    tl.store(Delta + b * l_b + h * l_h + at, delta)
+    tl.store(Lse2 + b * l_b + h * l_h + at, tl.where(lse == float("-inf"), float("inf"), lse * LOG2E))
+
+
+@triton.jit
+def _along(x, UPRIGHT: tl.constexpr):
+    """A number a row, laid along the rows of a tile."""
+    if UPRIGHT:
+        return x[:, None]
+    else:
+        return x[None, :]
 
 
 @triton.jit
@@ -56,53 +69,68 @@ def _rows_of_keys(
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
-    TMA: tl.constexpr, PRECISION: tl.constexpr,
+    TMA: tl.constexpr, PRECISION: tl.constexpr, UPRIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Add what the rows lo … hi of one head give to dk and dv. Tiles are transposed: keys down, rows across.
+    """Add what the rows lo … hi of one head give to dk and dv.
 
-    Keys past the end give garbage in their own rows of dk and dv only, which nobody writes: no mask for them.
-    Rows past the end have a log-sum-exp of +∞, so that their weights are 0.
+    UPRIGHT tiles have rows down and keys across, and reach dk and dv through shared memory; the others are transposed
+    and stay in registers. Keys past the end give garbage in their own rows of dk and dv only, which nobody writes: no
+    mask for them. Rows past the end have a log-sum-exp of +∞, so that their weights are 0.
     """
-    j = (j0 + tl.arange(0, BN))[:, None]
-    across = tl.arange(0, BM)
+    down = tl.arange(0, BM)
+    if UPRIGHT:
+        j = (j0 + tl.arange(0, BN))[None, :]
+    else:
+        j = (j0 + tl.arange(0, BN))[:, None]
     for row in tl.range(lo, hi, BM):
         row = tl.multiple_of(row, BM)
         i0 = offset + row
-        i = (i0 + across)[None, :]
-        inside = row + across < rows
         q = tile(Q, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
-        x = tl.dot(k, q.T, input_precision=PRECISION)
-        lse = tl.load(Lse2 + row + across, mask=inside, other=float("inf"))
+        lse = _along(tl.load(Lse2 + row + down), UPRIGHT)
+        i = _along(i0 + down, UPRIGHT)
+        if UPRIGHT:
+            x = tl.dot(q, k.T, input_precision=PRECISION)
+        else:
+            x = tl.dot(k, q.T, input_precision=PRECISION)
         c = scale * LOG2E
         if SHARPEN:
-            sharpen = tl.load(Sharpen + row + across, mask=inside, other=1.0)[None, :]
+            sharpen = _along(tl.load(Sharpen + row + down, mask=row + down < rows, other=1.0), UPRIGHT)
             c = c * sharpen
         bent = 0.0
         if (SLOPE == 0) and (TABLE < 2) and (CAP == 0):
-            p = tl.exp2(x * c - (lse - far)[None, :])
+            p = tl.exp2(x * c - (lse - far))
         else:
             bias = far
             if TABLE == 2:
                 entries = distances(Table, i0, j0, first, last, BM, BN, SPAN)
-                bias = looked_up(entries, i, j, i0, j0, BN, BM, BN)
+                if UPRIGHT:
+                    bias = looked_up(entries, i, j, i0, j0, BM, BN, BN)
+                else:
+                    bias = looked_up(entries, i, j, i0, j0, BN, BM, BN)
             if SLOPE > 0:
                 bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, SLOPE, SHIFT)
             x, bent = finished(x * c, bias, cap, (SLOPE > 0) or (TABLE > 0), CAP, FAST)
             if SHIFT:
-                lse += behind_slope * across.to(tl.float32)
-            p = tl.exp2(x - lse[None, :])
+                lse += behind_slope * (i - i0).to(tl.float32)
+            p = tl.exp2(x - lse)
         if MASK:
             p = tl.where(seen(i, j, keys, behind, ahead, sinks, BEHIND, AHEAD), p, 0.0)
         grad = tile(Grad, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
-        dv = tl.dot(p.to(grad.dtype), grad, dv, input_precision=PRECISION)
-        dp = tl.dot(v, grad.T, input_precision=PRECISION)
-        delta = tl.load(Delta + row + across, mask=inside, other=0.0)
-        ds = p * (dp - delta[None, :])
+        if UPRIGHT:
+            dp = tl.dot(grad, v.T, input_precision=PRECISION)
+            dv = tl.dot(p.to(grad.dtype).T, grad, dv, input_precision=PRECISION)
+        else:
+            dv = tl.dot(p.to(grad.dtype), grad, dv, input_precision=PRECISION)
+            dp = tl.dot(v, grad.T, input_precision=PRECISION)
+        ds = p * (dp - _along(tl.load(Delta + row + down), UPRIGHT))
         if CAP > 0:
             ds = ds * (1 - bent * bent)
         if SHARPEN:
             ds = ds * sharpen
-        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
+        if UPRIGHT:
+            dk = tl.dot(ds.to(q.dtype).T, q, dk, input_precision=PRECISION)
+        else:
+            dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv
 
 
@@ -115,7 +143,7 @@ def backward_keys(
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, SINGLE: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one block of keys, summed over the query heads that share them."""
     j0 = tl.program_id(0) * BN
@@ -167,7 +195,8 @@ def backward_keys(
 
     dk = tl.zeros([BN, WIDTH], tl.float32)
     dv = tl.zeros([BN, VWIDTH], tl.float32)
-    for member in range(group):
+    # A loop of one is folded away, and its accumulators with it, which otherwise take registers twice.
+    for member in range(1 if SINGLE else group):
         h = g * group + member
         h64 = h.to(tl.int64)
         if TMA:
@@ -195,34 +224,34 @@ def backward_keys(
                 dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, start, full, j0, offset, scale, rows, keys, q_t,
                 do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION,
+                PRECISION, UPRIGHT,
             )  # fmt: skip
         if TWO_SIDED and (TABLE or SLOPES):
             dk, dv = _rows_of_keys(
                 dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, full, near, j0, offset, scale, rows, keys, q_t,
                 do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_ahead, cap,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION,
+                PRECISION, UPRIGHT,
             )  # fmt: skip
         if TABLE:
             dk, dv = _rows_of_keys(
                 dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, near, beyond, j0, offset, scale, rows, keys, q_t,
                 do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION,
+                PRECISION, UPRIGHT,
             )  # fmt: skip
         dk, dv = _rows_of_keys(
             dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, beyond, edge, j0, offset, scale, rows, keys, q_t,
             do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_behind, cap,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION,
+            PRECISION, UPRIGHT,
         )  # fmt: skip
         if BEHIND:
             dk, dv = _rows_of_keys(
                 dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, edge, end, j0, offset, scale, rows, keys, q_t,
                 do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION,
+                PRECISION, UPRIGHT,
             )  # fmt: skip
     put(DK + b64 * dk_b + g64 * dk_h, dk * scale, j0, keys, dk_t, BN, WIDTH, D)
     put(DV_ + b64 * dv_b + g64 * dv_h, dv, j0, keys, dv_t, BN, VWIDTH, DV)
@@ -316,8 +345,8 @@ def backward_rows(
     at = row + tl.arange(0, BM)
     q = tile(Q, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
     grad = tile(Grad, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
-    lse = tl.load(Lse2 + b64 * l_b + h64 * l_h + at, mask=at < rows, other=float("inf"))
-    delta = tl.load(Delta + b64 * l_b + h64 * l_h + at, mask=at < rows, other=0.0)
+    lse = tl.load(Lse2 + b64 * l_b + h64 * l_h + at)
+    delta = tl.load(Delta + b64 * l_b + h64 * l_h + at)
 
     SHIFT: tl.constexpr = SLOPES and (CAP != 2)
     c = scale * LOG2E

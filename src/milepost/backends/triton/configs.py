@@ -19,9 +19,10 @@ class Config(NamedTuple):
     stages: int
     tma: bool = True
     special: bool = False
+    upright: bool = False
 
     def __str__(self) -> str:
-        flags = (" tma" if self.tma else "") + (" special" if self.special else "")
+        flags = (" tma" if self.tma else "") + (" special" if self.special else "") + (" upright" if self.upright else "")
         return f"{self.rows}×{self.keys} w{self.warps} s{self.stages}{flags}"
 
 

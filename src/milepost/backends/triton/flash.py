@@ -209,12 +209,13 @@ def _flash_backward(
         return dq.zero_(), dk.zero_(), dv.zero_(), *zeros
     if grad.stride(-1) != 1 or 0 in grad.stride():
         grad = grad.contiguous()
-    delta, lse2 = torch.empty_like(lse), torch.empty_like(lse)
+    whole = triton.cdiv(t, 128) * 128
+    delta, lse2 = lse.new_empty(b, h, whole), lse.new_empty(b, h, whole)
     call = _Call(q, k, v, slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap, cap_first)
     with _device_of(q):
-        backward.prepare[(triton.cdiv(t, 64), h, b)](
+        backward.prepare[(whole // 64, h, b)](
             out, grad, lse, grad_lse, delta, lse2, *out.stride()[:3], *grad.stride()[:3], *lse.stride()[:2],
-            *(grad_lse.stride() if grad_lse is not None else (0, 0, 0)), t,
+            *(grad_lse.stride() if grad_lse is not None else (0, 0, 0)), *lse2.stride()[:2], t,
             BM=64, VWIDTH=_width(dv_width), DV=dv_width, GRAD_LSE=grad_lse is not None, num_warps=4,
         )  # fmt: skip
         config = call.config("keys")
@@ -223,9 +224,9 @@ def _flash_backward(
             *call.described(config, tma), _described(grad, config.rows, tma),
             lse2, delta, dk, dv, *call.tensors,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
-            *lse.stride()[:2], *call.steps, *call.counts, scale, cap,
+            *lse2.stride()[:2], *call.steps, *call.counts, scale, cap,
             **call.constants(config, tma), TABLE=table is not None, TWO_SIDED=ahead > 0,
-            num_warps=config.warps, num_stages=config.stages,
+            UPRIGHT=config.upright, SINGLE=g == h, num_warps=config.warps, num_stages=config.stages,
         )  # fmt: skip
         config = call.config("rows")
         tma = config.tma and _fits_tma(q, k, v, grad)
@@ -235,7 +236,7 @@ def _flash_backward(
             *call.described(config, tma), _described(grad, config.rows, tma),
             lse2, delta, dq, sums, *call.tensors,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dq.stride()[:3],
-            *lse.stride()[:2], *call.steps, h * blocks * 4, blocks * 4, *call.counts, scale, cap,
+            *lse2.stride()[:2], *call.steps, h * blocks * 4, blocks * 4, *call.counts, scale, cap,
             **call.constants(config, tma), TABLE=table is not None, TWO_SIDED=ahead > 0,
             SUM_SLOPES=slopes_too, SUM_FAR=table_too, num_warps=config.warps, num_stages=config.stages,
         )  # fmt: skip

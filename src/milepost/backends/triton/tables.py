@@ -96,8 +96,8 @@ def walk(
         if SLOPES:
             bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, 2, False)
         x, bent = finished(x * c, bias, cap, True, CAP, FAST)
-        lse = tl.load(Lse2 + b64 * l_b + h.to(tl.int64) * l_h + at, mask=at < rows, other=float("inf"))
-        delta = tl.load(Delta + b64 * l_b + h.to(tl.int64) * l_h + at, mask=at < rows, other=0.0)
+        lse = tl.load(Lse2 + b64 * l_b + h.to(tl.int64) * l_h + at)
+        delta = tl.load(Delta + b64 * l_b + h.to(tl.int64) * l_h + at)
         p = tl.exp2(x - lse[:, None])
         p = tl.where(
             seen((offset + at)[:, None], (j0 + at_key)[None, :], keys, behind, ahead, sinks, BEHIND, AHEAD), p, 0.0
