@@ -1,8 +1,9 @@
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# ruff: noqa: N803, N806
 """Attention backward: dk and dv by blocks of keys, dq by blocks of rows. No atomics: the same bits every time.
 
-    P = exp(score − lse)      dP = grad · vᵀ      dS = P · (dP − delta),   delta = Σ grad · out − grad_lse
-    dv = Pᵀ grad              dq = dS k           dk = dSᵀ q,              each times what multiplies q·k
+P = exp(score − lse)      dP = grad · vᵀ      dS = P · (dP − delta),   delta = Σ grad · out − grad_lse
+dv = Pᵀ grad              dq = dS k           dk = dSᵀ q,              each times what multiplies q·k
 """
 
 from __future__ import annotations
@@ -325,7 +326,7 @@ def backward_rows(
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
 ):  # fmt: skip
-    """dq of one block of rows. Sums [b h blocks 4]: of the slopes behind and ahead, of far distances past and before."""
+    """dq of one block of rows. Sums [b h blocks 4]: for the slopes behind and ahead, for distances past and before."""
     block = tl.program_id(0)
     if AHEAD:
         block = tl.num_programs(0) - 1 - block

@@ -18,11 +18,10 @@ class Config(NamedTuple):
     warps: int
     stages: int
     tma: bool = True
-    special: bool = False
     upright: bool = False
 
     def __str__(self) -> str:
-        flags = (" tma" if self.tma else "") + (" special" if self.special else "") + (" upright" if self.upright else "")
+        flags = (" tma" if self.tma else "") + (" upright" if self.upright else "")
         return f"{self.rows}×{self.keys} w{self.warps} s{self.stages}{flags}"
 
 
@@ -54,7 +53,34 @@ LOOKED_UP: dict[tuple[str, int], Config] = {
 }
 """Two bytes an element, a table by distance."""
 
-CANDIDATES: dict[tuple[str, int], tuple[Config, ...]] = {}
+CANDIDATES: dict[tuple[str, int], tuple[Config, ...]] = {
+    ("forward", 64): (
+        Config(128, 128, 8, 3), Config(128, 64, 4, 3), Config(128, 64, 8, 4), Config(128, 128, 4, 2),
+        Config(64, 128, 4, 3), Config(128, 64, 4, 3, False),
+    ),
+    ("forward", 128): (
+        Config(128, 128, 8, 2), Config(128, 64, 8, 3), Config(128, 128, 8, 3), Config(64, 128, 4, 2),
+        Config(128, 64, 4, 3), Config(128, 64, 8, 3, False),
+    ),
+    ("keys", 64): (
+        Config(64, 128, 8, 2), Config(64, 128, 8, 3), Config(64, 64, 4, 2), Config(64, 64, 4, 2, upright=True),
+        Config(32, 128, 8, 2), Config(32, 64, 4, 3),
+    ),
+    ("keys", 128): (
+        Config(64, 128, 8, 2), Config(64, 128, 8, 3), Config(64, 64, 4, 2), Config(64, 64, 4, 2, upright=True),
+        Config(32, 128, 8, 2), Config(32, 64, 4, 3),
+    ),
+    ("rows", 64): (
+        Config(128, 64, 8, 2), Config(128, 64, 8, 3), Config(64, 64, 4, 3), Config(128, 128, 8, 2),
+        Config(64, 128, 4, 2),
+    ),
+    ("rows", 128): (
+        Config(128, 64, 8, 2), Config(128, 64, 8, 3), Config(64, 64, 4, 2), Config(64, 64, 4, 3),
+        Config(128, 32, 8, 3),
+    ),
+    ("walk", 64): (Config(128, 128, 8, 1), Config(128, 64, 8, 2), Config(64, 128, 8, 2), Config(64, 64, 4, 2)),
+    ("walk", 128): (Config(128, 64, 8, 1), Config(64, 128, 8, 1), Config(64, 64, 4, 1), Config(64, 64, 4, 2)),
+}  # fmt: skip
 """What the benchmark tries beside the choice made."""
 
 _OVERRIDES: dict[str, Config] = {}

@@ -1,4 +1,4 @@
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
 """Attention on plain tensors, forward and backward, with what positions need inside the kernel.
 
     out, lse = flash(q, k, v, ahead=0)                                  # causal
@@ -102,7 +102,9 @@ def _check(
     ):
         if each is None:
             continue
-        fits = each.dim() == len(shape) and all(want in (None, have) for have, want in zip(each.shape, shape))
+        fits = each.dim() == len(shape) and all(
+            want in (None, have) for have, want in zip(each.shape, shape, strict=True)
+        )
         if not fits or each.dtype != torch.float32:
             wanted = ["n" if want is None else want for want in shape]
             raise ValueError(f"flash: {name} is {list(each.shape)} in {each.dtype}; give {wanted} in torch.float32")
@@ -177,18 +179,11 @@ def _flash(
         return out, lse
     if k.shape[2] == 0:
         return out.zero_(), lse.fill_(-torch.inf)
-    call = _Call(q, k, v, slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap, cap_first)
-    config = call.config("forward")
-    tma = config.tma and _fits_tma(q, k, v)
+    call = Call(
+        q, k, v, slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap, cap_first
+    )
     with _device_of(q):
-        forward.forward[(triton.cdiv(t, config.rows), h, b)](
-            *call.described(config, tma),
-            out, lse, *call.tensors,
-            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
-            *call.counts, scale, cap,
-            **call.constants(config, tma), TABLE=table is not None, TWO_SIDED=ahead > 0,
-            SPECIAL=config.special, num_warps=config.warps, num_stages=config.stages,
-        )  # fmt: skip
+        launch_forward(call, out, lse)
     return out, lse
 
 
@@ -200,59 +195,98 @@ def _flash_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The backward kernels, launched: dq, dk, dv, and the gradients of slopes behind, ahead and table where asked."""
     b, h, t, d = q.shape
-    g, s, dv_width = v.shape[1:]
-    dq, dk, dv = _like(q, d), _like(k, d), _like(v, dv_width)
+    s = k.shape[2]
+    dq, dk, dv = _like(q, d), _like(k, d), _like(v, v.shape[3])
     none = q.new_zeros(0, dtype=torch.float32)
     if 0 in (b, h, t, s):
-        zeros = [torch.zeros_like(each) if each is not None and ask else none for each, ask in (
-            (slopes, slopes_too), (slopes_ahead, slopes_too), (table, table_too))]  # fmt: skip
-        return dq.zero_(), dk.zero_(), dv.zero_(), *zeros
+        small = [
+            torch.zeros_like(each) if each is not None and asked else none.clone()
+            for each, asked in ((slopes, slopes_too), (slopes_ahead, slopes_too), (table, table_too))
+        ]
+        return dq.zero_(), dk.zero_(), dv.zero_(), small[0], small[1], small[2]
     if grad.stride(-1) != 1 or 0 in grad.stride():
         grad = grad.contiguous()
-    whole = triton.cdiv(t, 128) * 128
-    delta, lse2 = lse.new_empty(b, h, whole), lse.new_empty(b, h, whole)
-    call = _Call(q, k, v, slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap, cap_first)
+    call = Call(
+        q, k, v, slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap, cap_first
+    )
+    d_table = none.clone()
     with _device_of(q):
-        backward.prepare[(whole // 64, h, b)](
-            out, grad, lse, grad_lse, delta, lse2, *out.stride()[:3], *grad.stride()[:3], *lse.stride()[:2],
-            *(grad_lse.stride() if grad_lse is not None else (0, 0, 0)), *lse2.stride()[:2], t,
-            BM=64, VWIDTH=_width(dv_width), DV=dv_width, GRAD_LSE=grad_lse is not None, num_warps=4,
-        )  # fmt: skip
-        config = call.config("keys")
-        tma = config.tma and _fits_tma(q, k, v, grad)
-        backward.backward_keys[(triton.cdiv(s, config.keys), g, b)](
-            *call.described(config, tma), _described(grad, config.rows, tma),
-            lse2, delta, dk, dv, *call.tensors,
-            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
-            *lse2.stride()[:2], *call.steps, *call.counts, scale, cap,
-            **call.constants(config, tma), TABLE=table is not None, TWO_SIDED=ahead > 0,
-            UPRIGHT=config.upright, SINGLE=g == h, num_warps=config.warps, num_stages=config.stages,
-        )  # fmt: skip
-        config = call.config("rows")
-        tma = config.tma and _fits_tma(q, k, v, grad)
-        blocks = triton.cdiv(t, config.rows)
-        sums = lse.new_empty(b, h, blocks, 4) if slopes_too or table_too else none
-        backward.backward_rows[(blocks, h, b)](
-            *call.described(config, tma), _described(grad, config.rows, tma),
-            lse2, delta, dq, sums, *call.tensors,
-            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dq.stride()[:3],
-            *lse2.stride()[:2], *call.steps, h * blocks * 4, blocks * 4, *call.counts, scale, cap,
-            **call.constants(config, tma), TABLE=table is not None, TWO_SIDED=ahead > 0,
-            SUM_SLOPES=slopes_too, SUM_FAR=table_too, num_warps=config.warps, num_stages=config.stages,
-        )  # fmt: skip
-        d_table = none
+        lse2, delta = launch_prepare(grad, grad_lse, out, lse)
+        launch_keys(call, grad, lse2, delta, dk, dv)
+        sums = launch_rows(call, grad, lse2, delta, dq, slopes_too, table_too)
         if table_too:
-            d_table = _table_gradient(call, grad, lse2, delta)
+            d_table = launch_table(call, grad, lse2, delta)
             d_table[:, -1] += sums[..., 2].sum((0, 2))
             d_table[:, 0] += sums[..., 3].sum((0, 2))
     if not slopes_too:
-        return dq, dk, dv, none, none.clone(), d_table if table_too else none.clone()
+        return dq, dk, dv, none, none.clone(), d_table
     return dq, dk, dv, sums[..., 0].sum((0, 2)), sums[..., 1].sum((0, 2)), d_table
 
 
-def _table_gradient(call: _Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> Tensor:
+def launch_forward(call: Call, out: Tensor, lse: Tensor) -> None:
+    """Write out and lse."""
+    q, k, v = call.qkv
+    config = call.config("forward")
+    tma = config.tma and _fits_tma(q, k, v)
+    forward.forward[(triton.cdiv(q.shape[2], config.rows), q.shape[1], q.shape[0])](
+        *call.described(config, tma), out, lse, *call.tensors,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
+        *call.counts, call.scale, call.cap,
+        **call.constants(config, tma), **call.sides,
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+
+
+def launch_prepare(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-sum-exp as the backward kernels read it, and delta: [b h t], t rounded up to whole squares."""
+    b, h, t, dv = out.shape
+    whole = triton.cdiv(t, 128) * 128
+    delta, lse2 = lse.new_empty(b, h, whole), lse.new_empty(b, h, whole)
+    backward.prepare[(whole // 64, h, b)](
+        out, grad, lse, grad_lse, delta, lse2, *out.stride()[:3], *grad.stride()[:3], *lse.stride()[:2],
+        *(grad_lse.stride() if grad_lse is not None else (0, 0, 0)), *lse2.stride()[:2], t,
+        BM=64, VWIDTH=_width(dv), DV=dv, GRAD_LSE=grad_lse is not None, num_warps=4,
+    )  # fmt: skip
+    return lse2, delta
+
+
+def launch_keys(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, dk: Tensor, dv: Tensor) -> None:
+    """Write dk and dv."""
+    q, k, v = call.qkv
+    config = call.config("keys")
+    tma = config.tma and _fits_tma(q, k, v, grad)
+    backward.backward_keys[(triton.cdiv(k.shape[2], config.keys), k.shape[1], k.shape[0])](
+        *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dk, dv, *call.tensors,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
+        *lse2.stride()[:2], *call.steps, *call.counts, call.scale, call.cap,
+        **call.constants(config, tma), **call.sides, UPRIGHT=config.upright, SINGLE=q.shape[1] == k.shape[1],
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+
+
+def launch_rows(
+    call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, dq: Tensor, slopes_too: bool, table_too: bool
+) -> Tensor:
+    """Write dq; return what each block of rows has for the slopes and the table's ends, [b h blocks 4]."""
+    q, k, v = call.qkv
+    b, h, t, _ = q.shape
+    config = call.config("rows")
+    tma = config.tma and _fits_tma(q, k, v, grad)
+    blocks = triton.cdiv(t, config.rows)
+    sums = lse2.new_empty((b, h, blocks, 4) if slopes_too or table_too else 0)
+    backward.backward_rows[(blocks, h, b)](
+        *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dq, sums, *call.tensors,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dq.stride()[:3],
+        *lse2.stride()[:2], *call.steps, h * blocks * 4, blocks * 4, *call.counts, call.scale, call.cap,
+        **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too,
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+    return sums
+
+
+def launch_table(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> Tensor:
     """The gradient of the table [h n] from every pair in a square that is not wholly past the table's ends."""
-    q, k, v = call.q, call.k, call.v
+    q, k, v = call.qkv
     b, h, t, _ = q.shape
     s = k.shape[2]
     offset, behind, ahead, sinks, first, last = call.counts[3:]
@@ -301,7 +335,7 @@ def _table_gradient(call: _Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> T
     return result
 
 
-class _Call:
+class Call:
     """What every kernel of one call is given, in the order it is given."""
 
     def __init__(
@@ -311,7 +345,8 @@ class _Call:
     ) -> None:  # fmt: skip
         if not (q.is_cuda or INTERPRETED):
             raise RuntimeError(f"the kernels run on CUDA devices; the tensors are on {q.device}")
-        self.q, self.k, self.v = q, k, v
+        self.qkv = (q, k, v)
+        self.q, self.v = q, v
         self.scale, self.cap = scale, cap
         slopes, slopes_ahead = (None if each is None else each.contiguous() for each in (slopes, slopes_ahead))
         table, sharpen = (
@@ -324,6 +359,7 @@ class _Call:
         )
         last = first if table is None else first + table.shape[1] - 1
         self.counts = (q.shape[2], k.shape[2], q.shape[1] // k.shape[1], offset, behind, ahead, sinks, first, last)
+        self.sides = {"TABLE": table is not None, "TWO_SIDED": ahead > 0}
         self.capped = (1 if cap_first else 2) if cap else 0
 
     def config(self, kernel: str) -> Config:
@@ -334,7 +370,7 @@ class _Call:
         """q, k and v, as tensors or as descriptors of their tiles."""
         return (
             _described(self.q, config.rows, tma),
-            _described(self.k, config.keys, tma),
+            _described(self.qkv[1], config.keys, tma),
             _described(self.v, config.keys, tma),
         )
 
@@ -359,7 +395,11 @@ def _fits_tma(*tensors: Tensor) -> bool:
     """Whether the copy engine takes them: 16-byte steps and starts, nothing expanded."""
     return all(
         each.data_ptr() % 16 == 0
-        and all(step > 0 and step * each.itemsize % 16 == 0 for step, n in zip(each.stride()[:3], each.shape) if n > 1)
+        and all(
+            step > 0 and step * each.itemsize % 16 == 0
+            for step, n in zip(each.stride()[:3], each.shape[:3], strict=True)
+            if n > 1
+        )
         for each in tensors
     )
 
@@ -368,7 +408,7 @@ def _described(x: Tensor, rows: int, tma: bool) -> Any:
     if not tma:
         return x
     # A step along an axis of length 1 is never taken; any that the copy engine accepts will do.
-    steps = [step if n > 1 else 256 for step, n in zip(x.stride()[:3], x.shape)]
+    steps = [step if n > 1 else 256 for step, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
     return TensorDescriptor(x, list(x.shape), [*steps, 1], [1, 1, rows, _width(x.shape[3])])
 
 

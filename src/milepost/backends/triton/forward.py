@@ -1,4 +1,5 @@
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# ruff: noqa: N803, N806, E741
 """Attention forward: one program a block of rows, one pass over the keys it sees."""
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ def _span(
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
-    TMA: tl.constexpr, PRECISION: tl.constexpr, SPECIAL: tl.constexpr,
+    TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Go over the keys lo … hi, in blocks of one kind.
 
     SLOPE 0: none, 1: every key behind, 2: any. TABLE 0: none, 1: one entry for all, `far`, 2: looked up.
     """
     i = (i0 + tl.arange(0, BM))[:, None]
-    for j0 in tl.range(lo, hi, BN, warp_specialize=SPECIAL):
+    for j0 in tl.range(lo, hi, BN):
         j0 = tl.multiple_of(j0, BN)
         j = (j0 + tl.arange(0, BN))[None, :]
         k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
@@ -68,9 +69,7 @@ def _span(
     return acc, l, m
 
 
-@triton.jit(
-    do_not_specialize=["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last"]
-)
+@triton.jit(do_not_specialize=["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last"])
 def forward(
     Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, l_b, l_h, table_h, sharpen_b,
@@ -78,7 +77,7 @@ def forward(
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, SPECIAL: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """out = softmax(scores) v and lse, the natural log of each row's sum, for one block of rows of one head."""
     block = tl.program_id(0)
@@ -152,39 +151,39 @@ def forward(
             acc, l, m, q, K, V, b, g, 0, tl.minimum(up_to(sinks, BN), start), i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, False,
+            PRECISION,
         )  # fmt: skip
         acc, l, m = _span(
             acc, l, m, q, K, V, b, g, start, full, i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, False,
+            PRECISION,
         )  # fmt: skip
     acc, l, m = _span(
         acc, l, m, q, K, V, b, g, full, near, i0, c, keys, k_t, v_t,
         behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SPECIAL,
+        PRECISION,
     )  # fmt: skip
     if TABLE:
         acc, l, m = _span(
             acc, l, m, q, K, V, b, g, near, beyond, i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, False,
+            PRECISION,
         )  # fmt: skip
     if TWO_SIDED and (TABLE or SLOPES):
         acc, l, m = _span(
             acc, l, m, q, K, V, b, g, beyond, edge, i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap,
             BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, False,
+            PRECISION,
         )  # fmt: skip
     acc, l, m = _span(
         acc, l, m, q, K, V, b, g, edge, end, i0, c, keys, k_t, v_t,
         behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-        PRECISION, False,
+        PRECISION,
     )  # fmt: skip
 
     # A row that saw nothing has l = 0: zeros, and a log-sum-exp of −∞.

@@ -1,4 +1,5 @@
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# ruff: noqa: N803, N806
 """Queries and keys rotated in one launch, forward and backward.
 
     (x, y) ← (x cos − y sin, x sin + y cos)     for each pair of channels, in float32, cast once
@@ -32,7 +33,7 @@ def _turned(
         mask = mask & (pair < PAIRS)[None, :]
     x_rows = X + token.to(tl.int64)[:, None] * x_t
     y_rows = Y + token.to(tl.int64)[:, None] * y_t
-    for head in range(heads):
+    for _ in range(heads):
         if NEIGHBOURS:
             both = tl.arange(0, 2 * HALF)
             wide = inside[:, None]
@@ -96,7 +97,7 @@ def turn(
                 K + b * k_b + k_first.to(tl.int64) * k_h, OutK + b * ok_b + k_first.to(tl.int64) * ok_h, cos, sin,
                 token, inside, k_count, k_h, k_t, ok_h, ok_t, BT, HALF, PAIRS, REST, WIDTH, D, NEIGHBOURS,
             )  # fmt: skip
-    if not SAME:
+    if not SAME:  # noqa: SIM102, this one the compiler decides
         if block >= query_blocks:
             token = (block - query_blocks) * BT + tl.arange(0, BT)
             inside = token < keys

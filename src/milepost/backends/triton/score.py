@@ -1,4 +1,5 @@
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# ruff: noqa: N803
 """What forward, both backward passes, the gradient of tables and decoding share: tiles, scores, what is visible.
 
 Scores are kept in units of log2(e), so that every exponential is one `exp2`:
@@ -20,7 +21,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 FLOOR = tl.constexpr(-1e30)
 """Where a running maximum starts: finite, so that a row that sees nothing needs no special case."""
 GRANULE = tl.constexpr(128)
-"""Blocks of distances are near or far by squares of this side, whatever the tiles: passes then agree on which is which."""
+"""Distances are near or far by squares of this side, whatever the tiles, so that all passes agree which are which."""
 
 
 @triton.jit
@@ -80,9 +81,7 @@ def seen(i, j, keys, behind, ahead, sinks, BEHIND: tl.constexpr, AHEAD: tl.const
 def tanh(x, FAST: tl.constexpr):
     """tanh; FAST is the hardware's own, good to 2⁻¹¹, which a score made of 16-bit numbers cannot tell."""
     if FAST:
-        return tl.inline_asm_elementwise(
-            "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
+        return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
     else:
         # 1 − 2/(e²ˣ + 1) loses digits near zero, where five terms of the series have them all.
         far = 1 - 2 / (tl.exp2(x * 2.8853900817779268) + 1)

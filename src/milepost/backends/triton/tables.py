@@ -1,4 +1,5 @@
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# ruff: noqa: N803, N806
 """The gradient of a table by distance: sums of dS along diagonals.
 
 Squares of 128 × 128 on one block diagonal have the same distances in the same places. So one program walks down a block
@@ -46,7 +47,7 @@ def walk(
     # Key squares on this diagonal; past the window only those that hold sinks.
     low = tl.maximum(-diagonal, 0)
     high = tl.minimum((keys + GRANULE - 1) // GRANULE, (rows + GRANULE - 1) // GRANULE - diagonal)
-    if BEHIND:
+    if BEHIND:  # noqa: SIM102, this one the compiler decides
         if offset + diagonal * GRANULE - (GRANULE - 1) >= behind:
             high = tl.minimum(high, (sinks + GRANULE - 1) // GRANULE)
     count = tl.maximum(high - low, 0)
