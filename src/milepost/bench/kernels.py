@@ -9,16 +9,13 @@ plain causal SDPA without positions; for rotation, a copy; for decoding, the tim
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import json
 import math
 import multiprocessing
 import os
-import statistics
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -28,10 +25,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-Work = Callable[[], object]
+from milepost.bench.kernels_of_memory import SEED, Work, inputs, rotation, short, timed
+
 SHAPES = {"A": (4, 16, 4096, 64), "B": (1, 16, 16384, 128)}
 FACETS = ("plain", "slopes", "table 256", "table 2t", "window", "cap")
-SEED = 7
 
 
 def facets(name: str, h: int, t: int, device: str = "cuda") -> dict[str, Any]:
@@ -52,13 +49,6 @@ def facets(name: str, h: int, t: int, device: str = "cuda") -> dict[str, Any]:
         if each in options:
             options[each].requires_grad_()
     return options
-
-
-def inputs(b: int, h: int, t: int, d: int, s: int | None = None, g: int | None = None) -> list[Tensor]:
-    """q, k, v and a gradient of the output, in bfloat16."""
-    made = torch.Generator("cuda").manual_seed(SEED)
-    shapes = ((b, h, t, d), (b, g or h, s or t, d), (b, g or h, s or t, d), (b, h, t, d))
-    return [torch.randn(shape, device="cuda", generator=made).bfloat16() for shape in shapes]
 
 
 def exact(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
@@ -120,8 +110,12 @@ def launches(kernel: str, q: Tensor, k: Tensor, v: Tensor, grad: Tensor, options
 
 
 def warm(job: tuple[str, str, str, Any]) -> str:
-    """In a process of its own: compile one kernel by running it on few heads, and compare with float64."""
+    """In a process of its own: compile one kernel by running it on few heads, and compare with float64.
+
+    With no configuration: every kernel of the facet, as chosen.
+    """
     shape, name, kernel, config = job
+    chosen = {} if config is None else {kernel: config}
     from milepost.backends.triton import configs
     from milepost.backends.triton.flash import flash
 
@@ -129,7 +123,7 @@ def warm(job: tuple[str, str, str, Any]) -> str:
     h, t = 2, 1024
     q, k, v, grad = inputs(2, h, t, d)
     options = facets(name, h, t)
-    with configs.override(**{kernel: config}):
+    with configs.override(**chosen):
         leaves = [each.requires_grad_() for each in (q, k, v)]
         leaves += [options[each] for each in ("slopes", "table") if each in options]
         out, _ = flash(q, k, v, **options)
@@ -145,25 +139,6 @@ def warm(job: tuple[str, str, str, Any]) -> str:
     if not error < 1e-2:
         raise ValueError(f"off by {error:.1e} of the norm")
     return f"{error:.1e}"
-
-
-def timed(contenders: dict[Any, Work], rounds: int = 3, rep: int = 20) -> dict[Any, float]:
-    """The median milliseconds of each; they take turns."""
-    from triton.testing import do_bench
-
-    times: dict[Any, list[float]] = {}
-    for _ in range(rounds):
-        for name, work in contenders.items():
-            try:
-                times.setdefault(name, []).append(do_bench(work, warmup=5, rep=rep, return_mode="median"))
-            except Exception as error:
-                print(f"  failed: {name}: {short(error)}")
-    return {name: statistics.median(each) for name, each in times.items() if each}
-
-
-def short(error: BaseException) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def compile_all(jobs: list[tuple[str, str, str, Any]], workers: int) -> set[tuple[str, str, str, Any]]:
@@ -194,7 +169,10 @@ def attention(results: list[dict[str, Any]], quick: bool) -> None:
         for kernel in kernels_of(name)
         for config in tried(kernel, widths[shape], name)
     ]
-    fine = compile_all(jobs, max(2, min(14, (os.cpu_count() or 4) - 2)))
+    workers = max(2, min(14, (os.cpu_count() or 4) - 2))
+    # What is chosen comes first: the others' passes run on it, and find it compiled.
+    compile_all([(shape, name, "all", None) for shape in SHAPES for name in names if name != "table 2t"], workers)
+    fine = compile_all(jobs, workers)
     for shape, (b, h, t, d) in SHAPES.items():
         q, k, v, grad = inputs(b, h, t, d)
         limit = limits(q, k, v, grad)
@@ -277,43 +255,6 @@ def whole(
 
     times = timed({"forward": forward, "both": both}, rep=50)
     return times["forward"], times["both"]
-
-
-def rotation(results: list[dict[str, Any]]) -> None:
-    """Rotating q and k beside copying them, in the layouts [b h t d] and [b t h d]."""
-    for b, t, h, g, d in ((4, 4096, 32, 8, 128), (1, 32768, 32, 8, 128), (8, 2048, 16, 16, 64)):
-        for layout in ("bhtd", "bthd"):
-            q, k = inputs(b, h, t, d, g=g)[:2]
-            if layout == "bthd":
-                q, k = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k))
-            times = timed(rotations(q, k), rounds=2)
-            copy = times.pop("copy")
-            print(f"\nrotation b{b} t{t} h{h} g{g} d{d} {layout}: copy {copy * 1e3:.1f} µs; tokens, warps, heads:")
-            for name, ms in sorted(times.items(), key=lambda x: x[1]):
-                print(f"  {name}: {ms * 1e3:.1f} µs, {copy / ms:.0%} of a copy's speed")
-                row = {"what": "rotation", "shape": [b, t, h, g, d], "layout": layout, "config": str(name)}
-                results.append({**row, "ms": ms, "copy": copy})
-
-
-def rotations(q: Tensor, k: Tensor) -> dict[Any, Work]:
-    """A copy of q and k, and their rotation under several settings."""
-    from milepost.backends.triton import rotary
-
-    t, d = q.shape[2:]
-    pair = torch.arange(d // 2, device="cuda", dtype=torch.float64)
-    angle = torch.arange(t, device="cuda")[:, None] * 10000.0 ** (-2 * pair / d)
-    cos, sin = angle.cos().float()[None], angle.sin().float()[None]
-    copies = torch.empty_like(q), torch.empty_like(k)
-
-    def rotate(setting: tuple[int, int, int], neighbours: bool) -> object:
-        rotary.SETTINGS.update(zip(("tokens", "warps", "heads"), setting, strict=True))
-        return torch.ops.milepost.rotate_qk(q, k, cos, sin, cos, sin, neighbours, True, False)
-
-    contenders: dict[Any, Work] = {"copy": lambda: (copies[0].copy_(q), copies[1].copy_(k))}
-    for setting in ((0, 4, 8), (0, 4, 4), (0, 8, 8), (0, 4, 32), (0, 2, 8), (0, 4, 2)):
-        contenders[(*setting, "halves")] = functools.partial(rotate, setting, False)
-        contenders[(*setting, "neighbours")] = functools.partial(rotate, setting, True)
-    return contenders
 
 
 def main() -> int:
