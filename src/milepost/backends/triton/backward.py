@@ -1,0 +1,452 @@
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# ruff: noqa: N803, N806
+"""Attention backward: dk and dv by blocks of keys, dq by blocks of rows. No atomics: the same bits every time.
+
+P = exp(score − lse)      dP = grad · vᵀ      dS = P · (dP − delta),   delta = Σ grad · out − grad_lse
+dv = Pᵀ grad              dq = dS k           dk = dSᵀ q,              each times what multiplies q·k
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from milepost.backends.triton.score import (
+    GRANULE,
+    LOG2E,
+    between,
+    distances,
+    finished,
+    looked_up,
+    put,
+    seen,
+    sloped,
+    tile,
+    up_to,
+)
+
+_COUNTS = ["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last"]
+
+
+@triton.jit(do_not_specialize=["rows"])
+def prepare(
+    Out, Grad, Lse, GradLse, Delta, Lse2,
+    o_b, o_h, o_t, do_b, do_h, do_t, lse_b, lse_h, gl_b, gl_h, gl_t, l_b, l_h, rows,
+    BM: tl.constexpr, VWIDTH: tl.constexpr, DV: tl.constexpr, GRAD_LSE: tl.constexpr,
+):  # fmt: skip
+    """delta, and the log-sum-exp in units of log2(e), +∞ for a row that saw nothing, so that its weights are 0.
+
+    Both are written past the last row, up to a whole block, as for rows that saw nothing: nobody masks them later.
+    """
+    row = tl.program_id(0) * BM
+    h = tl.program_id(1).to(tl.int64)
+    b = tl.program_id(2).to(tl.int64)
+    out = tile(Out + b * o_b + h * o_h, 0, 0, row, rows, o_t, BM, VWIDTH, DV, False).to(tl.float32)
+    grad = tile(Grad + b * do_b + h * do_h, 0, 0, row, rows, do_t, BM, VWIDTH, DV, False).to(tl.float32)
+    delta = tl.sum(out * grad, 1)
+    at = row + tl.arange(0, BM)
+    inside = at < rows
+    lse = tl.load(Lse + b * lse_b + h * lse_h + at, mask=inside, other=float("-inf"))
+    if GRAD_LSE:
+        grad_lse = tl.load(GradLse + b * gl_b + h * gl_h + at * gl_t, mask=inside, other=0.0)
+        delta -= tl.where(lse == float("-inf"), 0.0, grad_lse)
+    tl.store(Delta + b * l_b + h * l_h + at, delta)
+    tl.store(Lse2 + b * l_b + h * l_h + at, tl.where(lse == float("-inf"), float("inf"), lse * LOG2E))
+
+
+@triton.jit
+def _along(x, UPRIGHT: tl.constexpr):
+    """A number a row, laid along the rows of a tile."""
+    if UPRIGHT:
+        return x[:, None]
+    else:
+        return x[None, :]
+
+
+@triton.jit
+def _rows_of_keys(
+    dk, dv, k, v, Q, Grad, Lse2, Delta, Sharpen, b, h, lo, hi, j0, offset, scale, rows, keys, q_t, do_t,
+    behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
+    BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
+    TMA: tl.constexpr, PRECISION: tl.constexpr, UPRIGHT: tl.constexpr,
+):  # fmt: skip
+    """Add what the rows lo … hi of one head give to dk and dv.
+
+    UPRIGHT tiles have rows down and keys across, and reach dk and dv through shared memory; the others are transposed
+    and stay in registers. Keys past the end give garbage in their own rows of dk and dv only, which nobody writes: no
+    mask for them. Rows past the end have a log-sum-exp of +∞, so that their weights are 0.
+    """
+    down = tl.arange(0, BM)
+    if UPRIGHT:
+        j = (j0 + tl.arange(0, BN))[None, :]
+    else:
+        j = (j0 + tl.arange(0, BN))[:, None]
+    for row in tl.range(lo, hi, BM):
+        row = tl.multiple_of(row, BM)
+        i0 = offset + row
+        q = tile(Q, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
+        lse = _along(tl.load(Lse2 + row + down), UPRIGHT)
+        i = _along(i0 + down, UPRIGHT)
+        if UPRIGHT:
+            x = tl.dot(q, k.T, input_precision=PRECISION)
+        else:
+            x = tl.dot(k, q.T, input_precision=PRECISION)
+        c = scale * LOG2E
+        if SHARPEN:
+            sharpen = _along(tl.load(Sharpen + row + down, mask=row + down < rows, other=1.0), UPRIGHT)
+            c = c * sharpen
+        bent = 0.0
+        if (SLOPE == 0) and (TABLE < 2) and (CAP == 0):
+            p = tl.exp2(x * c - (lse - far))
+        else:
+            bias = far
+            if TABLE == 2:
+                entries = distances(Table, i0, j0, first, last, BM, BN, SPAN)
+                if UPRIGHT:
+                    bias = looked_up(entries, i, j, i0, j0, BM, BN, BN)
+                else:
+                    bias = looked_up(entries, i, j, i0, j0, BN, BM, BN)
+            if SLOPE > 0:
+                bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, SLOPE, SHIFT)
+            x, bent = finished(x * c, bias, cap, (SLOPE > 0) or (TABLE > 0), CAP, FAST)
+            if SHIFT:
+                lse += behind_slope * (i - i0).to(tl.float32)
+            p = tl.exp2(x - lse)
+        if MASK:
+            p = tl.where(seen(i, j, keys, behind, ahead, sinks, BEHIND, AHEAD), p, 0.0)
+        grad = tile(Grad, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
+        if UPRIGHT:
+            dp = tl.dot(grad, v.T, input_precision=PRECISION)
+            dv = tl.dot(p.to(grad.dtype).T, grad, dv, input_precision=PRECISION)
+        else:
+            dv = tl.dot(p.to(grad.dtype), grad, dv, input_precision=PRECISION)
+            dp = tl.dot(v, grad.T, input_precision=PRECISION)
+        ds = p * (dp - _along(tl.load(Delta + row + down), UPRIGHT))
+        if CAP > 0:
+            ds = ds * (1 - bent * bent)
+        if SHARPEN:
+            ds = ds * sharpen
+        if UPRIGHT:
+            dk = tl.dot(ds.to(q.dtype).T, q, dk, input_precision=PRECISION)
+        else:
+            dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
+    return dk, dv
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def backward_keys(
+    Q, K, V, Grad, Lse2, Delta, DK, DV_, Slopes, Ahead, Table, Sharpen,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
+    l_b, l_h, table_h, sharpen_b,
+    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
+    CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
+    PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, SINGLE: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of one block of keys, summed over the query heads that share them."""
+    j0 = tl.program_id(0) * BN
+    g = tl.program_id(1)
+    b = tl.program_id(2)
+    b64 = b.to(tl.int64)
+    g64 = g.to(tl.int64)
+    if not TMA:
+        K += b64 * k_b + g64 * k_h
+        V += b64 * v_b + g64 * v_h
+    if SHARPEN:
+        Sharpen += b64 * sharpen_b
+    j1 = tl.minimum(j0 + BN, keys) - 1
+    k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
+    v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
+    SHIFT: tl.constexpr = SLOPES and (CAP != 2)
+    cap = cap * LOG2E
+
+    # Blocks of rows: [start, full), masked; [full, near), [near, beyond), [beyond, edge), whole; [edge, end), masked.
+    start = 0
+    full = 0
+    end = up_to(rows, BM)
+    if AHEAD:
+        start = tl.minimum(tl.maximum(j0 - ahead - offset, 0) // BM * BM, end)
+        full = tl.minimum(up_to(tl.maximum(j1 - ahead - offset, 0), BM), end)
+    edge = end
+    if BEHIND:
+        whole = j0 + behind - offset
+        edge = tl.where(whole >= rows, end, tl.maximum(whole, 0) // BM * BM)
+        if j0 >= sinks:
+            end = tl.minimum(end, up_to(tl.maximum(j1 + behind - offset, 0), BM))
+    full = tl.minimum(full, end)
+    start = tl.minimum(start, end)
+    edge = between(edge, full, end)
+    near = full
+    beyond = full
+    if TABLE:
+        corner = j0 // GRANULE * GRANULE - offset
+        beyond = between(up_to(tl.maximum(corner + GRANULE - 1 + last, 0), GRANULE), full, edge)
+        if TWO_SIDED:
+            near = between(tl.maximum(corner - GRANULE + 1 + first + GRANULE, 0) // GRANULE * GRANULE, full, beyond)
+    elif SLOPES and TWO_SIDED:
+        near = between(up_to(tl.maximum(j1 - offset, 0), BM), full, edge)
+        beyond = near
+    ANY: tl.constexpr = 2 if SLOPES else 0
+    BACK: tl.constexpr = (2 if TABLE and TWO_SIDED else 1) if SLOPES else 0
+    LOOK: tl.constexpr = 2 if TABLE else 0
+    ONE: tl.constexpr = 1 if TABLE else 0
+
+    dk = tl.zeros([BN, WIDTH], tl.float32)
+    dv = tl.zeros([BN, VWIDTH], tl.float32)
+    # A loop of one is folded away, and its accumulators with it, which otherwise take registers twice.
+    for member in range(1 if SINGLE else group):
+        h = g * group + member
+        h64 = h.to(tl.int64)
+        if TMA:
+            q = Q
+            grad = Grad
+        else:
+            q = Q + b64 * q_b + h64 * q_h
+            grad = Grad + b64 * do_b + h64 * do_h
+        lse2 = Lse2 + b64 * l_b + h64 * l_h
+        delta = Delta + b64 * l_b + h64 * l_h
+        behind_slope = 0.0
+        ahead_slope = 0.0
+        if SLOPES:
+            behind_slope = tl.load(Slopes + h) * LOG2E
+            ahead_slope = tl.load(Ahead + h) * LOG2E
+        far_behind = 0.0
+        far_ahead = 0.0
+        table = Table
+        if TABLE:
+            table = Table + h64 * table_h
+            far_behind = tl.load(table + (last - first)) * LOG2E
+            far_ahead = tl.load(table) * LOG2E
+        if AHEAD:
+            dk, dv = _rows_of_keys(
+                dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, start, full, j0, offset, scale, rows, keys, q_t,
+                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
+                BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+                PRECISION, UPRIGHT,
+            )  # fmt: skip
+        if TWO_SIDED and (TABLE or SLOPES):
+            dk, dv = _rows_of_keys(
+                dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, full, near, j0, offset, scale, rows, keys, q_t,
+                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_ahead, cap,
+                BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+                PRECISION, UPRIGHT,
+            )  # fmt: skip
+        if TABLE:
+            dk, dv = _rows_of_keys(
+                dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, near, beyond, j0, offset, scale, rows, keys, q_t,
+                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
+                BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+                PRECISION, UPRIGHT,
+            )  # fmt: skip
+        dk, dv = _rows_of_keys(
+            dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, beyond, edge, j0, offset, scale, rows, keys, q_t,
+            do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_behind, cap,
+            BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+            PRECISION, UPRIGHT,
+        )  # fmt: skip
+        if BEHIND:
+            dk, dv = _rows_of_keys(
+                dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, edge, end, j0, offset, scale, rows, keys, q_t,
+                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
+                BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+                PRECISION, UPRIGHT,
+            )  # fmt: skip
+    put(DK + b64 * dk_b + g64 * dk_h, dk * scale, j0, keys, dk_t, BN, WIDTH, D)
+    put(DV_ + b64 * dv_b + g64 * dv_h, dv, j0, keys, dv_t, BN, VWIDTH, DV)
+
+
+@triton.jit
+def _keys_of_rows(
+    dq, behind_sum, ahead_sum, past_sum, before_sum, q, grad, lse, delta, K, V, b, g, lo, hi, row, i0, c, keys,
+    k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
+    BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr,
+    FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
+):  # fmt: skip
+    """Add what the keys lo … hi give to dq, and, where asked, to the sums that biases need."""
+    i = (i0 + tl.arange(0, BM))[:, None]
+    for j0 in tl.range(lo, hi, BN):
+        j0 = tl.multiple_of(j0, BN)
+        j = (j0 + tl.arange(0, BN))[None, :]
+        k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
+        x = tl.dot(q, k.T, input_precision=PRECISION)
+        bent = 0.0
+        if (SLOPE == 0) and (TABLE < 2) and (CAP == 0):
+            p = tl.exp2(x * c - (lse - far)[:, None])
+        else:
+            bias = far
+            if TABLE == 2:
+                entries = distances(Table, i0, j0, first, last, BM, BN, SPAN)
+                bias = looked_up(entries, i, j, i0, j0, BM, BN, BN)
+            if SLOPE > 0:
+                bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, SLOPE, SHIFT)
+            x, bent = finished(x * c, bias, cap, (SLOPE > 0) or (TABLE > 0), CAP, FAST)
+            p = tl.exp2(x - lse[:, None])
+        if MASK:
+            p = tl.where(seen(i, j, keys, behind, ahead, sinks, BEHIND, AHEAD), p, 0.0)
+        v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
+        dp = tl.dot(grad, v.T, input_precision=PRECISION)
+        ds = p * (dp - delta[:, None])
+        if CAP == 2:
+            ds = ds * (1 - bent * bent)
+        if SUM_SLOPES:
+            away = (i - j).to(tl.float32)
+            if SLOPE == 1:
+                behind_sum -= tl.sum(ds * away, 1)
+            else:
+                behind_sum -= tl.sum(tl.where(away > 0, ds * away, 0.0), 1)
+                ahead_sum += tl.sum(tl.where(away < 0, ds * away, 0.0), 1)
+        if SUM_FAR and (TABLE > 0):
+            corner = i0 - row + row // GRANULE * GRANULE
+            first_key = j0 // GRANULE * GRANULE
+            summed = tl.sum(ds, 1)
+            is_past = corner - (first_key + GRANULE - 1) >= last
+            past_sum += tl.where(is_past, summed, 0.0)
+            if TWO_SIDED:
+                is_before = corner + GRANULE - 1 - first_key <= first
+                before_sum += tl.where(is_past, 0.0, tl.where(is_before, summed, 0.0))
+        if CAP == 1:
+            ds = ds * (1 - bent * bent)
+        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
+    return dq, behind_sum, ahead_sum, past_sum, before_sum
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def backward_rows(
+    Q, K, V, Grad, Lse2, Delta, DQ, Sums, Slopes, Ahead, Table, Sharpen,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dq_b, dq_h, dq_t,
+    l_b, l_h, table_h, sharpen_b, sums_b, sums_h,
+    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
+    CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
+    PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
+):  # fmt: skip
+    """dq of one block of rows. Sums [b h blocks 4]: for the slopes behind and ahead, for distances past and before."""
+    block = tl.program_id(0)
+    if AHEAD:
+        block = tl.num_programs(0) - 1 - block
+    h = tl.program_id(1)
+    b = tl.program_id(2)
+    g = h // group
+    b64 = b.to(tl.int64)
+    h64 = h.to(tl.int64)
+    if not TMA:
+        Q += b64 * q_b + h64 * q_h
+        Grad += b64 * do_b + h64 * do_h
+        K += b64 * k_b + g.to(tl.int64) * k_h
+        V += b64 * v_b + g.to(tl.int64) * v_h
+    row = block * BM
+    i0 = offset + row
+    i1 = offset + tl.minimum(row + BM, rows) - 1
+    at = row + tl.arange(0, BM)
+    q = tile(Q, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
+    grad = tile(Grad, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
+    lse = tl.load(Lse2 + b64 * l_b + h64 * l_h + at)
+    delta = tl.load(Delta + b64 * l_b + h64 * l_h + at)
+
+    SHIFT: tl.constexpr = SLOPES and (CAP != 2)
+    c = scale * LOG2E
+    if SHARPEN:
+        sharpen = tl.load(Sharpen + b64 * sharpen_b + at, mask=at < rows, other=1.0)[:, None]
+        c = c * sharpen
+    behind_slope = 0.0
+    ahead_slope = 0.0
+    if SLOPES:
+        behind_slope = tl.load(Slopes + h) * LOG2E
+        ahead_slope = tl.load(Ahead + h) * LOG2E
+        if SHIFT:
+            lse += behind_slope * tl.arange(0, BM).to(tl.float32)
+    far_behind = 0.0
+    far_ahead = 0.0
+    if TABLE:
+        Table += h64 * table_h
+        far_behind = tl.load(Table + (last - first)) * LOG2E
+        far_ahead = tl.load(Table) * LOG2E
+    cap = cap * LOG2E
+
+    # The same blocks of keys as in the forward pass.
+    end = up_to(keys, BN)
+    edge = keys // BN * BN
+    if AHEAD:
+        end = up_to(between(i1 + ahead + 1, 0, keys), BN)
+        edge = between(i0 + ahead + 1, 0, keys) // BN * BN
+    start = 0
+    full = 0
+    if BEHIND:
+        start = tl.minimum(tl.maximum(i0 - behind + 1, 0) // BN * BN, end)
+        full = tl.minimum(up_to(tl.maximum(i1 - behind + 1, 0), BN), end)
+    edge = tl.maximum(edge, full)
+    near = edge
+    beyond = edge
+    if TABLE:
+        corner = offset + row // GRANULE * GRANULE
+        near = between(tl.maximum(corner - last + 1, 0) // GRANULE * GRANULE, full, edge)
+        if TWO_SIDED:
+            beyond = between(up_to(tl.maximum(corner + GRANULE - 1 - first, 0), GRANULE), near, edge)
+    elif SLOPES and TWO_SIDED:
+        near = between(tl.maximum(i0 + 1, 0) // BN * BN, full, edge)
+        beyond = near
+    ANY: tl.constexpr = 2 if SLOPES else 0
+    BACK: tl.constexpr = (2 if TABLE and TWO_SIDED else 1) if SLOPES else 0
+    LOOK: tl.constexpr = 2 if TABLE else 0
+    ONE: tl.constexpr = 1 if TABLE else 0
+
+    dq = tl.zeros([BM, WIDTH], tl.float32)
+    s0 = tl.zeros([BM], tl.float32)
+    s1 = tl.zeros([BM], tl.float32)
+    s2 = tl.zeros([BM], tl.float32)
+    s3 = tl.zeros([BM], tl.float32)
+    if BEHIND:
+        dq, s0, s1, s2, s3 = _keys_of_rows(
+            dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, 0, tl.minimum(up_to(sinks, BN), start), row, i0, c,
+            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+            BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
+            PRECISION, SUM_SLOPES, SUM_FAR,
+        )  # fmt: skip
+        dq, s0, s1, s2, s3 = _keys_of_rows(
+            dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, start, full, row, i0, c,
+            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+            BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
+            PRECISION, SUM_SLOPES, SUM_FAR,
+        )  # fmt: skip
+    dq, s0, s1, s2, s3 = _keys_of_rows(
+        dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, full, near, row, i0, c,
+        keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap,
+        BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
+        PRECISION, SUM_SLOPES, SUM_FAR,
+    )  # fmt: skip
+    if TABLE:
+        dq, s0, s1, s2, s3 = _keys_of_rows(
+            dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, near, beyond, row, i0, c,
+            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+            BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
+            PRECISION, SUM_SLOPES, False,
+        )  # fmt: skip
+    if TWO_SIDED and (TABLE or SLOPES):
+        dq, s0, s1, s2, s3 = _keys_of_rows(
+            dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, beyond, edge, row, i0, c,
+            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap,
+            BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
+            PRECISION, SUM_SLOPES, SUM_FAR,
+        )  # fmt: skip
+    dq, s0, s1, s2, s3 = _keys_of_rows(
+        dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, edge, end, row, i0, c,
+        keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+        BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
+        PRECISION, SUM_SLOPES, SUM_FAR,
+    )  # fmt: skip
+    dq = dq * scale
+    if SHARPEN:
+        dq = dq * sharpen
+    put(DQ + b64 * dq_b + h64 * dq_h, dq, row, rows, dq_t, BM, WIDTH, D)
+    if SUM_SLOPES or SUM_FAR:
+        Sums += b64 * sums_b + h64 * sums_h + block * 4
+        tl.store(Sums, tl.sum(s0, 0))
+        tl.store(Sums + 1, tl.sum(s1, 0))
+        tl.store(Sums + 2, tl.sum(s2, 0))
+        tl.store(Sums + 3, tl.sum(s3, 0))

@@ -1,0 +1,118 @@
+"""Tile shapes, warps and stages of each kernel on compute capability 9.0: chosen by measurement, never at run time.
+
+A choice depends on the kernel, the head width (the next power of two), the bytes of an element and the facets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from typing import NamedTuple
+
+
+class Config(NamedTuple):
+    """A tile of `rows` × `keys`, worked on by `warps` warps, with `stages` tiles in flight."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+    tma: bool = True
+    upright: bool = False
+
+    def __str__(self) -> str:
+        flags = (" tma" if self.tma else "") + (" upright" if self.upright else "")
+        return f"{self.rows}×{self.keys} w{self.warps} s{self.stages}{flags}"
+
+
+KERNELS = ("forward", "keys", "rows", "walk")
+
+PLAIN: dict[tuple[str, int], Config] = {
+    ("forward", 64): Config(128, 128, 8, 3),
+    ("forward", 128): Config(128, 128, 8, 2),
+    ("forward", 256): Config(128, 64, 8, 2),
+    ("keys", 64): Config(64, 128, 8, 2),
+    ("keys", 128): Config(64, 128, 8, 2),
+    ("keys", 256): Config(32, 64, 8, 1),
+    ("rows", 64): Config(128, 64, 8, 2),
+    ("rows", 128): Config(128, 64, 8, 2),
+    ("rows", 256): Config(64, 32, 4, 1),
+    ("walk", 64): Config(128, 128, 8, 2),
+    ("walk", 128): Config(64, 128, 8, 1),
+    ("walk", 256): Config(64, 64, 4, 1),
+}
+"""Two bytes an element, no bias that is looked up."""
+
+LOOKED_UP: dict[tuple[str, int], Config] = {
+    ("forward", 64): Config(128, 64, 4, 3),
+    ("forward", 128): Config(128, 64, 8, 3),
+    ("keys", 64): Config(64, 64, 4, 2),
+    ("keys", 128): Config(64, 64, 8, 2),
+    ("rows", 64): Config(64, 64, 4, 2),
+    ("rows", 128): Config(64, 64, 4, 2),
+}
+"""Two bytes an element, a table by distance."""
+
+CANDIDATES: dict[tuple[str, int], tuple[Config, ...]] = {
+    ("forward", 64): (
+        Config(128, 128, 8, 3), Config(128, 64, 4, 3), Config(128, 64, 8, 4), Config(128, 128, 4, 2),
+        Config(64, 128, 4, 3), Config(128, 64, 4, 3, False),
+    ),
+    ("forward", 128): (
+        Config(128, 128, 8, 2), Config(128, 64, 8, 3), Config(128, 128, 8, 3), Config(64, 128, 4, 2),
+        Config(128, 64, 4, 3), Config(128, 64, 8, 3, False),
+    ),
+    ("keys", 64): (
+        Config(64, 128, 8, 2), Config(64, 128, 8, 3), Config(64, 64, 4, 2), Config(64, 64, 4, 2, upright=True),
+        Config(32, 128, 8, 2), Config(32, 64, 4, 3),
+    ),
+    ("keys", 128): (
+        Config(64, 128, 8, 2), Config(64, 128, 8, 3), Config(64, 64, 4, 2), Config(64, 64, 4, 2, upright=True),
+        Config(32, 128, 8, 2), Config(32, 64, 4, 3),
+    ),
+    ("rows", 64): (
+        Config(128, 64, 8, 2), Config(128, 64, 8, 3), Config(64, 64, 4, 3), Config(128, 128, 8, 2),
+        Config(64, 128, 4, 2),
+    ),
+    ("rows", 128): (
+        Config(128, 64, 8, 2), Config(128, 64, 8, 3), Config(64, 64, 4, 2), Config(64, 64, 4, 3),
+        Config(128, 32, 8, 3),
+    ),
+    ("walk", 64): (Config(128, 128, 8, 1), Config(128, 64, 8, 2), Config(64, 128, 8, 2), Config(64, 64, 4, 2)),
+    ("walk", 128): (Config(128, 64, 8, 1), Config(64, 128, 8, 1), Config(64, 64, 4, 1), Config(64, 64, 4, 2)),
+}  # fmt: skip
+"""What the benchmark tries beside the choice made."""
+
+_OVERRIDES: dict[str, Config] = {}
+
+
+def narrow(kernel: str, width: int) -> Config:
+    """For float32 at full precision, where the registers hold the tiles: small ones, no tensor cores."""
+    side = 32 if width <= 64 else 16
+    if kernel == "forward":
+        return Config(64 if width <= 64 else 32, 32 if width <= 128 else 16, 4, 1, False)
+    return Config(side, 32 if width <= 64 else 16, 4, 1, False)
+
+
+def choose(kernel: str, width: int, itemsize: int, looked_up: bool) -> Config:
+    """The configuration of a kernel at a head width (the larger of the keys' and the values')."""
+    if kernel in _OVERRIDES:
+        return _OVERRIDES[kernel]
+    if itemsize > 2:
+        return narrow(kernel, width)
+    known = max(64, width)
+    if looked_up and (kernel, known) in LOOKED_UP:
+        return LOOKED_UP[kernel, known]
+    return PLAIN[kernel, known]
+
+
+@contextlib.contextmanager
+def override(**configs: Config) -> Generator[None]:
+    """Use other configurations for a while, by kernel: for measuring."""
+    before = dict(_OVERRIDES)
+    _OVERRIDES.update(configs)
+    try:
+        yield
+    finally:
+        _OVERRIDES.clear()
+        _OVERRIDES.update(before)

@@ -1,0 +1,450 @@
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+"""Attention on plain tensors, forward and backward, with what positions need inside the kernel.
+
+    out, lse = flash(q, k, v, ahead=0)                                  # causal
+    out, lse = flash(q, k, v, ahead=0, behind=1024, sinks=4)            # a window with sinks
+    out, lse = flash(q, k, v, slopes=slopes)                            # an encoder with a linear penalty
+    out, lse = flash(q, k, v, ahead=0, table=table, first=0)            # an additive bias by distance, learned
+
+The score of query i and key j, i − j positive behind:
+
+    q_i·k_j · scale · sharpen_i − slope · |i − j| + table[clamp(i − j, first, first + n − 1) − first]
+
+with a soft cap before or after the bias. Key j is seen iff j − i ≤ ahead and (i − j < behind or j < sinks).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from milepost.backends.triton import backward, configs, forward, tables
+from milepost.backends.triton.configs import Config
+
+UNLIMITED = 1 << 30
+"""A bound that nothing reaches: no limit behind, or ahead."""
+INTERPRETED = triton.knobs.runtime.interpret
+
+FACETS = (
+    "Tensor? slopes, Tensor? slopes_ahead, Tensor? table, Tensor? sharpen, float scale, SymInt offset, SymInt behind, "
+    "SymInt ahead, SymInt sinks, SymInt first, float cap, bool cap_first"
+)
+
+
+def flash(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    offset: int = 0,
+    behind: int | None = None,
+    ahead: int | None = None,
+    sinks: int = 0,
+    slopes: Tensor | None = None,
+    slopes_ahead: Tensor | None = None,
+    table: Tensor | None = None,
+    first: int = 0,
+    cap: float | None = None,
+    cap_first: bool = False,
+    sharpen: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attention and each row's log-sum-exp, both with gradients.
+
+    q: [b h t d], k: [b g s d], v: [b g s dv], g dividing h, last strides 1; returns [b h t dv] in q's dtype and
+    [b h t] in float32. slopes, slopes_ahead: [h], the second defaulting to the first; table: [h n]; sharpen: [t] or
+    [b t], all float32. A row that sees nothing gives zeros and −∞.
+    """
+    _check(q, k, v, slopes, slopes_ahead, table, sharpen, scale, cap)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if sharpen is not None and sharpen.dim() == 1:
+        sharpen = sharpen[None]
+    if slopes is not None and slopes_ahead is None:
+        slopes_ahead = slopes
+    behind = UNLIMITED if behind is None else min(behind, UNLIMITED)
+    ahead = UNLIMITED if ahead is None else min(ahead, UNLIMITED)
+    q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+    return _Flash.apply(
+        q, k, v, slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap or 0.0, cap_first
+    )  # pyright: ignore
+
+
+def _check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slopes: Tensor | None,
+    slopes_ahead: Tensor | None,
+    table: Tensor | None,
+    sharpen: Tensor | None,
+    scale: float | None,
+    cap: float | None,
+) -> None:
+    b, h, t, d = q.shape
+    if k.shape[0] != b or k.shape[:3] != v.shape[:3] or k.shape[3] != d or h % k.shape[1]:
+        shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+        raise ValueError(f"flash: {shapes} do not go together; they are [b h t d], [b g s d], [b g s dv], g dividing h")
+    if not (q.dtype == k.dtype == v.dtype and q.dtype in (torch.bfloat16, torch.float16, torch.float32)):
+        raise ValueError(
+            f"flash: q, k and v are {q.dtype}, {k.dtype} and {v.dtype}; give all three in bfloat16, float16 or float32"
+        )
+    if max(d, v.shape[3]) > 256:
+        raise ValueError(f"flash: heads of {d} and {v.shape[3]} channels are too wide for the kernels; 256 is the most")
+    for name, each, shape in (
+        ("slopes", slopes, (h,)),
+        ("slopes_ahead", slopes_ahead, (h,)),
+        ("table", table, (h, None)),
+        ("sharpen", sharpen, (t,) if sharpen is not None and sharpen.dim() == 1 else (None, t)),
+    ):
+        if each is None:
+            continue
+        fits = each.dim() == len(shape) and all(
+            want in (None, have) for have, want in zip(each.shape, shape, strict=True)
+        )
+        if not fits or each.dtype != torch.float32:
+            wanted = ["n" if want is None else want for want in shape]
+            raise ValueError(f"flash: {name} is {list(each.shape)} in {each.dtype}; give {wanted} in torch.float32")
+    if sharpen is not None and sharpen.dim() == 2 and sharpen.shape[0] not in (1, b):
+        raise ValueError(f"flash: sharpen has {sharpen.shape[0]} rows for a batch of {b}; give 1 or {b}")
+    if scale is not None and scale < 0:
+        raise ValueError(f"flash: scale is {scale}; it must not be negative: negate q instead")
+    if cap is not None and cap <= 0:
+        raise ValueError(f"flash: cap is {cap}; it must be positive, or None for no cap")
+    if slopes_ahead is not None and slopes is None:
+        raise ValueError("flash: slopes_ahead was given without slopes; give both")
+
+
+class _Flash(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *facets: Any) -> tuple[Tensor, Tensor]:
+        out, lse = torch.ops.milepost.flash(q, k, v, *facets)
+        slopes, slopes_ahead, table, sharpen, *numbers = facets
+        ctx.save_for_backward(q, k, v, out, lse, slopes, slopes_ahead, table, sharpen)
+        ctx.numbers = numbers
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+        q, k, v, out, lse, slopes, slopes_ahead, table, sharpen = ctx.saved_tensors
+        if grad is None and grad_lse is None:
+            return (None,) * 15
+        needs = ctx.needs_input_grad
+        if grad is None:
+            grad = torch.zeros_like(out)
+        grads = torch.ops.milepost.flash_backward(
+            grad, grad_lse, q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *ctx.numbers,
+            needs[3] or needs[4], needs[5],
+        )  # fmt: skip
+        dq, dk, dv, d_slopes, d_ahead, d_table = grads
+        d_sharpen = None
+        if needs[6]:
+            # dq_i = sharpen_i · (what q_i·k_j's sum gives), so q_i · dq_i / sharpen_i is the derivative by sharpen_i.
+            products = (q.float() * dq.float()).sum((1, 3))
+            d_sharpen = (products.sum(0, keepdim=True) if sharpen.shape[0] == 1 else products) / sharpen
+        return (
+            dq,
+            dk,
+            dv,
+            d_slopes if needs[3] else None,
+            d_ahead if needs[4] else None,
+            d_table if needs[5] else None,
+            d_sharpen,
+            *(None,) * 8,
+        )
+
+
+def _like(x: Tensor, width: int) -> Tensor:
+    """An empty tensor of x's shape but for its width, heads and tokens in memory in the order of x's."""
+    b, h, t, _ = x.shape
+    if x.stride(1) < x.stride(2):
+        return x.new_empty(b, t, h, width).transpose(1, 2)
+    return x.new_empty(b, h, t, width)
+
+
+def _flash(
+    q: Tensor, k: Tensor, v: Tensor,
+    slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
+    scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The forward kernel, launched."""
+    b, h, t, _ = q.shape
+    out = _like(q, v.shape[3])
+    lse = q.new_empty(b, h, t, dtype=torch.float32)
+    if 0 in out.shape:
+        return out, lse
+    if k.shape[2] == 0:
+        return out.zero_(), lse.fill_(-torch.inf)
+    call = Call(
+        q, k, v, slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap, cap_first
+    )
+    with _device_of(q):
+        launch_forward(call, out, lse)
+    return out, lse
+
+
+def _flash_backward(
+    grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
+    scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
+    slopes_too: bool, table_too: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The backward kernels, launched: dq, dk, dv, and the gradients of slopes behind, ahead and table where asked."""
+    b, h, t, d = q.shape
+    s = k.shape[2]
+    dq, dk, dv = _like(q, d), _like(k, d), _like(v, v.shape[3])
+    none = q.new_zeros(0, dtype=torch.float32)
+    if 0 in (b, h, t, s):
+        small = [
+            torch.zeros_like(each) if each is not None and asked else none.clone()
+            for each, asked in ((slopes, slopes_too), (slopes_ahead, slopes_too), (table, table_too))
+        ]
+        return dq.zero_(), dk.zero_(), dv.zero_(), small[0], small[1], small[2]
+    if grad.stride(-1) != 1 or 0 in grad.stride():
+        grad = grad.contiguous()
+    call = Call(
+        q, k, v, slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap, cap_first
+    )
+    d_table = none.clone()
+    with _device_of(q):
+        lse2, delta = launch_prepare(grad, grad_lse, out, lse)
+        launch_keys(call, grad, lse2, delta, dk, dv)
+        sums = launch_rows(call, grad, lse2, delta, dq, slopes_too, table_too)
+        if table_too:
+            d_table = launch_table(call, grad, lse2, delta)
+            d_table[:, -1] += sums[..., 2].sum((0, 2))
+            d_table[:, 0] += sums[..., 3].sum((0, 2))
+    if not slopes_too:
+        return dq, dk, dv, none, none.clone(), d_table
+    return dq, dk, dv, sums[..., 0].sum((0, 2)), sums[..., 1].sum((0, 2)), d_table
+
+
+def launch_forward(call: Call, out: Tensor, lse: Tensor) -> None:
+    """Write out and lse."""
+    q, k, v = call.qkv
+    config = call.config("forward")
+    tma = config.tma and _fits_tma(q, k, v)
+    forward.forward[(triton.cdiv(q.shape[2], config.rows), q.shape[1], q.shape[0])](
+        *call.described(config, tma), out, lse, *call.tensors,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
+        *call.counts, call.scale, call.cap,
+        **call.constants(config, tma), **call.sides,
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+
+
+def launch_prepare(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-sum-exp as the backward kernels read it, and delta: [b h t], t rounded up to whole squares."""
+    b, h, t, dv = out.shape
+    whole = triton.cdiv(t, 128) * 128
+    delta, lse2 = lse.new_empty(b, h, whole), lse.new_empty(b, h, whole)
+    backward.prepare[(whole // 64, h, b)](
+        out, grad, lse, grad_lse, delta, lse2, *out.stride()[:3], *grad.stride()[:3], *lse.stride()[:2],
+        *(grad_lse.stride() if grad_lse is not None else (0, 0, 0)), *lse2.stride()[:2], t,
+        BM=64, VWIDTH=_width(dv), DV=dv, GRAD_LSE=grad_lse is not None, num_warps=4,
+    )  # fmt: skip
+    return lse2, delta
+
+
+def launch_keys(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, dk: Tensor, dv: Tensor) -> None:
+    """Write dk and dv."""
+    q, k, v = call.qkv
+    config = call.config("keys")
+    tma = config.tma and _fits_tma(q, k, v, grad)
+    backward.backward_keys[(triton.cdiv(k.shape[2], config.keys), k.shape[1], k.shape[0])](
+        *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dk, dv, *call.tensors,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
+        *lse2.stride()[:2], *call.steps, *call.counts, call.scale, call.cap,
+        **call.constants(config, tma), **call.sides, UPRIGHT=config.upright, SINGLE=q.shape[1] == k.shape[1],
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+
+
+def launch_rows(
+    call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, dq: Tensor, slopes_too: bool, table_too: bool
+) -> Tensor:
+    """Write dq; return what each block of rows has for the slopes and the table's ends, [b h blocks 4]."""
+    q, k, v = call.qkv
+    b, h, t, _ = q.shape
+    config = call.config("rows")
+    tma = config.tma and _fits_tma(q, k, v, grad)
+    blocks = triton.cdiv(t, config.rows)
+    sums = lse2.new_empty((b, h, blocks, 4) if slopes_too or table_too else 0)
+    backward.backward_rows[(blocks, h, b)](
+        *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dq, sums, *call.tensors,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dq.stride()[:3],
+        *lse2.stride()[:2], *call.steps, h * blocks * 4, blocks * 4, *call.counts, call.scale, call.cap,
+        **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too,
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+    return sums
+
+
+def launch_table(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> Tensor:
+    """The gradient of the table [h n] from every pair in a square that is not wholly past the table's ends."""
+    q, k, v = call.qkv
+    b, h, t, _ = q.shape
+    s = k.shape[2]
+    offset, behind, ahead, sinks, first, last = call.counts[3:]
+    side = 128
+    # Squares on diagonal D have distances offset + 128 D ± 127.
+    lowest = -(triton.cdiv(s, side) - 1)
+    highest = triton.cdiv(t, side) - 1
+    if ahead < UNLIMITED:
+        lowest = max(lowest, -((ahead + offset + side - 1) // side))
+    if ahead > 0:
+        lowest = max(lowest, (first - offset - side + 1) // side + 1)
+    if behind < UNLIMITED and sinks == 0:
+        highest = min(highest, (behind - 1 - offset + side - 1) // side)
+    highest = min(highest, (last - 1 - offset + side - 1) // side)
+    count = highest - lowest + 1
+    n = last - first + 1
+    result = lse2.new_zeros(h, n)
+    if count <= 0:
+        return result
+    config = call.config("walk")
+    tma = config.tma and _fits_tma(q, k, v, grad)
+    corners = side // config.rows * (side // config.keys)
+    # Enough programs to fill the chip about four times, as far as there are tiles to walk.
+    parts = max(1, min(triton.cdiv(528, count * h * corners), b * triton.cdiv(min(t, s), side)))
+    squares = lse2.new_empty(h, count, parts, side, side)
+    tables.walk[(count * parts * corners, h)](
+        *call.described(config, tma), _described(grad, config.rows, tma),
+        lse2, delta, squares, *call.tensors,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *lse2.stride()[:2], *call.steps,
+        *call.counts, call.scale, call.cap, lowest, parts, b,
+        **call.constants(config, tma), num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+    sums = lse2.new_empty(h, count, 2, side)
+    tables.diagonals[(count, h)](squares, sums, parts, BM=16, num_warps=4)
+    # Neighbouring block diagonals share distances: the second half of one lies on the first half of the next.
+    by_distance = lse2.new_zeros(h, count + 1, side)
+    by_distance[:, :-1] += sums[:, :, 0]
+    by_distance[:, 1:] += sums[:, :, 1]
+    by_distance = by_distance.view(h, -1)
+    start = offset + side * lowest - (side - 1)
+    at = torch.arange(n, device=q.device) + first - start
+    inside = (at >= 0) & (at < by_distance.shape[1])
+    result = by_distance[:, at.clamp(0, by_distance.shape[1] - 1)] * inside
+    result[:, 0] += by_distance[:, : max(0, first - start)].sum(1)
+    result[:, -1] += by_distance[:, max(0, last - start + 1) :].sum(1)
+    return result
+
+
+class Call:
+    """What every kernel of one call is given, in the order it is given."""
+
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor,
+        slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
+        scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
+    ) -> None:  # fmt: skip
+        if not (q.is_cuda or INTERPRETED):
+            raise RuntimeError(f"the kernels run on CUDA devices; the tensors are on {q.device}")
+        self.qkv = (q, k, v)
+        self.q, self.v = q, v
+        self.scale, self.cap = scale, cap
+        slopes, slopes_ahead = (None if each is None else each.contiguous() for each in (slopes, slopes_ahead))
+        table, sharpen = (
+            each if each is None or each.stride(-1) == 1 else each.contiguous() for each in (table, sharpen)
+        )
+        self.tensors = (slopes, slopes_ahead, table, sharpen)
+        self.steps = (
+            0 if table is None else table.stride(0),
+            0 if sharpen is None or sharpen.shape[0] == 1 else sharpen.stride(0),
+        )
+        last = first if table is None else first + table.shape[1] - 1
+        self.counts = (q.shape[2], k.shape[2], q.shape[1] // k.shape[1], offset, behind, ahead, sinks, first, last)
+        self.sides = {"TABLE": table is not None, "TWO_SIDED": ahead > 0}
+        self.capped = (1 if cap_first else 2) if cap else 0
+
+    def config(self, kernel: str) -> Config:
+        width = max(_width(self.q.shape[3]), _width(self.v.shape[3]))
+        return configs.choose(kernel, width, self.q.itemsize, self.tensors[2] is not None)
+
+    def described(self, config: Config, tma: bool) -> tuple[Any, Any, Any]:
+        """q, k and v, as tensors or as descriptors of their tiles."""
+        return (
+            _described(self.q, config.rows, tma),
+            _described(self.qkv[1], config.keys, tma),
+            _described(self.v, config.keys, tma),
+        )
+
+    def constants(self, config: Config, tma: bool) -> dict[str, Any]:
+        """What the kernels are compiled for."""
+        d, dv = self.q.shape[3], self.v.shape[3]
+        two_bytes = self.q.itemsize == 2
+        return {
+            "BM": config.rows, "BN": config.keys, "WIDTH": _width(d), "VWIDTH": _width(dv), "D": d, "DV": dv,
+            "BEHIND": self.counts[4] < UNLIMITED, "AHEAD": self.counts[5] < UNLIMITED,
+            "SLOPES": self.tensors[0] is not None, "CAP": self.capped, "SHARPEN": self.tensors[3] is not None,
+            "SPAN": triton.next_power_of_2(config.rows + config.keys), "FAST": two_bytes and not INTERPRETED,
+            "TMA": tma, "PRECISION": "ieee",
+        }  # fmt: skip
+
+
+def _width(d: int) -> int:
+    return max(16, triton.next_power_of_2(d))
+
+
+def _fits_tma(*tensors: Tensor) -> bool:
+    """Whether the copy engine takes them: 16-byte steps and starts, nothing expanded."""
+    return all(
+        each.data_ptr() % 16 == 0
+        and all(
+            step > 0 and step * each.itemsize % 16 == 0
+            for step, n in zip(each.stride()[:3], each.shape[:3], strict=True)
+            if n > 1
+        )
+        for each in tensors
+    )
+
+
+def _described(x: Tensor, rows: int, tma: bool) -> Any:
+    if not tma:
+        return x
+    # A step along an axis of length 1 is never taken; any that the copy engine accepts will do.
+    steps = [step if n > 1 else 256 for step, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
+    return TensorDescriptor(x, list(x.shape), [*steps, 1], [1, 1, rows, _width(x.shape[3])])
+
+
+def _device_of(x: Tensor) -> Any:
+    return torch.cuda.device(x.device) if x.is_cuda else torch.no_grad()
+
+
+torch.library.define(
+    "milepost::flash", f"(Tensor q, Tensor k, Tensor v, {FACETS}) -> (Tensor, Tensor)", tags=torch.Tag.pt2_compliant_tag
+)
+torch.library.define(
+    "milepost::flash_backward",
+    f"(Tensor grad, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {FACETS}, bool slopes_too, "
+    "bool table_too) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+for _kind in ("CUDA", "CPU"):
+    torch.library.impl("milepost::flash", _kind, _flash)
+    torch.library.impl("milepost::flash_backward", _kind, _flash_backward)
+
+
+@torch.library.register_fake("milepost::flash")
+def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _like(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.register_fake("milepost::flash_backward")
+def _(
+    grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, *facets: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    slopes_too, table_too = facets[-2:]
+    shapes = (
+        slopes.shape if slopes_too and slopes is not None else (0,),
+        slopes_ahead.shape if slopes_too and slopes_ahead is not None else (0,),
+        table.shape if table_too and table is not None else (0,),
+    )
+    small = (q.new_empty(shape, dtype=torch.float32) for shape in shapes)
+    return _like(q, q.shape[3]), _like(k, k.shape[3]), _like(v, v.shape[3]), *small

@@ -1,0 +1,198 @@
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# ruff: noqa: N803, N806, E741
+"""Attention forward: one program a block of rows, one pass over the keys it sees."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from milepost.backends.triton.score import (
+    FLOOR,
+    GRANULE,
+    LN2,
+    LOG2E,
+    between,
+    distances,
+    finished,
+    looked_up,
+    put,
+    seen,
+    sloped,
+    tile,
+    up_to,
+)
+
+
+@triton.jit
+def _span(
+    acc, l, m, q, K, V, b, g, lo, hi, i0, c, keys, k_t, v_t,
+    behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
+    BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
+    TMA: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Go over the keys lo … hi, in blocks of one kind.
+
+    SLOPE 0: none, 1: every key behind, 2: any. TABLE 0: none, 1: one entry for all, `far`, 2: looked up.
+    """
+    i = (i0 + tl.arange(0, BM))[:, None]
+    for j0 in tl.range(lo, hi, BN):
+        j0 = tl.multiple_of(j0, BN)
+        j = (j0 + tl.arange(0, BN))[None, :]
+        k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
+        x = tl.dot(q, k.T, input_precision=PRECISION)
+        if (SLOPE == 0) and (TABLE < 2) and (CAP == 0) and (not SHARPEN) and (not MASK):
+            # Nothing but a factor and a number for the whole block: one multiply-add a score.
+            highest = tl.maximum(m, tl.max(x, 1) * c + far)
+            p = tl.exp2(x * c - (highest - far)[:, None])
+        else:
+            x = x * c
+            bias = far
+            if TABLE == 2:
+                entries = distances(Table, i0, j0, first, last, BM, BN, SPAN)
+                bias = looked_up(entries, i, j, i0, j0, BM, BN, BN)
+            if SLOPE > 0:
+                bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, SLOPE, SHIFT)
+            x, _ = finished(x, bias, cap, (SLOPE > 0) or (TABLE > 0), CAP, FAST)
+            if MASK:
+                x = tl.where(seen(i, j, keys, behind, ahead, sinks, BEHIND, AHEAD), x, float("-inf"))
+            highest = tl.maximum(m, tl.max(x, 1))
+            p = tl.exp2(x - highest[:, None])
+        kept = tl.exp2(m - highest)
+        l = l * kept + tl.sum(p, 1)
+        acc = acc * kept[:, None]
+        v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
+        acc = tl.dot(p.to(v.dtype), v, acc, input_precision=PRECISION)
+        m = highest
+    return acc, l, m
+
+
+@triton.jit(do_not_specialize=["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last"])
+def forward(
+    Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, l_b, l_h, table_h, sharpen_b,
+    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
+    CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """out = softmax(scores) v and lse, the natural log of each row's sum, for one block of rows of one head."""
+    block = tl.program_id(0)
+    if AHEAD:
+        # The last rows see most: they start first.
+        block = tl.num_programs(0) - 1 - block
+    h = tl.program_id(1)
+    b = tl.program_id(2)
+    g = h // group
+    if not TMA:
+        Q += b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
+        K += b.to(tl.int64) * k_b + g.to(tl.int64) * k_h
+        V += b.to(tl.int64) * v_b + g.to(tl.int64) * v_h
+    row = block * BM
+    i0 = offset + row
+    i1 = offset + tl.minimum(row + BM, rows) - 1
+    q = tile(Q, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
+
+    at = row + tl.arange(0, BM)
+    SHIFT: tl.constexpr = SLOPES and (CAP != 2)
+    if SHARPEN:
+        c = tl.load(Sharpen + b.to(tl.int64) * sharpen_b + at, mask=at < rows, other=1.0)[:, None] * (scale * LOG2E)
+    else:
+        c = scale * LOG2E
+    behind_slope = 0.0
+    ahead_slope = 0.0
+    if SLOPES:
+        behind_slope = tl.load(Slopes + h) * LOG2E
+        ahead_slope = tl.load(Ahead + h) * LOG2E
+    far_behind = 0.0
+    far_ahead = 0.0
+    if TABLE:
+        Table += h.to(tl.int64) * table_h
+        far_behind = tl.load(Table + (last - first)) * LOG2E
+        far_ahead = tl.load(Table) * LOG2E
+    cap = cap * LOG2E
+
+    # Blocks of keys, by what they need: [start, full), masked; [full, near), [near, beyond), [beyond, edge), whole;
+    # [edge, end), masked. Keys before `start` are seen only as sinks.
+    end = up_to(keys, BN)
+    edge = keys // BN * BN
+    if AHEAD:
+        end = up_to(between(i1 + ahead + 1, 0, keys), BN)
+        edge = between(i0 + ahead + 1, 0, keys) // BN * BN
+    start = 0
+    full = 0
+    if BEHIND:
+        start = tl.minimum(tl.maximum(i0 - behind + 1, 0) // BN * BN, end)
+        full = tl.minimum(up_to(tl.maximum(i1 - behind + 1, 0), BN), end)
+    edge = tl.maximum(edge, full)
+    near = edge
+    beyond = edge
+    if TABLE:
+        corner = offset + row // GRANULE * GRANULE
+        near = between(tl.maximum(corner - last + 1, 0) // GRANULE * GRANULE, full, edge)
+        if TWO_SIDED:
+            beyond = between(up_to(tl.maximum(corner + GRANULE - 1 - first, 0), GRANULE), near, edge)
+    elif SLOPES and TWO_SIDED:
+        near = between(tl.maximum(i0 + 1, 0) // BN * BN, full, edge)
+        beyond = near
+    ANY: tl.constexpr = 2 if SLOPES else 0
+    BACK: tl.constexpr = (2 if TABLE and TWO_SIDED else 1) if SLOPES else 0
+    LOOK: tl.constexpr = 2 if TABLE else 0
+    ONE: tl.constexpr = 1 if TABLE else 0
+
+    m = tl.full([BM], FLOOR, tl.float32)
+    l = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BM, VWIDTH], tl.float32)
+    if BEHIND:
+        acc, l, m = _span(
+            acc, l, m, q, K, V, b, g, 0, tl.minimum(up_to(sinks, BN), start), i0, c, keys, k_t, v_t,
+            behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+            BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+            PRECISION,
+        )  # fmt: skip
+        acc, l, m = _span(
+            acc, l, m, q, K, V, b, g, start, full, i0, c, keys, k_t, v_t,
+            behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+            BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+            PRECISION,
+        )  # fmt: skip
+    acc, l, m = _span(
+        acc, l, m, q, K, V, b, g, full, near, i0, c, keys, k_t, v_t,
+        behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap,
+        BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+        PRECISION,
+    )  # fmt: skip
+    if TABLE:
+        acc, l, m = _span(
+            acc, l, m, q, K, V, b, g, near, beyond, i0, c, keys, k_t, v_t,
+            behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+            BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+            PRECISION,
+        )  # fmt: skip
+    if TWO_SIDED and (TABLE or SLOPES):
+        acc, l, m = _span(
+            acc, l, m, q, K, V, b, g, beyond, edge, i0, c, keys, k_t, v_t,
+            behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap,
+            BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+            PRECISION,
+        )  # fmt: skip
+    acc, l, m = _span(
+        acc, l, m, q, K, V, b, g, edge, end, i0, c, keys, k_t, v_t,
+        behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+        BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+        PRECISION,
+    )  # fmt: skip
+
+    # A row that saw nothing has l = 0: zeros, and a log-sum-exp of −∞.
+    blind = l == 0
+    out = acc / tl.where(blind, 1.0, l)[:, None]
+    lse = m + tl.log2(tl.where(blind, 1.0, l))
+    if SHIFT:
+        lse -= behind_slope * tl.arange(0, BM).to(tl.float32)
+    lse = tl.where(blind, float("-inf"), lse * LN2)
+    tl.store(Lse + b.to(tl.int64) * l_b + h.to(tl.int64) * l_h + at, lse, mask=at < rows)
+    Out += b.to(tl.int64) * o_b + h.to(tl.int64) * o_h
+    put(Out, out, row, rows, o_t, BM, VWIDTH, DV)

@@ -1,0 +1,138 @@
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# ruff: noqa: N803
+"""What forward, both backward passes, the gradient of tables and decoding share: tiles, scores, what is visible.
+
+Scores are kept in units of log2(e), so that every exponential is one `exp2`:
+
+    x = q·k · c + bias,     c = scale · sharpen(i) · log2(e),     score = cap · tanh(x / cap) where there is a cap
+
+A query has index i (its row plus an offset), a key index j; distance is i − j, positive behind.
+Rows and columns are passed as tensors that broadcast, [rows, 1] and [1, columns] or the other way round, so that the
+same functions serve a tile and its transpose.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+FLOOR = tl.constexpr(-1e30)
+"""Where a running maximum starts: finite, so that a row that sees nothing needs no special case."""
+GRANULE = tl.constexpr(128)
+"""Distances are near or far by squares of this side, whatever the tiles, so that all passes agree which are which."""
+
+
+@triton.jit
+def tile(X, b, h, row, rows, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, TMA: tl.constexpr):
+    """Rows `row … row + ROWS` of one head, [ROWS, WIDTH]; zeros past the ends.
+
+    X is a descriptor of the whole tensor where TMA, otherwise a pointer to this head.
+    """
+    if TMA:
+        return X.load([b, h, row, 0]).reshape([ROWS, WIDTH])
+    else:
+        at = tl.arange(0, ROWS)
+        channel = tl.arange(0, WIDTH)
+        pointers = X + row.to(tl.int64) * stride + at[:, None] * stride + channel[None, :]
+        inside = (row + at < rows)[:, None]
+        if D != WIDTH:
+            inside = inside & (channel < D)[None, :]
+        return tl.load(pointers, mask=inside, other=0.0)
+
+
+@triton.jit
+def put(X, x, row, rows, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr):
+    """Write a tile [ROWS, WIDTH] at `row` of one head."""
+    at = tl.arange(0, ROWS)
+    channel = tl.arange(0, WIDTH)
+    pointers = X + row.to(tl.int64) * stride + at[:, None] * stride + channel[None, :]
+    inside = (row + at < rows)[:, None]
+    if D != WIDTH:
+        inside = inside & (channel < D)[None, :]
+    tl.store(pointers, x.to(X.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def up_to(x, BLOCK: tl.constexpr):
+    """x, rounded up to a whole block."""
+    return (x + BLOCK - 1) // BLOCK * BLOCK
+
+
+@triton.jit
+def between(x, least, most):
+    """x, kept within bounds."""
+    return tl.minimum(tl.maximum(x, least), most)
+
+
+@triton.jit
+def seen(i, j, keys, behind, ahead, sinks, BEHIND: tl.constexpr, AHEAD: tl.constexpr):
+    """Which pairs are visible: j − i ≤ ahead and (i − j < behind or j < sinks), among keys that exist."""
+    visible = j < keys
+    if AHEAD:
+        visible = visible & (j - i <= ahead)
+    if BEHIND:
+        visible = visible & ((i - j < behind) | (j < sinks))
+    return visible
+
+
+@triton.jit
+def tanh(x, FAST: tl.constexpr):
+    """tanh; FAST is the hardware's own, good to 2⁻¹¹, which a score made of 16-bit numbers cannot tell."""
+    if FAST:
+        return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    else:
+        # 1 − 2/(e²ˣ + 1) loses digits near zero, where five terms of the series have them all.
+        far = 1 - 2 / (tl.exp2(x * 2.8853900817779268) + 1)
+        xx = x * x
+        series = 1 + xx * (-1 / 3 + xx * (2 / 15 + xx * (-17 / 315 + xx * (62 / 2835))))
+        return tl.where(tl.abs(x) < 0.25, x * series, far)
+
+
+@triton.jit
+def distances(Table, i0, j0, first, last, BM: tl.constexpr, BN: tl.constexpr, SPAN: tl.constexpr):
+    """The entries that a tile of BM rows from i0 and BN columns from j0 can read, [SPAN], in units of log2(e)."""
+    distance = i0 - j0 - (BN - 1) + tl.arange(0, SPAN)
+    return tl.load(Table + (between(distance, first, last) - first)) * LOG2E
+
+
+@triton.jit
+def looked_up(entries, i, j, i0, j0, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BN: tl.constexpr):
+    """The entry of each pair's distance, [ROWS, COLUMNS], out of those that `distances` loaded."""
+    at = (i - j) - (i0 - j0 - (BN - 1))
+    return tl.gather(entries, at.reshape([ROWS * COLUMNS]), 0).reshape([ROWS, COLUMNS])
+
+
+@triton.jit
+def sloped(i, j, i0, behind_slope, ahead_slope, SIDE: tl.constexpr, SHIFT: tl.constexpr):
+    """−slope · |i − j|; where SHIFT, plus behind_slope · (i − i0), which makes it a row vector behind the diagonal.
+
+    What is the same for a whole row moves its log-sum-exp and nothing else. SIDE 1: all keys are behind. 2: any.
+    """
+    if SIDE == 1:
+        if SHIFT:
+            return behind_slope * (j - i0).to(tl.float32)
+        else:
+            return behind_slope * (j - i).to(tl.float32)
+    else:
+        away = (i - j).to(tl.float32)
+        bias = tl.where(away > 0, -behind_slope * away, ahead_slope * away)
+        if SHIFT:
+            bias += behind_slope * (i - i0).to(tl.float32)
+        return bias
+
+
+@triton.jit
+def finished(x, bias, cap, HAS_BIAS: tl.constexpr, CAP: tl.constexpr, FAST: tl.constexpr):
+    """The score, and the tanh it went through (0 without a cap). CAP 1: capped, then bent. 2: bent, then capped."""
+    bent = 0.0
+    if CAP == 1:
+        bent = tanh(x * (1 / cap), FAST)
+        x = cap * bent
+    if HAS_BIAS:
+        x = x + bias
+    if CAP == 2:
+        bent = tanh(x * (1 / cap), FAST)
+        x = cap * bent
+    return x, bent

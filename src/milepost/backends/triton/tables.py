@@ -1,0 +1,134 @@
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# ruff: noqa: N803, N806
+"""The gradient of a table by distance: sums of dS along diagonals.
+
+Squares of 128 × 128 on one block diagonal have the same distances in the same places. So one program walks down a block
+diagonal, adds up the tiles of dS as they are, and writes one tile; `diagonals` then sums its 255 diagonals. No atomics.
+What lies past the table's ends is not walked: the pass over rows has summed it already.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from milepost.backends.triton.score import GRANULE, LOG2E, distances, finished, looked_up, seen, sloped, tile
+
+
+@triton.jit(
+    do_not_specialize=[
+        "rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "lowest", "parts", "batches",
+    ]
+)  # fmt: skip
+def walk(
+    Q, K, V, Grad, Lse2, Delta, Tiles, Slopes, Ahead, Table, Sharpen,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, table_h, sharpen_b,
+    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, lowest, parts, batches,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
+    SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Sum dS over one part of one block diagonal of one head, for one tile of its square.
+
+    Tiles [h, diagonals, parts, 128, 128] in float32; block diagonals are counted from `lowest`.
+    """
+    DOWN: tl.constexpr = GRANULE // BM
+    ACROSS: tl.constexpr = GRANULE // BN
+    pid = tl.program_id(0)
+    h = tl.program_id(1)
+    g = h // group
+    corner = pid % (DOWN * ACROSS)
+    part = pid // (DOWN * ACROSS) % parts
+    which = pid // (DOWN * ACROSS) // parts
+    diagonal = which + lowest
+    down = corner // ACROSS * BM
+    across = corner % ACROSS * BN
+
+    # Key squares on this diagonal; past the window only those that hold sinks.
+    low = tl.maximum(-diagonal, 0)
+    high = tl.minimum((keys + GRANULE - 1) // GRANULE, (rows + GRANULE - 1) // GRANULE - diagonal)
+    if BEHIND:  # noqa: SIM102, this one the compiler decides
+        if offset + diagonal * GRANULE - (GRANULE - 1) >= behind:
+            high = tl.minimum(high, (sinks + GRANULE - 1) // GRANULE)
+    count = tl.maximum(high - low, 0)
+    steps = count * batches
+    each = (steps + parts - 1) // parts
+
+    cap = cap * LOG2E
+    behind_slope = 0.0
+    ahead_slope = 0.0
+    if SLOPES:
+        behind_slope = tl.load(Slopes + h) * LOG2E
+        ahead_slope = tl.load(Ahead + h) * LOG2E
+    # The distances are the same in every tile of the walk, so the biases are, too.
+    i0 = offset + diagonal * GRANULE + down
+    at_row = tl.arange(0, BM)
+    at_key = tl.arange(0, BN)
+    i = (i0 + at_row)[:, None]
+    j = (across + at_key)[None, :]
+    Table += h.to(tl.int64) * table_h
+    entries = distances(Table, i0, across, first, last, BM, BN, SPAN)
+
+    acc = tl.zeros([BM, BN], tl.float32)
+    for step in tl.range(part * each, tl.minimum(part * each + each, steps)):
+        b = step // count
+        square = low + step % count
+        row = (square + diagonal) * GRANULE + down
+        j0 = square * GRANULE + across
+        b64 = b.to(tl.int64)
+        if TMA:
+            q_head = Q
+            k_head = K
+            v_head = V
+            grad_head = Grad
+        else:
+            q_head = Q + b64 * q_b + h.to(tl.int64) * q_h
+            k_head = K + b64 * k_b + g.to(tl.int64) * k_h
+            v_head = V + b64 * v_b + g.to(tl.int64) * v_h
+            grad_head = Grad + b64 * do_b + h.to(tl.int64) * do_h
+        at = row + at_row
+        q = tile(q_head, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
+        k = tile(k_head, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
+        x = tl.dot(q, k.T, input_precision=PRECISION)
+        c = scale * LOG2E
+        if SHARPEN:
+            c = c * tl.load(Sharpen + b64 * sharpen_b + at, mask=at < rows, other=1.0)[:, None]
+        bias = looked_up(entries, i, j, i0, across, BM, BN, BN)
+        if SLOPES:
+            bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, 2, False)
+        x, bent = finished(x * c, bias, cap, True, CAP, FAST)
+        lse = tl.load(Lse2 + b64 * l_b + h.to(tl.int64) * l_h + at)
+        delta = tl.load(Delta + b64 * l_b + h.to(tl.int64) * l_h + at)
+        p = tl.exp2(x - lse[:, None])
+        p = tl.where(
+            seen((offset + at)[:, None], (j0 + at_key)[None, :], keys, behind, ahead, sinks, BEHIND, AHEAD), p, 0.0
+        )
+        v = tile(v_head, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
+        grad = tile(grad_head, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
+        dp = tl.dot(grad, v.T, input_precision=PRECISION)
+        ds = p * (dp - delta[:, None])
+        if CAP == 2:
+            ds = ds * (1 - bent * bent)
+        acc += ds
+    Tiles += (((h * (tl.num_programs(0) // (DOWN * ACROSS * parts)) + which) * parts + part).to(tl.int64)) * (
+        GRANULE * GRANULE
+    )
+    tl.store(Tiles + (down + at_row)[:, None] * GRANULE + (across + at_key)[None, :], acc)
+
+
+@triton.jit
+def diagonals(Tiles, Sums, parts, BM: tl.constexpr):
+    """The sums of a square's diagonals: Sums [h, diagonals, 256], the entry w for row − column = w − 127."""
+    which = tl.program_id(0)
+    h = tl.program_id(1)
+    at = (h * tl.num_programs(0) + which).to(tl.int64)
+    w = tl.arange(0, 2 * GRANULE)
+    acc = tl.zeros([2 * GRANULE], tl.float32)
+    for part in range(parts):
+        square = Tiles + (at * parts + part) * (GRANULE * GRANULE)
+        for first in range(0, GRANULE, BM):
+            row = first + tl.arange(0, BM)
+            column = row[:, None] + (GRANULE - 1) - w[None, :]
+            inside = (column >= 0) & (column < GRANULE)
+            acc += tl.sum(tl.load(square + row[:, None] * GRANULE + column, mask=inside, other=0.0), 0)
+    tl.store(Sums + at * (2 * GRANULE) + w, acc)
