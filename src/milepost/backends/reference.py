@@ -28,10 +28,8 @@ def cost(call: Call) -> float:
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """The equation."""
     scheme, dtype = call.scheme, call.score_dtype
-    group = call.q.shape[1] // call.k.shape[1]
-    q, k, v = call.q.to(dtype), call.k.to(dtype), call.v.to(dtype)
-    k, v = k.repeat_interleave(group, 1), scheme.turn(v, call.key_position, "value", call.key_length)
-    v = v.repeat_interleave(group, 1)
+    q, k = call.q.to(dtype), call.k.to(dtype)
+    v = _repeated(call, scheme.turn(call.v.to(dtype), call.key_position, "value", call.key_length))
     regimes = scheme.place()
     relations = scheme.relate(_span(call, regimes)) if scheme.answering("relate") else ()
     visible = _visible(call)
@@ -70,7 +68,7 @@ def _scores(call: Call, regime: Regime, relations: tuple[Relation, ...], q: Tens
     scheme, dtype = call.scheme, call.score_dtype
     p, r = regime.query(call.position), regime.key(call.key_position)
     turned = k if call.keys_turned else scheme.turn(k, r, "key", call.key_length)
-    score = scheme.turn(q, p, "query", call.length) @ turned.mT
+    score = scheme.turn(q, p, "query", call.length) @ _repeated(call, turned).mT
     distance = _pairwise(p, 2) - _pairwise(r, 3)
     for relation in relations:
         if relation.keys is not None:
@@ -79,7 +77,7 @@ def _scores(call: Call, regime: Regime, relations: tuple[Relation, ...], q: Tens
             score = score + torch.einsum("bhtd,hbtsd->bhts", shifted, _by_head(rows, q))
         if relation.queries is not None:
             rows = relation.queries.rows.to(k)[:, relation.queries.find(distance)]
-            score = score + torch.einsum("bhsd,hbtsd->bhts", k, _by_head(rows, q))
+            score = score + torch.einsum("bhsd,hbtsd->bhts", _repeated(call, k), _by_head(rows, q))
     score = score * scheme.scale(q.shape[-1])
     sharpness = scheme.sharpen(call.index, call.length)
     score = score if sharpness is None else score * sharpness.to(dtype)[:, None, :, None]
@@ -123,6 +121,11 @@ def _log_sum(scores: Tensor, empty: float) -> Tensor:
     """ln Σ_j e^score, [b h t 1]; `empty` where no key is seen, with a gradient that is zero there."""
     alive = (scores > -torch.inf).any(-1, keepdim=True)
     return torch.where(alive, scores.masked_fill(~alive, 0.0).logsumexp(-1, keepdim=True), empty)
+
+
+def _repeated(call: Call, keys: Tensor) -> Tensor:
+    """Every key head, [b g s d], for each of the query heads that it serves, [b h s d]."""
+    return keys.repeat_interleave(call.q.shape[1] // keys.shape[1], 1)
 
 
 def _pairwise(values: Tensor, axis: int) -> Tensor:

@@ -116,7 +116,8 @@ class Table:
     def find(self, distance: Tensor) -> Tensor:
         """The row numbers of distances of any shape, as int64; a fraction of a step is rounded."""
         last = self.first + len(self.row) - 1
-        return self.row[distance.round().long().clamp(self.first, last) - self.first].long()
+        row = self.row.to(distance.device)
+        return row[distance.round().long().clamp(self.first, last) - self.first].long()
 
 
 @dataclass(frozen=True)
