@@ -53,6 +53,7 @@ CASES: dict[str, Callable[[], mp.Scheme]] = {
     "Partial": lambda: mp.Scheme(mp.Partial(mp.Rope(4), of=D), causal),
     "Pivot": lambda: mp.Scheme(rope(), mp.Pivot(mp.Rerope(4), trained=5), causal),
     "Proportional": lambda: mp.Scheme(rope(mp.Proportional(0.5)), causal),
+    "QkNorm": lambda: mp.Scheme(rope(), mp.QkNorm(D), causal),
     "Recurrent": lambda: mp.Scheme(mp.Recurrent(WIDTH), causal),
     "Rerope": lambda: mp.Scheme(rope(), mp.Rerope(4), causal),
     "Rope": lambda: mp.Scheme(rope(), causal),

@@ -5,6 +5,7 @@ Parts are sized as in `tests/cases.py`: H heads of D channels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -23,8 +24,7 @@ T = 6
 def facets_mean_what_verbs_do(part: object) -> None:
     """Every law whose facet the part answers."""
     for facet in facets_of(part):
-        if facet in FACET_LAWS:
-            FACET_LAWS[facet](part)
+        FACET_LAWS[facet](part)
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -34,11 +34,11 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 def same_gradients(part: Any, one: Tensor, other: Tensor) -> None:
     """Both depend on the part's weights alike."""
-    weights = list(part.parameters()) if isinstance(part, torch.nn.Module) else []
+    weights = list(part.parameters()) if hasattr(part, "parameters") else []
     if not weights:
         return
-    ways = numbers(*one.shape, seed=9)
-    grads = (torch.autograd.grad((each * ways).sum(), weights, allow_unused=True) for each in (one, other))
+    sums = [(each * numbers(*one.shape, seed=9)).sum() for each in (one, other)]
+    grads = (torch.autograd.grad(each, weights, allow_unused=True, retain_graph=True) for each in sums)
     for ours, theirs in zip(*grads, strict=True):
         assert (ours is None) == (theirs is None)
         if ours is not None and theirs is not None:
@@ -89,6 +89,72 @@ def rotated(part: Any, x: Tensor, position: Tensor, side: Any, length: Any) -> T
     return torch.cat((turned, rest if size is None else rest * size), -1)
 
 
+# What is added to scores
+
+DISTANCES = torch.tensor([-700, -30, -9, -8, -2.5, -1, -0.25, 0, 0.25, 1, 1.5, 2, 3, 5, 8, 9, 10, 31, 640]).double()
+"""Whole ones and fractions of either sign, past every reach of the cases."""
+
+
+def added(part: Any, p: Tensor, r: Tensor, **length: Tensor) -> Tensor:
+    """What the verb adds to a score of zero: [h, ...]."""
+    head = torch.arange(H).view(-1, *[1] * p.dim())
+    return part.bend(torch.zeros(1, dtype=torch.float64), torch.tensor(0), head, p, r, **length).expand(H, *p.shape)
+
+
+def bends_by_its_slopes(part: Any) -> None:
+    """`bend` adds a number that is linear in the distance on either side of the query, at every length."""
+    by_length = getattr(part, "by_length", False)
+    for length in (torch.tensor(4), torch.tensor([3, 40, 900])) if by_length else (None,):
+        found = part.slopes() if length is None else part.slopes(length)
+        sides = [each.unsqueeze(-1) for each in (found.behind, found.ahead, found.step)]
+        behind, ahead, step = (each.double() for each in sides)
+        assert all(each.dtype in (torch.float32, torch.float64) for each in sides)
+        d = DISTANCES
+        ours = torch.where(d > 0, step - behind * d, torch.where(d < 0, ahead * d, 0.0))
+        ways = [{}] if length is None else [{"length": each} for each in length.reshape(-1)]
+        verb = torch.stack([added(part, d + 3, torch.full_like(d, 3), **way) for way in ways])
+        ours = ours.reshape(verb.shape)
+        assert_same(ours, verb, within=1e-11)
+        same_gradients(part, ours, verb)
+
+
+def bends_by_distance(part: Any) -> None:
+    """`bend` adds what by_distance says, wherever the pair stands, and one value past constant_past on either side."""
+    d = DISTANCES
+    ours = part.by_distance(d)
+    assert ours.shape[0] in (1, H)
+    assert ours.dtype in (torch.float32, torch.float64)
+    for start in (0, 1000):
+        verb = added(part, d + start, torch.full_like(d, start))
+        assert_same(ours.expand_as(verb), verb, within=1e-9)
+        same_gradients(part, ours.expand_as(verb), verb)
+    for end, sign in zip(part.constant_past, (1, -1), strict=True):
+        if end < math.inf:
+            past = part.by_distance(sign * (end + torch.tensor([0, 1, 7, 5000]).double()))
+            assert_same(past, past[:, :1].expand_as(past))
+
+
+def bends_by_share(part: Any) -> None:
+    """`bend` adds a function of one number, which the distance and the query's position make."""
+    p = torch.tensor([0, 1, 2, 5, 30, 800]).double()[:, None]
+    r = p - torch.tensor([0, 0.5, 1, 4, 29, 700]).double()
+    share = part.share(p - r, p)
+    assert share.shape == r.shape
+    ours = part.by_share(share)
+    assert ours.dtype in (torch.float32, torch.float64)
+    verb = added(part, p.expand_as(r), r)
+    assert_same(ours, verb, within=1e-11)
+    same_gradients(part, ours, verb)
+
+
+def bends_into_its_cap(part: Any) -> None:
+    """`bend` is cap · tanh(score / cap), wherever the pair stands."""
+    score = numbers(H, 5, 5) * 3 * part.cap
+    at = torch.arange(5)
+    bent = part.bend(score, torch.tensor(0), torch.arange(H).view(-1, 1, 1), at[:, None], at)
+    assert_same(bent, part.cap * torch.tanh(score / part.cap))
+
+
 # normal
 
 
@@ -112,5 +178,9 @@ def in_band(band: Band, i: int, j: int) -> bool:
 
 FACET_LAWS: dict[str, Callable[[Any], None]] = {
     "cos_sin": turns_by_its_cosines,
+    "slopes": bends_by_its_slopes,
+    "by_distance": bends_by_distance,
+    "by_share": bends_by_share,
+    "cap": bends_into_its_cap,
     "normal": sees_its_band,
 }

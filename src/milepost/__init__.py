@@ -48,6 +48,7 @@ from milepost.methods.partial import Partial as Partial
 from milepost.methods.pivot import Pivot as Pivot
 from milepost.methods.pose import Pose as Pose
 from milepost.methods.proportional import Proportional as Proportional
+from milepost.methods.qk_norm import QkNorm as QkNorm
 from milepost.methods.randomized import Randomized as Randomized
 from milepost.methods.recurrent import Recurrent as Recurrent
 from milepost.methods.rerope import Rerope as Rerope

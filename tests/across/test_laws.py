@@ -29,5 +29,5 @@ def test_the_methods_that_are_not_relative():
     told = {entry.name for entry in mp.methods() if entry.relative is False}
     assert told == {
         "ComplexOrder", "DualChunk", "Fire", "Floater", "FloaterLayer", "Hierarchical", "Learned", "Multiplied",
-        "Recurrent", "SelfExtend", "Sinusoidal", "Stream",
+        "QkNorm", "Recurrent", "SelfExtend", "Sinusoidal", "Stream",
     }  # fmt: skip

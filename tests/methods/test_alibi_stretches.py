@@ -22,6 +22,11 @@ from milepost import (
 from tests.oracles import assert_same, dots, inputs, plain
 
 
+def slopes_of(method: Alibi) -> tuple[float, ...]:
+    """The slope of each head, as the method says it."""
+    return tuple(method.slopes().behind.tolist())
+
+
 def slopes(heads: int) -> list[float]:
     """The authors' rule: 2^(−8h/n) for a power of two n; otherwise every second slope of the next finer list joins."""
     if heads & (heads - 1) == 0:
@@ -55,7 +60,7 @@ def test_interpolation_divides_every_slope(heads, groups, factor):
     q, k, v = inputs(b=1, h=heads, g=groups, t=7, dv=5)
     ours = attend(q, k, v, Scheme(Alibi(heads, stretch=AlibiInterpolate(factor)), causal))
     assert_same(ours, oracle(q, k, v, [m / factor for m in slopes(heads)]))
-    assert Alibi(heads, AlibiInterpolate(factor)).slopes == tuple(m / factor for m in Alibi(heads).slopes)
+    assert slopes_of(Alibi(heads, AlibiInterpolate(factor))) == tuple(m / factor for m in slopes_of(Alibi(heads)))
 
 
 def test_interpolating_slopes_is_interpolating_positions():
@@ -70,7 +75,7 @@ def test_interpolating_slopes_is_interpolating_positions():
 
 def test_the_published_slopes_of_eight_heads_stretched_by_four():
     golden = [0.5, 0.205084, 0.084119, 0.034503, 0.014152, 0.005805, 0.002381, 0.000977]
-    assert [round(m, 6) for m in Alibi(8, AlibiNtk(4)).slopes] == golden
+    assert [round(m, 6) for m in slopes_of(Alibi(8, AlibiNtk(4)))] == golden
 
 
 @pytest.mark.parametrize(("heads", "groups"), [(4, 2), (6, 2), (7, 1)])
@@ -82,7 +87,7 @@ def test_heads_are_flattened_by_their_rank(heads, groups):
 @pytest.mark.parametrize("factor", [0.5, 2, 3.0, 4])
 def test_the_steepest_head_stays_and_the_flattest_is_divided_by_the_factor_for_every_head_count(factor):
     for heads in range(2, 41):
-        before, after = Alibi(heads).slopes, Alibi(heads, AlibiNtk(factor)).slopes
+        before, after = slopes_of(Alibi(heads)), slopes_of(Alibi(heads, AlibiNtk(factor)))
         ranked = sorted(range(heads), key=lambda h: -before[h])
         assert after[ranked[0]] == before[ranked[0]]
         assert after[ranked[-1]] == before[ranked[-1]] / factor
@@ -93,13 +98,13 @@ def test_the_steepest_head_stays_and_the_flattest_is_divided_by_the_factor_for_e
 
 
 def test_a_single_head_is_the_flattest():
-    assert Alibi(1, AlibiNtk(4)).slopes == (2**-10,)
+    assert slopes_of(Alibi(1, AlibiNtk(4))) == (2**-10,)
 
 
 def test_the_ends_hold_where_the_pseudo_code_misses_them():
     # It divides head h of the first c by a^((h − 1)/(H − 1)) and leaves the others: of 12 heads the flattest by 2.416.
     assert round(4 ** (7 / 11), 3) == 2.416
-    before, after = Alibi(12).slopes, Alibi(12, AlibiNtk(4)).slopes
+    before, after = slopes_of(Alibi(12)), slopes_of(Alibi(12, AlibiNtk(4)))
     assert before[7] / after[7] == 4
     assert all(after[h] < before[h] for h in (9, 10, 11))
     assert after[8] == before[8]
@@ -220,22 +225,34 @@ def test_flex_attention_with_our_score_mod_gives_our_attention():
 
 @pytest.mark.parametrize("heads", [1, 6, 8])
 def test_a_factor_of_one_changes_nothing(heads):
+    plain = Alibi(heads).slopes().behind
     for neutral in (AlibiInterpolate(1), AlibiNtk(1), AlibiDynamicNtk(10**9)):
-        assert Alibi(heads, neutral).slopes == Alibi(heads).slopes
+        assert torch.equal(Alibi(heads, neutral).slopes(length=512).behind, plain)
 
 
 def test_only_the_dynamic_one_depends_on_the_length():
     assert Scheme(Alibi(4, AlibiDynamicNtk(5)), causal).by_length
     for stretch in (None, AlibiInterpolate(2), AlibiNtk(2)):
         assert not Scheme(Alibi(4, stretch), causal).by_length
-    # Slopes told without a text are those of a short one.
-    assert Alibi(8, AlibiDynamicNtk(512, 1.5)).slopes == Alibi(8).slopes
+    short = Alibi(8, AlibiDynamicNtk(512, 1.5)).slopes(length=100).behind
+    assert torch.equal(short, Alibi(8).slopes().behind)
 
 
 def test_the_dynamic_one_asks_for_the_length():
     zero = torch.zeros((), dtype=torch.long)
-    with pytest.raises(ValueError, match=r"AlibiDynamicNtk: the slopes follow the length of the text, which was not"):
+    with pytest.raises(ValueError, match=r"AlibiDynamicNtk: the slopes follow the length of the text; pass length="):
         Alibi(4, AlibiDynamicNtk(5)).bend(torch.zeros(()), zero, zero, zero, zero)
+    with pytest.raises(ValueError, match=r"AlibiDynamicNtk: the slopes follow the length of the text; pass length="):
+        Alibi(4, AlibiDynamicNtk(5)).slopes()
+
+
+def test_slopes_may_be_asked_of_several_lengths_at_once():
+    method = Alibi(6, AlibiDynamicNtk(5))
+    lengths = torch.tensor([[4], [20], [65]])
+    found = method.slopes(lengths).behind
+    assert found.shape == (3, 1, 6)
+    for row, length in zip(found, (4, 20, 65), strict=True):
+        assert_same(row[0], torch.tensor(flattened(6, max(1.0, length / 5)), dtype=torch.float64))
 
 
 @pytest.mark.parametrize("make", [AlibiInterpolate, AlibiNtk, lambda factor: AlibiDynamicNtk(5, factor)])

@@ -269,3 +269,19 @@ def test_queries_of_another_head_count_are_refused():
     q, k, v = inputs()
     with pytest.raises(ValueError, match=r"SoftmaxOne\(8\) was given q with 4 heads"):
         attend(q, k, v, Scheme(SoftmaxOne(8)))
+
+
+@pytest.mark.parametrize("backend", [None, "reference", "chunked", "sdpa"])
+@pytest.mark.parametrize(("offset", "least"), [(0, -1), (1, -2), (0, -9)])
+def test_padding_before_the_first_index_gives_finite_outputs_and_gradients(backend, offset, least):
+    # ln(1 + ⌊−1/chunk⌋) has no value.
+    q, k, v = (each.requires_grad_() for each in inputs(t=6))
+    index = torch.tensor([[0, 1, 2, 3, 4, 5], [least, least, 0, 1, 2, 3]])
+    documents = torch.where(index < 0, -1, 0)
+    scheme = Scheme(Llama4Scale(chunk=1, offset=offset), causal)
+    out = attend(q, k, v, scheme, index=index, key_index=index, documents=documents, backend=backend)
+    assert (out[1, :, :2] == 0).all()
+    short = [each[1:, :, 2:] for each in (q, k, v)]
+    assert_same(out[1:, :, 2:], attend(*short, scheme))
+    for grad in torch.autograd.grad(out.square().sum(), (q, k, v)):
+        assert grad.isfinite().all()

@@ -62,6 +62,32 @@ def test_the_paper_in_both_directions_with_a_memory():
     assert_same(attend(q, k, v, Scheme(method)), paper(q, k, v, method))
 
 
+@torch.no_grad()
+def test_frequencies_may_end_at_one_ten_thousandth():
+    # tensor2tensor's get_timing_signal: log(10000) / (num_timescales − 1) between one wavelength and the next.
+    q, k, v = inputs(t=7)
+    method = TransformerXL(12, 4, 8, spacing="closed").double()
+    method.load_state_dict(randomised().state_dict())
+
+    def closed(n: int) -> Tensor:
+        step = math.log(10000) / (6 - 1)
+        angles = [n * math.exp(-m * step) for m in range(6)]
+        return torch.tensor([*map(math.sin, angles), *map(math.cos, angles)], dtype=torch.float64)
+
+    def score(b: int, h: int, i: int, j: int) -> Tensor:
+        projected = method.project.weight[h * 8 : (h + 1) * 8] @ closed(i - j)
+        return ((q[b, h, i] + method.u[h]) @ k[b, h // 2, j] + (q[b, h, i] + method.v[h]) @ projected) / math.sqrt(8)
+
+    assert_same(attend(q, k, v, Scheme(method)), plain(q, k, v, score))
+
+
+def test_what_is_no_spacing_is_refused():
+    with pytest.raises(ValueError, match=r"TransformerXL\(spacing='wide'\): spacing must be one of 'open', 'closed'"):
+        TransformerXL(12, 4, 8, spacing="wide")  # pyright: ignore
+    with pytest.raises(ValueError, match=r'TransformerXL\(model_dim=2, spacing="closed"\): one wavelength'):
+        TransformerXL(2, 4, 8, spacing="closed")
+
+
 def rel_shift(x: Tensor) -> Tensor:
     """The authors' trick: a column of zeros on the left, the rows wrapped around, the first of them dropped."""
     t, s = x.shape[-2:]

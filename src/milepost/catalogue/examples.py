@@ -54,6 +54,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "Pivot": ("mp.Rope(64)", "mp.Pivot(mp.Rerope(32), trained=64)", "mp.causal"),
     "Pose": ("mp.Pose(target=4096)",),
     "Proportional": ("mp.Rope(64, stretch=mp.Proportional(share=0.25))", "mp.causal"),
+    "QkNorm": ("mp.Rope(64)", "mp.QkNorm(dim=64)", "mp.causal"),
     "Randomized": ("mp.Randomized(longest=2048)",),
     "Recurrent": ("mp.Recurrent(dim=512)", "mp.causal"),
     "Rerope": ("mp.Rope(64)", "mp.Rerope(window=32)", "mp.causal"),

@@ -143,7 +143,7 @@ X_TRANSFORMERS: tuple[Name, ...] = (
 FLASH_ATTENTION: tuple[Name, ...] = (
     Name("causal", FLASH, "causal"),
     Name("window_size", FLASH, "window(256, ahead=128)", "(255, 128) there: left and right of the query"),
-    Name("alibi_slopes", FLASH, "Alibi(32).slopes", "float32 there"),
+    Name("alibi_slopes", FLASH, "Alibi(32).slopes().behind", "float32 there"),
     Name("softcap", FLASH, "SoftCap(50.0)", "0 there is none"),
     Name("softmax_scale", FLASH, "Scale(0.125)"),
     Name("cu_seqlens_q", "flash_attn:flash_attn_varlen_func", "documents_of", "attend(documents=…, index=…)"),
@@ -168,7 +168,7 @@ VLLM: tuple[Name, ...] = (
         "{'rope_type': 'yarn', 'rope_theta': 1e6, 'factor': 4.0, 'original_max_position_embeddings': 32768}})",
         "--rope-scaling before",
     ),
-    Name("alibi_slopes", ATTEND, "Alibi(32).slopes"),
+    Name("alibi_slopes", ATTEND, "Alibi(32).slopes().behind"),
     Name("logits_soft_cap", ATTEND, "SoftCap(50.0)"),
     Name("per_layer_sliding_window", ATTEND, "causal & window(4096)"),
     Name("scale", ATTEND, "Scale(0.125)"),

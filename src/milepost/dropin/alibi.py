@@ -15,7 +15,7 @@ from milepost.seams.visible import causal
 def get_slopes(n: int) -> list[float]:
     """The slope of each of n heads, by the authors' rule where n is not a power of two."""
     demand.whole(Called("get_slopes"), "n", n)
-    return list(Alibi(n).slopes)
+    return [float(slope) for slope in Alibi(n).slopes().behind]
 
 
 def build_alibi_tensor(attention_mask: Tensor, num_heads: int, dtype: torch.dtype) -> Tensor:
@@ -39,7 +39,7 @@ def build_alibi_tensor(attention_mask: Tensor, num_heads: int, dtype: torch.dtyp
     # Counted in integers: a bfloat16 mask could not count past 256.
     token = attention_mask.long()
     position = (token.cumsum(-1) - 1) * token
-    slopes = torch.tensor(Alibi(num_heads).slopes, dtype=torch.float64, device=position.device)
+    slopes = Alibi(num_heads).slopes().behind.to(position.device)
     return (slopes[:, None] * position[:, None, :]).to(dtype).reshape(-1, 1, position.shape[1])
 
 

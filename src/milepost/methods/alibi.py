@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from milepost.seams import demand
+from milepost.seams.facets import Slopes
 from milepost.seams.verbs import SlopeStretch
 
 
@@ -26,23 +27,26 @@ class Alibi:
 
     heads: int
     stretch: SlopeStretch | None = None
+    bias_max: float = 8.0
+    """The largest exponent: the flattest head has 2^(−bias_max). MPT calls it alibi_bias_max."""
     relative: ClassVar[bool] = True
     additive: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "heads", self.heads)
         demand.held(self, "stretch", self.stretch, SlopeStretch, "AlibiNtk(factor=2)")
+        demand.finite(self, "bias_max", self.bias_max, above=0)
 
     @property
     def by_length(self) -> bool:
         """Whether the slopes depend on how many tokens there are."""
         return getattr(self.stretch, "by_length", False)
 
-    @property
-    def slopes(self) -> tuple[float, ...]:
-        """The slope of each head; of a stretch that goes by the length, within the trained one."""
-        length = torch.ones((), dtype=torch.float64)
-        return tuple(map(float, self._slope(torch.arange(self.heads), length, torch.float64)))
+    def slopes(self, length: Tensor | int | None = None) -> Slopes:
+        """The slope of each head, float64 [h]; with a stretch that goes by the length, [… h] at lengths [...]."""
+        at = None if length is None else torch.as_tensor(length)[..., None]
+        head = torch.arange(self.heads, device=None if at is None else at.device)
+        return both_sides(self._slope(head, at, torch.float64))
 
     def bend(
         self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor, length: Tensor | None = None
@@ -51,20 +55,26 @@ class Alibi:
         return torch.addcmul(score, self._slope(head, length, score.dtype), distance, value=-1)
 
     def _slope(self, head: Tensor, length: Tensor | None, dtype: torch.dtype) -> Tensor:
-        slope = slope_of(head, self.heads, dtype)
+        slope = slope_of(head, self.heads, dtype, self.bias_max)
         if self.stretch is None:
             return slope
         share = rank_of(head, self.heads).to(dtype) / max(1, self.heads - 1)
         return self.stretch.slopes(slope, share if self.heads > 1 else share + 1, length)
 
 
-def slope_of(head: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+def both_sides(slope: Tensor) -> Slopes:
+    """A slope that serves both sides of the query."""
+    return Slopes(slope, slope, torch.zeros_like(slope))
+
+
+def slope_of(head: Tensor, heads: int, dtype: torch.dtype, bias_max: float = 8.0) -> Tensor:
     """The slope of each head, by formula, so that a kernel needs no table.
 
     The first c = 2^⌊log2 heads⌋ heads get 2^(−8(h + 1)/c); the others every second slope of a list twice as fine.
+    bias_max stands in place of the 8.
     """
     c = 1 << (heads.bit_length() - 1)
-    coarse, fine = -8 * (head + 1) / c, -4 * (2 * (head - c) + 1) / c
+    coarse, fine = -bias_max * (head + 1) / c, -bias_max / 2 * (2 * (head - c) + 1) / c
     return torch.exp2(torch.where(head < c, coarse, fine).to(dtype))
 
 

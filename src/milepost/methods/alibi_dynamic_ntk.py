@@ -30,5 +30,5 @@ class AlibiDynamicNtk:
 
     def slopes(self, slope: Tensor, share: Tensor, length: Tensor | None) -> Tensor:
         if length is None:
-            raise ValueError("AlibiDynamicNtk: the slopes follow the length of the text, which was not told")
+            raise ValueError("AlibiDynamicNtk: the slopes follow the length of the text; pass length=")
         return slope * (self.factor * length.to(slope.dtype) / self.trained).clamp(min=1) ** -share

@@ -35,14 +35,20 @@ class Fire(Learner):
         self.inner = nn.Linear(1, width)
         self.outer = nn.Linear(width, heads)
 
+    def share(self, distance: Tensor, p: Tensor) -> Tensor:
+        """What share of the query's position each distance is, float32 or better."""
+        return self._share(distance, p, torch.promote_types(self.c.dtype, torch.float32))
+
+    def by_share(self, share: Tensor) -> Tensor:
+        """What is added at each share [...]: [h ...]."""
+        return self._network(share).movedim(-1, 0)
+
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         dtype = score.dtype
-        c, threshold = self.c.to(dtype), (self.m.to(dtype) * self.trained).abs()
-        behind = torch.log1p((c * (p - r).to(dtype)).abs())
-        whole = torch.log1p((c * torch.maximum(p.to(dtype), threshold)).abs())
-        share = behind / (whole + 1e-6)
-        if head.dim() == 3 and torch.is_grad_enabled():
-            return score + self._at_once(share, head.flatten())
+        share = self._share(p - r, p, dtype)
+        if head.dim() == 3 and share.dim() == 4 and share.shape[1] == 1 and torch.is_grad_enabled():
+            # Whole blocks [b 1 t s], [b h t s]: one product has less to differentiate, and to compile.
+            return score + self._network(share, head.flatten()).transpose(1, -1).squeeze(-1)
         # Unit by unit: a score_mod may not hold a vector for each score, and a tile would not fit one.
         added = self.outer.bias.to(dtype)[head]
         for unit in range(self.width):
@@ -50,9 +56,14 @@ class Fire(Learner):
             added = torch.addcmul(added, active, self.outer.weight[head, unit].to(dtype))
         return score + added
 
-    def _at_once(self, share: Tensor, head: Tensor) -> Tensor:
-        """The network of whole blocks [b 1 t s], [b h t s]: one product has less to differentiate, and to compile."""
+    def _share(self, distance: Tensor, p: Tensor, dtype: torch.dtype) -> Tensor:
+        c, threshold = self.c.to(dtype), (self.m.to(dtype) * self.trained).abs()
+        far = torch.log1p((c * distance.to(dtype)).abs())
+        whole = torch.log1p((c * torch.maximum(p.to(dtype), threshold)).abs())
+        return far / (whole + 1e-6)
+
+    def _network(self, share: Tensor, head: Tensor | slice = slice(None)) -> Tensor:
+        """What the network makes of each share [...] for some heads: [... h]."""
         inner, bias = self.inner.weight[:, 0].to(share), self.inner.bias.to(share)
         active = torch.relu(share[..., None] * inner + bias)
-        made = F.linear(active, self.outer.weight[head].to(share), self.outer.bias[head].to(share))
-        return made.transpose(1, -1).squeeze(-1)
+        return F.linear(active, self.outer.weight[head].to(share), self.outer.bias[head].to(share))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -32,18 +33,30 @@ class Kerple(Learner):
         self.p = nn.Parameter(torch.empty(heads).uniform_(0, 2))
         self.a = nn.Parameter(torch.empty(heads).uniform_(0, 1))
 
+    @property
+    def constant_past(self) -> tuple[float, float]:
+        """The penalty grows for ever."""
+        return math.inf, math.inf
+
+    def by_distance(self, distance: Tensor) -> Tensor:
+        """What is added at each distance [n]: [h n], float32 or better."""
+        dtype = torch.promote_types(self.a.dtype, torch.float32)
+        return -self._penalty(distance.abs().to(dtype), torch.arange(self.heads, device=self.a.device)[:, None])
+
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
-        distance = (p - r).abs().to(score.dtype)
-        a = _held(self.a, None)[head].to(score.dtype)
+        return score - self._penalty((p - r).abs().to(score.dtype), head)
+
+    def _penalty(self, distance: Tensor, head: Tensor) -> Tensor:
+        a = _bounded(self.a, None)[head].to(distance.dtype)
         if self.form == "log":
-            power = _held(self.p, None)[head].to(score.dtype)
-            return score - power * torch.log1p(a * distance)
-        power = _held(self.p, 2.0)[head].to(score.dtype)
+            power = _bounded(self.p, None)[head].to(distance.dtype)
+            return power * torch.log1p(a * distance)
+        power = _bounded(self.p, 2.0)[head].to(distance.dtype)
         # 0^p has no finite gradient in p; distance 0 is answered beside it.
         grown = torch.where(distance > 0, distance, 1.0) ** power
-        return score - torch.where(distance > 0, a * grown, 0.0)
+        return torch.where(distance > 0, a * grown, 0.0)
 
 
-def _held(value: Tensor, most: float | None) -> Tensor:
+def _bounded(value: Tensor, most: float | None) -> Tensor:
     """Clamp, but let the gradient through as if nothing had been clamped."""
     return value + (value.clamp(0.01, most) - value).detach()

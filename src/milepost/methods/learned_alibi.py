@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from milepost.seams import demand
 from milepost.seams.arguments import Learner
+from milepost.seams.facets import Slopes
 
 
 class LearnedAlibi(Learner):
@@ -27,6 +28,12 @@ class LearnedAlibi(Learner):
         self.right = nn.Parameter(torch.empty(heads))
         nn.init.normal_(self.left, mean=-2.0)
         nn.init.normal_(self.right, mean=-2.0)
+
+    def slopes(self, length: Tensor | int | None = None) -> Slopes:
+        """The slopes of each head to the left and to the right, [h], float32 or better."""
+        dtype = torch.promote_types(self.left.dtype, torch.float32)
+        left, right = self.left.to(dtype).sigmoid(), self.right.to(dtype).sigmoid()
+        return Slopes(left, right, torch.zeros_like(left))
 
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         distance = (p - r).to(score.dtype)

@@ -31,4 +31,6 @@ class Llama4Scale:
         demand.whole(self, "offset", self.offset, least=0)
 
     def sharpen(self, index: Tensor, length: Tensor) -> Tensor:
-        return 1 + self.weight * ((index + self.offset) // self.chunk).double().log1p()
+        # Padding may stand before index 0, where there is no logarithm; nobody sees it, but its gradient counts.
+        counted = (index.clamp(min=0) + self.offset) // self.chunk
+        return 1 + self.weight * counted.double().log1p()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from milepost.methods.alibi import slope_of
 from milepost.seams import demand
+from milepost.seams.facets import Slopes
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class OffsetAlibi:
     def __post_init__(self) -> None:
         demand.whole(self, "heads", self.heads)
         demand.finite(self, "offset", self.offset)
+
+    def slopes(self, length: Tensor | int | None = None) -> Slopes:
+        """The slope of each head, float64 [h], and what the offset gives back to the keys behind."""
+        slope = slope_of(torch.arange(self.heads), self.heads, torch.float64)
+        return Slopes(slope, slope, slope * self.offset)
 
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         ahead = (r - p).to(score.dtype)

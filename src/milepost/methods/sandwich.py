@@ -48,6 +48,18 @@ class Sandwich:
             total = total + ((turns - turns.floor()) * (2 * math.pi)).to(dtype).cos()
         return total - self.dim // 2 if self.zeroed else total
 
+    @property
+    def constant_past(self) -> tuple[float, float]:
+        """The waves never end."""
+        return math.inf, math.inf
+
+    def by_distance(self, distance: Tensor) -> Tensor:
+        """What is added at each distance [n]: float64 [h n]."""
+        head = torch.arange(self.heads, device=distance.device)[:, None]
+        return self._added(distance, head, torch.float64)
+
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
-        weight = self.heads / 8 / (head + 1).to(score.dtype)
-        return score + weight * self.waves(p - r, score.dtype)
+        return score + self._added(p - r, head, score.dtype)
+
+    def _added(self, distance: Tensor, head: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.heads / 8 / (head + 1).to(dtype) * self.waves(distance, dtype)

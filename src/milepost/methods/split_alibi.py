@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from milepost.methods.alibi import slope_of
+from milepost.methods.alibi import both_sides, slope_of
 from milepost.seams import demand
+from milepost.seams.facets import Slopes
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class SplitAlibi:
 
     def __post_init__(self) -> None:
         demand.even(self, "heads", self.heads, "half of the heads look left and half look right")
+
+    def slopes(self, length: Tensor | int | None = None) -> Slopes:
+        """The slope of each head, float64 [h]; what the other side of a head would have, it does not see."""
+        half = self.heads // 2
+        return both_sides(slope_of(torch.arange(self.heads) % half, half, torch.float64))
 
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         half = self.heads // 2

@@ -60,5 +60,14 @@ class T5Bias(Learner):
         found = torch.where(far < self._exact, far.long(), large)
         return found + (distance < 0) * self._side if self.bidirectional else found
 
+    @property
+    def constant_past(self) -> tuple[float, float]:
+        """From these distances on, behind and ahead, one bucket holds all."""
+        return self.reach, self.reach if self.bidirectional else 0
+
+    def by_distance(self, distance: Tensor) -> Tensor:
+        """What is added at each distance [n]: [h n], float32 or better."""
+        return self.table[self.bucket(distance)].T.to(torch.promote_types(self.table.dtype, torch.float32))
+
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         return score + self.table[self.bucket(p - r), head].to(score.dtype)

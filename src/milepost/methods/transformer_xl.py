@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -24,10 +26,23 @@ class TransformerXL(Learner):
     # u belongs to the content, so a rotation beside it turns u with the query and distances are all that counts.
     turns_first = True
 
-    def __init__(self, model_dim: int, heads: int, dim: int, reach: int | None = None) -> None:
+    def __init__(
+        self,
+        model_dim: int,
+        heads: int,
+        dim: int,
+        reach: int | None = None,
+        spacing: Literal["open", "closed"] = "open",
+    ) -> None:
+        """spacing: where the frequencies of R end, 10000^(−n/(D/2)) as the authors have it ("open"), or with the last
+        at 1/10000 itself, 10000^(−n/(D/2 − 1)), as tensor2tensor's waves ("closed"); D is model_dim."""
         super().__init__()
         self.model_dim, self.heads, self.dim, self.reach = model_dim, heads, dim, reach
+        self.spacing = spacing
         demand.even(self, "model_dim", model_dim, "each wavelength gives a sine and a cosine")
+        demand.one_of(self, "spacing", spacing, ("open", "closed"))
+        if spacing == "closed" and model_dim == 2:
+            raise ValueError('TransformerXL(model_dim=2, spacing="closed"): one wavelength has no first and last')
         demand.whole(self, "heads", heads)
         demand.whole(self, "dim", dim)
         if reach is not None:
@@ -48,7 +63,8 @@ class TransformerXL(Learner):
     def relate(self, span: int) -> Relation:
         weight, span = self.project.weight, span if self.reach is None else self.reach
         distances = torch.arange(-span, span + 1, device=weight.device)
-        waves = Sinusoidal(self.model_dim, "concatenated").table(distances).to(weight.dtype)
+        over = self.model_dim / 2 - (self.spacing == "closed")
+        waves = Sinusoidal(self.model_dim, "concatenated", denominator=over).table(distances).to(weight.dtype)
         rows = self.project(waves).unflatten(-1, (self.heads, self.dim)).transpose(0, 1)
         row = torch.arange(2 * span + 1, dtype=torch.int32, device=weight.device)
         return Relation(keys=Table(rows, row, -span), shift=self.v)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from milepost.seams.arguments import spell
+from milepost.seams.verbs import verbs_of
 
 
 def asked(owner: object, name: str, value: object) -> str:
@@ -59,7 +60,8 @@ def one_of(owner: object, name: str, value: object, choices: Sequence[object]) -
 
 def held(owner: object, name: str, value: object, verbs: type, such_as: str) -> None:
     """Demand None, or a method that answers the verbs of a protocol."""
-    if value is None or (isinstance(value, verbs) and not isinstance(value, type)):
+    # What is a part of a scheme by itself stretches nothing, though it may answer a facet of the same name.
+    if value is None or (isinstance(value, verbs) and not isinstance(value, type) and not verbs_of(value)):
         return
     told = value.__name__ if isinstance(value, type) else repr(value)
     made = f"this is a class; make one: {told}(…); " if isinstance(value, type) else ""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from milepost.numerics.rotation import Pairs
 from milepost.seams.band import Band
-from milepost.seams.verbs import Side
+from milepost.seams.verbs import Side, verbs_of
 
 
 @runtime_checkable
@@ -143,5 +143,11 @@ by bounds, and a `Table` by its row for each distance."""
 
 
 def facets_of(part: object) -> tuple[str, ...]:
-    """The facets that a method (or its class) answers."""
-    return tuple(facet for facet in FACETS if getattr(part, facet, None) is not None)
+    """The facets that a method (or its class) answers; what only stretches another has none of its own."""
+    return tuple(facet for facet in FACETS if _answers(part, facet)) if verbs_of(part) else ()
+
+
+def _answers(part: object, facet: str) -> bool:
+    # A class does not have the fields of its instances as attributes.
+    field = isinstance(part, type) and facet in getattr(part, "__dataclass_fields__", {})
+    return field or getattr(part, facet, None) is not None

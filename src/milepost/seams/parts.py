@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band, common
+from milepost.seams.misspelt import demand_verbs
 from milepost.seams.verbs import (
     VERBS,
     Bends,
@@ -226,6 +227,7 @@ def _check_part(part: object) -> None:
             f"Scheme({spell(part)}): {type(part).__name__} is not a part of a scheme, it draws positions: "
             f"attend(q, k, v, scheme, position=at, key_position=at) with at = {spell(part)}.sample(length)"
         )
+    demand_verbs(part)
     if not verbs_of(part) and not hasattr(part, "relative"):
         raise TypeError(
             f"Scheme({part!r}): a part is a method or what is visible, such as Rope(64) or causal; "
