@@ -20,10 +20,8 @@ class Yarn:
 
         θ_n  ←  γ_n · θ_n + (1 − γ_n) · θ_n/factor
         ramp="code":   γ_n  =  (high − n)/(high − low), kept within 0 … 1
-        ramp="code", truncate=True:   low, high  =  the n with trained · θ_n/2π = fast and slow turns,
-            rounded outwards, within 0 … d − 1
-        ramp="code", truncate=False:  low, high  =  the n with trained · θ_n/2π = fast and slow turns,
-            not rounded, within 0 … d − 1
+        ramp="code":   low, high  =  the n with trained · θ_n/2π = fast and slow turns, within 0 … d − 1
+        ramp="code", truncate=True:  low, high  ←  ⌊low⌋, ⌈high⌉
         ramp="paper":  γ_n  =  (trained · θ_n/2π − slow)/(fast − slow), kept within 0 … 1
         scaled=None:  turn(x, p)  ←  turn(x, p) · magnitude,   magnitude = 0.1 · ln(factor) + 1
         scaled=…:     turn(x, p)  ←  turn(x, p) · magnitude,   magnitude = scaled
