@@ -19,10 +19,10 @@ SHOWN = 8
 
 def slopes_of(part: object) -> Sequence[float] | None:
     """The slope of each head behind the query, of a bias that is linear in the distance; None where it learns them."""
-    found: Any = getattr(part, "slopes", None)
-    if found is None or isinstance(part, nn.Module) or "bend" not in verbs_of(part):
+    if isinstance(part, nn.Module) or "bend" not in verbs_of(part):
         return None
     with torch.device("cpu"):
+        found: Any = getattr(part, "slopes", None)
         found = getattr(found(), "behind", None) if callable(found) else found
     if isinstance(found, Tensor):
         return cast("list[float]", found.flatten().tolist())
@@ -30,9 +30,9 @@ def slopes_of(part: object) -> Sequence[float] | None:
 
 
 def magnitude_of(method: object) -> float | None:
-    """The factor that rides on cos and sin, where it does not follow the length of the text."""
+    """The factor that rides on cos and sin, where it is not learned and does not follow the length of the text."""
     found: Any = getattr(method, "magnitude", None)
-    if not callable(found):
+    if not callable(found) or isinstance(method, nn.Module):
         return None
     with torch.device("cpu"):
         values = {float(cast("Tensor | float", found(torch.tensor([length]).double()))) for length in LENGTHS}

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from torch import nn
+
 from milepost.seams import computed
 from milepost.seams.arguments import spell, spell_value
 from milepost.seams.formula import formula_lines, put_in, that_apply, with_value, with_value_instead
@@ -160,7 +162,8 @@ def _computed(method: object, around: object, lines: list[str]) -> Iterator[tupl
     if slopes:
         yield "slope_h", computed.by_head(slopes), with_value_instead
     slopes = computed.slopes_of(around)
-    if slopes and isinstance(method, SlopeStretch) and not getattr(around, "by_length", False):
+    fixed = not isinstance(method, nn.Module) and not getattr(around, "by_length", False)
+    if slopes and isinstance(method, SlopeStretch) and fixed:
         yield "slope_h", computed.by_head(slopes), with_value
     sharpness = computed.sharpness_of(method)
     if sharpness is not None:

@@ -26,8 +26,8 @@ CONDITIONS = re.compile(rf"({ONE_CONDITION}(?:, {ONE_CONDITION})*):\s+(.*)")
 QUOTIENT = re.compile(r"(?<![\w.])(\d+)/(\d+)(?![\w.])")
 DIFFERENCE = re.compile(r"(?<![\w.])(\d+) − (\d+)(?![\w.])")
 
-OPENS, CLOSES = "([{⌊⌈|,;:=<≤>≥←+…", ")]}⌋⌉|,;:=<≤>≥+−·…"
-"""What may stand before and after one of them that is worked out."""
+OPENS, CLOSES = "([{⌊⌈|,;:=<≤>≥←+…", ")]}⌋⌉|,;:=<≤>≥+−…"
+"""What may stand before and after one that is worked out; a quotient may be subtracted and multiplied, too."""
 
 
 def formula_lines(method: object) -> list[str]:
@@ -114,7 +114,8 @@ def _worked_out(found: re.Match[str]) -> str:
     """A quotient or difference as one number, where it is a whole one and no sign beside it binds more tightly."""
     a, b, quotient = int(found[1]), int(found[2]), found.re is QUOTIENT
     before, after = found.string[: found.start()].rstrip()[-1:], found.string[found.end() :].lstrip()[:1]
-    alone = before in OPENS + ("−" if quotient else "") and (after.isalpha() or after in CLOSES)
+    opens, closes = (OPENS + "−", CLOSES + "·") if quotient else (OPENS, CLOSES)
+    alone = before in opens and (after in closes or after.isalpha())
     if not alone or (quotient and (b == 0 or a % b)) or (not quotient and a < b):
         return found[0]
     return str(a // b if quotient else a - b)
