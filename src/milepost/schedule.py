@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from torch import nn
 
 from milepost.scheme import Scheme
+from milepost.seams.equation import called
 
 
 class Schedule(nn.Module):
@@ -93,7 +95,42 @@ class Schedule(nn.Module):
         return schedule
 
     def __repr__(self) -> str:
-        return f"Schedule({len(self)} layers, {len(self.schemes)} distinct schemes, order {list(self.order)})"
+        """The schemes as one would write them, each after the layers that use it."""
+        kinds = [f"{_ranges(layers)}{weights}: {called(scheme)}" for layers, weights, scheme in self._kinds()]
+        return f"Schedule({_counted(self.order)}; {'; '.join(kinds)})"
+
+    def __str__(self) -> str:
+        """The schemes as their equations, each after the layers that use it."""
+        lines = [_counted(self.order)]
+        for layers, weights, scheme in self._kinds():
+            word = "layer" if len(layers) == 1 else "layers"
+            lines += [f"{word} {_ranges(layers)}{weights}:", textwrap.indent(str(scheme), "  ")]
+        return "\n".join(lines)
+
+    def _kinds(self) -> Iterator[tuple[list[int], str, Scheme]]:
+        """Each kind of scheme, as it is printed: its layers, how many sets of weights these have if several, and it."""
+        printed = [str(scheme) for scheme in self.schemes]
+        kinds: dict[str, list[int]] = {}
+        for layer, number in enumerate(self.order):
+            kinds.setdefault(printed[number], []).append(layer)
+        for layers in kinds.values():
+            weights = {tuple(map(id, self[layer].parameters())) for layer in layers}
+            yield layers, f" ({len(weights)} sets of weights)" if len(weights) > 1 else "", self[layers[0]]
+
+
+def _counted(layers: Sequence[int]) -> str:
+    return f"{len(layers)} layer{'s' if len(layers) > 1 else ''}"
+
+
+def _ranges(layers: Sequence[int]) -> str:
+    """Numbers in order, those that follow one another as a range: `0–2, 4`."""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
 def _shared(schemes: Sequence[Scheme]) -> list[list[tuple[int, int]]]:

@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ import torch
 from torch import nn
 
 import milepost as mp
+from milepost.seams.arguments import spell_value
 from milepost.seams.verbs import VERBS
+from milepost.seams.visible import Visible
 from tests.cases import CASES, exported_methods
 from tests.layers import fresh, project, tokens
 
@@ -29,7 +32,7 @@ def test_print_shows_the_equation_and_every_part(name: str):
     head, *lines = str(scheme).splitlines()
     assert re.fullmatch(r"out_i = Σ_j softmax_j\( .+ \) · v_j", head)
     for part in scheme.parts:
-        called = repr(part) if type(part).__module__ == "milepost.seams.visible" else f"{type(part).__name__}("
+        called = repr(part) if isinstance(part, Visible) else type(part).__name__
         assert any(called in line for line in lines), f"{part!r} is not printed"
         for verb in scheme_verbs(part):
             assert any(line.split()[0] == verb and called in line for line in lines), f"{part!r} hides its {verb}"
@@ -51,18 +54,39 @@ def test_print_shows_the_seams_in_use_and_no_others(name: str):
 
 def test_print_spells_parts_as_one_would_write_them():
     printed = str(mp.Scheme(mp.Rope(64, stretch=mp.Yarn(factor=8.0, trained=4096)), mp.LogN(4096), mp.causal))
-    assert "Rope(64, stretch=Yarn(8, 4096)):" in printed
-    assert "LogN(4096):" in printed
-    assert "Partial(Rope(4), 8):" in str(mp.Scheme(mp.Partial(mp.Rope(4), of=8)))
+    assert "  turn     Rope(64, stretch=Yarn(8, 4096))\n" in printed
+    assert "  sharpen  LogN(4096)\n" in printed
+    assert "  turn  Partial(Rope(4), 8)\n" in str(mp.Scheme(mp.Partial(mp.Rope(4), of=8)))
 
 
 def test_the_whole_print_of_a_scheme():
-    scheme = mp.Scheme(mp.Alibi(8), mp.causal & (mp.window(1020) | mp.sinks(4)))
-    assert (
-        str(scheme).splitlines()[0] == "out_i = Σ_j softmax_j( bend(1/√d · ⟨q_i, k_j⟩, h, p_i, r_j) | see(i, j) ) · v_j"
-    )
-    assert re.search(r"^  bend +Alibi\(8\): +score  ←  score − slope_h · \|p − r\|", str(scheme), re.MULTILINE)
-    assert re.search(r"^  see +causal & \(window\(1020\) \| sinks\(4\)\)$", str(scheme), re.MULTILINE)
+    scheme = mp.Scheme(mp.Alibi(3, mp.AlibiInterpolate(2)), mp.Stream(4, 1020), mp.causal)
+    assert str(scheme).splitlines() == [
+        "out_i = Σ_j softmax_j( bend(1/√d · ⟨q_i, k_j⟩, h, p_i, r_j) | see(i, j) ) · v_j",
+        "  bend   Alibi(3, stretch=AlibiInterpolate(2))",
+        "           score  ←  score − slope_h · |p − r|",
+        "           slope_h  =  0.0625, 0.00390625, 0.25",
+        "           AlibiInterpolate:  slope_h  ←  slope_h / 2  =  0.03125, 0.00195312, 0.125",
+        "  place  Stream(4, 1020)",
+        "           see(i, j)  =  j ≤ i and ( j < 4 or i − j < w )",
+        "           distance  ←  p − r  where p − r < w,   min(p, 4 + w − 1) − r  to a sink further away",
+        "           w  =  1020",
+        "  see    Stream, as above",
+        "  see    causal",
+    ]
+
+
+@every_case
+def test_no_line_but_the_sum_is_wider_than_110_columns(name: str):
+    _, *lines = str(CASES[name]()).splitlines()
+    assert max(map(len, lines)) <= 110
+
+
+def test_long_arguments_are_printed_whole_on_several_lines():
+    short, long = tuple(1 + n / 7 for n in range(48)), tuple(float(n) for n in range(1, 49))
+    printed = str(mp.Scheme(mp.Rope(96, stretch=mp.LongRope(short, long, 4096))))
+    assert all(spell_value(each) in printed for each in (*short, *long))
+    assert max(map(len, printed.splitlines())) <= 110
 
 
 @every_case
@@ -81,12 +105,25 @@ def test_repr_of_a_part_that_learns_keeps_every_argument():
     assert mp.Scheme(again).same_as(mp.Scheme(part))
 
 
-def test_a_schedule_prints_its_layers():
-    scheme = mp.Scheme(mp.Nope(), mp.causal)
-    printed = repr(mp.Schedule([scheme, mp.Scheme(mp.Rope(8)), scheme]))
-    assert "3 layers" in printed
-    assert "2 distinct" in printed
-    assert "[0, 1, 0]" in printed
+def test_a_schedule_says_which_layers_use_which_scheme():
+    near, far = mp.Scheme(mp.Rope(8), mp.causal & mp.window(4)), mp.Scheme(mp.Nope(), mp.causal)
+    schedule = mp.Schedule([near, near, near, far, near, near, far])
+    spelled = "0–2, 4–5: Scheme(Rope(8), causal & window(4)); 3, 6: Scheme(Nope(), causal)"
+    assert repr(schedule) == f"Schedule(7 layers; {spelled})"
+    indented = [textwrap.indent(str(each), "  ") for each in (near, far)]
+    assert str(schedule) == f"7 layers\nlayers 0–2, 4–5:\n{indented[0]}\nlayers 3, 6:\n{indented[1]}"
+    assert repr(mp.Schedule([far])) == "Schedule(1 layer; 0: Scheme(Nope(), causal))"
+    assert str(mp.Schedule([far])).startswith("1 layer\nlayer 0:\n  out_i = ")
+
+
+def test_a_schedule_says_whether_layers_share_their_weights():
+    first, second = (mp.Scheme(mp.T5Bias(4), mp.causal) for _ in range(2))
+    assert repr(mp.Schedule([first, first])) == "Schedule(2 layers; 0–1: Scheme(T5Bias(4), causal))"
+    apart = repr(mp.Schedule([first, second, first]))
+    assert apart == "Schedule(3 layers; 0–2 (2 sets of weights): Scheme(T5Bias(4), causal))"
+    part = mp.T5Bias(4)
+    shared = mp.Schedule([mp.Scheme(part, mp.causal), mp.Scheme(part, mp.causal)])
+    assert "layers 0–1:\n" in str(shared)
 
 
 # The list of methods
@@ -107,30 +144,30 @@ def test_every_method_is_listed_with_its_verbs():
         if verbs:
             assert entry.verbs == verbs
         elif entry.name != "Nope":
-            # A stretch answers to the method that holds it, a sampler to the user.
+            # A stretch answers to the method around it, a sampler to the user.
             assert entry.verbs, f"{entry.name} is listed without a verb"
             assert all(inspect.isfunction(getattr(method, verb, None)) for verb in entry.verbs)
-    told = {entry.name: entry.verbs for entry in mp.methods()}
-    assert told["Rope"] == ("turn",)
-    assert told["Stream"] == ("place", "see")
-    assert told["Yarn"] == ("frequencies", "magnitude")
-    assert told["Nope"] == ()
+    verbs = {entry.name: entry.verbs for entry in mp.methods()}
+    assert verbs["Rope"] == ("turn",)
+    assert verbs["Stream"] == ("place", "see")
+    assert verbs["Yarn"] == ("frequencies", "magnitude")
+    assert verbs["Nope"] == ()
 
 
 def test_every_method_is_listed_with_a_formula():
     without = [entry.name for entry in mp.methods() if not entry.formula]
     assert without == []
-    told = {entry.name: entry.formula for entry in mp.methods()}
-    assert told["SoftCap"] == "score  ←  cap · tanh(score / cap)"
+    formulas = {entry.name: entry.formula for entry in mp.methods()}
+    assert formulas["SoftCap"] == "score  ←  cap · tanh(score / cap)"
 
 
 def test_every_method_is_listed_with_its_source():
     # A softmax scale of one's own is nobody's invention.
     without = [entry.name for entry in mp.methods() if not re.search(r"\b(19|20)\d\d\b|arXiv:", entry.paper)]
     assert [name for name in without if name != "Scale"] == []
-    told = {entry.name: entry.paper for entry in mp.methods()}
-    assert "arXiv:2108.12409" in told["Alibi"]
-    assert "\n" not in "".join(told.values())
+    papers = {entry.name: entry.paper for entry in mp.methods()}
+    assert "arXiv:2108.12409" in papers["Alibi"]
+    assert "\n" not in "".join(papers.values())
 
 
 def test_every_method_is_listed_as_learned_or_not():

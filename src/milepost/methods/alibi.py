@@ -17,7 +17,8 @@ from milepost.seams.verbs import SlopeStretch
 class Alibi:
     """Lower each score by a per-head slope times the distance.
 
-        score  ←  score − slope_h · |p − r|,   slope_h = 2^(−8(h + 1)/heads)
+        score  ←  score − slope_h · |p − r|
+        slope_h  =  2^(−8(h + 1)/c) for h < c,   2^(−4(2(h − c) + 1)/c) for the others,   c = 2^⌊log2 heads⌋
 
     Extends without change: the penalty is defined at every distance. It is added after the softmax scale, as the paper
     has it. For head counts that are not powers of two the slopes follow the authors' code. A stretch flattens the

@@ -14,7 +14,8 @@ from milepost.seams import demand
 class AlibiDynamicNtk:
     """Flatten the slopes as AlibiNtk does, by a factor that follows the length L of each text.
 
-        slope_h  ←  slope_h · a^(−rank_h/(heads − 1)),   a = max(1, factor · L/trained)
+        slope_h  ←  slope_h · a^(−share_h),   a = max(1, factor · L/trained),   L the length of the text
+        share_h  =  0 for the steepest … 1 for the flattest, in even steps;   1 for a single head
 
     L counts the tokens of each text without its padding. A factor between 1 and 2 flattens a little ahead of need.
     """

@@ -14,7 +14,8 @@ from milepost.seams import demand
 class AlibiNtk:
     """Flatten each slope by a power of the factor that grows from the steepest head to the flattest.
 
-        slope_h  ←  slope_h · factor^(−rank_h/(heads − 1)),   rank 0 the steepest, heads − 1 the flattest
+        slope_h  ←  slope_h · factor^(−share_h)
+        share_h  =  0 for the steepest … 1 for the flattest, in even steps;   1 for a single head
 
     The steepest head keeps its slope and the flattest is divided by the factor, exactly. Heads are ranked by slope,
     which for numbers of heads that are not powers of two is not their order.

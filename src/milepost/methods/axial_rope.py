@@ -17,7 +17,13 @@ from milepost.seams.rotary import Rotary, powers
 class AxialRope(Rotary):
     """Rotate pair n by the coordinate its section belongs to.
 
-        turn(x, p)[n]  =  x[n] · e^(i · p[axis(n)] · θ^(−2n/d))
+        turn(x, p)[n]  =  x[n] rotated by the angle p[axis_n] · θ_n
+        order="blocks":       axis_n  =  0 for the first sections[0] pairs,   1 for the next sections[1], and so on
+        order="interleaved":  axis_n  =  n mod A while n < A · sections[n mod A],   0 beyond,   A = len(sections)
+        own=False:  θ_n  =  θ^(−2n/d)
+        own=True:   θ_n  =  θ^(−m/sections[axis_n]),   m counting the pairs of the same axis before n
+        pairs="halves":      x[n]  =  channels n and n + d/2
+        pairs="neighbours":  x[n]  =  channels 2n and 2n + 1
 
     sections counts the pairs of each axis: (16, 24, 24) for time, height and width in Qwen2-VL. order="blocks" gives
     each axis consecutive pairs; "interleaved" deals them out in turn, what is left over going to the first axis

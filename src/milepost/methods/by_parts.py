@@ -15,7 +15,11 @@ from milepost.seams import demand
 class ByParts:
     """Blend interpolation and no change, pair by pair: YaRN without its temperature.
 
-        θ_n  ←  (1 − γ_n) · θ_n/factor + γ_n · θ_n
+        θ_n  ←  γ_n · θ_n + (1 − γ_n) · θ_n/factor
+        ramp="code":   γ_n  =  (high − n)/(high − low), kept within 0 … 1
+        ramp="code":   low, high  =  the n with trained · θ_n/2π = fast and slow turns, within 0 … d − 1
+        ramp="code", truncate=True:  low, high  ←  ⌊low⌋, ⌈high⌉
+        ramp="paper":  γ_n  =  (trained · θ_n/2π − slow)/(fast − slow), kept within 0 … 1
 
     γ is YaRN's: 1 for pairs that make more than `fast` turns within the trained length, 0 for those that make fewer
     than `slow`. ramp="code" lets it fall evenly over the pairs, "paper" over the number of turns.

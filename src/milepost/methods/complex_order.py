@@ -14,7 +14,10 @@ from milepost.seams.arguments import Learner
 class ComplexOrder(Learner):
     """Embed each word as complex numbers whose phases turn with its position.
 
-        f(w, p)[n]  =  r_w[n] · e^(i · (p · ω_w[n] + ϑ_w[n])),   as real channels [ Re f | Im f ]
+        f(w, i)[n]  =  size_w[n] · (cos a_n + √−1 · sin a_n),   a_n = i · ω_w[n] + ϑ_w[n]   for the word w at index i
+        real=True:   in real channels [ size · cos a | size · sin a ]
+        frequencies="shared":  ω_w[n] is the same for all words
+        phases="none":  ϑ_w[n]  =  0
 
     It takes token numbers [b t] and makes the embeddings themselves, [b t 2·dim], or complex [b t dim] with real=False,
     for `complex_attend`. frequencies="shared" gives all words the same ω, phases="none" no ϑ. Sizes start in U(−1, 1),

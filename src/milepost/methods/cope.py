@@ -16,7 +16,13 @@ Gates = Literal["scores", "keys", "values", "own"]
 class Cope(Learner):
     """Count, for each pair, the keys between them that matter to the query, and look that count up.
 
-        score_ij  ←  score_ij + q_i · table[c_ij] / √d,   c_ij = Σ_{j ≤ n ≤ i} σ(gate_in)
+        after_scale=False:  score_ij  ←  score_ij + q_i · table[c_ij] / √d
+        after_scale=True:   score_ij  ←  score_ij + q_i · table[c_ij]
+        c_ij  =  min(positions − 1, Σ_n σ(gate_in)),   n from j to i
+        gates="scores":  gate_in  =  score_in
+        gates="keys":    gate_in  =  q_i · k_n / √d
+        gates="values":  gate_in  =  q_i · v_n / √d
+        gates="own":     gate_in  =  q_i · (W x_n) / √d
 
     Between its rows the table is read linearly; counts past it share the last row; hidden keys count nothing. The gate
     is the score itself (gates="scores"), which is q · k/√d unless other parts change it; "keys" is q · k/√d whatever

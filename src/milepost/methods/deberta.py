@@ -16,8 +16,12 @@ from milepost.seams.verbs import Relation, Table
 class Deberta(Learner):
     """Add content-to-position and position-to-content terms to every score.
 
-        score_ij  =  ( q_i · k_j + q_i · K[δ(p − r)] + k_j · Q[δ(p − r)] ) / √(3d)
-        δ(n)  =  clip(n + reach, 0, 2·reach − 1)
+        index="code":   relate(q, k, p − r)  =  q · K[δ(p − r)] + k · Q[δ(p − r)],   scale = 1/√(3 · d)
+        index="paper":  relate(q, k, p − r)  =  q · K[δ(p − r)] + k · Q[δ(r − p)],   scale = 1/√(3 · d)
+        buckets=None:  δ(n)  =  clip(n + reach, 0, 2·reach − 1)
+        buckets=…:     δ(n)  =  clip(bucket(n) + buckets, 0, 2·buckets − 1),   e = buckets/2
+        buckets=…:     bucket(n)  =  n for |n| ≤ e,   ±( e + ⌈(e − 1) · ln(m/e)/ln((reach − 1)/e)⌉ ) beyond,
+            m = min(|n|, reach − 1)
 
     K and Q are projections of one table [2·reach, model_dim]; to share the table over layers, assign it:
     `layer.table = first.table`. index="paper" looks position-to-content up at δ(r − p), as the paper writes it; the

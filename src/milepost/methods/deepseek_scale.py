@@ -16,7 +16,7 @@ from milepost.seams import demand
 class DeepseekScale:
     """Sharpen every query by the square of YaRN's magnitude.
 
-        scale  ←  scale · (0.1 · weight · ln(factor) + 1)²
+        sharpen(i)  =  (0.1 · weight · ln(max(1, factor)) + 1)²
 
     DeepSeek rotates part of each head only, so it puts the temperature on the whole score and takes it off the angles:
     Partial(Rope(64, stretch=Yarn(40, 4096, scaled=1.0)), of=192) beside DeepseekScale(40, weight=0.707). weight is its

@@ -16,7 +16,9 @@ from milepost.seams.verbs import Bound, Regime
 class DualChunk:
     """Place keys within chunks of ℓ = chunk − local, and queries by how many chunks lie between.
 
-        key at r mod ℓ;  query at p mod ℓ (same chunk),  min(p mod ℓ + ℓ, chunk) (next),  min(2ℓ − 1, chunk) (older)
+        key at  r mod ℓ,   ℓ = chunk − local
+        query at  p mod ℓ for keys of its own ℓ tokens,   min(p mod ℓ + ℓ, chunk) for those of the ℓ before,
+            min(2·ℓ − 1, chunk) for older ones
 
     ChunkLlama sets chunk to 3/4 of the trained length and local to 1/8. No distance exceeds chunk, and those up to
     min(local + 1, ℓ) are exact. The paper's figures end one lower than the authors' code, which is followed here.

@@ -14,7 +14,7 @@ from milepost.seams import demand
 class DynamicLinear:
     """Squeeze the positions of a text of length L into the trained range.
 
-        θ_n  ←  θ_n / max(1, L/trained)
+        θ_n  ←  θ_n / max(1, L/trained),   L the length of the text
 
     Within the trained length nothing changes. Every token's angles depend on L; `attend` is given raw keys, so a cache
     stays right.

@@ -15,7 +15,7 @@ from milepost.seams import demand
 class DynamicNtk:
     """Stretch as Ntk does, by a factor that follows the length L.
 
-        θ_n  ←  θ_n · a^(−2n/(d − 2)),  a = max(1, factor · L/trained − (factor − 1))
+        θ_n  ←  θ_n · a^(−2n/(d − 2)),   a = max(1, factor · L/trained − (factor − 1)),   L the length of the text
 
     `factor` is transformers' factor, not the ratio of lengths: at 1 the stretch is L/trained. The frequencies of every
     token depend on L, so keys are turned anew at each step; `attend` does that, because it is given raw keys.

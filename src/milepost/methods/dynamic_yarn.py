@@ -15,7 +15,12 @@ from milepost.seams import demand
 class DynamicYarn:
     """Stretch as Yarn does, by max(1, L/trained) for a text of length L.
 
-        θ_n  ←  (1 − γ_n) · θ_n/s + γ_n · θ_n,   cos and sin × 0.1 · ln(s) + 1,   s = max(1, L/trained)
+        θ_n  ←  γ_n · θ_n + (1 − γ_n) · θ_n/s,   s = max(1, L/trained),   L the length of the text
+        ramp="code":   γ_n  =  (high − n)/(high − low), kept within 0 … 1
+        ramp="code":   low, high  =  the n with trained · θ_n/2π = fast and slow turns, within 0 … d − 1
+        ramp="code", truncate=True:  low, high  ←  ⌊low⌋, ⌈high⌉
+        ramp="paper":  γ_n  =  (trained · θ_n/2π − slow)/(fast − slow), kept within 0 … 1
+        turn(x, p)  ←  turn(x, p) · magnitude,   magnitude = 0.1 · ln(s) + 1
 
     Within the trained length nothing changes.
     """

@@ -16,7 +16,9 @@ SIDES: dict[Side, int] = {"query": 0, "key": 1, "value": 2}
 class FloaterLayer(Learner):
     """Add to queries, keys and values the states of a learned flow at each token's time.
 
-        q_i  ←  q_i + p⁰(i · step),   k_j  ←  k_j + p¹(j · step),   v_j  ←  v_j + p²(j · step),   dp/dτ = h(τ, p)
+        turn(q_i, i)  =  q_i + p⁰(i · step),   turn(k_j, j)  =  k_j + p¹(j · step)
+        values=True:  turn(v_j, j)  =  v_j + p²(j · step)
+        dp/dτ  =  h(τ, p),   h = W₂[relu(W₁[p, τ]), τ],   p⁰(0), p¹(0), p²(0) learned
 
     The three states [heads · dim] start apart and follow one flow. The authors share the flow over all layers: assign
     it, `layer.flow = first.flow`. With grouped queries key head n takes the state of the first query head it serves.

@@ -16,7 +16,12 @@ from milepost.seams.rotary import Rotary, powers
 class FusedRope(Rotary):
     """Rotate queries and keys by their positions, so that scores see distances, and values too.
 
-        turn(x, p)[n]  =  x[n] · e^(i · p · f_n)   for queries, keys and values;   f_n = θ^(−2n/d) unless given
+        values=True:   turn(x, p)[n]  =  x[n] rotated by the angle p · θ_n   for queries, keys and values
+        values=False:  turn(x, p)[n]  =  x[n] rotated by the angle p · θ_n
+        frequencies=None:  θ_n  =  θ^(−2n/d)
+        frequencies=…:     θ_n  =  frequencies[n]
+        pairs="halves":      x[n]  =  channels n and n + d/2
+        pairs="neighbours":  x[n]  =  channels 2n and 2n + 1
 
     Turned values bring absolute positions into the output, so it is not relative; values=False leaves them alone.
     `frequencies` sets any angle a step for each pair. Values of another width than dim have θ^(−2n/width).

@@ -15,7 +15,7 @@ from milepost.seams.arguments import Learner
 class Hierarchical(Learner):
     """Write a position in base n, and mix the two digits' vectors.
 
-        x_i  ←  x_i + α · u[⌊i/n⌋] + (1 − α) · u[i mod n],   u = (table − α · table[0]) / (1 − α)
+        x_i  ←  x_i + α · u[⌊i/n⌋] + (1 − α) · u[i mod n],   u = (table − α · table[0]) / (1 − α),   n rows in table
 
     The first n positions keep their vectors exactly, so a trained model is not disturbed; fine-tuning teaches it the
     rest. table is what was trained: a tensor [n, dim], an nn.Embedding or a `Learned`, whose weight it shares; or the

@@ -16,7 +16,7 @@ from milepost.seams.verbs import Bound, Regime
 class LeakyRerope:
     """Slow distances down past a window.
 
-        distance  ←  p − r  within the window,  window + (p − r − window)/factor  past it
+        distance  ←  p − r  where |p − r| < window,   ±( window + (|p − r| − window)/factor )  beyond
 
     factor=1 is plain RoPE; a large one approaches ReRoPE. One below 1 speeds distances up (InvLeaky, for
     training). Keys ahead of the query are held the same way, with the sign turned.

@@ -12,7 +12,7 @@ from milepost.seams.arguments import Learner
 class Learned(Learner):
     """Add a learned vector to each token embedding.
 
-        x_i  ←  x_i + table[i]
+        x_i  ←  x_i + table[i],   i < length
 
     There is nothing past the end of the table: a longer text raises. Rows start at N(0, 0.02²), as in BERT and GPT-2.
     `grown` makes a longer table of a trained one, to fine-tune; `Hierarchical` reaches n² positions without new rows.

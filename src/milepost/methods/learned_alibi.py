@@ -13,7 +13,7 @@ from milepost.seams.facets import Slopes
 class LearnedAlibi(Learner):
     """Lower scores by distance, with slopes of their own to the left and to the right.
 
-        score  ←  score − σ(left_h) · (p − r) behind the query,  score − σ(right_h) · (r − p) ahead of it
+        score  ←  score − σ(left_h) · (p − r)  where p ≥ r,   score − σ(right_h) · (r − p)  where p < r
 
     Slopes start at σ(N(−2, 1)). The squashing happens in every call, so the parameters stay parameters.
     """

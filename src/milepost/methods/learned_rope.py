@@ -14,7 +14,9 @@ from milepost.seams.rotary import Rotary, powers
 class LearnedRope(Rotary, Learner):
     """Rotate as RoPE does, by frequencies that start at RoPE's and are trained.
 
-        turn(x, p)[n]  =  x[n] · e^(i · p · f_n),   f_n = θ^(−2n/d) + offset_n
+        turn(x, p)[n]  =  x[n] rotated by the angle p · θ_n,   θ_n = θ^(−2n/d) + offset_n
+        pairs="halves":      x[n]  =  channels n and n + d/2
+        pairs="neighbours":  x[n]  =  channels 2n and 2n + 1
 
     Only the offsets are stored, and start at zero: a half-precision copy of the model keeps the exact frequencies it
     began with. Su reports that they hardly move in training.

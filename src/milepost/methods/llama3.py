@@ -15,7 +15,8 @@ from milepost.seams import demand
 class Llama3:
     """Blend by the number of turns a pair makes within the trained length.
 
-        θ_n  ←  (1 − γ) · θ_n/factor + γ · θ_n,  γ = (trained·θ_n/2π − low) / (high − low), held within 0 … 1
+        θ_n  ←  γ_n · θ_n + (1 − γ_n) · θ_n/factor
+        γ_n  =  (trained · θ_n/2π − low)/(high − low), kept within 0 … 1
 
     Pairs that make more than `high` turns are kept, those that make fewer than `low` divided.
     """

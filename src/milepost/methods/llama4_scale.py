@@ -14,7 +14,7 @@ from milepost.seams import demand
 class Llama4Scale:
     """Sharpen a query by the logarithm of how many chunks lie behind it.
 
-        scale  ←  scale · ( 1 + weight · ln(1 + ⌊(i + offset)/chunk⌋) )
+        sharpen(i)  =  1 + weight · ln(1 + ⌊(i + offset)/chunk⌋)
 
     i is the index of the query, so padding does not count. Llama 4 uses it on the layers without positions, with
     offset=1; Ministral 3 on every layer, with offset=0.

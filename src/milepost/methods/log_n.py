@@ -16,7 +16,14 @@ from milepost.seams import demand
 class LogN:
     """Multiply the softmax scale by the logarithm of how many keys there are, against the trained length.
 
-        scale  ←  scale · max(1, ln n / ln trained)
+        clip=True, trained=…:      sharpen(i)  =  max(1, ln n / ln trained)
+        clip=True, trained=None:   sharpen(i)  =  max(1, ln n)
+        clip=False, trained=…:     sharpen(i)  =  ln n / ln trained
+        clip=False, trained=None:  sharpen(i)  =  ln n
+        count="index", most=None:   n  =  i + 1
+        count="index", most=…:      n  =  min(i + 1, most)
+        count="length", most=None:  n  =  the length of the text
+        count="length", most=…:     n  =  min(the length of the text, most)
 
     n is the query's index + 1 (count="index", causal models) or the length of the text (count="length", encoders), and
     never above `most`: with a window of w keys, most=w counts the keys that are seen.

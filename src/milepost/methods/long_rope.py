@@ -16,7 +16,9 @@ from milepost.seams import demand
 class LongRope:
     """Divide each frequency by its own factor, chosen by the length L of the text.
 
-        θ_n  ←  θ_n / (short_n if L ≤ trained else long_n),   cos and sin × √(1 + ln(factor)/ln(trained))
+        θ_n  ←  θ_n/short[n]  for texts of up to trained tokens,   θ_n/long[n]  for longer ones
+        scaled=None:  turn(x, p)  ←  turn(x, p) · magnitude,   magnitude = √(1 + ln(max(1, factor))/ln trained)
+        scaled=…:     turn(x, p)  ←  turn(x, p) · magnitude,   magnitude = scaled
 
     factor is the longest length over the trained one; it sets the magnitude, which rides on short texts too, as in
     Phi-3. scaled overrides the magnitude. Crossing the trained length while decoding changes the angles of every key;

@@ -16,7 +16,7 @@ from milepost.seams.verbs import verbs_of
 class Multiplied:
     """Multiply each token embedding by one plus what another method would have added.
 
-        x_i  ←  x_i · (1 + p_i)
+        x_i  ←  x_i · (1 + p_i),   p_i what method adds to x_i
 
     The one keeps the signal alive where p is small or zero at first, as learned tables are.
     """

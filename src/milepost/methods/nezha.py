@@ -17,8 +17,12 @@ from milepost.seams.verbs import Relation, Table
 class Nezha:
     """Add to every key, and to every value, a sinusoidal vector of how far away it is.
 
-        score_ij = q_i · (k_j + a[clip(r − p)]) / √d,   out_i = Σ_j weight_ij · (v_j + a[clip(r − p)])
-        a[n][2m] = sin(n · θ^(−2m/d)),   a[n][2m+1] = cos(n · θ^(−2m/d))
+        relate(q, k, p − r)  =  q · a[n],   n = clip(r − p, −reach, reach)
+        values=True:  v_j  ←  v_j + a[n]
+        count="row":       a[n][2m]  =  sin((n + reach) · θ_m),   a[n][2m+1]  =  cos((n + reach) · θ_m)
+        count="distance":  a[n][2m]  =  sin(n · θ_m),   a[n][2m+1]  =  cos(n · θ_m)
+        θ_m  =  10000^(−2m/d)
+        value_dim=…:  θ_m  =  10000^(−2m/value_dim)  for values
 
     Distances are clipped to ±reach. The published code numbers the waves by the row of its table, n + reach, and so do
     its checkpoints; count="distance" takes n itself, as the paper writes it. value_dim is the width of the values where

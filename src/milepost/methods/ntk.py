@@ -15,7 +15,7 @@ from milepost.seams import demand
 class Ntk:
     """Raise the base θ to θ · factor^(d/(d − 2)).
 
-        θ_n  ←  θ_n · factor^(−2n/(d − 2))
+        θ_n  ←  base^(−2n/d),   base = θ · factor^(d/(d − 2))
 
     The first pair keeps its frequency and the last is divided by factor, exactly. Pairs between are slowed by less than
     factor, so it must exceed the ratio of lengths that one wants.

@@ -15,7 +15,7 @@ from milepost.seams import demand
 class NtkMixed:
     """Slow pair n by a factor that grows with n, up to `factor` for the last.
 
-        θ_n  ←  θ_n · exp(−a · (n + 1)^b),   a = ln(factor) / (d/2)^b
+        θ_n  ←  θ_n · exp(−a · (n + 1)^b),   a = ln(factor)/(d/2)^b
 
     b=1 is Su's NTK-fixed, b=0 is position interpolation, and the default lies between. Every pair is slowed a little,
     the first by factor^((2/d)^b).

@@ -18,6 +18,7 @@ class OffsetAlibi:
     """Lower scores by distance on both sides, and keys behind the query by half a step less.
 
         score  ←  score − slope_h · ( |p − r| − offset · [p > r] )
+        slope_h  =  those of Alibi(heads)
 
     The offset breaks the symmetry: with |p − r| alone an encoder cannot tell left from right.
     """

@@ -22,7 +22,8 @@ from milepost.seams.verbs import Side, verbs_of
 class Partial:
     """Turn the first channels by a method and leave the others as they are.
 
-        turn(x, p)  =  [ method.turn(x[:dim], p) | x[dim:] ]
+        temperature="rotary":  turn(x, p)  =  [ method.turn(x[:dim], p) | x[dim:of] ]
+        temperature="logits":  turn(x, p)  =  [ method.turn(x[:dim], p) | method.magnitude · x[dim:of] ]
 
     A stretch's magnitude then scales the turned part alone, as in transformers. temperature="logits" lets it scale the
     other channels too, so that the whole score is sharpened, as YaRN's paper has it.

@@ -17,7 +17,10 @@ from milepost.seams.verbs import Regime, verbs_of
 class Pivot:
     """Turn the scores of the keys that a method moves about what all the others offer together.
 
-        score  ←  score + strength · ln max(1, n/trained) · (score − near),   near = ln Σ_near exp(score)
+        score  ←  score + strength · ln max(1, n/trained) · (score − near)   for the keys that method moves
+        near  =  ln Σ exp(score) over the other keys
+        count="index":   n  =  i + 1
+        count="length":  n  =  the length of the text
 
     The more keys there are, the more of them are alike by chance, and a softmax over all of them blurs. Here a far key
     that does not weigh as much as the near ones together sinks, and one that weighs more rises. Within the trained

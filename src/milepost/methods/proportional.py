@@ -15,7 +15,7 @@ from milepost.seams import demand
 class Proportional:
     """Keep the frequencies of the first pairs and set those of the others to zero.
 
-        θ_n  ←  θ_n / factor  for n < ⌊share · d/2⌋,   0 beyond
+        θ_n  ←  θ_n/factor  for n < ⌊share · (d/2)⌋,   0  beyond
 
     Unlike `Partial`, exponents count over the whole width, so the pairs that turn are RoPE's fastest; the others carry
     content without position. share=1 is RoPE, share=0 is no position at all.

@@ -17,7 +17,9 @@ from milepost.seams.arguments import Learner
 class Recurrent(Learner):
     """Add to each token embedding a vector that a small network makes from the vector before it.
 
-        x_i  ←  x_i + p_i,   p_{i+1} = GRU(0, p_i)   or   tanh(W p_i + b),   p_0 learned
+        x_i  ←  x_i + p_i,   p_0 learned
+        cell="gru":   p_{i+1}  =  GRU(0, p_i)
+        cell="tanh":  p_{i+1}  =  tanh(W p_i + b)
 
     Any length is defined, but position i takes i steps one after the other; `table(n)` makes n vectors at once, to be
     kept while nothing is trained. An index past `longest` raises, since a stray one would walk for ever.

@@ -15,7 +15,7 @@ from milepost.seams.verbs import Bound, Regime
 class Rerope:
     """Let no two tokens stand further apart than a window.
 
-        distance  ←  p − r  within the window,  window past it
+        distance  ←  p − r  where |p − r| < window,   ±window  beyond
 
     Needs no training. A window of a quarter to a half of the trained length works; the whole of it does not.
     Keys ahead of the query are held at −window.

@@ -18,7 +18,9 @@ from milepost.seams.verbs import Side, Stretch
 class Rope(Rotary):
     """Rotate pair n of the channels by position · θ^(−2n/d).
 
-        turn(x, p)[n]  =  x[n] · e^(i · p · θ^(−2n/d)),  so  ⟨turn(q, p), turn(k, r)⟩ depends on p − r alone
+        turn(x, p)[n]  =  x[n] rotated by the angle p · θ_n,   θ_n = θ^(−2n/d)
+        pairs="halves":      x[n]  =  channels n and n + d/2
+        pairs="neighbours":  x[n]  =  channels 2n and 2n + 1
 
     pairs="halves" pairs channel n with n + d/2 (Llama, NeoX, Qwen), "neighbours" 2n with 2n + 1 (RoFormer, GPT-J); a
     checkpoint works with one of them only. A stretch changes the frequencies to reach past the trained length.

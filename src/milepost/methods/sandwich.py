@@ -16,7 +16,11 @@ from milepost.seams import demand
 class Sandwich:
     """Raise near keys by a sum of cosines of the distance, more in the first heads than in the last.
 
-        score  ←  score + heads/(8(h + 1)) · Σ_n cos((p − r) · θ^(−2n/d)),   n = start … start + d/2 − 1
+        score  ←  score + heads/(8(h + 1)) · waves
+        zeroed=False:  waves  =  Σ_n cos((p − r) · θ^(−2n/d))
+        zeroed=True:   waves  =  Σ_n cos((p − r) · θ^(−2n/d)) − d/2
+        start=0:  n  =  0 … d/2 − 1
+        start=1:  n  =  1 … d/2
 
     dim sets how many waves are summed; it need not be the width of a head. start=1 and zeroed=True are the form of
     the NeMo port: d/2 is taken from the sum, so that distance 0 adds nothing. The softmax does not see that constant.

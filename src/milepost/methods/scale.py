@@ -12,7 +12,7 @@ from milepost.seams import demand
 class Scale:
     """Multiply dot products by a fixed number.
 
-        score  ←  value · ⟨q, k⟩  instead of  ⟨q, k⟩ / √d
+        scale  =  value  instead of  1/√d
 
     T5 uses 1.0.
     """

@@ -15,7 +15,8 @@ from milepost.seams.verbs import Bound, Regime
 class SelfExtend:
     """Keep near distances and count far ones in groups.
 
-        distance  ←  p − r  below neighbours,  ⌊p/group⌋ − ⌊r/group⌋ + neighbours − neighbours/group  from there on
+        distance  ←  p − r  where |p − r| < neighbours
+        distance  ←  ⌊p/group⌋ − ⌊r/group⌋ ± (neighbours − neighbours/group)  beyond
 
     Needs no training; reaches group · (trained − neighbours) + neighbours tokens. The group must divide neighbours:
     otherwise the authors' two code paths disagree about the shift. Keys ahead are placed the same way, mirrored.

@@ -13,7 +13,8 @@ from milepost.seams.verbs import Relation, Table
 class Shaw(Learner):
     """Add to every key, and to every value, a vector that depends on how far away it is.
 
-        score_ij = q_i · (k_j + keys[clip(r − p)]) / √d,   out_i = Σ_j weight_ij · (v_j + values[clip(r − p)])
+        relate(q, k, p − r)  =  q · keys[c],   c = clip(r − p, −reach, reach)
+        values=True:  v_j  ←  v_j + values[c]
 
     Distances are clipped to ±reach. The tables [2·reach + 1, dim] are shared by all heads. values=False leaves the
     values alone; value_dim is their width where it is not dim.

@@ -15,7 +15,10 @@ from milepost.seams import demand
 class Sinusoidal:
     """Add fixed waves to each token embedding.
 
-        x_i[2n] ← x_i[2n] + a · sin(i · θ^(−2n/d)),  x_i[2n+1] ← x_i[2n+1] + a · cos(i · θ^(−2n/d))
+        layout="interleaved":   x_i[2n]  ←  x_i[2n] + a · sin(i · θ_n),   x_i[2n+1]  ←  x_i[2n+1] + a · cos(i · θ_n)
+        layout="concatenated":  x_i[n]  ←  x_i[n] + a · sin(i · θ_n),   x_i[n+d/2]  ←  x_i[n+d/2] + a · cos(i · θ_n)
+        denominator=None:  θ_n  =  θ^(−2n/d),   a = amplitude
+        denominator=…:     θ_n  =  θ^(−n/denominator),   a = amplitude
 
     layout="concatenated" puts all sines before all cosines (fairseq, tensor2tensor, Transformer-XL).
     denominator is what n is divided by in the exponent: d/2 in the paper, d/2 − 1 in fairseq and tensor2tensor.

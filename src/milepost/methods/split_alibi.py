@@ -18,6 +18,7 @@ class SplitAlibi:
     """Lower scores by distance; the first half of the heads sees keys at or before the query, the rest at or after.
 
         score  ←  score − slope_h · |p − r|;   head h < heads/2 sees j ≤ i, the others j ≥ i
+        slope_h  =  those of Alibi(heads/2), twice
 
     Both halves use the slopes of heads/2 heads. Unlike the symmetric penalty it can tell left from right.
     """

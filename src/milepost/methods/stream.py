@@ -17,8 +17,10 @@ from milepost.seams.verbs import Bound, Regime, same
 class Stream:
     """See the first `sinks` keys and the last `window`, at the places they have in a cache of just those.
 
-        see  j < sinks or i − j < window
-        distance  ←  p − r within the window,  min(p, sinks + window − 1) − r to a sink
+        see(i, j)  =  j ≤ i and ( j < sinks or i − j < w )
+        distance  ←  p − r  where p − r < w,   min(p, sinks + w − 1) − r  to a sink further away
+        evict="before":  w  =  window
+        evict="after":   w  =  window + 1
 
     Runs forever at constant cost (`Cache.trim` drops the rest), but what left the window is forgotten. evict="before"
     drops the oldest key before the new one comes, as the authors' chat does; "after", as their perplexity script does,

@@ -14,7 +14,10 @@ from milepost.seams.arguments import Learner
 class T5Bias(Learner):
     """Add a learned number to each score, looked up by the bucket of the distance.
 
-        score  ←  score + table[bucket(p − r), h]
+        score  ←  score + table[b, h]
+        bidirectional=False:  b  =  bucket(max(0, p − r)),   e = buckets/2
+        bidirectional=True:   b  =  bucket(|p − r|) + buckets/2 · [p < r],   e = buckets/4
+        bucket(n)  =  n for n < e,   min(2·e − 1, e + ⌊e · ln(n/e)/ln(reach/e)⌋) beyond
 
     Half of the buckets hold one distance each, the others grow with its logarithm up to `reach`, past which all share
     the last. bidirectional=True spends half of the buckets on keys ahead of the query; otherwise those count as

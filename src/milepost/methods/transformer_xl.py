@@ -16,7 +16,10 @@ from milepost.seams.verbs import Relation, Side, Table
 class TransformerXL(Learner):
     """Score content against content and content against distance, each with a bias of its own.
 
-        score_ij  =  ( (q_i + u) · k_j + (q_i + v) · W R_{p − r} ) / √d,   R_n = [sin(n·θ) | cos(n·θ)]
+        turn(q, p)  =  q + u
+        relate(q, k, p − r)  =  (q + v) · W R_c,   R_c = [ sin(c · θ_m) | cos(c · θ_m) ],   θ_m = 10000^(−2m/model_dim)
+        reach=None:  c  =  p − r
+        reach=…:     c  =  clip(p − r, −reach, reach)
 
     u and v are [heads, dim], W maps model_dim to all heads. Distances may have either sign, so the same method serves
     causal models with a memory (give the memory's keys first; queries are the last t) and bidirectional ones: XLNet is

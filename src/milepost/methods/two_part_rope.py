@@ -17,7 +17,10 @@ from milepost.seams.rotary import Rotary, powers
 class TwoPartRope(Rotary):
     """Turn the first half of the channels by a token's first position and the second half by its second.
 
-        turn(x, p)  =  [ rope(x[:d/2], p[0]) | rope(x[d/2:], p[1]) ],   rope of width d/2
+        turn(x, p)  =  [ rope(x[:d/2], p[0]) | rope(x[d/2:], p[1]) ]
+        rope(x, p)[n]  =  x[n] rotated by the angle p · θ_n,   θ_n = θ^(−4n/d)
+        pairs="halves":      x[n]  =  channels n and n + d/4
+        pairs="neighbours":  x[n]  =  channels 2n and 2n + 1
 
     In ChatGLM-6B the first position counts through the prompt and then stands still, and the second counts through the
     answer. Positions are [b t 2]; plain ones [t] or [b t] stand for a token whose two positions are alike.

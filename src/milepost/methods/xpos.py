@@ -19,8 +19,10 @@ from milepost.seams.verbs import Side
 class Xpos(Rotary):
     """Rotate as RoPE does, and let pair n of a score fade as ζ_n^(distance/fade).
 
-        turn(q, p)[n]  =  q[n] · e^(ipθ_n) · ζ_n^(p/fade),   turn(k, r)[n]  =  k[n] · e^(irθ_n) · ζ_n^(−r/fade)
-        ζ_n  =  (2n/d + 0.4) / 1.4
+        turn(x, p)[n]  =  x[n] rotated by the angle p · θ_n, times ζ_n^(p/fade) for queries,   ζ_n^(−p/fade) for keys
+        θ_n  =  θ^(−2n/d),   ζ_n = (2n/d + 0.4)/1.4
+        pairs="halves":      x[n]  =  channels n and n + d/2
+        pairs="neighbours":  x[n]  =  channels 2n and 2n + 1
 
     Each factor alone runs away with the position; only their product is tame. `attend` therefore counts positions from
     the middle of the keys, which changes no distance, and refuses spans so wide that a factor would overflow.

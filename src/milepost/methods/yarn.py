@@ -18,7 +18,13 @@ Ramp = Literal["code", "paper"]
 class Yarn:
     """Blend interpolation and no change, pair by pair, and sharpen the scores.
 
-        θ_n  ←  (1 − γ_n) · θ_n/factor + γ_n · θ_n,   cos and sin × 0.1 · ln(factor) + 1
+        θ_n  ←  γ_n · θ_n + (1 − γ_n) · θ_n/factor
+        ramp="code":   γ_n  =  (high − n)/(high − low), kept within 0 … 1
+        ramp="code":   low, high  =  the n with trained · θ_n/2π = fast and slow turns, within 0 … d − 1
+        ramp="code", truncate=True:  low, high  ←  ⌊low⌋, ⌈high⌉
+        ramp="paper":  γ_n  =  (trained · θ_n/2π − slow)/(fast − slow), kept within 0 … 1
+        scaled=None:  turn(x, p)  ←  turn(x, p) · magnitude,   magnitude = 0.1 · ln(factor) + 1
+        scaled=…:     turn(x, p)  ←  turn(x, p) · magnitude,   magnitude = scaled
 
     γ runs from 1 for pairs that make more than `fast` turns within the trained length to 0 for those that make fewer
     than `slow`. ramp="code" lets γ fall evenly over the pairs, as the authors' code and every published model do;

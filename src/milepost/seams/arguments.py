@@ -20,34 +20,47 @@ def arguments(part: object) -> dict[str, Any]:
     return {name: getattr(part, name) for name in inspect.signature(type(part)).parameters}
 
 
-def spell(part: object) -> str:
-    """The call that makes the method, defaults left out: `Rope(128, stretch=Ntk(8))`."""
+def spell(part: object, whole: bool = False) -> str:
+    """The call that makes the method, defaults left out: `Rope(128, stretch=Ntk(8))`.
+
+    Long tuples are cut short, as an error wants them; whole=True writes every item, so that no two methods that differ
+    in an argument are spelled alike.
+    """
     if torch.compiler.is_compiling():
         # Nobody reads it there, and the compiler cannot follow.
         return type(part).__name__
-    told: list[str] = []
+    written: list[str] = []
     leading = True
     for name, parameter in inspect.signature(type(part)).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or not hasattr(part, name):
+            # A method of the user's own may not keep what it was given; the next one then needs its name.
+            leading = False
+            continue
         value = getattr(part, name)
         if parameter.default is not parameter.empty:
             leading = False
             if value is parameter.default or value == parameter.default:
                 continue
-        told.append(spell_value(value) if leading else f"{name}={spell_value(value)}")
-    return f"{type(part).__name__}({', '.join(told)})"
+        text = spell_value(value, whole)
+        written.append(text if leading else f"{name}={text}")
+    return f"{type(part).__name__}({', '.join(written)})"
 
 
-def spell_value(value: object) -> str:
-    """One argument as it would be written."""
+def spell_value(value: object, whole: bool = False) -> str:
+    """One argument as it would be written. A number is exact: the shortest that reads back as the same."""
     if isinstance(value, float):
-        return f"{value:g}"
+        return float.__repr__(value).removesuffix(".0")
     if isinstance(value, Tensor):
         return spell_value(tuple(value.shape))
     if isinstance(value, tuple):
         items = cast("tuple[object, ...]", value)
-        shown = [spell_value(item) for item in items[:4]] + (["…"] if len(items) > 4 else [])
-        return f"({', '.join(shown)}{',' if len(items) == 1 else ''})"
-    return spell(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else repr(value)
+        shown = items if whole or len(items) <= 4 else items[:4]
+        texts = [spell_value(item, whole) for item in shown] + (["…"] if len(shown) < len(items) else [])
+        return f"({', '.join(texts)}{',' if len(items) == 1 else ''})"
+    # What has no print of its own, and what torch prints on many lines, is spelled too.
+    bare = isinstance(value, nn.Module) or type(value).__repr__ is object.__repr__
+    called = not isinstance(value, type) and (dataclasses.is_dataclass(value) or bare)
+    return spell(value, whole) if called else repr(value)
 
 
 class Learner(nn.Module):
@@ -56,18 +69,18 @@ class Learner(nn.Module):
     relative: bool = True
 
     def __repr__(self) -> str:
-        return spell(self)
+        return spell(self, whole=True)
 
 
 def to_plain(value: Any) -> Any:
-    """A method, or one of its arguments, as what JSON can hold. A tensor is told by its shape alone."""
+    """A method, or one of its arguments, as what JSON can hold. Of a tensor only the shape is kept."""
     if isinstance(value, Tensor):
         return list(value.shape)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in cast("list[Any]", value)]
-    return {"is": type(value).__name__} | {name: to_plain(held) for name, held in arguments(value).items()}
+    return {"is": type(value).__name__} | {name: to_plain(each) for name, each in arguments(value).items()}
 
 
 def from_plain(plain: Any, known: Mapping[str, type]) -> Any:
@@ -76,17 +89,17 @@ def from_plain(plain: Any, known: Mapping[str, type]) -> Any:
         return tuple(from_plain(item, known) for item in cast("list[Any]", plain))
     if not isinstance(plain, Mapping):
         return plain
-    held = {str(name): value for name, value in cast("Mapping[Any, Any]", plain).items()}
-    if "is" not in held:
+    saved = {str(name): value for name, value in cast("Mapping[Any, Any]", plain).items()}
+    if "is" not in saved:
         raise ValueError(
-            f"a saved method is {{'is': 'Rope', 'dim': 64, …}}; 'is' is missing among the keys {sorted(held)}"
+            f"a saved method is {{'is': 'Rope', 'dim': 64, …}}; 'is' is missing among the keys {sorted(saved)}"
         )
-    name = held.pop("is")
+    name = saved.pop("is")
     if name not in known:
         raise ValueError(
             f"no method is called {name!r}{did_you_mean(str(name), known)}; pass your own with methods=[…]"
         )
-    return known[name](**{argument: from_plain(value, known) for argument, value in held.items()})
+    return known[name](**{argument: from_plain(value, known) for argument, value in saved.items()})
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
