@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import typer
@@ -50,12 +50,6 @@ def app() -> typer.Typer:
     hub.command()(methods)
     hub.command()(compare)
     return hub
-
-
-def refuse(message: str) -> NoReturn:
-    """Say what is wrong with what was asked, and end with 2."""
-    print(f"milepost: {message}", file=sys.stderr)
-    raise SystemExit(2)
 
 
 def _hub() -> None: ...

@@ -20,11 +20,12 @@ from torch import Tensor
 from milepost.lab import corpus
 from milepost.lab.cell import Described, Judging, Stepped
 from milepost.lab.model import Model, Shape
-from milepost.lab.parallel import Ddp, Fsdp, Torchrun, World, spread_over, world
+from milepost.lab.parallel import Ddp, Fsdp, World, spread_over, world
 from milepost.lab.recipe import Recipe, Size
 from milepost.lab.schemes import build
 from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Local, Sweep, run
+from milepost.lab.torchrun import Torchrun
 from milepost.lab.train import Alone, Trainer, read_checkpoint
 
 ROOT = Path(__file__).parents[2]

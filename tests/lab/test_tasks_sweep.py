@@ -16,10 +16,10 @@ from rich.console import Console
 from milepost.lab import board, schemes
 from milepost.lab import cell as cells
 from milepost.lab.cell import Cell, Event, Judging, Stepped, batches_of, load
+from milepost.lab.findings import Findings, Ran, Row
 from milepost.lab.model import Model, Shape
 from milepost.lab.recipe import Recipe, Size
 from milepost.lab.report import Measure, gather, page, tables, views
-from milepost.lab.report.findings import Findings, Ran, Row
 from milepost.lab.shown import table
 from milepost.lab.store import Store
 from milepost.lab.sweep import Sweep

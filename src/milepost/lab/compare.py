@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from milepost.cli import refuse
 from milepost.lab import options
+from milepost.refusal import refuse
 from milepost.seams.arguments import did_you_mean
 
 if TYPE_CHECKING:
     from milepost.lab.corpus import Corpus
+    from milepost.lab.findings import Findings
     from milepost.lab.recipe import Size
-    from milepost.lab.report.findings import Findings
     from milepost.lab.sweep import Engine, Sweep
 
 DEFAULT = ["nope", "sinusoidal", "rope", "alibi", "t5", "kerple"]
@@ -61,9 +61,10 @@ def compare(
 
     Stop it at any moment: the same command goes on where it stopped.
     """
-    from milepost.lab.parallel import Torchrun, world
+    from milepost.lab.parallel import world
     from milepost.lab.store import Store
     from milepost.lab.sweep import Sweep, missing, run
+    from milepost.lab.torchrun import Torchrun
 
     device = _device(device, engine)
     own: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "key_heads": key_heads}
@@ -227,8 +228,8 @@ def _corpus(text: Path | None, dataset: str | None, made: list[Path]) -> Corpus:
 
 def _engine(name: str, out: Path, device: str, jobs: int) -> Engine:
     from milepost.lab.jobs import Jobs
-    from milepost.lab.parallel import Torchrun
     from milepost.lab.sweep import Local
+    from milepost.lab.torchrun import Torchrun
 
     out.mkdir(parents=True, exist_ok=True)
     if name == "local":

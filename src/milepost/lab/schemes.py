@@ -14,6 +14,7 @@ from torch import nn
 
 from milepost.attend import attend
 from milepost.lab.model import Shape
+from milepost.lab.naming import HWFA, TRAINED, WINDOW, WINDOW_AND_SINKS
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
 from milepost.seams.arguments import did_you_mean
@@ -22,33 +23,6 @@ from milepost.seams.verbs import answers, verbs_of
 from milepost.seams.visible import Visible, causal, chunks, everything, sinks, window
 from milepost.variants.schedules import hwfa
 
-TRAINED: dict[str, str] = {
-    "nope": "Nope()",
-    "learned": "Learned(longest, width)",
-    "sinusoidal": "Sinusoidal(width, amplitude=width ** -0.5)",
-    "rope": "Rope(dim)",
-    "partial": "Partial(Rope(dim // 2), of=dim)",
-    "p-rope": "Rope(dim, stretch=Proportional(0.5))",
-    "xpos": "Xpos(dim)",
-    "rope-logn": "Rope(dim) + LogN(trained, clip=False)",
-    "learned-rope": "LearnedRope(dim)",
-    "alibi": "Alibi(heads)",
-    "t5": "T5Bias(heads)",
-    "kerple": "Kerple(heads)",
-    "kerple-power": 'Kerple(heads, "power")',
-    "sandwich": "Sandwich(heads, dim)",
-    "fire": "Fire(heads, trained)",
-    "shaw": "Shaw(dim, values=False)",
-    "transformer-xl": "TransformerXL(width, heads, dim)",
-    "deberta": "Deberta(width, heads, dim, reach=64)",
-    "cope": "Cope(dim, 64)",
-    "floater": "Floater(width, longest=longest)",
-    "alibi-rope": "Rope(dim) + Alibi(heads)",
-    "kerple-logn": "Kerple(heads) + LogN(trained, clip=False)",
-    "window-rope": "Rope(dim) + (causal & window(trained // 4))",
-    "softmax1-rope": "Rope(dim) + SoftmaxOne(heads)",
-}
-"""What can be trained, by name. `dim`, `heads`, `width`, `trained`, `layers` and `longest` are the model's own."""
 BY_LONGEST = ("longest", "group")
 """Words that follow the longest length judged at; group is how many positions must share one to reach it."""
 
@@ -56,8 +30,8 @@ BY_LONGEST = ("longest", "group")
 def _trivial(text: str) -> dict[str, str]:
     """What stands beside every row without training, and needs no method: to forget all but the last bytes."""
     return {
-        "window": joined(text, "(causal & window(trained))"),
-        "window and sinks": joined(text, "(causal & (window(trained - 4) | sinks(4)))"),
+        WINDOW: joined(text, "(causal & window(trained))"),
+        WINDOW_AND_SINKS: joined(text, "(causal & (window(trained - 4) | sinks(4)))"),
     }
 
 
@@ -123,7 +97,7 @@ class Sum:
 
 def build(name: str, shape: Shape, trained: int, longest: int) -> Schedule:
     """The schedule of a scheme given by name or expression; without a visible part it is causal."""
-    if name == "hwfa":
+    if name == HWFA:
         return hwfa(shape.layers, shape.dim, trained)
     text = TRAINED.get(name, name)
     own = {
@@ -141,7 +115,7 @@ def rows_on(name: str, *, free: bool, every: bool, own: Sequence[str]) -> dict[s
     rows = WITHOUT_TRAINING.get(name, {}) if free else {}
     if free and every:
         rows = rows | AND_THE_REST.get(name, {})
-    if own and name == "hwfa":
+    if own and name == HWFA:
         raise ValueError("a row on hwfa: its layers differ, and a row is one expression for all of them")
     beside = _trivial(TRAINED.get(name, name)) if own else {}
     return beside | rows | {text: text for text in own}
@@ -231,10 +205,10 @@ def _joined(left: Any, right: Any) -> Any:
 
 
 def _names(asked: str) -> str:
-    if asked in (*TRAINED, "hwfa"):
+    if asked in (*TRAINED, HWFA):
         return f": it is a name, and stands alone; in expressions write {TRAINED.get(asked, 'methods')}"
     if asked in classes():
         return f"; it takes arguments: {asked}(…)"
     methods = [name for name in classes() if name.lower() not in TRAINED or asked[:1].isupper()]
-    known = [name for name in (*TRAINED, "hwfa") if not asked[:1].isupper()] + methods
-    return did_you_mean(asked, known) or f"; by name there are {', '.join([*TRAINED, 'hwfa'])}"
+    known = [name for name in (*TRAINED, HWFA) if not asked[:1].isupper()] + methods
+    return did_you_mean(asked, known) or f"; by name there are {', '.join([*TRAINED, HWFA])}"

@@ -14,7 +14,7 @@ from milepost.lab.store import TASK
 from milepost.lab.tasks import of_protocol
 
 if TYPE_CHECKING:
-    from milepost.lab.report.findings import Findings
+    from milepost.lab.findings import Findings
 
 # Columns of tasks beside each other; more would not fit 80 characters.
 ABREAST = 4

@@ -14,8 +14,8 @@ from torch import Tensor
 
 import milepost
 from milepost.lab.cell import Cell, asked, wanted
+from milepost.lab.findings import PLAIN, Findings, Measure, Ran, Row
 from milepost.lab.judge import student
-from milepost.lab.report.findings import PLAIN, Findings, Measure, Ran, Row
 from milepost.lab.schemes import TRAINED, build
 from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Sweep

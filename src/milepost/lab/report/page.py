@@ -9,9 +9,9 @@ from pathlib import Path
 from string import Template
 from typing import Any, cast
 
+from milepost.lab.findings import Findings, Ran
 from milepost.lab.judge import LAST
 from milepost.lab.report import tables, views
-from milepost.lab.report.findings import Findings, Ran
 from milepost.lab.report.look import definitions
 from milepost.lab.report.words import ABOUT_TASKS, ABOUT_TRAINING, MEANS, about_positions, about_reach, lede
 from milepost.lab.table import Table, table

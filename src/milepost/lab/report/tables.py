@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from html import escape
 
-from milepost.lab.report.findings import TASK, Findings, Measure, Row
+from milepost.lab.findings import TASK, Findings, Measure, Row
 from milepost.lab.report.look import looks, swatch
 from milepost.lab.report.words import MEANS
 from milepost.lab.table import Line, Table, reach_in_words, shown, signed

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
+from milepost.lab.findings import TASK, Findings, Row
+from milepost.lab.naming import proper
 from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, finite
-from milepost.lab.report.findings import TASK, Findings, Row, proper
 from milepost.lab.report.look import looks
 from milepost.lab.report.scale import broken, decades, doubling, straight
 from milepost.lab.tasks import of_protocol

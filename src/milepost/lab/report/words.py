@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from milepost.lab.report.findings import Findings, Row, proper
-from milepost.lab.table import SAME, WINDOW, Line, Table, shown
+from milepost.lab.findings import Findings, Row
+from milepost.lab.naming import WINDOW, proper
+from milepost.lab.table import SAME, Line, Table, shown
 
 MEANS = {
     "windows": (

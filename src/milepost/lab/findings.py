@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from milepost.lab.naming import TRIVIAL, proper
 from milepost.lab.store import TASK
-from milepost.lab.table import TRIVIAL
 
 PLAIN = ""
 """The variant of a row that is judged as it was trained."""
@@ -146,15 +146,3 @@ class Findings:
                 [row for row in own if not row.variant or row.trivial]
                 + [row for row in own if row.variant and not row.trivial],
             )
-
-
-SPELLED = {
-    "alibi": "ALiBi", "cope": "CoPE", "deberta": "DeBERTa", "fire": "FIRE", "floater": "FLOATER", "hwfa": "HWFA",
-    "kerple": "KERPLE", "logn": "log-n", "nope": "NoPE", "rope": "RoPE", "shaw": "Shaw", "softmax1": "softmax₁",
-    "t5": "T5", "transformer": "Transformer", "xl": "XL", "xpos": "xPos",
-}  # fmt: skip
-
-
-def proper(name: str) -> str:
-    """A scheme's name with the field's own spelling, word by word; an expression is left as it is."""
-    return "-".join(SPELLED.get(word, word) for word in name.split("-")) if "(" not in name else name
