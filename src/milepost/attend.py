@@ -91,6 +91,8 @@ class Explanation:
 
     backend: str
     others: dict[str, str]
+    able: tuple[str, ...]
+    """Every backend that could run the call, the chosen one included."""
 
     def __str__(self) -> str:
         lines = [f"{self.backend}: runs it"]
@@ -120,7 +122,8 @@ def explain(
         for name, backend in BACKENDS.items()
         if name != chosen
     }
-    return Explanation(chosen, others)
+    able = tuple(name for name, backend in BACKENDS.items() if backend.refuses(call) is None)
+    return Explanation(chosen, others, able)
 
 
 def _named(name: str, call: Call) -> str:

@@ -174,7 +174,7 @@ def test_the_report_and_the_terminal_tell_them(whole: Path):
 
 def test_pictures_are_drawn_checkpoint_by_checkpoint(whole: Path):
     store = Store(whole / "lab.sqlite")
-    drawn = views.by_task(gather(store, SWEEP))
+    drawn = "".join(views.by_task(gather(store, SWEEP)))
     store.close()
     for depth in ("0", "0.5", "1"):
         assert drawn.count(f">needle, depth {depth}<") == 1

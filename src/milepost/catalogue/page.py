@@ -91,18 +91,18 @@ def facts(sheet: Sheet) -> list[tuple[str, list[str]]]:
     told.append(("paper", [line for line in (sheet.paper, sheet.link) if line]))
     told.append(("relative", _relative(sheet)))
     told.append(("learned", [words.numbers(sheet)] if words.numbers(sheet) else []))
-    runs = [", ".join(sheet.backends)] if words.backends(sheet) else []
+    runs = [", ".join(sheet.backends)] if sheet.runs else []
     told.append(("backends", runs + [f"not {name}: it {why}" for name, why in sheet.refusals.items()]))
     return [(label, lines) for label, lines in told if lines]
 
 
 def _relative(sheet: Sheet) -> list[str]:
     said = {
-        "yes": "yes: shifting all positions changes nothing",
-        "no": "no: it matters where a text begins",
-        "depends": "as its arguments say",
+        True: "yes: shifting all positions changes nothing",
+        False: "no: it matters where a text begins",
+        None: "as its arguments say",
     }
-    return [said[words.relative(sheet)]] if words.relative(sheet) else []
+    return [said[sheet.relative]] if sheet.runs else []
 
 
 def _meaning(verb: str) -> str:

@@ -47,6 +47,11 @@ class Sheet:
     composes: tuple[str, ...]
     example: str
 
+    @property
+    def runs(self) -> bool:
+        """Whether it takes part in attention, so that one can ask who runs it; a sampler or a function does not."""
+        return bool(self.backends) and "sample" not in self.verbs
+
 
 def sheets(verb: str | None = None) -> list[Sheet]:
     """Every method and function, seam by seam, in the order of the equation; or those with one verb."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from milepost.lab.naming import TRIVIAL, proper
-from milepost.lab.store import TASK
+from milepost.lab.tasks import PROTOCOLS
 
 PLAIN = ""
 """The variant of a row that is judged as it was trained."""
@@ -30,6 +30,27 @@ class Measure:
 
 
 @dataclass(frozen=True)
+class Term:
+    """One part of an equation, at one of the verbs it answers."""
+
+    verb: str
+    """Empty for a part that does nothing."""
+    part: str
+    formula: str
+    """Empty where the part has none, or at the other verbs of a part that has told it."""
+
+
+@dataclass(frozen=True)
+class Equation:
+    """What some of a model's layers compute: the sum of attention, and the parts that fill it in."""
+
+    layers: int
+    of: int
+    sum: str
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
 class Row:
     """One way of reading: a scheme as trained, or a training-free change of one."""
 
@@ -40,6 +61,7 @@ class Row:
     text: str
     """The expression of what it computes."""
     equation: str
+    """As it is printed."""
     seeds: tuple[int, ...]
     parameters: int
     seconds: float
@@ -55,6 +77,8 @@ class Row:
 
     whole: bool = True
     """Whether every query sees every earlier key, in every layer; a window does not."""
+    equations: tuple[Equation, ...] = ()
+    """The equation part by part; several where layers differ."""
 
     @property
     def base(self) -> str:
@@ -128,7 +152,7 @@ class Findings:
 
     def tasks(self) -> tuple[str, ...]:
         """The protocols that are tasks."""
-        return tuple(dict.fromkeys(name for row in self.rows for name in row.scores if name.startswith(TASK)))
+        return tuple(dict.fromkeys(name for row in self.rows for name in row.scores if name in PROTOCOLS))
 
     def groups(self) -> Iterator[tuple[str, list[Row]]]:
         """Rows that belong side by side: those trained, then for each checkpoint its rows, trivial baselines first.

@@ -170,9 +170,7 @@ class Model(nn.Module):
         weight = self.tokens.weight
         q, k = (weight.new_zeros(1, heads, 2, self.shape.dim) for heads in (self.shape.heads, self.shape.groups))
         for number, scheme in enumerate(self.schedule):
-            told = explain(scheme, q, k)
-            able = told.backend == "sdpa" or told.others["sdpa"].startswith("could")
-            self.backends[number] = "sdpa" if able else "chunked"
+            self.backends[number] = "sdpa" if "sdpa" in explain(scheme, q, k).able else "chunked"
         return self
 
     @torch.no_grad()

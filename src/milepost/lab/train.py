@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -178,8 +180,8 @@ class Trainer:
         self.step = int(told["step"])
 
 
-# What systems say of a disk that takes no more.
-FULL = ("No space left", "quota exceeded", "File too large")
+# The numbers by which systems say that a disk takes no more; not every system has quotas.
+FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], told: dict[str, str]) -> None:
@@ -202,11 +204,19 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], told: dict[str, str
             os.fsync(written.fileno())
         half.replace(path)
     except (SafetensorError, OSError) as error:
-        if any(reason in str(error) for reason in FULL):
+        if _number(error) in FULL:
             raise OSError(f"no disk space left for {path}; free some and run the same command again") from error
         raise OSError(f"{path} cannot be written ({error}); mend that and run the same command again") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _number(error: Exception) -> int | None:
+    """The system's number for what went wrong; safetensors, written in Rust, has it at the end of its message."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"\(os error (\d+)\)$", str(error))
+    return None if found is None else int(found[1])
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -134,9 +134,9 @@ def _changed(lines: Sequence[Line], base: str, longest: int) -> list[str]:
     )
     if best.against is None:
         return [f"{told}."]
-    side = "level with" if abs(best.against) < SAME else "better than" if best.against < 0 else "worse than"
-    by = "" if side == "level with" else f"{abs(best.against):.3f} bits "
-    return [f"{told}, and at {longest:,} is {by}{side} the trivial window."]
+    by = f"{abs(best.against):.3f} bits {'better' if best.against < 0 else 'worse'} than"
+    side = "level with" if abs(best.against) < SAME else by
+    return [f"{told}, and at {longest:,} is {side} the trivial window."]
 
 
 def _recall(table: Table, guess: float) -> list[str]:
