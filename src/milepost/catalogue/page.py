@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from milepost.catalogue import words
 from milepost.catalogue.groups import FUNCTIONS
-from milepost.catalogue.sheet import Sheet, plain
+from milepost.catalogue.sheet import Sheet
 from milepost.catalogue.signature import signature
+from milepost.catalogue.spelling import plain
 from milepost.catalogue.terminal import text
 from milepost.seams.verbs import VERBS
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from milepost.lab import judge
 from milepost.lab.corpus import Corpus
+from milepost.lab.expressions import spelled
 from milepost.lab.model import Model, Shape
 from milepost.lab.parallel import World, spread_over
 from milepost.lab.recipe import Recipe
@@ -83,6 +84,7 @@ class Cell:
             told.pop(name)
         if not self.task:
             told.pop("task")
+        told["name"] = spelled(self.name)
         told["longest"] = self.judging.longest if reads_longest(self.name) else None
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -232,7 +234,7 @@ def depends(cell: Cell, variant: str, protocol: str) -> list[Any]:
         "recall": [told.copies],
     }  # fmt: skip
     counts = [told.answers, told.total] if protocol in PROTOCOLS else own.get(protocol, [])
-    return [JUDGED, text, told.longest if reads_longest(text) else None, *counts]
+    return [JUDGED, text, told.longest if text and reads_longest(text) else None, *counts]
 
 
 def wanted(cell: Cell) -> Known:

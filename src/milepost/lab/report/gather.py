@@ -16,7 +16,7 @@ import milepost
 from milepost.lab.cell import Cell, asked, wanted
 from milepost.lab.findings import PLAIN, Equation, Findings, Measure, Ran, Row, Term
 from milepost.lab.judge import student
-from milepost.lab.schemes import TRAINED, build
+from milepost.lab.schemes import build, expression
 from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Sweep
 from milepost.schedule import Schedule
@@ -65,7 +65,7 @@ def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
     told = {cell.key: store.scores(cell.key) for cell in cells}
     curves = {cell.key: store.losses(cell.key) for cell in cells}
     known = [store.cell(cell.key) for cell in cells if told[cell.key] or curves[cell.key]]
-    texts = {PLAIN: TRAINED.get(first.name, first.name), **dict(first.variants)}
+    texts = {PLAIN: expression(first.name), **dict(first.variants)}
     for variant, text in texts.items():
         held = {cell: [score for score in told[cell.key] if score.variant == variant] for cell in cells}
         seeds = tuple(cell.seed for cell, scores in held.items() if scores)
