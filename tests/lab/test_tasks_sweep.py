@@ -272,11 +272,7 @@ def test_the_command_takes_tasks(text: Path, tmp_path: Path):  # noqa: F811
         ("copy,,sort", "nope", "--tasks 'copy,,sort': an empty name"),
         ("", "nope", "--tasks '': an empty name"),
         ("passkey", "nope", "the task passkey: even its shortest examples"),
-        (
-            "copy",
-            "rope + causal",
-            "'rope' is not known: it is a name, and stands alone; in expressions write Rope",
-        ),
+        ("copy", "Rope(dim) + everything", "the scheme 'Rope(dim) + everything' sees ahead (everything)"),
         ("parity-check", "fire", "fire cannot be trained on parity-check, where tokens look ahead"),
         ("parity-check", "hwfa", "'hwfa' is not known: it is a name, and stands alone"),
         (

@@ -120,11 +120,27 @@ def try_out(schedule: Schedule, shape: Shape, longest: int) -> None:
             attend(q, k, k, scheme, index=index, key_index=index, backend="reference")
 
 
+def hides_ahead(part: object) -> bool:
+    """Whether a part sees to it that no query ever sees a key after its own; one such part is enough for a scheme."""
+    return "see" in verbs_of(part) and bool(getattr(part, "behind", False))
+
+
+def refuse_ahead(schedule: Schedule, text: str, kind: str = "scheme") -> None:
+    """Refuse what would read the answer: asked for the next token, no layer may see it."""
+    for scheme in schedule:
+        if not any(map(hides_ahead, scheme.parts)):
+            seen = " and ".join(repr(part) for part in scheme.parts if isinstance(part, Visible))
+            raise ValueError(
+                f"the {kind} {text!r} sees ahead ({seen}), so a model that is asked for the next token could read it; "
+                f"leave {seen} out, which makes it causal, or write causal & ({seen})"
+            )
+
+
 def _parts(text: str, own: Mapping[str, int]) -> tuple[object, ...]:
     made = evaluate(text, own)
     parts = made.parts if isinstance(made, Sum) else (made,)
-    hides = any("see" in verbs_of(part) and getattr(part, "behind", False) for part in parts)
-    return parts if hides or any(isinstance(part, Visible) for part in parts) else (*parts, causal)
+    chosen = any(hides_ahead(part) or isinstance(part, Visible) for part in parts)
+    return parts if chosen else (*parts, causal)
 
 
 def _like(first: Scheme, parts: tuple[object, ...]) -> Scheme:

@@ -16,7 +16,7 @@ from milepost.lab.corpus import Corpus
 from milepost.lab.expressions import named, spelled
 from milepost.lab.model import Shape, carried
 from milepost.lab.recipe import Recipe, Size
-from milepost.lab.schemes import build, rows_on, try_out
+from milepost.lab.schemes import build, refuse_ahead, rows_on, try_out
 from milepost.lab.store import Score, Store
 from milepost.lab.tasks import named as task_named
 from milepost.lab.tasks.run import written_for
@@ -99,11 +99,14 @@ class Sweep:
 
 @cache
 def _can_be_judged(name: str, rows: tuple[str, ...], shape: Shape, trained: int, longest: int) -> None:
-    """Refuse a scheme, or a row on its checkpoint, that does not fit the model or cannot read so far."""
+    """Refuse a scheme, or a row on its checkpoint, that does not fit the model, sees ahead or cannot read so far."""
     own = build(name, shape, trained, longest)
+    refuse_ahead(own, name)
     try_out(own, shape, longest)
     for text in rows:
-        try_out(carried(own, build(text, shape, trained, longest)), shape, longest)
+        row = carried(own, build(text, shape, trained, longest))
+        refuse_ahead(row, text, "row")
+        try_out(row, shape, longest)
 
 
 def _sees_ahead(scheme: Scheme, heads: int) -> bool:

@@ -19,7 +19,7 @@ from milepost.cache import Cache
 from milepost.lab.expressions import joined
 from milepost.lab.model import Model, Shape
 from milepost.lab.recipe import Recipe
-from milepost.lab.schemes import build, expression
+from milepost.lab.schemes import build, expression, refuse_ahead
 from milepost.lab.tasks.task import NOT_JUDGED, Task, batches, dealt
 from milepost.lab.train import Trainer, precision
 from milepost.seams import demand
@@ -69,6 +69,8 @@ def make(task: Task, scheme: str, shape: Shape, trained: int, longest: int, seed
     shape = replace(shape, vocabulary=task.vocabulary)
     torch.manual_seed(seed + 1)
     schedule = build(written_for(task, scheme), shape, task.tokens(trained), task.tokens(longest))
+    if not task.bidirectional:
+        refuse_ahead(schedule, scheme)
     torch.manual_seed(seed)
     return Placed(shape, schedule)
 
