@@ -24,7 +24,7 @@ from milepost.lab.expressions import spelled
 from milepost.lab.model import Model, Shape
 from milepost.lab.parallel import World, spread_over
 from milepost.lab.recipe import Recipe
-from milepost.lab.schemes import build, reads_longest
+from milepost.lab.schemes import build, learns_bias, reads_longest
 from milepost.lab.store import Score
 from milepost.lab.tasks import PROTOCOLS, batches, named, protocols, score
 from milepost.lab.tasks.run import written_for
@@ -85,6 +85,9 @@ class Cell:
         if not self.task:
             told.pop("task")
         told["name"] = spelled(self.name)
+        if not learns_bias(self.name):
+            # Nothing has that rate.
+            told["recipe"].pop("bias_rate")
         told["longest"] = self.judging.longest if reads_longest(self.name) else None
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from milepost.attend import attend
-from milepost.lab.expressions import Sum, evaluate, joined, named, words_in
+from milepost.lab.expressions import Sum, evaluate, joined, methods_in, named, words_in
 from milepost.lab.model import Shape
 from milepost.lab.naming import HWFA, TRAINED, WINDOW, WINDOW_AND_SINKS
 from milepost.schedule import Schedule
@@ -107,6 +107,12 @@ def expression(name: str) -> str:
 def reads_longest(name: str) -> bool:
     """Whether a scheme depends on the longest length judged at."""
     return bool(words_in(expression(name)) & {*BY_LONGEST})
+
+
+def learns_bias(name: str) -> bool:
+    """Whether a scheme may learn something that bends scores, by the verbs of the methods in it."""
+    methods = methods_in(expression(name))
+    return any(issubclass(each, nn.Module) for each in methods) and any(answers(each, "bend") for each in methods)
 
 
 def try_out(schedule: Schedule, shape: Shape, longest: int) -> None:
