@@ -5,25 +5,24 @@ To add one, write a function with typer's annotations in such a module and name 
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import sys
 from typing import TYPE_CHECKING
 
+from milepost.refusal import need
+
 if TYPE_CHECKING:
     import typer
-
-NEEDED = ("typer", "rich")
 
 
 def main() -> None:
     """Run the command line."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise SystemExit(
-            f"milepost: the command line needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
-            f"not installed: pip install 'milepost[cli]'"
-        )
+    # Who asks for the lab is not sent for two extras, one after the other.
+    what, extra = ("compare", "lab") if sys.argv[1:2] == ["compare"] else ("the command line", "cli")
+    try:
+        need(what, extra)
+    except ImportError as error:
+        raise SystemExit(f"milepost: {error}") from None
     for stream in (sys.stdout, sys.stderr):
         # Formulas are full of θ and Σ; a pipe that cannot take them gets escapes, not a crash.
         if isinstance(stream, io.TextIOWrapper):
