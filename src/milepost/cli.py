@@ -9,6 +9,7 @@ import io
 import sys
 from typing import TYPE_CHECKING
 
+from milepost import __version__
 from milepost.refusal import need
 
 if TYPE_CHECKING:
@@ -44,14 +45,20 @@ def app() -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    # With a callback, one command is still called by its name.
-    hub.callback()(_hub)
+    version = typer.Option(False, "--version", help="Show the version and exit.", callback=_version, is_eager=True)
+
+    @hub.callback()
+    def options(version: bool = version) -> None: ...
+
     hub.command()(methods)
     hub.command()(compare)
     return hub
 
 
-def _hub() -> None: ...
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"milepost {__version__}")
+        raise SystemExit(0)
 
 
 if __name__ == "__main__":

@@ -216,6 +216,11 @@ def test_without_typer_or_rich_it_says_what_to_install(monkeypatch: pytest.Monke
         main()
 
 
+@pytest.mark.parametrize("words", [["--version"], ["--version", "methods"]])
+def test_the_version_is_that_of_the_package(words: list[str]):
+    assert run(*words) == f"milepost {mp.__version__}\n"
+
+
 def test_help_loads_nothing_heavy_but_torch():
     command = [sys.executable, "-X", "importtime", "-m", "milepost.cli", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from milepost.refusal import EXTRAS, need
-from tests.lab.test_compare import LENGTHS, TINY, text  # noqa: F401
+from tests.lab.test_compare import LENGTHS, TINY, refused, text  # noqa: F401
 
 WITHOUT = """
 import sys
@@ -54,6 +54,15 @@ def test_what_compare_lacks_is_named_before_anything_is_trained(
     # Without numpy torch has something to say of its own, before.
     assert told in found.stderr.splitlines()[-1]
     assert not out.exists()
+
+
+def test_a_command_that_is_not_the_first_word_is_checked_too(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+):  # fmt: skip
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    told = "milepost: compare: the lab needs safetensors, which is not installed: pip install 'milepost[lab]'"
+    assert refused(text, tmp_path / "out", "rope") == told
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_dataset_is_not_asked_for_without_its_library(tmp_path: Path):

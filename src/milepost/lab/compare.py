@@ -126,7 +126,7 @@ def note(message: str) -> None:
 
 def _installed(engine: str, dataset: str | None, board: Path | None) -> None:
     """Refuse what lacks a library, which would be found out only when everything is trained."""
-    need("compare", "lab")
+    need("the lab", "lab")
     if engine == "ray":
         need("--engine ray", "ray")
     if dataset is not None:
