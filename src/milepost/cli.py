@@ -5,25 +5,25 @@ To add one, write a function with typer's annotations in such a module and name 
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
+
+from milepost import __version__
+from milepost.refusal import need
 
 if TYPE_CHECKING:
     import typer
 
-NEEDED = ("typer", "rich")
-
 
 def main() -> None:
     """Run the command line."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise SystemExit(
-            f"milepost: the command line needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
-            f"not installed: pip install 'milepost[cli]'"
-        )
+    # Who asks for the lab is not sent for two extras, one after the other.
+    what, extra = ("compare", "lab") if sys.argv[1:2] == ["compare"] else ("the command line", "cli")
+    try:
+        need(what, extra)
+    except ImportError as error:
+        raise SystemExit(f"milepost: {error}") from None
     for stream in (sys.stdout, sys.stderr):
         # Formulas are full of θ and Σ; a pipe that cannot take them gets escapes, not a crash.
         if isinstance(stream, io.TextIOWrapper):
@@ -45,20 +45,20 @@ def app() -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    # With a callback, one command is still called by its name.
-    hub.callback()(_hub)
+    version = typer.Option(False, "--version", help="Show the version and exit.", callback=_version, is_eager=True)
+
+    @hub.callback()
+    def options(version: bool = version) -> None: ...
+
     hub.command()(methods)
     hub.command()(compare)
     return hub
 
 
-def refuse(message: str) -> NoReturn:
-    """Say what is wrong with what was asked, and end with 2."""
-    print(f"milepost: {message}", file=sys.stderr)
-    raise SystemExit(2)
-
-
-def _hub() -> None: ...
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"milepost {__version__}")
+        raise SystemExit(0)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from milepost.backends.flex import make_block_mask, mask_mod, score_mod
+from milepost.backends.block_masks import make_block_mask, mask_mod
+from milepost.backends.flex import score_mod
 from milepost.call.documents import over_keys
 from milepost.scheme import Scheme
 from milepost.seams.arguments import spell

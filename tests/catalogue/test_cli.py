@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import milepost as mp
 from milepost.catalogue.groups import GROUPS
 from milepost.catalogue.sheet import sheets
+from milepost.catalogue.spelling import ALSO, plain
 from milepost.cli import app, main
 
 SHEETS = sheets()
@@ -135,7 +136,7 @@ def test_an_unknown_name():
         "milepost: methods alibbi: no method is called 'alibbi'; `milepost methods` lists them all; did you mean Alibi "
         "or AlibiNtk or SplitAlibi?\n"
     )
-    assert refused("methods", "t5").endswith("; did you mean T5Bias?\n")
+    assert refused("methods", "T5B").endswith("; did you mean T5Bias?\n")
     assert refused("methods", "xyzzy").endswith("lists them all\n")
 
 
@@ -148,10 +149,34 @@ def test_what_cannot_be_asked_together():
     )
 
 
-@pytest.mark.parametrize("name", ["alibi", "ALIBI", "self-extend", "t5_bias", "StreamingLLM", "Dual chunk attention"])
-def test_a_name_may_be_spelled_as_people_do(name: str):
-    heads = {run("methods", name).splitlines()[0].split(",")[0]}
-    assert heads <= {"Alibi", "SelfExtend", "T5Bias", "Stream", "DualChunk"}
+@pytest.mark.parametrize(
+    ("names", "method"),
+    [
+        (["RoPE", "rope", "Rope", "rotary"], "Rope"),
+        (["ALiBi", "alibi", "ALIBI"], "Alibi"),
+        (["T5", "t5", "t5_bias", "T5Bias", "T5's bias"], "T5Bias"),
+        (["KERPLE", "kerple"], "Kerple"),
+        (["FIRE", "fire"], "Fire"),
+        (["CoPE", "cope"], "Cope"),
+        (["xPos", "xpos", "XPOS"], "Xpos"),
+        (["NoPE", "nope"], "Nope"),
+        (["YaRN", "yarn"], "Yarn"),
+        (["self-extend", "Self-Extend"], "SelfExtend"),
+        (["SoftMax₁", "softmax1", "softmax-one"], "SoftmaxOne"),
+        (["StreamingLLM", "streaming"], "Stream"),
+        (["Dual chunk attention"], "DualChunk"),
+        (["HWFA"], "hwfa"),
+    ],
+)
+def test_a_name_may_be_spelled_as_people_do(names: list[str], method: str):
+    for name in names:
+        assert run("methods", name).splitlines()[0].split(",")[0] == method, name
+
+
+def test_what_the_field_says_besides_names_a_method_and_takes_no_name_away():
+    assert set(ALSO.values()) <= set(NAMES)
+    own = {plain(word) for sheet in SHEETS for word in (sheet.name, sheet.title) if word}
+    assert not {plain(word) for word in ALSO} & own
 
 
 # Other forms
@@ -189,6 +214,11 @@ def test_without_typer_or_rich_it_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "typer", None)
     with pytest.raises(SystemExit, match="needs typer and rich, which are not installed"):
         main()
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--version", "methods"]])
+def test_the_version_is_that_of_the_package(words: list[str]):
+    assert run(*words) == f"milepost {mp.__version__}\n"
 
 
 def test_help_loads_nothing_heavy_but_torch():

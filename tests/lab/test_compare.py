@@ -113,6 +113,16 @@ def test_every_row_there_is_and_rows_of_ones_own_are_judged(text: Path, tmp_path
     assert [line for line in again.stdout.splitlines() if "T5: Nope()" in line]
 
 
+def test_names_are_taken_as_people_write_them(text: Path, tmp_path: Path):
+    first = done(text, tmp_path, "RoPE", "ALiBi", "T5", "--row", "Rope: RoPE(dim) + rerope(8)")
+    labels = {line.split("  ")[0].strip() for line in first.stdout.splitlines()}
+    assert {"RoPE", "ALiBi", "T5"} <= labels
+    assert "RoPE: RoPE(dim) + rerope(8) " in first.stdout
+    again = done(text, tmp_path, "rope", "alibi(heads)", "t5", "--row", "rope: RoPE(dim) + rerope(8)")
+    assert again.stderr == f"milepost: compare: 3 of 3 models are done already, in {tmp_path}\n"
+    assert again.stdout == first.stdout
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -20,17 +20,19 @@ from torch import Tensor
 from milepost.lab import corpus
 from milepost.lab.cell import Described, Judging, Stepped
 from milepost.lab.model import Model, Shape
-from milepost.lab.parallel import Ddp, Fsdp, Torchrun, World, spread_over, world
+from milepost.lab.parallel import Ddp, Fsdp, World, spread_over, world
 from milepost.lab.recipe import Recipe, Size
 from milepost.lab.schemes import build
 from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Local, Sweep, run
+from milepost.lab.torchrun import Torchrun
 from milepost.lab.train import Alone, Trainer, read_checkpoint
 
 ROOT = Path(__file__).parents[2]
 SHAPE = Shape(width=32, layers=2, heads=2, hidden=64)
 # A clip that acts on every other step, and parts: gradients must be whole when it measures them.
-RECIPE = Recipe(length=32, batch=4, steps=12, warmup=4, clip=1.75, accumulate=2)
+# One rate for all: where a gradient is nearly zero, Adam makes steps of its rounding, as long as the rate.
+RECIPE = Recipe(length=32, batch=4, steps=12, warmup=4, clip=1.75, accumulate=2, bias_rate=1.0)
 HALF, WAYS = 6, ("ddp", "fsdp")
 SMALL = Recipe(length=32, batch=4, steps=20, warmup=5)
 TEXT = corpus.of_bytes(inspect.getsource(textwrap).encode(), "the source of textwrap")

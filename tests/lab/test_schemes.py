@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import milepost as mp
+from milepost.lab.expressions import named, spelled
 from milepost.lab.model import Model, Shape
 from milepost.lab.recipe import SIZES
 from milepost.lab.schemes import AND_THE_REST, TRAINED, WITHOUT_TRAINING, build, rows_on, try_out
@@ -76,6 +77,50 @@ def test_without_a_visible_part_a_scheme_is_causal():
     # It hides what is ahead by itself.
     assert ones(build("Rope(dim) + Stream(2, 6)", SHAPE, 16, 64))[0] == [mp.Rope(8), mp.Stream(2, 6)]
     assert mp.causal in ones(build("SplitAlibi(heads)", SHAPE, 16, 64))[0]
+
+
+# As people write them
+
+
+@pytest.mark.parametrize(
+    ("spellings", "name"),
+    [
+        (["RoPE", "rope", "Rope", "ROPE", " rope ", "rotary", "Rope(dim)", "rope(dim)", "RoPE( dim )"], "rope"),
+        (["ALiBi", "alibi", "Alibi", "ALiBi(heads)"], "alibi"),
+        (["T5", "t5", "T5Bias", "t5-bias", "T5(heads)", "t5bias(heads)"], "t5"),
+        (["KERPLE", "Kerple", "kerple"], "kerple"),
+        (["FIRE", "Fire", "FIRE(heads, trained)"], "fire"),
+        (["CoPE", "cope", "Cope(dim, 64)"], "cope"),
+        (["xPos", "XPos", "xpos"], "xpos"),
+        (["NoPE", "nope", "Nope()"], "nope"),
+        (["Transformer-XL", "TransformerXL", "transformer xl", "transformer_xl"], "transformer-xl"),
+        (["Learned", "Learned(longest, width)"], "learned"),
+        (["Learned RoPE", "LearnedRope", "learned-rope"], "learned-rope"),
+        (["p-RoPE", "P-Rope", "rope(dim, stretch=proportional(0.5))"], "p-rope"),
+        (["softmax₁-RoPE", "SoftMax1-RoPE", "RoPE + SoftMax1(heads)"], "softmax1-rope"),
+        (["ALiBi-RoPE", "rope + alibi", "RoPE(dim) + ALiBi(heads)"], "alibi-rope"),
+        (["KERPLE-log-n", 'kerple + LogN(trained, clip=False)'], "kerple-logn"),
+        (['kerple(heads, "power")', "Kerple(heads, 'power')"], "kerple-power"),
+        (["HWFA", "hwfa"], "hwfa"),
+    ],
+)  # fmt: skip
+def test_a_scheme_is_the_same_whichever_way_it_is_written(spellings: list[str], name: str):
+    for text in spellings:
+        assert named(text) == name, text
+        assert spelled(text) == name, text
+        assert build(text, SHAPE, 16, 64).same_as(build(name, SHAPE, 16, 64)), text
+
+
+def test_an_expression_has_one_spelling_and_is_shown_as_it_was_written():
+    one, other = "RoPE(dim,theta=1e5)+logn( trained )", "Rope(dim, theta=100000.0) + LogN(trained)"
+    assert (named(one), spelled(one)) == (one, other)
+    assert named(other) == spelled(other) == other
+    assert spelled("Rope(dim) + (Causal & Window(4))") == "Rope(dim) + (causal & window(4))"
+
+
+def test_a_sum_of_two_names_is_not_the_name_that_they_spell_together():
+    """Without its sign it would read learned-rope."""
+    assert ones(build("learned + rope", SHAPE, 16, 64))[0][1:] == [mp.Rope(8), mp.causal]
 
 
 # Who shares
@@ -326,10 +371,13 @@ def test_an_unknown_name_gets_the_nearest(asked: str, meant: str):
         build(asked, SHAPE, 16, 64)
 
 
-@pytest.mark.parametrize("name", ["Rope", "Alibi"])
-def test_a_method_that_is_not_called_is_told_how(name: str):
-    with pytest.raises(ValueError, match=rf"{name}\("):
-        build(name, SHAPE, 16, 64)
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("ReRoPE", "Rerope"), ("rope + logn", "LogN"), ("Rope(dim) + window", "window"), ("YaRN", "Yarn")],
+)
+def test_a_method_that_is_not_called_is_told_how(text: str, told: str):
+    with pytest.raises(ValueError, match=rf"is not known; it takes arguments: {told}\(…\)$"):
+        build(text, SHAPE, 16, 64)
 
 
 def test_a_name_like_no_other_gets_the_list():

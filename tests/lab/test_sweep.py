@@ -278,6 +278,22 @@ def test_a_table_as_long_as_the_longest_text_is_trained_anew_for_a_longer_one():
         assert (a.key == b.key) is same[name], name
 
 
+@pytest.mark.parametrize(
+    "spellings",
+    [("rope", "RoPE", "Rope", "rope(dim)", "Rope(dim)"), ("t5", "T5", "T5Bias(heads)"), ("kerple", "KERPLE"),
+     ("Rope(dim, theta=1e5)", "RoPE(dim, theta=100000.0)", "rope( dim,theta=1e5 )")],
+)  # fmt: skip
+def test_a_scheme_has_one_key_whichever_way_it_is_written(spellings: tuple[str, ...]):
+    assert len({replace(SWEEP, schemes=(text,)).cells()[0].key for text in spellings}) == 1
+    (cell,) = replace(SWEEP, schemes=spellings).cells()
+    assert cell.name == spellings[0]
+    own = "Rope(dim) + Rerope(4)"
+    if spellings[0] == "rope":
+        for text in spellings:
+            (cell,) = replace(SWEEP, schemes=("rope",), rows=((text, own),)).cells()
+            assert cell.variants[-1] == (own, own)
+
+
 # Refused before anything is trained
 
 

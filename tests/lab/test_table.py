@@ -9,8 +9,8 @@ import math
 
 import pytest
 
+from milepost.lab.naming import proper
 from milepost.lab.report import Findings, Measure, Ran, Row, to_csv, to_json
-from milepost.lab.report.findings import proper
 from milepost.lab.table import Line, Table, reach_of, signed, table
 
 LENGTHS = (512, 1024, 2048, 4096)

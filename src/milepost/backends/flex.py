@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.attention.flex_attention as flex_module
@@ -15,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import (
     AuxRequest,
     BlockMask,
-    create_block_mask,
     flex_attention,
 )
 from torch.nn.functional import pad
 
+from milepost.backends.block_masks import block_mask, many_graphs, reader
 from milepost.backends.dropout import keep
 from milepost.backends.estimate import all_pairs, seconds, seen_pairs
 from milepost.backends.views import View, refusal, relations, values, views
@@ -27,7 +25,7 @@ from milepost.call.call import Call
 from milepost.call.merge import merge
 from milepost.seams.arguments import spell
 from milepost.seams.parts import Parts
-from milepost.seams.verbs import Regime, Relation, Table, answers
+from milepost.seams.verbs import Relation, Table, answers
 
 CANNOT: dict[str, str] = {
     "bend_rows": "bends whole rows of scores, and FlexAttention shows one at a time",
@@ -37,7 +35,6 @@ CANNOT: dict[str, str] = {
 LEAST_WIDTH = 16
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def refuses(call: Call) -> str | None:
@@ -121,7 +118,7 @@ def _attend(
 
 def _contrasted(score: ScoreMod, strength: Tensor, near: Tensor) -> ScoreMod:
     """Scores turned about what near keys offer: strength [b|1 t|1], near [b h t]."""
-    strong, level = _reader(strength), torch.where(near > -torch.inf, near, 0.0)
+    strong, level = reader(strength), torch.where(near > -torch.inf, near, 0.0)
 
     def turned(score_: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         bent = score(score_, b, h, i, j)
@@ -166,9 +163,9 @@ def score_mod(
     related: list[Product] | None = None,
 ) -> ScoreMod:
     """Everything a scheme does to a scaled score, as FlexAttention wants it; p [b|1 t], r [b|1 s] are positions."""
-    where_q, where_k = _reader(p), _reader(r)
-    reach = _reader(length) if any(answers(part, "by_length") for part in scheme.answering("bend")) else None
-    sharp = None if sharpness is None else _reader(sharpness)
+    where_q, where_k = reader(p), reader(r)
+    reach = reader(length) if any(answers(part, "by_length") for part in scheme.answering("bend")) else None
+    sharp = None if sharpness is None else reader(sharpness)
 
     def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         here, there = where_q(b, i), where_k(b, j)
@@ -179,95 +176,6 @@ def score_mod(
         return scheme.bend(score, b, h, here, there, None if reach is None else reach(b, i))
 
     return change
-
-
-def mask_mod(
-    scheme: Parts,
-    index: Tensor,
-    key_index: Tensor,
-    documents: Tensor | None = None,
-    key_documents: Tensor | None = None,
-    region: tuple[Regime, Tensor, Tensor] | None = None,
-) -> MaskMod:
-    """What a scheme hides, as FlexAttention wants it; a region is a regime and the positions it is told by."""
-    order_q, order_k = _reader(index), _reader(key_index)
-    own = None if documents is None else _reader(documents)
-    other = None if key_documents is None else _reader(key_documents)
-    at, key_at = (None, None) if region is None else (_reader(region[1]), _reader(region[2]))
-
-    def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        seen = scheme.see(b, h, order_q(b, i), order_k(b, j))
-        seen = (i == i) & (j == j) if seen is None else seen
-        if own is not None and other is not None:
-            seen = seen & (own(b, i) == other(b, j)) & (own(b, i) >= 0)
-        if region is not None and at is not None and key_at is not None:
-            inside = region[0].holds(at(b, i), key_at(b, j))
-            seen = seen if inside is None else seen & inside
-        return seen
-
-    return visible
-
-
-def block_mask(call: Call, view: View, number: int) -> BlockMask | None:
-    """The blocks of scores of regime `number` that anybody sees; None where everything is seen."""
-    scheme, (b, h, t) = call.scheme, call.q.shape[:3]
-    placed = scheme.answering("place")
-    if not scheme.answering("see") and call.documents is None and not placed:
-        return None
-    region = (view.regime, call.position, call.key_position) if placed else None
-    mod = mask_mod(scheme, call.index, call.key_index, call.documents, call.key_documents, region)
-    tokens = [call.index, call.key_index, call.documents, call.key_documents, call.position, call.key_position]
-    rows = b if any(each is not None and each.shape[0] > 1 for each in tokens) else None
-    heads = h if any(getattr(part, "by_head", False) for part in scheme.answering("see")) else None
-
-    def make() -> BlockMask:
-        return make_block_mask(mod, rows, heads, t, call.k.shape[2], call.q.device)
-
-    if call.layout is None or not call.at_index or torch.compiler.is_compiling():
-        return make()
-    return _remembered(scheme, (number, call.layout, heads, t, call.k.shape[2], call.q.device), make)
-
-
-KEPT = 16
-"""How many block masks are remembered for a scheme."""
-_masks: WeakKeyDictionary[Parts, OrderedDict[Hashable, BlockMask]] = WeakKeyDictionary()
-
-
-def _remembered(scheme: Parts, key: Hashable, make: Callable[[], BlockMask]) -> BlockMask:
-    """A block mask that follows from the layout alone, made once; of too many the one least used is forgotten."""
-    kept = _masks.setdefault(scheme, OrderedDict())
-    if key not in kept:
-        kept[key] = make()
-        if len(kept) > KEPT:
-            kept.popitem(last=False)
-    kept.move_to_end(key)
-    return kept[key]
-
-
-def make_block_mask(
-    mod: MaskMod, rows: int | None, heads: int | None, t: int, s: int, device: torch.device | str
-) -> BlockMask:
-    """create_block_mask, compiled where that pays."""
-    if torch.device(device).type != "cuda" or torch.compiler.is_compiling():
-        return create_block_mask(mod, rows, heads, t, s, device=str(device))
-    with _many_graphs():
-        return _fused_mask()(mod, rows, heads, t, s, device=str(device))
-
-
-def _reader(values: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Look up values [b|1 n|1] by batch and token."""
-    if values.shape[1] == 1:
-        if values.shape[0] == 1:
-            return lambda b, i: values[0, 0] + 0 * i
-        return lambda b, i: values[b, 0] + 0 * i
-    if values.shape[0] == 1:
-        return lambda b, i: values[0, i] + 0 * b
-    return lambda b, i: values[b, i]
-
-
-@functools.cache
-def _fused_mask() -> Callable[..., BlockMask]:
-    return torch.compile(create_block_mask)
 
 
 @functools.cache
@@ -287,7 +195,7 @@ def _flex(
     else:
         q, k, v = (pad(each, (0, max(0, LEAST_WIDTH - each.shape[-1]))) for each in (q, k, v))
         run = flex_attention if torch.compiler.is_compiling() else _fused()
-        around = contextlib.nullcontext() if torch.compiler.is_compiling() else _many_graphs()
+        around = contextlib.nullcontext() if torch.compiler.is_compiling() else many_graphs()
     with around:
         out, aux = run(
             q, k, v, score_mod=score, block_mask=visible, scale=scale, enable_gqa=q.shape[1] != k.shape[1],
@@ -295,14 +203,6 @@ def _flex(
         )  # fmt: skip
     assert aux.lse is not None
     return out[..., :width], aux.lse
-
-
-def _many_graphs() -> contextlib.AbstractContextManager[object]:
-    """Every scheme is a graph of its own; past torch's usual limit it would go on unfused without a word."""
-    # Imported here, because torch's compiler brings sympy along.
-    from torch._dynamo import config
-
-    return config.patch(recompile_limit=4096, accumulated_recompile_limit=8192)  # pyright: ignore
 
 
 @contextlib.contextmanager

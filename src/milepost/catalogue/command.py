@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from milepost.cli import refuse
+from milepost.refusal import refuse
 from milepost.seams.arguments import did_you_mean
 
 Name = Annotated[str | None, typer.Argument(help="A method or function: its page, with an example that runs.")]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from milepost.catalogue import words
 from milepost.catalogue.groups import FUNCTIONS
-from milepost.catalogue.sheet import Sheet, plain
+from milepost.catalogue.sheet import Sheet
 from milepost.catalogue.signature import signature
+from milepost.catalogue.spelling import plain
 from milepost.catalogue.terminal import text
 from milepost.seams.verbs import VERBS
 
@@ -91,18 +92,18 @@ def facts(sheet: Sheet) -> list[tuple[str, list[str]]]:
     told.append(("paper", [line for line in (sheet.paper, sheet.link) if line]))
     told.append(("relative", _relative(sheet)))
     told.append(("learned", [words.numbers(sheet)] if words.numbers(sheet) else []))
-    runs = [", ".join(sheet.backends)] if words.backends(sheet) else []
+    runs = [", ".join(sheet.backends)] if sheet.runs else []
     told.append(("backends", runs + [f"not {name}: it {why}" for name, why in sheet.refusals.items()]))
     return [(label, lines) for label, lines in told if lines]
 
 
 def _relative(sheet: Sheet) -> list[str]:
     said = {
-        "yes": "yes: shifting all positions changes nothing",
-        "no": "no: it matters where a text begins",
-        "depends": "as its arguments say",
+        True: "yes: shifting all positions changes nothing",
+        False: "no: it matters where a text begins",
+        None: "as its arguments say",
     }
-    return [said[words.relative(sheet)]] if words.relative(sheet) else []
+    return [said[sheet.relative]] if sheet.runs else []
 
 
 def _meaning(verb: str) -> str:

@@ -15,6 +15,7 @@ from milepost.catalogue import register, signature
 from milepost.catalogue.composing import composes
 from milepost.catalogue.examples import CALLS, EXAMPLES, HEAD, written
 from milepost.catalogue.groups import FUNCTIONS, GROUPS, Group, group_of
+from milepost.catalogue.spelling import ALSO, plain
 from milepost.seams.arguments import arguments, did_you_mean
 from milepost.seams.visible import Visible
 
@@ -47,6 +48,11 @@ class Sheet:
     composes: tuple[str, ...]
     example: str
 
+    @property
+    def runs(self) -> bool:
+        """Whether it takes part in attention, so that one can ask who runs it; a sampler or a function does not."""
+        return bool(self.backends) and "sample" not in self.verbs
+
 
 def sheets(verb: str | None = None) -> list[Sheet]:
     """Every method and function, seam by seam, in the order of the equation; or those with one verb."""
@@ -72,7 +78,9 @@ def verbs_told() -> list[str]:
 def find(name: str, listed: Iterable[Sheet]) -> Sheet:
     """The sheet of a name, upper or lower case, or of what papers call it; a ValueError names the nearest."""
     listed = list(listed)
-    by_name = {plain(sheet.title): sheet for sheet in listed if sheet.title}
+    sheet_of = {sheet.name: sheet for sheet in listed}
+    by_name = {plain(also): sheet_of[method] for also, method in ALSO.items() if method in sheet_of}
+    by_name |= {plain(sheet.title): sheet for sheet in listed if sheet.title}
     by_name |= {plain(sheet.name): sheet for sheet in listed}
     if plain(name) in by_name:
         return by_name[plain(name)]
@@ -81,11 +89,6 @@ def find(name: str, listed: Iterable[Sheet]) -> Sheet:
     if not near and holding:
         near = f"; did you mean {' or '.join(dict.fromkeys(holding[:3]))}?"
     raise ValueError(f"no method is called {name!r}; `milepost methods` lists them all{near}")
-
-
-def plain(name: str) -> str:
-    """A name as people type it: no capitals, dashes or blanks."""
-    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def _sheet(entry: register.Entry, group: Group) -> Sheet:

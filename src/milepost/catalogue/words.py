@@ -10,7 +10,7 @@ from milepost.catalogue.sheet import Sheet
 
 def relative(sheet: Sheet) -> str:
     """Whether shifting all positions changes nothing: yes, no, or up to the arguments."""
-    if not sheet.backends or "sample" in sheet.verbs:
+    if not sheet.runs:
         return ""
     return {True: "yes", False: "no", None: "depends"}[sheet.relative]
 
@@ -25,7 +25,7 @@ def learned(sheet: Sheet) -> str:
 
 def backends(sheet: Sheet) -> str:
     """Which backends run it, told by those that do not."""
-    if "sample" in sheet.verbs or not sheet.backends:
+    if not sheet.runs:
         return ""
     others = [name for name in BACKENDS if name not in sheet.backends]
     return f"all but {', '.join(others)}" if others else "all"

@@ -20,12 +20,13 @@ from torch import Tensor
 
 from milepost.lab import judge
 from milepost.lab.corpus import Corpus
+from milepost.lab.expressions import spelled
 from milepost.lab.model import Model, Shape
 from milepost.lab.parallel import World, spread_over
 from milepost.lab.recipe import Recipe
-from milepost.lab.schemes import build, reads_longest
-from milepost.lab.store import TASK, Score
-from milepost.lab.tasks import batches, named, of_protocol, protocols, score
+from milepost.lab.schemes import build, learns_bias, reads_longest
+from milepost.lab.store import Score
+from milepost.lab.tasks import PROTOCOLS, batches, named, protocols, score
 from milepost.lab.tasks.run import written_for
 from milepost.lab.train import Batches, Trainer, precision, read_checkpoint
 
@@ -83,6 +84,10 @@ class Cell:
             told.pop(name)
         if not self.task:
             told.pop("task")
+        told["name"] = spelled(self.name)
+        if not learns_bias(self.name):
+            # Nothing has that rate.
+            told["recipe"].pop("bias_rate")
         told["longest"] = self.judging.longest if reads_longest(self.name) else None
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -231,8 +236,8 @@ def depends(cell: Cell, variant: str, protocol: str) -> list[Any]:
         "windows": [told.total], "sliding": [told.total], "ends": [told.longest, told.ends], "alone": [told.alone],
         "recall": [told.copies],
     }  # fmt: skip
-    counts = [told.answers, told.total] if protocol.startswith(TASK) else own.get(protocol, [])
-    return [JUDGED, text, told.longest if reads_longest(text) else None, *counts]
+    counts = [told.answers, told.total] if protocol in PROTOCOLS else own.get(protocol, [])
+    return [JUDGED, text, told.longest if text and reads_longest(text) else None, *counts]
 
 
 def wanted(cell: Cell) -> Known:
@@ -256,8 +261,8 @@ def asked(cell: Cell, variant: str = "") -> list[tuple[str, int]]:
 
 def _judge(cell: Cell, model: Model, text: Tensor, protocol: str, length: int) -> Tensor:
     told = cell.judging
-    if protocol.startswith(TASK):
-        task = of_protocol(protocol)
+    if protocol in PROTOCOLS:
+        task = PROTOCOLS[protocol].task
         count = min(told.answers, max(FEWEST, told.total // length))
         return score(model, task, task.within(length), count, cell.seed)[:, None]
     match protocol:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from milepost.cli import refuse
 from milepost.lab import options
+from milepost.refusal import need, refuse
 from milepost.seams.arguments import did_you_mean
 
 if TYPE_CHECKING:
     from milepost.lab.corpus import Corpus
+    from milepost.lab.findings import Findings
     from milepost.lab.recipe import Size
-    from milepost.lab.report.findings import Findings
     from milepost.lab.sweep import Engine, Sweep
 
 DEFAULT = ["nope", "sinusoidal", "rope", "alibi", "t5", "kerple"]
@@ -61,15 +61,17 @@ def compare(
 
     Stop it at any moment: the same command goes on where it stopped.
     """
-    from milepost.lab.parallel import Torchrun, world
+    from milepost.lab.parallel import world
     from milepost.lab.store import Store
     from milepost.lab.sweep import Sweep, missing, run
+    from milepost.lab.torchrun import Torchrun
 
     device = _device(device, engine)
     own: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "key_heads": key_heads}
     told: dict[str, Any] = {"length": length, "steps": steps, "batch": batch, "rate": rate, "accumulate": accumulate}
     told["compiled"] = device.startswith("cuda") if compiled is None else compiled
     try:
+        _installed(engine, dataset, tensorboard)
         if jobs > 1 and engine != "local":
             raise ValueError(f"--jobs {jobs}: only the local engine takes it; leave it out")
         if every and not free:
@@ -78,9 +80,8 @@ def compare(
             raise ValueError(
                 f"{world(device).size} processes were started together (WORLD_SIZE); add --engine torchrun"
             )
-        _refuse_early(
-            {"--seeds": seeds, "--jobs": jobs, "--train-bytes": train_bytes, "--judge": judged}, json, csv, tensorboard
-        )
+        counts = {"--seeds": seeds, "--jobs": jobs, "--train-bytes": train_bytes, "--judge": judged}
+        _refuse_early(counts, json, csv)
         dial = _size(size, own, told, longest, device)
         made = [each for each in (out, json, csv, tensorboard) if each is not None]
         corpus = _corpus(text, dataset, made).first(train_bytes)
@@ -123,7 +124,21 @@ def note(message: str) -> None:
     print(f"milepost: compare: {message}", file=sys.stderr)
 
 
-def _refuse_early(counts: dict[str, int | None], json: Path | None, csv: Path | None, board: Path | None) -> None:
+def _installed(engine: str, dataset: str | None, board: Path | None) -> None:
+    """Refuse what lacks a library, which would be found out only when everything is trained."""
+    need("the lab", "lab")
+    if engine == "ray":
+        need("--engine ray", "ray")
+    if dataset is not None:
+        need("--dataset", "datasets")
+    if board is not None:
+        need("--tensorboard", "lab", ["tensorboard"])
+        from milepost.lab.board import writer
+
+        writer()
+
+
+def _refuse_early(counts: dict[str, int | None], json: Path | None, csv: Path | None) -> None:
     """Refuse what would fail only after everything is trained."""
     for option, count in counts.items():
         if count is not None and count < 1:
@@ -131,10 +146,6 @@ def _refuse_early(counts: dict[str, int | None], json: Path | None, csv: Path | 
     for option, path in (("--json", json), ("--csv", csv)):
         if path is not None and path.is_dir():
             raise ValueError(f"{option} {path}: that is a folder; name a file")
-    if board is not None:
-        from milepost.lab.board import writer
-
-        writer()
 
 
 def _device(device: str | None, engine: str) -> str:
@@ -227,8 +238,8 @@ def _corpus(text: Path | None, dataset: str | None, made: list[Path]) -> Corpus:
 
 def _engine(name: str, out: Path, device: str, jobs: int) -> Engine:
     from milepost.lab.jobs import Jobs
-    from milepost.lab.parallel import Torchrun
     from milepost.lab.sweep import Local
+    from milepost.lab.torchrun import Torchrun
 
     out.mkdir(parents=True, exist_ok=True)
     if name == "local":

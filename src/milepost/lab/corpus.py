@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from milepost.refusal import need
+
 # One file in twenty is kept for judging; of a single text, its end is.
 KEPT = 20
 # Between files, so that a model can see where one ends.
@@ -96,12 +98,9 @@ def of_path(path: str | Path, made: Sequence[Path] = ()) -> Corpus:
 
 def of_dataset(name: str) -> Corpus:
     """A dataset by its name on the Hugging Face hub: its train split's column of text."""
-    try:
-        from datasets import load_dataset  # pyright: ignore
-    except ImportError as error:
-        raise ImportError(
-            "--dataset needs datasets, which is not installed: pip install 'milepost[datasets]'"
-        ) from error
+    need("--dataset", "datasets")
+    from datasets import load_dataset  # pyright: ignore
+
     name, _, part = name.partition(":")
     rows = load_dataset(name, part or None, split="train")  # pyright: ignore
     try:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,6 @@ from milepost.lab.model import Model
 from milepost.lab.recipe import Recipe
 from milepost.lab.train import Alone, Loss, read_checkpoint
 from milepost.seams import demand
-
-if TYPE_CHECKING:
-    from milepost.lab.cell import Cell, Event, Known
-    from milepost.lab.corpus import Corpus
 
 # While the first process judges, the others wait. Should it die, torchrun ends them.
 PATIENCE = timedelta(days=30)
@@ -187,39 +183,3 @@ def from_first(value: Any) -> Any:
     if dist.is_initialized():
         dist.broadcast_object_list(held, 0)
     return held[0]
-
-
-@dataclass(frozen=True)
-class Torchrun:
-    """One cell after the other, each over all the processes that torchrun started.
-
-    The first process hears the events and keeps the store; the others are given no cells, and learn them from it:
-
-        run(sweep, store, engine) if world().rank == 0 else engine.follow(sweep.corpus)
-    """
-
-    folder: Path
-    device: str = "cpu"
-    spread: str = "ddp"
-
-    def run(self, cells: Sequence[tuple[Cell, Known]], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
-        from milepost.lab.cell import work
-
-        here = world(self.device)
-        if here.size > 1:
-            join(here)
-        agreed: list[tuple[Cell, Known]] = from_first(list(cells))
-        for cell, known in agreed:
-            if cell.corpus != corpus.digest:
-                raise ValueError(
-                    f"process {here.rank} reads other bytes than the first ({corpus.source}); give all the same text"
-                )
-            for event in work(cell, corpus, self.folder, self.device, known, here, self.spread):
-                yield cell, event
-        if here.size > 1:
-            dist.destroy_process_group()
-
-    def follow(self, corpus: Corpus) -> None:
-        """Work along with the first process, until it is done."""
-        for _ in self.run((), corpus):
-            raise AssertionError("only the first process tells events")

@@ -19,6 +19,7 @@ from typing import Any
 from milepost.lab.cell import Cell, Event, Known, work
 from milepost.lab.corpus import Corpus
 from milepost.lab.sweep import failures
+from milepost.refusal import need
 
 
 @dataclass(frozen=True)
@@ -135,10 +136,9 @@ def _work(number: int, cell: Cell, corpus: Corpus, folder: Path, device: str, kn
 
 
 def _ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise ImportError("--engine ray needs ray, which is not installed: pip install 'milepost[ray]'") from error
+    need("--engine ray", "ray")
+    import ray
+
     return ray
 
 

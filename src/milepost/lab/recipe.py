@@ -18,6 +18,9 @@ class Recipe:
     batch: int = 64
     steps: int = 1500
     rate: float = 1e-3
+    bias_rate: float = 10.0
+    """How many times the rate is that of what bends scores: a few numbers by distance, which must move by whole units,
+    while the rate suits matrices, whose entries are hundredths."""
     warmup: int = 100
     floor: float = 0.1
     """The share of the rate that the cosine ends at."""
@@ -36,6 +39,7 @@ class Recipe:
         for name, least in (("length", 2), ("batch", 1), ("steps", 1), ("accumulate", 1)):
             demand.whole(self, name, getattr(self, name), least=least)
         demand.finite(self, "rate", self.rate, above=0)
+        demand.finite(self, "bias_rate", self.bias_rate, above=0)
         demand.one_of(self, "precision", self.precision, ("float32", "bfloat16"))
         if self.batch % self.accumulate:
             raise ValueError(f"Recipe(batch={self.batch}, accumulate={self.accumulate}): parts must be of one size")

@@ -2,53 +2,21 @@
 
 from __future__ import annotations
 
-import ast
-import operator
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
 
 from milepost.attend import attend
+from milepost.lab.expressions import Sum, evaluate, joined, methods_in, named, words_in
 from milepost.lab.model import Shape
+from milepost.lab.naming import HWFA, TRAINED, WINDOW, WINDOW_AND_SINKS
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
-from milepost.seams.arguments import did_you_mean
-from milepost.seams.known import classes
 from milepost.seams.verbs import answers, verbs_of
-from milepost.seams.visible import Visible, causal, chunks, everything, sinks, window
+from milepost.seams.visible import Visible, causal
 from milepost.variants.schedules import hwfa
 
-TRAINED: dict[str, str] = {
-    "nope": "Nope()",
-    "learned": "Learned(longest, width)",
-    "sinusoidal": "Sinusoidal(width, amplitude=width ** -0.5)",
-    "rope": "Rope(dim)",
-    "partial": "Partial(Rope(dim // 2), of=dim)",
-    "p-rope": "Rope(dim, stretch=Proportional(0.5))",
-    "xpos": "Xpos(dim)",
-    "rope-logn": "Rope(dim) + LogN(trained, clip=False)",
-    "learned-rope": "LearnedRope(dim)",
-    "alibi": "Alibi(heads)",
-    "t5": "T5Bias(heads)",
-    "kerple": "Kerple(heads)",
-    "kerple-power": 'Kerple(heads, "power")',
-    "sandwich": "Sandwich(heads, dim)",
-    "fire": "Fire(heads, trained)",
-    "shaw": "Shaw(dim, values=False)",
-    "transformer-xl": "TransformerXL(width, heads, dim)",
-    "deberta": "Deberta(width, heads, dim, reach=64)",
-    "cope": "Cope(dim, 64)",
-    "floater": "Floater(width, longest=longest)",
-    "alibi-rope": "Rope(dim) + Alibi(heads)",
-    "kerple-logn": "Kerple(heads) + LogN(trained, clip=False)",
-    "window-rope": "Rope(dim) + (causal & window(trained // 4))",
-    "softmax1-rope": "Rope(dim) + SoftmaxOne(heads)",
-}
-"""What can be trained, by name. `dim`, `heads`, `width`, `trained`, `layers` and `longest` are the model's own."""
 BY_LONGEST = ("longest", "group")
 """Words that follow the longest length judged at; group is how many positions must share one to reach it."""
 
@@ -56,15 +24,9 @@ BY_LONGEST = ("longest", "group")
 def _trivial(text: str) -> dict[str, str]:
     """What stands beside every row without training, and needs no method: to forget all but the last bytes."""
     return {
-        "window": joined(text, "(causal & window(trained))"),
-        "window and sinks": joined(text, "(causal & (window(trained - 4) | sinks(4)))"),
+        WINDOW: joined(text, "(causal & window(trained))"),
+        WINDOW_AND_SINKS: joined(text, "(causal & (window(trained - 4) | sinks(4)))"),
     }
-
-
-def joined(text: str, more: str) -> str:
-    """An expression with one more part."""
-    # What is seen is combined by signs that bind less than +.
-    return f"({text}) + {more}" if "&" in text or "|" in text else f"{text} + {more}"
 
 
 ROPE = "Rope(dim, stretch={})"
@@ -108,24 +70,13 @@ AND_THE_REST: dict[str, dict[str, str]] = {
 """The other stretches and places, by a factor that reaches the longest length, whatever is read. LongRope is not here:
 its factors are searched for, model by model. Nor is Proportional, which is trained with."""
 
-BINARY: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv,
-    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.Pow: operator.pow, ast.Mod: operator.mod,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Sum:
-    """Parts joined by +."""
-
-    parts: tuple[object, ...]
-
 
 def build(name: str, shape: Shape, trained: int, longest: int) -> Schedule:
     """The schedule of a scheme given by name or expression; without a visible part it is causal."""
-    if name == "hwfa":
+    name = named(name)
+    if name == HWFA:
         return hwfa(shape.layers, shape.dim, trained)
-    text = TRAINED.get(name, name)
+    text = expression(name)
     own = {
         "dim": shape.dim, "heads": shape.heads, "width": shape.width, "layers": shape.layers,
         "trained": trained, "longest": longest, "group": min(max(2, 2 * longest // trained), trained // 2),
@@ -138,18 +89,30 @@ def build(name: str, shape: Shape, trained: int, longest: int) -> Schedule:
 
 def rows_on(name: str, *, free: bool, every: bool, own: Sequence[str]) -> dict[str, str]:
     """The training-free rows on a scheme's checkpoint, by label: ours, if they are wanted, and the user's own."""
+    name = named(name)
     rows = WITHOUT_TRAINING.get(name, {}) if free else {}
     if free and every:
         rows = rows | AND_THE_REST.get(name, {})
-    if own and name == "hwfa":
+    if own and name == HWFA:
         raise ValueError("a row on hwfa: its layers differ, and a row is one expression for all of them")
-    beside = _trivial(TRAINED.get(name, name)) if own else {}
+    beside = _trivial(expression(name)) if own else {}
     return beside | rows | {text: text for text in own}
+
+
+def expression(name: str) -> str:
+    """What a name stands for; an expression stands for itself."""
+    return TRAINED.get(named(name), name)
 
 
 def reads_longest(name: str) -> bool:
     """Whether a scheme depends on the longest length judged at."""
-    return any(re.search(rf"\b{word}\b", TRAINED.get(name, name)) for word in BY_LONGEST)
+    return bool(words_in(expression(name)) & {*BY_LONGEST})
+
+
+def learns_bias(name: str) -> bool:
+    """Whether a scheme may learn something that bends scores, by the verbs of the methods in it."""
+    methods = methods_in(expression(name))
+    return any(issubclass(each, nn.Module) for each in methods) and any(answers(each, "bend") for each in methods)
 
 
 def try_out(schedule: Schedule, shape: Shape, longest: int) -> None:
@@ -163,11 +126,27 @@ def try_out(schedule: Schedule, shape: Shape, longest: int) -> None:
             attend(q, k, k, scheme, index=index, key_index=index, backend="reference")
 
 
+def hides_ahead(part: object) -> bool:
+    """Whether a part sees to it that no query ever sees a key after its own; one such part is enough for a scheme."""
+    return "see" in verbs_of(part) and bool(getattr(part, "is_causal", False))
+
+
+def refuse_ahead(schedule: Schedule, text: str, kind: str = "scheme") -> None:
+    """Refuse what would read the answer: asked for the next token, no layer may see it."""
+    for scheme in schedule:
+        if not any(map(hides_ahead, scheme.parts)):
+            seen = " and ".join(repr(part) for part in scheme.parts if isinstance(part, Visible))
+            raise ValueError(
+                f"the {kind} {text!r} sees ahead ({seen}), so a model that is asked for the next token could read it; "
+                f"leave {seen} out, which makes it causal, or write causal & ({seen})"
+            )
+
+
 def _parts(text: str, own: Mapping[str, int]) -> tuple[object, ...]:
     made = evaluate(text, own)
     parts = made.parts if isinstance(made, Sum) else (made,)
-    hides = any("see" in verbs_of(part) and getattr(part, "is_causal", False) for part in parts)
-    return parts if hides or any(isinstance(part, Visible) for part in parts) else (*parts, causal)
+    chosen = any(hides_ahead(part) or isinstance(part, Visible) for part in parts)
+    return parts if chosen else (*parts, causal)
 
 
 def _like(first: Scheme, parts: tuple[object, ...]) -> Scheme:
@@ -180,61 +159,3 @@ def _within(scheme: Scheme) -> Iterator[object]:
     for part in scheme.parts:
         yield part
         yield from (getattr(part, name) for name in getattr(part, "__dataclass_fields__", {}))
-
-
-def evaluate(text: str, own: Mapping[str, int]) -> Any:
-    """The value of an expression of milepost's methods, numbers and the model's own sizes; it can call nothing else."""
-    methods = {name: each for name, each in classes().items() if name[0].isupper()}
-    words: dict[str, Any] = {"causal": causal, "everything": everything, **own}
-    calls: dict[str, Any] = {"window": window, "sinks": sinks, "chunks": chunks, "max": max, "min": min, **methods}
-    try:
-        tree = ast.parse(text, mode="eval").body
-    except SyntaxError as error:
-        raise ValueError(f"the scheme {text!r} is no expression: {error.msg}{_names(text)}") from None
-
-    def value(node: ast.expr) -> Any:
-        match node:
-            case ast.Constant(value=held):
-                return held
-            case ast.Name(id=name) if name in words:
-                return words[name]
-            case ast.Tuple(elts=items) | ast.List(elts=items):
-                return tuple(value(item) for item in items)
-            case ast.UnaryOp(op=ast.USub(), operand=held):
-                return -value(held)
-            case ast.UnaryOp(op=ast.Invert(), operand=held):
-                return ~value(held)
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return _joined(value(left), value(right))
-            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in BINARY:
-                return BINARY[type(sign)](value(left), value(right))
-            case ast.Call(func=ast.Name(id=name), args=given, keywords=named) if name in calls:
-                told = {str(each.arg): value(each.value) for each in named}
-                return calls[name](*map(value, given), **told)
-            case _:
-                asked = ast.unparse(node)
-                raise ValueError(f"the scheme {text!r}: {asked!r} is not known{_names(asked.split('(')[0])}")
-
-    try:
-        return value(tree)
-    except ZeroDivisionError:
-        raise ValueError(f"the scheme {text!r} divides by zero") from None
-
-
-def _joined(left: Any, right: Any) -> Any:
-    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
-        return left + right
-    parts: list[object] = []
-    for side in (left, right):
-        parts.extend(side.parts if isinstance(side, Sum) else (side,))
-    return Sum(tuple(parts))
-
-
-def _names(asked: str) -> str:
-    if asked in (*TRAINED, "hwfa"):
-        return f": it is a name, and stands alone; in expressions write {TRAINED.get(asked, 'methods')}"
-    if asked in classes():
-        return f"; it takes arguments: {asked}(…)"
-    methods = [name for name in classes() if name.lower() not in TRAINED or asked[:1].isupper()]
-    known = [name for name in (*TRAINED, "hwfa") if not asked[:1].isupper()] + methods
-    return did_you_mean(asked, known) or f"; by name there are {', '.join([*TRAINED, 'hwfa'])}"

@@ -10,11 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from milepost.lab import table as data
-from milepost.lab.store import TASK
-from milepost.lab.tasks import of_protocol
+from milepost.lab.tasks import PROTOCOLS
 
 if TYPE_CHECKING:
-    from milepost.lab.report.findings import Findings
+    from milepost.lab.findings import Findings
 
 # Columns of tasks beside each other; more would not fit 80 characters.
 ABREAST = 4
@@ -61,13 +60,14 @@ def _tasks(findings: Findings, tasks: Sequence[str]) -> Table:
     drawn = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     drawn.add_column("right answers, %", min_width=20)
     ends = {task: (findings.lengths(task)[0], findings.lengths(task)[-1]) for task in tasks}
-    for task in tasks:
-        name = task.removeprefix(TASK).replace(", ", "\n").replace("-", "-\n")
+    for each in (PROTOCOLS[task] for task in tasks):
+        # Long names are broken where they have a dash.
+        name = each.name.replace("-", "-\n") + ("" if each.depth is None else f"\ndepth {each.depth:g}")
         drawn.add_column(name, justify="right", no_wrap=True)
     for row in findings.rows:
         pairs = [[row.at(task, length) for length in ends[task]] for task in tasks]
         cells = [" → ".join(f"{100 * each.mean:.0f}" for each in pair if each is not None) for pair in pairs]
         if any(cells):
             drawn.add_row(Text(row.label + (" *" if row.trivial else ""), style="dim" if row.trivial else ""), *cells)
-    drawn.add_row(Text("a guess", style="dim"), *(f"{100 * of_protocol(task).random:.0f}" for task in tasks))
+    drawn.add_row(Text("a guess", style="dim"), *(f"{100 * PROTOCOLS[task].task.random:.0f}" for task in tasks))
     return drawn

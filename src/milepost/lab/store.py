@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TASK = "task:"
-"""How the names of protocols begin whose scores are shares of right answers: higher is better."""
+SQLITE_FULL = 13
 TABLES = """
 CREATE TABLE IF NOT EXISTS cells (
     key TEXT PRIMARY KEY, told TEXT NOT NULL, step INTEGER NOT NULL DEFAULT 0, done INTEGER NOT NULL DEFAULT 0,
@@ -68,7 +67,7 @@ class Store:
 
     def _not_now(self, error: sqlite3.OperationalError) -> OSError:
         """What to say where the file is whole, and its disk, or who else has it open, is in the way."""
-        if "full" in str(error):
+        if _is_full(error):
             return OSError(f"no disk space left for {self.path}; free some and run the same command again")
         return OSError(
             f"the store {self.path} cannot be used now ({error}), and nothing in it is lost: see that its disk has "
@@ -158,6 +157,12 @@ class Store:
     def close(self) -> None:
         """Let go of the file."""
         self.db.close()
+
+
+def _is_full(error: sqlite3.OperationalError) -> bool:
+    """Whether the disk takes no more. Before Python 3.11 an error has no code, only SQLite's own words for it."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return str(error) == "database or disk is full" if code is None else code == SQLITE_FULL
 
 
 def _number(value: float | None) -> float:

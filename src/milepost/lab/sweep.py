@@ -13,11 +13,12 @@ import torch
 from milepost.lab import judge, memory
 from milepost.lab.cell import Cell, Described, Event, Judging, Known, Stepped, batches_of, depends, make, wanted, work
 from milepost.lab.corpus import Corpus
+from milepost.lab.expressions import named, spelled
 from milepost.lab.model import Shape, carried
 from milepost.lab.recipe import Recipe, Size
-from milepost.lab.schemes import build, rows_on, try_out
+from milepost.lab.schemes import build, refuse_ahead, rows_on, try_out
 from milepost.lab.store import Score, Store
-from milepost.lab.tasks import named
+from milepost.lab.tasks import named as task_named
 from milepost.lab.tasks.run import written_for
 from milepost.lab.train import Trainer
 from milepost.scheme import Scheme
@@ -53,16 +54,20 @@ class Sweep:
         self.corpus.needs(self.size.recipe.length, judging.longest)
         for distance in judging.recall:
             judge.check_distance(distance)
+        # One scheme written in two ways is trained once.
+        names: dict[str, str] = {}
+        for text in self.schemes:
+            names.setdefault(spelled(text), named(text))
         for on, text in self.rows:
-            if on not in self.schemes:
+            if spelled(on) not in names:
                 raise ValueError(
                     f"the row {text!r} is on {on!r}, which is not trained; there are {', '.join(self.schemes)}"
                 )
         cells: list[Cell] = []
         digest = self.corpus.digest
         for seed in self.seeds:
-            for name in dict.fromkeys(self.schemes):
-                own = [text for on, text in self.rows if on == name]
+            for key, name in names.items():
+                own = [text for on, text in self.rows if spelled(on) == key]
                 rows = rows_on(name, free=self.free, every=self.every, own=own)
                 shape, recipe = self.size.shape, self.size.recipe
                 if seed == self.seeds[0]:
@@ -73,7 +78,7 @@ class Sweep:
 
     def _on(self, task: str, cell: Cell) -> Cell:
         """The same cell on a task. Lengths vary there, so nothing is compiled."""
-        found = named(task)
+        found = task_named(task)
         recipe = replace(cell.recipe, batch=max(cell.recipe.batch, EXAMPLES), compiled=False)
         try:
             found.within(recipe.length)
@@ -94,11 +99,14 @@ class Sweep:
 
 @cache
 def _can_be_judged(name: str, rows: tuple[str, ...], shape: Shape, trained: int, longest: int) -> None:
-    """Refuse a scheme, or a row on its checkpoint, that does not fit the model or cannot read so far."""
+    """Refuse a scheme, or a row on its checkpoint, that does not fit the model, sees ahead or cannot read so far."""
     own = build(name, shape, trained, longest)
+    refuse_ahead(own, name)
     try_out(own, shape, longest)
     for text in rows:
-        try_out(carried(own, build(text, shape, trained, longest)), shape, longest)
+        row = carried(own, build(text, shape, trained, longest))
+        refuse_ahead(row, text, "row")
+        try_out(row, shape, longest)
 
 
 def _sees_ahead(scheme: Scheme, heads: int) -> bool:

@@ -10,14 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from milepost.lab.report.findings import Findings, Measure, Row
+from milepost.lab.findings import Findings, Measure, Row
+from milepost.lab.naming import WINDOW
 
-WINDOW = "window"
-TRIVIAL = (WINDOW, "window and sinks")
-"""What anybody can do without a method: forget all but the last bytes, and perhaps keep the first few."""
 SAME = 5e-4
 """Scores closer than this are told as one: the third decimal is the last that is shown."""
 

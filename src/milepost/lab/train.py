@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,6 +20,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from milepost.lab.model import Model
 from milepost.lab.recipe import Recipe
+from milepost.schedule import Schedule
+from milepost.seams.arguments import arguments
 
 Batches = Callable[[int], tuple[Tensor, Tensor]]
 """The inputs and targets of a step, [batch, length] each; targets of −100 are not counted."""
@@ -102,7 +106,7 @@ class Trainer:
             warnings.filterwarnings("ignore", message, UserWarning)
         self._called = self.spread.wrapped(self.model, recipe)
         self.optimiser = torch.optim.AdamW(
-            _groups(self.model, recipe.decay), lr=recipe.rate, betas=recipe.betas, fused=self.device.type == "cuda"
+            _groups(self.model, recipe), lr=recipe.rate, betas=recipe.betas, fused=self.device.type == "cuda"
         )
         self._loss = self.spread.compiled(self._loss_of, self.model) if recipe.compiled else self._loss_of
 
@@ -115,7 +119,7 @@ class Trainer:
         """Make one step; returns its loss in nats, still on the device."""
         self.model.train()
         for group in self.optimiser.param_groups:
-            group["lr"] = self.recipe.rate_at(self.step)
+            group["lr"] = self.recipe.rate_at(self.step) * group["times"]
         total = torch.zeros((), device=self.device)
         inputs, targets = (each.to(self.device, non_blocking=True) for each in self.batches(self.step))
         counted = (targets >= 0).sum()
@@ -178,8 +182,8 @@ class Trainer:
         self.step = int(told["step"])
 
 
-# What systems say of a disk that takes no more.
-FULL = ("No space left", "quota exceeded", "File too large")
+# The numbers by which systems say that a disk takes no more; not every system has quotas.
+FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], told: dict[str, str]) -> None:
@@ -202,11 +206,19 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], told: dict[str, str
             os.fsync(written.fileno())
         half.replace(path)
     except (SafetensorError, OSError) as error:
-        if any(reason in str(error) for reason in FULL):
+        if _number(error) in FULL:
             raise OSError(f"no disk space left for {path}; free some and run the same command again") from error
         raise OSError(f"{path} cannot be written ({error}); mend that and run the same command again") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _number(error: Exception) -> int | None:
+    """The system's number for what went wrong; safetensors, written in Rust, has it at the end of its message."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"\(os error (\d+)\)$", str(error))
+    return None if found is None else int(found[1])
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -230,13 +242,32 @@ def precision(recipe: Recipe, device: torch.device) -> contextlib.AbstractContex
     return torch.autocast(device.type, torch.bfloat16)
 
 
-def _groups(model: Model, decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; gains and biases do not, nor what schemes learn, which is never sharded and so stays apart."""
+def _groups(model: Model, recipe: Recipe) -> list[dict[str, Any]]:
+    """Matrices decay; gains and biases do not, nor what schemes learn, which is never sharded and so stays apart.
+
+    Of what schemes learn, the biases of scores have a rate of their own.
+    """
     learned = {id(weight) for weight in model.schedule.parameters()}
+    biases = {id(weight) for weight in bias_weights(model.schedule)}
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     own = [weight for weight in weights if id(weight) not in learned]
+    others = [weight for weight in weights if id(weight) in learned - biases]
     return [
-        {"params": [weight for weight in own if weight.dim() > 1], "weight_decay": decay},
-        {"params": [weight for weight in own if weight.dim() <= 1], "weight_decay": 0.0},
-        {"params": [weight for weight in weights if id(weight) in learned], "weight_decay": 0.0},
+        {"params": [weight for weight in own if weight.dim() > 1], "weight_decay": recipe.decay, "times": 1.0},
+        {"params": [weight for weight in own if weight.dim() <= 1], "weight_decay": 0.0, "times": 1.0},
+        {"params": others, "weight_decay": 0.0, "times": 1.0},
+        {
+            "params": [weight for weight in weights if id(weight) in biases],
+            "weight_decay": 0.0,
+            "times": recipe.bias_rate,
+        },
     ]
+
+
+def bias_weights(schedule: Schedule) -> Iterator[nn.Parameter]:
+    """What the parts that bend scores learn, or what is inside them; a weight that layers share comes once for each."""
+    for scheme in schedule:
+        for part in scheme.answering("bend"):
+            for each in (part, *arguments(part).values()):
+                if isinstance(each, nn.Module):
+                    yield from each.parameters()

@@ -9,7 +9,7 @@ import math
 from dataclasses import asdict
 from typing import Any, cast
 
-from milepost.lab.report.findings import Findings
+from milepost.lab.findings import Findings
 from milepost.lab.table import table
 
 COLUMNS = (

@@ -14,13 +14,17 @@ from torch import Tensor
 
 import milepost
 from milepost.lab.cell import Cell, asked, wanted
+from milepost.lab.findings import PLAIN, Equation, Findings, Measure, Ran, Row, Term
 from milepost.lab.judge import student
-from milepost.lab.report.findings import PLAIN, Findings, Measure, Ran, Row
-from milepost.lab.schemes import TRAINED, build
+from milepost.lab.schemes import build, expression
 from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Sweep
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
+from milepost.seams.arguments import spell
+from milepost.seams.equation import formula_of
+from milepost.seams.verbs import verbs_of
+from milepost.seams.visible import Visible
 
 POINTS = 80
 """A loss curve is told by about so many points."""
@@ -61,7 +65,7 @@ def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
     told = {cell.key: store.scores(cell.key) for cell in cells}
     curves = {cell.key: store.losses(cell.key) for cell in cells}
     known = [store.cell(cell.key) for cell in cells if told[cell.key] or curves[cell.key]]
-    texts = {PLAIN: TRAINED.get(first.name, first.name), **dict(first.variants)}
+    texts = {PLAIN: expression(first.name), **dict(first.variants)}
     for variant, text in texts.items():
         held = {cell: [score for score in told[cell.key] if score.variant == variant] for cell in cells}
         seeds = tuple(cell.seed for cell, scores in held.items() if scores)
@@ -81,7 +85,8 @@ def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
             name=first.name,
             variant=variant,
             text=text,
-            equation=_equation(schedule),
+            equation=_printed(schedule),
+            equations=_equations(schedule),
             seeds=seeds,
             parameters=max((int(each["parameters"]) for each in known), default=0),
             seconds=math.fsum(each["seconds"] for each in known) if variant == PLAIN else 0.0,
@@ -132,14 +137,41 @@ def thinned(curve: list[tuple[int, float]], points: int = POINTS) -> list[tuple[
     return [(held[-1][0], _mean([loss for _, loss in held])) for _, held in sorted(bins.items())]
 
 
-def _equation(schedule: Schedule) -> str:
-    """The equation of a schedule; where layers differ, each kind of layer with its number of layers."""
-    counts: dict[str, int] = {}
+def _kinds(schedule: Schedule) -> list[tuple[Scheme, int]]:
+    """The kinds of layers of a schedule, each with how many layers are of it."""
+    kinds: list[list[Scheme]] = []
     for layer in schedule:
-        counts[str(layer)] = counts.get(str(layer), 0) + 1
-    if len(counts) == 1:
-        return next(iter(counts))
-    return "\n".join(f"{count} of {len(schedule)} layers: {each}" for each, count in counts.items())
+        own = next((kind for kind in kinds if kind[0].same_as(layer)), None)
+        if own is None:
+            kinds.append([layer])
+        else:
+            own.append(layer)
+    return [(kind[0], len(kind)) for kind in kinds]
+
+
+def _printed(schedule: Schedule) -> str:
+    """The equation of a schedule; where layers differ, each kind of layer with its number of layers."""
+    kinds = _kinds(schedule)
+    if len(kinds) == 1:
+        return str(kinds[0][0])
+    return "\n".join(f"{count} of {len(schedule)} layers: {layer}" for layer, count in kinds)
+
+
+def _equations(schedule: Schedule) -> tuple[Equation, ...]:
+    """The same, part by part."""
+    # A scheme is printed as the sum on one line, then its parts.
+    return tuple(
+        Equation(count, len(schedule), str(layer).splitlines()[0], tuple(_terms(layer)))
+        for layer, count in _kinds(schedule)
+    )
+
+
+def _terms(scheme: Scheme) -> Iterator[Term]:
+    for part in scheme.parts:
+        seen = isinstance(part, Visible)
+        name, formula = (repr(part), "") if seen else (spell(part), formula_of(part))
+        for number, verb in enumerate(verbs_of(part) or ("",)):
+            yield Term(verb, name, formula if number == 0 else "")
 
 
 def sees_all(scheme: Scheme, length: int, heads: int) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any, cast
 
+from milepost.lab.findings import Findings, Ran
 from milepost.lab.judge import LAST
 from milepost.lab.report import tables, views
-from milepost.lab.report.findings import Findings, Ran
 from milepost.lab.report.look import definitions
 from milepost.lab.report.words import ABOUT_TASKS, ABOUT_TRAINING, MEANS, about_positions, about_reach, lede
 from milepost.lab.table import Table, table
@@ -117,13 +118,13 @@ def _section(name: str, title: str, about: str, body: str) -> str:
     return f'<section id="{name}"><h2>{escape(title)}</h2>{told}{body}</section>'
 
 
-def _panels(panels: str, note: str = "") -> str:
-    odd = " odd" if panels.count("<figure") % 2 else ""
-    return f'<div class="panels{odd}">{panels}{note}</div>' if panels else ""
+def _panels(figures: Sequence[str], note: str = "") -> str:
+    odd = " odd" if len(figures) % 2 else ""
+    return f'<div class="panels{odd}">{"".join(figures)}{note}</div>' if figures else ""
 
 
-def _pair(left: str, right: str) -> str:
-    return f'<div class="panels">{left}<div>{right}</div></div>' if left or right else ""
+def _pair(left: Sequence[str], right: str) -> str:
+    return f'<div class="panels">{"".join(left)}<div>{right}</div></div>' if left or right else ""
 
 
 def _views(findings: Findings) -> str:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from html import escape
 
-from milepost.lab.report.findings import TASK, Findings, Measure, Row
+from milepost.lab.findings import Equation, Findings, Measure, Row
 from milepost.lab.report.look import looks, swatch
 from milepost.lab.report.words import MEANS
 from milepost.lab.table import Line, Table, reach_in_words, shown, signed
-from milepost.lab.tasks import of_protocol
+from milepost.lab.tasks import PROTOCOLS
 
 
 def by_reach(findings: Findings, table: Table) -> str:
@@ -96,7 +96,7 @@ def by_task(findings: Findings) -> str:
     means = {task: [found.mean for row in rows if (found := row.at(task, ends[task])) is not None] for task in tasks}
     # Where all are alike, none is best.
     most = {task: (min(found, default=0.0), max(found, default=0.0)) for task, found in means.items()}
-    head = "".join(f'<th scope="col">{escape(task.removeprefix(TASK))}<br>at {ends[task]:,}</th>' for task in tasks)
+    head = "".join(f'<th scope="col">{escape(PROTOCOLS[task].title)}<br>at {ends[task]:,}</th>' for task in tasks)
     body = ""
     for row in rows:
         found = [(row.at(task, ends[task]), most[task]) for task in tasks]
@@ -105,7 +105,7 @@ def by_task(findings: Findings) -> str:
         )
         piece = swatch(styles[row.name, row.variant])
         body += f'<tr><th scope="row">{piece}<span>{_name(row)}</span></th>{cells}</tr>'
-    guesses = "".join(f"<td>{100 * of_protocol(task).random:.1f} %<i></i></td>" for task in tasks)
+    guesses = "".join(f"<td>{100 * PROTOCOLS[task].task.random:.1f} %<i></i></td>" for task in tasks)
     body += f'<tr><th scope="row"><span>a guess</span></th>{guesses}</tr>'
     return (
         '<div class="wide" tabindex="0" role="region" aria-label="Right answers by task"><table><thead><tr>'
@@ -123,26 +123,21 @@ def equations(findings: Findings) -> str:
         note = " · ".join(told for told in (f"<code>{escape(row.text)}</code>", size) if told)
         parts.append(
             f'<article><h3>{swatch(styles[row.name, row.variant])}{_name(row)}</h3><p class="note">{note}</p>'
-            f"{_equation(row.equation)}</article>"
+            f'<div class="equation">{"".join(map(_equation, row.equations))}</div></article>'
         )
     return "".join(parts)
 
 
-def _equation(text: str) -> str:
-    """An equation as printed: the sum, then a line for each part: the verb, the part, what it does."""
-    told = ""
-    for line in text.splitlines():
-        part = re.fullmatch(r"\s+(\S+)\s+(.*?)(?::  (.*))?", line)
-        if part is None:
-            told += f'<p class="sum">{_subscripts(line)}</p>'
-        else:
-            verb, name, does = part.groups()
-            verb = "" if verb == "—" else verb
-            told += (
-                f'<p class="part"><b>{verb}</b><code>{escape(name)}</code>'
-                f'<span class="does">{_subscripts(does or "")}</span></p>'
-            )
-    return f'<div class="equation">{told}</div>'
+def _equation(equation: Equation) -> str:
+    """The sum, then a line for each part: the verb, the part, what it does."""
+    some = f"{equation.layers} of {equation.of} layers: " if equation.layers < equation.of else ""
+    lines = [f'<p class="sum">{some}{_subscripts(equation.sum)}</p>']
+    for term in equation.terms:
+        lines.append(
+            f'<p class="part"><b>{term.verb}</b><code>{escape(term.part)}</code>'
+            f'<span class="does">{_subscripts(term.formula)}</span></p>'
+        )
+    return "".join(lines)
 
 
 def _subscripts(text: str) -> str:

@@ -1,24 +1,35 @@
-"""The pictures of a report: which rows, under which protocol, on which axes."""
+"""The pictures of a report, as figures of HTML: which rows, under which protocol, on which axes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 
+from milepost.lab.findings import Findings, Row
+from milepost.lab.naming import proper
 from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, finite
-from milepost.lab.report.findings import TASK, Findings, Row, proper
 from milepost.lab.report.look import looks
 from milepost.lab.report.scale import broken, decades, doubling, straight
-from milepost.lab.tasks import of_protocol
+from milepost.lab.tasks import PROTOCOLS
 
 Points = Callable[[Row], Sequence[Point]]
 SIDES = LEFT + INSET, RIGHT - INSET
 BITS = "bits per byte"
-AS_TRAINED = "As trained"
 
 
-def by_length(findings: Findings, protocol: str) -> str:
+@dataclass(frozen=True)
+class Group:
+    """Curves that belong in one picture."""
+
+    checkpoint: str
+    """The scheme whose training-free rows they are; empty for the trained ones."""
+    title: str
+    curves: tuple[Curve, ...]
+
+
+def by_length(findings: Findings, protocol: str) -> list[str]:
     """Bits by length, a panel for each group of rows."""
     lengths = findings.lengths(protocol)
     trained = findings.ran.trained
@@ -28,18 +39,18 @@ def by_length(findings: Findings, protocol: str) -> str:
 
     every = _values(findings, points)
     if not every:
-        return ""
+        return []
     firsts = [point.y for row in findings.rows for point in finite(points(row)) if point.x == lengths[0]]
     x = doubling(lengths, *SIDES)
     beneath = tuple(f"{value / trained:g}×" for value, _ in x.ticks)
     y = broken(every, firsts, BOTTOM, TOP)
-    return "".join(
-        drawn(Panel(title, curves, x, y, "length in bytes", BITS, beneath=beneath))
-        for title, curves in _grouped(findings, points)
-    )
+    return [
+        drawn(Panel(group.title, group.curves, x, y, "length in bytes", BITS, beneath=beneath))
+        for group in _grouped(findings, points)
+    ]
 
 
-def by_distance(findings: Findings) -> str:
+def by_distance(findings: Findings) -> list[str]:
     """Recall by distance, a panel for each group of rows."""
     distances = findings.lengths("recall")
 
@@ -48,19 +59,19 @@ def by_distance(findings: Findings) -> str:
 
     every = _values(findings, points)
     if not every:
-        return ""
+        return []
     x = doubling(distances, *SIDES)
     guess = findings.ran.guess
     y = straight(min(*every, guess) - 0.2, max(*every, guess) + 0.2, BOTTOM, TOP)
     level = guess, f"a guess, {guess:.2f}"
     upright = _inside(findings.ran.trained, distances)
-    return "".join(
-        drawn(Panel(title, curves, x, y, "distance in bytes", BITS, upright=upright, level=level))
-        for title, curves in _grouped(findings, points)
-    )
+    return [
+        drawn(Panel(group.title, group.curves, x, y, "distance in bytes", BITS, upright=upright, level=level))
+        for group in _grouped(findings, points)
+    ]
 
 
-def by_position(findings: Findings, length: int) -> str:
+def by_position(findings: Findings, length: int) -> list[str]:
     """Bits by position in windows of one length, a panel for each group of rows."""
 
     def points(row: Row) -> list[Point]:
@@ -70,18 +81,18 @@ def by_position(findings: Findings, length: int) -> str:
 
     every = _values(findings, points)
     if not every:
-        return ""
+        return []
     places = [point.x for row in findings.rows for point in points(row)]
     x = doubling([1, *places, length], *SIDES, most=7)
     y = broken(every, [], BOTTOM, TOP, near=1.0)
     upright = _inside(findings.ran.trained, places)
-    return "".join(
-        drawn(Panel(title, curves, x, y, "position in the window", BITS, upright=upright, dense=True))
-        for title, curves in _grouped(findings, points)
-    )
+    return [
+        drawn(Panel(group.title, group.curves, x, y, "position in the window", BITS, upright=upright, dense=True))
+        for group in _grouped(findings, points)
+    ]
 
 
-def by_step(findings: Findings) -> str:
+def by_step(findings: Findings) -> list[str]:
     """Bits in training, by step."""
 
     def points(row: Row) -> list[Point]:
@@ -89,16 +100,16 @@ def by_step(findings: Findings) -> str:
 
     every = _values(findings, points)
     if not every:
-        return ""
+        return []
     steps = [point.x for row in findings.rows for point in points(row)]
     x = decades(min(steps), max(steps), *SIDES)
     y = broken(every, [], BOTTOM, TOP, near=1.0)
     rows = [row for row in findings.rows if row.losses]
     curves = _curves(findings, rows, points, named=lambda row: row.base)
-    return drawn(Panel("Training loss", curves, x, y, "step", BITS, dense=True))
+    return [drawn(Panel("Training loss", curves, x, y, "step", BITS, dense=True))]
 
 
-def by_task(findings: Findings) -> str:
+def by_task(findings: Findings) -> list[str]:
     """Right answers in per cent by length, a panel for each task and group of rows."""
     panels: list[str] = []
     for task in findings.tasks():
@@ -111,17 +122,17 @@ def by_task(findings: Findings) -> str:
         x = doubling(lengths, *SIDES, most=7)
         y = straight(0.0, 100.0, BOTTOM, TOP, most=5)
         upright = _inside(findings.ran.trained, lengths)
-        guess = 100 * of_protocol(task).random
+        guess = 100 * PROTOCOLS[task].task.random
         level = guess, f"a guess, {guess:.0f} %"
         groups = _grouped(findings, points)
         # A checkpoint whose training-free rows were not judged has nothing beside itself.
-        for title, curves in [each for each in groups if len(each[1]) > 1] or groups[:1]:
-            named = escape(task.removeprefix(TASK))
-            named += f": {title}" if len(curves) > 1 and title != AS_TRAINED else ""
+        for group in [each for each in groups if len(each.curves) > 1] or groups[:1]:
+            named = escape(PROTOCOLS[task].title)
+            named += f": {group.title}" if len(group.curves) > 1 and group.checkpoint else ""
             axes = "length in tokens", "right, in %"
-            panel = Panel(named, curves, x, y, *axes, upright=upright, level=level, decimals=1, unit=" %")
+            panel = Panel(named, group.curves, x, y, *axes, upright=upright, level=level, decimals=1, unit=" %")
             panels.append(drawn(panel))
-    return "".join(panels)
+    return panels
 
 
 def _values(findings: Findings, points: Points) -> list[float]:
@@ -134,18 +145,18 @@ def _inside(trained: int, values: Sequence[float]) -> tuple[float, str] | None:
     return (trained, f"trained length, {trained:,}") if inside else None
 
 
-def _grouped(findings: Findings, points: Points) -> list[tuple[str, tuple[Curve, ...]]]:
-    found: list[tuple[str, tuple[Curve, ...]]] = []
+def _grouped(findings: Findings, points: Points) -> list[Group]:
+    found: list[Group] = []
     for name, rows in findings.groups():
         base = proper(name)
 
         def named(row: Row, inside: bool = bool(name)) -> str:
             return f"{row.base} as trained" if inside and not row.variant else row.short
 
-        title = f"{escape(base)}, changed without training" if name else AS_TRAINED
+        title = f"{escape(base)}, changed without training" if name else "As trained"
         curves = _curves(findings, rows, points, named)
         if any(curve.points for curve in curves):
-            found.append((title, curves))
+            found.append(Group(name, title, curves))
     return found
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from milepost.lab.report.findings import Findings, Row, proper
-from milepost.lab.table import SAME, WINDOW, Line, Table, shown
+from milepost.lab.findings import Findings, Row
+from milepost.lab.naming import WINDOW, proper
+from milepost.lab.table import SAME, Line, Table, shown
 
 MEANS = {
     "windows": (
@@ -133,9 +134,9 @@ def _changed(lines: Sequence[Line], base: str, longest: int) -> list[str]:
     )
     if best.against is None:
         return [f"{told}."]
-    side = "level with" if abs(best.against) < SAME else "better than" if best.against < 0 else "worse than"
-    by = "" if side == "level with" else f"{abs(best.against):.3f} bits "
-    return [f"{told}, and at {longest:,} is {by}{side} the trivial window."]
+    by = f"{abs(best.against):.3f} bits {'better' if best.against < 0 else 'worse'} than"
+    side = "level with" if abs(best.against) < SAME else by
+    return [f"{told}, and at {longest:,} is {side} the trivial window."]
 
 
 def _recall(table: Table, guess: float) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from milepost.lab.store import TASK
 from milepost.lab.tasks.arithmetic import Addition, Counting
 from milepost.lab.tasks.copying import Copy, Reverse, Sort
 from milepost.lab.tasks.hierarchy import HIERARCHY
@@ -35,21 +34,42 @@ def named(name: str) -> Task:
     return TASKS[name]
 
 
+@dataclass(frozen=True)
+class Protocol:
+    """One way of judging by a task, where higher scores are better: its examples, and how deep what they hide lies."""
+
+    name: str
+    """The task's."""
+    task: Task
+    depth: float | None = None
+
+    @property
+    def title(self) -> str:
+        """What readers see: `needle, depth 0.5`."""
+        return self.name if self.depth is None else f"{self.name}, depth {self.depth:g}"
+
+    @property
+    def key(self) -> str:
+        """What its scores are kept under."""
+        return f"task:{self.title}"
+
+
+def _protocols(name: str, task: Task) -> list[Protocol]:
+    if isinstance(task, (Needle, Passkey)):
+        return [Protocol(name, replace(task, depth=depth), depth) for depth in DEPTHS]
+    return [Protocol(name, task)]
+
+
+PROTOCOLS: dict[str, Protocol] = {each.key: each for name, task in TASKS.items() for each in _protocols(name, task)}
+"""Every way of judging by a task, by what its scores are kept under; all others are bits per byte."""
+
+
 def protocols(name: str) -> list[str]:
-    """The protocols a task is judged by: one, or one for each depth where it hides something."""
-    if isinstance(named(name), (Needle, Passkey)):
-        return [f"{TASK}{name}, depth {depth:g}" for depth in DEPTHS]
-    return [f"{TASK}{name}"]
-
-
-def of_protocol(protocol: str) -> Task:
-    """The task that a protocol judges by."""
-    name, _, depth = protocol.removeprefix(TASK).partition(", depth ")
-    task = named(name)
-    return replace(task, depth=float(depth)) if depth and isinstance(task, (Needle, Passkey)) else task
+    """What the scores of a task are kept under: one key, or one for each depth where it hides something."""
+    return [each.key for each in _protocols(name, named(name))]
 
 
 __all__ = [
-    "HIERARCHY", "TASKS", "Addition", "Copy", "Counting", "Needle", "Passkey", "Reverse", "Sort", "Task", "batches",
-    "dealt", "named", "of_protocol", "protocols", "score", "train_on", "trained_on", "trivial",
+    "HIERARCHY", "PROTOCOLS", "TASKS", "Addition", "Copy", "Counting", "Needle", "Passkey", "Protocol", "Reverse",
+    "Sort", "Task", "batches", "dealt", "named", "protocols", "score", "train_on", "trained_on", "trivial",
 ]  # fmt: skip

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from milepost.cache import Cache
+from milepost.lab.expressions import joined
 from milepost.lab.model import Model, Shape
 from milepost.lab.recipe import Recipe
-from milepost.lab.schemes import TRAINED, build, joined
+from milepost.lab.schemes import build, expression, refuse_ahead
 from milepost.lab.tasks.task import NOT_JUDGED, Task, batches, dealt
 from milepost.lab.train import Trainer, precision
 from milepost.seams import demand
@@ -60,7 +61,7 @@ def placed(positions: Positions | None, tokens: int, seed: int) -> Tensor | None
 
 def written_for(task: Task, scheme: str) -> str:
     """A scheme as a task needs it: encoders see everything."""
-    return joined(TRAINED.get(scheme, scheme), "everything") if task.bidirectional else scheme
+    return joined(expression(scheme), "everything") if task.bidirectional else scheme
 
 
 def make(task: Task, scheme: str, shape: Shape, trained: int, longest: int, seed: int) -> Placed:
@@ -68,6 +69,8 @@ def make(task: Task, scheme: str, shape: Shape, trained: int, longest: int, seed
     shape = replace(shape, vocabulary=task.vocabulary)
     torch.manual_seed(seed + 1)
     schedule = build(written_for(task, scheme), shape, task.tokens(trained), task.tokens(longest))
+    if not task.bidirectional:
+        refuse_ahead(schedule, scheme)
     torch.manual_seed(seed)
     return Placed(shape, schedule)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from milepost.lab.store import TASK
-from milepost.lab.table import TRIVIAL
+from milepost.lab.naming import TRIVIAL, proper
+from milepost.lab.tasks import PROTOCOLS
 
 PLAIN = ""
 """The variant of a row that is judged as it was trained."""
@@ -30,6 +30,27 @@ class Measure:
 
 
 @dataclass(frozen=True)
+class Term:
+    """One part of an equation, at one of the verbs it answers."""
+
+    verb: str
+    """Empty for a part that does nothing."""
+    part: str
+    formula: str
+    """Empty where the part has none, or at the other verbs of a part that has told it."""
+
+
+@dataclass(frozen=True)
+class Equation:
+    """What some of a model's layers compute: the sum of attention, and the parts that fill it in."""
+
+    layers: int
+    of: int
+    sum: str
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
 class Row:
     """One way of reading: a scheme as trained, or a training-free change of one."""
 
@@ -40,6 +61,7 @@ class Row:
     text: str
     """The expression of what it computes."""
     equation: str
+    """As it is printed."""
     seeds: tuple[int, ...]
     parameters: int
     seconds: float
@@ -55,6 +77,8 @@ class Row:
 
     whole: bool = True
     """Whether every query sees every earlier key, in every layer; a window does not."""
+    equations: tuple[Equation, ...] = ()
+    """The equation part by part; several where layers differ."""
 
     @property
     def base(self) -> str:
@@ -128,7 +152,7 @@ class Findings:
 
     def tasks(self) -> tuple[str, ...]:
         """The protocols that are tasks."""
-        return tuple(dict.fromkeys(name for row in self.rows for name in row.scores if name.startswith(TASK)))
+        return tuple(dict.fromkeys(name for row in self.rows for name in row.scores if name in PROTOCOLS))
 
     def groups(self) -> Iterator[tuple[str, list[Row]]]:
         """Rows that belong side by side: those trained, then for each checkpoint its rows, trivial baselines first.
@@ -146,15 +170,3 @@ class Findings:
                 [row for row in own if not row.variant or row.trivial]
                 + [row for row in own if row.variant and not row.trivial],
             )
-
-
-SPELLED = {
-    "alibi": "ALiBi", "cope": "CoPE", "deberta": "DeBERTa", "fire": "FIRE", "floater": "FLOATER", "hwfa": "HWFA",
-    "kerple": "KERPLE", "logn": "log-n", "nope": "NoPE", "rope": "RoPE", "shaw": "Shaw", "softmax1": "softmax₁",
-    "t5": "T5", "transformer": "Transformer", "xl": "XL", "xpos": "xPos",
-}  # fmt: skip
-
-
-def proper(name: str) -> str:
-    """A scheme's name with the field's own spelling, word by word; an expression is left as it is."""
-    return "-".join(SPELLED.get(word, word) for word in name.split("-")) if "(" not in name else name

@@ -1,0 +1,48 @@
+"""What schemes and rows are called: names that can be trained, those of the trivial rows, and the field's spelling."""
+
+from __future__ import annotations
+
+TRAINED: dict[str, str] = {
+    "nope": "Nope()",
+    "learned": "Learned(longest, width)",
+    "sinusoidal": "Sinusoidal(width, amplitude=width ** -0.5)",
+    "rope": "Rope(dim)",
+    "partial": "Partial(Rope(dim // 2), of=dim)",
+    "p-rope": "Rope(dim, stretch=Proportional(0.5))",
+    "xpos": "Xpos(dim)",
+    "rope-logn": "Rope(dim) + LogN(trained, clip=False)",
+    "learned-rope": "LearnedRope(dim)",
+    "alibi": "Alibi(heads)",
+    "t5": "T5Bias(heads)",
+    "kerple": "Kerple(heads)",
+    "kerple-power": 'Kerple(heads, "power")',
+    "sandwich": "Sandwich(heads, dim)",
+    "fire": "Fire(heads, trained)",
+    "shaw": "Shaw(dim, values=False)",
+    "transformer-xl": "TransformerXL(width, heads, dim)",
+    "deberta": "Deberta(width, heads, dim, reach=64)",
+    "cope": "Cope(dim, 64)",
+    "floater": "Floater(width, longest=longest)",
+    "alibi-rope": "Rope(dim) + Alibi(heads)",
+    "kerple-logn": "Kerple(heads) + LogN(trained, clip=False)",
+    "window-rope": "Rope(dim) + (causal & window(trained // 4))",
+    "softmax1-rope": "Rope(dim) + SoftmaxOne(heads)",
+}
+"""What can be trained, by name. `dim`, `heads`, `width`, `trained`, `layers` and `longest` are the model's own."""
+HWFA = "hwfa"
+"""The one name that is no expression: its layers differ."""
+
+WINDOW, WINDOW_AND_SINKS = "window", "window and sinks"
+TRIVIAL = (WINDOW, WINDOW_AND_SINKS)
+"""What anybody can do without a method: forget all but the last bytes, and perhaps keep the first few."""
+
+SPELLED = {
+    "alibi": "ALiBi", "cope": "CoPE", "deberta": "DeBERTa", "fire": "FIRE", "floater": "FLOATER", "hwfa": "HWFA",
+    "kerple": "KERPLE", "logn": "log-n", "nope": "NoPE", "rope": "RoPE", "shaw": "Shaw", "softmax1": "softmax₁",
+    "t5": "T5", "transformer": "Transformer", "xl": "XL", "xpos": "xPos",
+}  # fmt: skip
+
+
+def proper(name: str) -> str:
+    """A scheme's name with the field's own spelling, word by word; an expression is left as it is."""
+    return "-".join(SPELLED.get(word, word) for word in name.split("-")) if name in (*TRAINED, HWFA) else name

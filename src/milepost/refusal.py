@@ -1,0 +1,44 @@
+"""How a command says no: one sentence that names what was asked and what to do, and an end with 2."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "cli": ("typer", "rich"),
+    # safetensors needs numpy to write what torch has.
+    "lab": ("typer", "rich", "safetensors", "numpy"),
+    "ray": ("ray",),
+    "datasets": ("datasets",),
+}
+"""What has to be there for all that an extra is for."""
+
+
+def refuse(message: str) -> NoReturn:
+    """Say what is wrong with what was asked, and end with 2."""
+    print(f"milepost: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def need(what: str, extra: str, modules: Sequence[str] = ()) -> None:
+    """See that the libraries of an extra, or some of them, are installed; an ImportError says how to install them."""
+    lacking = [name for name in modules or EXTRAS[extra] if not _installed(name)]
+    if lacking:
+        raise ImportError(
+            f"{what} needs {' and '.join(lacking)}, which {'is' if len(lacking) == 1 else 'are'} not installed: "
+            f"pip install 'milepost[{extra}]'"
+        )
+
+
+def _installed(name: str) -> bool:
+    """Whether a library can be imported; it is not imported to find out, which may take seconds."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False
+    except ValueError:
+        # It is loaded, by something that does not say where it is from.
+        return True
