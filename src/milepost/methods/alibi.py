@@ -65,7 +65,7 @@ class Alibi:
 
 def both_sides(slope: Tensor) -> Slopes:
     """A slope that serves both sides of the query."""
-    return Slopes(slope, slope, torch.zeros_like(slope))
+    return Slopes(slope, slope)
 
 
 def slope_of(head: Tensor, heads: int, dtype: torch.dtype, bias_max: float = 8.0) -> Tensor:

@@ -68,8 +68,8 @@ class Slopes:
 
     behind: Tensor
     ahead: Tensor
-    step: Tensor
-    """What every key behind the query gains: zero, but for the offset form."""
+    step: Tensor | None = None
+    """What every key behind the query gains, in the offset form; None for nothing."""
 
 
 @runtime_checkable
