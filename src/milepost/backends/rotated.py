@@ -16,14 +16,19 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 Waves = tuple[Tensor, Tensor]
 
 
-def rotated(call: Call, dtype: torch.dtype, p: Tensor, r: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Queries at p and keys at r, [b|1 n] or [b|1 n axes], rotated; None where the kernel has no answer."""
+def rotated(call: Call, dtype: torch.dtype, p: Tensor | None, r: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """Queries at p and keys at r, [b|1 n] or [b|1 n axes], or where they stand if that is left out, rotated.
+
+    None where the kernel has no answer.
+    """
     parts: tuple[Any, ...] = call.scheme.answering("turn")
     if len(parts) != 1 or dtype not in DTYPES or call.keys_turned or not _ready(call.q.device):
         return None
     part = parts[0]
     if torch.compiler.is_compiling() or "cos_sin" not in facets_of(part) or part.blocks != 1:
         return None
+    own = p is None and r is None
+    p, r = call.position if p is None else p, call.key_position if r is None else r
     if part.beyond(p, call.length) is not None or part.width > call.q.shape[-1]:
         return None
     # Loaded here, because it needs triton.
@@ -32,9 +37,10 @@ def rotated(call: Call, dtype: torch.dtype, p: Tensor, r: Tensor) -> tuple[Tenso
     cos, sin = _waves(part.cos_sin(p, call.length, "query"))
     if cos.requires_grad:
         return None
-    together = call.layout is not None and call.layout.offset == 0 and call.queries.count == call.keys.count
+    # Queries that are the keys' own tokens share their angles, but for a part whose sides differ.
+    layout = call.layout if own and call.at_index and not getattr(part, "centred", False) else None
     keys: Waves | tuple[None, None] = (None, None)
-    if not (together and call.at_index and p.shape == r.shape and not getattr(part, "centred", False)):
+    if layout is None or layout.offset != 0 or call.queries.count != call.keys.count:
         keys = _waves(part.cos_sin(r, call.key_length, "key"))
     return rotate_qk(call.q.to(dtype), call.k.to(dtype), cos, sin, *keys, neighbours=part.pairs == "neighbours")
 

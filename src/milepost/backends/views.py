@@ -48,10 +48,10 @@ def turned(call: Call, dtype: torch.dtype, p: Tensor | None = None, r: Tensor | 
     scheme = call.scheme
     if not scheme.answering("turn"):
         return call.q.to(dtype), call.k.to(dtype)
-    p, r = call.position if p is None else p, call.key_position if r is None else r
     at_once = rotated(call, dtype, p, r)
     if at_once is not None:
         return at_once
+    p, r = call.position if p is None else p, call.key_position if r is None else r
     q, k = scheme.turn(call.q.to(dtype), p, "query", call.length), call.k.to(dtype)
     return q, k if call.keys_turned else scheme.turn(k, r, "key", call.key_length)
 
