@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from milepost.catalogue import words
 from milepost.catalogue.groups import FUNCTIONS
+from milepost.catalogue.register import first_sentence
 from milepost.catalogue.sheet import Sheet, plain
 from milepost.catalogue.signature import signature
 from milepost.catalogue.terminal import text
+from milepost.seams.facets import FACETS
 from milepost.seams.verbs import VERBS
 
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ def facts(sheet: Sheet) -> list[tuple[str, list[str]]]:
     """What the page says in a few words each, by label."""
     told: list[tuple[str, list[str]]] = [("seam", [sheet.group] if sheet.group != FUNCTIONS.title else [])]
     told.append(("verbs", [f"{verb}: {_meaning(verb)}" for verb in sheet.verbs]))
+    told.append(("facets", [f"{facet}: {_sentence(FACETS[facet].__doc__)}" for facet in sheet.facets]))
     told.append(("paper", [line for line in (sheet.paper, sheet.link) if line]))
     told.append(("relative", _relative(sheet)))
     told.append(("learned", [words.numbers(sheet)] if words.numbers(sheet) else []))
@@ -106,5 +109,10 @@ def _relative(sheet: Sheet) -> list[str]:
 
 
 def _meaning(verb: str) -> str:
-    told = OUTSIDE.get(verb) or (VERBS[verb].__doc__ or "")
-    return told[:1].lower() + told[1:].rstrip(".")
+    return _sentence(OUTSIDE.get(verb) or VERBS[verb].__doc__)
+
+
+def _sentence(doc: str | None) -> str:
+    """The first sentence of a docstring, to stand after a colon."""
+    said = first_sentence(doc or "")
+    return said[:1].lower() + said[1:].rstrip(".")

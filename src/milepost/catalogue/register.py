@@ -14,6 +14,7 @@ from milepost import methods as package
 from milepost.backends import BACKENDS
 from milepost.seams import visible
 from milepost.seams.equation import formula_of
+from milepost.seams.facets import facets_of
 from milepost.seams.known import classes, exports, is_method
 from milepost.seams.verbs import answers, verbs_of
 
@@ -41,6 +42,8 @@ class Entry:
     backends: tuple[str, ...]
     does: str
     """The first sentence of its docstring."""
+    facets: tuple[str, ...] = ()
+    """What it also says about itself, for fast kernels; `milepost.seams.facets` explains each."""
 
     @property
     def title(self) -> str:
@@ -82,7 +85,8 @@ def visibles() -> list[Entry]:
 
 def functions() -> list[Entry]:
     """Every other export that one calls: functions, and modules such as a schedule."""
-    apart = ("milepost.seams.verbs",)
+    # What methods are made of is no function.
+    apart = ("milepost.seams.arguments", "milepost.seams.verbs")
     return [
         _other(name, each, ())
         for name, each in sorted(exports().items())
@@ -117,6 +121,7 @@ def _entry(name: str, method: type) -> Entry:
             each for each, backend in BACKENDS.items() if not any(asks(method, asked) for asked in backend.CANNOT)
         ),
         does=first_sentence(inspect.getdoc(method) or ""),
+        facets=facets_of(method),
     )
 
 
@@ -145,4 +150,5 @@ def _other(name: str, each: object, verbs: tuple[str, ...]) -> Entry:
         learned=False,
         backends=tuple(BACKENDS) if verbs else (),
         does=re.sub(r"\s*" + SOURCE, ".", does),
+        facets=facets_of(visible.Visible) if verbs else (),
     )

@@ -28,6 +28,7 @@ class Sheet:
     title: str
     does: str
     verbs: tuple[str, ...]
+    facets: tuple[str, ...]
     formula: str
     paper: str
     link: str
@@ -96,6 +97,7 @@ def _sheet(entry: register.Entry, group: Group) -> Sheet:
         title=entry.title,
         does=entry.does,
         verbs=entry.verbs,
+        facets=entry.facets,
         formula=entry.formula,
         paper=entry.source,
         link=entry.link,
