@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
@@ -16,6 +16,7 @@ from milepost.seams.band import Band
 from milepost.seams.facets import FACETS, Slopes, facets_of
 from tests.cases import CASES, exported_methods
 from tests.facets import FACET_LAWS
+from tests.laws import LAWS
 from tests.layers import D, H
 
 ANSWERED = {
@@ -188,6 +189,29 @@ LOGITS = mp.Partial(mp.Rope(4, stretch=mp.DynamicYarn(5)), of=D, temperature="lo
 def test_a_facet_that_says_something_else_is_found(facet: str, part: Any):
     with pytest.raises((AssertionError, RuntimeError)):
         FACET_LAWS[facet](part)
+
+
+@dataclass(frozen=True)
+class Root:
+    """The example of CONTRIBUTING, with its facet; `off` breaks it."""
+
+    off: float = 0.0
+    relative: ClassVar[bool] = True
+    additive: ClassVar[bool] = True
+    constant_past: ClassVar[tuple[float, float]] = (math.inf, math.inf)
+
+    def by_distance(self, distance: Tensor) -> Tensor:
+        return -distance.abs().double().sqrt()[None] - self.off
+
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        return score - (p - r).abs().to(score.dtype).sqrt()
+
+
+def test_the_laws_find_the_facets_of_a_method_of_ones_own():
+    law = LAWS["means_what_it_says"]
+    law(lambda: mp.Scheme(Root(), mp.causal))
+    with pytest.raises(AssertionError, match="apart by"):
+        law(lambda: mp.Scheme(Root(off=1e-6), mp.causal))
 
 
 @pytest.mark.parametrize(
