@@ -88,15 +88,15 @@ def _grid(rows: list[tuple[str, str]], style: str = "") -> Table:
 
 def facts(sheet: Sheet) -> list[tuple[str, list[str]]]:
     """What the page says in a few words each, by label."""
-    told: list[tuple[str, list[str]]] = [("seam", [sheet.group] if sheet.group != FUNCTIONS.title else [])]
-    told.append(("verbs", [f"{verb}: {_meaning(verb)}" for verb in sheet.verbs]))
-    told.append(("facets", [f"{facet}: {_sentence(FACETS[facet].__doc__)}" for facet in sheet.facets]))
-    told.append(("paper", [line for line in (sheet.paper, sheet.link) if line]))
-    told.append(("relative", _relative(sheet)))
-    told.append(("learned", [words.numbers(sheet)] if words.numbers(sheet) else []))
+    said: list[tuple[str, list[str]]] = [("seam", [sheet.group] if sheet.group != FUNCTIONS.title else [])]
+    said.append(("verbs", [f"{verb}: {_meaning(verb)}" for verb in sheet.verbs]))
+    said.append(("facets", [f"{facet}: {_sentence(FACETS[facet].__doc__)}" for facet in sheet.facets]))
+    said.append(("paper", [line for line in (sheet.paper, sheet.link) if line]))
+    said.append(("relative", _relative(sheet)))
+    said.append(("learned", [words.numbers(sheet)] if words.numbers(sheet) else []))
     runs = [", ".join(sheet.backends)] if words.backends(sheet) else []
-    told.append(("backends", runs + [f"not {name}: it {why}" for name, why in sheet.refusals.items()]))
-    return [(label, lines) for label, lines in told if lines]
+    said.append(("backends", runs + [f"not {name}: it {why}" for name, why in sheet.refusals.items()]))
+    return [(label, lines) for label, lines in said if lines]
 
 
 def _relative(sheet: Sheet) -> list[str]:

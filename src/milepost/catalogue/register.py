@@ -59,7 +59,7 @@ class Entry:
 
     @property
     def link(self) -> str:
-        """The address of its source, where one is told."""
+        """The address of its source, where one is given."""
         found = ((re.search(pattern, self.source), address) for pattern, address in LINKS)
         return next((address.format(match[1]) for match, address in found if match), "")
 
@@ -126,13 +126,13 @@ def _entry(name: str, method: type) -> Entry:
 
 
 def asks(method: type, asked: str) -> bool:
-    """Whether a backend meets a verb or facet when it runs the method; what stretches slopes is held by what bends."""
+    """Whether a backend meets a verb or facet when it runs the method; what stretches slopes acts inside what bends."""
     return answers(method, asked) or (asked == "bend" and hasattr(method, "slopes") and not verbs_of(method))
 
 
 def _relative(method: type) -> bool | None:
-    told = inspect.getattr_static(method, "relative", None)
-    return None if told is None or isinstance(told, property) else bool(told)
+    found = inspect.getattr_static(method, "relative", None)
+    return None if found is None or isinstance(found, property) else bool(found)
 
 
 def _other(name: str, each: object, verbs: tuple[str, ...]) -> Entry:

@@ -137,9 +137,9 @@ def _weights(part: Any) -> Iterator[tuple[str, nn.Parameter]]:
     if isinstance(part, nn.Module):
         yield from part.named_parameters()
     else:
-        for argument, held in arguments(part).items():
-            if isinstance(held, nn.Module):
-                yield from ((f"{argument}.{name}", weight) for name, weight in held.named_parameters())
+        for argument, inner in arguments(part).items():
+            if isinstance(inner, nn.Module):
+                yield from ((f"{argument}.{name}", weight) for name, weight in inner.named_parameters())
 
 
 def _refusals(entry: register.Entry, each: Any) -> dict[str, str]:
