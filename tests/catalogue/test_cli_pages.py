@@ -43,6 +43,7 @@ def test_a_page_says_what_it_should():
     for fact in (
         "seam      Turns",
         "verbs     turn: acts on queries, keys or values, before the dot product",
+        "facets    cos_sin: turns pairs of channels by cosines and sines, and does nothing else",
         "paper     Su et al., 2021, arXiv:2104.09864\n          https://arxiv.org/abs/2104.09864",
         "relative  yes: shifting all positions changes nothing",
         "learned   no",
