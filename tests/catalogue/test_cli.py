@@ -187,7 +187,7 @@ def test_markdown_holds_every_row_and_every_column():
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in printed.splitlines() if line.startswith("| `")]
     assert [row[0].strip(" `") for row in rows] == NAMES
     assert {len(row) for row in rows} == {8}
-    assert "`score ← score − slope_h · \\|p − r\\|; slope_h = 2^(−8(h + 1)/c) for h < c, " in printed
+    assert "`score ← score − slope_h · \\|p − r\\|; slope_h = 2^(−bias_max · e_h/c), c = 2^⌊log2 heads⌋, " in printed
     assert "[Su et al., 2021, arXiv:2104.09864](https://arxiv.org/abs/2104.09864)" in printed
 
 
