@@ -188,7 +188,7 @@ def test_markdown_holds_every_row_and_every_column():
     assert [row[0].strip(" `") for row in rows] == NAMES
     assert {len(row) for row in rows} == {9}
     assert {row[0].strip(" `"): row[3].strip() for row in rows}["Stream"] == "`bounds`, `normal`"
-    assert "`score ← score − slope_h · \\|p − r\\|; slope_h = 2^(−8(h + 1)/c) for h < c, " in printed
+    assert "`score ← score − slope_h · \\|p − r\\|; slope_h = 2^(−bias_max · e_h/c), c = 2^⌊log2 heads⌋, " in printed
     assert "[Su et al., 2021, arXiv:2104.09864](https://arxiv.org/abs/2104.09864)" in printed
 
 

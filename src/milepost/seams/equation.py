@@ -162,8 +162,7 @@ def _computed(method: object, around: object, lines: list[str]) -> Iterator[tupl
     if slopes:
         yield "slope_h", computed.by_head(slopes), with_value_instead
     slopes = computed.slopes_of(around)
-    fixed = not isinstance(method, nn.Module) and not getattr(around, "by_length", False)
-    if slopes and isinstance(method, SlopeStretch) and fixed:
+    if slopes and isinstance(method, SlopeStretch) and not isinstance(method, nn.Module):
         yield "slope_h", computed.by_head(slopes), with_value
     sharpness = computed.sharpness_of(method)
     if sharpness is not None:
