@@ -321,14 +321,14 @@ def test_what_cannot_read_so_far_is_found_out_by_two_tokens(text: str, told: str
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_name_reaches_as_far_as_every_size_judges(size: str):
-    dial = SIZES[size]
+    chosen = SIZES[size]
     for name in NAMES:
-        schedule = build(name, dial.shape, dial.recipe.length, dial.longest)
+        schedule = build(name, chosen.shape, chosen.recipe.length, chosen.longest)
         if name == "floater":
             # To walk there takes a minute.
-            assert ones(schedule)[0][0].longest == dial.longest
+            assert ones(schedule)[0][0].longest == chosen.longest
         else:
-            try_out(schedule, dial.shape, dial.longest)
+            try_out(schedule, chosen.shape, chosen.longest)
 
 
 # What an expression cannot do
