@@ -48,8 +48,8 @@ def test_an_option_that_is_nothing_by_default_says_what_holds_then(option: str):
 
 
 def test_the_defaults_of_a_size_are_those_of_the_size():
-    told = " ".join(shown(120).split())
+    text = " ".join(shown(120).split())
     for name, size in SIZES.items():
         for value in (size.recipe.steps, size.recipe.rate, size.shape.width, size.judged):
-            assert f"{name} {value}" in told
-    assert f"[default: ({' '.join(options.DEFAULT)})]" in told
+            assert f"{name} {value}" in text
+    assert f"[default: ({' '.join(options.DEFAULT)})]" in text

@@ -87,14 +87,14 @@ def _grid(rows: list[tuple[str, str]], style: str = "") -> Table:
 
 def facts(sheet: Sheet) -> list[tuple[str, list[str]]]:
     """What the page says in a few words each, by label."""
-    told: list[tuple[str, list[str]]] = [("seam", [sheet.group] if sheet.group != FUNCTIONS.title else [])]
-    told.append(("verbs", [f"{verb}: {_meaning(verb)}" for verb in sheet.verbs]))
-    told.append(("paper", [line for line in (sheet.paper, sheet.link) if line]))
-    told.append(("relative", _relative(sheet)))
-    told.append(("learned", [words.numbers(sheet)] if words.numbers(sheet) else []))
+    found: list[tuple[str, list[str]]] = [("seam", [sheet.group] if sheet.group != FUNCTIONS.title else [])]
+    found.append(("verbs", [f"{verb}: {_meaning(verb)}" for verb in sheet.verbs]))
+    found.append(("paper", [line for line in (sheet.paper, sheet.link) if line]))
+    found.append(("relative", _relative(sheet)))
+    found.append(("learned", [words.numbers(sheet)] if words.numbers(sheet) else []))
     runs = [", ".join(sheet.backends)] if sheet.runs else []
-    told.append(("backends", runs + [f"not {name}: it {why}" for name, why in sheet.refusals.items()]))
-    return [(label, lines) for label, lines in told if lines]
+    found.append(("backends", runs + [f"not {name}: it {why}" for name, why in sheet.refusals.items()]))
+    return [(label, lines) for label, lines in found if lines]
 
 
 def _relative(sheet: Sheet) -> list[str]:
@@ -107,5 +107,5 @@ def _relative(sheet: Sheet) -> list[str]:
 
 
 def _meaning(verb: str) -> str:
-    told = OUTSIDE.get(verb) or (VERBS[verb].__doc__ or "")
-    return told[:1].lower() + told[1:].rstrip(".")
+    sentence = OUTSIDE.get(verb) or (VERBS[verb].__doc__ or "")
+    return sentence[:1].lower() + sentence[1:].rstrip(".")

@@ -126,8 +126,8 @@ def asks(method: type, asked: str) -> bool:
 
 
 def _relative(method: type) -> bool | None:
-    told = inspect.getattr_static(method, "relative", None)
-    return None if told is None or isinstance(told, property) else bool(told)
+    declared = inspect.getattr_static(method, "relative", None)
+    return None if declared is None or isinstance(declared, property) else bool(declared)
 
 
 def _other(name: str, each: object, verbs: tuple[str, ...]) -> Entry:

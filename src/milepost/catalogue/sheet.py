@@ -70,7 +70,7 @@ def grouped(listed: Iterable[Sheet]) -> list[tuple[Group, list[Sheet]]]:
     return [(group, members) for group, members in parted if members]
 
 
-def verbs_told() -> list[str]:
+def verbs_known() -> list[str]:
     """Every verb that a group of the catalogue knows."""
     return [verb for group in GROUPS for verb in group.verbs]
 
@@ -138,9 +138,9 @@ def _weights(part: Any) -> Iterator[tuple[str, nn.Parameter]]:
     if isinstance(part, nn.Module):
         yield from part.named_parameters()
     else:
-        for argument, held in arguments(part).items():
-            if isinstance(held, nn.Module):
-                yield from ((f"{argument}.{name}", weight) for name, weight in held.named_parameters())
+        for argument, value in arguments(part).items():
+            if isinstance(value, nn.Module):
+                yield from ((f"{argument}.{name}", weight) for name, weight in value.named_parameters())
 
 
 def _refusals(entry: register.Entry, each: Any) -> dict[str, str]:

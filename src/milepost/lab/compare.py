@@ -69,8 +69,9 @@ def compare(
 
     device = _device(device, engine)
     own: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "key_heads": key_heads}
-    told: dict[str, Any] = {"length": length, "steps": steps, "batch": batch, "rate": rate, "accumulate": accumulate}
-    told["compiled"] = device.startswith("cuda") if compiled is None else compiled
+    training: dict[str, Any] = {"length": length, "steps": steps, "batch": batch, "rate": rate}
+    training["accumulate"] = accumulate
+    training["compiled"] = device.startswith("cuda") if compiled is None else compiled
     try:
         _installed(engine, dataset, tensorboard)
         if jobs > 1 and engine != "local":
@@ -83,7 +84,7 @@ def compare(
             )
         counts = {"--seeds": seeds, "--jobs": jobs, "--train-bytes": train_bytes, "--judge": judged}
         _refuse_early(counts, json, csv)
-        chosen = _size(size, own, told, longest, device)
+        chosen = _size(size, own, training, longest, device)
         made = [each for each in (out, json, csv, tensorboard) if each is not None]
         corpus = _corpus(text, dataset, made).first(train_bytes)
         sweep = Sweep(
@@ -164,13 +165,13 @@ def _device(device: str | None, engine: str) -> str:
     return device
 
 
-def _size(name: str, own: dict[str, Any], told: dict[str, Any], longest: int | None, device: str) -> Size:
+def _size(name: str, own: dict[str, Any], training: dict[str, Any], longest: int | None, device: str) -> Size:
     from milepost.lab.recipe import SIZES, Size
 
     if name not in SIZES:
         raise ValueError(f"--size {name}: there are {', '.join(SIZES)}{did_you_mean(name, SIZES)}")
     chosen = SIZES[name]
-    given = {key: value for key, value in told.items() if value is not None}
+    given = {key: value for key, value in training.items() if value is not None}
     if device == "cpu":
         # On a CPU bfloat16 saves nothing and costs much.
         given["precision"] = "float32"
