@@ -73,6 +73,8 @@ def compare(
     training["accumulate"] = accumulate
     training["compiled"] = device.startswith("cuda") if compiled is None else compiled
     try:
+        if text is not None and dataset is not None:
+            raise ValueError("--text and --dataset: one text at a time; leave one out")
         _installed(engine, dataset, tensorboard)
         if jobs > 1 and engine != "local":
             raise ValueError(f"--jobs {jobs}: only the local engine takes it; leave it out")
@@ -231,8 +233,6 @@ def _numbers(option: str, text: str) -> list[int]:
 def _corpus(text: Path | None, dataset: str | None, made: list[Path]) -> Corpus:
     from milepost.lab import corpus
 
-    if text is not None and dataset is not None:
-        raise ValueError("--text and --dataset: one text at a time; leave one out")
     if text is not None:
         return corpus.of_path(text, made)
     return corpus.of_python() if dataset is None else corpus.of_dataset(dataset)
