@@ -207,9 +207,9 @@ def test_json_holds_every_field():
 
 def test_without_typer_or_rich_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "rich", None)
-    with pytest.raises(SystemExit) as told:
+    with pytest.raises(SystemExit) as ended:
         main()
-    assert told.value.code == (
+    assert ended.value.code == (
         "milepost: the command line needs rich, which is not installed: pip install 'milepost[cli]'"
     )
     monkeypatch.setitem(sys.modules, "typer", None)

@@ -131,8 +131,8 @@ def asks(method: type, asked: str) -> bool:
 
 
 def _relative(method: type) -> bool | None:
-    found = inspect.getattr_static(method, "relative", None)
-    return None if found is None or isinstance(found, property) else bool(found)
+    declared = inspect.getattr_static(method, "relative", None)
+    return None if declared is None or isinstance(declared, property) else bool(declared)
 
 
 def _other(name: str, each: object, verbs: tuple[str, ...]) -> Entry:

@@ -71,7 +71,7 @@ def grouped(listed: Iterable[Sheet]) -> list[tuple[Group, list[Sheet]]]:
     return [(group, members) for group, members in parted if members]
 
 
-def verbs_told() -> list[str]:
+def verbs_known() -> list[str]:
     """Every verb that a group of the catalogue knows."""
     return [verb for group in GROUPS for verb in group.verbs]
 
