@@ -49,31 +49,33 @@ def modules_of(root: Path, package: str) -> dict[str, Path]:
 def arrows_of(root: Path, package: str = "milepost") -> Arrows:
     """For every module of a package, the modules of the package that it imports."""
     modules = modules_of(root, package)
-    return {name: imports_of(name, path, set(modules)) - {name} for name, path in modules.items()}
+    return {
+        name: imports_of(f"{name}.__init__" if path.stem == "__init__" else name, read(path), set(modules)) - {name}
+        for name, path in modules.items()
+    }
 
 
-def imports_of(name: str, path: Path, known: set[str]) -> set[str]:
-    """The modules of the package that a file imports, wherever it does so."""
+def read(path: Path) -> ast.Module:
+    """The file as Python sees it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports_of(name: str, tree: ast.Module, known: set[str]) -> set[str]:
+    """The modules of the package that a file of that name imports, wherever it does so."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom):
-            start = _absolute(name, path, node)
+            # `from . import x` starts from the folder of the file.
+            folder = name.split(".")[: -node.level] if node.level else []
+            start = ".".join([*folder, *([node.module] if node.module else [])])
             # What is imported from a package is one of its modules, or else something in its `__init__`.
             inside = (f"{start}.{each.name}" for each in node.names)
             found |= {each if each in known else start for each in inside}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
             found |= {each.value for each in node.args if isinstance(each, ast.Constant)}
     return found & known
-
-
-def _absolute(name: str, path: Path, node: ast.ImportFrom) -> str:
-    """What `from . import x` starts from, in full."""
-    if not node.level:
-        return node.module or ""
-    words = [*name.split("."), "__init__"] if path.stem == "__init__" else name.split(".")
-    return ".".join([*words[: -node.level], *([node.module] if node.module else [])])
 
 
 def circles(arrows: Arrows) -> set[frozenset[str]]:
@@ -129,7 +131,7 @@ def looking_up_the_package(root: Path) -> set[str]:
     return {
         name
         for name, path in modules_of(root, "milepost").items()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(read(path))
         if isinstance(node, ast.Subscript)
         and ast.unparse(node.value).endswith("modules")
         and isinstance(node.slice, ast.Constant)
