@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo test lint bench docs clean
+.PHONY: install demo check test lint bench docs clean
 
 install: $(READY)
 
@@ -15,6 +15,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/milepost compare --out out/demo
+
+check: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not gpu'
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal

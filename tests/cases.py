@@ -90,6 +90,13 @@ CASES: dict[str, Callable[[], mp.Scheme]] = {
 }
 
 
+QUICK = (
+    "Alibi", "Cope", "Deberta", "DynamicNtk", "Fire", "Learned", "LogN", "Partial", "QkNorm", "Rerope", "Rope", "Shaw",
+    "SinkLogit", "SoftCap", "T5Bias", "Xpos", "window and sinks",
+)  # fmt: skip
+"""For laws that cost much, the methods that a quick run has them for: each verb and each facet is among them."""
+
+
 def exported_methods() -> dict[str, type]:
     """The methods that the package exports, by name."""
     return {

@@ -199,5 +199,11 @@ def _cheapest(call: Call) -> str:
 
 def _weighed(call: Call) -> str:
     able = [name for name, backend in BACKENDS.items() if backend.refuses(call) is None]
-    # The specification can always run and costs most.
-    return min(able, key=lambda name: BACKENDS[name].cost(call)) if len(able) > 1 else able[0]
+    # The specification can always run and costs most. Not min(able, key=…), which torch 2.13 cannot trace.
+    best = able[0]
+    least = BACKENDS[best].cost(call) if len(able) > 1 else 0.0
+    for name in able[1:]:
+        cost = BACKENDS[name].cost(call)
+        if cost < least:
+            best, least = name, cost
+    return best

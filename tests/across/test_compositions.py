@@ -14,6 +14,8 @@ from milepost import causal
 from tests.laws import LAWS
 from tests.layers import WIDTH, D, H
 
+pytestmark = pytest.mark.slow
+
 STRETCHES: list[Callable[[], Any]] = [
     lambda: None,
     lambda: mp.Interpolate(3.0),

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
 import milepost as mp
-from tests.cases import CASES
+from milepost.seams.facets import facets_of
+from milepost.seams.verbs import verbs_of
+from tests.cases import CASES, QUICK
 from tests.laws import METHOD_LAWS, moved
 from tests.layers import fresh
 
+COSTLY = {"agrees_on_every_backend": QUICK, "traces_whole": ("Rope",)}
+"""Laws that take long, and the methods that a quick run still has them for."""
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("law", METHOD_LAWS)
+
+def marked(law: str, name: str) -> Any:
+    slow = [] if name in COSTLY.get(law, CASES) else [pytest.mark.slow]
+    return pytest.param(law, name, id=f"{law}-{name}", marks=slow)
+
+
+@pytest.mark.parametrize(("law", "name"), [marked(law, name) for law in METHOD_LAWS for name in CASES])
 def test_law(law: str, name: str):
     METHOD_LAWS[law](CASES[name])
+
+
+def test_a_quick_run_has_every_verb_and_every_facet():
+    def answered(names: Iterable[str]) -> set[str]:
+        parts = [part for name in names for part in CASES[name]().parts]
+        return {each for part in parts for each in (*verbs_of(part), *facets_of(part))}
+
+    assert answered(QUICK) == answered(CASES)
 
 
 def test_every_method_has_a_case():

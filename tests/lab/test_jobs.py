@@ -22,6 +22,8 @@ from milepost.lab.recipe import Recipe, Size
 from milepost.lab.store import Store
 from milepost.lab.sweep import Engine, Local, Sweep, run
 
+pytestmark = pytest.mark.slow
+
 TEXT = corpus.of_bytes(bytes(n * n % 251 for n in range(9000)), "squares")
 SIZE = Size(Shape(16, 1, 2, hidden=16), Recipe(length=16, batch=2, steps=40, rate=1e-2, warmup=2), 32)
 SWEEP = Sweep(("rope", "kerple", "nope"), SIZE, TEXT, judging=Judging(32, total=128, ends=3), threads=1, free=False)

@@ -28,6 +28,8 @@ from milepost.lab.sweep import Local, Sweep, run
 from milepost.lab.torchrun import Torchrun
 from milepost.lab.train import Alone, Trainer, read_checkpoint
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SHAPE = Shape(width=32, layers=2, heads=2, hidden=64)
 # A clip that acts on every other step, and parts: gradients must be whole when it measures them.

@@ -24,6 +24,8 @@ from milepost.lab.recipe import Recipe, Size
 from milepost.lab.store import Score
 from milepost.lab.sweep import Local, Sweep, wanted
 
+pytestmark = pytest.mark.slow
+
 SIZE = Size(Shape(width=32, layers=2, heads=2, hidden=64), Recipe(length=32, batch=4, steps=20, warmup=5), 64)
 TEXT = corpus.of_bytes(inspect.getsource(argparse).encode(), "the source of argparse")
 SWEEP = Sweep(("rope", "alibi", "nope"), SIZE, TEXT, judging=Judging(64, total=2048), free=False, threads=1)

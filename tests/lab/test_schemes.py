@@ -319,6 +319,7 @@ def test_what_cannot_read_so_far_is_found_out_by_two_tokens(text: str, message: 
         try_out(schedule, SHAPE, longest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_every_name_reaches_as_far_as_every_size_judges(size: str):
     chosen = SIZES[size]

@@ -154,6 +154,7 @@ class Stop(Exception):
     """Whatever ends a run."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("when", ["after it was kept", "before it was kept", "while a model was saved"])
 def test_interrupted_many_times_it_ends_with_the_same_numbers(
@@ -216,6 +217,7 @@ def killed_at_random(folder: Path, times: int) -> None:
     assert os.waitpid(begun(place), 0)[1] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_ten_times_it_ends_with_the_same_numbers(whole: Path, tmp_path: Path):
     script = "import sys, pathlib; from tests.lab.test_sweep import *; killed_at_random(pathlib.Path(sys.argv[1]), 10)"

@@ -12,6 +12,8 @@ import torch
 
 from milepost.lab.tasks import HIERARCHY, Counting, trivial
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
