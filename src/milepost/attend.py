@@ -63,7 +63,7 @@ def attend(
     _check_names("attend", options)
     call = resolve(q, k, v, scheme, options, return_lse)
     name = _named(backend, call) if backend is not None else _cheapest(call)
-    if k.shape[2] == 0:
+    if k.shape[2] == 0 or q.shape[2] == 0:
         return _nothing(call)
     # There is no autocast on the meta device.
     with torch.autocast("cpu" if q.device.type == "meta" else q.device.type, enabled=False):
@@ -93,7 +93,7 @@ def _check_names(caller: str, options: Options) -> None:
 
 
 def _nothing(call: Call) -> Tensor | tuple[Tensor, Tensor]:
-    """What rows get where there are no keys."""
+    """What rows get where there are no keys, and where there are no rows."""
     out = call.v.new_zeros(*call.q.shape[:3], call.v.shape[3])
     rest = call.scheme.rest()
     logit = torch.full((1,), -torch.inf, device=out.device) if rest is None else rest
@@ -174,6 +174,11 @@ def _named(name: str, call: Call) -> str:
 
 
 def _cheapest(call: Call) -> str:
-    able = [name for name, backend in BACKENDS.items() if backend.refuses(call) is None]
-    # The specification can always run and costs most.
-    return min(able, key=lambda name: BACKENDS[name].cost(call)) if len(able) > 1 else able[0]
+    # A plain loop, because torch.compile knows no min(…, key=…). The specification can always run and costs most.
+    cheapest, least = "reference", math.inf
+    for name, backend in BACKENDS.items():
+        if backend.refuses(call) is None:
+            cost = backend.cost(call)
+            if cost < least:
+                cheapest, least = name, cost
+    return cheapest
