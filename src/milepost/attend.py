@@ -66,7 +66,7 @@ def attend(
     _check_names("attend", options)
     call = resolve(q, k, v, scheme, options, return_lse)
     name = _named(backend, call) if backend is not None else _cheapest(call)
-    if k.shape[2] == 0:
+    if k.shape[2] == 0 or q.shape[2] == 0:
         return _nothing(call)
     # There is no autocast on the meta device.
     with torch.autocast("cpu" if q.device.type == "meta" else q.device.type, enabled=False):
@@ -96,7 +96,7 @@ def _check_names(caller: str, options: Options) -> None:
 
 
 def _nothing(call: Call) -> Tensor | tuple[Tensor, Tensor]:
-    """What rows get where there are no keys."""
+    """What rows get where there are no keys, and where there are no rows."""
     out = call.v.new_zeros(*call.q.shape[:3], call.v.shape[3])
     rest = call.scheme.rest()
     logit = torch.full((1,), -torch.inf, device=out.device) if rest is None else rest
@@ -198,12 +198,11 @@ def _cheapest(call: Call) -> str:
 
 
 def _weighed(call: Call) -> str:
-    able = [name for name, backend in BACKENDS.items() if backend.refuses(call) is None]
-    # The specification can always run and costs most. Not min(able, key=…), which torch 2.13 cannot trace.
-    best = able[0]
-    least = BACKENDS[best].cost(call) if len(able) > 1 else 0.0
-    for name in able[1:]:
-        cost = BACKENDS[name].cost(call)
-        if cost < least:
-            best, least = name, cost
-    return best
+    # A plain loop, because torch.compile knows no min(…, key=…). The specification can always run and costs most.
+    cheapest, least = "reference", math.inf
+    for name, backend in BACKENDS.items():
+        if backend.refuses(call) is None:
+            cost = backend.cost(call)
+            if cost < least:
+                cheapest, least = name, cost
+    return cheapest

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -39,6 +42,14 @@ class Cache:
 
     def __len__(self) -> int:
         return self._length
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Cache:
+        """A cache that goes on by itself, as beams do, with keys turned by the very same scheme."""
+        twin = Cache()
+        memo[id(self)] = twin
+        memo.setdefault(id(self._turned_by), self._turned_by)
+        twin.__dict__ = {name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()}
+        return twin
 
     @property
     def turned(self) -> bool:
@@ -83,7 +94,12 @@ class Cache:
             at = position if position is not None else given if first is None else torch.arange(first, first + n)
             assert at is not None
             k = self._turned_by.turn(k, at.to(k.device), "key")
-        if self._first is not None and (first is None or (self._length and first != self._first + self._length)):
+            if k.requires_grad:
+                raise ValueError(
+                    f"Cache.append: a cache keeps no gradients, and {self._turned_by!r} learns how keys are turned; "
+                    f"decode under torch.no_grad(), or keep raw keys: Cache()"
+                )
+        if self._first is not None and (first is None or (self._length and n and first != self._first + self._length)):
             self._store_index(b, k.device)
         if self._first is not None:
             assert first is not None
@@ -189,7 +205,9 @@ class Cache:
 
     def _placed(self, position: Tensor | None, b: int, n: int, device: torch.device) -> Tensor | None:
         """The positions of new keys, [b n] or [b n axes]."""
-        if (position is None) != (self._position is None) and self._length:
+        if not self._length:
+            self._position = None
+        elif (position is None) != (self._position is None):
             also = "were given positions, so give them here too" if position is None else "stand at their indices"
             raise ValueError(f"Cache.append: the keys before these {also}")
         if position is None:

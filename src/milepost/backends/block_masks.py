@@ -64,7 +64,9 @@ def block_mask(call: Call, view: View, number: int) -> BlockMask | None:
 
     if call.layout is None or not call.at_index or torch.compiler.is_compiling():
         return make()
-    return _remembered(scheme, (number, call.layout, heads, t, call.k.shape[2], call.q.device), make)
+    # What inference mode makes can have no part in a backward pass later.
+    inference = torch.is_inference_mode_enabled()
+    return _remembered(scheme, (number, call.layout, heads, t, call.k.shape[2], call.q.device, inference), make)
 
 
 KEPT = 16

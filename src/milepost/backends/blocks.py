@@ -37,13 +37,17 @@ class Block:
 
 def blocks(call: Call) -> tuple[Block, ...] | None:
     """The blocks of a call, or None where nothing can be left out, or it cannot be told."""
-    if torch.compiler.is_compiling() and not isinstance(call.q.shape[2], int):
+    # A compiled graph would be made for one length alone, and asks nothing of values.
+    if torch.compiler.is_compiling():
         return None
     layout, t, s = call.layout, call.queries.count, call.keys.count
     if layout is not None:
         band = call.scheme.band()
-        return None if band is None else _of_band(band, layout, t, s, call.q.dtype, call.q.device)
-    if call.documents is not None and call.q.device.type == "cpu" and not torch.compiler.is_compiling():
+        if band is None:
+            return None
+        # What inference mode makes can have no part in a backward pass later.
+        return _of_band(band, layout, t, s, call.q.dtype, call.q.device, torch.is_inference_mode_enabled())
+    if call.documents is not None and call.q.device.type == "cpu":
         return _of_documents(call)
     return None
 
@@ -55,13 +59,14 @@ def formed_pairs(made: tuple[Block, ...]) -> int:
 
 @functools.lru_cache(maxsize=KEPT)
 def _of_band(
-    band: Band, layout: Layout, t: int, s: int, dtype: torch.dtype, device: torch.device
+    band: Band, layout: Layout, t: int, s: int, dtype: torch.dtype, device: torch.device, inference: bool
 ) -> tuple[Block, ...] | None:
     """Blocks that follow from the layout alone: made once, and kept."""
     width = band.behind + band.ahead if band.chunk is None else min(band.behind + band.ahead, 2 * band.chunk)
     if not width < s / 2:
         return None
-    step = max(LEAST_ROWS, min(ROWS, math.ceil(width / 2 / LEAST_ROWS) * LEAST_ROWS))
+    # Where the first keys alone are seen, the width is −∞.
+    step = max(LEAST_ROWS, min(ROWS, math.ceil(max(width, 0) / 2 / LEAST_ROWS) * LEAST_ROWS))
     if t > step * MOST_BLOCKS:
         step = math.ceil(t / MOST_BLOCKS)
     made: list[Block] = []
@@ -69,7 +74,7 @@ def _of_band(
     for first in range(0, t, step):
         rows = slice(first, min(first + step, t))
         i, last = layout.offset + rows.start, layout.offset + rows.stop - 1
-        low, high = max(0.0, i - band.behind + 1), min(s - 1.0, last + band.ahead)
+        low, high = max(0.0, min(i - band.behind + 1, s)), min(s - 1.0, last + band.ahead)
         if band.chunk is not None:
             low = max(low, (i + layout.key_first) // band.chunk * band.chunk - layout.key_first)
         sinks = int(max(0, min(band.sinks - layout.key_first, low, high + 1)))

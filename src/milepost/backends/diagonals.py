@@ -61,19 +61,20 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
 
 
 def _bias(call: Call) -> Tensor:
-    """The bias of every pair, [1 h t s], from one line of distances."""
+    """The bias of every pair, [b|1 h t s], from one line of distances; one a row where lengths differ."""
     h, t, s = call.q.shape[1], call.q.shape[2], call.k.shape[2]
     device = call.q.device
     assert call.layout is not None
     # From the key furthest behind the last query to the key furthest ahead of the first.
     distance = call.layout.offset + t - 1 - torch.arange(t + s - 1, device=device)
+    length = call.length[:, None, :, None]
     line = call.scheme.bend(
-        torch.zeros(1, h, 1, t + s - 1, dtype=call.score_dtype, device=device),
+        torch.zeros(length.shape[0], h, 1, t + s - 1, dtype=call.score_dtype, device=device),
         torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device),
         torch.arange(h, device=device).view(-1, 1, 1),
         distance,
         torch.zeros_like(distance),
-        call.length[:1, None, :1, None],
+        length,
     )
     # Row t − 1 of the last query begins at the first of them, the row before it one later.
     return line[:, :, 0].unfold(-1, s, 1).flip(2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 
+import torch
+
 from milepost.call.call import Call, Layout
 from milepost.seams.band import Band
 
@@ -32,7 +34,8 @@ def all_pairs(call: Call) -> float:
 def seen_pairs(call: Call) -> float:
     """The pairs that are seen, as far as the layout tells."""
     layout, band = call.layout, call.scheme.band()
-    if layout is None or band is None:
+    # Counting rows inside torch.compile would make a graph for this number of them alone.
+    if layout is None or band is None or torch.compiler.is_compiling():
         return all_pairs(call)
     return band_pairs(band, layout, call.queries.count, call.keys.count)
 

@@ -18,9 +18,11 @@ def fused(
     """Attention of q [b h t d] over k [b g s d], v [b g s dv]; added: what joins the scores, or which of them count."""
     b, h, t, d = q.shape
     g = k.shape[1]
-    if h == g or t > 1 or q.device.type != "cpu":
+    # A plain bool, also where torch.compile does not know the numbers of heads.
+    grouped = True if h != g else False  # noqa: SIM210
+    if not grouped or t > 1 or q.device.type != "cpu":
         return scaled_dot_product_attention(
-            q, k, v, attn_mask=added, dropout_p=dropout, is_causal=is_causal, scale=scale, enable_gqa=h != g
+            q, k, v, attn_mask=added, dropout_p=dropout, is_causal=is_causal, scale=scale, enable_gqa=grouped
         )
     # The queries of a group as rows of one head: its keys are then read once, which is all that one token costs.
     if added is not None and added.shape[1] > 1:

@@ -67,11 +67,6 @@ def same_turn(one: Parts, other: Parts) -> bool:
     return other.turns_keys_once and one.answering("turn") == other.answering("turn")
 
 
-def only_turns(scheme: Parts) -> bool:
-    """Whether nothing but the turn reads where keys stand."""
-    return not any(scheme.answering(verb) for verb in ("place", "relate", "bend"))
-
-
 def index(
     name: str, values: Tensor | range | None, b: int, n: int, device: torch.device
 ) -> tuple[int | None, Tensor | None]:

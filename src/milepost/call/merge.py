@@ -18,9 +18,12 @@ def merge(*parts: Tensor, rest: Tensor | None = None) -> tuple[Tensor, Tensor]:
     gives zeros and −∞. Gradients flow to every part.
     """
     outs, lses = parts[::2], parts[1::2]
+    for part in parts:
+        if not isinstance(part, Tensor):
+            raise TypeError(f"merge: give tensors, merge(out, lse, out, lse, …), not {type(part).__name__}; unpack it")
     if not parts or len(outs) != len(lses):
         raise ValueError(
-            f"merge: give out and lse of every part, as attend(…, return_lse=True) does; given {len(parts)}"
+            f"merge: give out and lse of every part, as attend(…, return_lse=True) does; given {len(parts)} tensors"
         )
     if any(out.shape != outs[0].shape or out.shape[:-1] != lse.shape for out, lse in zip(outs, lses, strict=True)):
         shapes = ", ".join(str(list(part.shape)) for part in parts)

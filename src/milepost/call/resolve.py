@@ -52,8 +52,14 @@ def _out_of_cache(k: Tensor, scheme: Parts, options: Options) -> tuple[Tensor, O
         )
     known = {"key_index": k.token_index, "key_position": k.token_position}
     given = {name: value for name, value in options.items() if value is not None}
+    if k.turned_by is not None and k.token_index is None and "key_index" not in given:
+        raise ValueError(
+            "attend: these are some of the keys of a cache that turned them where they stood; say which they are: "
+            "key_index=cache.index[…], cut as the keys were"
+        )
     merged: Options = {**{name: value for name, value in known.items() if value is not None}, **given}  # pyright: ignore
-    return k.as_subclass(Tensor), merged, k.turned_by is not None
+    # A view is a plain tensor again, also to torch.compile, which knows no as_subclass(Tensor).
+    return k.view_as(k), merged, k.turned_by is not None
 
 
 def _order(
@@ -97,10 +103,11 @@ def _stand(options: Options, queries: Tokens, keys: Tokens, scheme: Parts, b: in
     inputs.check_finite("position", own)
     inputs.check_finite("key_position", other)
     last = options.get("index") is None
-    if own is not None and other is None:
+    # Keys that were turned without a position stand at their indices, whatever is said of queries.
+    if own is not None and other is None and not keys_turned:
         if queries.count == keys.count and last:
             other = own
-        elif not (keys_turned and inputs.only_turns(scheme)):
+        else:
             raise ValueError(
                 f"attend: position says where {queries.count} queries stand, but not where the {keys.count} keys do; "
                 f"give key_position"

@@ -20,6 +20,9 @@ class CountedIndex(Tensor):
     first: int
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> CountedIndex:
+        return counted(self.first, self.shape[1], self.shape[0], self.device)
+
 
 def counted(first: int, count: int, rows: int, device: torch.device) -> CountedIndex:
     """The indices first … first + count − 1 for every row."""
@@ -31,7 +34,7 @@ def counted(first: int, count: int, rows: int, device: torch.device) -> CountedI
 class CachedKeys(Tensor):
     """Keys out of a `Cache`, with what the cache knows of them: `attend` reads it, so nothing has to be passed on.
 
-    A part of them, or a copy, is still turned by the same scheme; which tokens it holds is no longer known.
+    A copy knows the same. A part of them is still turned by the same scheme; which tokens it holds is not known.
     """
 
     token_index: Tensor | None
@@ -42,16 +45,22 @@ class CachedKeys(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore
             answer = func(*args, **(kwargs or {}))
-        source = args[0] if args else None
-        if isinstance(answer, Tensor) and isinstance(source, CachedKeys) and getattr(func, "__name__", "") in _COPIES:
-            return cached_keys(answer, None, None, source.turned_by)
-        return answer
+        source, name = args[0] if args else None, getattr(func, "__name__", "")
+        if not isinstance(answer, Tensor) or not isinstance(source, CachedKeys):
+            return answer
+        if name in _COPIES:
+            return cached_keys(answer, source.token_index, source.token_position, source.turned_by)
+        return cached_keys(answer, None, None, source.turned_by) if name in _PICKS else answer
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CachedKeys:
+        return self.clone()  # pyright: ignore
 
 
-# What only picks, moves or copies keys. Anything else makes numbers that are no keys any more.
-_COPIES = {
-    "__getitem__", "bfloat16", "clone", "contiguous", "cpu", "cuda", "detach", "double", "expand", "float", "half",
-    "index_select", "narrow", "repeat_interleave", "to", "view",
+# What moves or copies all keys, and what picks some. Anything else makes numbers that are no keys any more.
+_COPIES = {"bfloat16", "clone", "contiguous", "cpu", "cuda", "detach", "double", "float", "half", "to"}
+_PICKS = {
+    "__getitem__", "expand", "flip", "index_select", "narrow", "permute", "repeat", "repeat_interleave", "reshape",
+    "squeeze", "take_along_dim", "transpose", "unsqueeze", "view",
 }  # fmt: skip
 
 

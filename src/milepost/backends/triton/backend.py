@@ -33,6 +33,8 @@ def refuses(call: Call) -> str | None:
     reason = refusal(call, CANNOT) or _unread(call)
     if reason is not None:
         return reason
+    if torch.compiler.is_compiling():
+        return "inside torch.compile the kernels are not used yet"
     if call.dropout:
         return "dropout is not in the kernels; flex has it"
     if call.q.dtype not in DTYPES:
