@@ -63,9 +63,9 @@ def held(owner: object, name: str, value: object, verbs: type, such_as: str) -> 
     # What is a part of a scheme by itself stretches nothing, though it may answer a facet of the same name.
     if value is None or (isinstance(value, verbs) and not isinstance(value, type) and not verbs_of(value)):
         return
-    told = value.__name__ if isinstance(value, type) else repr(value)
-    made = f"this is a class; make one: {told}(…); " if isinstance(value, type) else ""
-    raise TypeError(f"{type(owner).__name__}({name}={told}): {made}a {name} is a method such as {such_as}")
+    given = value.__name__ if isinstance(value, type) else repr(value)
+    made = f"this is a class; make one: {given}(…); " if isinstance(value, type) else ""
+    raise TypeError(f"{type(owner).__name__}({name}={given}): {made}a {name} is a method such as {such_as}")
 
 
 def order(owner: object, x: Tensor, index: Tensor | None) -> Tensor:

@@ -138,8 +138,8 @@ FACETS: dict[str, type] = {
     "cap": Caps,
     "normal": SeesBand,
 }
-"""What a part of a scheme may answer besides its verbs. Regimes and tables are facets by themselves: a `Regime` is told
-by bounds, and a `Table` by its row for each distance."""
+"""What a part of a scheme may answer besides its verbs. Regimes and tables are facets by themselves: a `Regime` has
+bounds, and a `Table` a row for each distance."""
 
 
 def facets_of(part: object) -> tuple[str, ...]:
