@@ -30,7 +30,7 @@ bench: $(READY)
 docs: $(READY)
 	printf '# Every method\n\n`make docs` writes this page, from `milepost methods --markdown`.\n\n' > docs/methods.md
 	$(BIN)/milepost methods --markdown >> docs/methods.md
-	$(BIN)/python -m milepost.configs.names
+	$(BIN)/python -m milepost.configs.names > docs/names.md
 
 clean:
 	rm -rf $(VENV) build dist out

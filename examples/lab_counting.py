@@ -126,8 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for row in side_by_side(run, jobs, processes, out):
         rows.append(row)
-        told = f"error {row['error']:.1%}, loss {row['loss']:.3f}, {row['seconds']:.0f} s"
-        print(f"{named(row)}: {told}", flush=True)
+        line = f"error {row['error']:.1%}, loss {row['loss']:.3f}, {row['seconds']:.0f} s"
+        print(f"{named(row)}: {line}", flush=True)
     print(f"\n{table(rows)}\n\nwritten: {out}")
     return rows
 

@@ -101,8 +101,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             for way in ways:
                 means = [row["accuracy"][way][str(length)][0] for row in of_task if way in row["accuracy"]]
                 cells.append(f"{100 * sum(means) / len(means):.1f}" if means else "-")
-            told = f"{task:<30}{length:>8}{100 * of_task[0]['trivial'][str(length)]:>9.1f}"
-            lines.append(told + "".join(f"{cell:>10}" for cell in cells))
+            line = f"{task:<30}{length:>8}{100 * of_task[0]['trivial'][str(length)]:>9.1f}"
+            lines.append(line + "".join(f"{cell:>10}" for cell in cells))
     return "\n".join(lines)
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from milepost.seams.band import Band
 from milepost.seams.facets import facets_of
 from tests.layers import DV, B, D, H
 from tests.oracles import assert_same, in_complex
+from tests.regions import looks_rows_up_by_distance, places_by_its_bounds, sees_its_band
 
 T = 6
 
@@ -155,32 +155,13 @@ def bends_into_its_cap(part: Any) -> None:
     assert_same(bent, part.cap * torch.tanh(score / part.cap))
 
 
-# normal
-
-
-def sees_its_band(part: Any) -> None:
-    """`see` is what the four numbers say, for every head."""
-    band = part.normal()
-    if band is None:
-        return
-    n = 24
-    zero, at = torch.zeros((), dtype=torch.long), torch.arange(n)
-    shown = torch.tensor([[in_band(band, i, j) for j in range(n)] for i in range(n)])
-    for head in range(H):
-        assert torch.equal(part.see(zero, torch.tensor(head), at[:, None], at).expand(n, n), shown)
-
-
-def in_band(band: Band, i: int, j: int) -> bool:
-    """The definition of a band, for one pair."""
-    near = i - j < band.behind or j < band.sinks
-    return j - i <= band.ahead and near and (band.chunk is None or i // band.chunk == j // band.chunk)
-
-
 FACET_LAWS: dict[str, Callable[[Any], None]] = {
     "cos_sin": turns_by_its_cosines,
     "slopes": bends_by_its_slopes,
     "by_distance": bends_by_distance,
     "by_share": bends_by_share,
     "cap": bends_into_its_cap,
+    "tables": looks_rows_up_by_distance,
+    "bounds": places_by_its_bounds,
     "normal": sees_its_band,
 }

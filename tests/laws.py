@@ -178,8 +178,8 @@ def differentiates(make: Make) -> None:
             leaf.add_(way, alpha=-2 * step)
             slope = (ahead - float(value())) / (2 * step)
             leaf.add_(way, alpha=step)
-        told = 0.0 if grad is None else float((grad * way).sum())
-        assert abs(slope - told) < 1e-5 * (1 + abs(told)), (slope, told)
+        along = 0.0 if grad is None else float((grad * way).sum())
+        assert abs(slope - along) < 1e-5 * (1 + abs(along)), (slope, along)
 
 
 def drops_the_same_weights(make: Make) -> None:
@@ -258,4 +258,4 @@ LAWS = {
 }
 """Laws for any scheme."""
 METHOD_LAWS = LAWS | {"traces_whole": stays_within_three_graphs}
-"""For single methods tracing is held to more."""
+"""For single methods tracing must do more."""

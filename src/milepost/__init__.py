@@ -71,6 +71,7 @@ from milepost.methods.yarn import Yarn as Yarn
 from milepost.numerics.rotation import rotate as rotate
 from milepost.schedule import Schedule as Schedule
 from milepost.scheme import Scheme as Scheme
+from milepost.seams.arguments import Learner as Learner
 from milepost.seams.verbs import Bound as Bound
 from milepost.seams.verbs import Regime as Regime
 from milepost.seams.verbs import Relation as Relation

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, overload
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from milepost.call.options import NAMES, Options
 from milepost.call.resolve import resolve
 from milepost.scheme import Scheme
 from milepost.seams.arguments import did_you_mean
+from milepost.seams.parts import Parts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -146,7 +149,7 @@ def explain(
     call = resolve(q, k, k if v is None else v, scheme, options, return_lse)
     refusals = {name: backend.refuses(call) for name, backend in BACKENDS.items()}
     return Explanation(
-        _cheapest(call),
+        _weighed(call),
         {name: BACKENDS[name].cost(call) for name, reason in refusals.items() if reason is None},
         {name: reason for name, reason in refusals.items() if reason is not None},
     )
@@ -173,7 +176,28 @@ def _named(name: str, call: Call) -> str:
     return name
 
 
+CHOICES = 128
+"""How many choices are remembered for a scheme."""
+_chosen: WeakKeyDictionary[Parts, dict[Hashable, str]] = WeakKeyDictionary()
+
+
 def _cheapest(call: Call) -> str:
+    """The backend that costs least, weighed once for calls that look alike: weighing takes longer than one token."""
+    if torch.compiler.is_compiling():
+        return _weighed(call)
+    key = (
+        call.q.shape, call.k.shape, call.v.shape[-1], call.q.dtype, call.q.device, call.layout, call.at_index,
+        call.documents is None, call.dropout > 0, call.return_lse, torch.is_grad_enabled(), call.needs_grad,
+    )  # fmt: skip
+    known = _chosen.setdefault(call.scheme, {})
+    if key not in known:
+        if len(known) >= CHOICES:
+            known.clear()
+        known[key] = _weighed(call)
+    return known[key]
+
+
+def _weighed(call: Call) -> str:
     able = [name for name, backend in BACKENDS.items() if backend.refuses(call) is None]
     # The specification can always run and costs most.
     return min(able, key=lambda name: BACKENDS[name].cost(call)) if len(able) > 1 else able[0]

@@ -44,6 +44,7 @@ def app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
+        context_settings={"max_content_width": 120},
     )
     version = typer.Option(False, "--version", help="Show the version and exit.", callback=_version, is_eager=True)
 

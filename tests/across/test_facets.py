@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 import torch
@@ -13,20 +14,19 @@ from torch import Tensor
 import milepost as mp
 from milepost.seams.band import Band
 from milepost.seams.facets import FACETS, Slopes, facets_of
-from milepost.seams.verbs import answers
 from tests.cases import CASES, exported_methods
 from tests.facets import FACET_LAWS
+from tests.laws import LAWS
 from tests.layers import D, H
 
-ROTARY = {"AxialRope", "FusedRope", "LearnedRope", "Partial", "Rope", "TwoPartRope", "Xpos"}
-
-
 ANSWERED = {
-    "cos_sin": ROTARY,
+    "cos_sin": {"AxialRope", "FusedRope", "LearnedRope", "Partial", "Rope", "TwoPartRope", "Xpos"},
     "slopes": {"Alibi", "LearnedAlibi", "OffsetAlibi", "SplitAlibi"},
     "by_distance": {"Kerple", "Sandwich", "T5Bias"},
     "by_share": {"Fire"},
     "cap": {"SoftCap"},
+    "tables": {"Deberta", "Nezha", "Shaw", "TransformerXL"},
+    "bounds": {"DualChunk", "LeakyRerope", "Pivot", "Rerope", "SelfExtend", "Stream"},
     "normal": {"Stream"},
 }
 
@@ -34,27 +34,19 @@ ANSWERED = {
 def test_every_facet_has_a_law_and_those_who_answer_it():
     assert set(FACET_LAWS) == set(FACETS) == set(ANSWERED)
     for facet, methods in ANSWERED.items():
-        assert {name for name, each in exported_methods().items() if facet in facets_of(each)} == methods
+        assert methods <= {entry.name for entry in mp.methods() if facet in entry.facets}
+    assert not any(entry.facets for entry in mp.methods() if "Ntk" in entry.name or "sample" in entry.verbs)
 
 
 def test_every_rotation_answers_its_cosines():
-    assert {name for name, each in exported_methods().items() if getattr(each, "rotary", False)} == ROTARY
+    for each in exported_methods().values():
+        assert "cos_sin" in facets_of(each) or not getattr(each, "rotary", False), each
 
 
 def test_a_scheme_for_a_facet_stands_among_the_cases():
     parts = [part for make in CASES.values() for part in make().parts]
     for facet, methods in ANSWERED.items():
         assert methods <= {type(part).__name__ for part in parts if facet in facets_of(part)}
-
-
-def test_a_bias_by_distance_has_no_other_words_for_it():
-    """Every bias that reads distances alone is linear in them, or a table of them."""
-    found = {
-        name
-        for name, each in exported_methods().items()
-        if answers(each, "additive") and each.relative is True and not {"slopes", "by_distance"} & set(facets_of(each))
-    }
-    assert found == set()
 
 
 def wrong(part: Any, **broken: Any) -> Any:
@@ -115,6 +107,40 @@ def deaf(own: Any) -> Any:
     return lambda *given: Slopes(*(each.detach() for each in vars(own(*given)).values()))
 
 
+def rows(change: Any) -> Any:
+    """Break the table of keys."""
+
+    def broken(own: Any) -> Any:
+        def answer(span: int) -> mp.Relation:
+            found = own(span)
+            return replace(found, keys=change(found.keys, span))
+
+        return answer
+
+    return broken
+
+
+def wide(table: mp.Table) -> mp.Table:
+    return replace(table, row=table.row.long())
+
+
+def raised(table: mp.Table) -> mp.Table:
+    return replace(table, row=table.row + 1)
+
+
+def moved(table: mp.Table, span: int) -> mp.Table:
+    return replace(table, first=table.first + (span > 20))
+
+
+def changed(number: int, **fields: Any) -> Any:
+    """Break one regime."""
+    return lambda own: lambda: tuple(replace(each, **fields) if n == number else each for n, each in enumerate(own()))
+
+
+def bounded(number: int, *bounds: mp.Bound) -> Any:
+    return changed(number, bounds=bounds)
+
+
 LOGITS = mp.Partial(mp.Rope(4, stretch=mp.DynamicYarn(5)), of=D, temperature="logits")
 
 
@@ -143,6 +169,17 @@ LOGITS = mp.Partial(mp.Rope(4, stretch=mp.DynamicYarn(5)), of=D, temperature="lo
         ("by_share", wrong(mp.Fire(H, 6, 5).double(), by_share=lambda own: lambda share: own(share).flip(0))),
         ("by_share", wrong(mp.Fire(H, 6, 5).double(), share=lambda own: lambda d, p: own(d, p + 10))),
         ("cap", wrong(mp.SoftCap(2.0), cap=lambda own: 2.001)),
+        ("tables", wrong(mp.Shaw(D, 3, value_dim=6).double(), relate=rows(lambda table, span: wide(table)))),
+        ("tables", wrong(mp.Shaw(D, 3, value_dim=6).double(), relate=rows(lambda table, span: raised(table)))),
+        ("tables", wrong(mp.TransformerXL(10, H, D).double(), relate=rows(lambda table, span: moved(table, span)))),
+        ("tables", wrong(mp.Deberta(10, H, D, 5).double(), relate=rows(lambda table, span: moved(table, span)))),
+        ("bounds", wrong(mp.Rerope(4), place=bounded(1, mp.Bound(3)))),
+        ("bounds", wrong(mp.Rerope(4), place=bounded(1, mp.Bound(5)))),
+        ("bounds", wrong(mp.LeakyRerope(4, 3.0), place=bounded(2, mp.Bound(4.5, mirrored=True)))),
+        ("bounds", wrong(mp.LeakyRerope(4, 0.3), place=changed(1, growth=3))),
+        ("bounds", wrong(mp.DualChunk(6, 2), place=bounded(2, mp.Bound(2, measure=lambda at: at // 4), mp.Bound(9)))),
+        ("bounds", wrong(mp.Stream(2, 4), place=bounded(0, mp.Bound(high=3)))),
+        ("bounds", wrong(mp.Pivot(mp.Rerope(4), 5), place=lambda own: lambda: own()[::-1])),
         ("normal", wrong(mp.Stream(2, 4), normal=lambda own: lambda: Band(4, 0, 3, None))),
         ("normal", wrong(mp.Stream(2, 4), normal=lambda own: lambda: Band(5, 0, 2, None))),
         ("normal", wrong(mp.causal, normal=lambda own: lambda: Band(math.inf, 1, 0, None))),
@@ -151,6 +188,43 @@ LOGITS = mp.Partial(mp.Rope(4, stretch=mp.DynamicYarn(5)), of=D, temperature="lo
 )
 def test_a_facet_that_says_something_else_is_found(facet: str, part: Any):
     with pytest.raises((AssertionError, RuntimeError)):
+        FACET_LAWS[facet](part)
+
+
+@dataclass(frozen=True)
+class Root:
+    """The example of CONTRIBUTING, with its facet; `off` breaks it."""
+
+    off: float = 0.0
+    relative: ClassVar[bool] = True
+    additive: ClassVar[bool] = True
+    constant_past: ClassVar[tuple[float, float]] = (math.inf, math.inf)
+
+    def by_distance(self, distance: Tensor) -> Tensor:
+        return -distance.abs().double().sqrt()[None] - self.off
+
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        return score - (p - r).abs().to(score.dtype).sqrt()
+
+
+def test_the_laws_find_the_facets_of_a_method_of_ones_own():
+    law = LAWS["means_what_it_says"]
+    law(lambda: mp.Scheme(Root(), mp.causal))
+    with pytest.raises(AssertionError, match="apart by"):
+        law(lambda: mp.Scheme(Root(off=1e-6), mp.causal))
+
+
+@pytest.mark.parametrize(
+    ("facet", "part", "what", "answer"),
+    [
+        ("tables", mp.Shaw(D, 3, value_dim=6).double(), "Table.find", lambda self, distance: distance.long() * 0),
+        ("bounds", mp.Rerope(4), "Bound.distances", lambda self: (self.low, self.high - 2)),
+        ("bounds", mp.Rerope(4), "Bound.distances", lambda self: (self.low + 1, self.high)),
+        ("bounds", mp.Rerope(4), "Bound.difference", lambda self, p, r: p - r),
+    ],
+)
+def test_reading_a_facet_wrongly_is_found(facet: str, part: Any, what: str, answer: Any):
+    with mock.patch(f"milepost.seams.verbs.{what}", answer), pytest.raises(AssertionError):
         FACET_LAWS[facet](part)
 
 

@@ -186,8 +186,9 @@ def test_markdown_holds_every_row_and_every_column():
     printed = run("methods", "--markdown")
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in printed.splitlines() if line.startswith("| `")]
     assert [row[0].strip(" `") for row in rows] == NAMES
-    assert {len(row) for row in rows} == {8}
-    assert "`score ← score − slope_h · \\|p − r\\|; slope_h = 2^(−8(h + 1)/c) for h < c, " in printed
+    assert {len(row) for row in rows} == {9}
+    assert {row[0].strip(" `"): row[3].strip() for row in rows}["Stream"] == "`bounds`, `normal`"
+    assert "`score ← score − slope_h · \\|p − r\\|; slope_h = 2^(−bias_max · e_h/c), c = 2^⌊log2 heads⌋, " in printed
     assert "[Su et al., 2021, arXiv:2104.09864](https://arxiv.org/abs/2104.09864)" in printed
 
 
@@ -206,9 +207,9 @@ def test_json_holds_every_field():
 
 def test_without_typer_or_rich_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "rich", None)
-    with pytest.raises(SystemExit) as told:
+    with pytest.raises(SystemExit) as ended:
         main()
-    assert told.value.code == (
+    assert ended.value.code == (
         "milepost: the command line needs rich, which is not installed: pip install 'milepost[cli]'"
     )
     monkeypatch.setitem(sys.modules, "typer", None)

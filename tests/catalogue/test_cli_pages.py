@@ -29,8 +29,8 @@ def test_a_page_keeps_to_the_width_and_loses_no_word(name: str, width: int):
     sheet = SHEETS[name]
     printed = page_of(sheet, width)
     assert max(map(len, printed.splitlines())) <= width
-    told = " ".join((sheet.about, sheet.paper, sheet.link, *sheet.composes, *sheet.refusals.values()))
-    assert set(told.split()) <= set(printed.split())
+    sentences = " ".join((sheet.about, sheet.paper, sheet.link, *sheet.composes, *sheet.refusals.values()))
+    assert set(sentences.split()) <= set(printed.split())
     assert all(f"  {line}".rstrip() in printed.splitlines() for line in sheet.example.splitlines())
 
 
@@ -43,6 +43,7 @@ def test_a_page_says_what_it_should():
     for fact in (
         "seam      Turns",
         "verbs     turn: acts on queries, keys or values, before the dot product",
+        "facets    cos_sin: turns pairs of channels by cosines and sines, and does nothing else",
         "paper     Su et al., 2021, arXiv:2104.09864\n          https://arxiv.org/abs/2104.09864",
         "relative  yes: shifting all positions changes nothing",
         "learned   no",

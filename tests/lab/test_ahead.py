@@ -64,11 +64,11 @@ def test_what_is_refused_is_what_reads_the_answer(text: str):
 
 @pytest.mark.parametrize(("text", "seen"), AHEAD.items())
 def test_a_scheme_that_sees_ahead_is_refused_before_anything_is_trained(text: str, seen: str, tmp_path: Path):
-    told = (
+    message = (
         f"the scheme {text!r} sees ahead ({seen}), so a model that is asked for the next token could read it; leave "
         f"{seen} out, which makes it causal, or write causal & ({seen})"
     )
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         work(replace(SWEEP, schemes=("rope", text)), tmp_path)
     assert not list(tmp_path.glob("*.safetensors"))
 

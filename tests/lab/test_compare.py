@@ -41,8 +41,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def asked(text: Path, out: Path, *words: str) -> Result:
     """Run the command; later words win over the tiny size."""
-    told = ["compare", "--text", str(text), "--out", str(out), *TINY, *LENGTHS, *words]
-    return CliRunner().invoke(app(), told, env={"COLUMNS": "120"})
+    command = ["compare", "--text", str(text), "--out", str(out), *TINY, *LENGTHS, *words]
+    return CliRunner().invoke(app(), command, env={"COLUMNS": "120"})
 
 
 def done(text: Path, out: Path, *words: str) -> Result:
@@ -153,7 +153,7 @@ def test_the_dial_scales_with_what_overrides_it():
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["rope", "alibbi"], "the scheme 'alibbi': 'alibbi' is not known; did you mean"),
         (["__import__('os')"], "is not known"),
@@ -195,9 +195,9 @@ def test_the_dial_scales_with_what_overrides_it():
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bad_input_is_refused_before_anything_is_trained(words: list[str], told: str, text: Path, tmp_path: Path):
+def test_bad_input_is_refused_before_anything_is_trained(words: list[str], message: str, text: Path, tmp_path: Path):
     said = refused(text, tmp_path, *words)
-    assert told in said
+    assert message in said
     assert said.startswith("milepost: compare")
     assert not list(tmp_path.glob("*.safetensors"))
 
@@ -323,8 +323,8 @@ def test_stopped_by_hand_it_says_that_nothing_is_lost(text: Path, tmp_path: Path
         patch.setattr(Watched, "__call__", stop)
         found = asked(text, tmp_path, "rope")
     assert found.exit_code == 130
-    told = f"stopped; the same command goes on from {tmp_path}, each model from its last checkpoint"
-    assert found.stderr == f"milepost: compare: {told}\n"
+    message = f"stopped; the same command goes on from {tmp_path}, each model from its last checkpoint"
+    assert found.stderr == f"milepost: compare: {message}\n"
     assert "done already" not in done(text, tmp_path, "rope").stderr
     said = done(text, tmp_path, "rope", "nope").stderr
     assert said.startswith(f"milepost: compare: 1 of 2 models are done already, in {tmp_path}\n")
@@ -369,7 +369,7 @@ def test_a_terminal_sees_bars_and_the_table_so_far(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("batch", "parts", "least", "told"),
+    ("batch", "parts", "least", "message"),
     [
         (64, 1, 4, "--accumulate 4 fits"),
         (64, 4, 4, "--accumulate 8 fits"),
@@ -381,12 +381,12 @@ def test_a_terminal_sees_bars_and_the_table_so_far(tmp_path: Path):
         (6, 6, 7, "not even one text of 512 bytes fits"),
     ],
 )
-def test_out_of_memory_the_fewest_parts_that_fit_are_advised(batch: int, parts: int, least: int, told: str):
+def test_out_of_memory_the_fewest_parts_that_fit_are_advised(batch: int, parts: int, least: int, message: str):
     tried: list[int] = []
 
     def fits(recipe: Recipe) -> bool:
         tried.append(recipe.accumulate)
         return recipe.accumulate >= least
 
-    assert memory.advice(Recipe(batch=batch, accumulate=parts), fits).startswith(told)
+    assert memory.advice(Recipe(batch=batch, accumulate=parts), fits).startswith(message)
     assert all(each > parts and batch % each == 0 for each in tried)

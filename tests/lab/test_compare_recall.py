@@ -13,12 +13,12 @@ from milepost.lab.recipe import SIZES, Recipe
 @pytest.mark.parametrize("length", [16, 64, 128, 512])
 @pytest.mark.parametrize("times", [1, 2, 4, 16, 64])
 def test_recall_is_asked_at_distances_that_fit_the_longest_length(length: int, times: int):
-    dial = replace(SIZES["demo"], recipe=Recipe(length=length), longest=times * length)
-    distances = compare._judging(dial, None, None).recall
+    chosen = replace(SIZES["demo"], recipe=Recipe(length=length), longest=times * length)
+    distances = compare._judging(chosen, None, None).recall
     assert sorted(set(distances)) == list(distances)
     # Passages are of 128 bytes.
-    assert all(128 <= distance <= dial.longest - 128 for distance in distances)
-    assert distances or dial.longest < 512
+    assert all(128 <= distance <= chosen.longest - 128 for distance in distances)
+    assert distances or chosen.longest < 512
 
 
 def test_distances_that_were_asked_for_are_taken():

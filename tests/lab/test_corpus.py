@@ -90,7 +90,7 @@ def test_the_order_in_which_a_disk_lists_files_changes_nothing(
 ):
     folder_of(tmp_path, 60)
     before, listed = corpus.of_path(tmp_path), Path.rglob
-    monkeypatch.setattr(Path, "rglob", lambda *told: sorted(listed(*told), reverse=True))
+    monkeypatch.setattr(Path, "rglob", lambda *given: sorted(listed(*given), reverse=True))
     assert corpus.of_path(tmp_path).digest == before.digest
     assert corpus.of_python().digest == python.digest
 
@@ -142,9 +142,9 @@ def test_a_packed_text_is_unpacked(tmp_path: Path):
 @pytest.mark.parametrize("harm", ["not packed", "cut off", "changed inside"])
 def test_a_damaged_packed_text_is_named(tmp_path: Path, harm: str):
     packed = gzip.compress(bytes_of(1003))
-    held = {"not packed": b"plain words", "cut off": packed[:200], "changed inside": packed[:10] + b"\xff" * 400}
+    harmed = {"not packed": b"plain words", "cut off": packed[:200], "changed inside": packed[:10] + b"\xff" * 400}
     path = tmp_path / "one.gz"
-    path.write_bytes(held[harm])
+    path.write_bytes(harmed[harm])
     with pytest.raises(OSError, match=f"--text {path}: cannot be read: "):
         corpus.of_path(path)
 

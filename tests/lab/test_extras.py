@@ -34,7 +34,7 @@ def without(lacking: list[str], *words: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize(
-    ("lacking", "options", "told"),
+    ("lacking", "options", "message"),
     [
         (["safetensors"], [], "compare needs safetensors, which is not installed: pip install 'milepost[lab]'"),
         (["numpy"], [], "compare needs numpy, which is not installed: pip install 'milepost[lab]'"),
@@ -44,7 +44,7 @@ def without(lacking: list[str], *words: str) -> subprocess.CompletedProcess[str]
     ],
 )
 def test_what_compare_lacks_is_named_before_anything_is_trained(
-    lacking: list[str], options: list[str], told: str, text: Path, tmp_path: Path  # noqa: F811
+    lacking: list[str], options: list[str], message: str, text: Path, tmp_path: Path  # noqa: F811
 ):  # fmt: skip
     out = tmp_path / "out"
     found = without(lacking, "compare", "rope", "--text", str(text), "--out", str(out), *TINY, *LENGTHS, *options)
@@ -52,7 +52,7 @@ def test_what_compare_lacks_is_named_before_anything_is_trained(
     assert "Traceback" not in found.stderr
     assert found.stdout == ""
     # Without numpy torch has something to say of its own, before.
-    assert told in found.stderr.splitlines()[-1]
+    assert message in found.stderr.splitlines()[-1]
     assert not out.exists()
 
 
@@ -60,15 +60,15 @@ def test_a_command_that_is_not_the_first_word_is_checked_too(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ):  # fmt: skip
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    told = "milepost: compare: the lab needs safetensors, which is not installed: pip install 'milepost[lab]'"
-    assert refused(text, tmp_path / "out", "rope") == told
+    message = "milepost: compare: the lab needs safetensors, which is not installed: pip install 'milepost[lab]'"
+    assert refused(text, tmp_path / "out", "rope") == message
     assert not (tmp_path / "out").exists()
 
 
 def test_a_dataset_is_not_asked_for_without_its_library(tmp_path: Path):
     found = without(["datasets"], "compare", "rope", "--dataset", "books", "--out", str(tmp_path / "out"))
-    told = "milepost: compare: --dataset needs datasets, which is not installed: pip install 'milepost[datasets]'\n"
-    assert (found.returncode, found.stdout, found.stderr) == (2, "", told)
+    message = "milepost: compare: --dataset needs datasets, which is not installed: pip install 'milepost[datasets]'\n"
+    assert (found.returncode, found.stdout, found.stderr) == (2, "", message)
 
 
 def test_the_catalogue_needs_nothing_of_the_lab():

@@ -165,8 +165,8 @@ def test_where_a_text_is_short_no_byte_is_judged_twice_by_its_ends():
 
 def test_the_intervals_of_few_windows_hold_the_truth_as_often_as_they_say():
     draws = torch.randn(4000, 8, generator=torch.Generator().manual_seed(0))
-    held = [abs(mean) <= half for mean, half in map(judge.interval, draws)]
-    assert sum(held) / 4000 == pytest.approx(0.95, abs=0.01)
+    covered = [abs(mean) <= half for mean, half in map(judge.interval, draws)]
+    assert sum(covered) / 4000 == pytest.approx(0.95, abs=0.01)
 
 
 # Recall

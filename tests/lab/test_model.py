@@ -19,8 +19,8 @@ ROPE = mp.Scheme(mp.Rope(8), mp.causal)
 def model_of(scheme: mp.Scheme | mp.Schedule, layers: int = 2, seed: int = 0, **own: object) -> Model:
     """A model in float64 whose weights, gains included, are all drawn anew and large enough to matter."""
     torch.manual_seed(seed)
-    told: dict = {"width": 32, "heads": 4, "key_heads": 2, "hidden": 24, "vocabulary": 50} | own
-    model = Model(Shape(layers=layers, **told), scheme).double()
+    sizes: dict = {"width": 32, "heads": 4, "key_heads": 2, "hidden": 24, "vocabulary": 50} | own
+    model = Model(Shape(layers=layers, **sizes), scheme).double()
     for weight in model.parameters():
         nn.init.normal_(weight, std=0.3, mean=1.0 if weight.dim() == 1 else 0.0)
     return model
@@ -86,10 +86,10 @@ def test_logits_are_those_of_the_formula(own: dict):
 def test_a_head_of_keys_serves_consecutive_queries():
     grouped = model_of(ROPE, layers=1, normed=False)
     alone = Model(Shape(32, 1, 4, hidden=24, vocabulary=50, normed=False), ROPE).double()
-    held = dict(grouped.state_dict())
-    q, k, v = held["layers.0.attention.into.weight"].view(8, 8, 32).split((4, 2, 2))
+    state = dict(grouped.state_dict())
+    q, k, v = state["layers.0.attention.into.weight"].view(8, 8, 32).split((4, 2, 2))
     twice = [each.repeat_interleave(2, 0) for each in (k, v)]
-    alone.load_state_dict(held | {"layers.0.attention.into.weight": torch.cat([q, *twice]).flatten(0, 1)})
+    alone.load_state_dict(state | {"layers.0.attention.into.weight": torch.cat([q, *twice]).flatten(0, 1)})
     assert_same(alone(tokens_of()), grouped(tokens_of()))
 
 
@@ -242,7 +242,7 @@ def test_a_product_with_ones_and_zeros_is_a_lookup():
 
 
 @pytest.mark.parametrize(
-    ("own", "told"),
+    ("own", "message"),
     [
         ({"width": 30}, r"Shape\(width=30, heads=4\): heads must divide the width"),
         ({"key_heads": 3}, r"Shape\(heads=4, key_heads=3\): key_heads must divide heads"),
@@ -254,8 +254,8 @@ def test_a_product_with_ones_and_zeros_is_a_lookup():
         ({"vocabulary": -1}, r"Shape\(vocabulary=-1\): vocabulary must be at least 1"),
     ],
 )
-def test_a_shape_that_cannot_be_is_refused(own: dict, told: str):
-    with pytest.raises(ValueError, match=told):
+def test_a_shape_that_cannot_be_is_refused(own: dict, message: str):
+    with pytest.raises(ValueError, match=message):
         Shape(**{"width": 32, "layers": 2, "heads": 4} | own)
 
 

@@ -104,7 +104,7 @@ if __name__ == "__main__":
 
 
 @dataclass(frozen=True)
-class Told:
+class Runs:
     """What one process found, what each of two found, and the first's disk."""
 
     one: list[float]
@@ -113,7 +113,7 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     folder, threads = tmp_path_factory.mktemp("parallel"), torch.get_num_threads()
     disks = [folder / f"disk-{rank}" for rank in range(2)]
     disks[0].mkdir()
@@ -126,7 +126,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     )
     assert done.returncode == 0, done.stderr
     assert not disks[1].exists(), "a process that is not the first wrote something"
-    yield Told(one, [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)], disks[0])
+    yield Runs(one, [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)], disks[0])
     torch.set_num_threads(threads)
 
 
@@ -135,16 +135,16 @@ def close(a: list[float], b: list[float]) -> bool:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_two_processes_have_the_loss_curve_of_one(told: Told, way: str):
-    assert told.one[0] - told.one[-1] > 0.1, "nothing was learned, so nothing was compared"
-    for rank in told.ranks:
-        assert close(rank[way], told.one)
+def test_two_processes_have_the_loss_curve_of_one(runs: Runs, way: str):
+    assert runs.one[0] - runs.one[-1] > 0.1, "nothing was learned, so nothing was compared"
+    for rank in runs.ranks:
+        assert close(rank[way], runs.one)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_gradients_are_those_of_the_whole_batch(told: Told, way: str):
+def test_gradients_are_those_of_the_whole_batch(runs: Runs, way: str):
     # Adam forgives a wrong scale of the gradients; its own averages of them do not.
-    (one, note), (two, note_) = (read_checkpoint(told.disk / f"{name}.safetensors") for name in ("one", way))
+    (one, note), (two, note_) = (read_checkpoint(runs.disk / f"{name}.safetensors") for name in ("one", way))
     assert note == note_
     assert one.keys() == two.keys()
     for name, tensor in one.items():
@@ -156,19 +156,19 @@ def test_gradients_are_those_of_the_whole_batch(told: Told, way: str):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_of_two_processes_goes_on_in_one(told: Told, way: str):
-    assert close(resumed(told.disk / f"{way}-half.safetensors"), told.one[HALF:])
+def test_a_run_of_two_processes_goes_on_in_one(runs: Runs, way: str):
+    assert close(resumed(runs.disk / f"{way}-half.safetensors"), runs.one[HALF:])
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_of_one_process_goes_on_in_two(told: Told, way: str):
-    for rank in told.ranks:
-        assert close(rank[f"{way} after one"], told.one[HALF:])
+def test_a_run_of_one_process_goes_on_in_two(runs: Runs, way: str):
+    for rank in runs.ranks:
+        assert close(rank[f"{way} after one"], runs.one[HALF:])
 
 
-def test_a_sweep_over_two_processes_finds_what_one_finds(told: Told, tmp_path: Path):
+def test_a_sweep_over_two_processes_finds_what_one_finds(runs: Runs, tmp_path: Path):
     (cell,) = SWEEP.cells()
-    stores = [Store(tmp_path / "lab.sqlite"), Store(told.disk / "lab.sqlite")]
+    stores = [Store(tmp_path / "lab.sqlite"), Store(runs.disk / "lab.sqlite")]
     run(SWEEP, stores[0], Local(tmp_path))
     assert [store.progress(cell.key) for store in stores] == [(SMALL.steps, True)] * 2
     assert close(*([loss for _, loss in store.losses(cell.key)] for store in stores))
@@ -179,11 +179,11 @@ def test_a_sweep_over_two_processes_finds_what_one_finds(told: Told, tmp_path: P
         store.close()
 
 
-def test_only_the_first_process_tells_events(told: Told):
+def test_only_the_first_process_tells_events(runs: Runs):
     kinds = [Described.__name__, *[Stepped.__name__] * 3, *[Score.__name__] * 6]
-    assert told.ranks[0]["events"] == kinds
-    assert "events" not in told.ranks[1]
-    assert all(rank["group left"] for rank in told.ranks)
+    assert runs.ranks[0]["events"] == kinds
+    assert "events" not in runs.ranks[1]
+    assert all(rank["group left"] for rank in runs.ranks)
 
 
 def test_a_process_learns_from_torchrun_who_it_is(monkeypatch: pytest.MonkeyPatch):

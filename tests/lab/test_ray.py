@@ -42,17 +42,17 @@ def worker_of(cell: Cell) -> int:
     named: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            told = (folder / "cmdline").read_text()
+            command = (folder / "cmdline").read_text()
         except OSError:
             continue
-        if told.startswith(f"ray::{cell.name}, seed {cell.seed}") and descends(int(folder.name)):
+        if command.startswith(f"ray::{cell.name}, seed {cell.seed}") and descends(int(folder.name)):
             named.append(int(folder.name))
     (found,) = named
     return found
 
 
 @dataclass(frozen=True)
-class Told:
+class Runs:
     """What both engines told, and how Ray's ended."""
 
     local: list[tuple[Cell, Event]]
@@ -61,7 +61,7 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     """RoPE's worker is killed in training, ALiBi's while it judges, and NoPE's checkpoint is damaged."""
     folder, threads = tmp_path_factory.mktemp("ray"), torch.get_num_threads()
     (folder / "ray").mkdir()
@@ -83,7 +83,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     with pytest.raises(RuntimeError) as raised:
         watch()
     assert not due, "nobody was killed"
-    yield Told(list(Local(folder).run(open_cells(ROPE, ALIBI), TEXT)), found, raised.value)
+    yield Runs(list(Local(folder).run(open_cells(ROPE, ALIBI), TEXT)), found, raised.value)
     torch.set_num_threads(threads)
 
 
@@ -102,36 +102,36 @@ def scores(events: list[tuple[Cell, Event]], cell: Cell) -> set[str]:
 
 
 @pytest.mark.parametrize("cell", [ROPE, ALIBI], ids=lambda cell: cell.name)
-def test_ray_gives_the_local_engines_numbers_exactly(told: Told, cell: Cell):
-    assert dict(losses(told.ray, cell)) == dict(losses(told.local, cell))
-    assert len(dict(losses(told.ray, cell))) == SIZE.recipe.steps
-    assert scores(told.ray, cell) == scores(told.local, cell)
-    assert len(scores(told.ray, cell)) == len(wanted(cell))
+def test_ray_gives_the_local_engines_numbers_exactly(runs: Runs, cell: Cell):
+    assert dict(losses(runs.ray, cell)) == dict(losses(runs.local, cell))
+    assert len(dict(losses(runs.ray, cell))) == SIZE.recipe.steps
+    assert scores(runs.ray, cell) == scores(runs.local, cell)
+    assert len(scores(runs.ray, cell)) == len(wanted(cell))
 
 
-def test_a_worker_killed_before_its_first_checkpoint_begins_anew(told: Told):
-    steps = [step for step, _ in losses(told.ray, ROPE)]
+def test_a_worker_killed_before_its_first_checkpoint_begins_anew(runs: Runs):
+    steps = [step for step, _ in losses(runs.ray, ROPE)]
     assert steps == [*range(10), *range(20)]
 
 
-def test_a_worker_killed_after_its_checkpoint_goes_on_from_there(told: Told):
-    steps = [step for step, _ in losses(told.ray, ALIBI)]
+def test_a_worker_killed_after_its_checkpoint_goes_on_from_there(runs: Runs):
+    steps = [step for step, _ in losses(runs.ray, ALIBI)]
     assert steps == [*range(20)]
-    begun = [event.step for cell, event in told.ray if cell == ALIBI and isinstance(event, Stepped)]
+    begun = [event.step for cell, event in runs.ray if cell == ALIBI and isinstance(event, Stepped)]
     assert begun == [0, 10, 20, 20]
 
 
-def test_an_error_in_one_cell_is_told_when_the_others_are_done(told: Told):
-    first, second = str(told.error).splitlines()
+def test_an_error_in_one_cell_is_told_when_the_others_are_done(runs: Runs):
+    first, second = str(runs.error).splitlines()
     assert first == "1 of 3 cells failed; the others are done and kept, and the same command tries again:"
     assert second.startswith("  nope, seed 0: ValueError: the checkpoint ")
     assert second.endswith("; delete it, and its model will be trained again")
 
 
-def test_the_cluster_that_was_started_is_ended(told: Told):
+def test_the_cluster_that_was_started_is_ended(runs: Runs):
     import ray
 
-    assert told.ray
+    assert runs.ray
     assert not ray.is_initialized()
     assert "RAY_AUTH_MODE" not in os.environ
 

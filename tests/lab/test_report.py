@@ -27,14 +27,14 @@ TEXT = corpus.of_bytes(bytes(range(256)) * 40, "every byte in turn")
 SMALL = Size(Shape(width=16, layers=2, heads=2, hidden=16), Recipe(length=32, batch=2, steps=4), 64)
 
 
-def sweep(*schemes: str, seeds: tuple[int, ...] = (0,), **told: object) -> Sweep:
+def sweep(*schemes: str, seeds: tuple[int, ...] = (0,), **options: object) -> Sweep:
     judging = Judging(64, total=256, ends=2, recall=(128,), alone=2)
-    return Sweep(schemes, SMALL, TEXT, seeds, judging, **told)  # type: ignore[arg-type]
+    return Sweep(schemes, SMALL, TEXT, seeds, judging, **options)  # type: ignore[arg-type]
 
 
 def scored(store: Store, cell: Cell, mean: float, length: int = 32, variant: str = "") -> None:
     """Put one score of windows into a store."""
-    store.add(cell.key, cell.told())
+    store.add(cell.key, cell.settings())
     detail = {"last": mean, "by_position": [(0, 2 * mean), (1, mean)]}
     store.judged(Score(cell.key, variant, "windows", length, mean, 0.25, 64, detail))
 
@@ -68,8 +68,8 @@ def test_one_seed_keeps_the_interval_over_windows(store: Store):
 
 
 def test_students_t_is_that_of_the_tables():
-    told = {1: 12.706, 5: 2.571, 9: 2.262, 10: 2.228, 20: 2.086, 30: 2.042, 120: 1.980}
-    assert {freedom: student(freedom) for freedom in told} == pytest.approx(told, rel=2e-3)
+    table = {1: 12.706, 5: 2.571, 9: 2.262, 10: 2.228, 20: 2.086, 30: 2.042, 120: 1.980}
+    assert {freedom: student(freedom) for freedom in table} == pytest.approx(table, rel=2e-3)
 
 
 def test_losses_are_told_in_bits_and_averaged_over_seeds(store: Store):
@@ -110,7 +110,7 @@ def test_scores_that_were_not_asked_for_are_left_out(store: Store):
 def test_what_a_cell_tells_is_what_the_report_shows(store: Store):
     asked = replace(sweep("alibi"), judging=Judging(64, total=256, ends=2, alone=2))
     cell = asked.cells()[0]
-    store.add(cell.key, cell.told())
+    store.add(cell.key, cell.settings())
     for score in judged(cell, make(cell), TEXT, set()):
         store.judged(score)
     found = gather(store, asked, command="milepost compare --schemes alibi")
@@ -119,9 +119,9 @@ def test_what_a_cell_tells_is_what_the_report_shows(store: Store):
     assert {name: list(scores) for name, scores in found.rows[0].scores.items()} == {
         "alone": [32], "ends": [32, 64], "sliding": [32], "windows": [32, 64],
     }  # fmt: skip
-    told = page(found)
-    assert "milepost compare --schemes alibi" in told
-    assert all(f"{each.scores['windows'][64].mean:.3f}" in told for each in found.rows)
+    html = page(found)
+    assert "milepost compare --schemes alibi" in html
+    assert all(f"{each.scores['windows'][64].mean:.3f}" in html for each in found.rows)
     assert len(to_csv(found).splitlines()) == 1 + len(found.rows) * (4 + 2) + 2
     assert to_json(found)
 
@@ -161,13 +161,13 @@ def test_without_a_command_the_sweep_itself_says_how_to_run_it_again(store: Stor
 def test_a_straight_axis_puts_values_in_proportion_and_marks_round_ones():
     axis = straight(1.0, 3.0, bottom=200, top=0)
     assert [axis.at(value) for value in (1.0, 1.5, 3.0, 9.0)] == [200, 150, 0, 0]
-    assert [told for _, told in axis.ticks] == ["1.0", "1.5", "2.0", "2.5", "3.0"]
+    assert [label for _, label in axis.ticks] == ["1.0", "1.5", "2.0", "2.5", "3.0"]
 
 
 def test_on_a_doubling_axis_every_doubling_is_as_wide():
     axis = doubling([128, 256, 512, 1024], left=0, right=300)
     assert [axis.at(value) for value in (128, 256, 512, 1024)] == pytest.approx([0, 100, 200, 300])
-    assert [told for _, told in axis.ticks] == ["128", "256", "512", "1,024"]
+    assert [label for _, label in axis.ticks] == ["128", "256", "512", "1,024"]
 
 
 def test_what_breaks_is_compressed_and_what_holds_is_not():

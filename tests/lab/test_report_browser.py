@@ -24,7 +24,7 @@ const wrong = [];
 addEventListener("error", (event) => wrong.push(String(event.message || event.target.outerHTML)), true);
 addEventListener("unhandledrejection", (event) => wrong.push(String(event.reason)));
 addEventListener("securitypolicyviolation", (event) => wrong.push("refused " + event.blockedURI));
-for (const name of ["error", "warn"]) console[name] = (...told) => wrong.push(told.join(" "));
+for (const name of ["error", "warn"]) console[name] = (...words) => wrong.push(words.join(" "));
 </script>"""
 
 USE = """<script>
@@ -43,15 +43,15 @@ addEventListener("load", () => {
   found.off = { curves: curves(), checked: name.getAttribute("aria-checked") };
   one(`.key input[data-row="${row}"]`).click();
   found.on = { curves: curves(), checked: name.getAttribute("aria-checked") };
-  const plot = one(".plot"), box = plot.getBoundingClientRect(), told = one(".told");
+  const plot = one(".plot"), box = plot.getBoundingClientRect(), tooltip = one(".tooltip");
   const at = { clientX: box.right - 5, clientY: box.top + 50, bubbles: true };
   plot.dispatchEvent(new PointerEvent("pointermove", at));
-  found.told = { hidden: told.hidden, text: told.innerText };
+  found.tooltip = { hidden: tooltip.hidden, text: tooltip.innerText };
   plot.dispatchEvent(new PointerEvent("pointerleave"));
-  found.hushed = told.hidden;
+  found.hushed = tooltip.hidden;
   plot.focus();
   plot.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
-  found.first = told.innerText;
+  found.first = tooltip.innerText;
   found.wide = [innerWidth, document.documentElement.scrollWidth - document.documentElement.clientWidth];
   found.asked = performance.getEntriesByType("resource").map((each) => each.name);
   found.wrong = wrong;
@@ -82,9 +82,9 @@ def opened(text: str, folder: Path, width: int = 1280) -> dict[str, Any]:
     apart = ("--no-sandbox", "--window-size=1400,900", f"--user-data-dir={folder / 'profile'}")
     command = [BROWSER, "--headless", *apart, *quiet, "--virtual-time-budget=3000", "--dump-dom", frame.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    told = re.search(r'<output id="found">(.*?)</output>', done.stdout, re.S)
-    assert told, f"the browser did not finish: {done.stderr[-2000:]}"
-    return json.loads(html.unescape(told[1]))
+    output = re.search(r'<output id="found">(.*?)</output>', done.stdout, re.S)
+    assert output, f"the browser did not finish: {done.stderr[-2000:]}"
+    return json.loads(html.unescape(output[1]))
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +110,10 @@ def test_a_name_hides_its_row_in_every_picture_and_its_box_shows_it_again(found:
 
 
 def test_the_pointer_and_the_arrow_keys_tell_values_with_their_intervals(found: dict[str, Any]):
-    told = found["told"]["text"].split("\n")
-    assert found["told"]["hidden"] is False
-    assert told[0] == "length in bytes: 4,096"
-    assert [each for each in told[1:] if each] == ["RoPE", "4.480 ±0.010", "ALiBi", "1.415 ±0.010"]
+    tooltip = found["tooltip"]["text"].split("\n")
+    assert found["tooltip"]["hidden"] is False
+    assert tooltip[0] == "length in bytes: 4,096"
+    assert [each for each in tooltip[1:] if each] == ["RoPE", "4.480 ±0.010", "ALiBi", "1.415 ±0.010"]
     assert found["hushed"] is True
     assert found["first"].startswith("length in bytes: 512")
 
@@ -135,6 +135,6 @@ def test_a_table_fades_where_it_goes_on_and_only_there(found: dict[str, Any], tm
 def test_an_error_and_a_request_would_be_seen(tmp_path: Path):
     broken = page(anchors()).replace('"use strict";', '"use strict"; queueMicrotask(() => missing());', 1)
     broken = broken.replace("<main>", '<main><img src="http://127.0.0.1:9/picture.png" alt="">', 1)
-    told = opened(broken, tmp_path)["wrong"]
-    assert any("missing is not defined" in each for each in told)
-    assert any("127.0.0.1:9" in each for each in told)
+    wrong = opened(broken, tmp_path)["wrong"]
+    assert any("missing is not defined" in each for each in wrong)
+    assert any("127.0.0.1:9" in each for each in wrong)

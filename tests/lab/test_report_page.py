@@ -43,15 +43,16 @@ class Reader(html.parser.HTMLParser):
 def test_every_tag_is_closed_and_no_name_is_given_twice():
     read = Reader(page(anchors()))
     assert (read.open, read.wrong) == ([], [])
-    names = [held["id"] for _, held in read.tags if "id" in held]
+    names = [attributes["id"] for _, attributes in read.tags if "id" in attributes]
     assert len(names) == len(set(names))
 
 
 def test_the_page_asks_for_nothing_but_itself():
     text = page(anchors())
     read = Reader(text)
-    held = [value for _, each in read.tags for name, value in each.items() if name in ("src", "href", "srcset", "data")]
-    assert [value for value in held if value is None or not value.startswith(("#", "data:"))] == []
+    outward = ("src", "href", "srcset", "data")
+    links = [value for _, each in read.tags for name, value in each.items() if name in outward]
+    assert [value for value in links if value is None or not value.startswith(("#", "data:"))] == []
     assert re.findall(r"url\(|@import|fetch\(|XMLHttpRequest|import\(", text) == []
     # And the browser is told to refuse what we might overlook.
     assert "default-src 'none'" in text
@@ -60,11 +61,11 @@ def test_the_page_asks_for_nothing_but_itself():
 def test_the_pictures_are_there_without_a_script():
     text = re.sub(r"<script>.*?</script>", "", page(anchors()), flags=re.S)
     curves = re.findall(r'data-values="([^"]*)"', text)
-    told = [each.split("|") for each in curves]
+    values = [each.split("|") for each in curves]
     # By length: two trained rows, and six on the checkpoint of RoPE; by distance: one and three.
-    assert [len(each) for each in told].count(4) == 8
-    assert [len(each) for each in told].count(2) == 4
-    assert ["1.546 ±0.010", "2.352 ±0.010", "3.662 ±0.010", "4.480 ±0.010"] in told
+    assert [len(each) for each in values].count(4) == 8
+    assert [len(each) for each in values].count(2) == 4
+    assert ["1.546 ±0.010", "2.352 ±0.010", "3.662 ±0.010", "4.480 ±0.010"] in values
     assert text.count("display: none !important") == 1, "only the names beside a picture give way, on a phone"
 
 
@@ -99,15 +100,15 @@ def test_the_page_says_what_was_found():
 
 
 @pytest.mark.parametrize(
-    ("bits", "told"),
+    ("bits", "sentence"),
     [
         ((1.5, 1.5, 3.0, 3.0), "RoPE, trained at 512 bytes, does not hold to 4,096, but to 1,024."),
         ((1.5, 1.5, 1.5, 1.45), "RoPE, trained at 512 bytes, holds to 4,096, at 1.450 bits per byte."),
     ],
 )
-def test_one_scheme_alone_is_not_spoken_of_as_several(bits: tuple[float, ...], told: str):
+def test_one_scheme_alone_is_not_spoken_of_as_several(bits: tuple[float, ...], sentence: str):
     text = page(replace(made_of(("rope", bits)), ran=replace(RAN, schemes=("rope",))))
-    assert told in text
+    assert sentence in text
     assert "One small byte model, trained on" in text
 
 
@@ -190,16 +191,15 @@ def test_everything_written_stands_out_from_the_paper_by_day_and_by_night():
     style = re.search(r"<style>(.*?)</style>", page(anchors()), re.S)
     assert style is not None
     day, night = style[1].split("prefers-color-scheme: dark", 1)
-    for held in (colours(day), colours(night)):
-        inks = {name: ink for name, ink in held.items() if re.fullmatch(r"ink|soft|accent|lost|c.", name)}
+    for palette in (colours(day), colours(night)):
+        inks = {name: ink for name, ink in palette.items() if re.fullmatch(r"ink|soft|accent|lost|c.", name)}
         assert len(inks) == 14
-        assert {name: ink for name, ink in inks.items() if contrast(ink, held["paper"]) < 4.5} == {}
+        assert {name: ink for name, ink in inks.items() if contrast(ink, palette["paper"]) < 4.5} == {}
 
 
-@pytest.mark.parametrize(("trained", "told"), [(128, "(Here the last 64, half of what was trained at.)"), (512, None)])
-def test_the_page_says_how_many_last_bytes_are_judged(trained: int, told: str | None):
+@pytest.mark.parametrize(("trained", "said"), [(128, "(Here the last 64, half of what was trained at.)"), (512, None)])
+def test_the_page_says_how_many_last_bytes_are_judged(trained: int, said: str | None):
     found = anchors()
     scores = {"windows": {trained: Measure(2.0, None, 1, 8)}, "ends": {trained: Measure(1.9, None, 1, 8)}}
     short = replace(found, ran=replace(RAN, trained=trained), rows=(replace(found.rows[0], scores=scores),))
-    said = re.findall(r"\(Here the last [^)]*\)", page(short))
-    assert said == ([] if told is None else [told])
+    assert re.findall(r"\(Here the last [^)]*\)", page(short)) == ([] if said is None else [said])

@@ -304,31 +304,31 @@ def test_weights_of_one_method_are_not_taken_for_anothers():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("Learned(trained, width)", "index 63 is past the table"),
         ("Multiplied(Learned(trained, width))", "index 63 is past the table"),
         ("xpos", "overflows past"),
     ],
 )
-def test_what_cannot_read_so_far_is_found_out_by_two_tokens(text: str, told: str):
+def test_what_cannot_read_so_far_is_found_out_by_two_tokens(text: str, message: str):
     longest = 64 if text != "xpos" else 1 << 16
     schedule = build(text, SHAPE, 16, longest)
     try_out(schedule, SHAPE, 16)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         try_out(schedule, SHAPE, longest)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_name_reaches_as_far_as_every_size_judges(size: str):
-    dial = SIZES[size]
+    chosen = SIZES[size]
     for name in NAMES:
-        schedule = build(name, dial.shape, dial.recipe.length, dial.longest)
+        schedule = build(name, chosen.shape, chosen.recipe.length, chosen.longest)
         if name == "floater":
             # To walk there takes a minute.
-            assert ones(schedule)[0][0].longest == dial.longest
+            assert ones(schedule)[0][0].longest == chosen.longest
         else:
-            try_out(schedule, dial.shape, dial.longest)
+            try_out(schedule, chosen.shape, chosen.longest)
 
 
 # What an expression cannot do
@@ -372,11 +372,11 @@ def test_an_unknown_name_gets_the_nearest(asked: str, meant: str):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "method"),
     [("ReRoPE", "Rerope"), ("rope + logn", "LogN"), ("Rope(dim) + window", "window"), ("YaRN", "Yarn")],
 )
-def test_a_method_that_is_not_called_is_told_how(text: str, told: str):
-    with pytest.raises(ValueError, match=rf"is not known; it takes arguments: {told}\(…\)$"):
+def test_a_method_that_is_not_called_is_told_how(text: str, method: str):
+    with pytest.raises(ValueError, match=rf"is not known; it takes arguments: {method}\(…\)$"):
         build(text, SHAPE, 16, 64)
 
 

@@ -54,7 +54,7 @@ def test_what_was_told_is_there_when_the_store_is_opened_again(path: Path):
     assert store.progress("a") == (2000, False)
     assert store.progress("nobody") == (0, False)
     assert store.cell("a") == {
-        "told": {"name": "a", "seed": 0}, "step": 2000, "done": 0, "seconds": 1.5, "parameters": 1234,
+        "settings": {"name": "a", "seed": 0}, "step": 2000, "done": 0, "seconds": 1.5, "parameters": 1234,
         "equation": "score = q·k",
     }  # fmt: skip
     assert store.sound()
@@ -166,6 +166,18 @@ def test_a_writer_killed_in_the_middle_loses_nothing_it_had_told(path: Path):
     store.close()
 
 
+def test_a_store_of_an_earlier_version_is_used_as_it_is(path: Path):
+    """What a cell is made of was in a column called told."""
+    store = filled(path)
+    before = everything(store)
+    store.db.execute("ALTER TABLE cells RENAME COLUMN settings TO told")
+    store.close()
+    for _ in range(2):
+        store = Store(path)
+        assert everything(store) == before
+        store.close()
+
+
 # What can go wrong
 
 
@@ -211,11 +223,11 @@ def test_a_whole_store_that_cannot_be_used_now_is_not_called_damaged(path: Path,
     filled(path).close()
     connect = sqlite3.connect
 
-    class Held(sqlite3.Connection):
+    class Busy(sqlite3.Connection):
         def executescript(self, text: str) -> sqlite3.Cursor:
             raise sqlite3.OperationalError(why)
 
-    monkeypatch.setattr(sqlite3, "connect", lambda *given, **told: connect(*given, **told, factory=Held))
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **named, factory=Busy))
     with pytest.raises(OSError, match=rf"the store {path} cannot be used now \({why}\), and nothing in it is lost"):
         Store(path)
 

@@ -62,8 +62,8 @@ def numbers(folder: Path) -> dict[str, list]:
     """All that a sound store holds but the seconds."""
     db = sqlite3.connect(folder / "lab.sqlite")
     assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    held = {"cells": "key, told, step, done, parameters, equation", "losses": "*", "scores": "*"}
-    found = {name: sorted(db.execute(f"SELECT {columns} FROM {name}"), key=str) for name, columns in held.items()}
+    columns_of = {"cells": "key, settings, step, done, parameters, equation", "losses": "*", "scores": "*"}
+    found = {name: sorted(db.execute(f"SELECT {columns} FROM {name}"), key=str) for name, columns in columns_of.items()}
     db.close()
     return found
 
@@ -298,15 +298,15 @@ def test_a_scheme_has_one_key_whichever_way_it_is_written(spellings: tuple[str, 
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         (replace(SWEEP, schemes=("rope", "ropee")), "the scheme 'ropee': .* is not known"),
         (replace(SWEEP, corpus=corpus.of_bytes(b"short" * 20, "a note")), "a note: 5 bytes to judge on, but 65 are"),
         (replace(SWEEP, judging=replace(JUDGING, recall=(64,))), "recall: copies of 128 bytes cannot stand 64 apart"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_anything_is_trained(asked: Sweep, told: str, tmp_path: Path):
-    with pytest.raises(ValueError, match=told):
+def test_what_cannot_be_done_is_refused_before_anything_is_trained(asked: Sweep, message: str, tmp_path: Path):
+    with pytest.raises(ValueError, match=message):
         work(asked, tmp_path)
     assert not list(tmp_path.glob("*.safetensors"))
 
@@ -352,7 +352,7 @@ def test_a_gpu_out_of_memory_is_told_what_fits(tmp_path: Path, monkeypatch: pyte
     recipes = [replace(SIZE.recipe, batch=8, accumulate=parts) for parts in (2, 4)]
     short = replace(SWEEP, schemes=("kerple",), judging=replace(JUDGING, protocols=("windows",)))
     before, after = (replace(short, size=replace(SIZE, recipe=recipe)) for recipe in recipes)
-    told = r"batches of 8 × 16 bytes in 2 parts: --accumulate 4 fits, .* \(CUDA out of memory\)"
-    with pytest.raises(RuntimeError, match=told):
+    message = r"batches of 8 × 16 bytes in 2 parts: --accumulate 4 fits, .* \(CUDA out of memory\)"
+    with pytest.raises(RuntimeError, match=message):
         work(before, tmp_path)
     assert trained(work(after, tmp_path)) == {"kerple": 14}

@@ -11,7 +11,7 @@ import pytest
 
 from milepost.lab.naming import proper
 from milepost.lab.report import Findings, Measure, Ran, Row, to_csv, to_json
-from milepost.lab.table import Line, Table, reach_of, signed, table
+from milepost.lab.table import Line, Table, effective_length, signed, table
 
 LENGTHS = (512, 1024, 2048, 4096)
 RAN = Ran(
@@ -55,7 +55,7 @@ def line_of(found: Table, label: str) -> Line:
 
 
 def test_the_reach_of_the_anchors():
-    reaches = {line.row.label: line.reach for line in table(anchors()).lines}
+    reaches = {line.row.label: line.effective_length for line in table(anchors()).lines}
     assert reaches == {
         "ALiBi": 4096,
         "RoPE: ReRoPE, log-n": 4096,
@@ -74,48 +74,48 @@ def test_lines_are_sorted_by_reach_then_by_bits_at_the_longest_length():
 
 
 def test_a_longer_reach_comes_before_fewer_bits():
-    lost, held = row("rope", "", (1.5, 1.9, 1.9, 1.4)), row("alibi", "", (1.5, 1.5, 1.5, 1.5))
-    assert [line.row for line in table(made(lost, held)).lines] == [held, lost]
+    lost, holds = row("rope", "", (1.5, 1.9, 1.9, 1.4)), row("alibi", "", (1.5, 1.5, 1.5, 1.5))
+    assert [line.row for line in table(made(lost, holds)).lines] == [holds, lost]
 
 
 def test_what_breaks_and_recovers_reaches_only_to_where_it_broke():
     found = made(row("rope", "", (1.5, 1.55, 1.7, 1.5)))
-    assert reach_of(found, found.rows[0]) == 1024
+    assert effective_length(found, found.rows[0]) == 1024
 
 
 def test_reach_ends_where_the_window_on_the_same_checkpoint_is_better_by_more_than_the_tolerance():
     window = row("rope", "window", (1.5, 1.45, 1.40, 1.35))
     near, far = row("rope", "near", (1.5, 1.5, 1.49, 1.44)), row("rope", "far", (1.5, 1.5, 1.49, 1.46))
     found = made(row("rope", "", (1.5, 3.0, 4.0, 5.0)), window, near, far)
-    assert [reach_of(found, each) for each in found.rows] == [512, 4096, 4096, 2048]
+    assert [effective_length(found, each) for each in found.rows] == [512, 4096, 4096, 2048]
     # Another checkpoint's window is no bar.
     other = row("alibi", "", (1.5, 1.5, 1.49, 1.46))
-    assert reach_of(made(window, other), other) == 4096
+    assert effective_length(made(window, other), other) == 4096
 
 
 def test_a_row_that_the_window_beats_at_the_trained_length_reaches_nowhere():
     found = made(row("rope", "window", (1.5,) * 4), row("rope", "static", (1.7, 1.6, 1.5, 1.5)))
-    assert reach_of(found, found.rows[1]) is None
+    assert effective_length(found, found.rows[1]) is None
     assert table(found).text()[1][:2] == ["RoPE: static", "none"]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_is_no_number_does_not_hold(bad: float):
     found = made(row("rope", "", (1.5, bad, 1.5, 1.5)), row("nope", "", (bad,) * 4))
-    assert [reach_of(found, each) for each in found.rows] == [512, None]
+    assert [effective_length(found, each) for each in found.rows] == [512, None]
     assert [line.row.name for line in table(found).lines] == ["rope", "nope"]
 
 
 def test_the_tolerance_is_the_findings_own():
     rows = (row("rope", "", (1.5, 1.55, 1.65, 1.9)),)
-    assert [reach_of(Findings(rows, RAN, tolerance), rows[0]) for tolerance in (0.01, 0.1, 0.2, 1.0)] == [
+    assert [effective_length(Findings(rows, RAN, tolerance), rows[0]) for tolerance in (0.01, 0.1, 0.2, 1.0)] == [
         512, 1024, 2048, 4096,
     ]  # fmt: skip
 
 
 def test_a_row_not_judged_yet_at_a_length_reaches_to_the_one_before():
     found = made(row("alibi", "", (1.5, 1.5, 1.5, 1.5)), row("rope", "", (1.5, 1.5)))
-    assert reach_of(found, found.rows[1]) == 1024
+    assert effective_length(found, found.rows[1]) == 1024
 
 
 def test_the_best_of_each_column_is_marked_and_what_repeats_its_checkpoint_is_not():
@@ -134,11 +134,11 @@ def test_the_best_recall_is_marked_at_the_longest_distance():
 
 
 def test_every_row_of_a_checkpoint_is_set_against_its_window():
-    told = {(line.row.name, line.row.variant): line.against for line in table(anchors()).lines}
+    differences = {(line.row.name, line.row.variant): line.against for line in table(anchors()).lines}
     bar = BITS["rope", "window"][-1]
-    assert told.pop(("alibi", "")) is None
-    assert told.pop(("rope", "window")) is None
-    assert told == {names: BITS[names][-1] - bar for names in told}
+    assert differences.pop(("alibi", "")) is None
+    assert differences.pop(("rope", "window")) is None
+    assert differences == {names: BITS[names][-1] - bar for names in differences}
 
 
 def test_the_table_in_words():
@@ -146,12 +146,12 @@ def test_the_table_in_words():
     assert found.head() == [
         "scheme", "reach", "512", "1,024", "2,048", "4,096", "recall at 3,072", "against window",
     ]  # fmt: skip
-    told = {words[0]: words[1:] for words in found.text()}
-    assert told["RoPE: window *"] == [
+    lines = {words[0]: words[1:] for words in found.text()}
+    assert lines["RoPE: window *"] == [
         "≥ 4,096", "1.546 ±0.010", "1.507 ±0.010", "1.504 ±0.010", "1.484 ±0.010", "7.750 ±0.100", "",
     ]  # fmt: skip
-    assert told["RoPE: ReRoPE, log-n"][-1] == "−0.010"
-    assert told["ALiBi"][-2:] == ["", ""]
+    assert lines["RoPE: ReRoPE, log-n"][-1] == "−0.010"
+    assert lines["ALiBi"][-2:] == ["", ""]
     assert [signed(value) for value in (0.0004, -0.0004, 0.05, -1.25)] == ["0.000", "0.000", "+0.050", "−1.250"]
 
 
@@ -190,10 +190,10 @@ def test_json_tells_what_is_no_number_as_null():
 def test_csv_holds_one_score_a_line_to_the_last_digit():
     found = list(csv.DictReader(io.StringIO(to_csv(anchors()))))
     assert len(found) == 7 * len(LENGTHS) + 3 * 2
-    told = {
+    by_row = {
         (each["scheme"], each["variant"], int(each["length"])): each for each in found if each["protocol"] == "windows"
     }
     for (name, variant), bits in BITS.items():
-        assert [float(told[name, variant, length]["mean"]) for length in LENGTHS] == list(bits)
-    assert told["rope", "window", 512]["trivial"] == "1"
-    assert told["rope", "", 512]["reach"] == "512"
+        assert [float(by_row[name, variant, length]["mean"]) for length in LENGTHS] == list(bits)
+    assert by_row["rope", "window", 512]["trivial"] == "1"
+    assert by_row["rope", "", 512]["reach"] == "512"

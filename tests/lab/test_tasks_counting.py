@@ -35,7 +35,7 @@ def statements(words: list[str]) -> list[list[str]]:
     return found
 
 
-def held(words: list[str]) -> int:
+def value_of(words: list[str]) -> int:
     """What the variable printed holds, as one reads the program."""
     values: dict[str, int] = {}
     for statement in statements(words):
@@ -63,7 +63,7 @@ def test_the_answer_is_what_the_program_prints(variables: int, length: int):
         words = program(row)
         assert len(statements(words)) == length + 1
         last = len(words) - 1
-        assert wanted[last] == held(words)
+        assert wanted[last] == value_of(words)
         assert wanted[:last] + wanted[last + 1 :] == [-100] * (len(row) - 1)
 
 
@@ -83,7 +83,7 @@ def test_a_program_by_hand(text: str, value: int):
     same = (inputs[:, : len(wanted)] == wanted).all(1)
     assert same.any()
     assert (targets[same, len(wanted) - 1] == value).all()
-    assert held(text.split()) == value
+    assert value_of(text.split()) == value
 
 
 def authors_way(variables: int, length: int, draw: Random) -> tuple[list[str], int]:

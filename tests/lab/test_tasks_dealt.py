@@ -70,13 +70,13 @@ def test_programs_keep_their_answers():
     inputs, targets = dealt(task, 16, range(3, 60), 0, 64)(2)
     for row, target in zip(inputs.tolist(), targets.tolist(), strict=True):
         place = next(n for n, each in enumerate(target) if each != NOT_JUDGED)
-        held: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for before, token in pairwise(row[: place + 1]):
             if token == 13:
-                held[before] = 0
+                counts[before] = 0
             elif token == 12:
-                held[before] += 1
-        assert target[place] == held[row[place]]
+                counts[before] += 1
+        assert target[place] == counts[row[place]]
 
 
 def test_what_they_are_filled_up_with_is_not_seen():
@@ -112,12 +112,12 @@ def test_training_can_be_told_to_see_few_examples_often():
 
 
 def test_what_cannot_be_dealt_is_refused():
-    for make, told in (
+    for make, message in (
         (lambda: dealt(HIERARCHY["odds-first"], 4, range(1, 9), 0, 8), "an encoder would see"),
         (lambda: dealt(Copy(), 4, range(1, 9), 0, 3), r"^dealt\(examples=3\): examples must be at least 4$"),
         (lambda: dealt(Copy(), 0, range(1, 9), 0, 3), r"^dealt\(size=0\): size must be at least 1$"),
         (lambda: dealt(Copy(), 4, range(1, 1), 0, 8), r"^dealt\(lengths=range\(1, 1\)\): there must be at least one"),
         (lambda: dealt(Copy(), 4, [0], 0, 8), "length must be at least 1"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             make()

@@ -35,11 +35,11 @@ def test_counting_judges_three_schemes(tmp_path: Path, capsys: pytest.CaptureFix
     assert all(0 <= row["error"] <= 1 and list(row["by_length"]) == ["3", "11", "20"] for row in rows)
     written = json.loads(out.read_text())
     assert [row["error"] for row in written] == [row["error"] for row in rows]
-    told = capsys.readouterr().out
-    assert "3 variables       5 variables" in told
-    assert all(f"\n{name} " in told for name in ("absolute", "relative", "cope"))
+    printed = capsys.readouterr().out
+    assert "3 variables       5 variables" in printed
+    assert all(f"\n{name} " in printed for name in ("absolute", "relative", "cope"))
     wrong = [1 - trivial(Counting(n, 64), [3, 11, 20], 4) for n in (3, 5)]
-    last = next(line for line in told.splitlines() if line.startswith("always the same answer"))
+    last = next(line for line in printed.splitlines() if line.startswith("always the same answer"))
     assert last.split()[-2:] == [f"{100 * each:.1f}" for each in wrong]
 
 
@@ -63,9 +63,9 @@ def test_the_hierarchy_judges_counted_and_random_positions(tmp_path: Path, capsy
     assert [list(row["accuracy"]) for row in rows] == [["counted"], ["random", "even"]] * 2
     for row in json.loads(out.read_text()):
         assert all(0 <= mean <= 1 for by_length in row["accuracy"].values() for mean, _ in by_length.values())
-    told = capsys.readouterr().out
-    assert "length  trivial   counted    random      even" in told
-    assert told.count("\nodds-first  ") == 2
+    printed = capsys.readouterr().out
+    assert "length  trivial   counted    random      even" in printed
+    assert printed.count("\nodds-first  ") == 2
 
 
 def test_a_trivial_answer_is_the_symbol_that_comes_most_often():
@@ -96,9 +96,9 @@ def test_counting_sees_as_many_programs_as_it_is_told(
 ):
     module, seen = example("lab_counting"), []
 
-    def trained_on(*asked, **told):
-        seen.append(told["examples"])
-        return real(*asked, **told | {"examples": None})
+    def trained_on(*asked, **named):
+        seen.append(named["examples"])
+        return real(*asked, **named | {"examples": None})
 
     real = module.trained_on
     monkeypatch.setattr(module, "trained_on", trained_on)

@@ -149,11 +149,11 @@ def test_a_trained_model_counts_its_tokens_again():
 
 
 def test_losses_are_told_as_they_come():
-    told: dict[int, float] = {}
-    watch = lambda step, loss: told.update({step: float(loss)})  # noqa: E731
+    losses: dict[int, float] = {}
+    watch = lambda step, loss: losses.update({step: float(loss)})  # noqa: E731
     train_on(Copy(), "nope", TINY, QUICK, [3], 0, judged=[3], count=4, watch=watch)
-    assert list(told) == [0, 1, 2]
-    assert all(2 < loss < 4 for loss in told.values())
+    assert list(losses) == [0, 1, 2]
+    assert all(2 < loss < 4 for loss in losses.values())
 
 
 def test_a_small_model_learns_to_copy():
@@ -173,13 +173,13 @@ def test_a_small_model_learns_to_copy():
 
 def test_what_cannot_be_trained_or_judged_is_refused_at_once():
     asked = TASKS["copy"], "rope", TINY, QUICK
-    for lengths, judged, count, told in (
+    for lengths, judged, count, message in (
         ([], [4], 8, "at least one length"),
         ([0], [4], 8, "length must be at least 1"),
         ([4], [], 8, "at least one length to judge at"),
         ([4], [4], 0, "count must be at least 1"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             train_on(*asked, lengths, 0, judged=judged, count=count)
 
 
@@ -187,8 +187,8 @@ def test_a_run_among_others_tells_how_it_goes(capsys: pytest.CaptureFixture[str]
     losses = Losses("copy, seed 3")
     for step in range(1999):
         losses(step, torch.tensor(1.0 if step < 900 else 0.25))
-    told = capsys.readouterr().out.splitlines()
-    assert [line.rsplit(",", 1)[0] for line in told] == ["copy, seed 3: step 1000, loss 0.250"]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rsplit(",", 1)[0] for line in lines] == ["copy, seed 3: step 1000, loss 0.250"]
     assert len(losses.losses) == 1999
     assert losses.last() == 0.25
 

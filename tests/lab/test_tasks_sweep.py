@@ -72,7 +72,7 @@ def test_there_is_a_cell_for_each_scheme_and_task_and_no_other_is_trained_again_
     alone = replace(SWEEP, tasks=()).cells()
     assert [cell.key for cell in alone] == [on("", name).key for name in ("rope", "alibi")]
     # A store of before there were tasks, or a rate for biases, is still known: a key has neither where there is none.
-    settings = alone[0].told() | {"longest": None}
+    settings = alone[0].settings() | {"longest": None}
     for name in ("judging", "variants", "task"):
         settings.pop(name)
     settings["recipe"].pop("bias_rate")
@@ -165,11 +165,11 @@ def test_the_report_and_the_terminal_tell_them(whole: Path):
     assert "needle, depth 0.5" in html
     shown = io.StringIO()
     Console(width=100, file=shown).print(table(found))
-    told = shown.getvalue()
+    printed = shown.getvalue()
     measure = row.scores["task:parity-check"]
-    assert f"{100 * measure[24].mean:.0f} → {100 * measure[96].mean:.0f}" in told
-    assert "24 tokens → into 96" in " ".join(told.split())
-    assert told.count("a guess ") == 1
+    assert f"{100 * measure[24].mean:.0f} → {100 * measure[96].mean:.0f}" in printed
+    assert "24 tokens → into 96" in " ".join(printed.split())
+    assert printed.count("a guess ") == 1
     assert "a guess, 50 %" in html
 
 
@@ -217,9 +217,9 @@ def test_a_task_is_trained_without_compiling_for_each_length(tmp_path: Path, mon
     seen: list[list[str | None]] = []
 
     class Noted(Trainer):
-        def __init__(self, model: Model, *told: Any) -> None:
+        def __init__(self, model: Model, *given: Any) -> None:
             seen.append(list(model.backends))
-            super().__init__(model, *told)
+            super().__init__(model, *given)
 
     monkeypatch.setattr(cells, "Trainer", Noted)
     work(replace(SWEEP, schemes=("rope",), tasks=("copy",)), tmp_path)
@@ -260,14 +260,14 @@ def test_scores_of_a_longer_sweep_are_left_out(whole: Path):
 
 
 def test_the_command_takes_tasks(text: Path, tmp_path: Path):  # noqa: F811
-    told = done(text, tmp_path, "nope", "--tasks", "copy, sort", "--steps", "2").stdout
-    assert "right answers, %" in told
-    assert "copy" in told
-    assert "sort" in told
+    printed = done(text, tmp_path, "nope", "--tasks", "copy, sort", "--steps", "2").stdout
+    assert "right answers, %" in printed
+    assert "copy" in printed
+    assert "sort" in printed
 
 
 @pytest.mark.parametrize(
-    ("tasks", "scheme", "told"),
+    ("tasks", "scheme", "message"),
     [
         ("coppy", "nope", "the task 'coppy' is not known; did you mean copy?"),
         ("copy,,sort", "nope", "--tasks 'copy,,sort': an empty name"),
@@ -283,6 +283,6 @@ def test_the_command_takes_tasks(text: Path, tmp_path: Path):  # noqa: F811
         ),
     ],
 )
-def test_tasks_that_cannot_be_are_refused(tasks: str, scheme: str, told: str, text: Path, tmp_path: Path):  # noqa: F811
-    assert told in refused(text, tmp_path, scheme, "--tasks", tasks, "--layers", "2")
+def test_tasks_that_cannot_be_are_refused(tasks: str, scheme: str, message: str, text: Path, tmp_path: Path):  # noqa: F811
+    assert message in refused(text, tmp_path, scheme, "--tasks", tasks, "--layers", "2")
     assert not list(tmp_path.glob("*.safetensors"))

@@ -141,6 +141,6 @@ def test_a_full_disk_is_known_by_its_number(error: Exception, full: bool, tmp_pa
     ],
 )
 def test_a_page_reads_what_is_relative_from_the_sheet(name: str, said: str | None):
-    told = dict(facts(find(name, sheets())))
-    assert told.get("relative") == (None if said is None else [said])
-    assert ("backends" in told) == (said is not None)
+    found = dict(facts(find(name, sheets())))
+    assert found.get("relative") == (None if said is None else [said])
+    assert ("backends" in found) == (said is not None)

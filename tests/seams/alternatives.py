@@ -7,7 +7,10 @@ from typing import Any
 import milepost as mp
 
 ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "Alibi": ({"heads": 4, "stretch": mp.AlibiNtk(3.0)}, {"heads": 6, "stretch": mp.AlibiNtk(3.5)}),
+    "Alibi": (
+        {"heads": 4, "stretch": mp.AlibiNtk(3.0), "bias_max": 8.0},
+        {"heads": 6, "stretch": mp.AlibiNtk(3.5), "bias_max": 7.0},
+    ),
     "AlibiDynamicNtk": ({"trained": 5, "factor": 1.5}, {"trained": 6, "factor": 2.5}),
     "AlibiInterpolate": ({"factor": 3.0}, {"factor": 2.5}),
     "AlibiNtk": ({"factor": 3.0}, {"factor": 2.5}),
@@ -92,6 +95,7 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "Pose": ({"target": 64}, {"target": 65}),
     "Proportional": ({"share": 0.5, "factor": 2.0}, {"share": 0.75, "factor": 3.0}),
+    "QkNorm": ({"dim": 8, "eps": 1e-6}, {"dim": 6, "eps": 1e-5}),
     "Randomized": ({"longest": 64}, {"longest": 65}),
     "Recurrent": ({"dim": 6, "cell": "gru", "longest": 64}, {"dim": 8, "cell": "tanh", "longest": 65}),
     "Rerope": ({"window": 4}, {"window": 5}),
@@ -123,8 +127,8 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"heads": 2, "buckets": 12, "reach": 10, "bidirectional": True},
     ),
     "TransformerXL": (
-        {"model_dim": 10, "heads": 4, "dim": 8, "reach": 5},
-        {"model_dim": 12, "heads": 2, "dim": 6, "reach": None},
+        {"model_dim": 10, "heads": 4, "dim": 8, "reach": 5, "spacing": "open"},
+        {"model_dim": 12, "heads": 2, "dim": 6, "reach": None, "spacing": "closed"},
     ),
     "TwoPartRope": ({"dim": 8, "theta": 100.0, "pairs": "halves"}, {"dim": 4, "theta": 50.0, "pairs": "neighbours"}),
     "Xpos": (

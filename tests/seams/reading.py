@@ -37,7 +37,8 @@ def value(formula: str, **names: Any) -> float:
     cases = [each.strip() for each in re.split(r",\s{2,}", formula)]
     if len(cases) == 2:
         first, condition = re.fullmatch(r"(.*?)\s+(?:for|where) (.*)", cases[0]).groups()  # pyright: ignore
-        return value(first if value(condition, **names) else cases[1].removesuffix("beyond").strip(), **names)
+        second = re.sub(r"\s+(beyond|for the others)$", "", cases[1])
+        return value(first if value(condition, **names) else second, **names)
     kept = formula.endswith(", kept within 0 … 1")
     text = formula.removesuffix(", kept within 0 … 1").replace("±", "+" if "⌊" in formula else "")
     text = re.sub(r"\|([^|]*)\|", r"abs(\1)", text)

@@ -13,7 +13,7 @@ from torch import Tensor
 from milepost import Stream, causal, chunks, everything, sinks, window
 from milepost.seams.band import Band, common
 from milepost.seams.visible import Visible
-from tests.facets import in_band
+from tests.regions import in_band
 
 T = 26
 INF = math.inf

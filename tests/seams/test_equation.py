@@ -88,6 +88,7 @@ UNNAMED = {
     "Learned": ("dim",),
     "LearnedAlibi": ("heads",),
     "LongRope": ("short", "long"),
+    "QkNorm": ("dim",),
     "Recurrent": ("dim", "longest"),
     "Shaw": ("dim", "value_dim"),
     "SinkLogit": ("heads",),

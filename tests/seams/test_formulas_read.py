@@ -12,6 +12,7 @@ from torch import Tensor
 
 import milepost as mp
 from milepost.seams.arguments import spell
+from milepost.seams.formula import formula_lines
 from tests.seams.reading import definitions, value
 from tests.stretches import assert_ratio, stretched
 
@@ -106,6 +107,17 @@ def test_biases(part: Any):
             computed = part.bend(torch.tensor(1.5, dtype=torch.float64), *map(torch.tensor, (0, head, p, r)))
             printed = value(lines[0][1], score=1.5, slope_h=slope, p=p, r=r)
             assert float(computed) == pytest.approx(printed, rel=1e-7)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 5, 8, 12, 20])
+def test_slopes_as_the_docstring_of_alibi_defines_them(heads: int):
+    found = re.fullmatch(r"slope_h  =  (.*),   c = 2\^⌊log2 heads⌋,   e_h = (.*)", formula_lines(mp.Alibi)[1])
+    assert found is not None
+    c = 2 ** math.floor(math.log2(heads))
+    for bias_max in (8.0, 6.5):
+        exponents = [value(found[2], h=h, c=c) for h in range(heads)]
+        slopes = [value(found[1], bias_max=bias_max, e_h=each, c=c) for each in exponents]
+        assert mp.Alibi(heads, bias_max=bias_max).slopes().behind.tolist() == pytest.approx(slopes, rel=1e-12)
 
 
 @pytest.mark.parametrize("part", [mp.T5Bias(4), mp.T5Bias(4, 64, 500), mp.T5Bias(4, bidirectional=True)], ids=spell)

@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from milepost.backends import chunked, diagonals, flex, reference, sdpa
+from milepost.backends.triton import backend as triton
 from milepost.call.call import Call
 
 Result = tuple[Tensor, Tensor | None]
@@ -35,6 +36,7 @@ class Backend(Protocol):
 
 BACKENDS: dict[str, Backend] = {
     "sdpa": sdpa,
+    "triton": triton,
     "flex": flex,
     "diagonals": diagonals,
     "chunked": chunked,

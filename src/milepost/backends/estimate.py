@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from milepost.call.call import Call, Layout
 from milepost.seams.band import Band
 
@@ -9,7 +11,7 @@ RATE = {"cpu": 4e10, "cuda": 2.5e14}
 """Multiply-adds a second of fused attention, on a common machine of each kind."""
 LAUNCH = {"cpu": 4e-6, "cuda": 8e-6}
 """Seconds that one operation costs whatever its size."""
-SAMPLES = 64
+SAMPLES = 16
 
 
 def seconds(call: Call, pairs: float, each: float = 1.0, launches: int = 1) -> float:
@@ -35,6 +37,7 @@ def seen_pairs(call: Call) -> float:
     return band_pairs(band, layout, call.queries.count, call.keys.count)
 
 
+@functools.lru_cache(maxsize=256)
 def band_pairs(band: Band, layout: Layout, t: int, s: int) -> float:
     """How many pairs lie in a band: the keys of some rows, counted, and taken for all."""
     rows = range(0, t, max(1, t // SAMPLES))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from milepost.backends.dropout import keep
 from milepost.call.call import Call, span_of
-from milepost.seams.verbs import Regime, Relation
+from milepost.seams.verbs import Regime, Relation, Table
 
 CANNOT: dict[str, str] = {}
 
@@ -34,8 +34,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     relations = scheme.relate(_span(call, regimes)) if scheme.answering("relate") else ()
     visible = _visible(call)
 
-    scores: Tensor | None = None
-    near: Tensor | None = None
+    scores, near = q.new_full((), -torch.inf), None
     for regime in regimes:
         score = _scores(call, regime, relations, q, k)
         region = _region(call, regime)
@@ -44,10 +43,8 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
             score = score + strength * (score - near)
         if near is None and len(regimes) > 1:
             near = _log_sum(score.masked_fill(~(region & visible), -torch.inf), empty=0.0)
-        scores = torch.where(region, score, -torch.inf if scores is None else scores)
-    assert scores is not None
-    scores = scores.masked_fill(~visible, -torch.inf)
-    scores = scheme.bend_rows(scores, call.q.to(dtype), call.k, call.v, call.x)
+        scores = torch.where(region, score, scores)
+    scores = scheme.bend_rows(scores.masked_fill(~visible, -torch.inf), q, call.k, call.v, call.x)
 
     rest = scheme.rest()
     lse = _log_sum(scores, empty=-torch.inf)
@@ -55,11 +52,11 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
         lse = torch.logaddexp(lse, rest.to(lse)[:, None, None])
     weights = torch.where(scores > -torch.inf, scores - lse, -torch.inf).exp()
     if call.seed is not None:
-        kept = keep(call.seed, call.dropout, *_numbers(call))
-        weights = weights * kept / (1 - call.dropout)
+        weights = weights * keep(call.seed, call.dropout, *_numbers(call)) / (1 - call.dropout)
     out = weights @ v
     for relation in relations:
-        out = out + _related_values(call, regimes, relation, weights)
+        if relation.values is not None:
+            out = out + _related_values(call, regimes, relation.values, weights)
     return out.to(call.v.dtype), lse[..., 0] if call.return_lse else None
 
 
@@ -85,15 +82,13 @@ def _scores(call: Call, regime: Regime, relations: tuple[Relation, ...], q: Tens
     return scheme.bend(score, batch, head, _pairwise(p, 2), _pairwise(r, 3), call.length[:, None, :, None])
 
 
-def _related_values(call: Call, regimes: tuple[Regime, ...], relation: Relation, weights: Tensor) -> Tensor | float:
+def _related_values(call: Call, regimes: tuple[Regime, ...], values: Table, weights: Tensor) -> Tensor:
     """Σ_j weight_ij · values[p_i − r_j], by the distance that each pair has in its own regime."""
-    if relation.values is None:
-        return 0.0
     found = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=weights.device)
     for regime in regimes:
         distance = _pairwise(regime.query(call.position), 2) - _pairwise(regime.key(call.key_position), 3)
-        found = torch.where(_region(call, regime), relation.values.find(distance), found)
-    rows = relation.values.rows.to(weights)[:, found]
+        found = torch.where(_region(call, regime), values.find(distance), found)
+    rows = values.rows.to(weights)[:, found]
     return torch.einsum("bhts,hbtsd->bhtd", weights, _by_head(rows, weights))
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from milepost.backends.rotated import rotated
 from milepost.call.call import Call, span_of
 from milepost.seams import demand
 from milepost.seams.arguments import spell
@@ -44,14 +45,15 @@ def views(call: Call, dtype: torch.dtype) -> list[View]:
 
 def turned(call: Call, dtype: torch.dtype, p: Tensor | None = None, r: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Queries and keys, turned at p and r, or where they stand if that is left out."""
-    scheme, q, k = call.scheme, call.q.to(dtype), call.k.to(dtype)
+    scheme = call.scheme
     if not scheme.answering("turn"):
-        return q, k
-    length, key_length = (call.length, call.key_length) if scheme.by_length else (None, None)
-    q = scheme.turn(q, call.position if p is None else p, "query", length)
-    if not call.keys_turned:
-        k = scheme.turn(k, call.key_position if r is None else r, "key", key_length)
-    return q, k
+        return call.q.to(dtype), call.k.to(dtype)
+    at_once = rotated(call, dtype, p, r)
+    if at_once is not None:
+        return at_once
+    p, r = call.position if p is None else p, call.key_position if r is None else r
+    q, k = scheme.turn(call.q.to(dtype), p, "query", call.length), call.k.to(dtype)
+    return q, k if call.keys_turned else scheme.turn(k, r, "key", call.key_length)
 
 
 def values(call: Call, dtype: torch.dtype) -> Tensor:
@@ -59,7 +61,7 @@ def values(call: Call, dtype: torch.dtype) -> Tensor:
     v = call.v.to(dtype)
     if not call.scheme.answering("turn"):
         return v
-    return call.scheme.turn(v, call.key_position, "value", call.key_length if call.scheme.by_length else None)
+    return call.scheme.turn(v, call.key_position, "value", call.key_length)
 
 
 def relations(call: Call, seen: list[View]) -> tuple[Relation, ...]:

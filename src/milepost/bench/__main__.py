@@ -8,9 +8,10 @@ import sys
 
 import torch
 
-from milepost.bench import chunked, compiled, decoding, rope, training
+from milepost.bench import attention, chunked, compiled, decoding, rope, training
 
 BENCHES = {
+    "attention": attention.main,
     "rope": rope.main,
     "chunked": chunked.main,
     "compiled": compiled.main,

@@ -197,7 +197,7 @@ def _by_lab(race: Race) -> float:
     cell, start = race.cell("rope"), 0.0
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "lab.sqlite")
-        store.add(cell.key, cell.told())
+        store.add(cell.key, cell.settings())
         for event in work(cell, race.corpus, Path(folder), race.device, set()):
             keep(store, cell, event)
             if isinstance(event, Stepped) and event.step == BEGUN:

@@ -23,16 +23,16 @@ def methods(name: Name = None, verb: Verb = None, as_markdown: AsMarkdown = Fals
     The list goes seam by seam, in the order of the equation of attention.
     """
     from milepost.catalogue import markdown, page, terminal
-    from milepost.catalogue.sheet import find, sheets, verbs_told
+    from milepost.catalogue.sheet import find, sheets, verbs_known
 
     if as_markdown and as_json:
         refuse("methods --markdown --json: one form at a time; leave one out")
     if name is not None and verb is not None:
         refuse(f"methods {name} --verb {verb}: a verb chooses among all methods; leave out the name or the verb")
-    if verb is not None and verb.lower() not in verbs_told():
+    if verb is not None and verb.lower() not in verbs_known():
         refuse(
-            f"methods --verb {verb}: no verb is called that; there are {', '.join(verbs_told())}"
-            f"{did_you_mean(verb, verbs_told())}"
+            f"methods --verb {verb}: no verb is called that; there are {', '.join(verbs_known())}"
+            f"{did_you_mean(verb, verbs_known())}"
         )
     listed = sheets(None if verb is None else verb.lower())
     if name is None:
@@ -52,5 +52,5 @@ def methods(name: Name = None, verb: Verb = None, as_markdown: AsMarkdown = Fals
 
 
 def _echo(words: str) -> None:
-    # Whether there are colours has been settled by now.
+    # Whether there are colours is known by now.
     typer.echo(words, color=True)

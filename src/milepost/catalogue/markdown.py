@@ -9,7 +9,7 @@ from milepost.catalogue.page import facts
 from milepost.catalogue.sheet import Sheet, grouped
 from milepost.catalogue.signature import signature
 
-HEADINGS = ("method", "what it does", "verbs", "formula", "paper", "relative", "learned", "backends")
+HEADINGS = ("method", "what it does", "verbs", "facets", "formula", "paper", "relative", "learned", "backends")
 
 
 def table(listed: list[Sheet]) -> str:
@@ -38,6 +38,7 @@ def _cells(sheet: Sheet) -> list[str]:
         f"`{sheet.name}`",
         sheet.does,
         ", ".join(f"`{verb}`" for verb in sheet.verbs),
+        ", ".join(f"`{facet}`" for facet in sheet.facets),
         f"`{formula}`" if formula else "",
         f"[{sheet.paper}]({sheet.link})" if sheet.link else sheet.paper,
         words.relative(sheet),

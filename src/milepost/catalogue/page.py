@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from milepost.catalogue import words
 from milepost.catalogue.groups import FUNCTIONS
+from milepost.catalogue.register import first_sentence
 from milepost.catalogue.sheet import Sheet
 from milepost.catalogue.signature import signature
 from milepost.catalogue.spelling import plain
 from milepost.catalogue.terminal import text
+from milepost.seams.facets import FACETS
 from milepost.seams.verbs import VERBS
 
 if TYPE_CHECKING:
@@ -87,14 +89,15 @@ def _grid(rows: list[tuple[str, str]], style: str = "") -> Table:
 
 def facts(sheet: Sheet) -> list[tuple[str, list[str]]]:
     """What the page says in a few words each, by label."""
-    told: list[tuple[str, list[str]]] = [("seam", [sheet.group] if sheet.group != FUNCTIONS.title else [])]
-    told.append(("verbs", [f"{verb}: {_meaning(verb)}" for verb in sheet.verbs]))
-    told.append(("paper", [line for line in (sheet.paper, sheet.link) if line]))
-    told.append(("relative", _relative(sheet)))
-    told.append(("learned", [words.numbers(sheet)] if words.numbers(sheet) else []))
+    said: list[tuple[str, list[str]]] = [("seam", [sheet.group] if sheet.group != FUNCTIONS.title else [])]
+    said.append(("verbs", [f"{verb}: {_meaning(verb)}" for verb in sheet.verbs]))
+    said.append(("facets", [f"{facet}: {_sentence(FACETS[facet].__doc__)}" for facet in sheet.facets]))
+    said.append(("paper", [line for line in (sheet.paper, sheet.link) if line]))
+    said.append(("relative", _relative(sheet)))
+    said.append(("learned", [words.numbers(sheet)] if words.numbers(sheet) else []))
     runs = [", ".join(sheet.backends)] if sheet.runs else []
-    told.append(("backends", runs + [f"not {name}: it {why}" for name, why in sheet.refusals.items()]))
-    return [(label, lines) for label, lines in told if lines]
+    said.append(("backends", runs + [f"not {name}: it {why}" for name, why in sheet.refusals.items()]))
+    return [(label, lines) for label, lines in said if lines]
 
 
 def _relative(sheet: Sheet) -> list[str]:
@@ -107,5 +110,10 @@ def _relative(sheet: Sheet) -> list[str]:
 
 
 def _meaning(verb: str) -> str:
-    told = OUTSIDE.get(verb) or (VERBS[verb].__doc__ or "")
-    return told[:1].lower() + told[1:].rstrip(".")
+    return _sentence(OUTSIDE.get(verb) or VERBS[verb].__doc__)
+
+
+def _sentence(doc: str | None) -> str:
+    """The first sentence of a docstring, to stand after a colon."""
+    said = first_sentence(doc or "")
+    return said[:1].lower() + said[1:].rstrip(".")

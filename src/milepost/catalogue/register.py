@@ -14,6 +14,7 @@ from milepost import methods as package
 from milepost.backends import BACKENDS
 from milepost.seams import visible
 from milepost.seams.equation import formula_of
+from milepost.seams.facets import facets_of
 from milepost.seams.known import classes, exports, is_method
 from milepost.seams.verbs import answers, verbs_of
 
@@ -41,6 +42,8 @@ class Entry:
     backends: tuple[str, ...]
     does: str
     """The first sentence of its docstring."""
+    facets: tuple[str, ...] = ()
+    """What it also says about itself, for fast kernels; `milepost.seams.facets` explains each."""
 
     @property
     def title(self) -> str:
@@ -56,7 +59,7 @@ class Entry:
 
     @property
     def link(self) -> str:
-        """The address of its source, where one is told."""
+        """The address of its source, where one is given."""
         found = ((re.search(pattern, self.source), address) for pattern, address in LINKS)
         return next((address.format(match[1]) for match, address in found if match), "")
 
@@ -82,7 +85,8 @@ def visibles() -> list[Entry]:
 
 def functions() -> list[Entry]:
     """Every other export that one calls: functions, and modules such as a schedule."""
-    apart = ("milepost.seams.verbs",)
+    # What methods are made of is no function.
+    apart = ("milepost.seams.arguments", "milepost.seams.verbs")
     return [
         _other(name, each, ())
         for name, each in sorted(exports().items())
@@ -117,17 +121,18 @@ def _entry(name: str, method: type) -> Entry:
             each for each, backend in BACKENDS.items() if not any(asks(method, asked) for asked in backend.CANNOT)
         ),
         does=first_sentence(inspect.getdoc(method) or ""),
+        facets=facets_of(method),
     )
 
 
 def asks(method: type, asked: str) -> bool:
-    """Whether a backend meets a verb or facet when it runs the method; what stretches slopes is held by what bends."""
+    """Whether a backend meets a verb or facet when it runs the method; what stretches slopes acts inside what bends."""
     return answers(method, asked) or (asked == "bend" and hasattr(method, "slopes") and not verbs_of(method))
 
 
 def _relative(method: type) -> bool | None:
-    told = inspect.getattr_static(method, "relative", None)
-    return None if told is None or isinstance(told, property) else bool(told)
+    declared = inspect.getattr_static(method, "relative", None)
+    return None if declared is None or isinstance(declared, property) else bool(declared)
 
 
 def _other(name: str, each: object, verbs: tuple[str, ...]) -> Entry:
@@ -145,4 +150,5 @@ def _other(name: str, each: object, verbs: tuple[str, ...]) -> Entry:
         learned=False,
         backends=tuple(BACKENDS) if verbs else (),
         does=re.sub(r"\s*" + SOURCE, ".", does),
+        facets=facets_of(visible.Visible) if verbs else (),
     )

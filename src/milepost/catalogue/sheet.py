@@ -29,6 +29,7 @@ class Sheet:
     title: str
     does: str
     verbs: tuple[str, ...]
+    facets: tuple[str, ...]
     formula: str
     paper: str
     link: str
@@ -70,7 +71,7 @@ def grouped(listed: Iterable[Sheet]) -> list[tuple[Group, list[Sheet]]]:
     return [(group, members) for group, members in parted if members]
 
 
-def verbs_told() -> list[str]:
+def verbs_known() -> list[str]:
     """Every verb that a group of the catalogue knows."""
     return [verb for group in GROUPS for verb in group.verbs]
 
@@ -99,6 +100,7 @@ def _sheet(entry: register.Entry, group: Group) -> Sheet:
         title=entry.title,
         does=entry.does,
         verbs=entry.verbs,
+        facets=entry.facets,
         formula=entry.formula,
         paper=entry.source,
         link=entry.link,
@@ -138,9 +140,9 @@ def _weights(part: Any) -> Iterator[tuple[str, nn.Parameter]]:
     if isinstance(part, nn.Module):
         yield from part.named_parameters()
     else:
-        for argument, held in arguments(part).items():
-            if isinstance(held, nn.Module):
-                yield from ((f"{argument}.{name}", weight) for name, weight in held.named_parameters())
+        for argument, inner in arguments(part).items():
+            if isinstance(inner, nn.Module):
+                yield from ((f"{argument}.{name}", weight) for name, weight in inner.named_parameters())
 
 
 def _refusals(entry: register.Entry, each: Any) -> dict[str, str]:

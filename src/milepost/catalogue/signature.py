@@ -37,22 +37,22 @@ def required(each: object, name: str) -> str:
     return f"{name}({', '.join(needed)})"
 
 
-def told(hint: Any) -> str:
+def type_in_words(hint: Any) -> str:
     """A type as a reader wants it: the words of a Literal, unions with |, names without their modules."""
     if isinstance(hint, str):
         return hint
     if isinstance(hint, list):
-        return f"[{', '.join(map(told, cast('list[Any]', hint)))}]"
+        return f"[{', '.join(map(type_in_words, cast('list[Any]', hint)))}]"
     if hint is type(None):
         return "None"
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return " | ".join(f'"{word}"' if isinstance(word, str) else repr(word) for word in inside)
     if origin in (typing.Union, types.UnionType):
-        return " | ".join(told(each) for each in inside)
+        return " | ".join(type_in_words(each) for each in inside)
     if origin is not None:
-        held = ", ".join("…" if each is Ellipsis else told(each) for each in inside)
-        return f"{getattr(origin, '__name__', str(origin))}[{held}]"
+        inner = ", ".join("…" if each is Ellipsis else type_in_words(each) for each in inside)
+        return f"{getattr(origin, '__name__', str(origin))}[{inner}]"
     return getattr(hint, "__name__", str(hint))
 
 
@@ -76,7 +76,7 @@ def _arguments(each: Any, hints: dict[str, Any]) -> list[str]:
             written.append("*")
         starred = starred or one.kind in (one.KEYWORD_ONLY, one.VAR_POSITIONAL)
         hint = hints.get(one.name, one.annotation)
-        kind = "" if hint is one.empty else f": {told(hint)}"
+        kind = "" if hint is one.empty else f": {type_in_words(hint)}"
         default = "" if one.default is one.empty else f"{' = ' if kind else '='}{_value(one.default)}"
         written.append(f"{_starred(one)}{kind}{default}")
     return written

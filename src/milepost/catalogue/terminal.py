@@ -57,14 +57,14 @@ def table(console: Console, listed: list[Sheet]) -> None:
 
 
 def _columns(width: int, listed: list[Sheet]) -> list[Column]:
-    told = Column("what it does, and its formula", _told)
+    does = Column("what it does, and its formula", _does)
     paper = _column("paper", lambda sheet: [(sheet.paper, "dim")], listed)
     if width < WIDE:
-        return [_column("method", _name_and_verbs, listed), told, *([paper] if width >= MEDIUM else [])]
+        return [_column("method", _name_and_verbs, listed), does, *([paper] if width >= MEDIUM else [])]
     return [
         _column("method", lambda sheet: [(sheet.name, "bold")], listed),
         _column("verbs", _verbs, listed),
-        told,
+        does,
         paper,
         _column("relative", lambda sheet: [(words.relative(sheet), "")], listed),
         _column("learned", lambda sheet: [(words.learned(sheet), "")], listed),
@@ -87,7 +87,7 @@ def _name_and_verbs(sheet: Sheet) -> list[tuple[str, str]]:
     return [(sheet.name, "bold"), *((f"  {verb}", "green") for verb in sheet.verbs)]
 
 
-def _told(sheet: Sheet) -> list[tuple[str, str]]:
+def _does(sheet: Sheet) -> list[tuple[str, str]]:
     return [(sheet.does, ""), (words.formula(sheet), "cyan")]
 
 

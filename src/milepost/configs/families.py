@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import milepost as mp
 from milepost.configs import tables
 from milepost.configs.layers import (
     FULL,
@@ -25,6 +24,14 @@ from milepost.configs.layers import (
 from milepost.configs.reader import Family, Reader
 from milepost.configs.rotary import Rotary, parameters, parts_of
 from milepost.configs.stretches import ratio, rope_type, trained
+from milepost.methods.deepseek_scale import DeepseekScale
+from milepost.methods.llama4_scale import Llama4Scale
+from milepost.methods.partial import Partial
+from milepost.methods.rope import Rope
+from milepost.methods.scale import Scale
+from milepost.methods.sink_logit import SinkLogit
+from milepost.methods.soft_cap import SoftCap
+from milepost.methods.two_part_rope import TwoPartRope
 
 # Parts that stand beside the rotation
 
@@ -32,18 +39,18 @@ from milepost.configs.stretches import ratio, rope_type, trained
 def gemma(reader: Reader, layer: int) -> list[object]:
     """Gemma 2 and 3: a scale of their own, and a cap on scores."""
     by, cap = reader.get("query_pre_attn_scalar"), reader.get("attn_logit_softcapping")
-    scale = [] if by in (None, reader.head_width) else [mp.Scale(1 / math.sqrt(by))]
-    return [*scale, *([] if cap is None else [mp.SoftCap(cap)])]
+    scale = [] if by in (None, reader.head_width) else [Scale(1 / math.sqrt(by))]
+    return [*scale, *([] if cap is None else [SoftCap(cap)])]
 
 
 def granite(reader: Reader, layer: int) -> list[object]:
     """Granite: a scale of its own."""
-    return [mp.Scale(reader.need("the softmax scale", "attention_multiplier"))]
+    return [Scale(reader.need("the softmax scale", "attention_multiplier"))]
 
 
 def sink(reader: Reader, layer: int) -> list[object]:
     """gpt-oss: each head may attend to nothing."""
-    return [reader.learned(mp.SinkLogit, reader.heads)]
+    return [reader.learned(SinkLogit, reader.heads)]
 
 
 def deepseek(reader: Reader, layer: int) -> list[object]:
@@ -52,21 +59,21 @@ def deepseek(reader: Reader, layer: int) -> list[object]:
     weight = settings.get("mscale_all_dim")
     if not weight or rope_type(reader, settings) == "default":
         return []
-    return [mp.DeepseekScale(ratio(reader, settings), weight)]
+    return [DeepseekScale(ratio(reader, settings), weight)]
 
 
 def llama4(reader: Reader, layer: int) -> list[object]:
     """Llama 4: layers without positions grow sharper with every chunk behind them."""
     if listed_to_turn(reader, layer) or not reader.get("attn_temperature_tuning"):
         return []
-    return [mp.Llama4Scale(reader.get("floor_scale"), reader.get("attn_scale"), offset=1)]
+    return [Llama4Scale(reader.get("floor_scale"), reader.get("attn_scale"), offset=1)]
 
 
 def ministral3(reader: Reader, layer: int) -> list[object]:
     """Ministral 3: every layer grows sharper with every trained length behind it."""
     settings = parameters(reader, FULL)
     weight = settings.get("llama_4_scaling_beta")
-    return [] if weight is None else [mp.Llama4Scale(trained(reader, settings), weight, offset=0)]
+    return [] if weight is None else [Llama4Scale(trained(reader, settings), weight, offset=0)]
 
 
 def falcon(reader: Reader, layer: int) -> list[object]:
@@ -77,13 +84,13 @@ def falcon(reader: Reader, layer: int) -> list[object]:
 def chatglm_turn(reader: Reader, layer: int) -> Any:
     """ChatGLM-6B turns by two positions; its successors turn half of the channels."""
     if reader.get("position_encoding_2d"):
-        return mp.TwoPartRope(reader.head_width, reader.get("rope_theta"))
+        return TwoPartRope(reader.head_width, reader.get("rope_theta"))
     grown = reader.get("rope_ratio")
     if grown not in (None, 1):
         raise reader.refuse(
             "rope_ratio", grown, "by which ChatGLM2 divides positions and ChatGLM3 multiplies the base; build either"
         )
-    return mp.Partial(mp.Rope(reader.head_width // 2, reader.get("rope_theta"), "neighbours"), of=reader.head_width)
+    return Partial(Rope(reader.head_width // 2, reader.get("rope_theta"), "neighbours"), of=reader.head_width)
 
 
 def chatglm(reader: Reader, layer: int) -> list[object]:

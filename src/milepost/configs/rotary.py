@@ -7,10 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import milepost as mp
 from milepost.configs.layers import Rule, always, full, layer_type, seen
 from milepost.configs.reader import Family, Reader, look_up
 from milepost.configs.stretches import rope_type, stretch
+from milepost.methods.axial_rope import AxialRope
+from milepost.methods.nope import Nope
+from milepost.methods.partial import Partial
+from milepost.methods.proportional import Proportional
+from milepost.methods.rope import Rope
 from milepost.numerics.rotation import Pairs
 
 BASE = ("rope_theta", "rotary_emb_base", "rope_base")
@@ -63,7 +67,7 @@ def parts_of(reader: Reader, layer: int) -> list[object]:
     """The parts of one layer: the rotation or none, what stands beside it, and what is seen."""
     family = family_of(reader)
     kind = layer_type(reader, layer, family.rule)
-    turn = family.turn(reader, layer) if family.turned(reader, layer, kind) else mp.Nope()
+    turn = family.turn(reader, layer) if family.turned(reader, layer, kind) else Nope()
     return [turn, *family.also(reader, layer), *seen(reader, kind, family.encodes, family.prefixed)]
 
 
@@ -77,12 +81,12 @@ def rotation(reader: Reader, layer: int) -> Any:
     if rope_type(reader, settings) == "default" and not family.partial:
         share = 1.0
     if rope_type(reader, settings) == "proportional":
-        return mp.Rope(of, theta, family.pairs, mp.Proportional(share, settings.get("factor") or 1.0))
+        return Rope(of, theta, family.pairs, Proportional(share, settings.get("factor") or 1.0))
     dim = reader.get("qk_rope_head_dim" if family.latent else "rotary_dim") or int(of * share)
-    turn = mp.Rope(dim, theta, pairs_of(reader), stretch(reader, settings))
+    turn = Rope(dim, theta, pairs_of(reader), stretch(reader, settings))
     if settings.get("mrope_section") or reader.get("mrope_section"):
         turn = axial(reader, settings, turn)
-    return turn if dim == of else mp.Partial(turn, of=of)
+    return turn if dim == of else Partial(turn, of=of)
 
 
 def head_width(reader: Reader) -> int:
@@ -99,7 +103,7 @@ def pairs_of(reader: Reader) -> Pairs:
     return "halves" if reader.given("rope_interleave") is False else family_of(reader).pairs
 
 
-def axial(reader: Reader, settings: Mapping[str, Any], turn: mp.Rope) -> mp.AxialRope:
+def axial(reader: Reader, settings: Mapping[str, Any], turn: Rope) -> AxialRope:
     """A rotation by time, height and width (M-RoPE)."""
     if turn.stretch is not None:
         raise reader.refuse(
@@ -109,7 +113,7 @@ def axial(reader: Reader, settings: Mapping[str, Any], turn: mp.Rope) -> mp.Axia
         )
     sections = tuple(settings.get("mrope_section") or reader.get("mrope_section"))
     dealt = settings.get("mrope_interleaved") or reader.get("mrope_interleaved")
-    return mp.AxialRope(turn.dim, sections, turn.theta, order="interleaved" if dealt else "blocks", pairs=turn.pairs)
+    return AxialRope(turn.dim, sections, turn.theta, order="interleaved" if dealt else "blocks", pairs=turn.pairs)
 
 
 # The settings, and what they are called

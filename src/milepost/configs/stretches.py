@@ -6,8 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import milepost as mp
 from milepost.configs.reader import LENGTH, Reader
+from milepost.methods.dynamic_ntk import DynamicNtk
+from milepost.methods.interpolate import Interpolate
+from milepost.methods.llama3 import Llama3
+from milepost.methods.long_rope import LongRope
+from milepost.methods.ntk import Ntk
+from milepost.methods.yarn import Yarn
 from milepost.seams.arguments import did_you_mean
 from milepost.seams.verbs import Stretch
 
@@ -57,14 +62,14 @@ def ratio(reader: Reader, settings: Mapping[str, Any]) -> float:
 
 def linear(reader: Reader, settings: Mapping[str, Any]) -> Stretch:
     """Position interpolation."""
-    return mp.Interpolate(setting(reader, settings, "factor"))
+    return Interpolate(setting(reader, settings, "factor"))
 
 
 def dynamic(reader: Reader, settings: Mapping[str, Any]) -> Stretch:
     """Dynamic NTK; Hunyuan's alpha holds the base still."""
     if settings.get("alpha"):
-        return mp.Ntk(settings["alpha"])
-    return mp.DynamicNtk(reader.need("the trained length", *LENGTH), setting(reader, settings, "factor"))
+        return Ntk(settings["alpha"])
+    return DynamicNtk(reader.need("the trained length", *LENGTH), setting(reader, settings, "factor"))
 
 
 def yarn(reader: Reader, settings: Mapping[str, Any]) -> Stretch:
@@ -77,7 +82,7 @@ def yarn(reader: Reader, settings: Mapping[str, Any]) -> Stretch:
     up, down = settings.get("mscale"), settings.get("mscale_all_dim")
     if scaled is None and up and down:
         scaled = magnitude(factor, up) / magnitude(factor, down)
-    return mp.Yarn(
+    return Yarn(
         factor,
         trained(reader, settings),
         fast=settings.get("beta_fast") or 32.0,
@@ -95,7 +100,7 @@ def magnitude(factor: float, weight: float) -> float:
 def longrope(reader: Reader, settings: Mapping[str, Any]) -> Stretch:
     """LongRoPE; without a factor it is the ratio of the lengths, as in Phi-3."""
     short, long = setting(reader, settings, "short_factor"), setting(reader, settings, "long_factor")
-    return mp.LongRope(
+    return LongRope(
         tuple(short),
         tuple(long),
         trained(reader, settings),
@@ -108,7 +113,7 @@ def llama3(reader: Reader, settings: Mapping[str, Any]) -> Stretch:
     """Llama 3.1's blend; where both ends meet (Llama 4 Scout) it is a step."""
     low, high = setting(reader, settings, "low_freq_factor"), setting(reader, settings, "high_freq_factor")
     high = math.nextafter(low, math.inf) if high == low else high
-    return mp.Llama3(setting(reader, settings, "factor"), trained(reader, settings), low, high)
+    return Llama3(setting(reader, settings, "factor"), trained(reader, settings), low, high)
 
 
 def plain(reader: Reader, settings: Mapping[str, Any]) -> None:

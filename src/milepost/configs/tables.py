@@ -5,8 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import milepost as mp
 from milepost.configs.reader import HEADS, LENGTH, Reader, look_up
+from milepost.methods.alibi import Alibi
+from milepost.methods.alibi_interpolate import AlibiInterpolate
+from milepost.methods.deberta import Deberta
+from milepost.methods.learned import Learned
+from milepost.methods.scale import Scale
+from milepost.methods.t5_bias import T5Bias
+from milepost.methods.transformer_xl import TransformerXL
 from milepost.seams.visible import Visible, causal, window
 
 
@@ -29,27 +35,27 @@ def encoder(reader: Reader, layer: int) -> list[object]:
     if kind not in (None, "absolute"):
         raise reader.refuse("position_embedding_type", kind, "and only 'absolute' tables can be read from a config")
     dim = reader.get("embedding_size") or reader.width
-    return [reader.learned(mp.Learned, reader.need("the length of the table", *LENGTH), dim), *seen(reader)]
+    return [reader.learned(Learned, reader.need("the length of the table", *LENGTH), dim), *seen(reader)]
 
 
 def padded_encoder(reader: Reader, layer: int) -> list[object]:
     """RoBERTa: the rows up to that of the padding token are never used, so position 0 is the row after it."""
     rows = reader.need("the length of the table", *LENGTH) - reader.need("the padding token", "pad_token_id") - 1
-    return [reader.learned(mp.Learned, rows, reader.width), *seen(reader)]
+    return [reader.learned(Learned, rows, reader.width), *seen(reader)]
 
 
 def decoder(reader: Reader, layer: int) -> list[object]:
     """GPT-2 and OPT: a learned row for each position; GPT-2 may change the scale, layer by layer."""
-    table = reader.learned(mp.Learned, reader.need("the length of the table", *LENGTH), reader.width)
+    table = reader.learned(Learned, reader.need("the length of the table", *LENGTH), reader.width)
     scale = 1.0 if reader.get("scale_attn_weights") is False else reader.head_width**-0.5
     if reader.get("scale_attn_by_inverse_layer_idx"):
         scale /= layer + 1
-    return [table, *([] if scale == reader.head_width**-0.5 else [mp.Scale(scale)]), *behind(reader)]
+    return [table, *([] if scale == reader.head_width**-0.5 else [Scale(scale)]), *behind(reader)]
 
 
 def gpt_neo(reader: Reader, layer: int) -> list[object]:
     """GPT-Neo: scores are not scaled, and every other layer sees a window. Its layers are causal by themselves."""
-    table = reader.learned(mp.Learned, reader.need("the length of the table", *LENGTH), reader.width)
+    table = reader.learned(Learned, reader.need("the length of the table", *LENGTH), reader.width)
     listed: list[str] = reader.get("attention_layers") or [
         kind
         for kinds, times in reader.need("which layers are local", "attention_layers", "attention_types")
@@ -57,7 +63,7 @@ def gpt_neo(reader: Reader, layer: int) -> list[object]:
         for kind in kinds
     ]
     local = listed[layer] == "local"
-    return [table, mp.Scale(1.0), causal & window(reader.need("the window", "window_size")) if local else causal]
+    return [table, Scale(1.0), causal & window(reader.need("the window", "window_size")) if local else causal]
 
 
 # Numbers added to scores
@@ -77,33 +83,33 @@ def mpt(reader: Reader, layer: int) -> list[object]:
     if steep not in (None, 8):
         raise reader.refuse("attn_config['alibi_bias_max']", steep, "and Alibi's slopes are those of 8")
     scale = look_up(settings, "softmax_scale")
-    return [slopes(reader), *([] if scale is None else [mp.Scale(scale)]), causal]
+    return [slopes(reader), *([] if scale is None else [Scale(scale)]), causal]
 
 
 def falcon_alibi(reader: Reader) -> list[object]:
     """Falcon-RW: ALiBi added before the scores are divided by √d, so every slope is √d times flatter."""
-    return [slopes(reader, mp.AlibiInterpolate(math.sqrt(reader.head_width))), causal]
+    return [slopes(reader, AlibiInterpolate(math.sqrt(reader.head_width))), causal]
 
 
-def slopes(reader: Reader, stretch: mp.AlibiInterpolate | None = None) -> mp.Alibi:
+def slopes(reader: Reader, stretch: AlibiInterpolate | None = None) -> Alibi:
     """ALiBi of a causal model; m·j is a penalty of the distance behind the query only."""
     if not reader.causal:
         raise reader.refuse(
             "is_causal", False, "and this model's slopes then favour keys ahead, where Alibi's lower them as well"
         )
-    return mp.Alibi(reader.heads, stretch=stretch)
+    return Alibi(reader.heads, stretch=stretch)
 
 
 def t5(reader: Reader, layer: int) -> list[object]:
     """T5: one bucketed table for all layers of a stack (umT5: one a layer), and scores that are not scaled."""
     bias = reader.learned(
-        mp.T5Bias,
+        T5Bias,
         reader.need("the number of heads", "num_heads", *HEADS),
         reader.need("the number of buckets", "relative_attention_num_buckets"),
         reader.need("the reach of the buckets", "relative_attention_max_distance"),
         bidirectional=not reader.decodes,
     )
-    return [bias, mp.Scale(1.0), *seen(reader)]
+    return [bias, Scale(1.0), *seen(reader)]
 
 
 # Tables that meet queries and keys
@@ -115,7 +121,7 @@ def transformer_xl(reader: Reader, layer: int) -> list[object]:
         raise reader.refuse("attn_type", reader.get("attn_type"), "and only 0, the relative encoding, can be read")
     if reader.get("same_length"):
         raise reader.refuse("same_length", True, "which hides keys by the length of the memory")
-    part = mp.TransformerXL(reader.width, reader.heads, reader.head_width, reach=clamp(reader))
+    part = TransformerXL(reader.width, reader.heads, reader.head_width, reach=clamp(reader))
     first = reader.made.setdefault("first", part)
     if not reader.get("untie_r"):
         part.u, part.v = first.u, first.v
@@ -129,7 +135,7 @@ def xlnet(reader: Reader, layer: int) -> list[object]:
         raise reader.refuse("attn_type", ways, "and it is 'bi' or 'uni'")
     if reader.get("bi_data"):
         raise reader.refuse("bi_data", True, "which turns distances round in half of the batch")
-    part = mp.TransformerXL(reader.width, reader.heads, reader.head_width, reach=clamp(reader))
+    part = TransformerXL(reader.width, reader.heads, reader.head_width, reach=clamp(reader))
     return [part, *([causal] if ways == "uni" else [])]
 
 
@@ -149,7 +155,7 @@ def deberta(reader: Reader, layer: int) -> list[object]:
         raise reader.refuse("pos_att_type", kinds, "and Deberta has both 'c2p' and 'p2c'")
     reach = reader.get("max_relative_positions") or -1
     buckets = reader.get("position_buckets") or -1
-    part = mp.Deberta(
+    part = Deberta(
         reader.width,
         reader.heads,
         reader.head_width,
@@ -161,4 +167,4 @@ def deberta(reader: Reader, layer: int) -> list[object]:
     part.table = reader.made.setdefault("table", part.table)
     if not reader.get("position_biased_input"):
         return [part, *seen(reader)]
-    return [reader.learned(mp.Learned, reader.need("the length of the table", *LENGTH), reader.width), part]
+    return [reader.learned(Learned, reader.need("the length of the table", *LENGTH), reader.width), part]

@@ -79,24 +79,24 @@ class Cell:
     @property
     def key(self) -> str:
         """What the trained weights depend on, hashed: judging and variants may grow without training again."""
-        told = asdict(self)
+        settings = asdict(self)
         for name in ("judging", "variants"):
-            told.pop(name)
+            settings.pop(name)
         if not self.task:
-            told.pop("task")
-        told["name"] = spelled(self.name)
+            settings.pop("task")
+        settings["name"] = spelled(self.name)
         if not learns_bias(self.name):
             # Nothing has that rate.
-            told["recipe"].pop("bias_rate")
-        told["longest"] = self.judging.longest if reads_longest(self.name) else None
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+            settings["recipe"].pop("bias_rate")
+        settings["longest"] = self.judging.longest if reads_longest(self.name) else None
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def called(self) -> str:
         """What the cell is called among others."""
         return f"{self.name}, {self.task}, seed {self.seed}" if self.task else f"{self.name}, seed {self.seed}"
 
-    def told(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """The cell as what JSON can hold."""
         return asdict(self)
 
@@ -149,8 +149,8 @@ def work(
 ) -> Iterator[Event]:
     """Train the cell, going on from its checkpoint, then judge what is not known yet.
 
-    Where there are more processes `here`, each calls this and trains along, spread as told; the first alone judges and
-    tells events.
+    Where there are more processes `here`, each calls this and trains along, spread by `spread`; the first alone judges
+    and tells events.
     """
     torch.set_num_threads(cell.threads)
     here = World(0, 1, torch.device(device)) if here is None else here
@@ -190,10 +190,10 @@ def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, here: World, sp
         losses.append((trainer.step, trainer.advance()))
         if len(losses) < REPORT and not trainer.done:
             continue
-        told = [(step, float(loss)) for step, loss in losses]
+        known = [(step, float(loss)) for step, loss in losses]
         now = time.monotonic()
         # Told before it is saved: a loss that was saved and not told would not be computed again.
-        yield Stepped(trainer.step, told, now - begun, tokens, trainer.done)
+        yield Stepped(trainer.step, known, now - begun, tokens, trainer.done)
         if trainer.spread.agreed(trainer.done or now - saved > pause):
             trainer.save(path)
             saved = time.monotonic()
@@ -231,13 +231,13 @@ def judged(cell: Cell, model: Model, corpus: Corpus, known: Known) -> Iterator[S
 
 def depends(cell: Cell, variant: str, protocol: str) -> list[Any]:
     """What a score depends on besides the weights."""
-    told, text = cell.judging, dict(cell.variants).get(variant, "")
+    judging, text = cell.judging, dict(cell.variants).get(variant, "")
     own = {
-        "windows": [told.total], "sliding": [told.total], "ends": [told.longest, told.ends], "alone": [told.alone],
-        "recall": [told.copies],
+        "windows": [judging.total], "sliding": [judging.total], "ends": [judging.longest, judging.ends],
+        "alone": [judging.alone], "recall": [judging.copies],
     }  # fmt: skip
-    counts = [told.answers, told.total] if protocol in PROTOCOLS else own.get(protocol, [])
-    return [JUDGED, text, told.longest if text and reads_longest(text) else None, *counts]
+    counts = [judging.answers, judging.total] if protocol in PROTOCOLS else own.get(protocol, [])
+    return [JUDGED, text, judging.longest if text and reads_longest(text) else None, *counts]
 
 
 def wanted(cell: Cell) -> Known:
@@ -260,24 +260,24 @@ def asked(cell: Cell, variant: str = "") -> list[tuple[str, int]]:
 
 
 def _judge(cell: Cell, model: Model, text: Tensor, protocol: str, length: int) -> Tensor:
-    told = cell.judging
+    judging = cell.judging
     if protocol in PROTOCOLS:
         task = PROTOCOLS[protocol].task
-        count = min(told.answers, max(FEWEST, told.total // length))
+        count = min(judging.answers, max(FEWEST, judging.total // length))
         return score(model, task, task.within(length), count, cell.seed)[:, None]
     match protocol:
         case "windows":
-            return judge.non_overlapping(model, text, length, told.total)
+            return judge.non_overlapping(model, text, length, judging.total)
         case "ends":
             # Half of the trained length at most, so that even there every byte has as much before it.
             last = min(judge.LAST, cell.recipe.length // 2)
-            return judge.at_ends(model, text, length, told.longest, told.ends, last)
+            return judge.at_ends(model, text, length, judging.longest, judging.ends, last)
         case "sliding":
-            return judge.sliding(model, text, length, max(1, length // 4), told.total // 4)
+            return judge.sliding(model, text, length, max(1, length // 4), judging.total // 4)
         case "alone":
-            return judge.each_alone(model, text, length, told.alone)
+            return judge.each_alone(model, text, length, judging.alone)
         case _:
-            return judge.recall(model, text, [length], count=told.copies)[length]
+            return judge.recall(model, text, [length], count=judging.copies)[length]
 
 
 def _score(cell: Cell, variant: str, protocol: str, length: int, bits: Tensor) -> Score:

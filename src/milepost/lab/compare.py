@@ -21,12 +21,10 @@ if TYPE_CHECKING:
     from milepost.lab.recipe import Size
     from milepost.lab.sweep import Engine, Sweep
 
-DEFAULT = ["nope", "sinusoidal", "rope", "alibi", "t5", "kerple"]
-
 
 def compare(
     schemes: options.Schemes = None,
-    size: options.Dial = "demo",
+    size: options.SizeName = "demo",
     text: options.Text = None,
     dataset: options.Dataset = None,
     train_bytes: options.TrainBytes = None,
@@ -41,14 +39,14 @@ def compare(
     threads: options.Threads = 2,
     length: options.Length = None,
     longest: options.Longest = None,
-    steps: options.Whole = None,
-    batch: options.Whole = None,
+    steps: options.Steps = None,
+    batch: options.Batch = None,
     rate: options.Rate = None,
-    width: options.Whole = None,
-    layers: options.Whole = None,
-    heads: options.Whole = None,
-    key_heads: options.Whole = None,
-    accumulate: options.Whole = None,
+    width: options.Width = None,
+    layers: options.Layers = None,
+    heads: options.Heads = None,
+    key_heads: options.KeyHeads = None,
+    accumulate: options.Accumulate = None,
     compiled: options.Compiled = None,
     judged: options.Judged = None,
     recall: options.Recall = None,
@@ -57,9 +55,12 @@ def compare(
     csv: options.ToCsv = None,
     tensorboard: options.Board = None,
 ) -> None:
-    """Train each scheme short, judge it long, and write a report.
+    """Train each scheme at a short length, judge it at long ones.
 
-    Stop it at any moment: the same command goes on where it stopped.
+    One small language model is trained for each scheme, all under the same conditions, and judged at lengths that
+    double, up to 16 or 32 times its own. A table is printed, and a report written: one HTML file.
+
+    Stop it at any moment: the same command goes on where it stopped, and ends with the same numbers.
     """
     from milepost.lab.parallel import world
     from milepost.lab.store import Store
@@ -68,9 +69,12 @@ def compare(
 
     device = _device(device, engine)
     own: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "key_heads": key_heads}
-    told: dict[str, Any] = {"length": length, "steps": steps, "batch": batch, "rate": rate, "accumulate": accumulate}
-    told["compiled"] = device.startswith("cuda") if compiled is None else compiled
+    training: dict[str, Any] = {"length": length, "steps": steps, "batch": batch, "rate": rate}
+    training["accumulate"] = accumulate
+    training["compiled"] = device.startswith("cuda") if compiled is None else compiled
     try:
+        if text is not None and dataset is not None:
+            raise ValueError("--text and --dataset: one text at a time; leave one out")
         _installed(engine, dataset, tensorboard)
         if jobs > 1 and engine != "local":
             raise ValueError(f"--jobs {jobs}: only the local engine takes it; leave it out")
@@ -82,15 +86,15 @@ def compare(
             )
         counts = {"--seeds": seeds, "--jobs": jobs, "--train-bytes": train_bytes, "--judge": judged}
         _refuse_early(counts, json, csv)
-        dial = _size(size, own, told, longest, device)
+        chosen = _size(size, own, training, longest, device)
         made = [each for each in (out, json, csv, tensorboard) if each is not None]
         corpus = _corpus(text, dataset, made).first(train_bytes)
         sweep = Sweep(
-            tuple(schemes or DEFAULT), dial, corpus, tuple(range(seeds)), _judging(dial, judged, recall), free, threads,
-            _tasks(tasks), every, tuple(map(_row, row or [])),
+            tuple(schemes or options.DEFAULT), chosen, corpus, tuple(range(seeds)), _judging(chosen, judged, recall),
+            free, threads, _tasks(tasks), every, tuple(map(_row, row or [])),
         )  # fmt: skip
-        if dial.longest < dial.recipe.length:
-            raise ValueError(f"--longest {dial.longest}: less than the {dial.recipe.length} trained at; raise it")
+        if chosen.longest < chosen.recipe.length:
+            raise ValueError(f"--longest {chosen.longest}: less than the {chosen.recipe.length} trained at; raise it")
         cells = sweep.cells()
         if engine == "torchrun" and world(device).rank:
             # The first process has the store and tells; this one trains along.
@@ -163,31 +167,31 @@ def _device(device: str | None, engine: str) -> str:
     return device
 
 
-def _size(name: str, own: dict[str, Any], told: dict[str, Any], longest: int | None, device: str) -> Size:
+def _size(name: str, own: dict[str, Any], training: dict[str, Any], longest: int | None, device: str) -> Size:
     from milepost.lab.recipe import SIZES, Size
 
     if name not in SIZES:
         raise ValueError(f"--size {name}: there are {', '.join(SIZES)}{did_you_mean(name, SIZES)}")
-    dial = SIZES[name]
-    given = {key: value for key, value in told.items() if value is not None}
+    chosen = SIZES[name]
+    given = {key: value for key, value in training.items() if value is not None}
     if device == "cpu":
         # On a CPU bfloat16 saves nothing and costs much.
         given["precision"] = "float32"
-    recipe = replace(dial.recipe, **given)
-    ratio = dial.longest // dial.recipe.length
+    recipe = replace(chosen.recipe, **given)
+    ratio = chosen.longest // chosen.recipe.length
     return Size(
-        replace(dial.shape, **{key: value for key, value in own.items() if value is not None}),
+        replace(chosen.shape, **{key: value for key, value in own.items() if value is not None}),
         replace(recipe, warmup=min(recipe.warmup, max(1, recipe.steps // 10))),
         recipe.length * ratio if longest is None else longest,
-        dial.judged,
+        chosen.judged,
     )
 
 
-def _judging(dial: Size, judged: int | None, recall: str | None) -> Any:
+def _judging(chosen: Size, judged: int | None, recall: str | None) -> Any:
     from milepost.lab.cell import Judging
 
-    length, longest = dial.recipe.length, dial.longest
-    total = dial.judged if judged is None else judged
+    length, longest = chosen.recipe.length, chosen.longest
+    total = chosen.judged if judged is None else judged
     few = max(8, total // (2 * longest))
     if recall is None:
         # One distance within the trained length, then others that double, past it and up to the longest.
@@ -229,8 +233,6 @@ def _numbers(option: str, text: str) -> list[int]:
 def _corpus(text: Path | None, dataset: str | None, made: list[Path]) -> Corpus:
     from milepost.lab import corpus
 
-    if text is not None and dataset is not None:
-        raise ValueError("--text and --dataset: one text at a time; leave one out")
     if text is not None:
         return corpus.of_path(text, made)
     return corpus.of_python() if dataset is None else corpus.of_dataset(dataset)

@@ -33,10 +33,10 @@ class Corpus:
     @property
     def digest(self) -> str:
         """What tells one corpus from another: a hash of all its bytes."""
-        told = hashlib.sha256(f"{len(self.train)}:".encode())
-        told.update(self.train.numpy().tobytes())
-        told.update(self.test.numpy().tobytes())
-        return told.hexdigest()[:16]
+        hashed = hashlib.sha256(f"{len(self.train)}:".encode())
+        hashed.update(self.train.numpy().tobytes())
+        hashed.update(self.test.numpy().tobytes())
+        return hashed.hexdigest()[:16]
 
     def batch(self, seed: int, step: int, size: int, length: int) -> Tensor:
         """The training batch of one step, int64 [size, length + 1]: a pure function, so that any step can be redone."""

@@ -43,17 +43,17 @@ class Jobs:
                 ready: list[Any] = wait(list(busy))
                 for pipe in ready:
                     cell, process = busy[pipe]
-                    told = _heard(pipe, process)
-                    if isinstance(told, Event):
-                        yield cell, told
+                    heard = _heard(pipe, process)
+                    if isinstance(heard, Event):
+                        yield cell, heard
                         with contextlib.suppress(ConnectionError):
                             # One that has died says so when it is heard next.
                             pipe.send(None)
                         continue
                     del busy[pipe]
                     process.join()
-                    if told is not None:
-                        failed.append((cell, told))
+                    if heard is not None:
+                        failed.append((cell, heard))
         finally:
             for _, process in busy.values():
                 process.kill()

@@ -21,7 +21,7 @@ def advice(recipe: Recipe, fits: Callable[[Recipe], bool]) -> str:
     return f"not even one text of {recipe.length} bytes fits; try a smaller --size, or a shorter --length"
 
 
-def told(recipe: Recipe, fits: Callable[[Recipe], bool], error: BaseException) -> RuntimeError:
+def out_of_memory(recipe: Recipe, fits: Callable[[Recipe], bool], error: BaseException) -> RuntimeError:
     """The error to raise in place of torch's own."""
     torch.cuda.empty_cache()
     return RuntimeError(

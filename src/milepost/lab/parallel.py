@@ -107,10 +107,10 @@ class Ddp(Alone):
         return from_first(answer)
 
     def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-        tensors, told = read_checkpoint(path) if self.first else ({}, {})
-        sizes, told = from_first(({name: (each.shape, each.dtype) for name, each in tensors.items()}, told))
+        tensors, notes = read_checkpoint(path) if self.first else ({}, {})
+        sizes, notes = from_first(({name: (each.shape, each.dtype) for name, each in tensors.items()}, notes))
         # Elsewhere nothing is read: these pages are never touched, but for the one tensor that is being received.
-        return tensors or {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in sizes.items()}, told
+        return tensors or {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in sizes.items()}, notes
 
     def placed(self, tensor: Tensor, like: Tensor) -> Tensor:
         tensor = tensor.to(like.device)
@@ -179,7 +179,7 @@ def _whole(tensor: Tensor) -> Tensor:
 
 def from_first(value: Any) -> Any:
     """What the first process holds, in every process."""
-    held = [value]
+    box = [value]
     if dist.is_initialized():
-        dist.broadcast_object_list(held, 0)
-    return held[0]
+        dist.broadcast_object_list(box, 0)
+    return box[0]

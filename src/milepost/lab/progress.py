@@ -30,7 +30,7 @@ class Watched:
             TextColumn("{task.description}", justify="right"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(compact=True),
             console=self.console,
             expand=True,
@@ -67,33 +67,33 @@ class Watched:
     def _stepped(self, cell: Cell, event: Stepped) -> None:
         name = self.names[cell.key]
         if cell.key not in self.tasks:
-            self.tasks[cell.key] = self.bars.add_task(f"train {name}", total=cell.recipe.steps, told="")
+            self.tasks[cell.key] = self.bars.add_task(f"train {name}", total=cell.recipe.steps, status="")
         bits = event.losses[-1][1] / math.log(2) if event.losses else math.nan
         speed = event.tokens / event.seconds if event.seconds else 0.0
         unit = "tokens" if cell.task else "bytes"
-        told = f"{bits:.3f} bits  {speed:,.0f} {unit}/s" if event.losses else ""
-        self.bars.update(self.tasks[cell.key], completed=event.step, told=told)
+        status = f"{bits:.3f} bits  {speed:,.0f} {unit}/s" if event.losses else ""
+        self.bars.update(self.tasks[cell.key], completed=event.step, status=status)
         if event.done:
             self._judging(cell)
         elif event.step and not event.losses:
             self._line(f"train {name}: goes on at step {event.step} of {cell.recipe.steps}")
         if event.losses and (event.done or self._due(cell.key)):
-            self._line(f"train {name}: step {event.step} of {cell.recipe.steps}, {told}")
+            self._line(f"train {name}: step {event.step} of {cell.recipe.steps}, {status}")
 
     def _judging(self, cell: Cell) -> None:
         key, name = f"judge {cell.key}", self.names[cell.key]
         if key not in self.tasks:
             total = len(wanted(cell))
-            self.tasks[key] = self.bars.add_task(f"judge {name}", total=total, told="")
+            self.tasks[key] = self.bars.add_task(f"judge {name}", total=total, status="")
 
     def _scored(self, cell: Cell, score: Score) -> None:
         self._judging(cell)
         if score.protocol == "windows":
             self.scores.setdefault((cell.key, score.variant), {})[score.length] = score.mean
-        told = f"{score.variant or 'as trained'}: {score.mean:.3f} at {score.length:,}"
-        self.bars.update(self.tasks[f"judge {cell.key}"], advance=1, told=told)
+        status = f"{score.variant or 'as trained'}: {score.mean:.3f} at {score.length:,}"
+        self.bars.update(self.tasks[f"judge {cell.key}"], advance=1, status=status)
         if self._due(cell.key):
-            self._line(f"judge {self.names[cell.key]}, {told} ({score.protocol})")
+            self._line(f"judge {self.names[cell.key]}, {status} ({score.protocol})")
 
     def _due(self, key: str) -> bool:
         """Whether five seconds have passed since the last line about a cell."""

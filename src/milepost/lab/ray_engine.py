@@ -89,10 +89,10 @@ class Ray:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         have = [(int(node.get("CPU", 0)), int(node.get("GPU", 0))) for node in nodes]
         if not any(node[0] >= cpus and node[1] >= gpus for node in have):
-            told = ", ".join(f"{each[0]} and {each[1]}" for each in sorted(set(have), reverse=True))
+            sizes = ", ".join(f"{each[0]} and {each[1]}" for each in sorted(set(have), reverse=True))
             raise ValueError(
                 f"Ray: a cell asks for {cpus} CPUs and {gpus} GPUs of one node, but the nodes of this cluster have "
-                f"{told}; lower --threads, choose another --device, or add a node"
+                f"{sizes}; lower --threads, choose another --device, or add a node"
             )
 
 

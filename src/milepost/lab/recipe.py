@@ -1,4 +1,4 @@
-"""How a model is trained: lengths, batches, steps and the rate, from one dial."""
+"""How a model is trained: lengths, batches, steps and the rate, for each --size."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Size:
-    """One stop of the dial."""
+    """What `--size` stands for."""
 
     shape: Shape
     recipe: Recipe

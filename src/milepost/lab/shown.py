@@ -36,7 +36,7 @@ def table(findings: Findings) -> Group:
         recall = [] if sorted_.distance is None else [Text("" if line.recall is None else data.shown(line.recall.mean))]
         against = "" if line.against is None else data.signed(line.against)
         label = Text(line.row.label + (" *" if line.row.trivial else ""), style="dim" if line.row.trivial else "")
-        drawn.add_row(label, data.reach_in_words(line), *bits, *recall, against)
+        drawn.add_row(label, data.length_in_words(line), *bits, *recall, against)
     note = (
         f"bits per byte over windows that do not overlap; trained at {sorted_.trained:,}. reach: how far a row stays "
         f"within {sorted_.tolerance:g} bits of itself and of the window. Δ: the last length, less the window there. "
@@ -50,8 +50,9 @@ def table(findings: Findings) -> Group:
         shown.append(_tasks(findings, tasks[first : first + ABREAST]))
     if tasks:
         short, long = (findings.lengths(tasks[0])[which] for which in (0, -1))
-        told = f"right tokens in the answers to the longest examples that fit into {short:,} tokens → into {long:,}"
-        shown.append(Text(f"{told}. a guess: tokens drawn at random from those that answers are made of.", style="dim"))
+        answers = f"right tokens in the answers to the longest examples that fit into {short:,} tokens → into {long:,}"
+        guess = "a guess: tokens drawn at random from those that answers are made of."
+        shown.append(Text(f"{answers}. {guess}", style="dim"))
     return Group(*shown)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 SQLITE_FULL = 13
 TABLES = """
 CREATE TABLE IF NOT EXISTS cells (
-    key TEXT PRIMARY KEY, told TEXT NOT NULL, step INTEGER NOT NULL DEFAULT 0, done INTEGER NOT NULL DEFAULT 0,
+    key TEXT PRIMARY KEY, settings TEXT NOT NULL, step INTEGER NOT NULL DEFAULT 0, done INTEGER NOT NULL DEFAULT 0,
     seconds REAL NOT NULL DEFAULT 0, parameters INTEGER NOT NULL DEFAULT 0, equation TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE IF NOT EXISTS losses (
@@ -53,6 +53,7 @@ class Store:
             self.db = sqlite3.connect(path, timeout=60, isolation_level=None)
             self.db.execute("PRAGMA journal_mode=WAL")
             self.db.execute("PRAGMA synchronous=FULL")
+            self._rename()
             self.db.executescript(TABLES)
             (found,) = self.db.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
@@ -74,6 +75,11 @@ class Store:
             f"space and can be written, and that nothing else holds the file; then run the same command again"
         )
 
+    def _rename(self) -> None:
+        """Bring a store of an earlier version up to date: what a cell is made of was called `told` there."""
+        if "told" in {row[1] for row in self.db.execute("PRAGMA table_info(cells)")}:
+            self.db.execute("ALTER TABLE cells RENAME COLUMN told TO settings")
+
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
         """One transaction; a full disk is told as such."""
@@ -88,10 +94,11 @@ class Store:
                 raise self._not_now(error) from error
             raise
 
-    def add(self, key: str, told: dict[str, Any]) -> None:
+    def add(self, key: str, settings: dict[str, Any]) -> None:
         """Note that a cell is wanted."""
         with self._writing() as db:
-            db.execute("INSERT OR IGNORE INTO cells (key, told) VALUES (?, ?)", (key, json.dumps(told, sort_keys=True)))
+            row = (key, json.dumps(settings, sort_keys=True))
+            db.execute("INSERT OR IGNORE INTO cells (key, settings) VALUES (?, ?)", row)
 
     def describe(self, key: str, parameters: int, equation: str) -> None:
         """Keep how large a cell's model is and what its scheme computes."""
@@ -126,12 +133,12 @@ class Store:
 
     def cell(self, key: str) -> dict[str, Any]:
         """What is known of a cell."""
-        names = ("told", "step", "done", "seconds", "parameters", "equation")
+        names = ("settings", "step", "done", "seconds", "parameters", "equation")
         row = self.db.execute(f"SELECT {', '.join(names)} FROM cells WHERE key = ?", (key,)).fetchone()
         if row is None:
             raise KeyError(f"the store {self.path} knows no cell {key}")
         found = dict(zip(names, row, strict=True))
-        return found | {"told": json.loads(found["told"])}
+        return found | {"settings": json.loads(found["settings"])}
 
     def losses(self, key: str) -> list[tuple[int, float]]:
         """The losses of a cell, in order."""

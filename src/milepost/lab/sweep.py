@@ -135,7 +135,7 @@ class Local:
                 for event in work(cell, corpus, self.folder, self.device, known):
                     yield cell, event
             except torch.OutOfMemoryError as error:
-                raise memory.told(cell.recipe, partial(fits, cell, corpus, self.device), error) from None
+                raise memory.out_of_memory(cell.recipe, partial(fits, cell, corpus, self.device), error) from None
 
 
 def fits(cell: Cell, corpus: Corpus, device: str, recipe: Recipe) -> bool:
@@ -161,7 +161,7 @@ def missing(sweep: Sweep, store: Store) -> list[tuple[Cell, Known]]:
     """The cells of a sweep that are not done, each with the scores that it has."""
     found: list[tuple[Cell, Known]] = []
     for cell in sweep.cells():
-        store.add(cell.key, cell.told())
+        store.add(cell.key, cell.settings())
         known = {
             (score.variant, score.protocol, score.length)
             for score in store.scores(cell.key)

@@ -1,8 +1,8 @@
 """The table of a sweep as data: sorted by how far each row holds. The report, the terminal and --csv all show this one.
 
-A row's **reach** is the longest length up to which its score, over windows that do not overlap, stays within a
-tolerance of its own score at the trained length, and is not beaten by more than that by the trivial window on the same
-checkpoint, where there is one.
+A row's effective length, which readers see as its **reach**, is the longest length up to which its score, over windows
+that do not overlap, stays within a tolerance of its own score at the trained length, and is not beaten by more than
+that by the trivial window on the same checkpoint, where there is one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Line:
     """One line of the table."""
 
     row: Row
-    reach: int | None
+    effective_length: int | None
     """None where there is no score at the trained length, or the window beats it even there."""
     to_the_end: bool
-    """Whether it held as far as it was judged, so that its reach may be longer."""
+    """Whether it holds as far as it was judged, and so perhaps farther."""
     bits: tuple[Measure | None, ...]
     """By length, over windows that do not overlap."""
     same: tuple[bool, ...]
@@ -42,7 +42,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """Lines sorted by reach, the longest first, then by bits at the longest length."""
+    """Lines sorted by effective length, the longest first, then by bits at the longest length."""
 
     trained: int
     lengths: tuple[int, ...]
@@ -61,7 +61,7 @@ class Table:
         return [
             [
                 f"{line.row.label}{' *' if line.row.trivial else ''}",
-                reach_in_words(line),
+                length_in_words(line),
                 *map(in_words, line.bits),
                 *([] if self.distance is None else [in_words(line.recall)]),
                 "" if line.against is None else signed(line.against),
@@ -91,11 +91,11 @@ def table(findings: Findings) -> Table:
 
 
 def _line(findings: Findings, row: Row, lengths: tuple[int, ...], distance: int | None) -> Line:
-    reach = reach_of(findings, row)
+    length = effective_length(findings, row)
     return Line(
         row=row,
-        reach=reach,
-        to_the_end=bool(lengths) and reach == lengths[-1],
+        effective_length=length,
+        to_the_end=bool(lengths) and length == lengths[-1],
         bits=tuple(row.at("windows", length) for length in lengths),
         same=_same(findings, row, lengths),
         recall=None if distance is None else row.at("recall", distance),
@@ -103,13 +103,13 @@ def _line(findings: Findings, row: Row, lengths: tuple[int, ...], distance: int 
     )
 
 
-def reach_of(findings: Findings, row: Row) -> int | None:
+def effective_length(findings: Findings, row: Row) -> int | None:
     """How far a row holds."""
     own = row.at("windows", findings.ran.trained)
     if own is None or not math.isfinite(own.mean):
         return None
     window = findings.of(row.name, WINDOW) if row.variant != WINDOW else None
-    reach: int | None = None
+    furthest: int | None = None
     for length in (each for each in findings.lengths("windows") if each >= findings.ran.trained):
         here = row.at("windows", length)
         bar = None if window is None else window.at("windows", length)
@@ -118,8 +118,8 @@ def reach_of(findings: Findings, row: Row) -> int | None:
             break
         if bar is not None and not here.mean <= bar.mean + findings.tolerance:
             break
-        reach = length
-    return reach
+        furthest = length
+    return furthest
 
 
 def in_words(measure: Measure | None) -> str:
@@ -141,11 +141,11 @@ def signed(value: float) -> str:
     return "0.000" if abs(value) < SAME else f"{value:+.3f}".replace("-", "−")
 
 
-def reach_in_words(line: Line) -> str:
-    """The reach as it is printed: `≥ 2,048`."""
-    if line.reach is None:
+def length_in_words(line: Line) -> str:
+    """The effective length as it is printed: `≥ 2,048`."""
+    if line.effective_length is None:
         return "none"
-    return f"{'≥ ' if line.to_the_end else ''}{line.reach:,}"
+    return f"{'≥ ' if line.to_the_end else ''}{line.effective_length:,}"
 
 
 def _same(findings: Findings, row: Row, lengths: tuple[int, ...]) -> tuple[bool, ...]:
@@ -175,4 +175,4 @@ def _against(findings: Findings, row: Row, lengths: tuple[int, ...]) -> float | 
 def _order(line: Line) -> tuple[float, float]:
     last = line.bits[-1] if line.bits else None
     at_end = math.inf if last is None or math.isnan(last.mean) else last.mean
-    return -(line.reach or 0), at_end
+    return -(line.effective_length or 0), at_end

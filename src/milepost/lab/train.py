@@ -149,8 +149,8 @@ class Trainer:
             if self.spread.first:
                 tensors[name] = whole
         if self.spread.first:
-            told = {"step": str(self.step), "recipe": json.dumps(asdict(self.recipe))}
-            write_checkpoint(path, tensors, told)
+            notes = {"step": str(self.step), "recipe": json.dumps(asdict(self.recipe))}
+            write_checkpoint(path, tensors, notes)
 
     def _state(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight and every state of the optimiser, by the name it has in a checkpoint."""
@@ -163,7 +163,7 @@ class Trainer:
 
     def load(self, path: Path) -> None:
         """Go on from where a file left off."""
-        tensors, told = self.spread.read(path)
+        tensors, notes = self.spread.read(path)
         for name, _ in self.model.named_parameters():
             if f"model.{name}" not in tensors:
                 raise ValueError(
@@ -179,14 +179,14 @@ class Trainer:
             state = {kind: self.spread.placed(each, weight) for kind, each in found.items() if each is not None}
             if state:
                 self.optimiser.state[weight] = state
-        self.step = int(told["step"])
+        self.step = int(notes["step"])
 
 
 # The numbers by which systems say that a disk takes no more; not every system has quotas.
 FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
-def write_checkpoint(path: Path, tensors: dict[str, Tensor], told: dict[str, str]) -> None:
+def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
     """Tensors and notes in one safetensors file, there wholly or not at all."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
@@ -199,7 +199,7 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], told: dict[str, str
         shutil.rmtree(left, ignore_errors=True)
     try:
         beside.mkdir()
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, half, metadata=told)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, half, metadata=notes)
         # safetensors lets nobody else read it; whoever may read the folder may read this.
         half.chmod(beside.stat().st_mode & 0o666)
         with half.open("rb") as written:
@@ -208,7 +208,7 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], told: dict[str, str
     except (SafetensorError, OSError) as error:
         if _number(error) in FULL:
             raise OSError(f"no disk space left for {path}; free some and run the same command again") from error
-        raise OSError(f"{path} cannot be written ({error}); mend that and run the same command again") from error
+        raise OSError(f"{path} cannot be written ({error}); put that right and run the same command again") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

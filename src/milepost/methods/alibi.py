@@ -18,7 +18,7 @@ class Alibi:
     """Lower each score by a per-head slope times the distance.
 
         score  ←  score − slope_h · |p − r|
-        slope_h  =  2^(−8(h + 1)/c) for h < c,   2^(−4(2(h − c) + 1)/c) for the others,   c = 2^⌊log2 heads⌋
+        slope_h  =  2^(−bias_max · e_h/c),   c = 2^⌊log2 heads⌋,   e_h = h + 1 for h < c,   h − c + 1/2 for the others
 
     Extends without change: the penalty is defined at every distance. It is added after the softmax scale, as the paper
     has it. For head counts that are not powers of two the slopes follow the authors' code. A stretch flattens the
@@ -65,7 +65,7 @@ class Alibi:
 
 def both_sides(slope: Tensor) -> Slopes:
     """A slope that serves both sides of the query."""
-    return Slopes(slope, slope, torch.zeros_like(slope))
+    return Slopes(slope, slope)
 
 
 def slope_of(head: Tensor, heads: int, dtype: torch.dtype, bias_max: float = 8.0) -> Tensor:

@@ -33,7 +33,7 @@ class LearnedAlibi(Learner):
         """The slopes of each head to the left and to the right, [h], float32 or better."""
         dtype = torch.promote_types(self.left.dtype, torch.float32)
         left, right = self.left.to(dtype).sigmoid(), self.right.to(dtype).sigmoid()
-        return Slopes(left, right, torch.zeros_like(left))
+        return Slopes(left, right)
 
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         distance = (p - r).to(score.dtype)

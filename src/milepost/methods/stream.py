@@ -59,7 +59,7 @@ class Stream:
         near = Regime(bounds=(Bound(high=self.reach),))
         if self.sinks == 0:
             return (near,)
-        # Keys that are no sinks are not in this region; kept beside them, they stretch no table of distances.
+        # Keys that are no sinks are not in this region; clamped to a sink, they stretch no table of distances.
         return near, Regime(
             query=lambda p: p.clamp(max=last),
             key=lambda r: r.clamp(max=self.sinks - 1),

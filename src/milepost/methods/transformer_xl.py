@@ -17,7 +17,9 @@ class TransformerXL(Learner):
     """Score content against content and content against distance, each with a bias of its own.
 
         turn(q, p)  =  q + u
-        relate(q, k, p − r)  =  (q + v) · W R_c,   R_c = [ sin(c · θ_m) | cos(c · θ_m) ],   θ_m = 10000^(−2m/model_dim)
+        relate(q, k, p − r)  =  (q + v) · W R_c,   R_c = [ sin(c · θ_m) | cos(c · θ_m) ]
+        spacing="open":    θ_m  =  10000^(−m/(model_dim/2))
+        spacing="closed":  θ_m  =  10000^(−m/(model_dim/2 − 1))
         reach=None:  c  =  p − r
         reach=…:     c  =  clip(p − r, −reach, reach)
 

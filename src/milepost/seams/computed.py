@@ -18,8 +18,11 @@ SHOWN = 8
 
 
 def slopes_of(part: object) -> Sequence[float] | None:
-    """The slope of each head behind the query, of a bias that is linear in the distance; None where it learns them."""
-    if isinstance(part, nn.Module) or "bend" not in verbs_of(part):
+    """The slope of each head behind the query, of a bias that is linear in the distance; None where it learns them.
+
+    None also where they follow the length of the text.
+    """
+    if isinstance(part, nn.Module) or "bend" not in verbs_of(part) or getattr(part, "by_length", False):
         return None
     with torch.device("cpu"):
         found: Any = getattr(part, "slopes", None)

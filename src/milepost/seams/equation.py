@@ -8,18 +8,16 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from torch import nn
 
 from milepost.seams import computed
 from milepost.seams.arguments import spell, spell_value
 from milepost.seams.formula import formula_lines, put_in, that_apply, with_value, with_value_instead
+from milepost.seams.parts import Parts
 from milepost.seams.verbs import SlopeStretch, Stretch, verbs_of
 from milepost.seams.visible import Visible
-
-if TYPE_CHECKING:
-    from milepost.scheme import Scheme
 
 WIDTH = 110
 """No line is longer, but for the first, which is the sum."""
@@ -59,7 +57,7 @@ def describe(part: object) -> list[Description]:
     return [each for each in found if each.lines]
 
 
-def equation(scheme: Scheme) -> str:
+def equation(scheme: Parts) -> str:
     """The equation of attention with just the seams this scheme uses, then each seam with its parts."""
     used = {verb for part in scheme.parts for verb in verbs_of(part)}
     width = max((len(verb) for verb in used), default=1)
@@ -79,7 +77,7 @@ def equation(scheme: Scheme) -> str:
     return "\n".join(lines)
 
 
-def called(scheme: Scheme) -> str:
+def called(scheme: Parts) -> str:
     """The call that makes the scheme, on one line; long tuples are cut short."""
     return f"Scheme({', '.join(repr(part) if isinstance(part, Visible) else spell(part) for part in scheme.parts)})"
 
@@ -162,8 +160,7 @@ def _computed(method: object, around: object, lines: list[str]) -> Iterator[tupl
     if slopes:
         yield "slope_h", computed.by_head(slopes), with_value_instead
     slopes = computed.slopes_of(around)
-    fixed = not isinstance(method, nn.Module) and not getattr(around, "by_length", False)
-    if slopes and isinstance(method, SlopeStretch) and fixed:
+    if slopes and isinstance(method, SlopeStretch) and not isinstance(method, nn.Module):
         yield "slope_h", computed.by_head(slopes), with_value
     sharpness = computed.sharpness_of(method)
     if sharpness is not None:

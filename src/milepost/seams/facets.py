@@ -1,7 +1,8 @@
 """Facets: what a method also says about itself, so that a kernel can do its work faster than verb by verb.
 
-A verb is always there and always right; a facet is an offer. What a backend computes from a facet is what the reference
-computes from the verb, and a law checks that for every method. None of them looks at a device.
+A verb is always there and always right; a facet is there for whoever can use it. What a backend computes from a facet
+is what the reference computes from the verb, and a law in `tests/facets.py` checks that for every method. None of them
+looks at a device.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from torch import Tensor
 
 from milepost.numerics.rotation import Pairs
 from milepost.seams.band import Band
-from milepost.seams.verbs import Side, verbs_of
+from milepost.seams.verbs import Places, Relates, Side, verbs_of
 
 
 @runtime_checkable
 class Rotates(Protocol):
-    """Turns pairs of channels, and nothing else: `turn` is what these make of x.
+    """Turns pairs of channels by cosines and sines, and does nothing else. `turn` is what these make of x.
 
         (a, b)  ←  (a·cos − b·sin, b·cos + a·sin)  for every pair of the first `width` channels,   x · beyond  past them
 
@@ -68,8 +69,8 @@ class Slopes:
 
     behind: Tensor
     ahead: Tensor
-    step: Tensor
-    """What every key behind the query gains: zero, but for the offset form."""
+    step: Tensor | None = None
+    """What every key behind the query gains, in the offset form; None for nothing."""
 
 
 @runtime_checkable
@@ -123,11 +124,24 @@ class Caps(Protocol):
 
 @runtime_checkable
 class SeesBand(Protocol):
-    """Sees what four numbers say: `see` is what these make of (i, j), whatever the batch and head."""
+    """Sees the keys that four numbers say.
+
+    `see` is what they make of (i, j), whatever the batch and the head.
+    """
 
     def normal(self) -> Band | None:
         """How far behind and ahead, how many first keys and which chunk; None where that is not all there is to say."""
         ...
+
+
+@runtime_checkable
+class HasTables(Relates, Protocol):
+    """Looks vectors up in tables by a row number for each whole distance."""
+
+
+@runtime_checkable
+class HasBounds(Places, Protocol):
+    """Places tokens region by region, each given by bounds on what separates a query from a key."""
 
 
 FACETS: dict[str, type] = {
@@ -136,18 +150,23 @@ FACETS: dict[str, type] = {
     "by_distance": ByDistance,
     "by_share": ByShare,
     "cap": Caps,
+    "tables": HasTables,
+    "bounds": HasBounds,
     "normal": SeesBand,
 }
-"""What a part of a scheme may answer besides its verbs. Regimes and tables are facets by themselves: a `Regime` has
-bounds, and a `Table` a row for each distance."""
+"""What a part of a scheme may answer besides its verbs. A `Table` and a `Regime` are facets by themselves, so whoever
+relates has tables and whoever places has bounds."""
+
+SHOWN_BY = {"tables": "relate", "bounds": "place"}
+"""What a part has where the facet is not itself the name of an attribute."""
 
 
 def facets_of(part: object) -> tuple[str, ...]:
     """The facets that a method (or its class) answers; what only stretches another has none of its own."""
-    return tuple(facet for facet in FACETS if _answers(part, facet)) if verbs_of(part) else ()
+    return tuple(facet for facet in FACETS if _answers(part, SHOWN_BY.get(facet, facet))) if verbs_of(part) else ()
 
 
-def _answers(part: object, facet: str) -> bool:
+def _answers(part: object, asked: str) -> bool:
     # A class does not have the fields of its instances as attributes.
-    field = isinstance(part, type) and facet in getattr(part, "__dataclass_fields__", {})
-    return field or getattr(part, facet, None) is not None
+    field = isinstance(part, type) and asked in getattr(part, "__dataclass_fields__", {})
+    return field or getattr(part, asked, None) is not None

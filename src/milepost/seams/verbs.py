@@ -279,6 +279,8 @@ def answers(part: object, asked: str) -> bool:
     """Whether a method (or its class) answers a verb, or whether a facet such as `adds_values` holds for it."""
     if asked == "bends_freely":
         return answers(part, "bend") and not (answers(part, "additive") and answers(part, "relative"))
+    if asked == "bends_unread":
+        return answers(part, "bend") and not any(hasattr(part, facet) for facet in ("slopes", "by_distance", "cap"))
     found = getattr(part, asked, None)
     return callable(found) if asked in VERBS else bool(found)
 

@@ -14,6 +14,7 @@ import triton.language as tl
 from milepost.backends.triton.score import (
     GRANULE,
     LOG2E,
+    apart,
     between,
     distances,
     finished,
@@ -135,19 +136,28 @@ def _rows_of_keys(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=_COUNTS)
+@triton.jit(do_not_specialize=[*_COUNTS, "apart_blocks", "part_rows"])
 def backward_keys(
     Q, K, V, Grad, Lse2, Delta, DK, DV_, Slopes, Ahead, Table, Sharpen,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     l_b, l_h, table_h, sharpen_b,
-    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
+    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, apart_blocks, part_rows, dk_part, dv_part,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, SINGLE: tl.constexpr,
+    PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, SINGLE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of one block of keys, summed over the query heads that share them."""
-    j0 = tl.program_id(0) * BN
+    """dk and dv of one block of keys, summed over the query heads that share them.
+
+    Sinks are seen by every row, where other keys are seen by a window of them. So the first `apart_blocks` blocks may
+    be done in a launch of their own: PARTS, each of `part_rows` rows, each to its own dk and dv.
+    """
+    if PARTS:
+        j0 = tl.program_id(0) % apart_blocks * BN
+        part = tl.program_id(0) // apart_blocks
+    else:
+        j0 = (tl.program_id(0) + apart_blocks) * BN
+        part = 0
     g = tl.program_id(1)
     b = tl.program_id(2)
     b64 = b.to(tl.int64)
@@ -189,6 +199,17 @@ def backward_keys(
     elif SLOPES and TWO_SIDED:
         near = between(up_to(tl.maximum(j1 - offset, 0), BM), full, edge)
         beyond = near
+    if PARTS:
+        low = part * part_rows
+        high = tl.minimum(low + part_rows, up_to(rows, BM))
+        DK += part.to(tl.int64) * dk_part
+        DV_ += part.to(tl.int64) * dv_part
+        start = between(start, low, high)
+        full = between(full, low, high)
+        near = between(near, low, high)
+        beyond = between(beyond, low, high)
+        edge = between(edge, low, high)
+        end = between(end, low, high)
     ANY: tl.constexpr = 2 if SLOPES else 0
     BACK: tl.constexpr = (2 if TABLE and TWO_SIDED else 1) if SLOPES else 0
     LOOK: tl.constexpr = 2 if TABLE else 0
@@ -294,7 +315,7 @@ def _keys_of_rows(
         if CAP == 2:
             ds = ds * (1 - bent * bent)
         if SUM_SLOPES:
-            away = (i - j).to(tl.float32)
+            away = apart(i, j, i0)
             if SLOPE == 1:
                 behind_sum -= tl.sum(ds * away, 1)
             else:

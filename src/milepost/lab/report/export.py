@@ -23,7 +23,7 @@ def to_json(findings: Findings) -> str:
     rows: list[dict[str, Any]] = []
     for line in table(findings).lines:
         names = {"label": line.row.label, "trivial": line.row.trivial}
-        found = {"reach": line.reach, "held_to_the_end": line.to_the_end, "against_window": line.against}
+        found = {"reach": line.effective_length, "held_to_the_end": line.to_the_end, "against_window": line.against}
         rows.append(names | found | asdict(line.row))
     whole = {"tolerance": findings.tolerance, "rows": rows, "ran": asdict(findings.ran)}
     return json.dumps(_plain(whole), ensure_ascii=False, indent=2, allow_nan=False)
@@ -36,8 +36,8 @@ def to_csv(findings: Findings) -> str:
     out.writerow(COLUMNS)
     for line in table(findings).lines:
         row = line.row
-        reach = "" if line.reach is None else line.reach
-        told = [
+        length = "" if line.effective_length is None else line.effective_length
+        leading = [
             row.label,
             row.name,
             row.variant,
@@ -45,14 +45,14 @@ def to_csv(findings: Findings) -> str:
             int(row.whole),
             len(row.seeds),
             row.parameters,
-            reach,
+            length,
         ]
         for protocol, scores in row.scores.items():
-            for length, found in scores.items():
+            for at, found in scores.items():
                 half = "" if found.half is None else repr(found.half)
-                out.writerow([*told, protocol, length, repr(found.mean), half, found.judged])
-        for length, mean in row.last.items():
-            out.writerow([*told, "windows, last 256", length, repr(mean), "", ""])
+                out.writerow([*leading, protocol, at, repr(found.mean), half, found.judged])
+        for at, mean in row.last.items():
+            out.writerow([*leading, "windows, last 256", at, repr(mean), "", ""])
     return written.getvalue()
 
 
@@ -60,7 +60,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): _plain(held) for key, held in cast("dict[Any, Any]", value).items()}
+        return {str(key): _plain(inner) for key, inner in cast("dict[Any, Any]", value).items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(held) for held in cast("list[Any]", value)]
+        return [_plain(inner) for inner in cast("list[Any]", value)]
     return value

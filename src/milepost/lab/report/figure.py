@@ -69,14 +69,14 @@ def drawn(panel: Panel) -> str:
     size = HEIGHT + below
     ends = _ends(panel)
     keys = sorted({point.x for curve in panel.curves for point in curve.points})
-    told = "|".join(_key(key) for key in keys)
+    labels = "|".join(_key(key) for key in keys)
     pixels = " ".join(f"{panel.x.at(key):.1f}" for key in keys)
     body = "".join([_frame(panel), *(_curve(panel, curve, keys) for curve in panel.curves)])
     key = "".join(_entry(curve) for curve in panel.curves)
     return (
         f'<figure class="panel"><figcaption>{panel.title}</figcaption><div class="drawing">'
         f'<svg class="plot" viewBox="0 0 {WIDTH:.0f} {size:.0f}" role="img" aria-label="{escape(_spoken(panel))}" '
-        f'data-x="{pixels}" data-keys="{told}" data-name="{escape(panel.x_name)}" data-top="{TOP:.0f}" '
+        f'data-x="{pixels}" data-keys="{labels}" data-name="{escape(panel.x_name)}" data-top="{TOP:.0f}" '
         f'data-bottom="{BOTTOM:.0f}">{body}</svg>'
         f'<svg class="names" viewBox="0 0 {BESIDE:.0f} {size:.0f}">{_names(panel, ends, low)}</svg></div>'
         f'<ul class="key">{key}</ul></figure>'
@@ -100,15 +100,15 @@ def _frame(panel: Panel) -> str:
         bend = panel.y.at(panel.y.broken)
         parts.append(f'<rect class="far" x="{LEFT}" y="{TOP}" width="{RIGHT - LEFT}" height="{bend - TOP:.1f}"/>')
         parts.append(_text(LEFT, foot, f"shaded: compressed above {panel.y.broken:g}", "faint"))
-    for value, told in panel.y.ticks:
+    for value, label in panel.y.ticks:
         y = panel.y.at(value)
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{RIGHT}"/>')
-        parts.append(_text(LEFT - 6, y + 4, told, "end"))
+        parts.append(_text(LEFT - 6, y + 4, label, "end"))
     parts.append(f'<path class="axis" d="M{LEFT} {BOTTOM}H{RIGHT}"/>')
-    for n, (value, told) in enumerate(panel.x.ticks):
+    for n, (value, label) in enumerate(panel.x.ticks):
         x = panel.x.at(value)
         parts.append(f'<path class="axis" d="M{x:.1f} {BOTTOM}v4"/>')
-        parts.append(_text(x, BOTTOM + 16, told, "middle"))
+        parts.append(_text(x, BOTTOM + 16, label, "middle"))
         if n < len(panel.beneath):
             parts.append(_text(x, BOTTOM + 29, panel.beneath[n], "middle faint"))
     parts.append(_text(LEFT - 34, 12, panel.y_name, "title"))
@@ -124,8 +124,8 @@ def _frame(panel: Panel) -> str:
     return "".join(parts)
 
 
-def _text(x: float, y: float, told: str, classes: str) -> str:
-    return f'<text class="{classes}" x="{x:.1f}" y="{y:.1f}">{escape(told)}</text>'
+def _text(x: float, y: float, label: str, classes: str) -> str:
+    return f'<text class="{classes}" x="{x:.1f}" y="{y:.1f}">{escape(label)}</text>'
 
 
 def _curve(panel: Panel, curve: Curve, keys: Sequence[float]) -> str:
@@ -166,11 +166,11 @@ def _names(panel: Panel, ends: list[tuple[Curve, float, float]], low: float) -> 
     heights = spread([y for _, _, y in ends], APART, TOP, low)
     parts: list[str] = []
     for (curve, _, y), at in zip(ends, heights, strict=True):
-        told = curve.name if len(curve.name) <= LONGEST else curve.name[: LONGEST - 1] + "…"
+        short = curve.name if len(curve.name) <= LONGEST else curve.name[: LONGEST - 1] + "…"
         style = " trivial" if curve.trivial else ""
         parts.append(
             f'<g class="name {curve.look.classes}{style}" data-row="{curve.row}"><title>{escape(curve.name)}</title>'
-            f'<path class="tie" d="M-12 {y:.1f}H-4L12 {at:.1f}h4"/>{_text(20, at + 4, told, "")}</g>'
+            f'<path class="tie" d="M-12 {y:.1f}H-4L12 {at:.1f}h4"/>{_text(20, at + 4, short, "")}</g>'
         )
     return "".join(parts)
 
@@ -182,8 +182,8 @@ def spread(wanted: Sequence[float], apart: float, top: float, bottom: float) -> 
     for n, each in enumerate(wanted):
         mean, count = each - n * apart, 1
         while pools and pools[-1][0] > mean:
-            before, held = pools.pop()
-            mean, count = (before * held + mean * count) / (held + count), held + count
+            before, members = pools.pop()
+            mean, count = (before * members + mean * count) / (members + count), members + count
         pools.append((mean, count))
     room = bottom - apart * (len(wanted) - 1)
     level = [min(max(mean, top), max(room, top)) for mean, count in pools for _ in range(count)]

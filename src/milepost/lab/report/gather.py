@@ -62,18 +62,18 @@ def measured(scores: Sequence[Score]) -> Measure:
 def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
     """The rows of one trained scheme, seeds together: as trained, then each change of it that has a score."""
     first, longest = cells[0], cells[0].judging.longest
-    told = {cell.key: store.scores(cell.key) for cell in cells}
+    scored = {cell.key: store.scores(cell.key) for cell in cells}
     curves = {cell.key: store.losses(cell.key) for cell in cells}
-    known = [store.cell(cell.key) for cell in cells if told[cell.key] or curves[cell.key]]
+    known = [store.cell(cell.key) for cell in cells if scored[cell.key] or curves[cell.key]]
     texts = {PLAIN: expression(first.name), **dict(first.variants)}
     for variant, text in texts.items():
-        held = {cell: [score for score in told[cell.key] if score.variant == variant] for cell in cells}
-        seeds = tuple(cell.seed for cell, scores in held.items() if scores)
+        by_cell = {cell: [score for score in scored[cell.key] if score.variant == variant] for cell in cells}
+        seeds = tuple(cell.seed for cell, scores in by_cell.items() if scores)
         if not seeds:
             continue
         by_name: dict[tuple[str, int], list[Score]] = defaultdict(list)
         # Scores from an earlier, longer sweep may be in the store too; only what was asked for is told.
-        for score in (score for scores in held.values() for score in scores):
+        for score in (score for scores in by_cell.values() for score in scores):
             if (score.protocol, score.length) in asked(first):
                 by_name[score.protocol, score.length].append(score)
         scores: dict[str, dict[int, Measure]] = defaultdict(dict)
@@ -134,7 +134,7 @@ def thinned(curve: list[tuple[int, float]], points: int = POINTS) -> list[tuple[
     bins: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for step, loss in curve:
         bins[math.floor(math.log(step + 1) / math.log(ratio)) if ratio > 1 else step].append((step, loss))
-    return [(held[-1][0], _mean([loss for _, loss in held])) for _, held in sorted(bins.items())]
+    return [(members[-1][0], _mean([loss for _, loss in members])) for _, members in sorted(bins.items())]
 
 
 def _kinds(schedule: Schedule) -> list[tuple[Scheme, int]]:
@@ -229,6 +229,6 @@ def _versions() -> dict[str, str]:
 def _spelled(sweep: Sweep, first: Cell) -> str:
     """The sweep as Python, for who called no command; the corpus is told by where it came from."""
     whole = replace(sweep, judging=first.judging)
-    told = [f"    {each.name}={getattr(whole, each.name)!r}," for each in fields(sweep) if each.name != "corpus"]
-    lines = [f"# corpus: {sweep.corpus.source}", "run(Sweep(", *told, "    corpus=corpus,", "), store, engine)"]
+    arguments = [f"    {each.name}={getattr(whole, each.name)!r}," for each in fields(sweep) if each.name != "corpus"]
+    lines = [f"# corpus: {sweep.corpus.source}", "run(Sweep(", *arguments, "    corpus=corpus,", "), store, engine)"]
     return "\n".join(lines)

@@ -14,7 +14,7 @@ from milepost.lab.findings import Findings, Ran
 from milepost.lab.judge import LAST
 from milepost.lab.report import tables, views
 from milepost.lab.report.look import definitions
-from milepost.lab.report.words import ABOUT_TASKS, ABOUT_TRAINING, MEANS, about_positions, about_reach, lede
+from milepost.lab.report.words import ABOUT_TASKS, ABOUT_TRAINING, MEANS, about_positions, about_table, lede
 from milepost.lab.table import Table, table
 
 VIEWS = ("windows", "ends", "recall")
@@ -79,7 +79,7 @@ def _sections(findings: Findings, sorted_: Table) -> list[str]:
     longest = sorted_.lengths[-1] if sorted_.lengths else 0
     return [
         _views(findings),
-        _section("table", "Sorted by reach", about_reach(findings), tables.by_reach(findings, sorted_))
+        _section("table", "Sorted by reach", about_table(findings), tables.by_length(findings, sorted_))
         if sorted_.lengths
         else "",
         _section(
@@ -114,8 +114,8 @@ def _sections(findings: Findings, sorted_: Table) -> list[str]:
 def _section(name: str, title: str, about: str, body: str) -> str:
     if not body:
         return ""
-    told = f'<p class="about">{about}</p>' if about else ""
-    return f'<section id="{name}"><h2>{escape(title)}</h2>{told}{body}</section>'
+    paragraph = f'<p class="about">{about}</p>' if about else ""
+    return f'<section id="{name}"><h2>{escape(title)}</h2>{paragraph}{body}</section>'
 
 
 def _panels(figures: Sequence[str], note: str = "") -> str:
@@ -147,8 +147,8 @@ def _means(text: str) -> str:
 
 def _meanings(findings: Findings) -> str:
     """What those protocols mean that have no picture."""
-    told = [MEANS[name] for name in ("sliding", "alone") if findings.lengths(name)]
-    items = "".join(f"<dt>{escape(title)}</dt><dd>{escape(means)}</dd>" for title, means in told)
+    meanings = [MEANS[name] for name in ("sliding", "alone") if findings.lengths(name)]
+    items = "".join(f"<dt>{escape(title)}</dt><dd>{escape(means)}</dd>" for title, means in meanings)
     return f'<dl class="meanings">{items}</dl>' if items else ""
 
 
@@ -159,17 +159,17 @@ def _ran(ran: Ran) -> str:
         "seeds": ", ".join(map(str, ran.seeds)),
         "text": f"{ran.corpus}: {ran.train_bytes:,} bytes to train on, {ran.test_bytes:,} to judge on; {ran.digest}",
         "lengths": f"trained at {ran.trained:,}, judged at {', '.join(f'{length:,}' for length in ran.lengths)}",
-        "model": _told(ran.shape),
-        "recipe": _told(ran.recipe),
-        "judging": _told(ran.judging),
+        "model": _in_a_line(ran.shape),
+        "recipe": _in_a_line(ran.recipe),
+        "judging": _in_a_line(ran.judging),
         "versions": ", ".join(f"{name} {version}" for name, version in ran.versions.items()),
         "training": f"{minutes} for {ran.cells} models",
     }
-    items = "".join(f"<dt>{name}</dt><dd>{escape(told)}</dd>" for name, told in facts.items())
+    items = "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items())
     return f'<pre class="again" tabindex="0"><code>{escape(ran.again)}</code></pre><dl class="facts">{items}</dl>'
 
 
-def _told(settings: dict[str, Any]) -> str:
+def _in_a_line(settings: dict[str, Any]) -> str:
     """Settings in a line, those left to themselves left out."""
     return ", ".join(f"{name} {_value(value)}" for name, value in settings.items() if value not in (None, False, ()))
 

@@ -73,8 +73,8 @@
   }
 
   // Values at the pointer, or at the arrow keys
-  const told = make("div", { class: "told", "aria-live": "polite", hidden: "" });
-  document.body.append(told);
+  const tooltip = make("div", { class: "tooltip", "aria-live": "polite", hidden: "" });
+  document.body.append(tooltip);
   const tell = (plot, n, height) => {
     const { pixels, keys, cursor } = plot.known;
     const found = all(".curve:not(.off)", plot)
@@ -83,22 +83,22 @@
       .sort((a, b) => parseFloat(b.value) - parseFloat(a.value));
     if (!found.length) return;
     cursor.setAttribute("d", `M${pixels[n]} ${plot.dataset.top}V${plot.dataset.bottom}`);
-    told.replaceChildren(make("b", {}, `${plot.dataset.name}: ${keys[n]}`));
-    const lines = told.appendChild(make("div"));
+    tooltip.replaceChildren(make("b", {}, `${plot.dataset.name}: ${keys[n]}`));
+    const lines = tooltip.appendChild(make("div"));
     for (const { name, value, curve } of found) {
       const colour = [...curve.classList].find((each) => /^c.$/.test(each));
       lines.append(make("span", { class: colour }, name), make("span", {}, value));
     }
-    told.hidden = false;
+    tooltip.hidden = false;
     const box = plot.getBoundingClientRect();
     const x = box.left + (pixels[n] / plot.viewBox.baseVal.width) * box.width;
-    const left = x + 14 + told.offsetWidth > document.documentElement.clientWidth ? x - 14 - told.offsetWidth : x + 14;
-    const top = Math.max(4, Math.min(height - told.offsetHeight / 2, innerHeight - told.offsetHeight - 4));
-    told.style.left = `${Math.max(4, left) + scrollX}px`;
-    told.style.top = `${top + scrollY}px`;
+    const left = x + 14 + tooltip.offsetWidth > document.documentElement.clientWidth ? x - 14 - tooltip.offsetWidth : x + 14;
+    const top = Math.max(4, Math.min(height - tooltip.offsetHeight / 2, innerHeight - tooltip.offsetHeight - 4));
+    tooltip.style.left = `${Math.max(4, left) + scrollX}px`;
+    tooltip.style.top = `${top + scrollY}px`;
   };
   const hush = (plot) => {
-    told.hidden = true;
+    tooltip.hidden = true;
     plot.known.cursor.setAttribute("d", "");
   };
   all(".plot").forEach((plot) => {

@@ -24,7 +24,7 @@ class Axis:
 
     def at(self, value: float) -> float:
         """The pixel of a value; what lies outside is put on the edge."""
-        places = [self._of(held) for held, _ in self.knots]
+        places = [self._of(knot) for knot, _ in self.knots]
         value = min(max(self._of(value), places[0]), places[-1])
         n = min(max(bisect.bisect_right(places, value), 1), len(places) - 1)
         (a, b), (low, high) = places[n - 1 : n + 1], (self.knots[n - 1][1], self.knots[n][1])
@@ -82,16 +82,16 @@ def doubling(values: Sequence[float], left: float, right: float, most: int = 8) 
     low, high = min(values), max(values)
     if low == high:
         low, high = low / 2, high * 2
-    told = sorted(set(values))
-    if len(told) > most:
+    marked = sorted(set(values))
+    if len(marked) > most:
         powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
-        told = [2.0**n for n in powers if (powers[-1] - n) % math.ceil(len(powers) / most) == 0]
-    return Axis(((low, left), (high, right)), tuple((each, f"{each:,.0f}") for each in told), log=True)
+        marked = [2.0**n for n in powers if (powers[-1] - n) % math.ceil(len(powers) / most) == 0]
+    return Axis(((low, left), (high, right)), tuple((each, f"{each:,.0f}") for each in marked), log=True)
 
 
 def decades(low: float, high: float, left: float, right: float) -> Axis:
     """A logarithmic axis marked at 1, 10, 100 …, and at its end."""
     low, high = max(low, 1), max(high, 2, low + 1)
     powers = [10.0**n for n in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
-    told = [each for each in powers if each * 2 < high] + [high]
-    return Axis(((low, left), (high, right)), tuple((each, f"{each:,.0f}") for each in told), log=True)
+    marked = [each for each in powers if each * 2 < high] + [high]
+    return Axis(((low, left), (high, right)), tuple((each, f"{each:,.0f}") for each in marked), log=True)

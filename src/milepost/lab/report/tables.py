@@ -9,11 +9,11 @@ from html import escape
 from milepost.lab.findings import Equation, Findings, Measure, Row
 from milepost.lab.report.look import looks, swatch
 from milepost.lab.report.words import MEANS
-from milepost.lab.table import Line, Table, reach_in_words, shown, signed
+from milepost.lab.table import Line, Table, length_in_words, shown, signed
 from milepost.lab.tasks import PROTOCOLS
 
 
-def by_reach(findings: Findings, table: Table) -> str:
+def by_length(findings: Findings, table: Table) -> str:
     """The sorted table."""
     styles = looks(findings)
     over = len(table.lengths)
@@ -33,17 +33,17 @@ def by_reach(findings: Findings, table: Table) -> str:
 def _line(line: Line, table: Table, piece: str, windows: bool) -> str:
     cells: list[str] = []
     for length, measure, same, best in zip(table.lengths, line.bits, line.same, line.best, strict=True):
-        past = measure is not None and length > (line.reach or 0)
+        past = measure is not None and length > (line.effective_length or 0)
         cells.append(cell(measure, best=best, classes=("same" if same else "", "past" if past else "")))
     if table.distance is not None:
         cells.append(cell(line.recall, best=line.best_recall))
     if windows:
         cells.append(f'<td class="sign">{"" if line.against is None else signed(line.against)}</td>')
-    times = "" if line.reach is None else f"<i>{line.reach / table.trained:g}×</i>"
+    times = "" if line.effective_length is None else f"<i>{line.effective_length / table.trained:g}×</i>"
     kind = ' class="trivial"' if line.row.trivial else ""
     return (
         f'<tr{kind}><th scope="row">{piece}<span>{_name(line.row)}</span></th>'
-        f'<td class="held">{reach_in_words(line)} {times}</td>{"".join(cells)}</tr>'
+        f'<td class="holds">{length_in_words(line)} {times}</td>{"".join(cells)}</tr>'
     )
 
 
@@ -61,9 +61,9 @@ def cell(measure: Measure | None, best: bool = False, classes: Iterable[str] = (
     mean = f"{100 * measure.mean:.1f} %" if share else shown(measure.mean)
     half = "" if measure.half is None else f"{100 * measure.half:.1f}" if share else f"{measure.half:.3f}"
     half = f"<i>±{half.removeprefix('0')}</i>" if half else "<i></i>"
-    told = " ".join(each for each in (*classes, "best" if best else "") if each)
+    names = " ".join(each for each in (*classes, "best" if best else "") if each)
     value = f'<strong title="best in its column">{mean}</strong>' if best else mean
-    return f'<td class="{told}">{value}{half}</td>' if told else f"<td>{value}{half}</td>"
+    return f'<td class="{names}">{value}{half}</td>' if names else f"<td>{value}{half}</td>"
 
 
 def by_protocol(findings: Findings) -> str:
@@ -119,8 +119,8 @@ def equations(findings: Findings) -> str:
     parts: list[str] = []
     for row in findings.rows:
         each = row.seconds / max(1, len(row.seeds))
-        size = f"{row.parameters:,} numbers learned, in {each:,.0f} s a seed" if not row.variant else ""
-        note = " · ".join(told for told in (f"<code>{escape(row.text)}</code>", size) if told)
+        size = f"{row.parameters:,} parameters, trained in {each:,.0f} s a seed" if not row.variant else ""
+        note = " · ".join(text for text in (f"<code>{escape(row.text)}</code>", size) if text)
         parts.append(
             f'<article><h3>{swatch(styles[row.name, row.variant])}{_name(row)}</h3><p class="note">{note}</p>'
             f'<div class="equation">{"".join(map(_equation, row.equations))}</div></article>'

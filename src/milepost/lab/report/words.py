@@ -63,13 +63,13 @@ def lede(findings: Findings, table: Table) -> list[str]:
         return []
     longest = table.lengths[-1]
     trained = [line for line in table.lines if not line.row.variant]
-    told = _trained(trained, table.trained, longest)
+    sentences = _trained(trained, table.trained, longest)
     for name in dict.fromkeys(line.row.name for line in table.lines if line.row.variant):
-        told += _changed([line for line in table.lines if line.row.name == name], proper(name), longest)
-    return told + _recall(table, findings.ran.guess)
+        sentences += _changed([line for line in table.lines if line.row.name == name], proper(name), longest)
+    return sentences + _recall(table, findings.ran.guess)
 
 
-def about_reach(findings: Findings) -> str:
+def about_table(findings: Findings) -> str:
     """How to read the sorted table, as HTML."""
     over = "seeds (Student’s t)" if len(findings.ran.seeds) > 1 else "windows"
     bits = f"{findings.tolerance:g} bits"
@@ -101,10 +101,10 @@ def _trained(lines: Sequence[Line], trained: int, longest: int) -> list[str]:
     begun = f"Of {len(lines)} schemes trained at {trained:,} bytes"
     if not holding:
         first = lines[0]
-        reach = "no length at all" if first.reach is None else f"{first.reach:,}"
+        length = "no length at all" if first.effective_length is None else f"{first.effective_length:,}"
         if len(lines) == 1:
-            return [f"{first.row.label}, trained at {trained:,} bytes, does not hold to {longest:,}, but to {reach}."]
-        return [f"{begun}, none holds to {longest:,}; {first.row.label} holds farthest, to {reach}."]
+            return [f"{first.row.label}, trained at {trained:,} bytes, does not hold to {longest:,}, but to {length}."]
+        return [f"{begun}, none holds to {longest:,}; {first.row.label} holds farthest, to {length}."]
     best = min(holding, key=lambda line: line.bits[-1].mean if line.bits[-1] else float("inf"))
     bits = shown(best.bits[-1].mean) if best.bits[-1] else ""
     names = _listed([line.row.label for line in holding])
@@ -123,20 +123,20 @@ def _changed(lines: Sequence[Line], base: str, longest: int) -> list[str]:
     plain = next((line for line in lines if not line.row.variant), None)
     # What forgets is a window by another name, and is not asked how far it carries.
     changed = [line for line in lines if line.row.variant and line.row.whole]
-    if plain is None or plain.to_the_end or plain.reach is None or not changed:
+    if plain is None or plain.to_the_end or plain.effective_length is None or not changed:
         return []
     best = changed[0]
-    if best.reach is None or best.reach <= plain.reach:
-        return [f"{base} breaks past {plain.reach:,}, and nothing tried without training mends it."]
-    told = (
-        f"{base} breaks past {plain.reach:,}; without training and with every earlier byte in sight, "
-        f"{_called(best.row)} carries it to {best.reach:,}"
+    if best.effective_length is None or best.effective_length <= plain.effective_length:
+        return [f"{base} breaks past {plain.effective_length:,}, and nothing tried without training helps."]
+    sentence = (
+        f"{base} breaks past {plain.effective_length:,}; without training and with every earlier byte in sight, "
+        f"{_called(best.row)} carries it to {best.effective_length:,}"
     )
     if best.against is None:
-        return [f"{told}."]
+        return [f"{sentence}."]
     by = f"{abs(best.against):.3f} bits {'better' if best.against < 0 else 'worse'} than"
     side = "level with" if abs(best.against) < SAME else by
-    return [f"{told}, and at {longest:,} is {side} the trivial window."]
+    return [f"{sentence}, and at {longest:,} is {side} the trivial window."]
 
 
 def _recall(table: Table, guess: float) -> list[str]:

@@ -206,8 +206,8 @@ def _checked(maker: Callable[..., Any], task: Task, size: int, lengths: Sequence
     """Refuse what no batch can be made of."""
     demand.whole(maker, "size", size)
     if not len(lengths):
-        told = f"{maker.__name__}(lengths={lengths!r})"
-        raise ValueError(f"{told}: there must be at least one length, such as range(1, 41)")
+        call = f"{maker.__name__}(lengths={lengths!r})"
+        raise ValueError(f"{call}: there must be at least one length, such as range(1, 41)")
     demand.whole(task, "length", min(lengths), least=task.shortest)
 
 

@@ -1,0 +1,177 @@
+"""Our own kernels, for schemes whose work on a score is told by facets: slopes, tables by distance, a soft cap."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from milepost.backends.estimate import seconds, seen_pairs
+from milepost.backends.views import refusal, turned, values
+from milepost.call.call import Call
+from milepost.seams.arguments import spell
+from milepost.seams.facets import HasSlopes, facets_of
+
+CANNOT: dict[str, str] = {
+    "place": "turns near and far keys differently, which these kernels do not do yet",
+    "relate": "adds tables looked up by distance to the dot products, which these kernels do not do yet",
+    "bends_unread": "bends scores in a way that no facet tells",
+    "bend_rows": "bends whole rows of scores",
+}
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+WIDEST = 256
+OnDevice = tuple[Tensor, Tensor, Tensor | None]
+
+
+def refuses(call: Call) -> str | None:
+    """Why the kernels cannot run this: first what lasts, then what another call or machine could change."""
+    reason = refusal(call, CANNOT) or _unread(call)
+    if reason is not None:
+        return reason
+    if call.dropout:
+        return "dropout is not in the kernels; flex has it"
+    if call.q.dtype not in DTYPES:
+        return f"the kernels take bfloat16, float16 and float32, not {call.q.dtype}"
+    if max(call.q.shape[-1], call.v.shape[-1]) > WIDEST:
+        return f"heads are wider than {WIDEST} channels"
+    if call.layout is None or not call.at_index:
+        return "indices, positions or documents were given, and the kernels count tokens from the shapes"
+    band = call.scheme.band()
+    if band is None or band.chunk is not None or band.behind == -math.inf:
+        return "what is visible is no window with sinks"
+    return _no_device(call.q.device)
+
+
+def cost(call: Call) -> float:
+    """Plain attention, and a little more."""
+    each = 1.15 if call.scheme.answering("bend") else 1.1
+    return seconds(call, seen_pairs(call), each * (2.5 if call.q.dtype == torch.float32 else 1), launches=16)
+
+
+def run(call: Call) -> tuple[Tensor, Tensor | None]:
+    """Turn, and let the kernel do the rest."""
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.flash import flash
+
+    layout, band = call.layout, call.scheme.band()
+    assert layout is not None
+    assert band is not None
+    q, k = turned(call, call.q.dtype)
+    biases = _biases(call)
+    sharpness = call.scheme.sharpen(call.index, call.length) if call.scheme.answering("sharpen") else None
+    out, lse = flash(
+        q, k, values(call, call.v.dtype),
+        scale=call.scheme.scale(call.q.shape[-1]),
+        # Sinks are the first keys of the text, and these keys may begin later.
+        offset=layout.offset, sinks=max(0, band.sinks - layout.key_first),
+        behind=None if band.behind == math.inf else int(band.behind),
+        ahead=None if band.ahead == math.inf else int(band.ahead),
+        sharpen=None if sharpness is None else sharpness.float().expand(-1, call.queries.count).contiguous(),
+        **biases,
+    )  # fmt: skip
+    rest = call.scheme.rest()
+    if rest is not None:
+        rest = rest.to(lse)[:, None]
+        out, lse = out * torch.sigmoid(lse - rest)[..., None].to(out.dtype), torch.logaddexp(lse, rest)
+    return out, lse if call.return_lse else None
+
+
+def _unread(call: Call) -> str | None:
+    """Why the kernel cannot bend scores as the parts do together: one soft cap, before all biases or after them."""
+    parts = call.scheme.answering("bend")
+    caps = [number for number, part in enumerate(parts) if "cap" in facets_of(part)]
+    if len(caps) > 1 or (caps and caps[0] not in (0, len(parts) - 1)):
+        return f"{spell(parts[caps[-1]])} caps between other parts that bend, and the kernels cap first or last"
+    if sum("slopes" in facets_of(part) for part in parts) > 1:
+        return "two parts have slopes, and the kernels take one"
+    return None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A bias by distance: rows [h n] for the distances first … first + n − 1, constant past both ends."""
+
+    rows: Tensor
+    first: int
+
+    def over(self, first: int, last: int) -> Tensor:
+        """The same over another range of distances."""
+        at = torch.arange(first, last + 1, device=self.rows.device) - self.first
+        return self.rows[:, at.clamp(0, self.rows.shape[1] - 1)]
+
+    def __add__(self, other: Line) -> Line:
+        first = min(self.first, other.first)
+        last = max(line.first + line.rows.shape[1] - 1 for line in (self, other))
+        return Line(self.over(first, last) + other.over(first, last), first)
+
+
+def _biases(call: Call) -> dict[str, Any]:
+    """What bends scores, as the kernel takes it."""
+    found: dict[str, Any] = {}
+    lines: list[Line] = []
+    parts: tuple[Any, ...] = call.scheme.answering("bend")
+    for number, part in enumerate(parts):
+        facets = facets_of(part)
+        if "cap" in facets:
+            found |= {"cap": float(part.cap), "cap_first": number == 0 and len(parts) > 1}
+        elif "slopes" in facets:
+            behind, ahead, step = _slopes(call, part)
+            found |= {"slopes": behind, "slopes_ahead": ahead}
+            if step is not None:
+                # What every key behind the query gains, and none at it or ahead.
+                lines.append(Line(torch.stack((torch.zeros_like(step), step), 1), 0))
+        else:
+            lines.append(_line(call, part))
+    if lines:
+        line = functools.reduce(Line.__add__, lines)
+        found |= {"table": line.rows.contiguous(), "first": line.first}
+    return found
+
+
+def _slopes(call: Call, part: HasSlopes) -> OnDevice:
+    """The slopes behind and ahead, and the step, [h] in float32 on the device."""
+    assert call.keys.first is not None
+    length = call.keys.first + call.keys.count if getattr(part, "by_length", False) else None
+    if call.given_length is not None and length is not None:
+        return _on_device(part, call.given_length[0, 0], call.q.device)
+    return (_on_device if isinstance(part, nn.Module) else _kept)(part, length, call.q.device)
+
+
+def _on_device(part: HasSlopes, length: Tensor | int | None, device: torch.device) -> OnDevice:
+    slopes = part.slopes(length)
+    behind, ahead = (each.to(device, torch.float32).contiguous() for each in (slopes.behind, slopes.ahead))
+    return behind, ahead, None if slopes.step is None else slopes.step.to(device, torch.float32)
+
+
+# Slopes that nothing learns are moved to the device once.
+_kept = functools.lru_cache(maxsize=64)(_on_device)
+
+
+def _line(call: Call, part: Any) -> Line:
+    """A bias by distance over the distances that occur, as far as it varies."""
+    layout, band = call.layout, call.scheme.band()
+    assert layout is not None
+    assert band is not None
+    nearest, furthest = layout.offset - call.keys.count + 1, layout.offset + call.queries.count - 1
+    behind, ahead = part.constant_past
+    first = max(nearest, -band.ahead, -ahead)
+    last = max(first, min(furthest, behind, math.inf if band.sinks else band.behind - 1))
+    rows = part.by_distance(torch.arange(int(first), int(last) + 1, device=call.q.device)).float()
+    return Line(rows.expand(call.q.shape[1], -1), int(first))
+
+
+@functools.lru_cache(maxsize=16)
+def _no_device(device: torch.device) -> str | None:
+    """Why this machine cannot run the kernels."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed: pip install 'milepost[triton]'"
+    if device.type != "cuda":
+        return f"its kernels run on CUDA devices, and the tensors are on {device.type}"
+    if torch.cuda.get_device_capability(device) < (9, 0):
+        return "its kernels are written for compute capability 9.0 and later"
+    return None

@@ -1,0 +1,98 @@
+"""Attention as `attend` chooses to run it, beside plain causal attention without positions: needs a GPU."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from milepost import (
+    Alibi,
+    Kerple,
+    Rerope,
+    Rope,
+    Sandwich,
+    Scheme,
+    SoftCap,
+    T5Bias,
+    Yarn,
+    attend,
+    causal,
+    explain,
+    sinks,
+    window,
+)
+
+SHAPES = {"A, b4 h16 t4096 d64": (4, 16, 4096, 64), "B, b1 h16 t16384 d128": (1, 16, 16384, 128)}
+ROUNDS = 15
+
+
+def schemes(heads: int, dim: int) -> dict[str, Scheme]:
+    """What is measured."""
+    return {
+        "RoPE": Scheme(Rope(dim), causal),
+        "RoPE with YaRN": Scheme(Rope(dim, stretch=Yarn(8, 4096)), causal),
+        "ALiBi": Scheme(Alibi(heads), causal),
+        "T5": Scheme(T5Bias(heads), causal),
+        "KERPLE": Scheme(Kerple(heads), causal),
+        "Sandwich": Scheme(Sandwich(heads, dim), causal),
+        "soft cap": Scheme(SoftCap(30.0), causal),
+        "RoPE, window of 1024 with 4 sinks": Scheme(Rope(dim), causal & (window(1024) | sinks(4))),
+        "RoPE with ReRoPE": Scheme(Rope(dim), Rerope(512), causal),
+    }
+
+
+def main() -> None:
+    """Print the tables."""
+    if not torch.cuda.is_available():
+        print("\nattention as attend chooses: needs a GPU, skipped")
+        return
+    for title, (b, h, t, d) in SHAPES.items():
+        torch.manual_seed(0)
+        q, k, v = (torch.randn(b, h, t, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+        grad = torch.randn_like(q)
+        plain = _times(lambda q=q, k=k, v=v: sdpa(q, k, v, is_causal=True), (q, k, v), grad)
+        print(f"\n{title}, bfloat16, × plain causal SDPA ({plain[0]:.3f} and {plain[1]:.3f} ms)")
+        print(f"  {'':<36} {'backend':<10} {'forward':>8} {'forward and backward':>22}")
+        for name, scheme in schemes(h, d).items():
+            scheme = scheme.cuda()
+            run = _attending(q, k, v, scheme)
+            ours = _times(run, (q, k, v, *scheme.parameters()), grad)
+            print(
+                f"  {name:<36} {explain(scheme, q, k, v).backend:<10} {ours[0] / plain[0]:>8.2f} "
+                f"{ours[1] / plain[1]:>22.2f}"
+            )
+
+
+def _attending(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme) -> Callable[[], Tensor]:
+    return lambda: attend(q, k, v, scheme)
+
+
+def _times(run: Callable[[], Tensor], leaves: tuple[Tensor, ...], grad: Tensor) -> tuple[float, float]:
+    """Median milliseconds forward, and forward with backward, by the device's own clock."""
+
+    def forward() -> None:
+        with torch.no_grad():
+            run()
+
+    def both() -> None:
+        torch.autograd.grad(run(), leaves, grad)
+
+    return _median(forward), _median(both)
+
+
+def _median(work: Callable[[], None]) -> float:
+    for _ in range(3):
+        work()
+    taken: list[float] = []
+    for _ in range(ROUNDS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        taken.append(start.elapsed_time(end))
+    return statistics.median(taken)

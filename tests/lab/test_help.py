@@ -1,0 +1,55 @@
+"""What `milepost compare --help` says: every option in words of its own, with what holds if it is left out."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from milepost.cli import app
+from milepost.lab import options
+from milepost.lab.compare import compare
+from milepost.lab.recipe import SIZES
+
+COMMAND = typer.main.get_command(app()).commands["compare"]  # pyright: ignore
+HELP = {each.name: each.help for each in COMMAND.params if each.name != "help"}
+
+
+def shown(columns: int) -> str:
+    """What a terminal of so many columns gets; typer's own runner always has 80."""
+    command, around = [sys.executable, "-m", "milepost", "compare", "--help"], os.environ | {"COLUMNS": str(columns)}
+    return subprocess.run(command, env=around, capture_output=True, text=True, check=True).stdout
+
+
+def test_every_option_has_a_help_of_its_own():
+    assert set(HELP) == set(inspect.signature(compare).parameters)
+    assert all(HELP.values())
+    assert len(set(HELP.values())) == len(HELP)
+    assert not [text for text in HELP.values() if re.search(r"\bdial\b|[Oo]verrid", text)]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_help_keeps_to_the_width_and_uses_it(columns: int):
+    lines = shown(columns).splitlines()
+    assert columns - 12 < max(map(len, lines)) <= columns
+
+
+@pytest.mark.parametrize("option", [each.name for each in COMMAND.params if each.default is None])
+def test_an_option_that_is_nothing_by_default_says_what_holds_then(option: str):
+    """Unless leaving it out is to do nothing."""
+    (default,) = [each.show_default for each in COMMAND.params if each.name == option]
+    nothing = {"dataset", "row", "tasks", "json", "csv", "tensorboard"}
+    assert isinstance(default, str) is (option not in nothing)
+
+
+def test_the_defaults_of_a_size_are_those_of_the_size():
+    text = " ".join(shown(120).split())
+    for name, size in SIZES.items():
+        for value in (size.recipe.steps, size.recipe.rate, size.shape.width, size.judged):
+            assert f"{name} {value}" in text
+    assert f"[default: ({' '.join(options.DEFAULT)})]" in text
