@@ -79,7 +79,9 @@ def _documents(piece: str, documents: Tensor, t: int, s: int) -> tuple[Tensor, T
     """The documents of the queries and of the keys; the queries are the last t."""
     own = _batched(documents)
     if own.shape[1] != s:
-        raise ValueError(f"scheme.{piece}: documents tell {own.shape[1]} tokens but there are {s} keys")
+        raise ValueError(
+            f"scheme.{piece}: documents has {own.shape[1]} entries, but there are {s} keys; give one for each key"
+        )
     return own[:, s - t :], own
 
 

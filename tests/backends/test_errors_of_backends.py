@@ -194,5 +194,5 @@ def test_a_score_mod_cannot_do_everything():
     ):
         text = f"scheme.flex: {type(part).__name__}(…) answers {verb}, which no score_mod can do; use attend"
         refused(ValueError, text, lambda part=part: Scheme(part, causal).flex(T, T))
-    text = "scheme.flex: documents tell 3 tokens but there are 6 keys"
+    text = "scheme.flex: documents has 3 entries, but there are 6 keys"
     refused(ValueError, text, lambda: Scheme(mp.Alibi(4), causal).flex(T, T, documents=T[:3]))

@@ -275,9 +275,9 @@ def test_what_no_score_mod_can_do_is_refused(part, why):
 
 
 def test_documents_that_do_not_fit_the_keys_are_refused():
-    with pytest.raises(ValueError, match=r"scheme\.flex: documents tell 3 tokens but there are 5 keys"):
+    with pytest.raises(ValueError, match=r"scheme\.flex: documents has 3 entries, but there are 5 keys"):
         Scheme(causal).flex(torch.arange(3), torch.arange(5), torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(ValueError, match=r"scheme\.bias: documents tell 3 tokens but there are 5 keys"):
+    with pytest.raises(ValueError, match=r"scheme\.bias: documents has 3 entries, but there are 5 keys"):
         Scheme(causal).bias(torch.arange(3), torch.arange(5), torch.zeros(3, dtype=torch.int64))
 
 

@@ -16,7 +16,7 @@ class AlibiInterpolate:
 
         slope_h  ←  slope_h / factor
 
-    The steepest heads lose as much as the flattest, so near tokens are told apart less well.
+    The steepest heads lose as much as the flattest, so near tokens are harder to distinguish.
     """
 
     factor: float

@@ -58,7 +58,7 @@ class Cope(Learner):
 
     def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
         """scores: [b h t s] with −∞ where hidden; q: [b h t d]; x: [b s D], or the keys or values
-        [b g s d] that the gates are told to read."""
+        [b g s d] that the gates read."""
         demand.width(self, q, self.dim)
         count = self._opened(scores, q, x).flip(-1).cumsum(-1).flip(-1).clamp(max=self.positions - 1)
         below = count.detach().floor()

@@ -32,7 +32,7 @@ class Hierarchical(Learner):
         if alpha >= 1 or alpha == 0.5:
             raise ValueError(
                 f"Hierarchical(alpha={alpha!r}): alpha must lie between 0 and 1 and not be 0.5, where the two digits "
-                f"could be exchanged unseen"
+                f"could be exchanged without a trace"
             )
 
     @property

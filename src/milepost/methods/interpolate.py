@@ -16,7 +16,7 @@ class Interpolate:
 
         θ_n  ←  θ_n / factor
 
-    Every pair slows alike, so near tokens are told apart less well; it wants fine-tuning.
+    Every pair slows alike, so near tokens are harder to distinguish; it wants fine-tuning.
     """
 
     factor: float

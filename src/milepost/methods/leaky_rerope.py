@@ -19,7 +19,7 @@ class LeakyRerope:
         distance  ←  p − r  where |p − r| < window,   ±( window + (|p − r| − window)/factor )  beyond
 
     factor=1 is plain RoPE; a large one approaches ReRoPE. One below 1 speeds distances up (InvLeaky, for
-    training). Keys ahead of the query are held the same way, with the sign turned.
+    training). Keys ahead of the query are treated the same way, with the sign turned.
     """
 
     window: int

@@ -26,9 +26,9 @@ class Multiplied:
 
     def __post_init__(self) -> None:
         if isinstance(self.method, type) or verbs_of(self.method) != ("embed",) or hasattr(self.method, "vocabulary"):
-            told = self.method.__name__ if isinstance(self.method, type) else repr(self.method)
+            given = self.method.__name__ if isinstance(self.method, type) else repr(self.method)
             raise TypeError(
-                f"Multiplied({told}): the method must add to token embeddings, such as Learned(512, 768) or "
+                f"Multiplied({given}): the method must add to token embeddings, such as Learned(512, 768) or "
                 f"Sinusoidal(768)"
             )
         if isinstance(self.method, Multiplied):

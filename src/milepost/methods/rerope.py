@@ -18,7 +18,7 @@ class Rerope:
         distance  ←  p − r  where |p − r| < window,   ±window  beyond
 
     Needs no training. A window of a quarter to a half of the trained length works; the whole of it does not.
-    Keys ahead of the query are held at −window.
+    Keys ahead of the query stay at −window.
     """
 
     window: int

@@ -101,8 +101,8 @@ class Parts(nn.Module):
     @property
     def axes(self) -> int | None:
         """How many coordinates a position has, where a part reads more than one."""
-        told = [getattr(part, "axes", None) for part in self._turns]
-        return next((axes for axes in told if axes is not None), None)
+        counts = (getattr(part, "axes", None) for part in self._turns)
+        return next((axes for axes in counts if axes is not None), None)
 
     @property
     def heads(self) -> int | None:
@@ -150,10 +150,10 @@ class Parts(nn.Module):
     def bend(
         self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor, length: Tensor | None = None
     ) -> Tensor:
-        """Bend one score, or a tile of them; a part that goes by the length is told it."""
+        """Bend one score, or a tile of them; a part that goes by the length is given it."""
         for part in self._bends:
-            told = {"length": length} if getattr(part, "by_length", False) else {}
-            score = part.bend(score, batch, head, p, r, **told)
+            extra = {"length": length} if getattr(part, "by_length", False) else {}
+            score = part.bend(score, batch, head, p, r, **extra)
         return score
 
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor | None:
@@ -200,9 +200,9 @@ def _modules_of(parts: Sequence[object]) -> Iterator[tuple[str, nn.Module]]:
             yield str(number), part
         elif dataclasses.is_dataclass(part):
             for field in dataclasses.fields(part):
-                held = getattr(part, field.name)
-                if isinstance(held, nn.Module):
-                    yield f"{number}_{field.name}", held
+                inner = getattr(part, field.name)
+                if isinstance(inner, nn.Module):
+                    yield f"{number}_{field.name}", inner
 
 
 def _heads_of(parts: Sequence[object]) -> Iterator[tuple[object, int]]:

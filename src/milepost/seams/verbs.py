@@ -6,7 +6,7 @@ One equation carries every method of this library:
                            bent by bend(h, p_i, r_j) | see(i, j) ) · v_j
 
 `i` and `j` are indices, the true order of the tokens; `p` and `r` are the positions of the query and of the key, which
-are the indices unless told otherwise. Distance is p − r everywhere: positive is behind. The order is fixed:
+are the indices unless they are given. Distance is p − r everywhere: positive is behind. The order is fixed:
 
     place → turn → dot, plus relate → × scale × sharpen → bend → see (−∞) → bend_rows → softmax (with rest) → values
 
@@ -151,7 +151,7 @@ class Places(Protocol):
     """Acts on the positions."""
 
     def place(self) -> tuple[Regime, ...]:
-        """Say where tokens stand, region by region. Regions that nobody claims are not visible."""
+        """Say where tokens stand, region by region. What lies in no region is not visible."""
         ...
 
 

@@ -56,7 +56,7 @@ class Visible:
 
     def __bool__(self) -> bool:
         raise TypeError(
-            f"{self!r} is no yes or no by itself; combine what is visible with &, | and ~, not with and, or, not"
+            f"{self!r} is neither true nor false; combine what is visible with &, | and ~, not with and, or, not"
         )
 
     def __and__(self, other: Visible) -> Visible:
