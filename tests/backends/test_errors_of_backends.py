@@ -124,8 +124,9 @@ def test_explain_says_who_runs_it_and_why_the_others_do_not():
     q, k, v = small()
     with torch.no_grad():
         explained = mp.explain(Scheme(mp.Alibi(4), causal), q, k, v)
-    assert explained.reasons == {"sdpa": "Alibi(4) bends the scores"}
-    assert set(explained.able) == {"flex", "diagonals", "chunked", "reference"}
+    assert explained.reasons["sdpa"] == "Alibi(4) bends the scores"
+    assert set(explained.reasons) <= {"sdpa", "triton"}
+    assert set(explained.able) - {"triton"} == {"flex", "diagonals", "chunked", "reference"}
     assert explained.costs[explained.backend] == min(explained.costs.values())
     lines = str(explained).splitlines()
     assert lines[0] == f"{explained.backend}: runs it"

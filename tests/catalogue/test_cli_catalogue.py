@@ -168,12 +168,12 @@ def test_the_backends_and_their_reasons_are_those_of_explain(name: str):
     alone = [made(name), mp.causal] if name in PARTS else [eval(part, {"mp": mp}) for part in EXAMPLES[name]]
     q = torch.zeros(1, 8, 4, 64)
     with torch.no_grad():
-        explained = mp.explain(mp.Scheme(*alone), q, q)
+        explained = mp.explain(mp.Scheme(*alone).attention, q, q)
     able = list(explained.able)
     # Kernels that need a device are listed wherever one asks.
     assert [each for each in SHEETS[name].backends if each != "triton"] == [each for each in able if each != "triton"]
     for backend, why in SHEETS[name].refusals.items():
-        assert explained.others[backend].endswith(why.removesuffix(" (unless its arguments say otherwise)"))
+        assert explained.reasons[backend].endswith(why.removesuffix(" (unless its arguments say otherwise)"))
     assert {*SHEETS[name].backends, *SHEETS[name].refusals} == set(BACKENDS)
 
 

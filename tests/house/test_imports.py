@@ -32,7 +32,9 @@ FACE = {"scheme", "schedule", "cache", "pieces", "attend"}
 """Files that are one room together."""
 BY_NAME = {"milepost.seams.known", "milepost.catalogue.sheet"}
 """Files that look the exports up in the running package, when they are called: whoever saved a scheme names classes."""
-BACKENDS = {f"milepost.backends.{name}" for name in ("chunked", "diagonals", "flex", "reference", "sdpa", "triton")}
+BACKENDS = {f"milepost.backends.{name}" for name in ("chunked", "diagonals", "flex", "reference", "sdpa")} | {
+    "milepost.backends.triton.backend"
+}
 
 Arrows = dict[str, set[str]]
 
@@ -114,7 +116,8 @@ def between_backends(arrows: Arrows) -> set[tuple[str, str]]:
     """Imports of one backend by another, or by a helper that backends share; the list of all backends has them all."""
 
     def backend_of(module: str) -> str:
-        return ".".join(module.split(".")[:3])
+        # The kernels under triton/ are functions over tensors that anybody may launch; its backend is one file.
+        return module if module == "milepost.backends.triton.backend" else ".".join(module.split(".")[:3])
 
     return {
         (module, other)

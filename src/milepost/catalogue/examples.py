@@ -141,6 +141,13 @@ CALLS: dict[str, tuple[str, ...]] = {
     "hwfa2": ("layers = mp.hwfa2(layers=24, dim=64, trained=512, keys=64)", "print(layers[12])"),
     "linear_attend": (ROPE, TOKENS, "out = mp.linear_attend(q, k, v, scheme)"),
     "llama4": ("layers = mp.llama4(layers=8, dim=64)", "print(layers[0], layers[3])"),
+    "merge": (
+        ROPE,
+        TOKENS,
+        "parts = [mp.attend(q, k[:, :, s], v[:, :, s], scheme, index=range(100), key_index=range(s.start, s.stop), "
+        "return_lse=True) for s in (slice(0, 50), slice(50, 100))]",
+        "out, lse = mp.merge(*parts[0], *parts[1])",
+    ),
     "methods": ("print([entry.name for entry in mp.methods() if 'bend' in entry.verbs])",),
     "padding_leak": ("print(mp.padding_leak(length=21, depth=3))",),
     "reach_of": ("print(mp.reach_of(base=1e6, dim=128, trained=4096))",),
