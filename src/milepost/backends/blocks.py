@@ -84,7 +84,8 @@ def _of_band(
         if key not in masks or band.chunk is not None:
             masks[key] = _seen(band, layout, rows, sinks, keys, dtype, device)
         made.append(Block(rows, sinks, keys, *masks[key]))
-    return tuple(made)
+    # Where nobody sees anything there is nothing to cut, and zeros made from nothing would have no gradient.
+    return tuple(made) if any(map(_width, made)) else None
 
 
 def _seen(

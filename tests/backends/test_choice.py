@@ -1,0 +1,67 @@
+"""Which backend is chosen, and what is weighed: estimates beside each other, never times."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import milepost as mp
+from milepost import causal, window
+
+
+def shaped(t: int, s: int | None = None) -> Any:
+    """Queries and keys whose numbers nobody reads."""
+    return torch.empty(1, 8, t, 64), torch.empty(1, 2, s or t, 64)
+
+
+def test_a_window_costs_a_fraction_of_everything_behind():
+    q, k = shaped(8192)
+    whole = mp.explain(mp.Scheme(mp.Rope(64), causal), q, k)
+    narrow = mp.explain(mp.Scheme(mp.Rope(64), window(512)), q, k)
+    assert whole.backend == narrow.backend == "sdpa"
+    # 512 of 4096 keys on average, a block's rows besides.
+    assert narrow.costs["sdpa"] < whole.costs["sdpa"] / 3
+    assert narrow.costs["sdpa"] < narrow.costs["chunked"]
+
+
+def test_packed_documents_cost_what_each_does():
+    q, k = shaped(2048)
+    scheme = mp.Scheme(mp.Rope(64), causal)
+    packed = mp.explain(scheme, q, k, documents=torch.arange(8).repeat_interleave(256))
+    assert packed.backend == "sdpa"
+    assert packed.costs["sdpa"] < mp.explain(scheme, q, k).costs["sdpa"]
+
+
+def test_the_cheapest_is_chosen_and_the_specification_never():
+    q, k = shaped(1, 512)
+    for scheme in (mp.Scheme(mp.Alibi(8), causal), mp.Scheme(mp.Rope(64), mp.Rerope(64), causal)):
+        said = mp.explain(scheme, q, k)
+        assert said.costs[said.backend] == min(said.costs.values()) < math.inf
+        assert said.costs["reference"] == math.inf
+        assert said.backend != "reference"
+        assert set(said.able) | set(said.reasons) == {"sdpa", "flex", "diagonals", "chunked", "reference"}
+    assert mp.explain(mp.Scheme(mp.Alibi(8), causal), q, k).backend == "diagonals"
+
+
+def test_what_was_weighed_is_printed():
+    q, k = shaped(512)
+    said = mp.explain(mp.Scheme(mp.Alibi(8), causal), q, k)
+    lines = str(said).splitlines()
+    assert lines[0] == f"{said.backend}: runs it"
+    assert "sdpa: cannot, Alibi(8) bends the scores" in lines
+    assert "reference: could run it, but is there to be right, not to be fast" in lines
+    other = next(name for name in said.able if name not in (said.backend, "reference", "flex"))
+    times = said.costs[other] / said.costs[said.backend]
+    assert f"{other}: could run it, at about {times:.1f} times the cost" in lines
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "chunked", "flex", "diagonals", "reference"])
+def test_what_is_said_to_be_able_runs(backend: str):
+    q, k = (torch.randn_like(each) for each in shaped(12))
+    scheme = mp.Scheme(mp.Rope(64), window(5))
+    assert backend in mp.explain(scheme, q, k).able
+    want = mp.attend(q, k, k, scheme, backend="reference")
+    assert torch.allclose(mp.attend(q, k, k, scheme, backend=backend), want, atol=1e-5)

@@ -1,0 +1,263 @@
+"""Caches that turn keys when they come: decoding is a fresh pass, and keys know what they are."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import milepost as mp
+from milepost import causal, sinks, window
+from tests.oracles import assert_same, inputs, plain, turned
+
+T = 14
+TURNED: dict[str, Callable[[], mp.Scheme]] = {
+    "Rope": lambda: mp.Scheme(mp.Rope(8), causal),
+    "Yarn": lambda: mp.Scheme(mp.Rope(8, stretch=mp.Yarn(4.0, 16)), causal),
+    "Partial": lambda: mp.Scheme(mp.Partial(mp.Rope(4), of=8), causal),
+    "LearnedRope": lambda: mp.Scheme(mp.LearnedRope(8), causal),
+    "FusedRope": lambda: mp.Scheme(mp.FusedRope(8), causal),
+    "QkNorm after Rope": lambda: mp.Scheme(mp.Rope(8), mp.QkNorm(8), causal),
+    "Rope and Alibi": lambda: mp.Scheme(mp.Rope(8), mp.Alibi(4), causal),
+    "Rope and a dynamic Alibi": lambda: mp.Scheme(mp.Rope(8), mp.Alibi(4, mp.AlibiDynamicNtk(5)), causal),
+    "Rope and LogN": lambda: mp.Scheme(mp.Rope(8), mp.LogN(4), causal),
+    "Rope, window, sinks": lambda: mp.Scheme(mp.Rope(8), causal & (window(4) | sinks(2))),
+}
+RAW: dict[str, Callable[[], mp.Scheme]] = {
+    "DynamicNtk": lambda: mp.Scheme(mp.Rope(8, stretch=mp.DynamicNtk(5)), causal),
+    "Rerope": lambda: mp.Scheme(mp.Rope(8), mp.Rerope(5), causal),
+    "Xpos": lambda: mp.Scheme(mp.Xpos(8), causal),
+    "Shaw": lambda: mp.Scheme(mp.Rope(8), mp.Shaw(8, reach=3), causal),
+    "Deberta": lambda: mp.Scheme(mp.Deberta(10, 4, 8, reach=5), causal),
+    "Cope on keys": lambda: mp.Scheme(mp.Rope(8), mp.Cope(8, 6, gates="keys"), causal),
+    "Alibi": lambda: mp.Scheme(mp.Alibi(4), causal),
+}
+
+
+@pytest.fixture(autouse=True)
+def without_gradients():
+    with torch.no_grad():
+        yield
+
+
+def decoded(scheme: mp.Scheme, cache: mp.Cache, q: Tensor, k: Tensor, v: Tensor, trim: bool = False) -> Tensor:
+    """A prompt of five tokens, then one at a time."""
+    outs = []
+    for first, last in [(0, 5), *((i, i + 1) for i in range(5, q.shape[2]))]:
+        cache.append(k[:, :, first:last], v[:, :, first:last])
+        outs.append(mp.attend(q[:, :, first:last], cache.keys, cache.values, scheme, key_index=cache.index))
+        if trim:
+            cache.trim(scheme)
+    return torch.cat(outs, 2)
+
+
+def fresh(scheme: mp.Scheme, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same, each step a pass of its own over all tokens so far."""
+    steps = [(0, 5), *((i, i + 1) for i in range(5, q.shape[2]))]
+    return torch.cat(
+        [mp.attend(q[:, :, a:b], k[:, :, :b], v[:, :, :b], scheme, backend="reference") for a, b in steps], 2
+    )
+
+
+@pytest.mark.parametrize("name", [*TURNED, *RAW])
+def test_decoding_through_either_cache_is_a_fresh_pass(name: str):
+    scheme = {**TURNED, **RAW}[name]().double()
+    q, k, v = inputs(t=T)
+    want = fresh(scheme, q, k, v)
+    for cache in (mp.Cache(), mp.Cache(scheme)):
+        assert_same(decoded(scheme, cache, q, k, v), want)
+    assert mp.Cache(scheme).turned == (name in TURNED)
+    assert not mp.Cache().turned
+
+
+def test_turned_keys_are_those_of_the_formula():
+    q, k, v = inputs(b=1, t=7)
+    cache = mp.Cache(mp.Scheme(mp.Rope(8), causal))
+    cache.append(k[:, :, :3], v[:, :, :3])
+    cache.append(k[:, :, 3:], v[:, :, 3:])
+    at = turned(k, torch.arange(7))
+    assert_same(cache.keys, torch.cat((at.real, at.imag), -1))
+    here = turned(q, torch.arange(7))
+
+    def score(b: int, h: int, i: int, j: int) -> Tensor | float:
+        return (here[b, h, i] @ at[b, h // 2, j].conj()).real / math.sqrt(8) if j <= i else -math.inf
+
+    want = plain(q, k, v, score)
+    assert_same(mp.attend(q, cache.keys, cache.values, mp.Scheme(mp.Rope(8), causal)), want)
+
+
+@pytest.mark.parametrize("turn", [True, False])
+def test_a_trimmed_cache_needs_no_index(turn: bool):
+    scheme = mp.Scheme(mp.Rope(8), mp.LogN(4), causal & (window(4) | sinks(2)))
+    q, k, v = inputs(t=T)
+    cache = mp.Cache(scheme) if turn else mp.Cache()
+    assert_same(
+        decoded(scheme, cache, q[:, :, :-1], k[:, :, :-1], v[:, :, :-1], trim=True), fresh(scheme, q, k, v)[:, :, :-1]
+    )
+    assert len(cache) == 5
+    cache.append(k[:, :, -1:], v[:, :, -1:])
+    assert cache.index[0].tolist() == [0, 1, 10, 11, 12, 13]
+    last = fresh(scheme, q, k, v)[:, :, -1:]
+    assert_same(mp.attend(q[:, :, -1:], cache.keys, cache.values, scheme), last)
+    # Copies know their tokens as well.
+    for same in (cache.keys.contiguous(), cache.keys.clone(), cache.keys.to(torch.float64), copy.deepcopy(cache.keys)):
+        assert_same(mp.attend(q[:, :, -1:], same, cache.values, scheme), last)
+
+
+def test_positions_of_several_axes_travel_with_the_keys():
+    scheme = mp.Scheme(mp.AxialRope(8, (2, 1, 1)), causal)
+    q, k, v = inputs(t=T)
+    at = torch.stack((torch.arange(T), torch.arange(T) // 3, torch.arange(T) % 3), -1)[None].expand(2, -1, -1)
+    want = mp.attend(q, k, v, scheme, position=at, key_position=at, backend="reference")
+    for cache in (mp.Cache(), mp.Cache(scheme)):
+        for i in range(T):
+            cache.append(k[:, :, i : i + 1], v[:, :, i : i + 1], position=at[:, i : i + 1])
+            out = mp.attend(q[:, :, i : i + 1], cache.keys, cache.values, scheme)
+            assert_same(out, want[:, :, i : i + 1])
+        with pytest.raises(ValueError, match="the keys before these were given positions"):
+            cache.append(k[:, :, :1], v[:, :, :1])
+
+
+def test_rows_whose_indices_differ_decode_as_each_would_alone():
+    scheme = mp.Scheme(mp.Rope(8), mp.Alibi(4), causal)
+    q, k, v = inputs(t=6)
+    cache = mp.Cache(scheme)
+    cache.append(k[:, :, :5], v[:, :, :5], index=torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, -1, -1]]))
+    cache.append(k[:, :, 5:], v[:, :, 5:])
+    assert cache.index.tolist() == [[0, 1, 2, 3, 4, 5], [0, 1, 2, -1, -1, 3]]
+    documents = torch.where(cache.index < 0, -1, 0)
+    out = mp.attend(q[:, :, 5:], cache.keys, cache.values, scheme, key_documents=documents)
+    kept = [0, 1, 2, 5]
+    assert_same(out[:1], mp.attend(q, k, v, scheme)[:1, :, 5:])
+    assert_same(out[1:], mp.attend(q[1:, :, 5:], k[1:, :, kept], v[1:, :, kept], scheme))
+
+
+def test_other_schemes_are_refused_and_equal_ones_are_not():
+    q, k, v = inputs(t=4)
+    cache = mp.Cache(mp.Scheme(mp.Rope(8), causal))
+    cache.append(k, v)
+    for other in (
+        mp.Scheme(mp.Rope(8, theta=500.0), causal),
+        mp.Scheme(causal),
+        mp.Scheme(mp.Rope(8), mp.Rerope(2), causal),
+    ):
+        with pytest.raises(ValueError, match="were turned by Cache"):
+            mp.attend(q, cache.keys, cache.values, other)
+    again = mp.Scheme(mp.Rope(8), mp.Alibi(4), causal)
+    assert_same(mp.attend(q, cache.keys, cache.values, again), mp.attend(q, k, v, again))
+
+
+def test_a_part_of_turned_keys_is_turned_and_its_tokens_must_be_said():
+    scheme = mp.Scheme(mp.Rope(8), mp.LogN(2), causal)
+    q, k, v = inputs(t=9)
+    cache = mp.Cache(scheme)
+    cache.append(k, v)
+    part, values = cache.keys[:, :, 4:], cache.values[:, :, 4:]
+    with pytest.raises(ValueError, match="say which they are: key_index"):
+        mp.attend(q[:, :, 8:], part, values, scheme)
+    want = mp.attend(q[:, :, 8:], k[:, :, 4:], v[:, :, 4:], scheme, key_index=range(4, 9))
+    assert_same(mp.attend(q[:, :, 8:], part, values, scheme, key_index=range(4, 9)), want)
+    assert_same(mp.attend(q[:, :, 8:], part, values, scheme, key_index=cache.index[:, 4:]), want)
+    assert not hasattr(cache.keys * 2, "turned_by")
+    assert not hasattr(cache.index + 1, "first")
+    assert type(cache.index[:, 1:]) is Tensor
+
+
+def test_queries_may_stand_elsewhere_while_turned_keys_stand_at_their_indices():
+    scheme = mp.Scheme(mp.Rope(8), mp.Alibi(4), causal)
+    q, k, v = inputs(t=3)
+    cache = mp.Cache(scheme)
+    cache.append(k, v)
+    at = torch.tensor([2.5, 7.0, 9.0])
+    out = mp.attend(q, cache.keys, cache.values, scheme, position=at)
+    assert_same(out, mp.attend(q, k, v, scheme, position=at, key_position=torch.arange(3)))
+
+
+def test_a_cache_is_copied_and_pickled():
+    q, k, v = inputs(t=6)
+    for make in (TURNED["Rope"], TURNED["LearnedRope"]):
+        scheme = make().double()
+        cache = mp.Cache(scheme)
+        cache.append(k[:, :, :5], v[:, :, :5])
+        twin = copy.deepcopy(cache)
+        twin.append(k[:, :, 5:], v[:, :, 5:])
+        assert (len(cache), len(twin)) == (5, 6)
+        assert_same(mp.attend(q[:, :, 5:], twin.keys, twin.values, scheme), mp.attend(q, k, v, scheme)[:, :, 5:])
+    stored = mp.Cache(mp.Scheme(mp.Rope(8), causal))
+    stored.append(k, v)
+    loaded = pickle.loads(pickle.dumps(stored))
+    assert_same(loaded.keys, stored.keys)
+    assert loaded.turned
+    assert (
+        pickle.loads(pickle.dumps(stored.index)).tolist() == copy.deepcopy(stored.index).tolist() == [[*range(6)]] * 2
+    )
+
+
+def test_a_learned_turn_is_kept_only_without_gradients():
+    _, k, v = inputs(t=3)
+    cache = mp.Cache(mp.Scheme(mp.LearnedRope(8), causal).double())
+    with (
+        torch.enable_grad(),
+        pytest.raises(ValueError, match=r"learns how keys are turned; decode under torch\.no_grad"),
+    ):
+        cache.append(k, v)
+    cache.append(k, v)
+    assert not cache.keys.requires_grad
+
+
+def test_bfloat16_keys_are_as_near_as_bfloat16_is():
+    scheme = mp.Scheme(mp.Rope(8), causal)
+    q, k, v = (each.bfloat16() for each in inputs(t=T))
+    cache = mp.Cache(scheme)
+    out = decoded(scheme, cache, q, k, v)
+    assert cache.keys.dtype == out.dtype == torch.bfloat16
+    assert_same(out, fresh(scheme, q.double(), k.double(), v.double()), within=0.05)
+
+
+def test_counting_goes_on_however_keys_came():
+    _, k, v = inputs(t=6)
+    cache = mp.Cache(mp.Scheme(mp.Rope(8), window(3)))
+    cache.append(k[:, :, :0], v[:, :, :0])
+    assert cache.index.shape == (2, 0)
+    cache.append(k[:, :, :4], v[:, :, :4])
+    cache.append(k[:, :, :0], v[:, :, :0], index=range(0))
+    cache.trim(mp.Scheme(window(3)))
+    assert cache.index.tolist() == [[2, 3]] * 2
+    assert cache.index.first == 2  # pyright: ignore
+    cache.append(k[:, :, 4:5], v[:, :, 4:5])
+    cache.append(k[:, :, 5:], v[:, :, 5:], index=torch.tensor([9]))
+    cache.append(k[:, :, :1], v[:, :, :1])
+    assert cache.index.tolist() == [[2, 3, 4, 9, 10]] * 2
+    assert not hasattr(cache.index, "first")
+
+
+def test_a_cache_trimmed_to_nothing_goes_on_without_positions():
+    _, k, v = inputs(t=3)
+    scheme = mp.Scheme(mp.Rope(8), window(1))
+    cache = mp.Cache(scheme)
+    cache.append(k, v, position=torch.arange(3) * 2)
+    cache.trim(scheme)
+    assert len(cache) == 0
+    cache.append(k[:, :, :1], v[:, :, :1])
+    assert cache.position is None
+    assert cache.index.tolist() == [[3]] * 2
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_decoding_traces_whole(indexed: bool):
+    torch._dynamo.reset()
+    scheme = mp.Scheme(mp.Rope(8), causal)
+    q, k, v = inputs(t=T)
+    cache = mp.Cache(scheme)
+    cache.append(k, v)
+
+    def step(q: Tensor, keys: Tensor, values: Tensor, index: Tensor) -> Tensor:
+        return mp.attend(q, keys, values, scheme, key_index=index if indexed else None)
+
+    out = torch.compile(step, backend="eager", fullgraph=True)(q[:, :, -1:], cache.keys, cache.values, cache.index)
+    assert_same(out, mp.attend(q, k, v, scheme)[:, :, -1:])
