@@ -58,7 +58,7 @@ def test_a_page_says_why_a_backend_refuses():
 
 
 def test_a_page_counts_what_is_learned():
-    assert "key_table [33 64], value_table [33 64]: 4,224 numbers in the example" in page_of(SHEETS["Shaw"], 99)
+    assert "key_table [33 64], value_table [33 64]: 4,224 parameters in the example" in page_of(SHEETS["Shaw"], 99)
 
 
 def test_every_signature_can_be_read_back():

@@ -37,7 +37,7 @@ def formula(sheet: Sheet) -> str:
 
 
 def numbers(sheet: Sheet) -> str:
-    """What is trained with its shapes, and how many numbers that is in the example."""
+    """What is trained with its shapes, and how many parameters that is in the example."""
     shown = [f"{name} [{' '.join(map(str, shape))}]" for name, shape in sheet.learned.items()]
     total = 0
     for shape in sheet.learned.values():
@@ -45,7 +45,7 @@ def numbers(sheet: Sheet) -> str:
         for length in shape:
             size *= length
         total += size
-    return f"{', '.join(shown)}: {total:,} numbers in the example" if shown else learned(sheet)
+    return f"{', '.join(shown)}: {total:,} parameters in the example" if shown else learned(sheet)
 
 
 def is_indented(paragraph: str) -> bool:
