@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from transformers.models.gpt_neox.modeling_gpt_neox import apply_rotary_pos_emb as neox_rotary
 
-from milepost import Alibi, AxialRope, DynamicYarn, Llama3, Partial, Rope, Scheme, Xpos, Yarn, attend, causal
+from milepost import Alibi, AxialRope, DynamicYarn, Llama3, Partial, QkNorm, Rope, Scheme, Xpos, Yarn, attend, causal
+from milepost.seams.facets import facets_of
 from tests.oracles import Score, assert_same, inputs, plain
 
 
@@ -129,6 +130,16 @@ def test_tokens_of_a_fading_part_may_stand_far_from_zero():
     scheme, index = Scheme(Partial(Xpos(2), of=6), causal), torch.arange(9)
     far = attend(q, k, v, scheme, index=index + 10**8, key_index=index + 10**8)
     assert_same(far, attend(q, k, v, scheme))
+
+
+def test_what_turns_no_pairs_may_have_a_part_too():
+    x = inputs(t=5, d=12)[0]
+    method = Partial(QkNorm(8).double(), of=12)
+    assert_same(
+        method.turn(x, torch.arange(5)), torch.cat((method.method.turn(x[..., :8], torch.arange(5)), x[..., 8:]), -1)
+    )
+    assert facets_of(method) == ()
+    assert facets_of(Partial(Rope(8), of=12)) == ("cos_sin",)
 
 
 def test_all_channels_are_no_part():

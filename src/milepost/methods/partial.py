@@ -93,7 +93,7 @@ class Partial:
 
     def for_values(self, width: int) -> Rotates | None:
         """Of wider values the first channels are turned, as many as of queries and keys."""
-        return self.method.for_values(min(width, self.width)) if isinstance(self.method, Rotates) else None
+        return self.method.for_values(min(width, self.width)) if self.cos_sin is not None else None
 
     def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
         """x: [b h t of], position: [t] or [b t]; returns [b h t of] in the dtype of x."""
