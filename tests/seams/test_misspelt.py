@@ -96,7 +96,9 @@ def test_an_argument_is_no_method():
     Scheme(Mine(lambda dim: dim), causal)
 
 
-@pytest.mark.parametrize("wrong", ["rope", 4, torch.zeros(2), torch.nn.Linear(2, 2), Cache(), window], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", ["rope", 4, torch.zeros(2), torch.nn.Linear(2, 2), Cache(), window], ids=lambda each: type(each).__name__
+)
 def test_what_is_no_method_at_all_is_refused_as_such(wrong: object):
     with pytest.raises(TypeError, match="a part is a method or what is visible, such as Rope"):
         Scheme(wrong, causal)
