@@ -20,7 +20,7 @@ def weights(backend: str, dropout: float) -> Tensor:
     return mp.attend(q, k, v, SCHEME, dropout=dropout, backend=backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [each for each in BACKENDS if each != "triton"])
 def test_a_share_is_dropped_and_the_rest_scaled_up(backend: str):
     torch.manual_seed(0)
     whole, dropped = weights(backend, 0.0), weights(backend, 0.25)
@@ -30,7 +30,7 @@ def test_a_share_is_dropped_and_the_rest_scaled_up(backend: str):
     assert torch.allclose(dropped[~gone], whole[~gone] / 0.75, rtol=1e-4)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [each for each in BACKENDS if each != "triton"])
 def test_the_seed_decides(backend: str):
     torch.manual_seed(1)
     first, second = weights(backend, 0.5), weights(backend, 0.5)

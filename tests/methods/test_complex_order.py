@@ -173,7 +173,7 @@ def test_attention_reads_the_real_form_through_its_projections():
     )
     scheme = Scheme(method, causal)
     y = scheme.embed(WORDS)
-    assert_same(attend(heads(y, wq, 4), heads(y, wk, 2), heads(y, wv, 2), scheme), oracle)
+    assert_same(attend(heads(y, wq, 4), heads(y, wk, 2), heads(y, wv, 2), scheme.attention), oracle)
 
 
 def test_words_that_share_frequencies_meet_in_complex_attention_by_distance_alone():

@@ -56,7 +56,7 @@ def test_attention_reads_the_rows_through_its_projections():
         return (y @ w).view(b, t, -1, dim).transpose(1, 2)
 
     y = scheme.embed(x)
-    ours = attend(project(y, wq), project(y, wk), project(y, wv), scheme)
+    ours = attend(project(y, wq), project(y, wk), project(y, wv), scheme.attention)
 
     (table,) = scheme.parameters()
     rows = torch.stack([x[:, i] + table[i] for i in range(t)], 1)

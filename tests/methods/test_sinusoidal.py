@@ -125,7 +125,7 @@ def test_attention_reads_the_waves_through_its_projections():
         return (y @ w).view(b, t, -1, dim).transpose(1, 2)
 
     y = scheme.embed(x)
-    ours = attend(project(y, wq), project(y, wk), project(y, wv), scheme)
+    ours = attend(project(y, wq), project(y, wk), project(y, wv), scheme.attention)
 
     rows = torch.stack([x[:, i] + waves(i, model) for i in range(t)], 1)
     q, k, v = project(rows, wq), project(rows, wk), project(rows, wv)

@@ -142,11 +142,14 @@ CALLS: dict[str, tuple[str, ...]] = {
     "linear_attend": (ROPE, TOKENS, "out = mp.linear_attend(q, k, v, scheme)"),
     "llama4": ("layers = mp.llama4(layers=8, dim=64)", "print(layers[0], layers[3])"),
     "merge": (
-        ROPE,
+        "scheme = mp.Scheme(mp.Rope(64))",
         TOKENS,
-        "parts = [mp.attend(q, k[:, :, s], v[:, :, s], scheme, index=range(100), key_index=range(s.start, s.stop), "
-        "return_lse=True) for s in (slice(0, 50), slice(50, 100))]",
-        "out, lse = mp.merge(*parts[0], *parts[1])",
+        "near, far = slice(50, 100), slice(0, 50)",
+        "said = {'index': range(100), 'return_lse': True}",
+        "ka, va, kb, vb = k[:, :, far], v[:, :, far], k[:, :, near], v[:, :, near]",
+        "a = mp.attend(q, ka, va, scheme, key_index=range(50), **said)",
+        "b = mp.attend(q, kb, vb, scheme, key_index=range(50, 100), **said)",
+        "out, lse = mp.merge(*a, *b)",
     ),
     "methods": ("print([entry.name for entry in mp.methods() if 'bend' in entry.verbs])",),
     "padding_leak": ("print(mp.padding_leak(length=21, depth=3))",),

@@ -280,7 +280,10 @@ def answers(part: object, asked: str) -> bool:
     if asked == "bends_freely":
         return answers(part, "bend") and not (answers(part, "additive") and answers(part, "relative"))
     if asked == "bends_unread":
-        return answers(part, "bend") and not any(hasattr(part, facet) for facet in ("slopes", "by_distance", "cap"))
+        # A field without a default is no attribute of a class yet.
+        fields = getattr(part, "__dataclass_fields__", {})
+        read = any(hasattr(part, facet) or facet in fields for facet in ("slopes", "by_distance", "cap"))
+        return answers(part, "bend") and not read
     found = getattr(part, asked, None)
     return callable(found) if asked in VERBS else bool(found)
 
