@@ -123,7 +123,7 @@ def try_out(schedule: Schedule, shape: Shape, longest: int) -> None:
     with torch.no_grad():
         schedule[0].embed(x, index)
         for scheme in {id(each): each for each in schedule}.values():
-            attend(q, k, k, scheme, index=index, key_index=index, backend="reference")
+            attend(q, k, k, scheme.attention, index=index, key_index=index, backend="reference")
 
 
 def hides_ahead(part: object) -> bool:
