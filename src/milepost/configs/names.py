@@ -101,8 +101,8 @@ KEYS: tuple[Name, ...] = (
 CLASSES: tuple[Name, ...] = tuple(
     Name(name, models("modeling", family), ours, note)
     for name, family, ours, note in (
-        ("LlamaRotaryEmbedding", "llama", "Rope(128)", "Rope.of(config) reads it"),
-        ("apply_rotary_pos_emb", "llama", "Rope(128).turn", "halves"),
+        ("LlamaRotaryEmbedding", "llama", "Rope(128)", "Rope.of(config) reads it; milepost.dropin has one"),
+        ("apply_rotary_pos_emb", "llama", "Rope(128).turn", "halves; milepost.dropin has one"),
         ("apply_rotary_pos_emb", "cohere", "Rope(128, pairs='neighbours').turn", "neighbours"),
         ("rotate_every_two", "gptj", "Rope(64, pairs='neighbours').turn", ""),
         ("Llama4TextRotaryEmbedding", "llama4", "Rope(128, pairs='neighbours')", ""),
