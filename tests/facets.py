@@ -106,7 +106,8 @@ def bends_by_its_slopes(part: Any) -> None:
     by_length = getattr(part, "by_length", False)
     for length in (torch.tensor(4), torch.tensor([3, 40, 900])) if by_length else (None,):
         found = part.slopes() if length is None else part.slopes(length)
-        sides = [each.unsqueeze(-1) for each in (found.behind, found.ahead, found.step)]
+        step = torch.zeros_like(found.behind) if found.step is None else found.step
+        sides = [each.unsqueeze(-1) for each in (found.behind, found.ahead, step)]
         behind, ahead, step = (each.double() for each in sides)
         assert all(each.dtype in (torch.float32, torch.float64) for each in sides)
         d = DISTANCES

@@ -104,7 +104,7 @@ def steeper(**by: float) -> Any:
 
 def deaf(own: Any) -> Any:
     """Slopes that have lost their gradient."""
-    return lambda *given: Slopes(*(each.detach() for each in vars(own(*given)).values()))
+    return lambda *given: Slopes(*(each if each is None else each.detach() for each in vars(own(*given)).values()))
 
 
 def rows(change: Any) -> Any:

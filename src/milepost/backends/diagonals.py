@@ -76,8 +76,18 @@ def _bias(call: Call) -> Tensor:
         torch.zeros_like(distance),
         length,
     )
-    # Row t − 1 of the last query begins at the first of them, the row before it one later.
-    return line[:, :, 0].unfold(-1, s, 1).flip(2)
+    return _rows(line[:, :, 0], t, s)
+
+
+def _rows(line: Tensor, t: int, s: int) -> Tensor:
+    """Row i of t is line[t − 1 − i : t − 1 − i + s], one row a query."""
+    if not torch.compiler.is_compiling():
+        return line.unfold(-1, s, 1).flip(2)
+    # Unfolding takes a size that is fixed when it is traced: a graph for every number of keys. Here the line and one
+    # number more is written t times end to end and read in pieces as long as the line, so that each begins one earlier.
+    n = t + s - 1
+    ends = torch.nn.functional.pad(line, (0, 1)).unsqueeze(2).expand(-1, -1, t, -1).flatten(2)
+    return ends[..., t - 1 : t - 1 + t * n].unflatten(-1, (t, n))[..., :s]
 
 
 def _sees_all(call: Call) -> bool:
