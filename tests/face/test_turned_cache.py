@@ -168,6 +168,26 @@ def test_a_part_of_turned_keys_is_turned_and_its_tokens_must_be_said():
     assert type(cache.index[:, 1:]) is Tensor
 
 
+def test_turned_keys_are_joined_with_turned_keys_only():
+    scheme = mp.Scheme(mp.Rope(8), causal)
+    q, k, v = inputs(t=9)
+    cache = mp.Cache(scheme)
+    cache.append(k[:, :, :8], v[:, :, :8])
+    for join in (torch.cat, torch.concat):
+        with pytest.raises(ValueError, match=r"cache.append\(k, v\)"):
+            join([cache.keys, k[:, :, 8:]], dim=2)
+        with pytest.raises(ValueError, match=r"cache.append\(k, v\)"):
+            join((k[:, :, 8:], cache.keys), 2)
+    parts = torch.cat((cache.keys[:, :, :2], cache.keys[:, :, 6:]), 2)
+    values = torch.cat((v[:, :, :2], v[:, :, 6:8]), 2)
+    at = torch.tensor([0, 1, 6, 7])
+    want = mp.attend(q[:, :, 8:], k[:, :, at], values, scheme, index=range(8, 9), key_index=at)
+    assert_same(mp.attend(q[:, :, 8:], parts, values, scheme, index=range(8, 9), key_index=at), want)
+    raw = mp.Cache()
+    raw.append(k[:, :, :8], v[:, :, :8])
+    assert type(torch.cat((raw.keys, k[:, :, 8:]), 2)) is Tensor
+
+
 def test_queries_may_stand_elsewhere_while_turned_keys_stand_at_their_indices():
     scheme = mp.Scheme(mp.Rope(8), mp.Alibi(4), causal)
     q, k, v = inputs(t=3)

@@ -87,7 +87,7 @@ def _rows(line: Tensor, t: int, s: int) -> Tensor:
     # number more is written t times end to end and read in pieces as long as the line, so that each begins one earlier.
     n = t + s - 1
     ends = torch.nn.functional.pad(line, (0, 1)).unsqueeze(2).expand(-1, -1, t, -1).flatten(2)
-    return ends[..., t - 1 : t - 1 + t * n].unflatten(-1, (t, n))[..., :s]
+    return ends[..., t - 1 : t - 1 + t * n].view(*line.shape[:2], t, n)[..., :s]
 
 
 def _sees_all(call: Call) -> bool:

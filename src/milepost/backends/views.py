@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -59,7 +59,10 @@ def turned(call: Call, dtype: torch.dtype, p: Tensor | None = None, r: Tensor | 
 def values(call: Call, dtype: torch.dtype) -> Tensor:
     """The values, turned where a part turns them."""
     v = call.v.to(dtype)
-    if not call.scheme.answering("turn"):
+    parts: tuple[Any, ...] = call.scheme.answering("turn")
+    # Most rotations leave values alone, and say so.
+    told = len(call.scheme.answering("cos_sin")) == len(parts)
+    if told and all(part.for_values(v.shape[-1]) is None for part in parts):
         return v
     return call.scheme.turn(v, call.key_position, "value", call.key_length)
 

@@ -46,6 +46,8 @@ class CachedKeys(Tensor):
         with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore
             answer = func(*args, **(kwargs or {}))
         source, name = args[0] if args else None, getattr(func, "__name__", "")
+        if name in _JOINS:
+            return _joined(answer, source if source is not None else (kwargs or {}).get("tensors", ()))
         if not isinstance(answer, Tensor) or not isinstance(source, CachedKeys):
             return answer
         if name in _COPIES:
@@ -62,6 +64,22 @@ _PICKS = {
     "__getitem__", "expand", "flip", "index_select", "narrow", "permute", "repeat", "repeat_interleave", "reshape",
     "squeeze", "take_along_dim", "transpose", "unsqueeze", "view",
 }  # fmt: skip
+
+
+_JOINS = {"cat", "concat", "concatenate"}
+
+
+def _joined(answer: Tensor, sources: Any) -> Tensor:
+    """Keys joined with others: turned if all of them are, by one scheme; which tokens they are is not known."""
+    by = [source.turned_by if isinstance(source, CachedKeys) else None for source in sources]
+    if all(each is None for each in by):
+        return answer
+    if any(each is not by[0] for each in by):
+        raise ValueError(
+            "these keys were turned by their cache when they were appended, and cannot be joined with keys that were "
+            "not; give the new ones to the cache: cache.append(k, v), or keep raw keys: Cache()"
+        )
+    return cached_keys(answer, None, None, by[0])
 
 
 def cached_keys(keys: Tensor, index: Tensor | None, position: Tensor | None, turned_by: Parts | None) -> CachedKeys:

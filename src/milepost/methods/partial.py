@@ -83,6 +83,10 @@ class Partial:
         return self.method.dim
 
     @property
+    def head_dim(self) -> int:
+        return self.of
+
+    @property
     def blocks(self) -> int:
         return getattr(self.method, "blocks", 1)
 

@@ -7,6 +7,7 @@ looks at a device.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -24,9 +25,9 @@ class Rotates(Protocol):
 
         (a, b)  ←  (a·cos − b·sin, b·cos + a·sin)  for every pair of the first `width` channels,   x · beyond  past them
 
-    pairs: which channels make a pair. width: how many channels are turned, the first ones of a head. blocks: into how
-    many equal parts those channels fall, pairs being formed within each (1 but for ChatGLM's two); the cosines of the
-    first part come first. Values are left alone, unless `for_values` names what turns them.
+    pairs: which channels make a pair. width: how many channels are turned, the first ones of the head_dim that a head
+    has. blocks: into how many equal parts those channels fall, pairs being formed within each (1 but for ChatGLM's
+    two); the cosines of the first part come first. Values are left alone, unless `for_values` names what turns them.
     """
 
     @property
@@ -34,6 +35,9 @@ class Rotates(Protocol):
 
     @property
     def width(self) -> int: ...
+
+    @property
+    def head_dim(self) -> int: ...
 
     @property
     def blocks(self) -> int: ...
@@ -157,13 +161,41 @@ FACETS: dict[str, type] = {
 """What a part of a scheme may answer besides its verbs. A `Table` and a `Regime` are facets by themselves, so whoever
 relates has tables and whoever places has bounds."""
 
-SHOWN_BY = {"tables": "relate", "bounds": "place"}
-"""What a part has where the facet is not itself the name of an attribute."""
+READ = {
+    "cos_sin": ("cos_sin", "turn"),
+    "slopes": ("slopes", "bend"),
+    "by_distance": ("by_distance", "bend"),
+    "by_share": ("by_share", "bend"),
+    "cap": ("cap", "bend"),
+    "tables": ("relate", "relate"),
+    "bounds": ("place", "place"),
+    "normal": ("normal", "see"),
+}
+"""The attribute that shows each facet, and the verb whose work it tells."""
 
 
 def facets_of(part: object) -> tuple[str, ...]:
     """The facets that a method (or its class) answers; what only stretches another has none of its own."""
-    return tuple(facet for facet in FACETS if _answers(part, SHOWN_BY.get(facet, facet))) if verbs_of(part) else ()
+    return tuple(facet for facet in FACETS if has_facet(part, facet)) if verbs_of(part) else ()
+
+
+def has_facet(part: object, facet: str) -> bool:
+    """Whether a method (or its class) answers a facet."""
+    shown, verb = READ[facet]
+    kind = part if isinstance(part, type) else type(part)
+    return _answers(part, shown) and not _redefined(kind, verb, shown)
+
+
+@functools.cache
+def _redefined(kind: type, verb: str, facet: str) -> bool:
+    """Whether a subclass has a verb of its own and inherits the facet, which then says what the verb no longer does."""
+    for each in kind.__mro__:
+        own = vars(each)
+        if facet in own or facet in own.get("__annotations__", ()):
+            return False
+        if verb in own:
+            return True
+    return False
 
 
 def _answers(part: object, asked: str) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band, common
+from milepost.seams.facets import FACETS, has_facet
 from milepost.seams.misspelt import demand_verbs
 from milepost.seams.verbs import (
     VERBS,
@@ -48,6 +49,7 @@ class Parts(nn.Module):
             self.add_module(name, module)
         # One tuple a verb, so that a call never asks a part what it is.
         self._by_verb = {verb: tuple(part for part in parts if answers(part, verb)) for verb in VERBS}
+        self._by_facet = {facet: tuple(part for part in parts if has_facet(part, facet)) for facet in FACETS}
         self._embeds = _answering(parts, "embed", Embeds)
         self._places = _answering(parts, "place", Places)
         # In the order listed, but for what belongs to the content, which comes before any rotation.
@@ -110,8 +112,8 @@ class Parts(nn.Module):
         return next((heads for _, heads in _heads_of(self.parts)), None)
 
     def answering(self, asked: str) -> tuple[object, ...]:
-        """The parts that answer a verb, or for which a facet holds, in order."""
-        found = self._by_verb.get(asked)
+        """The parts that answer a verb or a facet, or of which something else such as `by_length` is true, in order."""
+        found = self._by_verb.get(asked, self._by_facet.get(asked))
         return tuple(part for part in self.parts if answers(part, asked)) if found is None else found
 
     # The seams, all parts together

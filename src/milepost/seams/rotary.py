@@ -31,6 +31,11 @@ class Rotary:
         """How many channels are turned."""
         return self.dim
 
+    @property
+    def head_dim(self) -> int:
+        """How many channels a head has."""
+        return self.dim
+
     def angles(self, position: Tensor, length: Tensor | int | None = None) -> Tensor:
         """The angle of every pair at every position: float64 [… t dim/2]."""
         raise NotImplementedError

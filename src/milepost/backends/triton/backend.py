@@ -15,7 +15,7 @@ from milepost.backends.estimate import seconds, seen_pairs
 from milepost.backends.views import refusal, turned, values
 from milepost.call.call import Call
 from milepost.seams.arguments import spell
-from milepost.seams.facets import HasSlopes, facets_of
+from milepost.seams.facets import HasSlopes, has_facet
 
 CANNOT: dict[str, str] = {
     "place": "turns near and far keys differently, which these kernels do not do yet",
@@ -85,11 +85,11 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
 
 def _unread(call: Call) -> str | None:
     """Why the kernel cannot bend scores as the parts do together: one soft cap, before all biases or after them."""
-    parts = call.scheme.answering("bend")
-    caps = [number for number, part in enumerate(parts) if "cap" in facets_of(part)]
+    parts, capping = call.scheme.answering("bend"), call.scheme.answering("cap")
+    caps = [number for number, part in enumerate(parts) if any(part is each for each in capping)]
     if len(caps) > 1 or (caps and caps[0] not in (0, len(parts) - 1)):
         return f"{spell(parts[caps[-1]])} caps between other parts that bend, and the kernels cap first or last"
-    if sum("slopes" in facets_of(part) for part in parts) > 1:
+    if len(call.scheme.answering("slopes")) > 1:
         return "two parts have slopes, and the kernels take one"
     return None
 
@@ -118,10 +118,9 @@ def _biases(call: Call) -> dict[str, Any]:
     lines: list[Line] = []
     parts: tuple[Any, ...] = call.scheme.answering("bend")
     for number, part in enumerate(parts):
-        facets = facets_of(part)
-        if "cap" in facets:
+        if has_facet(part, "cap"):
             found |= {"cap": float(part.cap), "cap_first": number == 0 and len(parts) > 1}
-        elif "slopes" in facets:
+        elif has_facet(part, "slopes"):
             behind, ahead, step = _slopes(call, part)
             found |= {"slopes": behind, "slopes_ahead": ahead}
             if step is not None:
