@@ -14,6 +14,18 @@ if not torch.cuda.is_available() and "triton" not in sys.modules:
     os.environ["TRITON_INTERPRET"] = "1"
 
 
+@pytest.fixture(autouse=True)
+def tiles():
+    """In the interpreter a large tile costs no more than a small one, and there are fewer of them."""
+    if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
+        yield
+        return
+    from milepost.backends.triton import configs
+
+    with configs.override(**dict.fromkeys(configs.KERNELS, configs.Config(64, 64, 4, 1, False))):
+        yield
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip, saying so, where the kernels cannot run at all."""
     why = None

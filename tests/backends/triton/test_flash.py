@@ -51,7 +51,9 @@ def agree(case: Case, dtype: torch.dtype, **tiles: Config) -> None:
         *((name, ours[2][name], dense[2][name], exact[2][name]) for name in exact[2]),
     ):
         bound = 2 * off(theirs, true) + least
-        assert off(mine, true) <= bound, f"{name} is off by {off(mine, true):.1e}, dense torch by {off(theirs, true):.1e}"
+        assert off(mine, true) <= bound, (
+            f"{name} is off by {off(mine, true):.1e}, dense torch by {off(theirs, true):.1e}"
+        )
 
 
 @pytest.mark.parametrize("seed", range(CASES))
@@ -137,7 +139,7 @@ def test_parts_merged_by_log_sum_exp_have_the_whole_gradient():
 
 
 def test_it_gives_the_same_bits_every_time():
-    case = Case(*drawn(1, 2, 1, 200, 200, 32, 32), {"scale": 0.2, "ahead": 0}).to(torch.float32, torch.float32)
+    case = Case(*drawn(1, 2, 1, 140, 140, 16, 16), {"scale": 0.2, "ahead": 0}).to(torch.float32, torch.float32)
     case.options["table"] = torch.randn(2, 30, device=DEVICE, requires_grad=True)
     first, second = answers(flash, case), answers(flash, case)
     assert torch.equal(first[0], second[0])

@@ -154,10 +154,8 @@ def backward_keys(
     """
     if PARTS:
         j0 = tl.program_id(0) % apart_blocks * BN
-        part = tl.program_id(0) // apart_blocks
     else:
         j0 = (tl.program_id(0) + apart_blocks) * BN
-        part = 0
     g = tl.program_id(1)
     b = tl.program_id(2)
     b64 = b.to(tl.int64)
@@ -200,6 +198,7 @@ def backward_keys(
         near = between(up_to(tl.maximum(j1 - offset, 0), BM), full, edge)
         beyond = near
     if PARTS:
+        part = tl.program_id(0) // apart_blocks
         low = part * part_rows
         high = tl.minimum(low + part_rows, up_to(rows, BM))
         DK += part.to(tl.int64) * dk_part

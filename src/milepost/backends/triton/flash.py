@@ -304,8 +304,7 @@ def launch_learned(
     call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, sums: Tensor, slopes_too: bool, table_too: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of slopes, of slopes ahead where they are others, and of the table; empty where not asked for."""
-    q, k, _ = call.qkv
-    b, h, t, _ = q.shape
+    b, h = call.q.shape[:2]
     first, last = call.counts[-2:]
     sides = slopes_too and call.two_slopes
     d_slopes, d_ahead = (lse2.new_empty(h if asked else 0) for asked in (slopes_too, sides))

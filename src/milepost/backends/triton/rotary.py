@@ -107,9 +107,7 @@ def turn(
     else:
         token = (block - query_blocks) * BT + tl.arange(0, BT)
         cos, sin = _angles(CosK + b * ck_b, SinK + b * ck_b, token, keys, ck_t, sign, HALF, PAIRS)
-        _turned(
-            K, OutK, cos, sin, token, k_count, keys, k_h, k_t, ok_h, ok_t, BK, BT, HALF, PAIRS, REST, D, NEIGHBOURS
-        )
+        _turned(K, OutK, cos, sin, token, k_count, keys, k_h, k_t, ok_h, ok_t, BK, BT, HALF, PAIRS, REST, D, NEIGHBOURS)
 
 
 SETTINGS = {"warps": 4, "heads": 4}

@@ -133,23 +133,24 @@ def walk(
     if BEHIND:
         whole = whole & (nearest + BM + BN - 2 < behind)
     acc = tl.zeros([BM, BN], tl.float32)
-    stop = tl.minimum(part * each + each, steps)
-    if whole:
-        acc = _steps(
-            acc, part * each, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across,
-            entries, i, j, i0, behind_slope, ahead_slope,
-            q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
-            rows, keys, offset, behind, ahead, sinks, scale, cap,
-            BM, BN, WIDTH, VWIDTH, D, DV, False, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, TMA, PRECISION,
-        )  # fmt: skip
-    else:
-        acc = _steps(
-            acc, part * each, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across,
-            entries, i, j, i0, behind_slope, ahead_slope,
-            q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
-            rows, keys, offset, behind, ahead, sinks, scale, cap,
-            BM, BN, WIDTH, VWIDTH, D, DV, True, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, TMA, PRECISION,
-        )  # fmt: skip
+    begin = part * each
+    stop = tl.minimum(begin + each, steps)
+    # Two loops in turn, one of them empty: branches would each have shared memory of their own.
+    turn = tl.where(whole, stop, begin)
+    acc = _steps(
+        acc, begin, turn, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across,
+        entries, i, j, i0, behind_slope, ahead_slope,
+        q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
+        rows, keys, offset, behind, ahead, sinks, scale, cap,
+        BM, BN, WIDTH, VWIDTH, D, DV, False, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, TMA, PRECISION,
+    )  # fmt: skip
+    acc = _steps(
+        acc, turn, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across,
+        entries, i, j, i0, behind_slope, ahead_slope,
+        q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
+        rows, keys, offset, behind, ahead, sinks, scale, cap,
+        BM, BN, WIDTH, VWIDTH, D, DV, True, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, TMA, PRECISION,
+    )  # fmt: skip
     Tiles += (((h * (tl.num_programs(0) // (DOWN * ACROSS * parts)) + which) * parts + part).to(tl.int64)) * (
         GRANULE * GRANULE
     )
