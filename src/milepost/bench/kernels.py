@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from milepost.bench.kernels_of_memory import SEED, Work, inputs, rotation, short, timed
+from milepost.bench.kernels_of_memory import SEED, Work, decoding, inputs, rotation, short, timed
 
 SHAPES = {"A": (4, 16, 4096, 64), "B": (1, 16, 16384, 128)}
 FACETS = ("plain", "slopes", "table 256", "table 2t", "window", "cap")
@@ -263,7 +263,7 @@ def main() -> int:
     """Run what was asked, print the tables, write the numbers."""
     parser = argparse.ArgumentParser(description="The kernels on a GPU, beside plain attention and a copy.")
     parser.add_argument("--quick", action="store_true", help="attention only without positions and with one table")
-    parser.add_argument("--only", choices=["attention", "rotation"], help="only this")
+    parser.add_argument("--only", choices=["attention", "rotation", "decoding"], help="only this")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("this benchmark needs a CUDA GPU; there is none here", file=sys.stderr)
@@ -276,6 +276,7 @@ def main() -> int:
     parts: dict[str, Work] = {
         "attention": lambda: attention(results, args.quick),
         "rotation": lambda: rotation(results),
+        "decoding": lambda: decoding(results),
     }
     for name, part in parts.items():
         if args.only in (None, name):

@@ -100,6 +100,15 @@ def test_squares_near_and_far_agree_with_float64(options: dict[str, object], dty
     agree(case, dtype, **({} if GPU else dict.fromkeys(configs.KERNELS, Config(128, 64, 4, 1))))
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_sinks_that_a_long_row_of_windows_sees_agree_with_float64(groups: int):
+    # Long enough that the sinks' gradients are summed in parts, by windows of rows.
+    torch.manual_seed(2)
+    made = {"scale": 0.25, "ahead": 0, "behind": 100, "sinks": 70 if groups == 1 else 5, "offset": 30}
+    case = Case(*drawn(1, 2, groups, 2200, 2230, 16, 16), made)
+    agree(case, torch.float32, **({} if GPU else dict.fromkeys(configs.KERNELS, Config(128, 64, 4, 1, False))))
+
+
 @pytest.mark.parametrize("upright", [False, True])
 def test_tiles_upright_and_turned_agree(upright: bool):
     tile = Config(64, 32, 4, 1, upright=upright)

@@ -9,6 +9,7 @@ from tests.backends.triton.dense import DEVICE, drawn
 
 pytest.importorskip("triton")
 
+from milepost.backends.triton.decode import decode
 from milepost.backends.triton.flash import UNLIMITED, flash
 from milepost.backends.triton.rotary import rotate_qk
 
@@ -23,6 +24,12 @@ def test_torch_checks_the_attention_operators():
         out, lse = torch.ops.milepost.flash(q, k, v, *facets)
         inputs = (torch.randn_like(out), None, q, k, v, out, lse, *facets, False, True)
         torch.library.opcheck(torch.ops.milepost.flash_backward.default, inputs, test_utils=CHECKS)
+
+
+def test_torch_checks_decoding():
+    q, k, v = drawn(1, 2, 1, 1, 20, 16, 16)
+    facets = (None, None, None, None, 0.25, 19, UNLIMITED, 0, 0, 0, 0.0, False, None, None, False, None)
+    torch.library.opcheck(torch.ops.milepost.decode.default, (q, k, v, *facets), test_utils=CHECKS)
 
 
 def test_torch_checks_the_rotation():
@@ -64,3 +71,18 @@ def test_a_cuda_graph_records_it():
     recorded.zero_()
     graph.replay()
     assert torch.equal(recorded, eager)
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="CUDA graphs need a GPU")
+def test_one_graph_decodes_every_length():
+    q, k, v = (x.bfloat16() for x in drawn(2, 4, 2, 1, 700, 64, 64))
+    lengths = torch.tensor([10, 700], device=DEVICE, dtype=torch.int32)
+    decode(q, k, v, lengths=lengths)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        recorded = decode(q, k, v, lengths=lengths)[0]
+    for now in ([10, 700], [11, 3], [512, 65]):
+        lengths.copy_(torch.tensor(now))
+        graph.replay()
+        torch.testing.assert_close(recorded, decode(q, k, v, lengths=lengths)[0])
