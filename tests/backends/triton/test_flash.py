@@ -109,12 +109,13 @@ def test_sinks_that_a_long_row_of_windows_sees_agree_with_float64(groups: int):
     agree(case, torch.float32, **({} if GPU else dict.fromkeys(configs.KERNELS, Config(128, 64, 4, 1, False))))
 
 
+@pytest.mark.parametrize("lead", [False, True])
 @pytest.mark.parametrize("upright", [False, True])
-def test_tiles_upright_and_turned_agree(upright: bool):
-    tile = Config(64, 32, 4, 1, upright=upright)
+def test_tiles_upright_turned_and_leading_agree(upright: bool, lead: bool):
+    tile = Config(64, 32, 4, 1, upright=upright, lead=lead)
     case = Case(*drawn(1, 2, 1, 70, 70, 16, 16), {"scale": 0.25, "ahead": 0, "table": torch.randn(2, 9, device=DEVICE)})
     case.options["sharpen"] = torch.rand(70, device=DEVICE) + 0.5
-    agree(case, torch.float32, keys=tile)
+    agree(case, torch.float32, forward=tile, keys=tile, rows=tile)
 
 
 def test_rows_that_see_nothing_give_zeros_and_finite_gradients():

@@ -19,9 +19,10 @@ class Config(NamedTuple):
     stages: int
     tma: bool = True
     upright: bool = False
+    lead: bool = False
 
     def __str__(self) -> str:
-        flags = (" tma" if self.tma else "") + (" upright" if self.upright else "")
+        flags = (" tma" if self.tma else "") + (" upright" if self.upright else "") + (" lead" if self.lead else "")
         return f"{self.rows}×{self.keys} w{self.warps} s{self.stages}{flags}"
 
 
@@ -48,27 +49,36 @@ WITH_TABLE: dict[tuple[str, int], Config] = {("forward", 128): Config(128, 64, 8
 
 CANDIDATES: dict[tuple[str, int], tuple[Config, ...]] = {
     ("forward", 64): (
-        Config(64, 128, 4, 3), Config(64, 128, 4, 4), Config(64, 64, 4, 4), Config(128, 64, 8, 4),
-        Config(128, 64, 4, 3),
+        Config(64, 128, 4, 3), Config(64, 128, 4, 3, lead=True), Config(64, 64, 4, 4, lead=True),
+        Config(128, 128, 8, 3, lead=True), Config(128, 64, 8, 4, lead=True), Config(64, 64, 4, 4),
     ),
     ("forward", 128): (
-        Config(128, 128, 8, 3), Config(128, 64, 8, 3), Config(128, 64, 8, 4), Config(128, 128, 8, 2),
+        Config(128, 128, 8, 3), Config(128, 128, 8, 2, lead=True), Config(128, 64, 8, 3, lead=True),
+        Config(128, 64, 8, 3), Config(64, 64, 4, 3, lead=True),
     ),
     ("keys", 64): (
-        Config(32, 64, 4, 3), Config(32, 64, 4, 4), Config(64, 64, 4, 3), Config(64, 64, 4, 3, upright=True),
-        Config(32, 128, 8, 3), Config(64, 128, 8, 3),
+        Config(32, 64, 4, 3), Config(32, 64, 4, 3, lead=True), Config(64, 64, 4, 3, lead=True),
+        Config(64, 128, 8, 3, lead=True), Config(32, 64, 4, 4), Config(64, 64, 4, 3),
     ),
     ("keys", 128): (
-        Config(64, 128, 8, 3), Config(64, 64, 4, 2), Config(64, 128, 8, 4), Config(64, 64, 4, 3),
+        Config(64, 128, 8, 3), Config(64, 128, 8, 3, lead=True), Config(64, 64, 4, 3, lead=True),
+        Config(64, 64, 4, 2), Config(32, 64, 4, 3, lead=True),
     ),
     ("rows", 64): (
-        Config(64, 64, 4, 3), Config(64, 64, 4, 4), Config(128, 64, 8, 3), Config(64, 32, 4, 4),
+        Config(64, 64, 4, 3), Config(64, 64, 4, 3, lead=True), Config(128, 64, 8, 3, lead=True),
+        Config(64, 128, 4, 3, lead=True),
     ),
     ("rows", 128): (
-        Config(128, 64, 8, 3), Config(64, 64, 4, 2), Config(128, 64, 8, 4),
+        Config(128, 64, 8, 3), Config(128, 64, 8, 3, lead=True), Config(64, 64, 4, 2, lead=True), Config(64, 64, 4, 2),
     ),
-    ("walk", 64): (Config(64, 64, 4, 2), Config(64, 64, 4, 1), Config(128, 64, 8, 2), Config(64, 128, 8, 2)),
-    ("walk", 128): (Config(64, 64, 4, 1), Config(64, 64, 4, 2), Config(128, 64, 8, 2), Config(128, 64, 8, 1)),
+    ("walk", 64): (
+        Config(64, 64, 4, 2), Config(64, 64, 4, 1, False), Config(128, 64, 8, 2), Config(64, 128, 8, 2),
+        Config(128, 64, 8, 1, False),
+    ),
+    ("walk", 128): (
+        Config(64, 64, 4, 1), Config(64, 64, 4, 1, False), Config(64, 64, 4, 2), Config(128, 64, 8, 2),
+        Config(128, 64, 8, 1, False), Config(64, 32, 4, 2),
+    ),
 }  # fmt: skip
 """What the benchmark tries beside the choice made."""
 

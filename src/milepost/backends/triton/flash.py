@@ -227,7 +227,7 @@ def launch_forward(call: Call, out: Tensor, lse: Tensor) -> None:
         *call.described(config, tma), out, lse, *call.tensors,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
         *call.counts, call.scale, call.cap,
-        **call.constants(config, tma), **call.sides,
+        **call.constants(config, tma), **call.sides, LEAD=config.lead,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
@@ -276,7 +276,7 @@ def _launch_keys(
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
         *lse2.stride()[:2], *call.steps, *call.counts, call.scale, call.cap, apart, part, dk.numel(), dv.numel(),
         **call.constants(config, tma), **call.sides, UPRIGHT=config.upright, SINGLE=q.shape[1] == k.shape[1],
-        PARTS=part > 0, num_warps=config.warps, num_stages=config.stages,
+        PARTS=part > 0, LEAD=config.lead, num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
 
@@ -294,7 +294,7 @@ def launch_rows(
         *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dq, sums, *call.tensors,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dq.stride()[:3],
         *lse2.stride()[:2], *call.steps, h * blocks * 4, blocks * 4, *call.counts, call.scale, call.cap,
-        **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too,
+        **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too, LEAD=config.lead,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return sums

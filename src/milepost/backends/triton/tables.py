@@ -47,7 +47,10 @@ def _steps(
         at = row + at_row
         q = tile(q_head, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
         k = tile(k_head, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
+        v = tile(v_head, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
+        grad = tile(grad_head, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
         x = tl.dot(q, k.T, input_precision=PRECISION)
+        dp = tl.dot(grad, v.T, input_precision=PRECISION)
         c = scale * LOG2E
         if SHARPEN:
             c = c * tl.load(Sharpen + b64 * sharpen_b + at, mask=at < rows, other=1.0)[:, None]
@@ -61,9 +64,6 @@ def _steps(
         if MASK:
             visible = seen((offset + at)[:, None], (j0 + at_key)[None, :], keys, behind, ahead, sinks, BEHIND, AHEAD)
             p = tl.where(visible, p, 0.0)
-        v = tile(v_head, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
-        grad = tile(grad_head, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
-        dp = tl.dot(grad, v.T, input_precision=PRECISION)
         ds = p * (dp - delta[:, None])
         if CAP == 2:
             ds = ds * (1 - bent * bent)
