@@ -85,6 +85,16 @@ CANDIDATES: dict[tuple[str, int], tuple[Config, ...]] = {
 _OVERRIDES: dict[str, Config] = {}
 
 
+def blocks_of(n: int, size: int) -> int:
+    """How many blocks of a size cover n. Triton's own `cdiv` costs a microsecond or ten, called from the host."""
+    return -(-n // size)
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is n or more."""
+    return 1 << (n - 1).bit_length() if n > 0 else 1
+
+
 def narrow(kernel: str, width: int) -> Config:
     """For float32 at full precision, where the registers hold the tiles: small ones, no tensor cores."""
     side = 32 if width <= 64 else 16

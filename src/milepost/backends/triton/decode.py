@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from milepost.backends.triton.configs import blocks_of, power_of_two
 from milepost.backends.triton.flash import INTERPRETED, UNLIMITED, Call, _check, _device_of, _like, _width
 from milepost.backends.triton.score import FLOOR, LN2, LOG2E, between, finished, seen, tile, up_to
 
@@ -265,11 +266,11 @@ def _decode(
         pairs = key_cos.shape[2]
         if key_cos.stride(2) != 1 or key_cos.stride() != key_sin.stride():
             key_cos, key_sin = key_cos.contiguous(), key_sin.contiguous()
-    rows = min(64, max(16, triton.next_power_of_2(h // g * t)))
+    rows = min(64, max(16, power_of_two(h // g * t)))
     narrow = q.itemsize > 2 and not INTERPRETED
     keys = 32 if narrow else SETTINGS["keys"]
-    tops = triton.cdiv(h // g * t, rows)
-    splits = max(1, min(triton.cdiv(SETTINGS["programs"], b * g * tops), triton.cdiv(s, keys), 128))
+    tops = blocks_of(h // g * t, rows)
+    splits = max(1, min(blocks_of(SETTINGS["programs"], b * g * tops), blocks_of(s, keys), 128))
     if splits == 1:
         parts, part_lse = out, lse
         part_steps = (*out.stride()[:3], 0, *lse.stride(), 0)
@@ -293,7 +294,7 @@ def _decode(
         if splits > 1:
             join[(b * h * t,)](
                 parts, part_lse, out, lse, *out.stride()[:3], h, t, splits,
-                SPLITS=triton.next_power_of_2(splits), VWIDTH=_width(dv), DV=dv, num_warps=4,
+                SPLITS=power_of_two(splits), VWIDTH=_width(dv), DV=dv, num_warps=4,
             )  # fmt: skip
     return out, lse
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from milepost.backends.triton import backward, configs, forward, tables
-from milepost.backends.triton.configs import Config
+from milepost.backends.triton.configs import Config, blocks_of, power_of_two
 
 UNLIMITED = 1 << 30
 """A bound that nothing reaches: no limit behind, or ahead."""
@@ -65,14 +65,18 @@ def flash(
         sharpen = sharpen[None]
     behind = UNLIMITED if behind is None else min(behind, UNLIMITED)
     ahead = UNLIMITED if ahead is None else min(ahead, UNLIMITED)
-    # The tracer wants every argument to be another tensor.
-    k = k.view_as(k) if k is q else k
-    v = v.view_as(v) if v is q or v is k else v
     slopes_ahead = None if slopes_ahead is slopes else slopes_ahead
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
-    return _Flash.apply(
-        q, k, v, slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap or 0.0, cap_first
-    )  # pyright: ignore
+    facets = (
+        slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap or 0.0, cap_first
+    )  # fmt: skip
+    learned = (q, k, v, slopes, slopes_ahead, table, sharpen)
+    if not (torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in learned)):
+        return torch.ops.milepost.flash(q, k, v, *facets)
+    # The tracer wants every argument to be another tensor.
+    v = v.view_as(v) if v is q or v is k else v
+    k = k.view_as(k) if k is q else k
+    return _Flash.apply(q, k, v, *facets)  # pyright: ignore
 
 
 def _check(
@@ -223,7 +227,7 @@ def launch_forward(call: Call, out: Tensor, lse: Tensor) -> None:
     q, k, v = call.qkv
     config = call.config("forward")
     tma = config.tma and _fits_tma(q, k, v)
-    forward.forward[(triton.cdiv(q.shape[2], config.rows), q.shape[1], q.shape[0])](
+    forward.forward[(blocks_of(q.shape[2], config.rows), q.shape[1], q.shape[0])](
         *call.described(config, tma), out, lse, *call.tensors,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
         *call.counts, call.scale, call.cap,
@@ -235,7 +239,7 @@ def launch_forward(call: Call, out: Tensor, lse: Tensor) -> None:
 def launch_prepare(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """The log-sum-exp as the backward kernels read it, and delta: [b h t], t rounded up to whole squares."""
     b, h, t, dv = out.shape
-    whole = triton.cdiv(t, 128) * 128
+    whole = blocks_of(t, 128) * 128
     delta, lse2 = lse.new_empty(b, h, whole), lse.new_empty(b, h, whole)
     backward.prepare[(whole // 64, h, b)](
         out, grad, lse, grad_lse, delta, lse2, *out.stride()[:3], *grad.stride()[:3], *lse.stride()[:2],
@@ -249,12 +253,12 @@ def launch_keys(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, dk: Tenso
     """Write dk and dv."""
     config = call.config("keys")
     rows, keys, _, _, behind, _, sinks, *_ = call.counts
-    blocks, sink_blocks = triton.cdiv(keys, config.keys), 0
+    blocks, sink_blocks = blocks_of(keys, config.keys), 0
     # Every row sees the sinks, a window of rows any other key: the sinks' rows are shared out by windows.
-    part = triton.cdiv(max(behind + config.keys, 1024), 128) * 128
-    parts = triton.cdiv(rows, part)
+    part = blocks_of(max(behind + config.keys, 1024), 128) * 128
+    parts = blocks_of(rows, part)
     if behind < UNLIMITED and sinks > 0 and parts > 2:
-        sink_blocks = triton.cdiv(min(sinks, keys), config.keys)
+        sink_blocks = blocks_of(min(sinks, keys), config.keys)
         length = sink_blocks * config.keys
         b, g = dk.shape[:2]
         some_dk, some_dv = (lse2.new_empty(parts, b, g, length, each.shape[3]) for each in (dk, dv))
@@ -288,7 +292,7 @@ def launch_rows(
     b, h, t, _ = q.shape
     config = call.config("rows")
     tma = config.tma and _fits_tma(q, k, v, grad)
-    blocks = triton.cdiv(t, config.rows)
+    blocks = blocks_of(t, config.rows)
     sums = lse2.new_empty((b, h, blocks, 4) if slopes_too or table_too else (0, 0, 0, 0))
     backward.backward_rows[(blocks, h, b)](
         *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dq, sums, *call.tensors,
@@ -336,8 +340,8 @@ def launch_walk(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> tuple[
     offset, behind, ahead, sinks, first, last = call.counts[3:]
     side = 128
     # Squares on diagonal D have distances offset + 128 D ± 127.
-    lowest = -(triton.cdiv(s, side) - 1)
-    highest = triton.cdiv(t, side) - 1
+    lowest = -(blocks_of(s, side) - 1)
+    highest = blocks_of(t, side) - 1
     if ahead < UNLIMITED:
         lowest = max(lowest, -((ahead + offset + side - 1) // side))
     if ahead > 0:
@@ -349,7 +353,7 @@ def launch_walk(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> tuple[
     config = call.config("walk")
     corners = side // config.rows * (side // config.keys)
     # Enough programs to fill the chip about eight times, as far as there are tiles to walk.
-    parts = max(1, min(triton.cdiv(1056, max(1, count * h * corners)), b * triton.cdiv(min(t, s), side)))
+    parts = max(1, min(blocks_of(1056, max(1, count * h * corners)), b * blocks_of(min(t, s), side)))
     squares = lse2.new_empty(h, count, parts, side, side)
     if count:
         tma = config.tma and _fits_tma(q, k, v, grad)
@@ -410,13 +414,13 @@ class Call:
             "BM": config.rows, "BN": config.keys, "WIDTH": _width(d), "VWIDTH": _width(dv), "D": d, "DV": dv,
             "BEHIND": self.counts[4] < UNLIMITED, "AHEAD": self.counts[5] < UNLIMITED,
             "SLOPES": self.tensors[0] is not None, "CAP": self.capped, "SHARPEN": self.tensors[3] is not None,
-            "SPAN": triton.next_power_of_2(config.rows + config.keys), "FAST": two_bytes and not INTERPRETED,
+            "SPAN": power_of_two(config.rows + config.keys), "FAST": two_bytes and not INTERPRETED,
             "TMA": tma, "PRECISION": "ieee",
         }  # fmt: skip
 
 
 def _width(d: int) -> int:
-    return max(16, triton.next_power_of_2(d))
+    return max(16, power_of_two(d))
 
 
 def _fits_tma(*tensors: Tensor) -> bool:

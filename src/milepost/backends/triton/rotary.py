@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from milepost.backends.triton.configs import blocks_of, power_of_two
 from milepost.backends.triton.flash import INTERPRETED, _device_of, _like
 
 
@@ -140,6 +141,8 @@ def rotate_qk(
             raise ValueError(f"rotate_qk: {name} has {x.shape[3]} channels, too few for {c.shape[2]} pairs")
     if cos.shape[2] != of_keys[0].shape[2] or q.shape[3] != k.shape[3]:
         raise ValueError("rotate_qk: q and k must have equally many channels and pairs; rotate them apart")
+    if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
+        return torch.ops.milepost.rotate_qk(q, k, cos, sin, key_cos, key_sin, neighbours, False)
     # The tracer wants every argument to be another tensor.
     k = k.view_as(k) if k is q else k
     return _Rotate.apply(q, k, cos, sin, key_cos, key_sin, neighbours)  # pyright: ignore
@@ -176,16 +179,16 @@ def _rotate_qk(
     same = key_cos is None or key_sin is None
     key_cos, key_sin = (cos, sin) if key_cos is None or key_sin is None else _alike(key_cos, key_sin)
     pairs = cos.shape[2]
-    half = triton.next_power_of_2(pairs)
+    half = power_of_two(pairs)
     warps, at_once = SETTINGS["warps"], SETTINGS["heads"]
     # Sixteen bytes a thread and load.
     tokens = max(1, warps * 32 * 16 // q.itemsize // half)
-    tokens = min(tokens, triton.next_power_of_2(t if same else max(t, s)))
-    query_blocks = triton.cdiv(t, tokens)
-    blocks = query_blocks if same else query_blocks + triton.cdiv(s, tokens)
+    tokens = min(tokens, power_of_two(t if same else max(t, s)))
+    query_blocks = blocks_of(t, tokens)
+    blocks = query_blocks if same else query_blocks + blocks_of(s, tokens)
     # All heads in one program, so that cos and sin are read once; shared out only where there are few tokens.
-    shares = min(triton.cdiv(FULL, blocks * b), max(triton.cdiv(h, at_once), triton.cdiv(g, at_once)))
-    q_share, k_share = triton.cdiv(h, shares), triton.cdiv(g, shares)
+    shares = min(blocks_of(FULL, blocks * b), max(blocks_of(h, at_once), blocks_of(g, at_once)))
+    q_share, k_share = blocks_of(h, shares), blocks_of(g, shares)
     with _device_of(q):
         turn[(blocks, shares, b)](
             q, k, out_q, out_k, cos, sin, key_cos, key_sin,
@@ -193,8 +196,8 @@ def _rotate_qk(
             cos.stride(0) if cos.shape[0] > 1 else 0, cos.stride(1),
             key_cos.stride(0) if key_cos.shape[0] > 1 else 0, key_cos.stride(1),
             t, s, h, g, query_blocks, q_share, k_share, -1.0 if inverse else 1.0,
-            BQ=min(at_once, triton.next_power_of_2(q_share)), BK=min(at_once, triton.next_power_of_2(k_share)),
-            BT=tokens, HALF=half, PAIRS=pairs, REST=triton.next_power_of_2(d - 2 * pairs) if d > 2 * pairs else 0, D=d,
+            BQ=min(at_once, power_of_two(q_share)), BK=min(at_once, power_of_two(k_share)),
+            BT=tokens, HALF=half, PAIRS=pairs, REST=power_of_two(d - 2 * pairs) if d > 2 * pairs else 0, D=d,
             NEIGHBOURS=neighbours, SAME=same, num_warps=warps,
         )  # fmt: skip
     return out_q, out_k
