@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from milepost.bench.kernels_of_memory import SEED, Work, inputs, rotation, short, timed
+from milepost.bench.kernels_of_memory import SEED, Work, decoding, inputs, rotation, short, timed
 
 SHAPES = {"A": (4, 16, 4096, 64), "B": (1, 16, 16384, 128)}
 FACETS = ("plain", "slopes", "table 256", "table 2t", "window", "cap")
@@ -106,7 +106,7 @@ def launches(kernel: str, q: Tensor, k: Tensor, v: Tensor, grad: Tensor, options
     if kernel == "rows":
         dq = torch.empty_like(q)
         return lambda: flash.launch_rows(call, grad, lse2, delta, dq, slopes is not None, "table" in options)
-    return lambda: flash.launch_table(call, grad, lse2, delta)
+    return lambda: flash.launch_walk(call, grad, lse2, delta)
 
 
 def warm(job: tuple[str, str, str, Any]) -> str:
@@ -135,7 +135,9 @@ def warm(job: tuple[str, str, str, Any]) -> str:
     named.update(zip([each for each in ("slopes", "table") if each in options], wide[3:], strict=True))
     want_out = exact(wide[0], wide[1], wide[2], named)
     want = [want_out, *torch.autograd.grad(want_out, wide, grad.double())]
-    error = max(float((a.double() - b).norm() / b.norm()) for a, b in zip(got, want, strict=False))
+    error = max(
+        float((a.detach().double() - b.detach()).norm() / b.detach().norm()) for a, b in zip(got, want, strict=False)
+    )
     if not error < 1e-2:
         raise ValueError(f"off by {error:.1e} of the norm")
     return f"{error:.1e}"
@@ -261,7 +263,7 @@ def main() -> int:
     """Run what was asked, print the tables, write the numbers."""
     parser = argparse.ArgumentParser(description="The kernels on a GPU, beside plain attention and a copy.")
     parser.add_argument("--quick", action="store_true", help="attention only without positions and with one table")
-    parser.add_argument("--only", choices=["attention", "rotation"], help="only this")
+    parser.add_argument("--only", choices=["attention", "rotation", "decoding"], help="only this")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("this benchmark needs a CUDA GPU; there is none here", file=sys.stderr)
@@ -274,6 +276,7 @@ def main() -> int:
     parts: dict[str, Work] = {
         "attention": lambda: attention(results, args.quick),
         "rotation": lambda: rotation(results),
+        "decoding": lambda: decoding(results),
     }
     for name, part in parts.items():
         if args.only in (None, name):

@@ -14,6 +14,7 @@ import triton.language as tl
 from milepost.backends.triton.score import (
     GRANULE,
     LOG2E,
+    apart,
     between,
     distances,
     finished,
@@ -70,7 +71,7 @@ def _rows_of_keys(
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
-    TMA: tl.constexpr, PRECISION: tl.constexpr, UPRIGHT: tl.constexpr,
+    TMA: tl.constexpr, PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, LEAD: tl.constexpr,
 ):  # fmt: skip
     """Add what the rows lo … hi of one head give to dk and dv.
 
@@ -93,6 +94,13 @@ def _rows_of_keys(
             x = tl.dot(q, k.T, input_precision=PRECISION)
         else:
             x = tl.dot(k, q.T, input_precision=PRECISION)
+        if LEAD:
+            # Begun before the exponentials, which then run beside it.
+            grad = tile(Grad, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
+            if UPRIGHT:
+                dp = tl.dot(grad, v.T, input_precision=PRECISION)
+            else:
+                dp = tl.dot(v, grad.T, input_precision=PRECISION)
         c = scale * LOG2E
         if SHARPEN:
             sharpen = _along(tl.load(Sharpen + row + down, mask=row + down < rows, other=1.0), UPRIGHT)
@@ -116,13 +124,16 @@ def _rows_of_keys(
             p = tl.exp2(x - lse)
         if MASK:
             p = tl.where(seen(i, j, keys, behind, ahead, sinks, BEHIND, AHEAD), p, 0.0)
-        grad = tile(Grad, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
+        if not LEAD:
+            grad = tile(Grad, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
         if UPRIGHT:
-            dp = tl.dot(grad, v.T, input_precision=PRECISION)
+            if not LEAD:
+                dp = tl.dot(grad, v.T, input_precision=PRECISION)
             dv = tl.dot(p.to(grad.dtype).T, grad, dv, input_precision=PRECISION)
         else:
             dv = tl.dot(p.to(grad.dtype), grad, dv, input_precision=PRECISION)
-            dp = tl.dot(v, grad.T, input_precision=PRECISION)
+            if not LEAD:
+                dp = tl.dot(v, grad.T, input_precision=PRECISION)
         ds = p * (dp - _along(tl.load(Delta + row + down), UPRIGHT))
         if CAP > 0:
             ds = ds * (1 - bent * bent)
@@ -135,19 +146,27 @@ def _rows_of_keys(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=_COUNTS)
+@triton.jit(do_not_specialize=[*_COUNTS, "apart_blocks", "part_rows"])
 def backward_keys(
     Q, K, V, Grad, Lse2, Delta, DK, DV_, Slopes, Ahead, Table, Sharpen,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     l_b, l_h, table_h, sharpen_b,
-    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
+    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, apart_blocks, part_rows, dk_part, dv_part,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, SINGLE: tl.constexpr,
+    PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, SINGLE: tl.constexpr, PARTS: tl.constexpr,
+    LEAD: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of one block of keys, summed over the query heads that share them."""
-    j0 = tl.program_id(0) * BN
+    """dk and dv of one block of keys, summed over the query heads that share them.
+
+    Sinks are seen by every row, where other keys are seen by a window of them. So the first `apart_blocks` blocks may
+    be done in a launch of their own: PARTS, each of `part_rows` rows, each to its own dk and dv.
+    """
+    if PARTS:
+        j0 = tl.program_id(0) % apart_blocks * BN
+    else:
+        j0 = (tl.program_id(0) + apart_blocks) * BN
     g = tl.program_id(1)
     b = tl.program_id(2)
     b64 = b.to(tl.int64)
@@ -189,6 +208,18 @@ def backward_keys(
     elif SLOPES and TWO_SIDED:
         near = between(up_to(tl.maximum(j1 - offset, 0), BM), full, edge)
         beyond = near
+    if PARTS:
+        part = tl.program_id(0) // apart_blocks
+        low = part * part_rows
+        high = tl.minimum(low + part_rows, up_to(rows, BM))
+        DK += part.to(tl.int64) * dk_part
+        DV_ += part.to(tl.int64) * dv_part
+        start = between(start, low, high)
+        full = between(full, low, high)
+        near = between(near, low, high)
+        beyond = between(beyond, low, high)
+        edge = between(edge, low, high)
+        end = between(end, low, high)
     ANY: tl.constexpr = 2 if SLOPES else 0
     BACK: tl.constexpr = (2 if TABLE and TWO_SIDED else 1) if SLOPES else 0
     LOOK: tl.constexpr = 2 if TABLE else 0
@@ -225,34 +256,34 @@ def backward_keys(
                 dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, start, full, j0, offset, scale, rows, keys, q_t,
                 do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT,
+                PRECISION, UPRIGHT, LEAD,
             )  # fmt: skip
         if TWO_SIDED and (TABLE or SLOPES):
             dk, dv = _rows_of_keys(
                 dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, full, near, j0, offset, scale, rows, keys, q_t,
                 do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_ahead, cap,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT,
+                PRECISION, UPRIGHT, LEAD,
             )  # fmt: skip
         if TABLE:
             dk, dv = _rows_of_keys(
                 dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, near, beyond, j0, offset, scale, rows, keys, q_t,
                 do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT,
+                PRECISION, UPRIGHT, LEAD,
             )  # fmt: skip
         dk, dv = _rows_of_keys(
             dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, beyond, edge, j0, offset, scale, rows, keys, q_t,
             do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_behind, cap,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, UPRIGHT,
+            PRECISION, UPRIGHT, LEAD,
         )  # fmt: skip
         if BEHIND:
             dk, dv = _rows_of_keys(
                 dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, edge, end, j0, offset, scale, rows, keys, q_t,
                 do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT,
+                PRECISION, UPRIGHT, LEAD,
             )  # fmt: skip
     put(DK + b64 * dk_b + g64 * dk_h, dk * scale, j0, keys, dk_t, BN, WIDTH, D)
     put(DV_ + b64 * dv_b + g64 * dv_h, dv, j0, keys, dv_t, BN, VWIDTH, DV)
@@ -266,6 +297,7 @@ def _keys_of_rows(
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr,
     FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
+    LEAD: tl.constexpr,
 ):  # fmt: skip
     """Add what the keys lo … hi give to dq, and, where asked, to the sums that biases need."""
     i = (i0 + tl.arange(0, BM))[:, None]
@@ -274,6 +306,10 @@ def _keys_of_rows(
         j = (j0 + tl.arange(0, BN))[None, :]
         k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
         x = tl.dot(q, k.T, input_precision=PRECISION)
+        if LEAD:
+            # Begun before the exponentials, which then run beside it.
+            v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
+            dp = tl.dot(grad, v.T, input_precision=PRECISION)
         bent = 0.0
         if (SLOPE == 0) and (TABLE < 2) and (CAP == 0):
             p = tl.exp2(x * c - (lse - far)[:, None])
@@ -288,13 +324,14 @@ def _keys_of_rows(
             p = tl.exp2(x - lse[:, None])
         if MASK:
             p = tl.where(seen(i, j, keys, behind, ahead, sinks, BEHIND, AHEAD), p, 0.0)
-        v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
-        dp = tl.dot(grad, v.T, input_precision=PRECISION)
+        if not LEAD:
+            v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
+            dp = tl.dot(grad, v.T, input_precision=PRECISION)
         ds = p * (dp - delta[:, None])
         if CAP == 2:
             ds = ds * (1 - bent * bent)
         if SUM_SLOPES:
-            away = (i - j).to(tl.float32)
+            away = apart(i, j, i0)
             if SLOPE == 1:
                 behind_sum -= tl.sum(ds * away, 1)
             else:
@@ -325,6 +362,7 @@ def backward_rows(
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
+    LEAD: tl.constexpr,
 ):  # fmt: skip
     """dq of one block of rows. Sums [b h blocks 4]: for the slopes behind and ahead, for distances past and before."""
     block = tl.program_id(0)
@@ -406,39 +444,39 @@ def backward_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, 0, tl.minimum(up_to(sinks, BN), start), row, i0, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD,
         )  # fmt: skip
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, start, full, row, i0, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, full, near, row, i0, c,
         keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SUM_SLOPES, SUM_FAR,
+        PRECISION, SUM_SLOPES, SUM_FAR, LEAD,
     )  # fmt: skip
     if TABLE:
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, near, beyond, row, i0, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, False,
+            PRECISION, SUM_SLOPES, False, LEAD,
         )  # fmt: skip
     if TWO_SIDED and (TABLE or SLOPES):
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, beyond, edge, row, i0, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap,
             BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, edge, end, row, i0, c,
         keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SUM_SLOPES, SUM_FAR,
+        PRECISION, SUM_SLOPES, SUM_FAR, LEAD,
     )  # fmt: skip
     dq = dq * scale
     if SHARPEN:

@@ -19,71 +19,80 @@ class Config(NamedTuple):
     stages: int
     tma: bool = True
     upright: bool = False
+    lead: bool = False
 
     def __str__(self) -> str:
-        flags = (" tma" if self.tma else "") + (" upright" if self.upright else "")
+        flags = (" tma" if self.tma else "") + (" upright" if self.upright else "") + (" lead" if self.lead else "")
         return f"{self.rows}×{self.keys} w{self.warps} s{self.stages}{flags}"
 
 
 KERNELS = ("forward", "keys", "rows", "walk")
 
-PLAIN: dict[tuple[str, int], Config] = {
-    ("forward", 64): Config(128, 128, 8, 3),
-    ("forward", 128): Config(128, 128, 8, 2),
+CHOSEN: dict[tuple[str, int], Config] = {
+    ("forward", 64): Config(64, 128, 4, 3),
+    ("forward", 128): Config(128, 128, 8, 3),
     ("forward", 256): Config(128, 64, 8, 2),
-    ("keys", 64): Config(64, 128, 8, 2),
-    ("keys", 128): Config(64, 128, 8, 2),
-    ("keys", 256): Config(32, 64, 8, 1),
-    ("rows", 64): Config(128, 64, 8, 2),
-    ("rows", 128): Config(128, 64, 8, 2),
-    ("rows", 256): Config(64, 32, 4, 1),
-    ("walk", 64): Config(128, 128, 8, 2),
-    ("walk", 128): Config(64, 128, 8, 1),
+    ("keys", 64): Config(32, 64, 4, 3),
+    ("keys", 128): Config(64, 128, 8, 3),
+    ("keys", 256): Config(32, 64, 8, 2),
+    ("rows", 64): Config(64, 64, 4, 3),
+    ("rows", 128): Config(128, 64, 8, 3),
+    ("rows", 256): Config(64, 32, 8, 2),
+    ("walk", 64): Config(64, 64, 4, 2),
+    ("walk", 128): Config(64, 64, 4, 1),
     ("walk", 256): Config(64, 64, 4, 1),
 }
-"""Two bytes an element, no bias that is looked up."""
+"""Two bytes an element."""
 
-LOOKED_UP: dict[tuple[str, int], Config] = {
-    ("forward", 64): Config(128, 64, 4, 3),
-    ("forward", 128): Config(128, 64, 8, 3),
-    ("keys", 64): Config(64, 64, 4, 2),
-    ("keys", 128): Config(64, 64, 8, 2),
-    ("rows", 64): Config(64, 64, 4, 2),
-    ("rows", 128): Config(64, 64, 4, 2),
-}
-"""Two bytes an element, a table by distance."""
+WITH_TABLE: dict[tuple[str, int], Config] = {("forward", 128): Config(128, 64, 8, 3)}
+"""Where a bias that is looked up by distance wants another choice: its entries take shared memory, too."""
 
 CANDIDATES: dict[tuple[str, int], tuple[Config, ...]] = {
     ("forward", 64): (
-        Config(128, 128, 8, 3), Config(128, 64, 4, 3), Config(128, 64, 8, 4), Config(128, 128, 4, 2),
-        Config(64, 128, 4, 3), Config(128, 64, 4, 3, False),
+        Config(64, 128, 4, 3), Config(64, 128, 4, 3, lead=True), Config(64, 64, 4, 4, lead=True),
+        Config(128, 128, 8, 3, lead=True), Config(128, 64, 8, 4, lead=True), Config(64, 64, 4, 4),
     ),
     ("forward", 128): (
-        Config(128, 128, 8, 2), Config(128, 64, 8, 3), Config(128, 128, 8, 3), Config(64, 128, 4, 2),
-        Config(128, 64, 4, 3), Config(128, 64, 8, 3, False),
+        Config(128, 128, 8, 3), Config(128, 128, 8, 2, lead=True), Config(128, 64, 8, 3, lead=True),
+        Config(128, 64, 8, 3), Config(64, 64, 4, 3, lead=True),
     ),
     ("keys", 64): (
-        Config(64, 128, 8, 2), Config(64, 128, 8, 3), Config(64, 64, 4, 2), Config(64, 64, 4, 2, upright=True),
-        Config(32, 128, 8, 2), Config(32, 64, 4, 3),
+        Config(32, 64, 4, 3), Config(32, 64, 4, 3, lead=True), Config(64, 64, 4, 3, lead=True),
+        Config(64, 128, 8, 3, lead=True), Config(32, 64, 4, 4), Config(64, 64, 4, 3),
     ),
     ("keys", 128): (
-        Config(64, 128, 8, 2), Config(64, 128, 8, 3), Config(64, 64, 4, 2), Config(64, 64, 4, 2, upright=True),
-        Config(32, 128, 8, 2), Config(32, 64, 4, 3),
+        Config(64, 128, 8, 3), Config(64, 128, 8, 3, lead=True), Config(64, 64, 4, 3, lead=True),
+        Config(64, 64, 4, 2), Config(32, 64, 4, 3, lead=True),
     ),
     ("rows", 64): (
-        Config(128, 64, 8, 2), Config(128, 64, 8, 3), Config(64, 64, 4, 3), Config(128, 128, 8, 2),
-        Config(64, 128, 4, 2),
+        Config(64, 64, 4, 3), Config(64, 64, 4, 3, lead=True), Config(128, 64, 8, 3, lead=True),
+        Config(64, 128, 4, 3, lead=True),
     ),
     ("rows", 128): (
-        Config(128, 64, 8, 2), Config(128, 64, 8, 3), Config(64, 64, 4, 2), Config(64, 64, 4, 3),
-        Config(128, 32, 8, 3),
+        Config(128, 64, 8, 3), Config(128, 64, 8, 3, lead=True), Config(64, 64, 4, 2, lead=True), Config(64, 64, 4, 2),
     ),
-    ("walk", 64): (Config(128, 128, 8, 1), Config(128, 64, 8, 2), Config(64, 128, 8, 2), Config(64, 64, 4, 2)),
-    ("walk", 128): (Config(128, 64, 8, 1), Config(64, 128, 8, 1), Config(64, 64, 4, 1), Config(64, 64, 4, 2)),
+    ("walk", 64): (
+        Config(64, 64, 4, 2), Config(64, 64, 4, 1, False), Config(128, 64, 8, 2), Config(64, 128, 8, 2),
+        Config(128, 64, 8, 1, False),
+    ),
+    ("walk", 128): (
+        Config(64, 64, 4, 1), Config(64, 64, 4, 1, False), Config(64, 64, 4, 2), Config(128, 64, 8, 2),
+        Config(128, 64, 8, 1, False), Config(64, 32, 4, 2),
+    ),
 }  # fmt: skip
 """What the benchmark tries beside the choice made."""
 
 _OVERRIDES: dict[str, Config] = {}
+
+
+def blocks_of(n: int, size: int) -> int:
+    """How many blocks of a size cover n. Triton's own `cdiv` costs a microsecond or ten, called from the host."""
+    return -(-n // size)
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is n or more."""
+    return 1 << (n - 1).bit_length() if n > 0 else 1
 
 
 def narrow(kernel: str, width: int) -> Config:
@@ -101,9 +110,9 @@ def choose(kernel: str, width: int, itemsize: int, looked_up: bool) -> Config:
     if itemsize > 2:
         return narrow(kernel, width)
     known = max(64, width)
-    if looked_up and (kernel, known) in LOOKED_UP:
-        return LOOKED_UP[kernel, known]
-    return PLAIN[kernel, known]
+    if looked_up and (kernel, known) in WITH_TABLE:
+        return WITH_TABLE[kernel, known]
+    return CHOSEN[kernel, known]
 
 
 @contextlib.contextmanager

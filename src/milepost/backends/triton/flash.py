@@ -23,7 +23,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from milepost.backends.triton import backward, configs, forward, tables
-from milepost.backends.triton.configs import Config
+from milepost.backends.triton.configs import Config, blocks_of, power_of_two
 
 UNLIMITED = 1 << 30
 """A bound that nothing reaches: no limit behind, or ahead."""
@@ -63,14 +63,20 @@ def flash(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if sharpen is not None and sharpen.dim() == 1:
         sharpen = sharpen[None]
-    if slopes is not None and slopes_ahead is None:
-        slopes_ahead = slopes
     behind = UNLIMITED if behind is None else min(behind, UNLIMITED)
     ahead = UNLIMITED if ahead is None else min(ahead, UNLIMITED)
+    slopes_ahead = None if slopes_ahead is slopes else slopes_ahead
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
-    return _Flash.apply(
-        q, k, v, slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap or 0.0, cap_first
-    )  # pyright: ignore
+    facets = (
+        slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap or 0.0, cap_first
+    )  # fmt: skip
+    learned = (q, k, v, slopes, slopes_ahead, table, sharpen)
+    if not (torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in learned)):
+        return torch.ops.milepost.flash(q, k, v, *facets)
+    # The tracer wants every argument to be another tensor.
+    v = v.view_as(v) if v is q or v is k else v
+    k = k.view_as(k) if k is q else k
+    return _Flash.apply(q, k, v, *facets)  # pyright: ignore
 
 
 def _check(
@@ -197,10 +203,9 @@ def _flash_backward(
     b, h, t, d = q.shape
     s = k.shape[2]
     dq, dk, dv = _like(q, d), _like(k, d), _like(v, v.shape[3])
-    none = q.new_zeros(0, dtype=torch.float32)
     if 0 in (b, h, t, s):
         small = [
-            torch.zeros_like(each) if each is not None and asked else none.clone()
+            torch.zeros_like(each) if each is not None and asked else lse.new_empty(0)
             for each, asked in ((slopes, slopes_too), (slopes_ahead, slopes_too), (table, table_too))
         ]
         return dq.zero_(), dk.zero_(), dv.zero_(), small[0], small[1], small[2]
@@ -209,18 +214,12 @@ def _flash_backward(
     call = Call(
         q, k, v, slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap, cap_first
     )
-    d_table = none.clone()
     with _device_of(q):
         lse2, delta = launch_prepare(grad, grad_lse, out, lse)
         launch_keys(call, grad, lse2, delta, dk, dv)
         sums = launch_rows(call, grad, lse2, delta, dq, slopes_too, table_too)
-        if table_too:
-            d_table = launch_table(call, grad, lse2, delta)
-            d_table[:, -1] += sums[..., 2].sum((0, 2))
-            d_table[:, 0] += sums[..., 3].sum((0, 2))
-    if not slopes_too:
-        return dq, dk, dv, none, none.clone(), d_table
-    return dq, dk, dv, sums[..., 0].sum((0, 2)), sums[..., 1].sum((0, 2)), d_table
+        learned = launch_learned(call, grad, lse2, delta, sums, slopes_too, table_too)
+    return dq, dk, dv, *learned
 
 
 def launch_forward(call: Call, out: Tensor, lse: Tensor) -> None:
@@ -228,11 +227,11 @@ def launch_forward(call: Call, out: Tensor, lse: Tensor) -> None:
     q, k, v = call.qkv
     config = call.config("forward")
     tma = config.tma and _fits_tma(q, k, v)
-    forward.forward[(triton.cdiv(q.shape[2], config.rows), q.shape[1], q.shape[0])](
+    forward.forward[(blocks_of(q.shape[2], config.rows), q.shape[1], q.shape[0])](
         *call.described(config, tma), out, lse, *call.tensors,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
         *call.counts, call.scale, call.cap,
-        **call.constants(config, tma), **call.sides,
+        **call.constants(config, tma), **call.sides, LEAD=config.lead,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
@@ -240,7 +239,7 @@ def launch_forward(call: Call, out: Tensor, lse: Tensor) -> None:
 def launch_prepare(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """The log-sum-exp as the backward kernels read it, and delta: [b h t], t rounded up to whole squares."""
     b, h, t, dv = out.shape
-    whole = triton.cdiv(t, 128) * 128
+    whole = blocks_of(t, 128) * 128
     delta, lse2 = lse.new_empty(b, h, whole), lse.new_empty(b, h, whole)
     backward.prepare[(whole // 64, h, b)](
         out, grad, lse, grad_lse, delta, lse2, *out.stride()[:3], *grad.stride()[:3], *lse.stride()[:2],
@@ -252,15 +251,36 @@ def launch_prepare(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tens
 
 def launch_keys(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, dk: Tensor, dv: Tensor) -> None:
     """Write dk and dv."""
-    q, k, v = call.qkv
     config = call.config("keys")
+    rows, keys, _, _, behind, _, sinks, *_ = call.counts
+    blocks, sink_blocks = blocks_of(keys, config.keys), 0
+    # Every row sees the sinks, a window of rows any other key: the sinks' rows are shared out by windows.
+    part = blocks_of(max(behind + config.keys, 1024), 128) * 128
+    parts = blocks_of(rows, part)
+    if behind < UNLIMITED and sinks > 0 and parts > 2:
+        sink_blocks = blocks_of(min(sinks, keys), config.keys)
+        length = sink_blocks * config.keys
+        b, g = dk.shape[:2]
+        some_dk, some_dv = (lse2.new_empty(parts, b, g, length, each.shape[3]) for each in (dk, dv))
+        _launch_keys(call, config, grad, lse2, delta, some_dk[0], some_dv[0], parts * sink_blocks, sink_blocks, part)
+        dk[:, :, :length] = some_dk.sum(0)[:, :, :keys]
+        dv[:, :, :length] = some_dv.sum(0)[:, :, :keys]
+    if blocks > sink_blocks:
+        _launch_keys(call, config, grad, lse2, delta, dk, dv, blocks - sink_blocks, sink_blocks, 0)
+
+
+def _launch_keys(
+    call: Call, config: Config, grad: Tensor, lse2: Tensor, delta: Tensor, dk: Tensor, dv: Tensor, programs: int,
+    apart: int, part: int,
+) -> None:  # fmt: skip
+    q, k, v = call.qkv
     tma = config.tma and _fits_tma(q, k, v, grad)
-    backward.backward_keys[(triton.cdiv(k.shape[2], config.keys), k.shape[1], k.shape[0])](
+    backward.backward_keys[(programs, k.shape[1], k.shape[0])](
         *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dk, dv, *call.tensors,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
-        *lse2.stride()[:2], *call.steps, *call.counts, call.scale, call.cap,
+        *lse2.stride()[:2], *call.steps, *call.counts, call.scale, call.cap, apart, part, dk.numel(), dv.numel(),
         **call.constants(config, tma), **call.sides, UPRIGHT=config.upright, SINGLE=q.shape[1] == k.shape[1],
-        num_warps=config.warps, num_stages=config.stages,
+        PARTS=part > 0, LEAD=config.lead, num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
 
@@ -272,28 +292,56 @@ def launch_rows(
     b, h, t, _ = q.shape
     config = call.config("rows")
     tma = config.tma and _fits_tma(q, k, v, grad)
-    blocks = triton.cdiv(t, config.rows)
-    sums = lse2.new_empty((b, h, blocks, 4) if slopes_too or table_too else 0)
+    blocks = blocks_of(t, config.rows)
+    sums = lse2.new_empty((b, h, blocks, 4) if slopes_too or table_too else (0, 0, 0, 0))
     backward.backward_rows[(blocks, h, b)](
         *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dq, sums, *call.tensors,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dq.stride()[:3],
         *lse2.stride()[:2], *call.steps, h * blocks * 4, blocks * 4, *call.counts, call.scale, call.cap,
-        **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too,
+        **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too, LEAD=config.lead,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return sums
 
 
-def launch_table(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> Tensor:
-    """The gradient of the table [h n] from every pair in a square that is not wholly past the table's ends."""
+def launch_learned(
+    call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, sums: Tensor, slopes_too: bool, table_too: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of slopes, of slopes ahead where they are others, and of the table; empty where not asked for."""
+    b, h = call.q.shape[:2]
+    first, last = call.counts[-2:]
+    sides = slopes_too and call.two_slopes
+    d_slopes, d_ahead = (lse2.new_empty(h if asked else 0) for asked in (slopes_too, sides))
+    d_table = lse2.new_zeros((h, last - first + 1) if table_too else 0)
+    if not (slopes_too or table_too):
+        return d_slopes, d_ahead, d_table
+    squares, start = launch_walk(call, grad, lse2, delta) if table_too else (lse2.new_empty(h, 0, 0), 0)
+    count, parts = squares.shape[1:3]
+    by_distance = lse2.new_empty(h, (count + 1) * 128 if count else 0)
+    if count:
+        tables.fold[(count + 1, h)](
+            squares, by_distance, d_table, d_table.stride(0), parts, count, start, first, last, BM=16, num_warps=4
+        )
+    tables.totals[(h,)](
+        sums, by_distance, d_slopes, d_ahead, d_table, d_table.stride(0), b, h, sums.shape[2], by_distance.shape[1],
+        start, first, last, BLOCK=1024, SLOPES=slopes_too, SIDES=sides, TABLE=table_too, num_warps=4,
+    )  # fmt: skip
+    return d_slopes, d_ahead, d_table
+
+
+def launch_walk(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> tuple[Tensor, int]:
+    """Sums of dS by squares [h diagonals parts 128 128], and the least distance in them.
+
+    Only squares that are not wholly past the table's ends; the pass over rows has the others.
+    """
     q, k, v = call.qkv
     b, h, t, _ = q.shape
     s = k.shape[2]
     offset, behind, ahead, sinks, first, last = call.counts[3:]
     side = 128
     # Squares on diagonal D have distances offset + 128 D ± 127.
-    lowest = -(triton.cdiv(s, side) - 1)
-    highest = triton.cdiv(t, side) - 1
+    lowest = -(blocks_of(s, side) - 1)
+    highest = blocks_of(t, side) - 1
     if ahead < UNLIMITED:
         lowest = max(lowest, -((ahead + offset + side - 1) // side))
     if ahead > 0:
@@ -301,38 +349,21 @@ def launch_table(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> Tenso
     if behind < UNLIMITED and sinks == 0:
         highest = min(highest, (behind - 1 - offset + side - 1) // side)
     highest = min(highest, (last - 1 - offset + side - 1) // side)
-    count = highest - lowest + 1
-    n = last - first + 1
-    result = lse2.new_zeros(h, n)
-    if count <= 0:
-        return result
+    count = max(0, highest - lowest + 1)
     config = call.config("walk")
-    tma = config.tma and _fits_tma(q, k, v, grad)
     corners = side // config.rows * (side // config.keys)
-    # Enough programs to fill the chip about four times, as far as there are tiles to walk.
-    parts = max(1, min(triton.cdiv(528, count * h * corners), b * triton.cdiv(min(t, s), side)))
+    # Enough programs to fill the chip about eight times, as far as there are tiles to walk.
+    parts = max(1, min(blocks_of(1056, max(1, count * h * corners)), b * blocks_of(min(t, s), side)))
     squares = lse2.new_empty(h, count, parts, side, side)
-    tables.walk[(count * parts * corners, h)](
-        *call.described(config, tma), _described(grad, config.rows, tma),
-        lse2, delta, squares, *call.tensors,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *lse2.stride()[:2], *call.steps,
-        *call.counts, call.scale, call.cap, lowest, parts, b,
-        **call.constants(config, tma), num_warps=config.warps, num_stages=config.stages,
-    )  # fmt: skip
-    sums = lse2.new_empty(h, count, 2, side)
-    tables.diagonals[(count, h)](squares, sums, parts, BM=16, num_warps=4)
-    # Neighbouring block diagonals share distances: the second half of one lies on the first half of the next.
-    by_distance = lse2.new_zeros(h, count + 1, side)
-    by_distance[:, :-1] += sums[:, :, 0]
-    by_distance[:, 1:] += sums[:, :, 1]
-    by_distance = by_distance.view(h, -1)
-    start = offset + side * lowest - (side - 1)
-    at = torch.arange(n, device=q.device) + first - start
-    inside = (at >= 0) & (at < by_distance.shape[1])
-    result = by_distance[:, at.clamp(0, by_distance.shape[1] - 1)] * inside
-    result[:, 0] += by_distance[:, : max(0, first - start)].sum(1)
-    result[:, -1] += by_distance[:, max(0, last - start + 1) :].sum(1)
-    return result
+    if count:
+        tma = config.tma and _fits_tma(q, k, v, grad)
+        tables.walk[(count * parts * corners, h)](
+            *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, squares, *call.tensors,
+            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *lse2.stride()[:2], *call.steps,
+            *call.counts, call.scale, call.cap, lowest, parts, b,
+            **call.constants(config, tma), num_warps=config.warps, num_stages=config.stages,
+        )  # fmt: skip
+    return squares, offset + side * lowest - (side - 1)
 
 
 class Call:
@@ -352,13 +383,14 @@ class Call:
         table, sharpen = (
             each if each is None or each.stride(-1) == 1 else each.contiguous() for each in (table, sharpen)
         )
-        self.tensors = (slopes, slopes_ahead, table, sharpen)
+        self.tensors = (slopes, slopes if slopes_ahead is None else slopes_ahead, table, sharpen)
         self.steps = (
             0 if table is None else table.stride(0),
             0 if sharpen is None or sharpen.shape[0] == 1 else sharpen.stride(0),
         )
         last = first if table is None else first + table.shape[1] - 1
         self.counts = (q.shape[2], k.shape[2], q.shape[1] // k.shape[1], offset, behind, ahead, sinks, first, last)
+        self.two_slopes = slopes_ahead is not None
         self.sides = {"TABLE": table is not None, "TWO_SIDED": ahead > 0}
         self.capped = (1 if cap_first else 2) if cap else 0
 
@@ -382,13 +414,13 @@ class Call:
             "BM": config.rows, "BN": config.keys, "WIDTH": _width(d), "VWIDTH": _width(dv), "D": d, "DV": dv,
             "BEHIND": self.counts[4] < UNLIMITED, "AHEAD": self.counts[5] < UNLIMITED,
             "SLOPES": self.tensors[0] is not None, "CAP": self.capped, "SHARPEN": self.tensors[3] is not None,
-            "SPAN": triton.next_power_of_2(config.rows + config.keys), "FAST": two_bytes and not INTERPRETED,
+            "SPAN": power_of_two(config.rows + config.keys), "FAST": two_bytes and not INTERPRETED,
             "TMA": tma, "PRECISION": "ieee",
         }  # fmt: skip
 
 
 def _width(d: int) -> int:
-    return max(16, triton.next_power_of_2(d))
+    return max(16, power_of_two(d))
 
 
 def _fits_tma(*tensors: Tensor) -> bool:

@@ -26,14 +26,17 @@ from milepost.backends.triton.score import (
 
 @triton.jit
 def _span(
-    acc, l, m, q, K, V, b, g, lo, hi, i0, c, keys, k_t, v_t,
+    acc, l, m, led, q, K, V, b, g, lo, hi, i0, c, keys, k_t, v_t,
     behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
-    TMA: tl.constexpr, PRECISION: tl.constexpr,
+    TMA: tl.constexpr, PRECISION: tl.constexpr, LEAD: tl.constexpr,
 ):  # fmt: skip
     """Go over the keys lo … hi, in blocks of one kind.
+
+    LEAD: the product with the next block is begun before this block's softmax, so that tensor cores and exponentials
+    work at the same time; `led` is the product with the block at lo, and the one at hi is returned.
 
     SLOPE 0: none, 1: every key behind, 2: any. TABLE 0: none, 1: one entry for all, `far`, 2: looked up.
     """
@@ -41,8 +44,13 @@ def _span(
     for j0 in tl.range(lo, hi, BN):
         j0 = tl.multiple_of(j0, BN)
         j = (j0 + tl.arange(0, BN))[None, :]
-        k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
-        x = tl.dot(q, k.T, input_precision=PRECISION)
+        if LEAD:
+            x = led
+            k = tile(K, b, g, j0 + BN, keys, k_t, BN, WIDTH, D, TMA)
+            led = tl.dot(q, k.T, input_precision=PRECISION)
+        else:
+            k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
+            x = tl.dot(q, k.T, input_precision=PRECISION)
         if (SLOPE == 0) and (TABLE < 2) and (CAP == 0) and (not SHARPEN) and (not MASK):
             # Nothing but a factor and a number for the whole block: one multiply-add a score.
             highest = tl.maximum(m, tl.max(x, 1) * c + far)
@@ -66,7 +74,7 @@ def _span(
         v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
         acc = tl.dot(p.to(v.dtype), v, acc, input_precision=PRECISION)
         m = highest
-    return acc, l, m
+    return acc, l, m, led
 
 
 @triton.jit(do_not_specialize=["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last"])
@@ -77,7 +85,7 @@ def forward(
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, LEAD: tl.constexpr,
 ):  # fmt: skip
     """out = softmax(scores) v and lse, the natural log of each row's sum, for one block of rows of one head."""
     block = tl.program_id(0)
@@ -146,44 +154,48 @@ def forward(
     m = tl.full([BM], FLOOR, tl.float32)
     l = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, VWIDTH], tl.float32)
+    led = 0.0
+    if LEAD:
+        k = tile(K, b, g, start + tl.zeros([], tl.int32), keys, k_t, BN, WIDTH, D, TMA)
+        led = tl.dot(q, k.T, input_precision=PRECISION)
     if BEHIND:
-        acc, l, m = _span(
-            acc, l, m, q, K, V, b, g, 0, tl.minimum(up_to(sinks, BN), start), i0, c, keys, k_t, v_t,
+        acc, l, m, _ = _span(
+            acc, l, m, 0.0, q, K, V, b, g, 0, tl.minimum(up_to(sinks, BN), start), i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION,
+            PRECISION, False,
         )  # fmt: skip
-        acc, l, m = _span(
-            acc, l, m, q, K, V, b, g, start, full, i0, c, keys, k_t, v_t,
+        acc, l, m, led = _span(
+            acc, l, m, led, q, K, V, b, g, start, full, i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION,
+            PRECISION, LEAD,
         )  # fmt: skip
-    acc, l, m = _span(
-        acc, l, m, q, K, V, b, g, full, near, i0, c, keys, k_t, v_t,
+    acc, l, m, led = _span(
+        acc, l, m, led, q, K, V, b, g, full, near, i0, c, keys, k_t, v_t,
         behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-        PRECISION,
+        PRECISION, LEAD,
     )  # fmt: skip
     if TABLE:
-        acc, l, m = _span(
-            acc, l, m, q, K, V, b, g, near, beyond, i0, c, keys, k_t, v_t,
+        acc, l, m, led = _span(
+            acc, l, m, led, q, K, V, b, g, near, beyond, i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION,
+            PRECISION, LEAD,
         )  # fmt: skip
     if TWO_SIDED and (TABLE or SLOPES):
-        acc, l, m = _span(
-            acc, l, m, q, K, V, b, g, beyond, edge, i0, c, keys, k_t, v_t,
+        acc, l, m, led = _span(
+            acc, l, m, led, q, K, V, b, g, beyond, edge, i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap,
             BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION,
+            PRECISION, LEAD,
         )  # fmt: skip
-    acc, l, m = _span(
-        acc, l, m, q, K, V, b, g, edge, end, i0, c, keys, k_t, v_t,
+    acc, l, m, led = _span(
+        acc, l, m, led, q, K, V, b, g, edge, end, i0, c, keys, k_t, v_t,
         behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-        PRECISION,
+        PRECISION, LEAD,
     )  # fmt: skip
 
     # A row that saw nothing has l = 0: zeros, and a log-sum-exp of −∞.

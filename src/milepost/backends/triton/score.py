@@ -105,6 +105,12 @@ def looked_up(entries, i, j, i0, j0, ROWS: tl.constexpr, COLUMNS: tl.constexpr, 
 
 
 @triton.jit
+def apart(i, j, i0):
+    """i − j in float32: whole numbers are cast a row and a column at a time, which a tile of them would not be."""
+    return (i - i0).to(tl.float32) - (j - i0).to(tl.float32)
+
+
+@triton.jit
 def sloped(i, j, i0, behind_slope, ahead_slope, SIDE: tl.constexpr, SHIFT: tl.constexpr):
     """−slope · |i − j|; where SHIFT, plus behind_slope · (i − i0), which makes it a row vector behind the diagonal.
 
@@ -114,9 +120,9 @@ def sloped(i, j, i0, behind_slope, ahead_slope, SIDE: tl.constexpr, SHIFT: tl.co
         if SHIFT:
             return behind_slope * (j - i0).to(tl.float32)
         else:
-            return behind_slope * (j - i).to(tl.float32)
+            return -behind_slope * apart(i, j, i0)
     else:
-        away = (i - j).to(tl.float32)
+        away = apart(i, j, i0)
         bias = tl.where(away > 0, -behind_slope * away, ahead_slope * away)
         if SHIFT:
             bias += behind_slope * (i - i0).to(tl.float32)

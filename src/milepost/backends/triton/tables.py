@@ -3,7 +3,7 @@
 """The gradient of a table by distance: sums of dS along diagonals.
 
 Squares of 128 × 128 on one block diagonal have the same distances in the same places. So one program walks down a block
-diagonal, adds up the tiles of dS as they are, and writes one tile; `diagonals` then sums its 255 diagonals. No atomics.
+diagonal, adds up the tiles of dS as they are, and writes one tile; `fold` then sums its 255 diagonals. No atomics.
 What lies past the table's ends is not walked: the pass over rows has summed it already.
 """
 
@@ -13,6 +13,62 @@ import triton
 import triton.language as tl
 
 from milepost.backends.triton.score import GRANULE, LOG2E, distances, finished, looked_up, seen, sloped, tile
+
+
+@triton.jit
+def _steps(
+    acc, begin, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across,
+    entries, i, j, i0, behind_slope, ahead_slope,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
+    rows, keys, offset, behind, ahead, sinks, scale, cap,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    MASK: tl.constexpr, BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, CAP: tl.constexpr,
+    SHARPEN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Add the tiles of dS of the steps begin … stop down a block diagonal, batch by batch."""
+    at_row = tl.arange(0, BM)
+    at_key = tl.arange(0, BN)
+    for step in tl.range(begin, stop):
+        b = step // count
+        square = low + step % count
+        row = (square + diagonal) * GRANULE + down
+        j0 = square * GRANULE + across
+        b64 = b.to(tl.int64)
+        if TMA:
+            q_head = Q
+            k_head = K
+            v_head = V
+            grad_head = Grad
+        else:
+            q_head = Q + b64 * q_b + h.to(tl.int64) * q_h
+            k_head = K + b64 * k_b + g.to(tl.int64) * k_h
+            v_head = V + b64 * v_b + g.to(tl.int64) * v_h
+            grad_head = Grad + b64 * do_b + h.to(tl.int64) * do_h
+        at = row + at_row
+        q = tile(q_head, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
+        k = tile(k_head, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
+        v = tile(v_head, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
+        grad = tile(grad_head, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
+        x = tl.dot(q, k.T, input_precision=PRECISION)
+        dp = tl.dot(grad, v.T, input_precision=PRECISION)
+        c = scale * LOG2E
+        if SHARPEN:
+            c = c * tl.load(Sharpen + b64 * sharpen_b + at, mask=at < rows, other=1.0)[:, None]
+        bias = looked_up(entries, i, j, i0, across, BM, BN, BN)
+        if SLOPES:
+            bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, 2, False)
+        x, bent = finished(x * c, bias, cap, True, CAP, FAST)
+        lse = tl.load(Lse2 + b64 * l_b + h.to(tl.int64) * l_h + at)
+        delta = tl.load(Delta + b64 * l_b + h.to(tl.int64) * l_h + at)
+        p = tl.exp2(x - lse[:, None])
+        if MASK:
+            visible = seen((offset + at)[:, None], (j0 + at_key)[None, :], keys, behind, ahead, sinks, BEHIND, AHEAD)
+            p = tl.where(visible, p, 0.0)
+        ds = p * (dp - delta[:, None])
+        if CAP == 2:
+            ds = ds * (1 - bent * bent)
+        acc += ds
+    return acc
 
 
 @triton.jit(
@@ -69,66 +125,107 @@ def walk(
     Table += h.to(tl.int64) * table_h
     entries = distances(Table, i0, across, first, last, BM, BN, SPAN)
 
+    # Where every pair is visible and every key exists, nothing needs a mask.
+    nearest = i0 - across - (BN - 1)
+    whole = keys % GRANULE == 0
+    if AHEAD:
+        whole = whole & (-nearest <= ahead)
+    if BEHIND:
+        whole = whole & (nearest + BM + BN - 2 < behind)
     acc = tl.zeros([BM, BN], tl.float32)
-    for step in tl.range(part * each, tl.minimum(part * each + each, steps)):
-        b = step // count
-        square = low + step % count
-        row = (square + diagonal) * GRANULE + down
-        j0 = square * GRANULE + across
-        b64 = b.to(tl.int64)
-        if TMA:
-            q_head = Q
-            k_head = K
-            v_head = V
-            grad_head = Grad
-        else:
-            q_head = Q + b64 * q_b + h.to(tl.int64) * q_h
-            k_head = K + b64 * k_b + g.to(tl.int64) * k_h
-            v_head = V + b64 * v_b + g.to(tl.int64) * v_h
-            grad_head = Grad + b64 * do_b + h.to(tl.int64) * do_h
-        at = row + at_row
-        q = tile(q_head, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
-        k = tile(k_head, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
-        x = tl.dot(q, k.T, input_precision=PRECISION)
-        c = scale * LOG2E
-        if SHARPEN:
-            c = c * tl.load(Sharpen + b64 * sharpen_b + at, mask=at < rows, other=1.0)[:, None]
-        bias = looked_up(entries, i, j, i0, across, BM, BN, BN)
-        if SLOPES:
-            bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, 2, False)
-        x, bent = finished(x * c, bias, cap, True, CAP, FAST)
-        lse = tl.load(Lse2 + b64 * l_b + h.to(tl.int64) * l_h + at)
-        delta = tl.load(Delta + b64 * l_b + h.to(tl.int64) * l_h + at)
-        p = tl.exp2(x - lse[:, None])
-        p = tl.where(
-            seen((offset + at)[:, None], (j0 + at_key)[None, :], keys, behind, ahead, sinks, BEHIND, AHEAD), p, 0.0
-        )
-        v = tile(v_head, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
-        grad = tile(grad_head, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
-        dp = tl.dot(grad, v.T, input_precision=PRECISION)
-        ds = p * (dp - delta[:, None])
-        if CAP == 2:
-            ds = ds * (1 - bent * bent)
-        acc += ds
+    begin = part * each
+    stop = tl.minimum(begin + each, steps)
+    # Two loops in turn, one of them empty: branches would each have shared memory of their own.
+    turn = tl.where(whole, stop, begin)
+    acc = _steps(
+        acc, begin, turn, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across,
+        entries, i, j, i0, behind_slope, ahead_slope,
+        q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
+        rows, keys, offset, behind, ahead, sinks, scale, cap,
+        BM, BN, WIDTH, VWIDTH, D, DV, False, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, TMA, PRECISION,
+    )  # fmt: skip
+    acc = _steps(
+        acc, turn, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across,
+        entries, i, j, i0, behind_slope, ahead_slope,
+        q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
+        rows, keys, offset, behind, ahead, sinks, scale, cap,
+        BM, BN, WIDTH, VWIDTH, D, DV, True, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, TMA, PRECISION,
+    )  # fmt: skip
     Tiles += (((h * (tl.num_programs(0) // (DOWN * ACROSS * parts)) + which) * parts + part).to(tl.int64)) * (
         GRANULE * GRANULE
     )
     tl.store(Tiles + (down + at_row)[:, None] * GRANULE + (across + at_key)[None, :], acc)
 
 
-@triton.jit
-def diagonals(Tiles, Sums, parts, BM: tl.constexpr):
-    """The sums of a square's diagonals: Sums [h, diagonals, 256], the entry w for row − column = w − 127."""
-    which = tl.program_id(0)
-    h = tl.program_id(1)
-    at = (h * tl.num_programs(0) + which).to(tl.int64)
-    w = tl.arange(0, 2 * GRANULE)
-    acc = tl.zeros([2 * GRANULE], tl.float32)
-    for part in range(parts):
-        square = Tiles + (at * parts + part) * (GRANULE * GRANULE)
-        for first in range(0, GRANULE, BM):
-            row = first + tl.arange(0, BM)
-            column = row[:, None] + (GRANULE - 1) - w[None, :]
-            inside = (column >= 0) & (column < GRANULE)
-            acc += tl.sum(tl.load(square + row[:, None] * GRANULE + column, mask=inside, other=0.0), 0)
-    tl.store(Sums + at * (2 * GRANULE) + w, acc)
+@triton.jit(do_not_specialize=["parts", "count", "start", "first", "last"])
+def fold(Tiles, ByDistance, DTable, d_h, parts, count, start, first, last, BM: tl.constexpr):
+    """Sum the diagonals of the squares: 128 distances from start + 128·block on, which two squares have between them.
+
+    Square D has the distances start + 128 D … + 254, the corner above its diagonal first. ByDistance [h, 128 (count +
+    1)] gets all; the table's gradient those between its ends.
+    """
+    block = tl.program_id(0)
+    h = tl.program_id(1).to(tl.int64)
+    w = tl.arange(0, GRANULE)
+    acc = tl.zeros([GRANULE], tl.float32)
+    for half in range(2):
+        which = block - half
+        if (which >= 0) & (which < count):
+            for part in range(parts):
+                square = Tiles + ((h * count + which) * parts + part) * (GRANULE * GRANULE)
+                for top in range(0, GRANULE, BM):
+                    row = top + tl.arange(0, BM)
+                    column = row[:, None] + (GRANULE - 1) - (w + half * GRANULE)[None, :]
+                    inside = (column >= 0) & (column < GRANULE)
+                    acc += tl.sum(tl.load(square + row[:, None] * GRANULE + column, mask=inside, other=0.0), 0)
+    tl.store(ByDistance + (h * (count + 1) + block) * GRANULE + w, acc)
+    distance = start + block * GRANULE + w
+    tl.store(DTable + h * d_h + distance - first, acc, mask=(distance > first) & (distance < last))
+
+
+@triton.jit(do_not_specialize=["batches", "heads", "blocks", "length", "start", "first", "last"])
+def totals(
+    Sums, ByDistance, DSlopes, DAhead, DTable, d_h, batches, heads, blocks, length, start, first, last,
+    BLOCK: tl.constexpr, SLOPES: tl.constexpr, SIDES: tl.constexpr, TABLE: tl.constexpr,
+):  # fmt: skip
+    """Of one head: the gradients of its slopes (of one for both SIDES, or each), and of its table's two ends.
+
+    Sums [b h blocks 4] come from the pass over rows, ByDistance [h, length] from `fold`.
+    """
+    h = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    s0 = tl.zeros([BLOCK], tl.float32)
+    s1 = tl.zeros([BLOCK], tl.float32)
+    s2 = tl.zeros([BLOCK], tl.float32)
+    s3 = tl.zeros([BLOCK], tl.float32)
+    for b in range(batches):
+        line = Sums + (b * heads + h).to(tl.int64) * blocks * 4
+        for begin in range(0, blocks, BLOCK):
+            inside = begin + at < blocks
+            entry = line + (begin + at) * 4
+            if SLOPES:
+                s0 += tl.load(entry, mask=inside, other=0.0)
+                s1 += tl.load(entry + 1, mask=inside, other=0.0)
+            if TABLE:
+                s2 += tl.load(entry + 2, mask=inside, other=0.0)
+                s3 += tl.load(entry + 3, mask=inside, other=0.0)
+    if SLOPES:
+        if SIDES:
+            tl.store(DSlopes + h, tl.sum(s0, 0))
+            tl.store(DAhead + h, tl.sum(s1, 0))
+        else:
+            tl.store(DSlopes + h, tl.sum(s0, 0) + tl.sum(s1, 0))
+    if TABLE:
+        line = ByDistance + h.to(tl.int64) * length
+        for begin in range(0, length, BLOCK):
+            inside = begin + at < length
+            distance = start + begin + at
+            value = tl.load(line + begin + at, mask=inside, other=0.0)
+            before = distance <= first
+            s3 += tl.where(before, value, 0.0)
+            s2 += tl.where((distance >= last) & (distance > first), value, 0.0)
+        if first == last:
+            tl.store(DTable + h.to(tl.int64) * d_h, tl.sum(s2, 0) + tl.sum(s3, 0))
+        else:
+            tl.store(DTable + h.to(tl.int64) * d_h, tl.sum(s3, 0))
+            tl.store(DTable + h.to(tl.int64) * d_h + (last - first), tl.sum(s2, 0))

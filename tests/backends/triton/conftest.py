@@ -1,0 +1,42 @@
+"""The kernels run on a GPU where there is one, otherwise in Triton's interpreter, on the CPU in float32."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+
+import pytest
+import torch
+
+if not torch.cuda.is_available() and "triton" not in sys.modules:
+    # Read when Triton is imported, so before anything here does.
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(autouse=True)
+def tiles():
+    """In the interpreter a large tile costs no more than a small one, and there are fewer of them."""
+    if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
+        yield
+        return
+    from milepost.backends.triton import configs
+
+    with configs.override(**dict.fromkeys(configs.KERNELS, configs.Config(64, 64, 4, 1, False))):
+        yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip, saying so, where the kernels cannot run at all."""
+    why = None
+    if importlib.util.find_spec("triton") is None:
+        why = "the kernels need triton, which is not installed"
+    elif not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+        why = "there is no GPU, and Triton was imported before its interpreter could be asked for: TRITON_INTERPRET=1"
+    for item in items:
+        if "tests/backends/triton" in item.path.as_posix():
+            # Inside the interpreter NumPy speaks of exp2(inf − inf) in rows that a mask drops.
+            item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
+            if why:
+                item.add_marker(pytest.mark.skip(reason=why))

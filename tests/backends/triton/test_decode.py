@@ -1,0 +1,116 @@
+"""Few queries against many keys, split over programs, against dense float64."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from tests.backends.triton.dense import DEVICE, GPU, Case, attention, drawn, off
+from tests.backends.triton.test_rotary import rotated
+
+pytest.importorskip("triton")
+
+from milepost.backends.triton import decode as decoding
+from milepost.backends.triton.decode import decode
+
+
+def random_step(seed: int) -> Case:
+    """A step of decoding, drawn at random."""
+    pick = Random(seed)
+    torch.manual_seed(seed)
+    b, g = pick.choice([1, 2]), pick.choice([1, 2])
+    h, t = g * pick.choice([1, 3, 8]), pick.choice([1, 1, 2, 7, 16])
+    s = t + pick.choice([0, 1, 63, 130, 3000 if GPU else 300])
+    d = pick.choice([64, 128, 40, 96] if GPU else [16, 24])
+    dv = pick.choice([d, d, 48 if GPU else 20])
+    options: dict[str, Any] = {
+        "scale": d**-0.5,
+        "behind": pick.choice([None, None, 7, 40, 129]),
+        "ahead": pick.choice([0, 0, 0, None, 3]),
+        "sinks": pick.choice([0, 2, 20]),
+    }
+    if pick.random() < 0.4:
+        options["slopes"] = torch.rand(h, device=DEVICE) * 0.2
+        if pick.random() < 0.5:
+            options["slopes_ahead"] = torch.rand(h, device=DEVICE) * 0.2
+    if pick.random() < 0.4:
+        n = pick.choice([1, 9, 50])
+        options.update(table=torch.randn(h, n, device=DEVICE), first=pick.choice([0, -(n // 2), 3]))
+    if pick.random() < 0.25:
+        options.update(cap=3.0, cap_first=pick.random() < 0.5)
+    if pick.random() < 0.25:
+        options["sharpen"] = torch.rand(b, t, device=DEVICE) + 0.5
+    return Case(*drawn(b, h, g, t, s, d, dv, turned=pick.random() < 0.5), options)
+
+
+def agree(case: Case, dtype: torch.dtype, **more: Any) -> None:
+    """At most twice the error of dense torch in the same dtype."""
+    rounded = case.to(dtype, torch.float32)
+    offset = case.k.shape[2] - case.q.shape[2]
+    wide = rounded.to(torch.float64, torch.float64)
+    exact = attention(wide.q, wide.k, wide.v, offset=offset, **wide.options)
+    dense = attention(rounded.q, rounded.k, rounded.v, offset=offset, **rounded.options)
+    ours = decode(rounded.q.detach(), rounded.k.detach(), rounded.v.detach(), **rounded.options, **more)
+    for mine, theirs, true in zip(ours, dense, exact, strict=True):
+        assert off(mine, true) <= 2 * off(theirs, true) + 2e-6
+
+
+@pytest.mark.parametrize("programs", [1, 528])
+@pytest.mark.parametrize("seed", range(60 if GPU else 14))
+def test_steps_agree_with_float64(seed: int, programs: int, monkeypatch: pytest.MonkeyPatch):
+    # One program for all keys writes the answer itself; many leave parts to be joined.
+    monkeypatch.setitem(decoding.SETTINGS, "programs", programs)
+    dtype = Random(seed).choice([torch.float32, torch.bfloat16, torch.float16]) if GPU else torch.float32
+    agree(random_step(seed), dtype)
+
+
+@pytest.mark.parametrize("neighbours", [False, True])
+@pytest.mark.parametrize("pairs", [16, 12, 5])
+def test_raw_keys_are_rotated_as_they_are_read(pairs: int, neighbours: bool):
+    torch.manual_seed(pairs)
+    q, k, v = drawn(2, 4, 2, 3, 90, 32, 32)
+    angle = torch.randn(1, 90, pairs, device=DEVICE, dtype=torch.float64)
+    exact = attention(
+        q.double(), rotated(k.double(), angle, neighbours), v.double(), scale=32**-0.5, offset=87, ahead=0
+    )
+    ours = decode(q, k, v, key_cos=angle.cos().float(), key_sin=angle.sin().float(), neighbours=neighbours)
+    assert off(ours[0], exact[0]) < 1e-6
+    assert off(ours[1], exact[1]) < 1e-6
+
+
+def test_lengths_are_where_each_row_ends():
+    torch.manual_seed(0)
+    q, k, v = drawn(3, 2, 1, 2, 100, 16, 16)
+    lengths = torch.tensor([100, 37, 2], device=DEVICE, dtype=torch.int32)
+    out, lse = decode(q, k, v, lengths=lengths, behind=30, sinks=4)
+    for row, length in enumerate(lengths.tolist()):
+        alone = attention(
+            q[row : row + 1].double(), k[row : row + 1, :, :length].double(), v[row : row + 1, :, :length].double(),
+            scale=0.25, offset=length - 2, ahead=0, behind=30, sinks=4,
+        )  # fmt: skip
+        assert off(out[row : row + 1], alone[0]) < 1e-6
+        assert off(lse[row : row + 1], alone[1]) < 1e-6
+
+
+def test_a_query_that_sees_nothing_gives_zeros():
+    q, k, v = drawn(1, 2, 2, 1, 50, 16, 16)
+    out, lse = decode(q, k, v, offset=90, behind=10)
+    assert not out.any()
+    assert bool(lse.isneginf().all())
+
+
+def test_errors_say_what_to_give():
+    q, k, v = drawn(2, 2, 2, 1, 8, 16, 16)
+    table = torch.rand(1, 4, 8, device=DEVICE)
+    for options, says in (
+        ({"key_cos": table}, "key_cos and key_sin come together; give both or neither"),
+        ({"key_cos": table, "key_sin": table}, "key_cos is [1, 4, 8]; give [2 or 1, 8, width/2]"),
+        ({"lengths": torch.tensor([8])}, "lengths is [1] in torch.int64; give [2] in torch.int32"),
+        ({"lengths": torch.ones(2, dtype=torch.int32), "offset": 3}, "leave offset out"),
+    ):
+        with pytest.raises(ValueError) as error:
+            decode(q, k, v, **options)
+        assert says in str(error.value)
