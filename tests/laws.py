@@ -214,13 +214,13 @@ def stays_within_three_graphs(make: Make) -> None:
     assert graphs_over(fresh(make), range(8, 38, 3)) <= 3
 
 
-def graphs_over(scheme: mp.Scheme, lengths: range) -> int:
+def graphs_over(scheme: mp.Scheme, lengths: range, compiler: str = "eager") -> int:
     """How many graphs it takes to trace the layer at these lengths; every answer is compared with eager's."""
     graphs: list[Any] = []
 
     def count(graph: Any, example_inputs: Any) -> Any:
         graphs.append(graph)
-        return torch._dynamo.lookup_backend("aot_eager")(graph, example_inputs)
+        return torch._dynamo.lookup_backend(compiler)(graph, example_inputs)
 
     torch._dynamo.reset()
     traced = torch.compile(lambda x: layer(scheme, x), fullgraph=True, backend=count)

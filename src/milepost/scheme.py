@@ -32,10 +32,16 @@ class Scheme(Parts):
     flex: Callable[..., tuple[Any, Any]]
     """`score_mod` and `block_mask` for FlexAttention; `milepost.pieces` puts it here."""
 
+    def __init__(self, *parts: object) -> None:
+        super().__init__(*parts)
+        # Made once, because layers ask in every call; in a tuple, because its weights are this scheme's own.
+        inside = (part for part in parts if not answers(part, "embed"))
+        self._inside = (Scheme(*inside),) if self._embeds else ()
+
     @property
     def attention(self) -> Scheme:
         """What attention does: the scheme without the parts that act on the token embeddings. Weights are shared."""
-        return Scheme(*(part for part in self.parts if not answers(part, "embed"))) if self._embeds else self
+        return self._inside[0] if self._inside else self
 
     def same_as(self, other: object) -> bool:
         """Whether the other scheme is built the same way. Weights are not compared; they live in state_dict()."""

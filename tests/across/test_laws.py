@@ -11,7 +11,7 @@ import milepost as mp
 from milepost.seams.facets import facets_of
 from milepost.seams.verbs import verbs_of
 from tests.cases import CASES, QUICK
-from tests.laws import METHOD_LAWS, moved
+from tests.laws import METHOD_LAWS, graphs_over, moved
 from tests.layers import fresh
 
 COSTLY = {"agrees_on_every_backend": QUICK, "traces_whole": ("Rope",)}
@@ -26,6 +26,12 @@ def marked(law: str, name: str) -> Any:
 @pytest.mark.parametrize(("law", "name"), [marked(law, name) for law in METHOD_LAWS for name in CASES])
 def test_law(law: str, name: str):
     METHOD_LAWS[law](CASES[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_traced_ahead_of_time_it_is_one_graph_with_its_gradients(name: str):
+    assert graphs_over(fresh(CASES[name]), range(9, 10), compiler="aot_eager") == 1
 
 
 def test_a_quick_run_has_every_verb_and_every_facet():

@@ -19,6 +19,8 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 """What the kernel takes."""
 LARGEST = 1 << 22
 """Numbers of a table that is kept; a longer one takes less time to make than to read attention's keys."""
+ROOM = 1024
+"""Tokens that the tables of a growing cache grow by."""
 Waves = tuple[Tensor, Tensor]
 
 
@@ -27,17 +29,10 @@ def rotated(call: Call, dtype: torch.dtype, p: Tensor | None, r: Tensor | None) 
 
     None where the parts' own verbs have to do it.
     """
-    parts: tuple[Any, ...] = call.scheme.answering("turn")
-    if len(parts) != 1 or not call.scheme.answering("cos_sin") or torch.compiler.is_compiling():
+    part = _rotation(call)
+    if part is None:
         return None
-    part = parts[0]
-    if part.blocks != 1:
-        return None
-    # A width that does not fit is the verb's to refuse.
-    if call.q.shape[-1] != part.head_dim:
-        return None
-    counting = p is None and r is None and call.at_index and not getattr(part, "centred", False)
-    both = _counted(call, part, dtype) if counting else None
+    both = _counted(call, part, dtype) if p is None and r is None else None
     by_kernel = dtype in DTYPES and not call.keys_turned and _ready(call.q.device)
     if both is None:
         both = _given(call, part, p, r) if by_kernel else None
@@ -54,6 +49,28 @@ def rotated(call: Call, dtype: torch.dtype, p: Tensor | None, r: Tensor | None) 
     return q, k if call.keys_turned else _turn(k, keys or (cos, sin), part)
 
 
+def rotated_queries(call: Call) -> tuple[Tensor, Waves | None, bool] | None:
+    """The queries rotated, cosines and sines [1 ≥ s width/2] for keys that are still raw, and whether pairs neighbour.
+
+    For a kernel that rotates keys as it reads them. None where these are not known from the layout.
+    """
+    part = _rotation(call)
+    both = None if part is None else _counted(call, part, call.q.dtype, room=ROOM)
+    if part is None or both is None:
+        return None
+    queries, keys = both
+    return _turn(call.q, queries, part), keys, part.pairs == "neighbours"
+
+
+def _rotation(call: Call) -> Any | None:
+    """The one part that turns queries and keys, where cosines and sines say all that it does."""
+    parts: tuple[Any, ...] = call.scheme.answering("turn")
+    if len(parts) != 1 or not call.scheme.answering("cos_sin") or torch.compiler.is_compiling():
+        return None
+    # A width that does not fit is the verb's to refuse.
+    return parts[0] if parts[0].blocks == 1 and parts[0].head_dim == call.q.shape[-1] else None
+
+
 def _turn(x: Tensor, waves: Waves, part: Any) -> Tensor:
     """Rotate the first channels of x [b h n d]."""
     cos, sin = (each[:, None] for each in waves)
@@ -62,11 +79,16 @@ def _turn(x: Tensor, waves: Waves, part: Any) -> Tensor:
     return torch.cat((rotate(x[..., : part.width], cos, sin, part.pairs), x[..., part.width :]), -1)
 
 
-def _counted(call: Call, part: Any, dtype: torch.dtype) -> tuple[Waves, Waves | None] | None:
-    """Cosines and sines of tokens that count up by one, [1 n width/2], for the queries and, where unlike, the keys."""
+def _counted(call: Call, part: Any, dtype: torch.dtype, room: int = 0) -> tuple[Waves, Waves | None] | None:
+    """Cosines and sines of tokens that count up by one, [1 n width/2], for the queries and, where unlike, the keys.
+
+    room: keys get a multiple of so many tokens, so that a table serves many steps; 0 for as many as there are.
+    """
     layout = call.layout
     by_length = getattr(part, "by_length", False)
-    if layout is None or not _fixed(part) or (by_length and call.given_length is not None):
+    if layout is None or not call.at_index or getattr(part, "centred", False) or not _fixed(part):
+        return None
+    if by_length and call.given_length is not None:
         return None
     t, s = call.queries.count, call.keys.count
     if max(t, s) * part.width > 2 * LARGEST:
@@ -75,9 +97,10 @@ def _counted(call: Call, part: Any, dtype: torch.dtype) -> tuple[Waves, Waves | 
     exact = torch.promote_types(dtype, torch.float32)
     queries = _along(part, layout.first, t, length, "query", exact, call.q.device)
     # Queries that are the keys' own tokens share their angles.
-    if queries is None or call.keys_turned or (layout.offset == 0 and t == s):
+    if queries is None or call.keys_turned or (layout.offset == 0 and t == s and not room):
         return None if queries is None else (queries, None)
-    keys = _along(part, layout.key_first, s, length, "key", exact, call.q.device)
+    count = s if not room else -(-s // room) * room
+    keys = _along(part, layout.key_first, count, length, "key", exact, call.q.device)
     return None if keys is None else (queries, keys)
 
 

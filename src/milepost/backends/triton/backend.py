@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from milepost.backends.estimate import seconds, seen_pairs
+from milepost.backends.rotated import rotated_queries
 from milepost.backends.views import refusal, turned, values
 from milepost.call.call import Call
 from milepost.seams.arguments import spell
@@ -25,6 +27,8 @@ CANNOT: dict[str, str] = {
 }
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 256
+FEW = 16
+"""Query tokens up to which keys are split over programs."""
 OnDevice = tuple[Tensor, Tensor, Tensor | None]
 
 
@@ -51,6 +55,9 @@ def refuses(call: Call) -> str | None:
 
 def cost(call: Call) -> float:
     """Plain attention, and a little more."""
+    if call.q.device.type != "cuda":
+        # Triton's interpreter, which is there to be checked against.
+        return math.inf
     each = 1.15 if call.scheme.answering("bend") else 1.1
     return seconds(call, seen_pairs(call), each * (2.5 if call.q.dtype == torch.float32 else 1), launches=16)
 
@@ -58,24 +65,31 @@ def cost(call: Call) -> float:
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Turn, and let the kernel do the rest."""
     # Loaded here, because it needs triton.
+    from milepost.backends.triton.decode import decode
     from milepost.backends.triton.flash import flash
 
     layout, band = call.layout, call.scheme.band()
     assert layout is not None
     assert band is not None
-    q, k = turned(call, call.q.dtype)
-    biases = _biases(call)
     sharpness = call.scheme.sharpen(call.index, call.length) if call.scheme.answering("sharpen") else None
-    out, lse = flash(
-        q, k, values(call, call.v.dtype),
+    how: dict[str, Any] = dict(
         scale=call.scheme.scale(call.q.shape[-1]),
         # Sinks are the first keys of the text, and these keys may begin later.
         offset=layout.offset, sinks=max(0, band.sinks - layout.key_first),
         behind=None if band.behind == math.inf else int(band.behind),
         ahead=None if band.ahead == math.inf else int(band.ahead),
         sharpen=None if sharpness is None else sharpness.float().expand(-1, call.queries.count).contiguous(),
-        **biases,
+        **_biases(call),
     )  # fmt: skip
+    v = values(call, call.v.dtype)
+    few = call.queries.count <= FEW and not call.needs_grad
+    rotated = rotated_queries(call) if few else None
+    if rotated is not None:
+        q, waves, neighbours = rotated
+        cos, sin = waves or (None, None)
+        out, lse = decode(q, call.k, v, key_cos=cos, key_sin=sin, neighbours=neighbours, **how)
+    else:
+        out, lse = (decode if few else flash)(*turned(call, call.q.dtype), v, **how)
     rest = call.scheme.rest()
     if rest is not None:
         rest = rest.to(lse)[:, None]
@@ -171,6 +185,8 @@ def _no_device(device: torch.device) -> str | None:
     """Why this machine cannot run the kernels."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed: pip install 'milepost[triton]'"
+    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
+        return None
     if device.type != "cuda":
         return f"its kernels run on CUDA devices, and the tensors are on {device.type}"
     if torch.cuda.get_device_capability(device) < (9, 0):

@@ -1,0 +1,91 @@
+"""`attend(backend="triton")` against the specification: on a GPU, or small and in Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import milepost as mp
+from milepost import causal, everything, sinks, window
+
+H, D, T = 4, 16, 37
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
+    "nothing": lambda: mp.Scheme(causal),
+    "encoder": lambda: mp.Scheme(mp.Rope(D), everything),
+    "Rope": lambda: mp.Scheme(mp.Rope(D), causal),
+    "neighbours, partly": lambda: mp.Scheme(mp.Partial(mp.Rope(8, pairs="neighbours"), of=D), causal),
+    "DynamicNtk": lambda: mp.Scheme(mp.Rope(D, stretch=mp.DynamicNtk(20)), causal),
+    "Xpos": lambda: mp.Scheme(mp.Xpos(D), causal),
+    "Alibi": lambda: mp.Scheme(mp.Alibi(H), causal),
+    "OffsetAlibi": lambda: mp.Scheme(mp.OffsetAlibi(H), everything),
+    "T5Bias": lambda: mp.Scheme(mp.T5Bias(H, 8, 20), causal),
+    "Kerple": lambda: mp.Scheme(mp.Kerple(H), causal),
+    "cap, slopes": lambda: mp.Scheme(mp.SoftCap(3.0), mp.Alibi(H), causal),
+    "LogN, Rope": lambda: mp.Scheme(mp.Rope(D), mp.LogN(9), causal),
+    "window, sinks": lambda: mp.Scheme(mp.Rope(D), causal & (window(7) | sinks(3))),
+    "rest": lambda: mp.Scheme(mp.Rope(D), mp.SinkLogit(H), causal),
+}
+
+
+def inputs(t: int = T, s: int = T, g: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(3)
+    shapes = (2, H, t, D), (2, g, s, D), (2, g, s, 24)
+    q, k, v = (torch.randn(shape, device=DEVICE, requires_grad=True) for shape in shapes)
+    return q, k, v
+
+
+def made(name: str) -> mp.Scheme:
+    torch.manual_seed(4)
+    scheme = SCHEMES[name]().to(DEVICE)
+    with torch.no_grad():
+        for weight in scheme.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return scheme
+
+
+def close(ours: Tensor, exact: Tensor) -> None:
+    torch.testing.assert_close(
+        ours.double(), exact.double(), rtol=0, atol=2e-5 * max(1.0, float(exact.detach().abs().max()))
+    )
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_outputs_and_gradients_are_the_specifications(name: str):
+    scheme = made(name)
+    q, k, v = inputs()
+    leaves = [q, k, v, *scheme.parameters()]
+    answers = []
+    for backend in ("triton", "reference"):
+        out, lse = mp.attend(q, k, v, scheme, backend=backend, return_lse=True)
+        weights = torch.linspace(-1, 1, out.numel(), device=DEVICE).view_as(out)
+        grads = torch.autograd.grad((out * weights).sum() + lse.sum(), leaves, allow_unused=True)
+        answers.append((out, lse, *grads))
+    for ours, exact in zip(*answers, strict=True):
+        assert (ours is None) == (exact is None)
+        if ours is not None:
+            close(ours, exact)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", [name for name in SCHEMES if name != "encoder"])
+def test_decoding_is_the_specifications(name: str, turned: bool):
+    scheme = made(name)
+    q, k, v = (each.detach() for each in inputs())
+    cache = mp.Cache(scheme) if turned else mp.Cache()
+    cache.append(k[:, :, :30], v[:, :, :30])
+    for first, last in ((30, 31), (31, 36), (36, 37)):
+        cache.append(k[:, :, first:last], v[:, :, first:last])
+        ours = mp.attend(q[:, :, first:last], cache.keys, cache.values, scheme, backend="triton")
+        exact = mp.attend(q[:, :, first:last], k[:, :, :last], v[:, :, :last], scheme, backend="reference")
+        close(ours, exact)
+
+
+def test_it_is_never_chosen_where_it_is_interpreted():
+    if DEVICE == "cuda":
+        pytest.skip("there is a GPU")
+    q, k, v = inputs()
+    assert mp.explain(made("Alibi"), q, k, v).backend != "triton"
