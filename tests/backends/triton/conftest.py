@@ -26,6 +26,7 @@ def tiles():
         yield
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip, saying so, where the kernels cannot run at all."""
     why = None
@@ -38,5 +39,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # Inside the interpreter NumPy speaks of exp2(inf − inf) in rows that a mask drops.
             item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
+            item.add_marker(pytest.mark.slow)
             if why:
                 item.add_marker(pytest.mark.skip(reason=why))

@@ -48,9 +48,8 @@ def made(name: str) -> mp.Scheme:
 
 
 def close(ours: Tensor, exact: Tensor) -> None:
-    torch.testing.assert_close(
-        ours.double(), exact.double(), rtol=0, atol=2e-5 * max(1.0, float(exact.detach().abs().max()))
-    )
+    within = 2e-5 * max(1.0, float(exact.detach().abs().max()))
+    torch.testing.assert_close(ours.double(), exact.double(), rtol=0, atol=within)
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -74,6 +73,8 @@ def test_outputs_and_gradients_are_the_specifications(name: str):
 @pytest.mark.parametrize("name", [name for name in SCHEMES if name != "encoder"])
 def test_decoding_is_the_specifications(name: str, turned: bool):
     scheme = made(name)
+    if turned and not scheme.turns_keys_once:
+        pytest.skip("this scheme's keys stay raw")
     q, k, v = (each.detach() for each in inputs())
     cache = mp.Cache(scheme) if turned else mp.Cache()
     cache.append(k[:, :, :30], v[:, :, :30])

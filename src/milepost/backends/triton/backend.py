@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from milepost.backends.estimate import seconds, seen_pairs
+from milepost.backends.kept import kept
 from milepost.backends.rotated import rotated_queries
 from milepost.backends.views import refusal, turned, values
 from milepost.call.call import Call
@@ -164,7 +165,7 @@ def _on_device(part: HasSlopes, length: Tensor | int | None, device: torch.devic
 
 
 # Slopes that nothing learns are moved to the device once.
-_kept = functools.lru_cache(maxsize=64)(_on_device)
+_kept = kept(64)(_on_device)
 
 
 def _line(call: Call, part: Any) -> Line:
