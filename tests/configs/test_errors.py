@@ -169,7 +169,6 @@ def test_a_layer_type_without_settings():
     [
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "only 'absolute' tables can be read"),
         ({"model_type": "mpt", "n_heads": 2, "attn_config": {"alibi": False}}, "MPT without ALiBi"),
-        ({"model_type": "mpt", "n_heads": 2, "attn_config": {"alibi_bias_max": 16}}, "Alibi's slopes are those of 8"),
         ({"model_type": "xlnet", "bi_data": True}, "turns distances round in half of the batch"),
         ({"model_type": "xlnet", "attn_type": "both"}, "it is 'bi' or 'uni'"),
         ({"model_type": "transfo-xl", "attn_type": 2}, "only 0, the relative encoding"),

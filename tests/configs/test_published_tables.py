@@ -50,6 +50,13 @@ def test_mpts_slopes_and_scale(name):
         assert scheme.scale(config.d_model // config.n_heads) == pytest.approx(MptAttention(config).softmax_scale)
 
 
+@pytest.mark.parametrize("heads", [8, 12])
+def test_mpts_slopes_with_another_largest_exponent(heads):
+    scheme = Scheme.of({"model_type": "mpt", "n_heads": heads, "attn_config": {"alibi_bias_max": 16}})
+    rows = build_mpt_alibi_tensor(heads, 90, alibi_bias_max=16)[:, 0].double()
+    assert_same(bias(scheme, 90), from_the_last(rows), 90 * 2.0**-22)
+
+
 def test_falcons_slopes_are_divided_like_its_scores():
     config, scheme = theirs.config_of(OTHERS["falcon-rw-1b"]), Scheme.of(OTHERS["falcon-rw-1b"])
     rows = falcon_alibi(torch.ones(1, 90), 32, torch.float64)[:, 0].double() / math.sqrt(config.head_dim)

@@ -109,7 +109,7 @@ def test_the_layers_of_hwfa_attend_as_described():
 )
 def test_where_the_full_layers_of_hwfa2_stand(layers, full, wide):
     for held in (None, 256):
-        schedule = hwfa2(layers, 8, trained=512, keys=32, full=full, held=held)
+        schedule = hwfa2(layers, 8, trained=512, keys=32, full=full, rerope_window=held)
         assert len(schedule) == layers
         assert kinds(schedule, "sharpen") == wide
         assert kinds(schedule, "place") == (wide if held else [])
@@ -117,7 +117,7 @@ def test_where_the_full_layers_of_hwfa2_stand(layers, full, wide):
 
 
 def test_hwfa2_trains_with_rope_and_is_tested_with_rerope():
-    training, testing = (hwfa2(8, 8, trained=512, keys=32, held=held, theta=500.0) for held in (None, 256))
+    training, testing = (hwfa2(8, 8, trained=512, keys=32, rerope_window=held, theta=500.0) for held in (None, 256))
     for schedule in (training, testing):
         assert schedule[0].same_as(Scheme(Rope(8, 500.0), causal & window(32)))
     assert training[4].same_as(Scheme(Rope(8, 500.0), LogN(512, clip=False), causal))
@@ -127,7 +127,7 @@ def test_hwfa2_trains_with_rope_and_is_tested_with_rerope():
 def test_the_layers_of_hwfa2_attend_as_described():
     q, k, v = inputs(t=12, dv=5)
     for held in (None, 4):
-        schedule = hwfa2(6, 8, trained=16, keys=5, held=held)
+        schedule = hwfa2(6, 8, trained=16, keys=5, rerope_window=held)
         assert_same(attend(q, k, v, schedule[0]), rope_scores(q, k, v, keys=5))
         assert_same(attend(q, k, v, schedule[3]), rope_scores(q, k, v, keys=12, held=held, trained=16))
 
@@ -245,7 +245,7 @@ def test_leaky_rerope_keeps_to_half_the_trained_length():
         (lambda: hwfa2(1, 64, 512, keys=32), ValueError, r"hwfa2\(layers=1\): layers must be at least 2"),
         (lambda: hwfa2(24, 64, 512, keys=0), ValueError, r"hwfa2\(keys=0\): keys must be at least 1"),
         (lambda: hwfa2(24, 64, 512, keys=32, full=3), ValueError, r"hwfa2\(full=3\): full must be one of 1, 2"),
-        (lambda: hwfa2(24, 64, 512, keys=32, held=0), ValueError, "window must be at least 1"),
+        (lambda: hwfa2(24, 64, 512, keys=32, rerope_window=0), ValueError, "window must be at least 1"),
         (lambda: hwfa2(24, 64, 1, keys=32), ValueError, "trained must be at least 2"),
         (lambda: llama4(0, 128), ValueError, r"llama4\(layers=0\): layers must be at least 1"),
         (lambda: llama4(4, 128, every=0), ValueError, r"llama4\(every=0\): every must be at least 1"),

@@ -135,9 +135,9 @@ def _fixed(part: Any) -> bool:
     """Whether nothing about the part can change: its cosines may then be kept."""
     if not isinstance(part, Hashable) or not dataclasses.is_dataclass(part) or not part.__dataclass_params__.frozen:  # pyright: ignore
         return False
-    held = [getattr(part, field.name) for field in dataclasses.fields(part)]
-    inner = [each for each in held if dataclasses.is_dataclass(each)]
-    return not any(isinstance(each, nn.Module) for each in held) and all(_fixed(each) for each in inner)
+    values = [getattr(part, field.name) for field in dataclasses.fields(part)]
+    inner = [each for each in values if dataclasses.is_dataclass(each)]
+    return not any(isinstance(each, nn.Module) for each in values) and all(_fixed(each) for each in inner)
 
 
 @functools.lru_cache(maxsize=16)

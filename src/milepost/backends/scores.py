@@ -177,8 +177,8 @@ def _add_related_values(out: Tensor, weights: Tensor, made: Prepared, rows: slic
             bucket = here if bucket is None or region is None else torch.where(region, here, bucket)
         assert bucket is not None
         table = _rows(relation.values, made.call)
-        held = weights.new_zeros(*weights.shape[:3], table.shape[1])
-        out = out + held.scatter_add(-1, bucket.expand_as(weights), weights) @ table
+        summed = weights.new_zeros(*weights.shape[:3], table.shape[1])
+        out = out + summed.scatter_add(-1, bucket.expand_as(weights), weights) @ table
     return out
 
 

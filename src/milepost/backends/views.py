@@ -61,8 +61,8 @@ def values(call: Call, dtype: torch.dtype) -> Tensor:
     v = call.v.to(dtype)
     parts: tuple[Any, ...] = call.scheme.answering("turn")
     # Most rotations leave values alone, and say so.
-    told = len(call.scheme.answering("cos_sin")) == len(parts)
-    if told and all(part.for_values(v.shape[-1]) is None for part in parts):
+    by_cosines = len(call.scheme.answering("cos_sin")) == len(parts)
+    if by_cosines and all(part.for_values(v.shape[-1]) is None for part in parts):
         return v
     return call.scheme.turn(v, call.key_position, "value", call.key_length)
 

@@ -79,11 +79,13 @@ def mpt(reader: Reader, layer: int) -> list[object]:
     settings: Any = reader.get("attn_config") or {}
     if look_up(settings, "alibi") is False:
         raise reader.refuse("attn_config['alibi']", False, "and MPT without ALiBi has learned rows that are not read")
-    steep = look_up(settings, "alibi_bias_max")
-    if steep not in (None, 8):
-        raise reader.refuse("attn_config['alibi_bias_max']", steep, "and Alibi's slopes are those of 8")
+    steepest = look_up(settings, "alibi_bias_max")
     scale = look_up(settings, "softmax_scale")
-    return [slopes(reader), *([] if scale is None else [Scale(scale)]), causal]
+    return [
+        slopes(reader, bias_max=8 if steepest is None else steepest),
+        *([] if scale is None else [Scale(scale)]),
+        causal,
+    ]
 
 
 def falcon_alibi(reader: Reader) -> list[object]:
@@ -91,13 +93,13 @@ def falcon_alibi(reader: Reader) -> list[object]:
     return [slopes(reader, AlibiInterpolate(math.sqrt(reader.head_width))), causal]
 
 
-def slopes(reader: Reader, stretch: AlibiInterpolate | None = None) -> Alibi:
+def slopes(reader: Reader, stretch: AlibiInterpolate | None = None, bias_max: float = 8) -> Alibi:
     """ALiBi of a causal model; m·j is a penalty of the distance behind the query only."""
     if not reader.causal:
         raise reader.refuse(
             "is_causal", False, "and this model's slopes then favour keys ahead, where Alibi's lower them as well"
         )
-    return Alibi(reader.heads, stretch=stretch)
+    return Alibi(reader.heads, stretch=stretch, bias_max=bias_max)
 
 
 def t5(reader: Reader, layer: int) -> list[object]:

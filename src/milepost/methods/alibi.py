@@ -35,7 +35,7 @@ class Alibi:
 
     def __post_init__(self) -> None:
         demand.whole(self, "heads", self.heads)
-        demand.held(self, "stretch", self.stretch, SlopeStretch, "AlibiNtk(factor=2)")
+        demand.stretch(self, "stretch", self.stretch, SlopeStretch, "AlibiNtk(factor=2)")
         demand.finite(self, "bias_max", self.bias_max, above=0)
 
     @property

@@ -39,7 +39,7 @@ class Rope(Rotary):
         demand.even(self, "dim", self.dim, f"channels are turned in pairs; for a partial rotation use {self._halved}")
         demand.finite(self, "theta", self.theta, above=1)
         demand.one_of(self, "pairs", self.pairs, PAIRS)
-        demand.held(self, "stretch", self.stretch, Stretch, "Yarn(factor=8, trained=4096)")
+        demand.stretch(self, "stretch", self.stretch, Stretch, "Yarn(factor=8, trained=4096)")
 
     @property
     def _halved(self) -> str:

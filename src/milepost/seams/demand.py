@@ -58,7 +58,7 @@ def one_of(owner: object, name: str, value: object, choices: Sequence[object]) -
         raise ValueError(f"{asked(owner, name, value)}: {name} must be one of {', '.join(map(repr, choices))}")
 
 
-def held(owner: object, name: str, value: object, verbs: type, such_as: str) -> None:
+def stretch(owner: object, name: str, value: object, verbs: type, such_as: str) -> None:
     """Demand None, or a method that answers the verbs of a protocol."""
     # What is a part of a scheme by itself stretches nothing, though it may answer a facet of the same name.
     if value is None or (isinstance(value, verbs) and not isinstance(value, type) and not verbs_of(value)):

@@ -41,21 +41,21 @@ def hwfa2(
     trained: int,
     keys: int,
     full: int = 1,
-    held: int | None = None,
+    rerope_window: int | None = None,
     theta: float = 10000.0,
 ) -> Schedule:
     """Windows with RoPE, and one or two full layers that use ReRoPE past training (Su, 2023, kexue.fm/archives/9731).
 
-    One full layer stands in the middle, two at a third and two thirds of the depth. Train with held=None, where full
-    layers have plain RoPE; test with held=w, where no distance exceeds w there. Full layers are sharpened by
-    ln n / ln trained in both. `keys` is free: two to four times trained/layers did best.
+    One full layer stands in the middle, two at a third and two thirds of the depth. Train with rerope_window=None,
+    where full layers have plain RoPE; test with rerope_window=w, where no distance exceeds w there. Full layers are
+    sharpened by ln n / ln trained in both. `keys` is free: two to four times trained/layers did best.
     """
     demand.whole(hwfa2, "layers", layers, least=2)
     demand.whole(hwfa2, "keys", keys)
     demand.one_of(hwfa2, "full", full, (1, 2))
     rope = Rope(dim, theta)
     near = Scheme(rope, causal & window(keys))
-    places = () if held is None else (Rerope(held),)
+    places = () if rerope_window is None else (Rerope(rerope_window),)
     far = Scheme(rope, *places, LogN(trained, clip=False), causal)
     wide = {layers // 2} if full == 1 else {layers // 3, 2 * layers // 3}
     return Schedule([far if layer in wide else near for layer in range(layers)])
