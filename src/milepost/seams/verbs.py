@@ -58,9 +58,14 @@ class Bound:
             return found < self.high
         return found >= self.low if self.high == math.inf else (found >= self.low) & (found < self.high)
 
+    @property
+    def by_distance(self) -> bool:
+        """Whether both measures are the position itself."""
+        return self.measure is same and self.key_measure in (None, same)
+
     def distances(self) -> tuple[float, float]:
         """The least and the largest whole distance that can lie within; everything where it measures something else."""
-        if self.measure is not same or self.key_measure not in (None, same):
+        if not self.by_distance:
             return -math.inf, math.inf
         low = self.low if self.low == -math.inf else math.ceil(self.low)
         high = self.high if self.high == math.inf else math.ceil(self.high) - 1

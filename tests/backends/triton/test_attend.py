@@ -27,6 +27,11 @@ SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
     "cap, slopes": lambda: mp.Scheme(mp.SoftCap(3.0), mp.Alibi(H), causal),
     "LogN, Rope": lambda: mp.Scheme(mp.Rope(D), mp.LogN(9), causal),
     "window, sinks": lambda: mp.Scheme(mp.Rope(D), causal & (window(7) | sinks(3))),
+    "Rerope": lambda: mp.Scheme(mp.Rope(D), mp.Rerope(7), causal),
+    "Rerope, both ways": lambda: mp.Scheme(mp.Rope(D), mp.Rerope(7), everything),
+    "LeakyRerope, capped": lambda: mp.Scheme(mp.Rope(D), mp.LeakyRerope(7, 3.0), mp.SoftCap(3.0), causal),
+    "SelfExtend, window": lambda: mp.Scheme(mp.Rope(D), mp.SelfExtend(4, 8), causal & window(30)),
+    "Pivot, LogN, rest": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(7), 9), mp.LogN(9), mp.SinkLogit(H), causal),
     "rest": lambda: mp.Scheme(mp.Rope(D), mp.SinkLogit(H), causal),
 }
 

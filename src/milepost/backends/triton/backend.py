@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from milepost.backends.estimate import seconds, seen_pairs
 from milepost.backends.kept import kept
 from milepost.backends.rotated import rotated_queries
-from milepost.backends.views import refusal, turned, values
+from milepost.backends.views import refusal, turned, values, views
 from milepost.call.call import Call
+from milepost.call.merge import merge
 from milepost.seams.arguments import spell
+from milepost.seams.band import Band
 from milepost.seams.facets import HasSlopes, has_facet
 
 CANNOT: dict[str, str] = {
-    "place": "turns near and far keys differently, which these kernels do not do yet",
     "relate": "adds tables looked up by distance to the dot products, which these kernels do not do yet",
     "bends_unread": "bends scores in a way that no facet tells",
     "bend_rows": "bends whole rows of scores",
@@ -51,7 +52,7 @@ def refuses(call: Call) -> str | None:
     band = call.scheme.band()
     if band is None or band.chunk is not None or band.behind == -math.inf:
         return "what is visible is no window with sinks"
-    return _no_device(call.q.device)
+    return _regimes_unread(call, band) or _no_device(call.q.device)
 
 
 def cost(call: Call) -> float:
@@ -64,38 +65,95 @@ def cost(call: Call) -> float:
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
-    """Turn, and let the kernel do the rest."""
-    # Loaded here, because it needs triton.
-    from milepost.backends.triton.decode import decode
-    from milepost.backends.triton.flash import flash
-
-    layout, band = call.layout, call.scheme.band()
-    assert layout is not None
-    assert band is not None
-    sharpness = call.scheme.sharpen(call.index, call.length) if call.scheme.answering("sharpen") else None
-    how: dict[str, Any] = dict(
-        scale=call.scheme.scale(call.q.shape[-1]),
-        # Sinks are the first keys of the text, and these keys may begin later.
-        offset=layout.offset, sinks=max(0, band.sinks - layout.key_first),
-        behind=None if band.behind == math.inf else int(band.behind),
-        ahead=None if band.ahead == math.inf else int(band.ahead),
-        sharpen=None if sharpness is None else sharpness.float().expand(-1, call.queries.count).contiguous(),
-        **_biases(call),
-    )  # fmt: skip
-    v = values(call, call.v.dtype)
-    few = call.queries.count <= FEW and not call.needs_grad
-    rotated = rotated_queries(call) if few else None
-    if rotated is not None:
-        q, waves, neighbours = rotated
-        cos, sin = waves or (None, None)
-        out, lse = decode(q, call.k, v, key_cos=cos, key_sin=sin, neighbours=neighbours, **how)
-    else:
-        out, lse = (decode if few else flash)(*turned(call, call.q.dtype), v, **how)
+    """Turn, and let the kernels do the rest."""
+    out, lse = _by_regimes(call) if call.scheme.answering("place") else _whole(call)
     rest = call.scheme.rest()
     if rest is not None:
         rest = rest.to(lse)[:, None]
         out, lse = out * torch.sigmoid(lse - rest)[..., None].to(out.dtype), torch.logaddexp(lse, rest)
     return out, lse if call.return_lse else None
+
+
+def _whole(call: Call) -> tuple[Tensor, Tensor]:
+    """One softmax over all keys that are seen."""
+    layout, band = call.layout, call.scheme.band()
+    assert layout is not None
+    assert band is not None
+    v = values(call, call.v.dtype)
+    # Sinks are the first keys of the text, and these keys may begin later.
+    near = _limits(band.behind, band.ahead) | {"sinks": max(0, band.sinks - layout.key_first)}
+    how = near | _biases(call) | {"sharpen": _sharpness(call)}
+    rotated = rotated_queries(call) if _few(call) else None
+    if rotated is None:
+        return _launch(call, *turned(call, call.q.dtype), v, how)
+    q, waves, neighbours = rotated
+    if waves is not None:
+        how |= {"key_cos": waves[0], "key_sin": waves[1], "neighbours": neighbours}
+    return _launch(call, q, call.k, v, how)
+
+
+def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
+    """Near and far keys each by themselves, as far apart as their bounds say, merged.
+
+    Far scores that are turned about what near keys offer, score + c · (score − near), are scores sharpened by 1 + c and
+    shifted by one number a row, which moves the row's log-sum-exp and nothing else.
+    """
+    band, v = call.scheme.band(), values(call, call.v.dtype)
+    assert band is not None
+    found: list[Tensor] = []
+    for view in views(call, call.q.dtype):
+        least, most = view.regime.distances()
+        sharpness, shift = _sharpness(call), None
+        if view.regime.contrast is not None and found:
+            strength = view.regime.contrast(call.index, call.length).float().expand(-1, call.queries.count)
+            sharpness = (1 + strength if sharpness is None else sharpness * (1 + strength)).contiguous()
+            shift = strength[:, None] * torch.where(found[1] > -torch.inf, found[1], 0.0)
+        how = _limits(min(band.behind, most + 1), min(band.ahead, -least)) | _biases(call) | {"sharpen": sharpness}
+        out, lse = _launch(call, view.q, view.k, v, how)
+        found += [out, lse if shift is None else lse - shift]
+    return merge(*found)
+
+
+def _launch(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.decode import decode
+    from milepost.backends.triton.flash import flash
+
+    assert call.layout is not None
+    kernel = decode if _few(call) else flash
+    return kernel(q, k, v, scale=call.scheme.scale(call.q.shape[-1]), offset=call.layout.offset, **how)
+
+
+def _few(call: Call) -> bool:
+    """Whether keys are split over programs, because there are few queries."""
+    return call.queries.count <= FEW and not call.needs_grad
+
+
+def _limits(behind: float, ahead: float) -> dict[str, Any]:
+    return {
+        "behind": None if behind == math.inf else int(behind),
+        "ahead": None if ahead == math.inf else int(ahead),
+    }
+
+
+def _sharpness(call: Call) -> Tensor | None:
+    """What each query's scores are multiplied by, [b|1 t], or None."""
+    sharpness = call.scheme.sharpen(call.index, call.length) if call.scheme.answering("sharpen") else None
+    return None if sharpness is None else sharpness.float().expand(-1, call.queries.count).contiguous()
+
+
+def _regimes_unread(call: Call, band: Band) -> str | None:
+    """Why the kernel cannot tell near keys from far ones as the scheme does."""
+    for part in call.scheme.answering("place"):
+        if any(not bound.by_distance for regime in call.scheme.place() for bound in regime.bounds):
+            return f"{spell(part)} tells regions by more than the distance, which these kernels do not do yet"
+        if band.sinks and band.behind < math.inf:
+            return f"{spell(part)} beside a window with sinks is not in these kernels yet"
+        if any(part not in call.scheme.answering("cap") for part in call.scheme.answering("bend")):
+            return f"{spell(part)} moves tokens, and the kernels bend scores by where they stood"
+        if call.scheme.answering("bend") and any(regime.contrast for regime in call.scheme.place()):
+            return f"{spell(part)} turns scores that were capped, which these kernels do not do"
+    return None
 
 
 def _unread(call: Call) -> str | None:
