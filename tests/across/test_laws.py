@@ -29,6 +29,12 @@ def test_law(law: str, name: str):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["Alibi", "Rerope", "Rope", "Shaw"])
+def test_ten_growing_lengths_take_at_most_three_graphs(name: str):
+    assert graphs_over(fresh(CASES[name]), range(8, 38, 3)) <= 3
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_traced_ahead_of_time_it_is_one_graph_with_its_gradients(name: str):
     assert graphs_over(fresh(CASES[name]), range(9, 10), compiler="aot_eager") == 1

@@ -14,6 +14,8 @@ RATE = {"cpu": 4e10, "cuda": 2.5e14}
 LAUNCH = {"cpu": 4e-6, "cuda": 8e-6}
 """Seconds that one operation costs whatever its size."""
 SAMPLES = 16
+TRACED = 1e-3
+"""Seconds of plain attention that a traced call is taken to cost, whatever its shapes."""
 
 
 def seconds(call: Call, pairs: float, each: float = 1.0, launches: int = 1) -> float:
@@ -22,6 +24,9 @@ def seconds(call: Call, pairs: float, each: float = 1.0, launches: int = 1) -> f
     each: what a score costs, against plain fused attention. launches: how many operations it takes.
     """
     kind = call.q.device.type if call.q.device.type in RATE else "cpu"
+    if torch.compiler.is_compiling():
+        # A graph serves many lengths, and must not be chosen, or guarded, by the one it was traced at.
+        return TRACED * each + launches * LAUNCH[kind]
     b, h, _, d = call.q.shape
     return b * h * pairs * (d + call.v.shape[-1]) * each / RATE[kind] + launches * LAUNCH[kind]
 
@@ -34,7 +39,6 @@ def all_pairs(call: Call) -> float:
 def seen_pairs(call: Call) -> float:
     """The pairs that are seen, as far as the layout tells."""
     layout, band = call.layout, call.scheme.band()
-    # Counting rows inside torch.compile would make a graph for this number of them alone.
     if layout is None or band is None or torch.compiler.is_compiling():
         return all_pairs(call)
     return band_pairs(band, layout, call.queries.count, call.keys.count)

@@ -23,9 +23,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, pairs: Pairs = "halves") -> Tens
     if pairs not in PAIRS:
         raise ValueError(f"rotate(pairs={pairs!r}): pairs must be one of {', '.join(map(repr, PAIRS))}")
     wide = torch.promote_types(torch.promote_types(x.dtype, cos.dtype), torch.float32)
-    if cos.requires_grad or sin.requires_grad:
+    if cos.requires_grad or sin.requires_grad or torch.compiler.is_compiling():
         turned = _flipped(x.to(wide), cos.to(wide), sin.to(wide), pairs)
-    elif not (x.requires_grad and torch.is_grad_enabled()) and not torch.compiler.is_compiling():
+    elif not (x.requires_grad and torch.is_grad_enabled()):
         # Nothing is to be remembered for a gradient, and remembering is most of what one token costs.
         turned = _eager(x.to(wide), cos.to(wide), sin.to(wide), pairs)
     else:
@@ -40,7 +40,7 @@ def in_pairs(x: Tensor, pairs: Pairs) -> Tensor:
 
 
 def _flipped(x: Tensor, cos: Tensor, sin: Tensor, pairs: Pairs) -> Tensor:
-    """One expression over all channels: Inductor makes a single vectorised loop of it."""
+    """One expression over all channels: Inductor makes a single vectorised loop of it, and of its gradient."""
     axis = -2 if pairs == "halves" else -1
     pair = in_pairs(x, pairs)
     signed = torch.stack((-sin, sin), axis)
@@ -84,7 +84,7 @@ class _Rotation(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, cos: Tensor, sin: Tensor, pairs: Pairs) -> Tensor:
-        return (_flipped if torch.compiler.is_compiling() else _eager)(x, cos, sin, pairs)
+        return _eager(x, cos, sin, pairs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Pairs], output: Tensor) -> None:

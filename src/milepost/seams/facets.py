@@ -161,7 +161,7 @@ FACETS: dict[str, type] = {
 """What a part of a scheme may answer besides its verbs. A `Table` and a `Regime` are facets by themselves, so whoever
 relates has tables and whoever places has bounds."""
 
-READ = {
+READ: dict[str, tuple[str, str | None]] = {
     "cos_sin": ("cos_sin", "turn"),
     "slopes": ("slopes", "bend"),
     "by_distance": ("by_distance", "bend"),
@@ -169,9 +169,10 @@ READ = {
     "cap": ("cap", "bend"),
     "tables": ("relate", "relate"),
     "bounds": ("place", "place"),
-    "normal": ("normal", "see"),
+    # What visible expressions have in common is made from what each of them says.
+    "normal": ("normal", None),
 }
-"""The attribute that shows each facet, and the verb whose work it tells."""
+"""The attribute that shows each facet, and the verb that must not be another's than the facet's."""
 
 
 def facets_of(part: object) -> tuple[str, ...]:
@@ -183,7 +184,7 @@ def has_facet(part: object, facet: str) -> bool:
     """Whether a method (or its class) answers a facet."""
     shown, verb = READ[facet]
     kind = part if isinstance(part, type) else type(part)
-    return _answers(part, shown) and not _redefined(kind, verb, shown)
+    return _answers(part, shown) and (verb is None or not _redefined(kind, verb, shown))
 
 
 @functools.cache
