@@ -7,7 +7,6 @@ looks at a device.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -187,7 +186,6 @@ def has_facet(part: object, facet: str) -> bool:
     return _answers(part, shown) and (verb is None or not _redefined(kind, verb, shown))
 
 
-@functools.cache
 def _redefined(kind: type, verb: str, facet: str) -> bool:
     """Whether a subclass has a verb of its own and inherits the facet, which then says what the verb no longer does."""
     for each in kind.__mro__:
