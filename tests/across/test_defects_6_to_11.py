@@ -17,6 +17,7 @@ from tests.oracles import assert_same, inputs
 # 6. Dynamic NTK broke the compiled graph four times.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoding", [False, True], ids=["whole texts", "one token at a time"])
 def test_defect_6_dynamic_ntk_traces_whole_and_growing_lengths_need_few_graphs(decoding: bool):
     scheme = mp.Scheme(mp.Rope(8, stretch=mp.DynamicNtk(8, factor=2.0)), mp.causal)

@@ -228,6 +228,7 @@ def test_reading_a_facet_wrongly_is_found(facet: str, part: Any, what: str, answ
         FACET_LAWS[facet](part)
 
 
+@pytest.mark.slow
 def test_what_stands_in_is_let_pass_unbroken():
     for make in CASES.values():
         for part in make().double().parts:

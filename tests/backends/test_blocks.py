@@ -139,6 +139,7 @@ def test_every_query_may_be_missing():
     assert mp.attend(q[:, :, :0], k, v, mp.Scheme(window(20))).shape == (2, 4, 0, 8)
 
 
+@pytest.mark.slow
 def test_a_window_traces_whole_for_any_length():
     torch._dynamo.reset()
     scheme = mp.Scheme(mp.Rope(8), window(20))

@@ -222,6 +222,7 @@ def test_the_version_is_that_of_the_package(words: list[str]):
     assert run(*words) == f"milepost {mp.__version__}\n"
 
 
+@pytest.mark.slow
 def test_help_loads_nothing_heavy_but_torch():
     command = [sys.executable, "-X", "importtime", "-m", "milepost.cli", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = {"python": "", "milepost": "-m milepost"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 @pytest.mark.skipif(not (ROOT / "Makefile").exists(), reason="this is no checkout")
 def test_both_pages_are_written_and_nothing_is_printed(tmp_path: Path):

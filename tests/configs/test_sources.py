@@ -120,6 +120,7 @@ def test_what_is_none_of_these(given: Any):
     )
 
 
+@pytest.mark.slow
 def test_a_folder_needs_no_transformers(folder: Path):
     (folder / "reads_it.py").write_text(f"import milepost\nmilepost.Scheme.of({str(folder)!r})\n", encoding="utf-8")
     assert foreign(loaded_by("reads_it", folder), own="milepost") == ["reads_it"]

@@ -53,6 +53,7 @@ def test_nothing_is_exported_that_is_not_listed():
     assert sorted(exported) == sorted(ARGUMENTS)
 
 
+@pytest.mark.slow
 def test_e36_one_import_is_enough():
     modules = loaded_by("milepost.dropin")
     assert "milepost.dropin" in modules, "the probe did not see the package itself"
@@ -67,6 +68,7 @@ def test_modules_save_nothing_that_follows_from_their_arguments():
     assert [name for name, _ in dropin.LlamaRotaryEmbedding(8).named_buffers()] == ["cos_cached", "sin_cached"]
 
 
+@pytest.mark.slow
 def test_everything_traces_whole():
     llama, waves, layer = (
         dropin.LlamaRotaryEmbedding(8),

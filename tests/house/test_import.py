@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROBE = """
 import json, sys
 import torch
@@ -31,12 +33,14 @@ def foreign(modules: list[str], own: str) -> list[str]:
     return [module for module in modules if module.split(".")[0] not in known]
 
 
+@pytest.mark.slow
 def test_importing_milepost_loads_nothing_but_torch():
     modules = loaded_by("milepost")
     assert "milepost.methods" in modules, "the probe did not see the package itself"
     assert foreign(modules, own="milepost") == []
 
 
+@pytest.mark.slow
 def test_an_import_of_something_else_would_be_caught(tmp_path: Path):
     (tmp_path / "thirdparty").mkdir()
     (tmp_path / "thirdparty" / "__init__.py").write_text("from thirdparty import inner\n")
@@ -46,6 +50,7 @@ def test_an_import_of_something_else_would_be_caught(tmp_path: Path):
     assert foreign(loaded_by("careless", tmp_path), own="careless") == ["thirdparty", "thirdparty.inner"]
 
 
+@pytest.mark.slow
 def test_importing_milepost_leaves_the_defaults_of_torch_alone():
     code = (
         "import torch; told = lambda: (torch.get_default_dtype(), torch.is_grad_enabled(), torch.initial_seed(), "

@@ -101,6 +101,7 @@ def test_without_training_the_trivial_baselines_stand_beside_every_row(text: Pat
     assert "ALiBi: window *" not in done(text, tmp_path, "alibi").stdout
 
 
+@pytest.mark.slow
 def test_every_row_there_is_and_rows_of_ones_own_are_judged(text: Path, tmp_path: Path):
     own = "T5Bias(heads) + LogN(trained)"
     found = done(text, tmp_path, "rope", "t5", "--free", "--every", "--row", f"t5: {own}").stdout
@@ -113,6 +114,7 @@ def test_every_row_there_is_and_rows_of_ones_own_are_judged(text: Path, tmp_path
     assert [line for line in again.stdout.splitlines() if "T5: Nope()" in line]
 
 
+@pytest.mark.slow
 def test_names_are_taken_as_people_write_them(text: Path, tmp_path: Path):
     first = done(text, tmp_path, "RoPE", "ALiBi", "T5", "--row", "Rope: RoPE(dim) + rerope(8)")
     labels = {line.split("  ")[0].strip() for line in first.stdout.splitlines()}
@@ -123,6 +125,7 @@ def test_names_are_taken_as_people_write_them(text: Path, tmp_path: Path):
     assert again.stdout == first.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -304,6 +307,7 @@ def test_a_damaged_store_is_named_and_moved_away_the_checkpoints_are_used(from_b
     assert scores(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_the_same_command_goes_on(text: Path, tmp_path: Path):
     limited = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (10**5,) * 2); from milepost.cli import main; main()"
     words = ["compare", "rope", "--text", str(text), "--out", str(tmp_path), *TINY, *LENGTHS]
@@ -330,6 +334,7 @@ def test_stopped_by_hand_it_says_that_nothing_is_lost(text: Path, tmp_path: Path
     assert said.startswith(f"milepost: compare: 1 of 2 models are done already, in {tmp_path}\n")
 
 
+@pytest.mark.slow
 def test_jobs_that_crowd_the_cores_are_noted(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     said = done(text, tmp_path, "rope", "--jobs", "2").stderr

@@ -33,6 +33,7 @@ def python() -> Corpus:
     return corpus.of_python()
 
 
+@pytest.mark.slow
 def test_the_standard_library_gives_the_same_bytes_on_every_call(python: Corpus):
     again = corpus.of_python()
     assert again.digest == python.digest
@@ -85,6 +86,7 @@ def test_which_files_are_judged_on_depends_on_their_names_alone(tmp_path: Path):
     assert kept[2] == kept[0] & set(files)
 
 
+@pytest.mark.slow
 def test_the_order_in_which_a_disk_lists_files_changes_nothing(
     tmp_path: Path, python: Corpus, monkeypatch: pytest.MonkeyPatch
 ):

@@ -33,6 +33,7 @@ def without(lacking: list[str], *words: str) -> subprocess.CompletedProcess[str]
     return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lacking", "options", "message"),
     [
@@ -65,18 +66,21 @@ def test_a_command_that_is_not_the_first_word_is_checked_too(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_dataset_is_not_asked_for_without_its_library(tmp_path: Path):
     found = without(["datasets"], "compare", "rope", "--dataset", "books", "--out", str(tmp_path / "out"))
     message = "milepost: compare: --dataset needs datasets, which is not installed: pip install 'milepost[datasets]'\n"
     assert (found.returncode, found.stdout, found.stderr) == (2, "", message)
 
 
+@pytest.mark.slow
 def test_the_catalogue_needs_nothing_of_the_lab():
     lacking = ["safetensors", "ray", "tensorboard", "datasets", "torchdiffeq"]
     found = without(lacking, "methods", "Rope")
     assert (found.returncode, found.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_scheme_that_lacks_a_library_is_refused_too(text: Path, tmp_path: Path):  # noqa: F811
     words = ["compare", "floater", "--text", str(text), "--out", str(tmp_path), *TINY, *LENGTHS]
     found = without(["torchdiffeq"], *words)

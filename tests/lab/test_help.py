@@ -33,6 +33,7 @@ def test_every_option_has_a_help_of_its_own():
     assert not [text for text in HELP.values() if re.search(r"\bdial\b|[Oo]verrid", text)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_help_keeps_to_the_width_and_uses_it(columns: int):
     lines = shown(columns).splitlines()
@@ -47,6 +48,7 @@ def test_an_option_that_is_nothing_by_default_says_what_holds_then(option: str):
     assert isinstance(default, str) is (option not in nothing)
 
 
+@pytest.mark.slow
 def test_the_defaults_of_a_size_are_those_of_the_size():
     text = " ".join(shown(120).split())
     for name, size in SIZES.items():

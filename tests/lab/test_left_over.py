@@ -39,6 +39,7 @@ write_checkpoint(Path(sys.argv[1]), {"weight": torch.zeros(1 << 26)}, {})
 """
 
 
+@pytest.mark.slow
 def test_a_process_killed_as_it_writes_leaves_nothing_that_stays(tmp_path: Path):
     path = tmp_path / "cell.safetensors"
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)])

@@ -43,6 +43,7 @@ def learned(made: Trainer) -> list[str]:
     return [f"schedule.{name}" for name, _ in made.model.schedule.named_parameters()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "times"), [(name, 10) for name in BIASES] + [(name, 1) for name in OTHERS])
 def test_what_bends_scores_is_trained_at_ten_times_the_rate_and_nothing_else_is(name: str, times: int):
     made = trainer(name)
@@ -92,6 +93,7 @@ def test_a_rate_that_is_none_is_refused(rate: float):
 # Which cells that makes new
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rope", "alibi", *BIASES, *OTHERS, BOTH, "hwfa"])
 def test_a_cell_has_another_key_where_the_factor_changes_its_numbers(name: str):
     size = replace(SIZE, shape=replace(SIZE.shape, layers=2))

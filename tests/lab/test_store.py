@@ -157,6 +157,7 @@ with store._writing() as db:
 """
 
 
+@pytest.mark.slow
 def test_a_writer_killed_in_the_middle_loses_nothing_it_had_told(path: Path):
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
     assert done.returncode == -9

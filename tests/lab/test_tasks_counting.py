@@ -112,6 +112,7 @@ def assert_as_often(ours: list[bool], theirs: list[bool]) -> None:
     assert abs(a - b) < 5 * math.sqrt(both * (1 - both) * (1 / len(ours) + 1 / len(theirs))) + 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("variables", "length"), [(1, 100), (3, 6), (3, 150)])
 def test_programs_are_drawn_as_the_authors_draw_them(variables: int, length: int):
     inputs, targets = drawn(Counting(variables, block=4096), length, 2000)

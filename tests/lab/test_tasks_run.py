@@ -199,6 +199,7 @@ def doubled(job: dict[str, int]) -> dict[str, int]:
     return {"twice": 2 * job["n"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_jobs_come_back_with_what_was_done_and_are_done_once(processes: int, tmp_path: Path):
     out = tmp_path / "deep" / "rows.json"
@@ -225,6 +226,7 @@ def slow_or_bad(job: dict[str, str]) -> dict[str, int]:
     return {}
 
 
+@pytest.mark.slow
 def test_what_nobody_waits_for_is_ended(tmp_path: Path):
     mark = tmp_path / "mark"
     with pytest.raises(RuntimeError, match="bad luck"):

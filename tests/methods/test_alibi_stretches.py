@@ -210,6 +210,7 @@ def test_the_score_mod_tells_the_length_of_each_document():
         assert float(near) == pytest.approx(-slopes(4)[h] * 2, abs=1e-14)
 
 
+@pytest.mark.slow
 def test_flex_attention_with_our_score_mod_gives_our_attention():
     from torch.nn.attention.flex_attention import flex_attention
 

@@ -184,6 +184,7 @@ def test_far_positions_need_no_table_as_long_as_the_distance():
     assert method.relate(10**6).keys.rows.shape == (4, 11, 8)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_with_a_reach_it_compiles_whatever_the_indices():
     q, k, v = inputs(t=3, s=6)

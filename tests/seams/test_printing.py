@@ -185,6 +185,7 @@ def test_the_backends_listed_for_a_method_are_those_that_run_it(name: str):
     assert [each for each in entry.backends if each != "triton"] == [each for each in able if each != "triton"]
 
 
+@pytest.mark.slow
 def test_the_list_of_methods_does_not_depend_on_what_was_imported_first():
     code = "import milepost.methods.rope, milepost as mp; assert 'Rope' in [entry.name for entry in mp.methods()]"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
