@@ -1,0 +1,97 @@
+"""The attention function that is registered: raw queries and keys go to `attend`, under the scheme of their layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from milepost.attend import attend
+from milepost.hf.slots import read, slots
+from milepost.scheme import Scheme
+from milepost.seams.verbs import answers
+
+NAME = "milepost"
+"""What the two functions are called in transformers' registries, and where a layer keeps its scheme."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What the attention of one layer is given."""
+
+    scheme: Scheme
+    scale: float
+    """The softmax scale that the model's own scheme has; where the module says another, the ratio is kept."""
+
+
+class Sinks:
+    """The logits of attending to nothing that a module of gpt-oss has: its own weights, wherever they are moved."""
+
+    relative = True
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def rest(self) -> Tensor:
+        return self.module.sinks  # pyright: ignore
+
+    def __repr__(self) -> str:
+        return "Sinks(of its layer)"
+
+
+def bound(scheme: Scheme, module: nn.Module) -> Scheme:
+    """The scheme with the module's own sinks in place of new ones."""
+    if not scheme.answering("rest"):
+        return scheme
+    return Scheme(*(Sinks(module) if isinstance(part, nn.Module) and answers(part, "rest") else part
+                    for part in scheme.parts))  # fmt: skip
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """query: [b h t d], key: [b g s d], value: [b g s dv], raw. Returns [b t h dv], and no weights.
+
+    Caps, windows and sinks that the module passes on as well (`softcap`, `sliding_window`, `s_aux`) are in the scheme.
+    """
+    layer: Layer | None = module.__dict__.get(NAME)
+    if layer is None:
+        raise RuntimeError(
+            f"milepost: {type(module).__name__} is asked to attend by {NAME!r}, but its model was not extended; "
+            f"use milepost.hf.extend(model, …), or model.set_attn_implementation('sdpa')"
+        )
+    refuse(others)
+    if scaling is not None and scaling != layer.scale:
+        query = query * (scaling / layer.scale)
+    where = read(attention_mask, query.shape[2], key.shape[2])
+    where["dropout"] = dropout
+    out = attend(query, key, value, layer.scheme, **where)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def refuse(others: dict[str, Any]) -> None:
+    """Say what `attend` cannot do, rather than leave it out."""
+    if others.get("output_attentions"):
+        raise ValueError(
+            "milepost: output_attentions=True asks for attention weights, which attend does not make; leave it out"
+        )
+    if others.get("position_bias") is not None:
+        raise ValueError("milepost: this model adds a position_bias of its own, which an extended model does not read")
+    if others.get("cache") is not None:
+        raise ValueError("milepost: paged caches (continuous batching) are not read; generate with a dynamic cache")
+
+
+def register() -> None:
+    """Give transformers' two registries one name each."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, slots)
