@@ -6,3 +6,5 @@ need("milepost.hf", "hf")
 
 from milepost.hf.extend import extend as extend  # noqa: E402
 from milepost.hf.extend import restore as restore  # noqa: E402
+from milepost.hf.saving import load as load  # noqa: E402
+from milepost.hf.saving import save as save  # noqa: E402

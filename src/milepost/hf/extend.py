@@ -11,7 +11,7 @@ from milepost.hf.attention import NAME, Layer, attention, bound, register
 from milepost.hf.guard import Guard
 from milepost.hf.models import Layers, layers_of, own_config
 from milepost.hf.parts import schedule_for
-from milepost.hf.rotary import Form, Turned, form_of, plain, turn_of, turns_by_type
+from milepost.hf.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
 from milepost.hf.rows import BEST
 from milepost.hf.settings import Settings, written
 from milepost.schedule import Schedule
@@ -124,8 +124,7 @@ def only_turns(own: Scheme, scheme: Scheme) -> str | None:
         return f"{turn!r} turns each key by the length of the text, or turns by more than its position"
     if (turn is None) != (old is None) or (turn is not None and (turn.pairs, turn.width) != (old.pairs, old.width)):
         return f"{turn!r} turns other channels than {old!r}"
-    others = [[part for part in each.parts if part is not by] for each, by in ((own, old), (scheme, turn))]
-    return None if others[0] == others[1] else f"{scheme!r} changes more than the rotation"
+    return None if same_beside(own, scheme) else f"{scheme!r} changes more than the rotation"
 
 
 def apply(

@@ -12,6 +12,7 @@ from milepost.hf.models import Layers, Turner
 from milepost.methods.partial import Partial
 from milepost.methods.rope import Rope
 from milepost.scheme import Scheme
+from milepost.seams.verbs import answers
 
 Form = Literal["once", "halves", "neighbours"]
 """How a model lays cosines out: one a pair, all of them twice in a row, or each of them twice."""
@@ -57,6 +58,14 @@ def laid_out(table: Tensor, form: Form) -> Tensor:
 def turn_of(scheme: Scheme) -> Any:
     """The part of a scheme that turns pairs of channels, or None."""
     return next((part for part in scheme.parts if getattr(part, "rotary", False)), None)
+
+
+def same_beside(one: Scheme, other: Scheme) -> bool:
+    """Whether two schemes agree in everything but the rotation; of sinks there is one kind, the model's own."""
+    ours, theirs = ([part for part in each.parts if part is not turn_of(each)] for each in (one, other))
+    return len(ours) == len(theirs) and all(
+        part == its or (answers(part, "rest") and answers(its, "rest")) for part, its in zip(ours, theirs, strict=True)
+    )
 
 
 def plain(turn: object) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from milepost.hf.models import Layers
-from milepost.hf.rotary import turn_of
+from milepost.hf.rotary import same_beside, turn_of
 from milepost.methods.dynamic_ntk import DynamicNtk
 from milepost.methods.interpolate import Interpolate
 from milepost.methods.llama3 import Llama3
@@ -53,7 +53,7 @@ def written(layers: Layers, schedule: Schedule, before: Settings) -> Settings | 
     nested = any(isinstance(each, dict) for each in before.rope_parameters.values())
     for layer, (own, scheme) in enumerate(zip(layers.own, schedule, strict=True)):
         turn, old = turn_of(scheme), turn_of(own)
-        if [part for part in scheme.parts if part is not turn] != [part for part in own.parts if part is not old]:
+        if not same_beside(own, scheme):
             return None
         if turn is None:
             continue
