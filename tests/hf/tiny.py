@@ -18,9 +18,11 @@ SLIDING = {"sliding_window": 8, "use_sliding_window": True}
 TYPES = {"layer_types": ["sliding_attention", "full_attention"]}
 OWN: dict[str, dict[str, Any]] = {
     "apertus": {"hidden_act": "xielu"},
+    "bloom": {"n_head": 4, "n_layer": 2},
     "cohere": {"use_qk_norm": True, "logit_scale": 1.0},
     "cohere2": {"logit_scale": 1.0} | SLIDING | TYPES,
     "exaone4": SLIDING | TYPES,
+    "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2},
     "gemma": {"head_dim": 8},
     "gemma2": {"head_dim": 8, "query_pre_attn_scalar": 12, "attn_logit_softcapping": 2.0} | SLIDING | TYPES,
     "gemma3_text": {"head_dim": 8, "query_pre_attn_scalar": 12} | SLIDING | TYPES,
@@ -29,11 +31,13 @@ OWN: dict[str, dict[str, Any]] = {
     "gpt_neox": {"rotary_pct": 0.5},
     "gpt_oss": {"head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
     | EXPERTS | SLIDING | TYPES,
+    "gptj": {"rotary_dim": 4, "n_inner": 40, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
     "granite": {"attention_multiplier": 0.2},
     "helium": {"head_dim": 8},
     "ministral": {"head_dim": 8} | SLIDING | TYPES,
     "mistral": {"head_dim": 8} | SLIDING,
     "mixtral": {"head_dim": 8} | EXPERTS | SLIDING,
+    "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64},
     "olmo3": SLIDING | TYPES,
     "olmoe": EXPERTS,
     "phi3": SLIDING,

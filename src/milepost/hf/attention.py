@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from milepost.attend import attend
+from milepost.call.options import Options
 from milepost.hf.slots import read, slots
 from milepost.scheme import Scheme
 from milepost.seams.verbs import answers
@@ -72,9 +73,13 @@ def attention(
     if scaling is not None and scaling != layer.scale:
         query = query * (scaling / layer.scale)
     where = read(attention_mask, query.shape[2], key.shape[2])
+    return attended(layer.scheme, query, key, value, where, dropout), None
+
+
+def attended(scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, where: Options, dropout: float) -> Tensor:
+    """Attention over raw queries and keys, heads last but one: [b t h dv]."""
     where["dropout"] = dropout
-    out = attend(query, key, value, layer.scheme, **where)
-    return out.transpose(1, 2).contiguous(), None
+    return attend(q, k, v, scheme, **where).transpose(1, 2).contiguous()
 
 
 def refuse(others: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 from milepost.hf.attention import NAME, Layer, attention, bound, register
 from milepost.hf.guard import Guard
 from milepost.hf.models import Layers, layers_of, own_config
+from milepost.hf.modules import OURS, Replaced
 from milepost.hf.parts import schedule_for
 from milepost.hf.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
 from milepost.hf.rows import BEST
@@ -87,11 +88,16 @@ def restore(model: Model) -> Model:
     layers = done.layers
     for turner in layers.turners:
         turner.put(turner.module)
+    for place in layers.places:
+        now = getattr(place.parent, place.name)
+        if isinstance(now, Replaced):
+            place.put(now.put_back())
     for module in layers.attentions:
         module.__dict__.pop(NAME, None)
     for hook in done.hooks:
         hook.remove()
-    put_implementation(layers, done.implementation)
+    if not layers.places:
+        put_implementation(layers, done.implementation)
     done.before.put(layers.config)
     del layers.backbone.__dict__[NAME]
     return model
@@ -109,6 +115,10 @@ def chosen(layers: Layers, schedule: Schedule, through: Path | None) -> Path:
     """The way there: through the rotary module where that says all, else through attend."""
     if through is not None:
         demand.one_of(extend, "through", through, ("rotary", "attend"))
+    if layers.places:
+        if through == "rotary":
+            raise ValueError(f'extend(through="rotary"): a {layers.model_type} model has no module for cosines alone')
+        return "attend"
     why = next((reason for reason in map(only_turns, layers.own, schedule) if reason), None)
     if why is None and any(turns_by_type(layers, schedule, turner) is None for turner in layers.turners):
         why = "layers that share one rotary module turn differently"
@@ -139,11 +149,14 @@ def apply(
     for turner, (form, width) in zip(layers.turners, forms, strict=True):
         turns = turns_by_type(layers, schedule if path == "rotary" else layers.own, turner) or {}
         turner.put(Turned(turner.module, turns if path == "rotary" else dict.fromkeys(turns), form, width))
-    if path == "attend":
+    for place, scheme in zip(layers.places, schedule, strict=False):
+        place.put(OURS[layers.model_type](place.module, scheme))
+    if path == "attend" and not layers.places:
         register()
         for module, scheme, own in zip(layers.attentions, schedule, layers.own, strict=True):
             module.__dict__[NAME] = Layer(bound(scheme, module), own.scale(layers.head_width(module)))
         put_implementation(layers, NAME)
+    if path == "attend":
         done.hooks.append(layers.backbone.register_forward_pre_hook(Guard(), with_kwargs=True))
     if settings is not None:
         settings.put(layers.config)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import nn
 
 from milepost.configs import read
+from milepost.hf.falcon import FalconSlopes
+from milepost.methods.alibi import Alibi
 from milepost.schedule import Schedule
+from milepost.scheme import Scheme
 
 DISPATCH = frozenset({
     "apertus", "arcee", "bitnet", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm",
@@ -22,22 +25,31 @@ DISPATCH = frozenset({
 """Model types whose attention goes by name, and whose queries and keys their rotary module turns."""
 
 
+REPLACED = frozenset({"bloom", "falcon", "gptj", "mpt"})
+"""Model types whose attention is not reached by name: their attention modules are replaced by ours."""
+SERVED = ", ".join(sorted(DISPATCH | REPLACED))
+
+
 @dataclass(frozen=True)
-class Turner:
-    """One module that answers cosines and sines, and where it stands."""
+class Place:
+    """One module of a model, and where it stands."""
 
     parent: nn.Module
     name: str
     module: nn.Module
 
+    def put(self, module: nn.Module) -> None:
+        """Let another module stand in its place."""
+        setattr(self.parent, self.name, module)
+
+
+class Turner(Place):
+    """A module that answers cosines and sines."""
+
     @property
     def by_type(self) -> bool:
         """Whether it is asked for the cosines of a type of layers (Gemma 3)."""
         return "layer_type" in inspect.signature(type(self.module).forward).parameters
-
-    def put(self, module: nn.Module) -> None:
-        """Let another module stand in its place."""
-        setattr(self.parent, self.name, module)
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,8 @@ class Layers:
     attentions: tuple[Any, ...]
     """The attention module of each layer."""
     turners: tuple[Turner, ...]
+    places: tuple[Place, ...]
+    """Where the attention modules stand, for models whose are replaced."""
 
     @property
     def config(self) -> Any:
@@ -80,36 +94,58 @@ def layers_of(model: object) -> Layers:
     backbone = backbone_of(model)
     config = cast("Any", backbone).config
     model_type = read(config, "extend").model_type
-    if model_type not in DISPATCH:
+    if model_type not in DISPATCH | REPLACED:
         raise ValueError(
-            f"extend: a {model_type} model cannot be extended: its attention is not reached by name; "
-            f"those that can are {', '.join(sorted(DISPATCH))}"
+            f"extend: a {model_type} model cannot be extended: its attention is not reached by name, or does more than "
+            f"a scheme says; those that can are {SERVED}"
         )
-    own = Schedule.of(config)
+    own = own_schedule(config)
     attentions = tuple(attentions_in(backbone))
     if [each.layer_idx for each in attentions] != list(range(len(own))):
         raise ValueError(
             f"extend: the {model_type} config has {len(own)} layers, and the model has attention in the layers "
             f"{', '.join(str(each.layer_idx) for each in attentions)}; the config disagrees with the model"
         )
-    return Layers(model, backbone, model_type, own, attentions, tuple(turners_in(backbone)))
+    if model_type in REPLACED:
+        return Layers(model, backbone, model_type, own, attentions, (), tuple(places_of(backbone, attentions)))
+    return Layers(model, backbone, model_type, own, attentions, tuple(turners_in(backbone)), ())
+
+
+def own_schedule(config: Any) -> Schedule:
+    """What the layers of a model do by themselves; Falcon's slopes as it rounds them."""
+    own = Schedule.of(config)
+    if not (getattr(config, "model_type", None) == "falcon" and config.alibi):
+        return own
+    scheme = own[0]
+    parts = [Alibi(part.heads, FalconSlopes(config.head_dim)) if isinstance(part, Alibi) else part
+             for part in scheme.parts]  # fmt: skip
+    made = Scheme(*parts)
+    made.trained = scheme.trained
+    schedule = Schedule([made] * len(own))
+    schedule.trained = own.trained
+    return schedule
 
 
 def backbone_of(model: nn.Module) -> nn.Module:
     """The module that has the layers: the one that a rotary module stands in."""
+    name = type(model).__name__
+    kind = read(cast("Any", model).config, "extend").model_type
+    if kind in REPLACED:
+        # The innermost of the models inside one another.
+        return [each for each in model.modules() if hasattr(each, "config") and hasattr(each, "get_input_embeddings")][
+            -1
+        ]
     found = {id(each.parent): each.parent for each in turners_in(model)}
     if len(found) == 1:
         return next(iter(found.values()))
-    name = type(model).__name__
     if found:
         raise ValueError(
             f"extend: {name} has rotary modules in {len(found)} places, so it is not clear which layers are meant; "
             f"give the language model in it"
         )
-    kind = read(cast("Any", model).config, "extend").model_type
     raise ValueError(
         f"extend: {name} ({kind}) has no rotary_emb module that answers cosines and sines, so there is nothing to put "
-        f"in its place; model types that can be extended are {', '.join(sorted(DISPATCH))}"
+        f"in its place; model types that can be extended are {SERVED}"
     )
 
 
@@ -127,6 +163,16 @@ def attentions_in(backbone: nn.Module) -> Iterator[Any]:
         each for each in backbone.modules() if type(each).__name__.endswith("Attention") and hasattr(each, "layer_idx")
     ]
     return iter(sorted(cast("list[Any]", found), key=lambda each: each.layer_idx))
+
+
+def places_of(backbone: nn.Module, modules: Sequence[nn.Module]) -> Iterator[Place]:
+    """Where modules stand, in their own order."""
+    found = {
+        id(child): Place(parent, name, child)
+        for parent in backbone.modules()
+        for name, child in parent.named_children()
+    }
+    return (found[id(each)] for each in modules)
 
 
 def own_config(model: nn.Module) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from milepost.hf.falcon import FalconSlopes
 from milepost.hf.models import Layers
 from milepost.hf.rotary import turn_of
 from milepost.hf.rows import parts_of_row
@@ -124,6 +125,8 @@ def stretched(part: Any, stretch: object) -> Any:
     """The part with another stretch."""
     if isinstance(part, Partial):
         return replace(part, method=replace(part.method, stretch=stretch))
+    if isinstance(part, Alibi) and isinstance(part.stretch, FalconSlopes):
+        return replace(part, stretch=replace(part.stretch, stretch=stretch))
     return replace(part, stretch=stretch)
 
 

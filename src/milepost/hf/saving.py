@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from milepost.configs.source import inside
 from milepost.hf.extend import extend, extension_of
+from milepost.hf.falcon import FalconSlopes
 from milepost.schedule import Schedule
 
 NAME = "milepost.json"
@@ -49,7 +50,7 @@ def load(path: str | os.PathLike[str], **options: Any) -> Any:
             f"load({str(path)!r}): its config.json disagrees with its weights about {len(missing)} of them, such as "
             f"{missing[0]}; save the model again"
         )
-    schedule = Schedule.from_dict(plain["schedule"])
+    schedule = Schedule.from_dict(plain["schedule"], methods=[FalconSlopes])
     if not Schedule.from_dict(plain["config"]).same_as(Schedule.of(model.config)):
         raise ValueError(
             f"load({str(path)!r}): its config.json was changed after {NAME} was written, and now says "
