@@ -16,7 +16,7 @@ from tests.hf.tiny import continued, padded, tiny, tokens
 CLOSE = 1e-5
 NAMED = (
     "llama", "mistral", "mixtral", "qwen2", "qwen3", "phi3", "gpt_neox", "smollm3", "gemma2", "gemma3_text", "olmo2",
-    "gpt_oss",
+    "gpt_oss", "deepseek_v3",
 )  # fmt: skip
 """The architectures that are tried in every way; the others in one pass."""
 WAYS = ("rotary", "attend")

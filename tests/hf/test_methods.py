@@ -92,6 +92,21 @@ def test_both_ways_agree_on_every_static_stretch(model_type: str, stretch: objec
     assert (model(tokens()).logits - one).abs().max() < CLOSE
 
 
+def test_deepseek_keeps_its_temperature_once():
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+    weighed = yarn | {"mscale": 1.0, "mscale_all_dim": 0.7}
+    model = tiny("deepseek_v3", rope_parameters=weighed)
+    stock = model(tokens()).logits
+    for through in ("rotary", "attend"):
+        extend(model, through=through)
+        assert (model(tokens()).logits - stock).abs().max() < CLOSE, through
+    assert model.config.rope_parameters == weighed
+    extend(model, mp.Rerope(8))
+    said, logits = continued(model, *padded(t=14), n=3)
+    fresh = model(torch.cat((padded(t=14)[0][1], said[1, :2]))[None], use_cache=False).logits[0, -1]
+    assert (fresh - logits[2, 1]).abs().max() < CLOSE
+
+
 def test_a_row_of_the_lab_is_sized_for_the_model():
     model = extend(tiny("llama"), "rerope, pivot")
     assert extension_of(model).schedule[0].parts == (mp.Rope(8), mp.causal, mp.Pivot(mp.Rerope(32), 64))

@@ -21,6 +21,10 @@ OWN: dict[str, dict[str, Any]] = {
     "bloom": {"n_head": 4, "n_layer": 2},
     "cohere": {"use_qk_norm": True, "logit_scale": 1.0},
     "cohere2": {"logit_scale": 1.0} | SLIDING | TYPES,
+    "deepseek_v3": EXPERTS | {
+        "num_key_value_heads": 4, "q_lora_rank": 12, "kv_lora_rank": 12, "qk_rope_head_dim": 8, "qk_nope_head_dim": 6,
+        "v_head_dim": 10, "n_routed_experts": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+    },
     "exaone4": SLIDING | TYPES,
     "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2},
     "gemma": {"head_dim": 8},

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from milepost.attend import attend
 from milepost.call.options import Options
 from milepost.hf.slots import read, slots
+from milepost.methods.deepseek_scale import DeepseekScale
+from milepost.methods.partial import Partial
+from milepost.methods.rope import Rope
 from milepost.scheme import Scheme
 from milepost.seams.verbs import answers
 
@@ -24,6 +28,8 @@ class Layer:
     scheme: Scheme
     scale: float
     """The softmax scale that the model's own scheme has; where the module says another, the ratio is kept."""
+    still: int = 0
+    """How many channels without position stand before those that turn (DeepSeek); a scheme has them after."""
 
 
 class Sinks:
@@ -42,11 +48,30 @@ class Sinks:
 
 
 def bound(scheme: Scheme, module: nn.Module) -> Scheme:
-    """The scheme with the module's own sinks in place of new ones."""
+    """The scheme with the module's own sinks in place of new ones, and channels where the module leaves them."""
+    if getattr(getattr(module, "config", None), "rope_interleave", False):
+        # DeepSeek's turn brings neighbouring channels half a head apart, whatever the angle.
+        scheme = Scheme(*(halved(part) for part in scheme.parts))
     if not scheme.answering("rest"):
         return scheme
     return Scheme(*(Sinks(module) if isinstance(part, nn.Module) and answers(part, "rest") else part
                     for part in scheme.parts))  # fmt: skip
+
+
+def halved(part: Any) -> Any:
+    """A rotation of neighbours as one of halves; anything else as it is."""
+    if isinstance(part, Partial):
+        return replace(part, method=halved(part.method))
+    return replace(part, pairs="halves") if isinstance(part, Rope) else part
+
+
+def layer_for(scheme: Scheme, own: Scheme, module: Any, width: int) -> Layer:
+    """What the attention of a module is given; what DeepSeek folds into its scale is in the own scheme already."""
+    folded = [part for part in own.parts if isinstance(part, DeepseekScale)]
+    scale = own.scale(width)
+    for part in folded:
+        scale *= float(part.sharpen(torch.zeros(1, 1), torch.ones(1, 1)))
+    return Layer(bound(scheme, module), scale, getattr(module, "qk_nope_head_dim", 0))
 
 
 def attention(
@@ -72,6 +97,8 @@ def attention(
     refuse(others)
     if scaling is not None and scaling != layer.scale:
         query = query * (scaling / layer.scale)
+    if layer.still:
+        query, key = (torch.cat((x[..., layer.still :], x[..., : layer.still]), -1) for x in (query, key))
     where = read(attention_mask, query.shape[2], key.shape[2])
     return attended(layer.scheme, query, key, value, where, dropout), None
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import nn
 
-from milepost.hf.attention import NAME, Layer, attention, bound, register
+from milepost.hf.attention import NAME, layer_for, register
 from milepost.hf.guard import Guard
 from milepost.hf.models import Layers, layers_of, own_config
 from milepost.hf.modules import OURS, Replaced
@@ -154,7 +154,7 @@ def apply(
     if path == "attend" and not layers.places:
         register()
         for module, scheme, own in zip(layers.attentions, schedule, layers.own, strict=True):
-            module.__dict__[NAME] = Layer(bound(scheme, module), own.scale(layers.head_width(module)))
+            module.__dict__[NAME] = layer_for(scheme, own, module, layers.head_width(module))
         put_implementation(layers, NAME)
     if path == "attend":
         done.hooks.append(layers.backbone.register_forward_pre_hook(Guard(), with_kwargs=True))
@@ -169,4 +169,4 @@ def put_implementation(layers: Layers, name: str) -> None:
         raise ValueError(f"extend: {type(layers.backbone).__name__} does not let its attention be set to {name!r}")
 
 
-__all__ = ["Extension", "attention", "extend", "extension_of", "restore"]
+__all__ = ["Extension", "extend", "extension_of", "restore"]

@@ -17,9 +17,9 @@ from milepost.schedule import Schedule
 from milepost.scheme import Scheme
 
 DISPATCH = frozenset({
-    "apertus", "arcee", "bitnet", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm",
-    "glm4", "gpt_neox", "gpt_oss", "granite", "helium", "llama", "ministral", "mistral", "mixtral", "nemotron", "olmo",
-    "olmo2", "olmo3", "olmoe", "persimmon", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss",
+    "apertus", "arcee", "bitnet", "cohere", "cohere2", "deepseek_v3", "ernie4_5", "exaone4", "gemma", "gemma2",
+    "gemma3_text", "glm", "glm4", "gpt_neox", "gpt_oss", "granite", "helium", "llama", "ministral", "mistral", "mixtral", "nemotron",
+    "olmo", "olmo2", "olmo3", "olmoe", "persimmon", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss",
     "smollm3", "stablelm", "starcoder2",
 })  # fmt: skip
 """Model types whose attention goes by name, and whose queries and keys their rotary module turns."""
@@ -76,7 +76,8 @@ class Layers:
 
     def head_width(self, module: Any) -> int:
         """The channels of a query in an attention module."""
-        return getattr(module, "head_dim", None) or module.head_size
+        names = ("qk_head_dim", "head_dim", "head_size")
+        return next(getattr(module, name) for name in names if getattr(module, name, None))
 
     def layer_type(self, layer: int) -> str | None:
         """The type of a layer, where the config lists types."""

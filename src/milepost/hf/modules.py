@@ -46,7 +46,7 @@ class Replaced(nn.Module):
 
 def heads(x: Tensor, width: int) -> Tensor:
     """[b t h·d] → [b h t d]."""
-    return x.unflatten(-1, (-1, width)).transpose(1, 2)
+    return x.reshape(*x.shape[:2], -1, width).transpose(1, 2)
 
 
 class Gptj(Replaced):

@@ -49,11 +49,14 @@ def written(layers: Layers, schedule: Schedule, before: Settings) -> Settings | 
     """What the config must say for stock transformers to turn so, or None where it has no words for the schedule."""
     if before.rope_parameters is None:
         return None
+    if all(own.same_as(scheme) for own, scheme in zip(layers.own, schedule, strict=True)):
+        return before
     ropes: dict[str | None, Rope] = {}
     nested = any(isinstance(each, dict) for each in before.rope_parameters.values())
     for layer, (own, scheme) in enumerate(zip(layers.own, schedule, strict=True)):
         turn, old = turn_of(scheme), turn_of(own)
-        if not same_beside(own, scheme):
+        # What DeepSeek folds into its scale stands in the same settings, and would go with them.
+        if not same_beside(own, scheme) or own.answering("sharpen"):
             return None
         if turn is None:
             continue
