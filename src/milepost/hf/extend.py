@@ -15,6 +15,7 @@ from milepost.hf.parts import schedule_for
 from milepost.hf.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
 from milepost.hf.rows import BEST
 from milepost.hf.settings import Settings, written
+from milepost.hf.tables import Grown, grow, table_of
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
 from milepost.seams import demand
@@ -56,6 +57,9 @@ def extend(model: Model, *given: object, to: int | None = None, through: Path | 
     Nothing of transformers is changed but this model: its registries gain one name each. An extended model is extended
     from what it was at first. On an error nothing is changed.
     """
+    if isinstance(model, nn.Module) and hasattr(model, "config") and table_of(model) is not None:
+        grow(model, given, to)
+        return model
     before = extension_of(model)
     layers = layers_of(model) if before is None else replace(before.layers, model=model)
     if to is not None:
@@ -82,6 +86,10 @@ def extend(model: Model, *given: object, to: int | None = None, through: Path | 
 
 def restore(model: Model) -> Model:
     """Undo `extend`; a model that was not extended stays as it is."""
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        if isinstance(module.__dict__.get(NAME), Grown):
+            module.__dict__[NAME].undo()
+            return model
     done = extension_of(model)
     if done is None:
         return model

@@ -18,9 +18,9 @@ from milepost.scheme import Scheme
 
 DISPATCH = frozenset({
     "apertus", "arcee", "bitnet", "cohere", "cohere2", "deepseek_v3", "ernie4_5", "exaone4", "gemma", "gemma2",
-    "gemma3_text", "glm", "glm4", "gpt_neox", "gpt_oss", "granite", "helium", "llama", "ministral", "mistral", "mixtral", "nemotron",
-    "olmo", "olmo2", "olmo3", "olmoe", "persimmon", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss",
-    "smollm3", "stablelm", "starcoder2",
+    "gemma3_text", "glm", "glm4", "gpt_neox", "gpt_oss", "granite", "helium", "llama", "ministral", "mistral",
+    "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "persimmon", "phi", "phi3", "qwen2", "qwen2_moe",
+    "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2",
 })  # fmt: skip
 """Model types whose attention goes by name, and whose queries and keys their rotary module turns."""
 

@@ -25,7 +25,8 @@ def save(model: Any, path: str | os.PathLike[str], **options: Any) -> None:
     done = extension_of(model)
     if done is None:
         raise ValueError(
-            "save: this model is not extended, so transformers says all of it: model.save_pretrained(path)"
+            "save: this model is not extended, or its table is grown, so transformers says all of it: "
+            "model.save_pretrained(path)"
         )
     model.save_pretrained(path, **options)
     plain = {
