@@ -6,17 +6,19 @@ import copy
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Gemma3ForConditionalGeneration, LlamaForCausalLM
+from transformers.masking_utils import create_causal_mask
 
 import milepost as mp
 from milepost.hf import extend, restore
 from milepost.hf.extend import extension_of
-from tests.hf.tiny import SMALL, padded, tiny, tokens
+from tests.hf.tiny import OWN, SMALL, padded, tiny, tokens
 
 
 @pytest.fixture(autouse=True)
@@ -172,6 +174,35 @@ def test_what_raw_keys_cannot_do_is_refused_in_the_forward_pass():
     texts, mask = padded()
     with pytest.raises(ValueError, match="position_ids do not count the tokens of each text one by one"):
         model(texts, attention_mask=mask, position_ids=2 * torch.arange(24)[None].expand(2, -1))
+
+
+def test_tokens_that_see_both_ways_are_refused():
+    model, text = extend(tiny("llama"), mp.Rerope(8)), tokens(1, 8)
+    blocks = torch.tensor([[-1, -1, 0, 0, 0, -1, -1, -1]])
+    given = {"config": model.config, "inputs_embeds": torch.zeros(1, 8, 32), "past_key_values": None}
+    assert create_causal_mask(attention_mask=None, **given) is None
+    with pytest.raises(ValueError, match="this call shows some tokens what comes after them"):
+        create_causal_mask(attention_mask=None, block_sequence_ids=blocks, **given)
+    with pytest.raises(ValueError, match="brings a mask of its own"):
+        create_causal_mask(attention_mask=None, or_mask_function=lambda b, h, i, j: j < 2, **given)
+    assert torch.isfinite(model(text).logits).all()
+
+
+def test_the_language_model_inside_another_is_extended(tmp_path: Path):
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+              "image_size": 28, "patch_size": 14}  # fmt: skip
+    config = AutoConfig.for_model(
+        "gemma3", text_config=SMALL | OWN["gemma3_text"], vision_config=vision, mm_tokens_per_image=4
+    )
+    model = Gemma3ForConditionalGeneration(config).eval()
+    stock = model(tokens()).logits
+    extend(model, through="attend")
+    assert (model(tokens()).logits - stock).abs().max() < 1e-5
+    extend(model, mp.Yarn(4, trained=16))
+    ours = model(tokens()).logits
+    model.save_pretrained(tmp_path)
+    again = Gemma3ForConditionalGeneration.from_pretrained(tmp_path).eval()
+    assert (again(tokens()).logits - ours).abs().max() < 1e-5
 
 
 def test_a_module_that_was_never_extended_says_so():

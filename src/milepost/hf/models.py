@@ -130,7 +130,7 @@ def own_schedule(config: Any) -> Schedule:
 def backbone_of(model: nn.Module) -> nn.Module:
     """The module that has the layers: the one that a rotary module stands in."""
     name = type(model).__name__
-    kind = read(cast("Any", model).config, "extend").model_type
+    kind = getattr(cast("Any", model).config, "model_type", None)
     if kind in REPLACED:
         # The innermost of the models inside one another.
         return [each for each in model.modules() if hasattr(each, "config") and hasattr(each, "get_input_embeddings")][

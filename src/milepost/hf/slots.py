@@ -41,6 +41,12 @@ def slots(
             "milepost: this call brings a mask of its own (or_mask_function or and_mask_function), which no scheme "
             "says; leave it out, or restore(model) first"
         )
+    causal = getattr(others.get("config"), "is_causal", True) is not False
+    if causal and q_length > 1 and bool(_seen(mask_function, batch_size, q_offset, q_length, 1, device).any()):
+        raise ValueError(
+            "milepost: this call shows some tokens what comes after them (an image or another block that is seen both "
+            "ways), and the layers' schemes are causal; leave the block out, or restore(model) first"
+        )
     whole = isinstance(q_offset, int) and kv_offset == 0 and q_offset + q_length == kv_length
     padded = attention_mask is not None and not _all(attention_mask)
     if whole and not padded:
@@ -88,13 +94,18 @@ def _starts(seen: Seen | None, b: int, n: int, device: Any) -> Tensor | None:
     transformers finds them in the positions and says so in its mask function alone: there a token does not see the one
     before it.
     """
-    if seen is None or torch.compiler.is_compiling():
-        return None
-    rows, here = torch.arange(b, device=device)[:, None], torch.arange(1, n, device=device)[None]
-    joined = torch.as_tensor(seen(rows, torch.zeros_like(rows), here, here - 1)).expand(b, n - 1)
-    if bool(joined.all()):
+    joined = _seen(seen, b, 1, n, -1, device)
+    if joined.shape[1] == 0 or bool(joined.all()):
         return None
     return torch.cat((torch.ones(b, 1, dtype=torch.bool, device=device), ~joined), 1)
+
+
+def _seen(seen: Seen | None, b: int, first: int | Tensor, n: int, step: int, device: Any) -> Tensor:
+    """Whether each of n − 1 tokens from `first` on sees the one `step` after it, [b n − 1]; [b 0] where nobody says."""
+    if seen is None or torch.compiler.is_compiling():
+        return torch.zeros(b, 0, dtype=torch.bool, device=device)
+    rows, here = torch.arange(b, device=device)[:, None], torch.arange(n - 1, device=device)[None] + first
+    return torch.as_tensor(seen(rows, torch.zeros_like(rows), here, here + step)).expand(b, n - 1)
 
 
 def _packed(starts: Tensor) -> Tensor:
