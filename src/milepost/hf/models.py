@@ -27,9 +27,14 @@ DISPATCH = frozenset({
 
 REPLACED = frozenset({"bloom", "falcon", "gptj", "mpt"})
 """Model types whose attention is not reached by name: their attention modules are replaced by ours."""
-NOT_YET = dict.fromkeys(
-    ("mt5", "t5", "umt5"), "its buckets reach any distance already, and a change of its attention is not written yet"
-) | dict.fromkeys(("gpt_neo", "opt"), "its table is not grown yet")
+ANY_DISTANCE = "its buckets reach any distance already, and a change of its attention is not written yet"
+NOT_YET: dict[str, str] = {
+    "gpt_neo": "its table is not grown yet",
+    "mt5": ANY_DISTANCE,
+    "opt": "its table is not grown yet",
+    "t5": ANY_DISTANCE,
+    "umt5": ANY_DISTANCE,
+}
 """Why some model types that milepost can read are not extended."""
 SERVED = ", ".join(sorted(DISPATCH | REPLACED))
 
