@@ -13,6 +13,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "lab": ("typer", "rich", "safetensors", "numpy"),
     "ray": ("ray",),
     "datasets": ("datasets",),
+    "hf": ("transformers", "safetensors"),
 }
 """What has to be there for all that an extra is for."""
 

@@ -15,7 +15,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 def test_the_code_runs_and_prints_what_is_shown():
     names: dict[str, object] = {}
     blocks = re.findall(r"```python\n(.*?)```\n(?:```\n(.*?)```)?", README, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for code, shown in blocks:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

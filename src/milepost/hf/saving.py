@@ -1,0 +1,105 @@
+"""`save` and `load`: an extended model in a folder, and out of it again.
+
+Where transformers has words for a stretch, its own config.json says all, and stock transformers reads it without us.
+Beside it stands a small JSON with the scheme of every layer. Weights are safetensors; nothing is unpickled, and no code
+of the folder is run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, cast
+
+from milepost.configs.source import inside
+from milepost.hf.extend import extend, extension_of
+from milepost.hf.falcon import FalconSlopes
+from milepost.schedule import Schedule
+
+NAME = "milepost.json"
+
+
+def save(model: Any, path: str | os.PathLike[str], **options: Any) -> None:
+    """Write an extended model into a folder; options are those of transformers' `save_pretrained`."""
+    done = extension_of(model)
+    if done is None:
+        raise ValueError(
+            "save: this model is not extended, or its table is grown, so transformers says all of it: "
+            "model.save_pretrained(path)"
+        )
+    model.save_pretrained(path, **options)
+    plain = {
+        "model_type": done.layers.model_type,
+        "schedule": done.schedule.to_dict(),
+        "through": done.through,
+        "transformers_reads_it": done.settings is not None,
+        # What the layers do according to the config beside it, so that one edited by hand is noticed.
+        "config": Schedule.of(done.layers.config).to_dict(),
+    }
+    (Path(path) / NAME).write_text(json.dumps({"milepost": plain}, indent=1) + "\n", encoding="utf-8")
+
+
+def load(path: str | os.PathLike[str], **options: Any) -> Any:
+    """Read a folder that `save` wrote; options are those of transformers' `from_pretrained`, such as dtype=…"""
+    folder = Path(path)
+    plain = saved(folder)
+    model, said = read(folder, options)
+    missing = [name for kind in ("missing_keys", "mismatched_keys", "unexpected_keys") for name in said.get(kind, ())]
+    if missing:
+        raise ValueError(
+            f"load({str(path)!r}): its config.json disagrees with its weights about {len(missing)} of them, such as "
+            f"{missing[0]}; save the model again"
+        )
+    schedule = Schedule.from_dict(plain["schedule"], methods=[FalconSlopes])
+    if not Schedule.from_dict(plain["config"]).same_as(Schedule.of(model.config)):
+        raise ValueError(
+            f"load({str(path)!r}): its config.json was changed after {NAME} was written, and now says "
+            f"{Schedule.of(model.config)!r}; to extend it anew: extend(AutoModelForCausalLM.from_pretrained(path), …)"
+        )
+    return extend(model, schedule, through=plain["through"])
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    """What `save` wrote beside the weights, or an error that says what the folder is instead."""
+    called = f"load({str(folder)!r})"
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{called}: no such folder. Nothing is downloaded: give a folder that save wrote")
+    file = folder / NAME
+    if not file.exists():
+        hint = ""
+        if (folder / "config.json").exists():
+            hint = ". It is a model without an extension: AutoModelForCausalLM.from_pretrained(path), then extend"
+        raise FileNotFoundError(f"{called}: the folder has no {NAME}, which save writes; it {inside(folder)}{hint}")
+    try:
+        found: Any = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{called}: {file} is not JSON: {error}") from error
+    plain = cast("dict[str, Any]", found).get("milepost") if isinstance(found, dict) else None
+    if not isinstance(plain, dict) or not {"schedule", "config", "through"} <= set(cast("dict[str, Any]", plain)):
+        raise ValueError(f"{called}: {file} was not written by save: it lacks the schedule, the config or the path")
+    return cast("dict[str, Any]", plain)
+
+
+def read(folder: Path, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The model of a folder under the class that it was saved as, and what was missing."""
+    import transformers
+
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    names: list[str] = config.get("architectures") or []
+    kind: Any = getattr(transformers, names[0], None) if names else transformers.AutoModelForCausalLM
+    if kind is None:
+        raise ValueError(f"load({str(folder)!r}): this transformers has no {names[0]}; nothing else is run")
+    weights = sorted(each.name for each in folder.iterdir() if each.suffix in (".safetensors", ".bin", ".pt", ".pth"))
+    if not any(name.endswith(".safetensors") for name in weights):
+        raise ValueError(
+            f"load({str(folder)!r}): no safetensors among {', '.join(weights) or 'its files'}; pickled weights can run "
+            f"code, and are not read"
+        )
+    given = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
+    try:
+        return kind.from_pretrained(folder, **(options | given))
+    except RuntimeError as error:
+        raise ValueError(
+            f"load({str(folder)!r}): its config.json disagrees with its weights: {error}. Save the model again"
+        ) from error

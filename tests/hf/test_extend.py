@@ -1,0 +1,220 @@
+"""What `extend` changes and what it leaves alone; what it refuses, by name, before anything is changed."""
+
+from __future__ import annotations
+
+import copy
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, Gemma3ForConditionalGeneration, LlamaForCausalLM
+from transformers.masking_utils import create_causal_mask
+
+import milepost as mp
+from milepost.hf import extend, restore
+from milepost.hf.extend import extension_of
+from tests.hf.tiny import OWN, SMALL, padded, tiny, tokens
+
+
+@pytest.fixture(autouse=True)
+def _no_gradient():
+    with torch.no_grad():
+        yield
+
+
+def state(model: Any) -> tuple[Any, ...]:
+    """What a caller can see of a model: its modules, its weights' names, its config and how it attends."""
+    modules = [(name, type(module)) for name, module in model.named_modules()]
+    return modules, list(model.state_dict()), model.config.to_dict(), model.config._attn_implementation
+
+
+def test_nothing_but_the_model_at_hand_changes():
+    config = AutoConfig.for_model("llama", **SMALL)
+    one, other = LlamaForCausalLM(config).eval(), LlamaForCausalLM(config).eval()
+    assert one.config is other.config, "transformers shares the config, so this test has a point"
+    forward, before, beside = LlamaForCausalLM.forward, state(other), other(tokens()).logits
+    for given in ((mp.Rerope(8),), (mp.Yarn(4, trained=16),)):
+        extend(one, *given)
+        assert state(other) == before
+        assert torch.equal(other(tokens()).logits, beside)
+        assert config._attn_implementation == "sdpa"
+    assert LlamaForCausalLM.forward is forward
+
+
+@pytest.mark.parametrize("given", [(mp.Rerope(8),), (mp.Yarn(4, trained=16),), (mp.DynamicNtk(16), mp.LogN(16))])
+def test_restore_undoes_it_all(given: tuple[object, ...]):
+    model = tiny("gemma3_text")
+    before, stock = state(model), model(tokens()).logits
+    assert extend(model, *given) is model
+    assert list(model.state_dict()) == before[1], "no weights are added"
+    assert restore(model) is model
+    assert state(model) == before
+    assert torch.equal(model(tokens()).logits, stock)
+    assert extension_of(model) is None
+    assert restore(model) is model, "a second time nothing happens"
+
+
+def test_an_extended_model_is_extended_from_what_it_was():
+    model = tiny("llama")
+    extend(model, mp.Yarn(4, trained=16), mp.LogN(16))
+    extend(model, mp.Rerope(8))
+    assert extension_of(model).schedule[0].parts == (mp.Rope(8), mp.causal, mp.Rerope(8))
+    assert model.config.rope_parameters["rope_type"] == "default"
+    assert model.config.max_position_embeddings == 64
+
+
+def test_a_copy_goes_on_by_itself():
+    model = extend(tiny("gpt_oss"), mp.Rerope(8))
+    twin = copy.deepcopy(model)
+    assert torch.equal(twin(tokens()).logits, model(tokens()).logits)
+    for layer in twin.model.layers:
+        layer.self_attn.sinks += 1.0
+    assert not torch.equal(twin(tokens()).logits, model(tokens()).logits), "the copy reads its own sinks"
+    ours = model(tokens()).logits
+    restore(twin)
+    assert torch.equal(model(tokens()).logits, ours)
+
+
+class Wrapped(nn.Module):
+    """A model inside another, as PEFT and others have it."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.base_model, self.config = model, model.config
+
+
+def test_a_model_that_wraps_another_is_looked_into():
+    model = tiny("llama")
+    extend(Wrapped(model), mp.Rerope(8))
+    assert extension_of(model).through == "attend"
+    assert extension_of(restore(model)) is None
+
+
+PLAIN = mp.Scheme(mp.Rope(8), mp.causal)
+REFUSED: list[tuple[str, dict[str, Any], tuple[Any, ...], dict[str, Any], str]] = [
+    ("gemma3_text", {}, (PLAIN,), {}, "layers of this gemma3_text model differ, so one scheme"),
+    ("llama", {}, (mp.Schedule([PLAIN]),), {}, "the schedule has 1 layers and this llama model"),
+    ("llama", {}, (PLAIN, mp.LogN(8)), {}, "a Scheme says everything, and was given beside LogN"),
+    ("llama", {}, (mp.Scheme(mp.Rope(16), mp.causal),), {}, "has heads of 8 channels, and Rope(16) turns 16"),
+    ("llama", {}, (mp.Scheme(mp.Rope(8)),), {}, "is causal, and the scheme shows it keys ahead"),
+    ("mistral", {}, (PLAIN,), {}, "its cache keeps no more"),
+    ("gpt_oss", {"layer_types": ["full_attention"] * 2}, (mp.Schedule([PLAIN] * 2),), {},
+     "trained with a logit of attending to nothing: add SinkLogit(heads)"),
+    ("llama", {}, (mp.Kerple(4),), {}, "Kerple(4) learns, and nothing in this checkpoint was trained for it"),
+    ("llama", {}, (mp.Sinusoidal(32),), {}, "acts on the embeddings"),
+    ("llama", {}, (mp.Rerope,), {}, "this is a class; make one"),
+    ("llama", {}, (7,), {}, "a part is a method or what is visible"),
+    ("llama", {}, (mp.AlibiNtk(4.0),), {}, "no layer of this llama model"),
+    ("llama", {}, ("rerop",), {}, "no row of the lab is called 'rerop'; did you mean ReRoPE"),
+    ("llama", {}, ("YaRN",), {}, "goes by the length to reach; say it: extend(model, 'YaRN', to=…)"),
+    ("llama", {}, (), {"to": 32}, "was trained at 64 tokens, and reads as many already"),
+    ("llama", {}, (), {"to": "far"}, "to must be an integer"),
+    ("llama", {}, (mp.Rerope(8),), {"through": "rotary"}, "cosines and sines cannot say that"),
+    ("llama", {}, (), {"through": "flash"}, "through must be one of 'rotary', 'attend'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model_type", "more", "given", "options", "message"), REFUSED)
+def test_what_cannot_be_is_refused_and_nothing_is_changed(
+    model_type: str, more: dict[str, Any], given: tuple[Any, ...], options: dict[str, Any], message: str
+):
+    model = tiny(model_type, **more)
+    stock = model(tokens()).logits
+    before = state(model)
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+        extend(model, *given, **options)
+    assert state(model) == before
+    extend(model, through="attend")
+    extended = state(model)
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+        extend(model, *given, **options)
+    assert state(model) == extended, "a model that was extended stays extended"
+    assert (model(tokens()).logits - stock).abs().max() < 1e-5
+
+
+def test_models_that_cannot_be_served_are_named():
+    with pytest.raises(TypeError, match=r"extend\(str\): the first argument is a model of transformers"):
+        extend("gpt2")
+    with pytest.raises(TypeError, match=r"extend\(Linear\): the first argument is a model of transformers"):
+        extend(nn.Linear(2, 2))
+    small = {"n_embd": 32, "n_layer": 1, "n_head": 4, "vocab_size": 48}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("codegen", rotary_dim=4, **small))
+    with pytest.raises(ValueError, match=r"CodeGenForCausalLM \(codegen\) cannot be extended: it has no rotary_emb"):
+        extend(model, mp.LogN(8))
+    hunyuan = AutoModelForCausalLM.from_config(AutoConfig.for_model("hunyuan_v1_dense", **SMALL, head_dim=8))
+    with pytest.raises(ValueError, match="a hunyuan_v1_dense model cannot be extended"):
+        extend(hunyuan, mp.LogN(8))
+
+
+def test_a_config_that_disagrees_with_the_model_is_refused():
+    model = tiny("llama")
+    model.config.rope_parameters = {"rope_type": "default", "rope_theta": 2.0}
+    with pytest.raises(ValueError, match="turns otherwise than its config says"):
+        extend(model, mp.Rerope(8))
+    model = tiny("llama")
+    model.config.num_hidden_layers = 3
+    with pytest.raises(
+        ValueError, match="the llama config has 3 layers, and the model has attention in the layers 0, 1"
+    ):
+        extend(model, mp.Rerope(8))
+
+
+def test_what_raw_keys_cannot_do_is_refused_in_the_forward_pass():
+    model = extend(tiny("llama"), mp.Rerope(8))
+    with pytest.raises(ValueError, match="output_attentions=True asks for attention weights"):
+        model(tokens(), output_attentions=True)
+    four = torch.ones(2, 1, 24, 24, dtype=torch.bool).tril()
+    with pytest.raises(ValueError, match=r"the attention mask is torch.bool \[2, 1, 24, 24\] for 24 queries"):
+        model(tokens(), attention_mask=four)
+    texts, mask = padded()
+    with pytest.raises(ValueError, match="position_ids do not count the tokens of each text one by one"):
+        model(texts, attention_mask=mask, position_ids=2 * torch.arange(24)[None].expand(2, -1))
+
+
+def test_tokens_that_see_both_ways_are_refused():
+    model, text = extend(tiny("llama"), mp.Rerope(8)), tokens(1, 8)
+    blocks = torch.tensor([[-1, -1, 0, 0, 0, -1, -1, -1]])
+    given = {"config": model.config, "inputs_embeds": torch.zeros(1, 8, 32), "past_key_values": None}
+    assert create_causal_mask(attention_mask=None, **given) is None
+    with pytest.raises(ValueError, match="this call shows some tokens what comes after them"):
+        create_causal_mask(attention_mask=None, block_sequence_ids=blocks, **given)
+    with pytest.raises(ValueError, match="brings a mask of its own"):
+        create_causal_mask(attention_mask=None, or_mask_function=lambda b, h, i, j: j < 2, **given)
+    assert torch.isfinite(model(text).logits).all()
+
+
+def test_the_language_model_inside_another_is_extended(tmp_path: Path):
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+              "image_size": 28, "patch_size": 14}  # fmt: skip
+    config = AutoConfig.for_model(
+        "gemma3", text_config=SMALL | OWN["gemma3_text"], vision_config=vision, mm_tokens_per_image=4
+    )
+    model = Gemma3ForConditionalGeneration(config).eval()
+    stock = model(tokens()).logits
+    extend(model, through="attend")
+    assert (model(tokens()).logits - stock).abs().max() < 1e-5
+    extend(model, mp.Yarn(4, trained=16))
+    ours = model(tokens()).logits
+    model.save_pretrained(tmp_path)
+    again = Gemma3ForConditionalGeneration.from_pretrained(tmp_path).eval()
+    assert (again(tokens()).logits - ours).abs().max() < 1e-5
+
+
+def test_a_module_that_was_never_extended_says_so():
+    extend(tiny("llama"), mp.Rerope(8))
+    other = tiny("llama")
+    other.set_attn_implementation("milepost")
+    with pytest.raises(RuntimeError, match=r"but its model was not extended; use milepost\.hf\.extend"):
+        other(tokens())
+
+
+def test_without_transformers_the_extra_is_named():
+    code = "import sys; sys.modules['transformers'] = None\nimport milepost.hf"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "milepost.hf needs transformers, which is not installed: pip install 'milepost[hf]'" in done.stderr

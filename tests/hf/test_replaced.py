@@ -1,0 +1,125 @@
+"""Models whose attention is not reached by name: theirs is replaced by ours, with the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import milepost as mp
+from milepost.hf import extend, load, restore, save
+from milepost.hf.extend import extension_of
+from milepost.hf.models import REPLACED
+from milepost.hf.modules import Replaced
+from tests.hf.test_architectures import CLOSE, Counted, near
+from tests.hf.tiny import continued, padded, tiny, tokens
+
+FALCONS: dict[str, dict[str, Any]] = {
+    "falcon": {},
+    "falcon, one key head": {"new_decoder_architecture": False, "multi_query": True},
+    "falcon, alibi": {"alibi": True, "new_decoder_architecture": False, "multi_query": False, "num_kv_heads": 4},
+    "falcon, alibi, one key head": {"alibi": True, "new_decoder_architecture": False, "multi_query": True},
+}
+CASES = {name: {} for name in sorted(REPLACED)} | FALCONS
+
+
+def made(name: str) -> Any:
+    return tiny(name.partition(",")[0], **CASES[name])
+
+
+@pytest.fixture(autouse=True)
+def _no_gradient():
+    with torch.no_grad():
+        yield
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_pass_is_stock(name: str, monkeypatch: pytest.MonkeyPatch):
+    model, counted = made(name), Counted(monkeypatch)
+    texts, mask = padded()
+    names, whole = list(model.state_dict()), model(tokens()).logits
+    with_padding = model(texts, attention_mask=mask).logits[mask.bool()]
+    extend(model)
+    assert list(model.state_dict()) == names
+    assert near(model(tokens()).logits, whole)
+    assert near(model(texts, attention_mask=mask).logits[mask.bool()], with_padding)
+    assert counted.calls == 4, "two passes through two layers"
+    restore(model)
+    assert torch.equal(model(tokens()).logits, whole)
+    assert not any(isinstance(each, Replaced) for each in model.modules())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_greedy_and_beams_go_on_as_stock_does(name: str):
+    model, (texts, mask) = made(name), padded(t=14)
+    # transformers' own MPT and Falcon with ALiBi size their bias by the text, and fail on a static cache.
+    caches = ("dynamic",) if name == "mpt" or "alibi" in name else ("dynamic", "static")
+    for cache in caches:
+        for beams in (1, 3):
+            options: dict[str, Any] = {"cache_implementation": cache, "num_beams": beams}
+            said, logits = continued(restore(model), texts, mask, **options)
+            ours = continued(extend(model), texts, mask, **options)
+            assert torch.equal(ours[0], said), (cache, beams)
+            assert near(ours[1], logits), (cache, beams)
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "falcon, alibi", "gptj"])
+def test_without_its_positions_a_model_is_something_else(name: str):
+    model = made(name)
+    stock = model(tokens()).logits
+    extend(model, mp.Scheme(mp.Nope(), mp.causal))
+    assert (model(tokens()).logits - stock).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "falcon, alibi"])
+@pytest.mark.parametrize("stretch", [mp.AlibiInterpolate(2.0), mp.AlibiNtk(4.0), mp.AlibiDynamicNtk(12)])
+def test_slopes_are_stretched_and_decoded_as_a_fresh_pass(name: str, stretch: Any):
+    by_length = getattr(stretch, "by_length", False)
+    more = dict.fromkeys(("n_layer", "n_layers", "num_hidden_layers"), 1) if by_length else {}
+    model = tiny(name.partition(",")[0], **CASES[name] | more)
+    stock = model(tokens()).logits
+    extend(model, stretch)
+    assert (model(tokens()).logits - stock).abs().max() > 1e-3
+    texts, mask = padded(t=14)
+    said, logits = continued(model, texts, mask, n=3)
+    for row, pad in ((0, 5), (1, 0)):
+        text = torch.cat((texts[row, pad:], said[row, :2]))
+        fresh = model(text[None], use_cache=False).logits[0, -1]
+        assert (fresh - logits[2, row]).abs().max() < CLOSE
+
+
+def test_falcon_keeps_its_own_scale_under_a_stretch():
+    model = made("falcon, alibi")
+    slopes = extension_of(extend(model)).schedule[0].parts[0].slopes().behind
+    flatter = extension_of(extend(model, mp.AlibiInterpolate(4.0))).schedule[0].parts[0].slopes().behind
+    assert torch.equal(slopes, 4 * flatter)
+    assert torch.equal(slopes, mp.Alibi(4).slopes().behind / 8**0.5)
+
+
+def test_rows_of_the_lab_on_slopes_and_neighbours():
+    assert extension_of(extend(made("bloom"), "log-n")).schedule[0].parts == (mp.Alibi(4), mp.causal, mp.LogN(64))
+    turn = mp.Partial(mp.Rope(4, pairs="neighbours"), of=8)
+    parts = extension_of(extend(made("gptj"), "ReRoPE, pivot")).schedule[0].parts
+    assert parts == (turn, mp.causal, mp.Pivot(mp.Rerope(32), 64))
+
+
+@pytest.mark.parametrize(("name", "part"), [("falcon, alibi", mp.AlibiNtk(4.0)), ("gptj", mp.Rerope(8))])
+def test_what_was_replaced_is_saved_and_loaded(name: str, part: object, tmp_path: Path):
+    model = extend(made(name), part)
+    save(model, tmp_path)
+    again = load(tmp_path).eval()
+    assert near(again(tokens()).logits, model(tokens()).logits)
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="a gptj model has no module for cosines alone"):
+        extend(made("gptj"), through="rotary")
+    model = extend(made("bloom"))
+    with pytest.raises(ValueError, match="output_attentions=True asks for attention weights"):
+        model(tokens(), output_attentions=True)
+    strange = torch.zeros(2, 1, 24, 24).masked_fill(~torch.ones(24, 24).tril(-1).bool(), torch.finfo(torch.float32).min)
+    strange[..., 5, 3] = torch.finfo(torch.float32).min
+    with pytest.raises(ValueError, match="hides more than padding and keys ahead"):
+        extend(made("gptj"))(tokens(), attention_mask=strange)

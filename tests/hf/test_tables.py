@@ -1,0 +1,112 @@
+"""Learned tables of positions, grown: the rows there were stay, and stock transformers runs the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+
+import milepost as mp
+from milepost.hf import extend, restore, save
+from milepost.hf.tables import TABLES
+from tests.hf.tiny import SMALL, continued, tokens
+
+DECODERS = ("gpt2", "gpt_bigcode")
+ROWS = 10
+
+
+def made(kind: str) -> Any:
+    first = 2 if kind in ("roberta", "camembert", "xlm-roberta") else 0
+    small = SMALL | {"max_position_embeddings": ROWS + first, "pad_token_id": 1 if first else 0, "embedding_size": 32}
+    names = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": ROWS}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **(SMALL | names if kind in DECODERS else small))
+    if kind in DECODERS:
+        config.max_position_embeddings = ROWS
+    return (AutoModelForCausalLM if kind in DECODERS else AutoModelForMaskedLM).from_config(config).eval()
+
+
+@pytest.fixture(autouse=True)
+def _no_gradient():
+    with torch.no_grad():
+        yield
+
+
+def table(model: Any, kind: str) -> Any:
+    return next(child for name, child in model.named_modules() if name.endswith(TABLES[kind]))
+
+
+@pytest.mark.parametrize("kind", sorted(TABLES))
+def test_short_texts_stay_and_long_ones_have_two_digits(kind: str, tmp_path: Path):
+    model, text = made(kind), tokens(2, ROWS)
+    stock, old = model(text).logits, table(model, kind).weight.clone()
+    first = len(old) - ROWS
+    extend(model, to=4 * ROWS)
+    assert torch.equal(model(text).logits, stock)
+    rows, alpha = table(model, kind).weight, 0.4
+    assert len(rows) == 4 * ROWS + first == model.config.max_position_embeddings
+    base = (old[first:] - alpha * old[first]) / (1 - alpha)
+    for i in (0, 9, 10, 23, 39):
+        wanted = alpha * base[i // ROWS] + (1 - alpha) * base[i % ROWS]
+        assert (rows[first + i] - wanted).abs().max() < 1e-6
+    long = model(tokens(2, 3 * ROWS)).logits
+    model.save_pretrained(tmp_path)
+    kind_of = AutoModelForCausalLM if kind in DECODERS else AutoModelForMaskedLM
+    assert (kind_of.from_pretrained(tmp_path).eval()(tokens(2, 3 * ROWS)).logits - long).abs().max() < 1e-5
+    restore(model)
+    assert torch.equal(model(text).logits, stock)
+    assert model.config.max_position_embeddings == len(old)
+    assert torch.equal(table(model, kind).weight, old)
+
+
+def test_gpt2_goes_on_past_its_table():
+    model, text = made("gpt2"), tokens(2, 8)
+    extend(model, mp.Hierarchical((2, 2), alpha=0.3), to=20)
+    said, logits = continued(model, text, torch.ones_like(text))
+    fresh = model(torch.cat((text, said[:, :-1]), 1)).logits[:, -1]
+    assert (fresh - logits[-1]).abs().max() < 1e-5
+
+
+def test_a_table_is_grown_from_what_it_was():
+    model = made("gpt2")
+    extend(model, to=20)
+    once = table(model, "gpt2").weight.clone()
+    extend(model, "hierarchical", to=30)
+    assert torch.equal(table(model, "gpt2").weight[:20], once)
+    assert len(table(model, "gpt2").weight) == 30
+    with pytest.raises(ValueError, match=r"10 rows make 100 positions and no more"):
+        extend(model, to=101)
+    assert len(table(model, "gpt2").weight) == 30
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ((), {}, r"how many positions shall this gpt2 model have\? It has 10"),
+        ((), {"to": 4}, "was trained at 10 tokens, and reads as many already"),
+        (
+            (mp.Rerope(4),),
+            {"to": 20},
+            r"which can be grown and nothing else: extend\(model, to=…\), without Rerope\(4\)",
+        ),
+    ],
+)
+def test_what_a_table_cannot_do_is_refused(given: tuple[object, ...], options: dict[str, int], message: str):
+    model = made("gpt2")
+    with pytest.raises(ValueError, match=message):
+        extend(model, *given, **options)
+    assert len(table(model, "gpt2").weight) == ROWS
+
+
+def test_a_grown_table_needs_no_file_of_ours(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"transformers says all of it: model\.save_pretrained\(path\)"):
+        save(extend(made("gpt2"), to=20), tmp_path)
+
+
+def test_t5_is_refused_by_name():
+    model = AutoModel.from_config(AutoConfig.for_model("t5", d_model=32, d_kv=8, d_ff=40, num_layers=1, num_heads=4))
+    with pytest.raises(ValueError, match=r"T5Model \(t5\) cannot be extended: its buckets reach any distance already"):
+        extend(model, mp.LogN(8))
