@@ -11,6 +11,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "cli": ("typer", "rich"),
     # safetensors needs numpy to write what torch has.
     "lab": ("typer", "rich", "safetensors", "numpy"),
+    "hf": ("transformers", "safetensors", "numpy", "scipy", "typer", "rich"),
     "ray": ("ray",),
     "datasets": ("datasets",),
 }

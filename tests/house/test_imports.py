@@ -23,6 +23,7 @@ FLOORS = (
     # `milepost` itself: what a user imports, and so do the rooms of programs above it.
     ("milepost",),
     ("lab",),
+    ("hf",),
     ("bench",),
     ("cli",),
     ("__main__",),

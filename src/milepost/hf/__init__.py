@@ -1,0 +1,8 @@
+"""Real checkpoints of transformers: plan how to extend them, check their conventions, measure how far they hold.
+
+Nothing here loads transformers before it is called.
+"""
+
+from milepost.hf.plan import plan as plan
+
+__all__ = ["plan"]
