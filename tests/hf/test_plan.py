@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import milepost as mp
 from milepost.cli import app
 from milepost.hf import plan
-from milepost.hf.plan import Plan
+from milepost.hf.planned import Plan
 from tests.configs.published import PUBLISHED
 
 transformers = pytest.importorskip("transformers")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 from milepost.configs import read, schedule_of
@@ -12,6 +11,7 @@ from milepost.configs.lengths import trained_length
 from milepost.configs.reader import LENGTH, Reader
 from milepost.hf import candidates as of
 from milepost.hf.candidates import Candidate
+from milepost.hf.planned import Facts, Plan
 from milepost.hf.rope_settings import frequencies, numbers
 from milepost.hf.source import config_of
 from milepost.methods.alibi import Alibi
@@ -28,69 +28,6 @@ from milepost.seams.arguments import spell
 from milepost.theory.scaling import critical_base, critical_dimension
 
 TWO_COORDINATES = "turns by several coordinates at once, for which no stretch is known here"
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a rotation has seen within the length that the model serves today.
-
-    turns are those that each pair makes; whole is how many pairs make one at least. critical_base is the base above
-    which fine-tuning at the target reaches further than the target (Liu et al., arXiv:2310.05209).
-    """
-
-    rotation: str
-    pairs: int
-    theta: float
-    turns: tuple[float, ...]
-    whole: int
-    critical_dimension: int
-    critical_base: float
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to do with a model that is asked for longer texts; `print(plan)` shows it, `to_dict()` is JSON.
-
-    trained is the length before any stretch, reached the one that the config promises now. first names the candidate to
-    try first without training, served the first that plain transformers and vLLM run.
-    """
-
-    model_type: str
-    trained: int
-    reached: int
-    target: int
-    kind: str
-    layers: str
-    candidates: tuple[Candidate, ...]
-    first: str
-    why: str
-    served: str | None = None
-    tuning: str = ""
-    facts: Facts | None = None
-    notes: tuple[str, ...] = field(default_factory=tuple[str, ...])
-
-    @property
-    def factor(self) -> float:
-        """How many times as far as it reaches now."""
-        return self.target / self.reached
-
-    def __getitem__(self, name: str) -> Candidate:
-        """The candidate of a name."""
-        for each in self.candidates:
-            if each.name.lower() == name.lower():
-                return each
-        raise KeyError(f"no candidate is called {name!r}; there are {', '.join(each.name for each in self.candidates)}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON can hold it."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        plain["facts"] = None if self.facts is None else dict(self.facts.__dict__)
-        return plain | {"factor": self.factor, "candidates": [each.to_dict() for each in self.candidates]}
-
-    def __str__(self) -> str:
-        from milepost.hf.plan_text import printed
-
-        return printed(self)
 
 
 def plan(model: object, to: int, trained: int | None = None) -> Plan:

@@ -1,15 +1,76 @@
-"""A plan as text: what the model has seen, what to try first, and what each method would set."""
+"""A plan, and how it is printed: what the model has seen, what to try first, and what each method would set."""
 
 from __future__ import annotations
 
 import json
 import textwrap
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Any
 
-if TYPE_CHECKING:
-    from milepost.hf.plan import Facts, Plan
+from milepost.hf.candidates import Candidate
 
 WIDTH = 118
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a rotation has seen within the length that the model serves today.
+
+    turns are those that each pair makes; whole is how many pairs make one at least. critical_base is the base above
+    which fine-tuning at the target reaches further than the target (Liu et al., arXiv:2310.05209).
+    """
+
+    rotation: str
+    pairs: int
+    theta: float
+    turns: tuple[float, ...]
+    whole: int
+    critical_dimension: int
+    critical_base: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do with a model that is asked for longer texts; `print(plan)` shows it, `to_dict()` is JSON.
+
+    trained is the length before any stretch, reached the one that the config promises now. first names the candidate to
+    try first without training, served the first that plain transformers and vLLM run.
+    """
+
+    model_type: str
+    trained: int
+    reached: int
+    target: int
+    kind: str
+    layers: str
+    candidates: tuple[Candidate, ...]
+    first: str
+    why: str
+    served: str | None = None
+    tuning: str = ""
+    facts: Facts | None = None
+    notes: tuple[str, ...] = field(default_factory=tuple[str, ...])
+
+    @property
+    def factor(self) -> float:
+        """How many times as far as it reaches now."""
+        return self.target / self.reached
+
+    def __getitem__(self, name: str) -> Candidate:
+        """The candidate of a name."""
+        for each in self.candidates:
+            if each.name.lower() == name.lower():
+                return each
+        raise KeyError(f"no candidate is called {name!r}; there are {', '.join(each.name for each in self.candidates)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON can hold it."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        plain["facts"] = None if self.facts is None else dict(self.facts.__dict__)
+        return plain | {"factor": self.factor, "candidates": [each.to_dict() for each in self.candidates]}
+
+    def __str__(self) -> str:
+        return printed(self)
 
 
 def printed(plan: Plan) -> str:
