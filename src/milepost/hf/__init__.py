@@ -3,6 +3,7 @@
 Nothing here loads transformers before it is called.
 """
 
+from milepost.hf.check import check as check
 from milepost.hf.plan import plan as plan
 
-__all__ = ["plan"]
+__all__ = ["check", "plan"]

@@ -29,3 +29,25 @@ def plan(model: Model, to: To, trained: Trained = None, as_json: AsJson = False)
     except (ValueError, TypeError, OSError, ImportError, IndexError) as error:
         refuse(str(error))
     typer.echo(json.dumps(found.to_dict(), ensure_ascii=False, indent=2) if as_json else str(found))
+
+
+A = Annotated[str, typer.Argument(help="A folder with a config.json, that file, or a name of the hub.")]
+B = Annotated[str, typer.Argument(help="Another one.")]
+
+
+def check(a: A, b: B, as_json: AsJson = False) -> None:
+    """Find which convention differs between two models.
+
+    Pairs, sign, base, partial size, YaRN's ramp, magnitude, softmax scale, ALiBi's slopes, T5's buckets. Ends with 1
+    where something differs.
+    """
+    from milepost.hf.check import check as checked
+
+    try:
+        need("check", "hf")
+        found = checked(a, b)
+    except (ValueError, TypeError, OSError, ImportError, IndexError) as error:
+        refuse(str(error))
+    typer.echo(json.dumps(found.to_dict(), ensure_ascii=False, indent=2) if as_json else str(found))
+    if found:
+        raise SystemExit(1)
