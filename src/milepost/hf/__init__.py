@@ -4,6 +4,8 @@ Nothing here loads transformers before it is called.
 """
 
 from milepost.hf.check import check as check
+from milepost.hf.measure import measure as measure
+from milepost.hf.nbce import nbce as nbce
 from milepost.hf.plan import plan as plan
 
-__all__ = ["check", "plan"]
+__all__ = ["check", "measure", "nbce", "plan"]
