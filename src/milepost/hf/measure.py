@@ -14,8 +14,9 @@ from milepost.configs import read, schedule_of
 from milepost.configs.lengths import trained_length
 from milepost.hf.attention_mass import attention_mass
 from milepost.hf.intervals import score
-from milepost.hf.measured import Measured, Recall
+from milepost.hf.measured import Measured
 from milepost.hf.rows import Row, judge, rows_of
+from milepost.hf.scores import Recall
 from milepost.hf.source import config_of
 from milepost.hf.trials import copies, doubling, ending_tokens, endings, haystack, need_tokens, needles, tokens_of
 from milepost.refusal import need

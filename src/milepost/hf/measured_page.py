@@ -13,7 +13,7 @@ from string import Template
 from milepost import __version__
 from milepost.hf.attention_mass import Mass
 from milepost.hf.intervals import Score
-from milepost.hf.measured import LOG2, Measured
+from milepost.hf.scores import LOG2, Scores
 from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, finite
 from milepost.lab.report.look import COLOURS, MARKERS, Look, definitions
 from milepost.lab.report.scale import broken, doubling
@@ -22,7 +22,7 @@ BITS = "bits per token"
 SIDES = LEFT + INSET, RIGHT - INSET
 
 
-def write(measured: Measured, path: Path) -> Path:
+def write(measured: Scores, path: Path) -> Path:
     """Write the report; the file is there wholly or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -34,7 +34,7 @@ def write(measured: Measured, path: Path) -> Path:
     return path
 
 
-def page(measured: Measured) -> str:
+def page(measured: Scores) -> str:
     """The report as HTML."""
     longest = measured.lengths[-1]
     sections = [
@@ -59,7 +59,7 @@ def page(measured: Measured) -> str:
     )
 
 
-def _lede(measured: Measured) -> list[str]:
+def _lede(measured: Scores) -> list[str]:
     """What the tables say, in a sentence or two."""
     longest = measured.lengths[-1]
     whole = [row for row in measured.rows if row not in measured.trivial]
@@ -78,7 +78,7 @@ def _section(title: str, body: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
 
 
-def _look(measured: Measured, row: str) -> Look:
+def _look(measured: Scores, row: str) -> Look:
     if row in measured.trivial:
         n = measured.trivial.index(row)
         return Look(f"cx d{1 + n % 3}", f"m{n % len(MARKERS)}")
@@ -86,7 +86,7 @@ def _look(measured: Measured, row: str) -> Look:
     return Look(f"c{n % COLOURS} d{n // COLOURS % 4}", f"m{n % len(MARKERS)}")
 
 
-def _curves(measured: Measured) -> str:
+def _curves(measured: Scores) -> str:
     recall = {row: {n: each.second for n, each in found.items()} for row, found in measured.recall.items()}
     panels = [
         _panel(measured, "Loss on the same last tokens", measured.nats, "length in tokens", BITS),
@@ -97,7 +97,7 @@ def _curves(measured: Measured) -> str:
 
 
 def _panel(
-    measured: Measured, title: str, by_row: Mapping[str, Mapping[int, Score]], x_name: str, y_name: str
+    measured: Scores, title: str, by_row: Mapping[str, Mapping[int, Score]], x_name: str, y_name: str
 ) -> str:  # fmt: skip
     curves = tuple(
         Curve(n, row, _look(measured, row), finite(_points(by_row[row])), row in measured.trivial)
@@ -126,7 +126,7 @@ def _points(found: Mapping[int, Score]) -> list[Point]:
 # Tables
 
 
-def _lengths(measured: Measured) -> str:
+def _lengths(measured: Scores) -> str:
     heads = [f"{length:,}" for length in measured.lengths]
     cells: list[list[str]] = []
     for row in measured.rows:
@@ -140,7 +140,7 @@ def _lengths(measured: Measured) -> str:
     return f'<p class="about">{escape(about)}</p>{_table(heads, measured.rows, cells)}'
 
 
-def _more(measured: Measured, row: str, length: int) -> str:
+def _more(measured: Scores, row: str, length: int) -> str:
     found = measured.against(row, measured.beside, length)
     return f"<i>{found.mean:+.3f}&nbsp;±{found.half:.3f}</i>"
 
@@ -155,7 +155,7 @@ def _table(heads: Sequence[str], names: Sequence[str], cells: Sequence[Sequence[
     return f'<div class="wide" tabindex="0"><table>{inner}</table></div>'
 
 
-def _needles(measured: Measured) -> str:
+def _needles(measured: Scores) -> str:
     """A heat map for each row: how often the needle was found, by depth and length."""
     maps: list[str] = []
     for row, by_length in measured.needle.items():
@@ -174,7 +174,7 @@ def _shade(share: float) -> str:
     return f'<td style="background:rgb(31 122 77 / {0.75 * share:.2f})">{100 * share:.0f} %</td>'
 
 
-def _masses(measured: Measured) -> str:
+def _masses(measured: Scores) -> str:
     items: list[str] = []
     for row, found in measured.mass.items():
         if isinstance(found, Mass):
