@@ -16,6 +16,7 @@ from milepost.cli import app
 from milepost.hf import plan
 from milepost.hf.planned import Plan
 from tests.configs.published import PUBLISHED
+from tests.house.test_import import foreign, loaded_by
 
 transformers = pytest.importorskip("transformers")
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # noqa: E402
@@ -230,6 +231,20 @@ def test_a_name_that_the_hub_does_not_have_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", nothing)
     with pytest.raises(FileNotFoundError, match=r"the hub did not give a configuration .*\(someone/llama is nowhere\)"):
         plan("someone/llama", 8192)
+
+
+def test_importing_the_room_loads_no_transformers():
+    modules = loaded_by("milepost.hf")
+    assert "milepost.hf.plan" in modules
+    assert foreign(modules, own="milepost") == []
+
+
+def test_names_are_what_they_are_called_and_no_modules():
+    import milepost.hf
+    import milepost.hf.measure
+    import milepost.hf.plan
+
+    assert all(callable(getattr(milepost.hf, name)) for name in milepost.hf.__all__)
 
 
 # The command

@@ -21,8 +21,8 @@ SUMMARISE = (
     "Summarise this part of a text in one or two sentences. Keep names, numbers and places.\n\n{text}\n\nSummary:"
 )
 TRIAGE = (
-    "These are summaries of parts of a text:\n{parts}\n\n{memory}Question: {question}\n\nWhich part most likely has the "
-    "answer? Reply with its number{back}.\nNumber:"
+    "These are summaries of parts of a text:\n{parts}\n\n{memory}Question: {question}\n\nWhich part most likely has "
+    "the answer? Reply with its number{back}.\nNumber:"
 )
 LEAF = (
     "This is a part of a text:\n{text}\n\n{memory}Question: {question}\n\nIf the answer is in what you have read, "
@@ -161,7 +161,7 @@ class MemWalker:
         return Walk(None, tuple(path), self.asked - before)
 
     def _choose(self, nodes: list[Node], question: str, memory: list[str], back: bool) -> Node | None:
-        """The child that the model names, None for back. What is no number is asked again once; then the first is taken."""
+        """The child that the model names, None for back; without a number it is asked again, then it is the first."""
         parts = "\n".join(f"{n}. {node.summary}" for n, node in enumerate(nodes, 1))
         words = ", or 0 to go back" if back else ""
         prompt = self._with(TRIAGE, memory, parts=parts, question=question, back=words)
