@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     import typer
 
 
+NEEDS = {"compare": "lab", "plan": "hf", "check": "hf"}
+"""Commands that need more than the command line itself, and the extra that has it."""
+
+
 def main() -> None:
     """Run the command line."""
     # Who asks for the lab is not sent for two extras, one after the other.
-    what, extra = ("compare", "lab") if sys.argv[1:2] == ["compare"] else ("the command line", "cli")
+    asked = sys.argv[1] if len(sys.argv) > 1 else ""
+    extra = NEEDS.get(asked, "cli")
     try:
-        need(what, extra)
+        need(asked if asked in NEEDS else "the command line", extra)
     except ImportError as error:
         raise SystemExit(f"milepost: {error}") from None
     for stream in (sys.stdout, sys.stderr):
@@ -36,6 +41,7 @@ def app() -> typer.Typer:
     import typer
 
     from milepost.catalogue.command import methods
+    from milepost.hf.command import check, plan
     from milepost.lab.compare import compare
 
     hub = typer.Typer(
@@ -53,6 +59,8 @@ def app() -> typer.Typer:
 
     hub.command()(methods)
     hub.command()(compare)
+    hub.command()(plan)
+    hub.command()(check)
     return hub
 
 

@@ -11,9 +11,9 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "cli": ("typer", "rich"),
     # safetensors needs numpy to write what torch has.
     "lab": ("typer", "rich", "safetensors", "numpy"),
+    "hf": ("transformers", "safetensors", "numpy", "scipy", "typer", "rich"),
     "ray": ("ray",),
     "datasets": ("datasets",),
-    "hf": ("transformers", "safetensors"),
 }
 """What has to be there for all that an extra is for."""
 

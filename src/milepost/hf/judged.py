@@ -1,0 +1,121 @@
+"""What is measured: a model as it is, and beside it the trivial ways to read a long text with it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+STOCK, WINDOW = "stock", "window"
+AT_ONCE = 1 << 14
+"""Tokens read in one forward pass."""
+ROWS = 1 << 12
+"""Rows of logits in float32 at once."""
+
+Logits = Callable[[Tensor], Tensor]
+"""Token ids [b t] to the logits of every next token, [b t vocabulary]."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the tables: a model, or a model that is given part of the text only.
+
+    window and sinks say which part: the last tokens, and perhaps the first few besides, moved together as if the rest
+    had never been there. 0 is everything.
+    """
+
+    name: str
+    model: nn.Module | Logits
+    window: int = 0
+    sinks: int = 0
+
+    @property
+    def trivial(self) -> bool:
+        """Whether anybody could do this without a method."""
+        return self.window > 0
+
+    def given(self, ids: Tensor) -> Tensor:
+        """The tokens that the model is given, of ids [b t]."""
+        if not self.window or ids.shape[1] <= self.window:
+            return ids
+        return torch.cat((ids[:, : self.sinks], ids[:, ids.shape[1] - self.window + self.sinks :]), 1)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The last tokens of texts, each judged by what came before: nats, the entropy of the guess, whether it was right.
+
+    All [b n], float32 or bool, on the CPU.
+    """
+
+    nats: Tensor
+    entropy: Tensor
+    right: Tensor
+
+
+def rows_of(models: object, window: int | None, sinks: int) -> list[Row]:
+    """A row for each model, and the trivial ones beside them, on the model called stock or else the first."""
+    given: Mapping[str, Any] = cast("Mapping[str, Any]", models) if isinstance(models, Mapping) else {STOCK: models}
+    if not given:
+        raise ValueError("measure: no model was given; give one, or a dict of names and models")
+    for name, model in given.items():
+        if not callable(model):
+            raise TypeError(
+                f"measure: {name!r} is a {type(model).__name__}; a model of transformers or a function from token ids "
+                f"[b t] to logits [b t vocabulary] can be measured"
+            )
+    rows = [Row(name, model) for name, model in given.items()]
+    if window is None or window <= 0:
+        return rows
+    if window <= sinks + 1:
+        raise ValueError(f"measure(window={window}, sinks={sinks}): the window must be larger than its sinks")
+    plain = next((row for row in rows if row.name == STOCK), rows[0])
+    trivial = [Row(f"{WINDOW} {window:,}", plain.model, window)]
+    if sinks:
+        trivial.append(Row(f"{WINDOW} {window - sinks:,} and {sinks} sinks", plain.model, window, sinks))
+    return rows + [row for row in trivial if row.name not in given]
+
+
+@torch.no_grad()
+def judge(row: Row, ids: Tensor, last: int) -> Judged:
+    """Judge the last tokens of every text in ids [b t]; the model is given all tokens but the very last."""
+    given = row.given(ids[:, :-1])
+    if given.shape[1] < last:
+        raise ValueError(f"{row.name}: {last} tokens are to be judged, and the model is given {given.shape[1]}")
+    targets = ids[:, -last:]
+    step = max(1, AT_ONCE // given.shape[1])
+    parts = [_judged(row, given[n : n + step], targets[n : n + step]) for n in range(0, len(ids), step)]
+    return Judged(*(torch.cat([getattr(part, name) for part in parts]) for name in ("nats", "entropy", "right")))
+
+
+def _judged(row: Row, given: Tensor, targets: Tensor) -> Judged:
+    last = targets.shape[1]
+    logits = _logits(row.model, given, last)
+    if logits.dim() != 3 or logits.shape[:1] != given.shape[:1] or logits.shape[1] < last:
+        raise ValueError(
+            f"{row.name}: given ids {list(given.shape)}, the model returned logits {list(logits.shape)}; they must be "
+            f"[{given.shape[0]}, {given.shape[1]}, vocabulary]"
+        )
+    flat, wanted = logits[:, -last:].flatten(0, 1), targets.to(logits.device).flatten()
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    for n in range(0, len(flat), ROWS):
+        scores, right = flat[n : n + ROWS].float(), wanted[n : n + ROWS]
+        logs = scores.log_softmax(-1)
+        entropy = -(logs.exp() * logs.clamp(min=-100)).sum(-1)
+        found.append((-logs.gather(-1, right[:, None])[:, 0], entropy, scores.argmax(-1) == right))
+    return Judged(*(torch.cat(each).view(targets.shape).cpu() for each in zip(*found, strict=True)))
+
+
+def _logits(model: nn.Module | Logits, ids: Tensor, last: int) -> Tensor:
+    """The logits of the next tokens at the last places, or at all."""
+    if not isinstance(model, nn.Module) or getattr(model, "config", None) is None:
+        return model(ids)
+    options: dict[str, Any] = {"use_cache": False}
+    if "logits_to_keep" in inspect.signature(cast("Any", model.forward)).parameters:
+        options["logits_to_keep"] = last
+    device = next(model.parameters()).device
+    return model(input_ids=ids.to(device), **options).logits
