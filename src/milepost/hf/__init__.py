@@ -17,3 +17,5 @@ from milepost.hf.nbce import nbce as nbce  # noqa: E402
 from milepost.hf.plan import plan as plan  # noqa: E402
 from milepost.hf.saving import load as load  # noqa: E402
 from milepost.hf.saving import save as save  # noqa: E402
+
+__all__ = ["MemWalker", "asker", "check", "extend", "load", "measure", "nbce", "plan", "restore", "save"]

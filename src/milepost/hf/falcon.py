@@ -26,7 +26,7 @@ class FalconSlopes:
 
     def __post_init__(self) -> None:
         demand.whole(self, "dim", self.dim)
-        demand.held(self, "stretch", self.stretch, SlopeStretch, "AlibiNtk(factor=2)")
+        demand.stretch(self, "stretch", self.stretch, SlopeStretch, "AlibiNtk(factor=2)")
 
     @property
     def by_length(self) -> bool:
