@@ -60,6 +60,13 @@ def test_one_pass_is_stock_along_both_ways(model_type: str, monkeypatch: pytest.
     assert torch.equal(model(tokens()).logits, whole)
 
 
+def test_a_scale_that_a_module_was_given_is_kept():
+    model = tiny("llama")
+    model.model.layers[0].self_attn.scaling *= 1.7
+    stock = model(tokens()).logits
+    assert near(extend(model, through="attend")(tokens()).logits, stock)
+
+
 @pytest.mark.parametrize("model_type", NAMED)
 def test_the_hook_without_turning_is_something_else(model_type: str):
     model = tiny(model_type)

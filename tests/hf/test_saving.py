@@ -114,6 +114,15 @@ def test_pickled_weights_are_not_read(tmp_path: Path):
         load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("stretch", "longest"),
+    [(mp.Yarn(8, 16), 128), (mp.Llama3(8, 16), 128), (mp.Interpolate(8.0), 64), (mp.DynamicNtk(16), 16),
+     (mp.LongRope((1.0,) * 4, (2.0,) * 4, 16, factor=8.0), 128)],
+)  # fmt: skip
+def test_the_longest_length_is_what_each_rope_type_counts_from(stretch: object, longest: int):
+    assert extend(tiny("llama"), stretch).config.max_position_embeddings == longest
+
+
 def test_restore_gives_the_config_back():
     model = tiny("llama")
     before = model.config.to_dict()
