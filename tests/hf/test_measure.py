@@ -234,6 +234,15 @@ def test_the_page_needs_nothing_but_itself(ids: Tensor, tmp_path: Path):
     assert [each.name for each in path.parent.iterdir()] == ["report.html"]
 
 
+def test_a_single_window_has_no_interval(ids: Tensor, tmp_path: Path):
+    found = measure(llama(), ids, lengths=[32, 64], needle=(), **(QUICK | {"windows": 1, "trials": 1}))
+    page = found.to_html(tmp_path / "report.html").read_text(encoding="utf-8")
+    for text in (str(found), re.sub(r"<style>.*?</style>|<script>.*?</script>", "", page, flags=re.DOTALL)):
+        assert "nan" not in text
+        assert "±" not in text.replace("Bars", "")
+    assert '"half": null' in found.to_json()
+
+
 def test_json_keeps_every_window(ids: Tensor):
     found = measure(llama(), ids, lengths=[32], **QUICK)
     read = json.loads(found.to_json())

@@ -43,3 +43,8 @@ def paired(one: Score, two: Score) -> Score:
     if len(one.values) != len(two.values):
         raise ValueError(f"paired: {len(one.values)} windows and {len(two.values)}; both must be judged on the same")
     return score(torch.tensor([a - b for a, b in zip(one.values, two.values, strict=True)], dtype=torch.float64))
+
+
+def plus_minus(half: float, form: str = ".3f", space: str = " ") -> str:
+    """An interval as it is written after its mean; nothing where there is none, of a single window."""
+    return f"{space}±{half:{form}}" if math.isfinite(half) else ""

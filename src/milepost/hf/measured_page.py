@@ -12,7 +12,7 @@ from string import Template
 
 from milepost import __version__
 from milepost.hf.attention_mass import Mass
-from milepost.hf.intervals import Score
+from milepost.hf.intervals import Score, plus_minus
 from milepost.hf.scores import LOG2, Scores
 from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, finite
 from milepost.lab.report.look import COLOURS, MARKERS, Look, definitions
@@ -67,10 +67,11 @@ def _lede(measured: Scores) -> list[str]:
     lines = [f"At {longest:,} tokens {best} has a perplexity of {measured.nats[best][longest].perplexity:.4g}."]
     if measured.trained in measured.nats[best] and longest > measured.trained:
         ratio, low, high = measured.grown(best, longest)
-        lines.append(f"That is {ratio:.3f} times ({low:.3f} to {high:.3f}) its own at {measured.trained:,}.")
+        between = f" ({low:.3f} to {high:.3f})" if math.isfinite(low) else ""
+        lines.append(f"That is {ratio:.3f} times{between} its own at {measured.trained:,}.")
     if measured.beside:
         more = measured.against(best, measured.beside, longest)
-        lines.append(f"Against {measured.beside}: {more.mean:+.3f} ±{more.half:.3f} nats a token.")
+        lines.append(f"Against {measured.beside}: {more.mean:+.3f}{plus_minus(more.half)} nats a token.")
     return lines
 
 
@@ -142,7 +143,7 @@ def _lengths(measured: Scores) -> str:
 
 def _more(measured: Scores, row: str, length: int) -> str:
     found = measured.against(row, measured.beside, length)
-    return f"<i>{found.mean:+.3f}&nbsp;±{found.half:.3f}</i>"
+    return f"<i>{found.mean:+.3f}{plus_minus(found.half, space='&nbsp;')}</i>"
 
 
 def _table(heads: Sequence[str], names: Sequence[str], cells: Sequence[Sequence[str]], styles: bool = False) -> str:

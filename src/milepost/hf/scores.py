@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from milepost.hf.attention_mass import Mass
-from milepost.hf.intervals import Score, paired
+from milepost.hf.intervals import Score, paired, plus_minus
 
 LOG2 = math.log(2)
 
@@ -53,7 +53,7 @@ class Scores:
     def grown(self, row: str, length: int, since: int | None = None) -> tuple[float, float, float]:
         """The perplexity at a length over that at another (the trained one): the ratio and its 95 % interval."""
         change = paired(self.nats[row][length], self.nats[row][self.trained if since is None else since])
-        return tuple(math.exp(change.mean + side * change.half) for side in (0, -1, 1))  # pyright: ignore[reportReturnType]
+        return math.exp(change.mean), math.exp(change.mean - change.half), math.exp(change.mean + change.half)
 
     def to_json(self) -> str:
         """Everything, with the values of single windows, so that others can pair theirs."""
@@ -78,13 +78,13 @@ class Scores:
     def _perplexity(self, row: str, length: int) -> str:
         found = self.nats[row][length]
         # Half of the interval of the perplexity, from that of the nats.
-        return f"{found.perplexity:.4g} ±{found.perplexity * math.expm1(found.half):.2g}"
+        return f"{found.perplexity:.4g}{plus_minus(found.perplexity * math.expm1(found.half), '.2g')}"
 
     def _beside(self, row: str, length: int) -> str:
         if row == self.beside:
             return ""
         found = self.against(row, self.beside, length)
-        return f"{found.mean:+.3f} ±{found.half:.3f}"
+        return f"{found.mean:+.3f}{plus_minus(found.half)}"
 
     def _by_length(self, title: str, cell: Callable[[str, int], str]) -> str:
         cells = [[cell(row, length) for length in self.lengths] for row in self.rows]
@@ -123,7 +123,8 @@ class Scores:
 
 
 def _copied(found: Recall) -> str:
-    return f"{found.second.mean / LOG2:.2f} ±{found.second.half / LOG2:.2f} ({found.first.mean / LOG2:.2f})"
+    half = plus_minus(found.second.half / LOG2, ".2f")
+    return f"{found.second.mean / LOG2:.2f}{half} ({found.first.mean / LOG2:.2f})"
 
 
 def table(title: str, heads: Sequence[str], names: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
