@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from milepost.backends.triton.bounds import belonging, bound, numbered
+from milepost.backends.triton.bounds import belonging, numbered
 from milepost.backends.triton.score import (
     GRANULE,
     LOG2E,
@@ -83,7 +83,7 @@ def _rows_of_keys(
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
     TMA: tl.constexpr, PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr,
-    INDEXED: tl.constexpr,
+    INDEXED: tl.constexpr, MASK_STAGES: tl.constexpr,
 ):  # fmt: skip
     """Add what the rows lo … hi of one head give to dk and dv.
 
@@ -93,7 +93,9 @@ def _rows_of_keys(
     keys' own, are read with a MASK: see `_span` of the forward pass.
     """
     READ: tl.constexpr = MASK and INDEXED
-    STAGES: tl.constexpr = 1 if READ and (TABLE == 2) else None
+    # Documents and indices take shared memory, too.
+    FEWER: tl.constexpr = MASK_STAGES if MASK and (DOCS or INDEXED) else None
+    STAGES: tl.constexpr = 1 if READ and (TABLE == 2) else FEWER
     down = tl.arange(0, BM)
     across = tl.arange(0, BN)
     place = _across(j0 + across, UPRIGHT)
@@ -180,6 +182,7 @@ def backward_keys(
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, SINGLE: tl.constexpr, PARTS: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    MASK_STAGES: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one block of keys, summed over the query heads that share them.
 
@@ -226,18 +229,18 @@ def backward_keys(
     index = at
     other = 0
     if BOUNDED:
-        block = tl.program_id(0)
-        start = bound(Bounds, block, b, bounds_b, 2)
-        full = bound(Bounds, block, b, bounds_b, 3)
-        edge = bound(Bounds, block, b, bounds_b, 4)
-        end = bound(Bounds, block, b, bounds_b, 5)
+        Bounds += b64 * bounds_b + tl.program_id(0) * 8
+        start = tl.load(Bounds + 2)
+        full = tl.load(Bounds + 3)
+        edge = tl.load(Bounds + 4)
+        end = tl.load(Bounds + 5)
     if DOCS:
         other = belonging(KeyDocs + b64 * key_docs_b, at, at < keys, -2)
         Docs += b64 * docs_b
     if INDEXED:
         index = numbered(KeyIndex + b64 * key_index_b, at, at < keys, 0, True)
         Index += b64 * index_b
-        offset = bound(Bounds, block, b, bounds_b, 6)
+        offset = tl.load(Bounds + 6)
     near = full
     beyond = full
     if TABLE:
@@ -297,7 +300,7 @@ def backward_keys(
                 do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap, index, other,
                 Docs, Index,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
             )  # fmt: skip
         if TWO_SIDED and (TABLE or SLOPES):
             dk, dv = _rows_of_keys(
@@ -305,7 +308,7 @@ def backward_keys(
                 do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_ahead, cap, index, other,
                 Docs, Index,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
             )  # fmt: skip
         if TABLE:
             dk, dv = _rows_of_keys(
@@ -313,14 +316,14 @@ def backward_keys(
                 do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap, index, other,
                 Docs, Index,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
             )  # fmt: skip
         dk, dv = _rows_of_keys(
             dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, beyond, edge, j0, offset, scale, rows, keys, q_t,
             do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_behind, cap, index, other,
             Docs, Index,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, UPRIGHT, LEAD, DOCS, INDEXED,
+            PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
         if BEHIND or BOUNDED:
             dk, dv = _rows_of_keys(
@@ -328,7 +331,7 @@ def backward_keys(
                 do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap, index, other,
                 Docs, Index,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
             )  # fmt: skip
     put(DK + b64 * dk_b + g64 * dk_h, dk * scale, j0, keys, dk_t, BN, WIDTH, D)
     put(DV_ + b64 * dv_b + g64 * dv_h, dv, j0, keys, dv_t, BN, VWIDTH, DV)
@@ -343,13 +346,16 @@ def _keys_of_rows(
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr,
     FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    MASK_STAGES: tl.constexpr,
 ):  # fmt: skip
     """Add what the keys lo … hi give to dq, and, where asked, to the sums that biases need.
 
     Distances past the table's ends: block by block, or where DOCS or INDEXED one by one.
     """
     READ: tl.constexpr = MASK and INDEXED
-    STAGES: tl.constexpr = 1 if READ and (TABLE == 2) else None
+    # Documents and indices take shared memory, too.
+    FEWER: tl.constexpr = MASK_STAGES if MASK and (DOCS or INDEXED) else None
+    STAGES: tl.constexpr = 1 if READ and (TABLE == 2) else FEWER
     if not READ:
         i = (i0 + tl.arange(0, BM))[:, None]
     for j0 in tl.range(lo, hi, BN, num_stages=STAGES):
@@ -422,6 +428,7 @@ def backward_rows(
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    MASK_STAGES: tl.constexpr,
 ):  # fmt: skip
     """dq of one block of rows. Sums [b h blocks 4]: for the slopes behind and ahead, for distances past and before."""
     block = tl.program_id(0)
@@ -486,12 +493,13 @@ def backward_rows(
     own = 0
     some = i0
     if BOUNDED:
-        sink = bound(Bounds, block, b, bounds_b, 0)
-        past = bound(Bounds, block, b, bounds_b, 1)
-        start = bound(Bounds, block, b, bounds_b, 2)
-        full = bound(Bounds, block, b, bounds_b, 3)
-        edge = bound(Bounds, block, b, bounds_b, 4)
-        end = bound(Bounds, block, b, bounds_b, 5)
+        Bounds += b64 * bounds_b + block * 8
+        sink = tl.load(Bounds)
+        past = tl.load(Bounds + 1)
+        start = tl.load(Bounds + 2)
+        full = tl.load(Bounds + 3)
+        edge = tl.load(Bounds + 4)
+        end = tl.load(Bounds + 5)
     if DOCS:
         own = belonging(Docs + b64 * docs_b, at, at < rows, -3)[:, None]
         KeyDocs += b64 * key_docs_b
@@ -500,7 +508,7 @@ def backward_rows(
         KeyIndex += b64 * key_index_b
         i = numbered(Index, at, at < rows, 0, True)[:, None]
         some = tl.load(Index + row).to(tl.int32)
-        offset = bound(Bounds, block, b, bounds_b, 6)
+        offset = tl.load(Bounds + 6)
         i0 = offset + row
     near = edge
     beyond = edge
@@ -528,7 +536,7 @@ def backward_rows(
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
             KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
     if BEHIND or BOUNDED:
         dq, s0, s1, s2, s3 = _keys_of_rows(
@@ -536,14 +544,14 @@ def backward_rows(
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
             KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, full, near, row, i0, c,
         keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap, i, own,
         KeyDocs, KeyIndex,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED,
+        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
     )  # fmt: skip
     if TABLE:
         dq, s0, s1, s2, s3 = _keys_of_rows(
@@ -551,7 +559,7 @@ def backward_rows(
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
             KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR and BOUNDED, LEAD, DOCS, INDEXED,
+            PRECISION, SUM_SLOPES, SUM_FAR and BOUNDED, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
     if TWO_SIDED and (TABLE or SLOPES):
         dq, s0, s1, s2, s3 = _keys_of_rows(
@@ -559,14 +567,14 @@ def backward_rows(
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap, i, own,
             KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, edge, end, row, some, c,
         keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
         KeyDocs, KeyIndex,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED,
+        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
     )  # fmt: skip
     dq = dq * scale
     if SHARPEN:

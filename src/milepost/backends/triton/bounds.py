@@ -231,9 +231,3 @@ def bounds(
         BY_ROWS=by_rows, **flags, **tokens.flags, num_warps=8,
     )  # fmt: skip
     return found, 0 if batches == 1 else blocks * FIELDS
-
-
-@triton.jit
-def bound(Bounds, block, b, bounds_b, N: tl.constexpr):
-    """One number of a block's bounds."""
-    return tl.load(Bounds + b.to(tl.int64) * bounds_b + block * 8 + N)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from milepost.backends.triton.bounds import belonging, bound, bounds, numbered
+from milepost.backends.triton.bounds import belonging, bounds, numbered
 from milepost.backends.triton.configs import blocks_of, power_of_two
 from milepost.backends.triton.flash import (
     INTERPRETED,
@@ -139,10 +139,11 @@ def attend_split(
         start = tl.minimum(tl.maximum(offset - behind + 1, 0) // BN * BN, end)
         sink_blocks = tl.minimum(up_to(sinks, BN), start) // BN
     if DOCS or INDEXED:
-        sink = bound(Bounds, 0, b, bounds_b, 0)
-        sink_blocks = (bound(Bounds, 0, b, bounds_b, 1) - sink) // BN
-        start = bound(Bounds, 0, b, bounds_b, 2)
-        end = bound(Bounds, 0, b, bounds_b, 5)
+        Bounds += b64 * bounds_b
+        sink = tl.load(Bounds)
+        sink_blocks = (tl.load(Bounds + 1) - sink) // BN
+        start = tl.load(Bounds + 2)
+        end = tl.load(Bounds + 5)
     blocks = sink_blocks + (end - start) // BN
     each = (blocks + splits - 1) // splits
     m = tl.full([BM], FLOOR, tl.float32)

@@ -304,7 +304,7 @@ def launch_forward(call: Call, out: Tensor, lse: Tensor) -> None:
         *call.described(config, tma), out, lse, *call.tensors, *call.tokens, limits[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
         *call.tokens.steps, limits[1], *call.counts, call.scale, call.cap,
-        **call.constants(config, tma), **call.sides, LEAD=config.lead,
+        **call.constants(config, tma), **call.sides, LEAD=config.lead, MASK_STAGES=min(config.stages, 2),
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
@@ -356,7 +356,8 @@ def _launch_keys(
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], *call.counts, call.scale, call.cap,
         apart, part, dk.numel(), dv.numel(),
         **call.constants(config, tma), **call.sides, UPRIGHT=config.upright, SINGLE=q.shape[1] == k.shape[1],
-        PARTS=part > 0, LEAD=config.lead, num_warps=config.warps, num_stages=config.stages,
+        PARTS=part > 0, LEAD=config.lead, MASK_STAGES=min(config.stages, 2),
+        num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
 
@@ -378,6 +379,7 @@ def launch_rows(
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], h * blocks * 4, blocks * 4,
         *call.counts, call.scale, call.cap,
         **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too, LEAD=config.lead,
+        MASK_STAGES=min(config.stages, 2),
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return sums

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from milepost.backends.triton.bounds import belonging, bound, numbered
+from milepost.backends.triton.bounds import belonging, numbered
 from milepost.backends.triton.score import (
     FLOOR,
     GRANULE,
@@ -34,6 +34,7 @@ def _span(
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
     TMA: tl.constexpr, PRECISION: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    MASK_STAGES: tl.constexpr,
 ):  # fmt: skip
     """Go over the keys lo … hi, in blocks of one kind.
 
@@ -46,7 +47,9 @@ def _span(
     have theirs; otherwise rows count up from i0 and keys from 0.
     """
     READ: tl.constexpr = MASK and INDEXED
-    STAGES: tl.constexpr = 1 if READ and (TABLE == 2) else None
+    # Documents and indices take shared memory, too.
+    FEWER: tl.constexpr = MASK_STAGES if MASK and (DOCS or INDEXED) else None
+    STAGES: tl.constexpr = 1 if READ and (TABLE == 2) else FEWER
     if not READ:
         i = (i0 + tl.arange(0, BM))[:, None]
     for j0 in tl.range(lo, hi, BN, num_stages=STAGES):
@@ -100,6 +103,7 @@ def forward(
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    MASK_STAGES: tl.constexpr,
 ):  # fmt: skip
     """out = softmax(scores) v and lse, the natural log of each row's sum, for one block of rows of one head."""
     block = tl.program_id(0)
@@ -160,12 +164,13 @@ def forward(
     own = 0
     some = i0
     if BOUNDED:
-        sink = bound(Bounds, block, b, bounds_b, 0)
-        past = bound(Bounds, block, b, bounds_b, 1)
-        start = bound(Bounds, block, b, bounds_b, 2)
-        full = bound(Bounds, block, b, bounds_b, 3)
-        edge = bound(Bounds, block, b, bounds_b, 4)
-        end = bound(Bounds, block, b, bounds_b, 5)
+        Bounds += b.to(tl.int64) * bounds_b + block * 8
+        sink = tl.load(Bounds)
+        past = tl.load(Bounds + 1)
+        start = tl.load(Bounds + 2)
+        full = tl.load(Bounds + 3)
+        edge = tl.load(Bounds + 4)
+        end = tl.load(Bounds + 5)
     if DOCS:
         own = belonging(Docs + b.to(tl.int64) * docs_b, at, at < rows, -3)[:, None]
         KeyDocs += b.to(tl.int64) * key_docs_b
@@ -175,7 +180,7 @@ def forward(
         i = numbered(Index, at, at < rows, 0, True)[:, None]
         some = tl.load(Index + row).to(tl.int32)
         # Blocks that are seen whole count up on both sides: their rows stand here among the keys.
-        offset = bound(Bounds, block, b, bounds_b, 6)
+        offset = tl.load(Bounds + 6)
         i0 = offset + row
     near = edge
     beyond = edge
@@ -205,7 +210,7 @@ def forward(
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
             KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, False, DOCS, INDEXED,
+            PRECISION, False, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
     if BEHIND or BOUNDED:
         acc, l, m, led = _span(
@@ -213,14 +218,14 @@ def forward(
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
             KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, LEAD, DOCS, INDEXED,
+            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
     acc, l, m, led = _span(
         acc, l, m, led, q, K, V, b, g, full, near, i0, c, keys, k_t, v_t,
         behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap, i, own,
         KeyDocs, KeyIndex,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-        PRECISION, LEAD, DOCS, INDEXED,
+        PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
     )  # fmt: skip
     if TABLE:
         acc, l, m, led = _span(
@@ -228,7 +233,7 @@ def forward(
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
             KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, LEAD, DOCS, INDEXED,
+            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
     if TWO_SIDED and (TABLE or SLOPES):
         acc, l, m, led = _span(
@@ -236,14 +241,14 @@ def forward(
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap, i, own,
             KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, LEAD, DOCS, INDEXED,
+            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
     acc, l, m, led = _span(
         acc, l, m, led, q, K, V, b, g, edge, end, some, c, keys, k_t, v_t,
         behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
         KeyDocs, KeyIndex,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-        PRECISION, LEAD, DOCS, INDEXED,
+        PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
     )  # fmt: skip
 
     # A row that saw nothing has l = 0: zeros, and a log-sum-exp of −∞.
