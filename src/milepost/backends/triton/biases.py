@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from milepost.backends.kept import kept
 from milepost.call.call import Call
 from milepost.seams.arguments import spell
-from milepost.seams.facets import HasSlopes, has_facet
+from milepost.seams.facets import HasSlopes
 
 OnDevice = tuple[Tensor, Tensor, Tensor | None]
 
 
 def unread(call: Call) -> str | None:
     """Why the kernel cannot bend scores as the parts do together: one soft cap, before all biases or after them."""
-    parts, capping = call.scheme.answering("bend"), call.scheme.answering("cap")
-    caps = [number for number, part in enumerate(parts) if any(part is each for each in capping)]
+    parts = call.scheme.answering("bend")
+    caps = [number for number, part in enumerate(parts) if _has(call, part, "cap")]
     if len(caps) > 1 or (caps and caps[0] not in (0, len(parts) - 1)):
         return f"{spell(parts[caps[-1]])} caps between other parts that bend, and the kernels cap first or last"
     if len(call.scheme.answering("slopes")) > 1:
@@ -31,15 +31,15 @@ def unread(call: Call) -> str | None:
 
 def unknown(call: Call) -> str | None:
     """Why the biases of this call cannot be told before its tokens are looked at."""
-    given, capping = call.given_length, call.scheme.answering("cap")
+    given = call.given_length
     for part in call.scheme.answering("bend"):
-        if any(part is each for each in capping):
+        if _has(call, part, "cap"):
             continue
         if not call.at_index:
             return f"{spell(part)} bends by where tokens stand, and the kernels measure by their indices"
         if getattr(part, "by_length", False) and (given.shape[0] > 1 if given is not None else not by_place(call)):
             return f"{spell(part)} follows the length of each text, and the kernels take one for all"
-        if by_place(call) or has_facet(part, "slopes"):
+        if by_place(call) or _has(call, part, "slopes"):
             continue
         if call.index_given and math.inf in _ends(call, part):
             return f"{spell(part)} has a number for every distance, and given indices do not say how many there are"
@@ -54,6 +54,11 @@ def unknown(call: Call) -> str | None:
 def by_place(call: Call) -> bool:
     """Whether indices count up by one along both rows, documents or not."""
     return call.queries.first is not None and call.keys.first is not None
+
+
+def _has(call: Call, part: object, facet: str) -> bool:
+    """Whether a part of the scheme answers a facet: the scheme has looked already, and torch.compile need not."""
+    return any(part is each for each in call.scheme.answering(facet))
 
 
 def _learns(part: object) -> bool:
@@ -88,9 +93,9 @@ def biases(call: Call) -> dict[str, Any]:
     lines: list[Line] = []
     parts: tuple[Any, ...] = call.scheme.answering("bend")
     for number, part in enumerate(parts):
-        if has_facet(part, "cap"):
+        if _has(call, part, "cap"):
             found |= {"cap": float(part.cap), "cap_first": number == 0 and len(parts) > 1}
-        elif has_facet(part, "slopes"):
+        elif _has(call, part, "slopes"):
             behind, ahead, step = _slopes(call, part)
             found |= {"slopes": behind, "slopes_ahead": ahead}
             if step is not None:

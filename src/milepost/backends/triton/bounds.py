@@ -42,6 +42,13 @@ class Tokens(NamedTuple):
     def any(self) -> bool:
         return self.documents is not None or self.index is not None
 
+    def apart(self) -> Tokens:
+        """The same, where queries and keys share no tensor."""
+        own, keys, index, key_index = self
+        keys = keys.view_as(keys) if keys is not None and keys is own else keys
+        key_index = key_index.view_as(key_index) if key_index is not None and key_index is index else key_index
+        return Tokens(own, keys, index, key_index)
+
     @property
     def steps(self) -> tuple[int, ...]:
         """How far apart the rows of the batch lie: 0 where all share one."""

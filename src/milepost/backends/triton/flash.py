@@ -99,6 +99,7 @@ def flash(
     # The tracer wants every argument to be another tensor.
     v = v.view_as(v) if v is q or v is k else v
     k = k.view_as(k) if k is q else k
+    tokens = tokens.apart()
     return _Flash.apply(q, k, v, *facets, *tokens)  # pyright: ignore
 
 
