@@ -187,7 +187,9 @@ def _cheapest(call: Call) -> str:
         return _weighed(call)
     key = (
         call.q.shape, call.k.shape, call.v.shape[-1], call.q.dtype, call.q.device, call.layout, call.at_index,
-        call.documents is None, call.dropout > 0, call.return_lse, torch.is_grad_enabled(), call.needs_grad,
+        call.documents is None, call.documents is call.key_documents, call.index_given,
+        None if call.given_length is None else call.given_length.shape, call.dropout > 0, call.return_lse,
+        torch.is_grad_enabled(), call.needs_grad,
     )  # fmt: skip
     known = _chosen.setdefault(call.scheme, {})
     if key not in known:

@@ -120,9 +120,10 @@ def tokens(
     if values.device != device:
         raise ValueError(f"attend: {name} is on {values.device} but q is on {device}")
     shape = values.shape
-    if shape == (n,):
+    # Number by number: torch.compile finds no tuple of lengths it does not know equal to another.
+    if len(shape) == 1 and shape[0] == n:
         return values[None]
-    if shape[:2] in ((b, n), (1, n)) and (len(shape) == 2 or (any_number and len(shape) == 3)):
+    if (len(shape) == 2 or (any_number and len(shape) == 3)) and (shape[0] == b or shape[0] == 1) and shape[1] == n:
         return values
     wanted = f"[{n}] or [{b}, {n}]" + (f" or [{b}, {n}, axes]" if any_number else "")
     raise ValueError(f"attend: {name} must be {wanted}, given {list(shape)}")

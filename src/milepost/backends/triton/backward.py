@@ -11,9 +11,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from milepost.backends.triton.bounds import belonging, numbered
 from milepost.backends.triton.score import (
     GRANULE,
     LOG2E,
+    addressed,
     apart,
     between,
     distances,
@@ -65,31 +67,45 @@ def _along(x, UPRIGHT: tl.constexpr):
 
 
 @triton.jit
+def _across(x, UPRIGHT: tl.constexpr):
+    """A number a key, laid along the keys of a tile."""
+    if UPRIGHT:
+        return x[None, :]
+    else:
+        return x[:, None]
+
+
+@triton.jit
 def _rows_of_keys(
     dk, dv, k, v, Q, Grad, Lse2, Delta, Sharpen, b, h, lo, hi, j0, offset, scale, rows, keys, q_t, do_t,
-    behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap,
+    behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, index, other, Docs, Index,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
-    TMA: tl.constexpr, PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, LEAD: tl.constexpr,
+    TMA: tl.constexpr, PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr,
+    INDEXED: tl.constexpr, MASK_STAGES: tl.constexpr,
 ):  # fmt: skip
     """Add what the rows lo … hi of one head give to dk and dv.
 
     UPRIGHT tiles have rows down and keys across, and reach dk and dv through shared memory; the others are transposed
     and stay in registers. Keys past the end give garbage in their own rows of dk and dv only, which nobody writes: no
-    mask for them. Rows past the end have a log-sum-exp of +∞, so that their weights are 0.
+    mask for them. Rows past the end have a log-sum-exp of +∞, so that their weights are 0. `index` and `other`, the
+    keys' own, are read with a MASK: see `_span` of the forward pass.
     """
+    READ: tl.constexpr = MASK and INDEXED
+    # Documents and indices take shared memory, too.
+    FEWER: tl.constexpr = MASK_STAGES if MASK and (DOCS or INDEXED) else None
+    STAGES: tl.constexpr = 1 if READ and (TABLE == 2) else FEWER
     down = tl.arange(0, BM)
-    if UPRIGHT:
-        j = (j0 + tl.arange(0, BN))[None, :]
-    else:
-        j = (j0 + tl.arange(0, BN))[:, None]
-    for row in tl.range(lo, hi, BM):
+    across = tl.arange(0, BN)
+    place = _across(j0 + across, UPRIGHT)
+    j = _across(index, UPRIGHT) if READ else place
+    for row in tl.range(lo, hi, BM, num_stages=STAGES):
         row = tl.multiple_of(row, BM)
         i0 = offset + row
         q = tile(Q, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
         lse = _along(tl.load(Lse2 + row + down), UPRIGHT)
-        i = _along(i0 + down, UPRIGHT)
+        i = _along(numbered(Index, row + down, row + down < rows, offset, READ), UPRIGHT)
         if UPRIGHT:
             x = tl.dot(q, k.T, input_precision=PRECISION)
         else:
@@ -110,20 +126,29 @@ def _rows_of_keys(
             p = tl.exp2(x * c - (lse - far))
         else:
             bias = far
-            if TABLE == 2:
+            if READ and (TABLE == 2):
+                bias = addressed(Table, i, j, first, last)
+            elif TABLE == 2:
                 entries = distances(Table, i0, j0, first, last, BM, BN, SPAN)
                 if UPRIGHT:
                     bias = looked_up(entries, i, j, i0, j0, BM, BN, BN)
                 else:
                     bias = looked_up(entries, i, j, i0, j0, BN, BM, BN)
             if SLOPE > 0:
-                bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, SLOPE, SHIFT)
+                near = tl.min(index, 0) if READ else i0
+                bias = bias + sloped(i, j, near, behind_slope, ahead_slope, SLOPE, SHIFT)
             x, bent = finished(x * c, bias, cap, (SLOPE > 0) or (TABLE > 0), CAP, FAST)
             if SHIFT:
                 lse += behind_slope * (i - i0).to(tl.float32)
             p = tl.exp2(x - lse)
         if MASK:
-            p = tl.where(seen(i, j, keys, behind, ahead, sinks, BEHIND, AHEAD), p, 0.0)
+            own = 0
+            theirs = 0
+            if DOCS:
+                own = _along(belonging(Docs, row + down, row + down < rows, -3), UPRIGHT)
+                theirs = _across(other, UPRIGHT)
+            visible = seen(i, j, place, own, theirs, keys, behind, ahead, sinks, BEHIND, AHEAD, DOCS)
+            p = tl.where(visible, p, 0.0)
         if not LEAD:
             grad = tile(Grad, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
         if UPRIGHT:
@@ -148,15 +173,16 @@ def _rows_of_keys(
 
 @triton.jit(do_not_specialize=[*_COUNTS, "apart_blocks", "part_rows"])
 def backward_keys(
-    Q, K, V, Grad, Lse2, Delta, DK, DV_, Slopes, Ahead, Table, Sharpen,
+    Q, K, V, Grad, Lse2, Delta, DK, DV_, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
-    l_b, l_h, table_h, sharpen_b,
+    l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, apart_blocks, part_rows, dk_part, dv_part,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, SINGLE: tl.constexpr, PARTS: tl.constexpr,
-    LEAD: tl.constexpr,
+    LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    MASK_STAGES: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one block of keys, summed over the query heads that share them.
 
@@ -179,7 +205,8 @@ def backward_keys(
     j1 = tl.minimum(j0 + BN, keys) - 1
     k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
     v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
-    SHIFT: tl.constexpr = SLOPES and (CAP != 2)
+    SHIFT: tl.constexpr = SLOPES and (CAP != 2) and (not INDEXED)
+    BOUNDED: tl.constexpr = DOCS or INDEXED
     cap = cap * LOG2E
 
     # Blocks of rows: [start, full), masked; [full, near), [near, beyond), [beyond, edge), whole; [edge, end), masked.
@@ -198,6 +225,22 @@ def backward_keys(
     full = tl.minimum(full, end)
     start = tl.minimum(start, end)
     edge = between(edge, full, end)
+    at = j0 + tl.arange(0, BN)
+    index = at
+    other = 0
+    if BOUNDED:
+        Bounds += b64 * bounds_b + tl.program_id(0) * 8
+        start = tl.load(Bounds + 2)
+        full = tl.load(Bounds + 3)
+        edge = tl.load(Bounds + 4)
+        end = tl.load(Bounds + 5)
+    if DOCS:
+        other = belonging(KeyDocs + b64 * key_docs_b, at, at < keys, -2)
+        Docs += b64 * docs_b
+    if INDEXED:
+        index = numbered(KeyIndex + b64 * key_index_b, at, at < keys, 0, True)
+        Index += b64 * index_b
+        offset = tl.load(Bounds + 6)
     near = full
     beyond = full
     if TABLE:
@@ -251,39 +294,44 @@ def backward_keys(
             table = Table + h64 * table_h
             far_behind = tl.load(table + (last - first)) * LOG2E
             far_ahead = tl.load(table) * LOG2E
-        if AHEAD:
+        if AHEAD or BOUNDED:
             dk, dv = _rows_of_keys(
                 dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, start, full, j0, offset, scale, rows, keys, q_t,
-                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
+                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap, index, other,
+                Docs, Index,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
             )  # fmt: skip
         if TWO_SIDED and (TABLE or SLOPES):
             dk, dv = _rows_of_keys(
                 dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, full, near, j0, offset, scale, rows, keys, q_t,
-                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_ahead, cap,
+                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_ahead, cap, index, other,
+                Docs, Index,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
             )  # fmt: skip
         if TABLE:
             dk, dv = _rows_of_keys(
                 dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, near, beyond, j0, offset, scale, rows, keys, q_t,
-                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
+                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap, index, other,
+                Docs, Index,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
             )  # fmt: skip
         dk, dv = _rows_of_keys(
             dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, beyond, edge, j0, offset, scale, rows, keys, q_t,
-            do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_behind, cap,
+            do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_behind, cap, index, other,
+            Docs, Index,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, UPRIGHT, LEAD,
+            PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
-        if BEHIND:
+        if BEHIND or BOUNDED:
             dk, dv = _rows_of_keys(
                 dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, edge, end, j0, offset, scale, rows, keys, q_t,
-                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
+                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap, index, other,
+                Docs, Index,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
             )  # fmt: skip
     put(DK + b64 * dk_b + g64 * dk_h, dk * scale, j0, keys, dk_t, BN, WIDTH, D)
     put(DV_ + b64 * dv_b + g64 * dv_h, dv, j0, keys, dv_t, BN, VWIDTH, DV)
@@ -292,18 +340,28 @@ def backward_keys(
 @triton.jit
 def _keys_of_rows(
     dq, behind_sum, ahead_sum, past_sum, before_sum, q, grad, lse, delta, K, V, b, g, lo, hi, row, i0, c, keys,
-    k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap,
+    k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, i, own, KeyDocs, KeyIndex,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr,
     FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
-    LEAD: tl.constexpr,
+    LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    MASK_STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Add what the keys lo … hi give to dq, and, where asked, to the sums that biases need."""
-    i = (i0 + tl.arange(0, BM))[:, None]
-    for j0 in tl.range(lo, hi, BN):
+    """Add what the keys lo … hi give to dq, and, where asked, to the sums that biases need.
+
+    Distances past the table's ends: block by block, or where DOCS or INDEXED one by one.
+    """
+    READ: tl.constexpr = MASK and INDEXED
+    # Documents and indices take shared memory, too.
+    FEWER: tl.constexpr = MASK_STAGES if MASK and (DOCS or INDEXED) else None
+    STAGES: tl.constexpr = 1 if READ and (TABLE == 2) else FEWER
+    if not READ:
+        i = (i0 + tl.arange(0, BM))[:, None]
+    for j0 in tl.range(lo, hi, BN, num_stages=STAGES):
         j0 = tl.multiple_of(j0, BN)
-        j = (j0 + tl.arange(0, BN))[None, :]
+        at = j0 + tl.arange(0, BN)
+        j = numbered(KeyIndex, at, at < keys, 0, READ)[None, :]
         k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
         x = tl.dot(q, k.T, input_precision=PRECISION)
         if LEAD:
@@ -315,7 +373,9 @@ def _keys_of_rows(
             p = tl.exp2(x * c - (lse - far)[:, None])
         else:
             bias = far
-            if TABLE == 2:
+            if READ and (TABLE == 2):
+                bias = addressed(Table, i, j, first, last)
+            elif TABLE == 2:
                 entries = distances(Table, i0, j0, first, last, BM, BN, SPAN)
                 bias = looked_up(entries, i, j, i0, j0, BM, BN, BN)
             if SLOPE > 0:
@@ -323,7 +383,9 @@ def _keys_of_rows(
             x, bent = finished(x * c, bias, cap, (SLOPE > 0) or (TABLE > 0), CAP, FAST)
             p = tl.exp2(x - lse[:, None])
         if MASK:
-            p = tl.where(seen(i, j, keys, behind, ahead, sinks, BEHIND, AHEAD), p, 0.0)
+            other = belonging(KeyDocs, at, at < keys, -2)[None, :] if DOCS else 0
+            visible = seen(i, j, at[None, :], own, other, keys, behind, ahead, sinks, BEHIND, AHEAD, DOCS)
+            p = tl.where(visible, p, 0.0)
         if not LEAD:
             v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
             dp = tl.dot(grad, v.T, input_precision=PRECISION)
@@ -337,7 +399,10 @@ def _keys_of_rows(
             else:
                 behind_sum -= tl.sum(tl.where(away > 0, ds * away, 0.0), 1)
                 ahead_sum += tl.sum(tl.where(away < 0, ds * away, 0.0), 1)
-        if SUM_FAR and (TABLE > 0):
+        if SUM_FAR and (DOCS or INDEXED):
+            before_sum += tl.sum(tl.where(i - j <= first, ds, 0.0), 1)
+            past_sum += tl.sum(tl.where((i - j >= last) & (i - j > first), ds, 0.0), 1)
+        elif SUM_FAR and (TABLE > 0):
             corner = i0 - row + row // GRANULE * GRANULE
             first_key = j0 // GRANULE * GRANULE
             summed = tl.sum(ds, 1)
@@ -354,15 +419,16 @@ def _keys_of_rows(
 
 @triton.jit(do_not_specialize=_COUNTS)
 def backward_rows(
-    Q, K, V, Grad, Lse2, Delta, DQ, Sums, Slopes, Ahead, Table, Sharpen,
+    Q, K, V, Grad, Lse2, Delta, DQ, Sums, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dq_b, dq_h, dq_t,
-    l_b, l_h, table_h, sharpen_b, sums_b, sums_h,
+    l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b, sums_b, sums_h,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
-    LEAD: tl.constexpr,
+    LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    MASK_STAGES: tl.constexpr,
 ):  # fmt: skip
     """dq of one block of rows. Sums [b h blocks 4]: for the slopes behind and ahead, for distances past and before."""
     block = tl.program_id(0)
@@ -387,7 +453,8 @@ def backward_rows(
     lse = tl.load(Lse2 + b64 * l_b + h64 * l_h + at)
     delta = tl.load(Delta + b64 * l_b + h64 * l_h + at)
 
-    SHIFT: tl.constexpr = SLOPES and (CAP != 2)
+    SHIFT: tl.constexpr = SLOPES and (CAP != 2) and (not INDEXED)
+    BOUNDED: tl.constexpr = DOCS or INDEXED
     c = scale * LOG2E
     if SHARPEN:
         sharpen = tl.load(Sharpen + b64 * sharpen_b + at, mask=at < rows, other=1.0)[:, None]
@@ -415,10 +482,34 @@ def backward_rows(
         edge = between(i0 + ahead + 1, 0, keys) // BN * BN
     start = 0
     full = 0
+    sink = 0
+    past = 0
     if BEHIND:
         start = tl.minimum(tl.maximum(i0 - behind + 1, 0) // BN * BN, end)
         full = tl.minimum(up_to(tl.maximum(i1 - behind + 1, 0), BN), end)
+        past = tl.minimum(up_to(sinks, BN), start)
     edge = tl.maximum(edge, full)
+    i = (i0 + tl.arange(0, BM))[:, None]
+    own = 0
+    some = i0
+    if BOUNDED:
+        Bounds += b64 * bounds_b + block * 8
+        sink = tl.load(Bounds)
+        past = tl.load(Bounds + 1)
+        start = tl.load(Bounds + 2)
+        full = tl.load(Bounds + 3)
+        edge = tl.load(Bounds + 4)
+        end = tl.load(Bounds + 5)
+    if DOCS:
+        own = belonging(Docs + b64 * docs_b, at, at < rows, -3)[:, None]
+        KeyDocs += b64 * key_docs_b
+    if INDEXED:
+        Index += b64 * index_b
+        KeyIndex += b64 * key_index_b
+        i = numbered(Index, at, at < rows, 0, True)[:, None]
+        some = tl.load(Index + row).to(tl.int32)
+        offset = tl.load(Bounds + 6)
+        i0 = offset + row
     near = edge
     beyond = edge
     if TABLE:
@@ -441,42 +532,49 @@ def backward_rows(
     s3 = tl.zeros([BM], tl.float32)
     if BEHIND:
         dq, s0, s1, s2, s3 = _keys_of_rows(
-            dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, 0, tl.minimum(up_to(sinks, BN), start), row, i0, c,
-            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+            dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, sink, past, row, some, c,
+            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
+            KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
+    if BEHIND or BOUNDED:
         dq, s0, s1, s2, s3 = _keys_of_rows(
-            dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, start, full, row, i0, c,
-            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+            dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, start, full, row, some, c,
+            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
+            KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, full, near, row, i0, c,
-        keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap,
+        keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap, i, own,
+        KeyDocs, KeyIndex,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SUM_SLOPES, SUM_FAR, LEAD,
+        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
     )  # fmt: skip
     if TABLE:
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, near, beyond, row, i0, c,
-            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
+            KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, False, LEAD,
+            PRECISION, SUM_SLOPES, SUM_FAR and BOUNDED, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
     if TWO_SIDED and (TABLE or SLOPES):
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, beyond, edge, row, i0, c,
-            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap,
+            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap, i, own,
+            KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
-        dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, edge, end, row, i0, c,
-        keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+        dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, edge, end, row, some, c,
+        keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
+        KeyDocs, KeyIndex,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SUM_SLOPES, SUM_FAR, LEAD,
+        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
     )  # fmt: skip
     dq = dq * scale
     if SHARPEN:

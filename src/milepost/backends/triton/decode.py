@@ -13,8 +13,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from milepost.backends.triton.bounds import belonging, bounds, numbered
 from milepost.backends.triton.configs import blocks_of, power_of_two
-from milepost.backends.triton.flash import INTERPRETED, UNLIMITED, Call, _check, _device_of, _like, _width
+from milepost.backends.triton.flash import (
+    INTERPRETED,
+    TOKENS,
+    UNLIMITED,
+    Call,
+    _check,
+    _device_of,
+    _like,
+    _width,
+    check_tokens,
+)
 from milepost.backends.triton.score import FLOOR, LN2, LOG2E, between, finished, seen, tile, up_to
 
 
@@ -51,13 +62,15 @@ def _rotated(K, j0, keys, k_t, Cos, Sin, c_t, BN: tl.constexpr, HALF: tl.constex
     ]
 )  # fmt: skip
 def attend_split(
-    Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Cos, Sin, Lengths,
-    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h, sharpen_b, c_b, c_t,
+    Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, Cos, Sin, Lengths,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h, sharpen_b,
+    docs_b, key_docs_b, index_b, key_index_b, bounds_b, c_b, c_t,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, splits,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     SHARPEN: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, LENGTHS: tl.constexpr,
     ROTATE: tl.constexpr, NEIGHBOURS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
+    DOCS: tl.constexpr, INDEXED: tl.constexpr,
 ):  # fmt: skip
     """out and lse of one block of rows over one share of the keys.
 
@@ -79,6 +92,13 @@ def attend_split(
     token = r % rows
     head = g * group + tl.where(real, r // rows, 0)
     i = (offset + token)[:, None]
+    own = 0
+    if DOCS:
+        own = belonging(Docs + b64 * docs_b, token, real, -3)[:, None]
+        KeyDocs += b64 * key_docs_b
+    if INDEXED:
+        i = numbered(Index + b64 * index_b, token, real, 0, True)[:, None]
+        KeyIndex += b64 * key_index_b
     lines = Q + b64 * q_b + head.to(tl.int64)[:, None] * q_h + token.to(tl.int64)[:, None] * q_t
     if ROTATE:
         pair = tl.arange(0, HALF)[None, :]
@@ -113,18 +133,26 @@ def attend_split(
     if AHEAD:
         end = up_to(between(offset + rows + ahead, 0, keys), BN)
     start = 0
+    sink = 0
     sink_blocks = 0
     if BEHIND:
         start = tl.minimum(tl.maximum(offset - behind + 1, 0) // BN * BN, end)
         sink_blocks = tl.minimum(up_to(sinks, BN), start) // BN
+    if DOCS or INDEXED:
+        Bounds += b64 * bounds_b
+        sink = tl.load(Bounds)
+        sink_blocks = (tl.load(Bounds + 1) - sink) // BN
+        start = tl.load(Bounds + 2)
+        end = tl.load(Bounds + 5)
     blocks = sink_blocks + (end - start) // BN
     each = (blocks + splits - 1) // splits
     m = tl.full([BM], FLOOR, tl.float32)
     l = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, VWIDTH], tl.float32)
     for block in tl.range(split * each, tl.minimum(split * each + each, blocks)):
-        j0 = tl.where(block < sink_blocks, block * BN, start + (block - sink_blocks) * BN)
-        j = (j0 + tl.arange(0, BN))[None, :]
+        j0 = tl.where(block < sink_blocks, sink + block * BN, start + (block - sink_blocks) * BN)
+        at = j0 + tl.arange(0, BN)
+        j = numbered(KeyIndex, at, at < keys, 0, INDEXED)[None, :]
         if ROTATE:
             k1, k2 = _rotated(K, j0, keys, k_t, Cos, Sin, c_t, BN, HALF, PAIRS, NEIGHBOURS)
             x = tl.dot(q1, k1.T, input_precision=PRECISION)
@@ -142,7 +170,9 @@ def attend_split(
             away = (i - j).to(tl.float32)
             bias = bias + tl.where(away > 0, -behind_slope * away, ahead_slope * away)
         x, _ = finished(x * c, bias, cap, SLOPES or TABLE, CAP, FAST)
-        x = tl.where(seen(i, j, keys, behind, ahead, sinks, BEHIND, AHEAD), x, float("-inf"))
+        other = belonging(KeyDocs, at, at < keys, -2)[None, :] if DOCS else 0
+        visible = seen(i, j, at[None, :], own, other, keys, behind, ahead, sinks, BEHIND, AHEAD, DOCS)
+        x = tl.where(visible, x, float("-inf"))
         highest = tl.maximum(m, tl.max(x, 1))
         p = tl.exp2(x - highest[:, None])
         kept = tl.exp2(m - highest)
@@ -213,6 +243,10 @@ def decode(
     key_sin: Tensor | None = None,
     neighbours: bool = False,
     lengths: Tensor | None = None,
+    documents: Tensor | None = None,
+    key_documents: Tensor | None = None,
+    index: Tensor | None = None,
+    key_index: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention of a few queries over many keys, and each row's log-sum-exp; no gradient.
 
@@ -231,6 +265,9 @@ def decode(
             raise ValueError(f"decode: {name} is {list(each.shape)}; give [{b} or 1, {s}, width/2]")
     if lengths is not None and (lengths.shape != (b,) or lengths.dtype != torch.int32):
         raise ValueError(f"decode: lengths is {list(lengths.shape)} in {lengths.dtype}; give [{b}] in torch.int32")
+    tokens = check_tokens("decode", q, k, documents, key_documents, index, key_index)
+    if lengths is not None and tokens.any:
+        raise ValueError("decode: lengths say which keys each row has; give documents and indices without them")
     if lengths is not None and offset is not None:
         raise ValueError("decode: lengths say where the queries start; leave offset out")
     return torch.ops.milepost.decode(
@@ -238,7 +275,7 @@ def decode(
         sharpen[None] if sharpen is not None and sharpen.dim() == 1 else sharpen,
         d**-0.5 if scale is None else scale, s - t if offset is None else offset,
         UNLIMITED if behind is None else min(behind, UNLIMITED), UNLIMITED if ahead is None else min(ahead, UNLIMITED),
-        sinks, first, cap or 0.0, cap_first, key_cos, key_sin, neighbours, lengths,
+        sinks, first, cap or 0.0, cap_first, key_cos, key_sin, neighbours, lengths, *tokens,
     )  # fmt: skip
 
 
@@ -247,6 +284,7 @@ def _decode(
     slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
     scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
     key_cos: Tensor | None, key_sin: Tensor | None, neighbours: bool, lengths: Tensor | None,
+    *tokens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Both kernels, launched."""
     b, h, t, d = q.shape
@@ -259,7 +297,22 @@ def _decode(
         return out.zero_(), lse.fill_(-torch.inf)
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
     call = Call(
-        q, k, v, slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap, cap_first
+        q,
+        k,
+        v,
+        slopes,
+        slopes_ahead,
+        table,
+        sharpen,
+        scale,
+        offset,
+        behind,
+        ahead,
+        sinks,
+        first,
+        cap,
+        cap_first,
+        tokens,
     )
     pairs = 0
     if key_cos is not None and key_sin is not None:
@@ -277,15 +330,19 @@ def _decode(
     else:
         parts, part_lse = lse.new_empty(b, h, t, splits, dv), lse.new_empty(b, h, t, splits)
         part_steps = (*parts.stride()[:4], *part_lse.stride())
+    sides = {"BEHIND": behind < UNLIMITED, "AHEAD": ahead < UNLIMITED}
     with _device_of(q):
+        limits, limits_b = None, 0
+        if call.tokens.any:
+            limits, limits_b = bounds(call.tokens, call.counts, max(16, power_of_two(t)), keys, True, sides)
         attend_split[(splits * tops, g, b)](
-            q, k, v, parts, part_lse, *call.tensors, key_cos, key_sin, lengths,
-            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *call.steps,
+            q, k, v, parts, part_lse, *call.tensors, *call.tokens, limits, key_cos, key_sin, lengths,
+            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *call.steps, *call.tokens.steps, limits_b,
             key_cos.stride(0) if key_cos is not None and key_cos.shape[0] > 1 else 0,
             key_cos.stride(1) if key_cos is not None else 0,
             *call.counts, scale, cap, splits,
             BM=rows, BN=keys, WIDTH=_width(d), VWIDTH=_width(dv), D=d, DV=dv,
-            BEHIND=behind < UNLIMITED, AHEAD=ahead < UNLIMITED, SLOPES=slopes is not None, TABLE=table is not None,
+            **sides, **call.tokens.flags, SLOPES=slopes is not None, TABLE=table is not None,
             CAP=call.capped, SHARPEN=sharpen is not None, FAST=q.itemsize == 2 and not INTERPRETED, PRECISION="ieee",
             LENGTHS=lengths is not None, ROTATE=pairs > 0, NEIGHBOURS=neighbours, HALF=_width(pairs), PAIRS=pairs,
             REST=_width(d - 2 * pairs) if d > 2 * pairs else 0,
@@ -303,7 +360,7 @@ torch.library.define(
     "milepost::decode",
     "(Tensor q, Tensor k, Tensor v, Tensor? slopes, Tensor? slopes_ahead, Tensor? table, Tensor? sharpen, float scale, "
     "SymInt offset, SymInt behind, SymInt ahead, SymInt sinks, SymInt first, float cap, bool cap_first, "
-    "Tensor? key_cos, Tensor? key_sin, bool neighbours, Tensor? lengths) -> (Tensor, Tensor)",
+    f"Tensor? key_cos, Tensor? key_sin, bool neighbours, Tensor? lengths, {TOKENS}) -> (Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 for _kind in ("CUDA", "CPU"):

@@ -5,12 +5,14 @@
     out, lse = flash(q, k, v, ahead=0, behind=1024, sinks=4)            # a window with sinks
     out, lse = flash(q, k, v, slopes=slopes)                            # an encoder with a linear penalty
     out, lse = flash(q, k, v, ahead=0, table=table, first=0)            # an additive bias by distance, learned
+    out, lse = flash(q, k, v, ahead=0, documents=d, key_documents=d)    # several texts in a row
 
 The score of query i and key j, i − j positive behind:
 
     q_i·k_j · scale · sharpen_i − slope · |i − j| + table[clamp(i − j, first, first + n − 1) − first]
 
-with a soft cap before or after the bias. Key j is seen iff j − i ≤ ahead and (i − j < behind or j < sinks).
+with a soft cap before or after the bias. Key j is seen iff j − i ≤ ahead and (i − j < behind or j < sinks), and it
+is of the query's document.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from milepost.backends.triton import backward, configs, forward, tables
+from milepost.backends.triton.bounds import Tokens, bounds, ready
 from milepost.backends.triton.configs import Config, blocks_of, power_of_two
 
 UNLIMITED = 1 << 30
@@ -33,6 +36,7 @@ FACETS = (
     "Tensor? slopes, Tensor? slopes_ahead, Tensor? table, Tensor? sharpen, float scale, SymInt offset, SymInt behind, "
     "SymInt ahead, SymInt sinks, SymInt first, float cap, bool cap_first"
 )
+TOKENS = "Tensor? documents=None, Tensor? key_documents=None, Tensor? index=None, Tensor? key_index=None"
 
 
 def flash(
@@ -52,14 +56,23 @@ def flash(
     cap: float | None = None,
     cap_first: bool = False,
     sharpen: Tensor | None = None,
+    documents: Tensor | None = None,
+    key_documents: Tensor | None = None,
+    index: Tensor | None = None,
+    key_index: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention and each row's log-sum-exp, both with gradients.
 
     q: [b h t d], k: [b g s d], v: [b g s dv], g dividing h, last strides 1; returns [b h t dv] in q's dtype and
     [b h t] in float32. slopes, slopes_ahead: [h], the second defaulting to the first; table: [h n]; sharpen: [t] or
     [b t], all float32. A row that sees nothing gives zeros and −∞.
+
+    documents: [b|1 t], key_documents: [b|1 s], whole numbers, below 0 for padding. index, key_index: [b|1 t], [b|1 s],
+    the i and j above, in place of offset + row and key. A table that has both them and a gradient wants queries that
+    are the keys, indices that count from 0 in each document, and documents: the gradient is summed along diagonals.
     """
     _check(q, k, v, slopes, slopes_ahead, table, sharpen, scale, cap)
+    tokens = check_tokens("flash", q, k, documents, key_documents, index, key_index)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if sharpen is not None and sharpen.dim() == 1:
         sharpen = sharpen[None]
@@ -72,11 +85,22 @@ def flash(
     )  # fmt: skip
     learned = (q, k, v, slopes, slopes_ahead, table, sharpen)
     if not (torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in learned)):
-        return torch.ops.milepost.flash(q, k, v, *facets)
+        return torch.ops.milepost.flash(q, k, v, *facets, *tokens)
+    if (
+        table is not None
+        and table.requires_grad
+        and index is not None
+        and (documents is None or q.shape[2] != k.shape[2])
+    ):
+        raise ValueError(
+            "flash: the gradient of a table is summed along diagonals; with an index it needs documents, and queries "
+            "that are the keys"
+        )
     # The tracer wants every argument to be another tensor.
     v = v.view_as(v) if v is q or v is k else v
     k = k.view_as(k) if k is q else k
-    return _Flash.apply(q, k, v, *facets)  # pyright: ignore
+    tokens = tokens.apart()
+    return _Flash.apply(q, k, v, *facets, *tokens)  # pyright: ignore
 
 
 def _check(
@@ -124,27 +148,45 @@ def _check(
         raise ValueError("flash: slopes_ahead was given without slopes; give both")
 
 
+def check_tokens(name: str, q: Tensor, k: Tensor, *given: Tensor | None) -> Tokens:
+    """Documents and indices, of both sides or of neither."""
+    b, t, s = q.shape[0], q.shape[2], k.shape[2]
+    tokens = Tokens(*given)
+    for which, own, other in (("documents", *tokens[:2]), ("index", *tokens[2:])):
+        if (own is None) != (other is None):
+            both = "documents and key_documents" if which == "documents" else "index and key_index"
+            raise ValueError(f"{name}: {both} come together; give both or neither")
+        for side, each, n in ((which, own, t), (f"key_{which}", other, s)):
+            if each is None:
+                continue
+            if each.dim() != 2 or each.shape[0] not in (1, b) or each.shape[1] != n:
+                raise ValueError(f"{name}: {side} is {list(each.shape)}; give [{b} or 1, {n}]")
+            if each.dtype not in (torch.int32, torch.int64):
+                raise ValueError(f"{name}: {side} is {each.dtype}; give torch.int32 or torch.int64")
+    return tokens
+
+
 class _Flash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *facets: Any) -> tuple[Tensor, Tensor]:
         out, lse = torch.ops.milepost.flash(q, k, v, *facets)
         slopes, slopes_ahead, table, sharpen, *numbers = facets
-        ctx.save_for_backward(q, k, v, out, lse, slopes, slopes_ahead, table, sharpen)
-        ctx.numbers = numbers
+        ctx.save_for_backward(q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *numbers[-4:])
+        ctx.numbers = numbers[:-4]
         ctx.set_materialize_grads(False)
         return out, lse
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
-        q, k, v, out, lse, slopes, slopes_ahead, table, sharpen = ctx.saved_tensors
+        q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *tokens = ctx.saved_tensors
         if grad is None and grad_lse is None:
-            return (None,) * 15
+            return (None,) * 19
         needs = ctx.needs_input_grad
         if grad is None:
             grad = torch.zeros_like(out)
         grads = torch.ops.milepost.flash_backward(
             grad, grad_lse, q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *ctx.numbers,
-            needs[3] or needs[4], needs[5],
+            needs[3] or needs[4], needs[5], *tokens,
         )  # fmt: skip
         dq, dk, dv, d_slopes, d_ahead, d_table = grads
         d_sharpen = None
@@ -160,7 +202,7 @@ class _Flash(torch.autograd.Function):
             d_ahead if needs[4] else None,
             d_table if needs[5] else None,
             d_sharpen,
-            *(None,) * 8,
+            *(None,) * 12,
         )
 
 
@@ -176,6 +218,7 @@ def _flash(
     q: Tensor, k: Tensor, v: Tensor,
     slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
     scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
+    *tokens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The forward kernel, launched."""
     b, h, t, _ = q.shape
@@ -186,7 +229,22 @@ def _flash(
     if k.shape[2] == 0:
         return out.zero_(), lse.fill_(-torch.inf)
     call = Call(
-        q, k, v, slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap, cap_first
+        q,
+        k,
+        v,
+        slopes,
+        slopes_ahead,
+        table,
+        sharpen,
+        scale,
+        offset,
+        behind,
+        ahead,
+        sinks,
+        first,
+        cap,
+        cap_first,
+        tokens,
     )
     with _device_of(q):
         launch_forward(call, out, lse)
@@ -197,7 +255,7 @@ def _flash_backward(
     grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
     scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
-    slopes_too: bool, table_too: bool,
+    slopes_too: bool, table_too: bool, *tokens: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The backward kernels, launched: dq, dk, dv, and the gradients of slopes behind, ahead and table where asked."""
     b, h, t, d = q.shape
@@ -212,7 +270,22 @@ def _flash_backward(
     if grad.stride(-1) != 1 or 0 in grad.stride():
         grad = grad.contiguous()
     call = Call(
-        q, k, v, slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap, cap_first
+        q,
+        k,
+        v,
+        slopes,
+        slopes_ahead,
+        table,
+        sharpen,
+        scale,
+        offset,
+        behind,
+        ahead,
+        sinks,
+        first,
+        cap,
+        cap_first,
+        tokens,
     )
     with _device_of(q):
         lse2, delta = launch_prepare(grad, grad_lse, out, lse)
@@ -227,11 +300,12 @@ def launch_forward(call: Call, out: Tensor, lse: Tensor) -> None:
     q, k, v = call.qkv
     config = call.config("forward")
     tma = config.tma and _fits_tma(q, k, v)
+    limits = call.bounds(config, by_rows=True)
     forward.forward[(blocks_of(q.shape[2], config.rows), q.shape[1], q.shape[0])](
-        *call.described(config, tma), out, lse, *call.tensors,
+        *call.described(config, tma), out, lse, *call.tensors, *call.tokens, limits[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
-        *call.counts, call.scale, call.cap,
-        **call.constants(config, tma), **call.sides, LEAD=config.lead,
+        *call.tokens.steps, limits[1], *call.counts, call.scale, call.cap,
+        **call.constants(config, tma), **call.sides, LEAD=config.lead, MASK_STAGES=min(config.stages, 2),
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
@@ -257,7 +331,7 @@ def launch_keys(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, dk: Tenso
     # Every row sees the sinks, a window of rows any other key: the sinks' rows are shared out by windows.
     part = blocks_of(max(behind + config.keys, 1024), 128) * 128
     parts = blocks_of(rows, part)
-    if behind < UNLIMITED and sinks > 0 and parts > 2:
+    if behind < UNLIMITED and sinks > 0 and parts > 2 and not call.tokens.any:
         sink_blocks = blocks_of(min(sinks, keys), config.keys)
         length = sink_blocks * config.keys
         b, g = dk.shape[:2]
@@ -275,12 +349,16 @@ def _launch_keys(
 ) -> None:  # fmt: skip
     q, k, v = call.qkv
     tma = config.tma and _fits_tma(q, k, v, grad)
+    limits = call.bounds(config, by_rows=False)
     backward.backward_keys[(programs, k.shape[1], k.shape[0])](
         *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dk, dv, *call.tensors,
+        *call.tokens, limits[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
-        *lse2.stride()[:2], *call.steps, *call.counts, call.scale, call.cap, apart, part, dk.numel(), dv.numel(),
+        *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], *call.counts, call.scale, call.cap,
+        apart, part, dk.numel(), dv.numel(),
         **call.constants(config, tma), **call.sides, UPRIGHT=config.upright, SINGLE=q.shape[1] == k.shape[1],
-        PARTS=part > 0, LEAD=config.lead, num_warps=config.warps, num_stages=config.stages,
+        PARTS=part > 0, LEAD=config.lead, MASK_STAGES=min(config.stages, 2),
+        num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
 
@@ -294,11 +372,15 @@ def launch_rows(
     tma = config.tma and _fits_tma(q, k, v, grad)
     blocks = blocks_of(t, config.rows)
     sums = lse2.new_empty((b, h, blocks, 4) if slopes_too or table_too else (0, 0, 0, 0))
+    limits = call.bounds(config, by_rows=True)
     backward.backward_rows[(blocks, h, b)](
         *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dq, sums, *call.tensors,
+        *call.tokens, limits[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dq.stride()[:3],
-        *lse2.stride()[:2], *call.steps, h * blocks * 4, blocks * 4, *call.counts, call.scale, call.cap,
+        *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], h * blocks * 4, blocks * 4,
+        *call.counts, call.scale, call.cap,
         **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too, LEAD=config.lead,
+        MASK_STAGES=min(config.stages, 2),
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return sums
@@ -324,7 +406,8 @@ def launch_learned(
         )
     tables.totals[(h,)](
         sums, by_distance, d_slopes, d_ahead, d_table, d_table.stride(0), b, h, sums.shape[2], by_distance.shape[1],
-        start, first, last, BLOCK=1024, SLOPES=slopes_too, SIDES=sides, TABLE=table_too, num_warps=4,
+        start, first, last, BLOCK=1024, SLOPES=slopes_too, SIDES=sides, TABLE=table_too, WALKED=not call.tokens.any,
+        num_warps=4,
     )  # fmt: skip
     return d_slopes, d_ahead, d_table
 
@@ -356,10 +439,13 @@ def launch_walk(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> tuple[
     parts = max(1, min(blocks_of(1056, max(1, count * h * corners)), b * blocks_of(min(t, s), side)))
     squares = lse2.new_empty(h, count, parts, side, side)
     if count:
-        tma = config.tma and _fits_tma(q, k, v, grad)
+        tma = config.tma and _fits_tma(q, k, v, grad) and not call.tokens.any
+        order = call.order()
         tables.walk[(count * parts * corners, h)](
             *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, squares, *call.tensors,
+            *call.tokens, order,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *lse2.stride()[:2], *call.steps,
+            *call.tokens.steps, 0 if order is None or order.shape[0] == 1 else order.stride(0),
             *call.counts, call.scale, call.cap, lowest, parts, b,
             **call.constants(config, tma), num_warps=config.warps, num_stages=config.stages,
         )  # fmt: skip
@@ -373,6 +459,7 @@ class Call:
         self, q: Tensor, k: Tensor, v: Tensor,
         slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
         scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
+        tokens: tuple[Tensor | None, ...] = (),
     ) -> None:  # fmt: skip
         if not (q.is_cuda or INTERPRETED):
             raise RuntimeError(f"the kernels run on CUDA devices; the tensors are on {q.device}")
@@ -388,11 +475,25 @@ class Call:
             0 if table is None else table.stride(0),
             0 if sharpen is None or sharpen.shape[0] == 1 else sharpen.stride(0),
         )
+        self.tokens = ready(tokens)
         last = first if table is None else first + table.shape[1] - 1
         self.counts = (q.shape[2], k.shape[2], q.shape[1] // k.shape[1], offset, behind, ahead, sinks, first, last)
         self.two_slopes = slopes_ahead is not None
         self.sides = {"TABLE": table is not None, "TWO_SIDED": ahead > 0}
         self.capped = (1 if cap_first else 2) if cap else 0
+
+    def bounds(self, config: Config, by_rows: bool) -> tuple[Tensor | None, int]:
+        """Which blocks each block of rows, or of keys, has to do with, where documents or indices were given."""
+        if not self.tokens.any:
+            return None, 0
+        own, other = (config.rows, config.keys) if by_rows else (config.keys, config.rows)
+        sides = {"BEHIND": self.counts[4] < UNLIMITED, "AHEAD": self.counts[5] < UNLIMITED}
+        return bounds(self.tokens, self.counts, own, other, by_rows, sides)
+
+    def order(self) -> Tensor | None:
+        """Tokens by document, [b|1 t], where they have indices that count up in each."""
+        documents, _, index, _ = self.tokens
+        return None if documents is None or index is None else documents.argsort(stable=True, dim=-1)
 
     def config(self, kernel: str) -> Config:
         width = max(_width(self.q.shape[3]), _width(self.v.shape[3]))
@@ -415,7 +516,7 @@ class Call:
             "BEHIND": self.counts[4] < UNLIMITED, "AHEAD": self.counts[5] < UNLIMITED,
             "SLOPES": self.tensors[0] is not None, "CAP": self.capped, "SHARPEN": self.tensors[3] is not None,
             "SPAN": power_of_two(config.rows + config.keys), "FAST": two_bytes and not INTERPRETED,
-            "TMA": tma, "PRECISION": "ieee",
+            "TMA": tma, "PRECISION": "ieee", **self.tokens.flags,
         }  # fmt: skip
 
 
@@ -449,12 +550,14 @@ def _device_of(x: Tensor) -> Any:
 
 
 torch.library.define(
-    "milepost::flash", f"(Tensor q, Tensor k, Tensor v, {FACETS}) -> (Tensor, Tensor)", tags=torch.Tag.pt2_compliant_tag
+    "milepost::flash",
+    f"(Tensor q, Tensor k, Tensor v, {FACETS}, {TOKENS}) -> (Tensor, Tensor)",
+    tags=torch.Tag.pt2_compliant_tag,
 )
 torch.library.define(
     "milepost::flash_backward",
     f"(Tensor grad, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {FACETS}, bool slopes_too, "
-    "bool table_too) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"bool table_too, {TOKENS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 for _kind in ("CUDA", "CPU"):
@@ -472,7 +575,7 @@ def _(
     grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, *facets: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    slopes_too, table_too = facets[-2:]
+    slopes_too, table_too = facets[9:11]
     shapes = (
         slopes.shape if slopes_too and slopes is not None else (0,),
         slopes_ahead.shape if slopes_too and slopes_ahead is not None else (0,),

@@ -7,11 +7,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from milepost.backends.triton.bounds import belonging, numbered
 from milepost.backends.triton.score import (
     FLOOR,
     GRANULE,
     LN2,
     LOG2E,
+    addressed,
     between,
     distances,
     finished,
@@ -27,11 +29,12 @@ from milepost.backends.triton.score import (
 @triton.jit
 def _span(
     acc, l, m, led, q, K, V, b, g, lo, hi, i0, c, keys, k_t, v_t,
-    behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap,
+    behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, i, own, KeyDocs, KeyIndex,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
-    TMA: tl.constexpr, PRECISION: tl.constexpr, LEAD: tl.constexpr,
+    TMA: tl.constexpr, PRECISION: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    MASK_STAGES: tl.constexpr,
 ):  # fmt: skip
     """Go over the keys lo … hi, in blocks of one kind.
 
@@ -39,11 +42,20 @@ def _span(
     work at the same time; `led` is the product with the block at lo, and the one at hi is returned.
 
     SLOPE 0: none, 1: every key behind, 2: any. TABLE 0: none, 1: one entry for all, `far`, 2: looked up.
+
+    MASK with DOCS: `own`, the rows' documents, must be the keys'. MASK with INDEXED: rows have the indices `i`, keys
+    have theirs; otherwise rows count up from i0 and keys from 0.
     """
-    i = (i0 + tl.arange(0, BM))[:, None]
-    for j0 in tl.range(lo, hi, BN):
+    READ: tl.constexpr = MASK and INDEXED
+    # Documents and indices take shared memory, too.
+    FEWER: tl.constexpr = MASK_STAGES if MASK and (DOCS or INDEXED) else None
+    STAGES: tl.constexpr = 1 if READ and (TABLE == 2) else FEWER
+    if not READ:
+        i = (i0 + tl.arange(0, BM))[:, None]
+    for j0 in tl.range(lo, hi, BN, num_stages=STAGES):
         j0 = tl.multiple_of(j0, BN)
-        j = (j0 + tl.arange(0, BN))[None, :]
+        at = j0 + tl.arange(0, BN)
+        j = numbered(KeyIndex, at, at < keys, 0, READ)[None, :]
         if LEAD:
             x = led
             k = tile(K, b, g, j0 + BN, keys, k_t, BN, WIDTH, D, TMA)
@@ -58,14 +70,18 @@ def _span(
         else:
             x = x * c
             bias = far
-            if TABLE == 2:
+            if READ and (TABLE == 2):
+                bias = addressed(Table, i, j, first, last)
+            elif TABLE == 2:
                 entries = distances(Table, i0, j0, first, last, BM, BN, SPAN)
                 bias = looked_up(entries, i, j, i0, j0, BM, BN, BN)
             if SLOPE > 0:
                 bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, SLOPE, SHIFT)
             x, _ = finished(x, bias, cap, (SLOPE > 0) or (TABLE > 0), CAP, FAST)
             if MASK:
-                x = tl.where(seen(i, j, keys, behind, ahead, sinks, BEHIND, AHEAD), x, float("-inf"))
+                other = belonging(KeyDocs, at, at < keys, -2)[None, :] if DOCS else 0
+                visible = seen(i, j, at[None, :], own, other, keys, behind, ahead, sinks, BEHIND, AHEAD, DOCS)
+                x = tl.where(visible, x, float("-inf"))
             highest = tl.maximum(m, tl.max(x, 1))
             p = tl.exp2(x - highest[:, None])
         kept = tl.exp2(m - highest)
@@ -79,13 +95,15 @@ def _span(
 
 @triton.jit(do_not_specialize=["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last"])
 def forward(
-    Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen,
+    Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, l_b, l_h, table_h, sharpen_b,
+    docs_b, key_docs_b, index_b, key_index_b, bounds_b,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, LEAD: tl.constexpr,
+    PRECISION: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    MASK_STAGES: tl.constexpr,
 ):  # fmt: skip
     """out = softmax(scores) v and lse, the natural log of each row's sum, for one block of rows of one head."""
     block = tl.program_id(0)
@@ -105,7 +123,8 @@ def forward(
     q = tile(Q, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
 
     at = row + tl.arange(0, BM)
-    SHIFT: tl.constexpr = SLOPES and (CAP != 2)
+    # A shift by the first row's index is no small number to rows of another document.
+    SHIFT: tl.constexpr = SLOPES and (CAP != 2) and (not INDEXED)
     if SHARPEN:
         c = tl.load(Sharpen + b.to(tl.int64) * sharpen_b + at, mask=at < rows, other=1.0)[:, None] * (scale * LOG2E)
     else:
@@ -123,6 +142,7 @@ def forward(
         far_ahead = tl.load(Table) * LOG2E
     cap = cap * LOG2E
 
+    BOUNDED: tl.constexpr = DOCS or INDEXED
     # Blocks of keys, by what they need: [start, full), masked; [full, near), [near, beyond), [beyond, edge), whole;
     # [edge, end), masked. Keys before `start` are seen only as sinks.
     end = up_to(keys, BN)
@@ -132,10 +152,36 @@ def forward(
         edge = between(i0 + ahead + 1, 0, keys) // BN * BN
     start = 0
     full = 0
+    sink = 0
+    past = 0
     if BEHIND:
         start = tl.minimum(tl.maximum(i0 - behind + 1, 0) // BN * BN, end)
         full = tl.minimum(up_to(tl.maximum(i1 - behind + 1, 0), BN), end)
+        past = tl.minimum(up_to(sinks, BN), start)
     edge = tl.maximum(edge, full)
+    # Rows as a mask sees them: their indices, documents, and an index that they all are near.
+    i = (i0 + tl.arange(0, BM))[:, None]
+    own = 0
+    some = i0
+    if BOUNDED:
+        Bounds += b.to(tl.int64) * bounds_b + block * 8
+        sink = tl.load(Bounds)
+        past = tl.load(Bounds + 1)
+        start = tl.load(Bounds + 2)
+        full = tl.load(Bounds + 3)
+        edge = tl.load(Bounds + 4)
+        end = tl.load(Bounds + 5)
+    if DOCS:
+        own = belonging(Docs + b.to(tl.int64) * docs_b, at, at < rows, -3)[:, None]
+        KeyDocs += b.to(tl.int64) * key_docs_b
+    if INDEXED:
+        Index += b.to(tl.int64) * index_b
+        KeyIndex += b.to(tl.int64) * key_index_b
+        i = numbered(Index, at, at < rows, 0, True)[:, None]
+        some = tl.load(Index + row).to(tl.int32)
+        # Blocks that are seen whole count up on both sides: their rows stand here among the keys.
+        offset = tl.load(Bounds + 6)
+        i0 = offset + row
     near = edge
     beyond = edge
     if TABLE:
@@ -160,42 +206,49 @@ def forward(
         led = tl.dot(q, k.T, input_precision=PRECISION)
     if BEHIND:
         acc, l, m, _ = _span(
-            acc, l, m, 0.0, q, K, V, b, g, 0, tl.minimum(up_to(sinks, BN), start), i0, c, keys, k_t, v_t,
-            behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+            acc, l, m, 0.0, q, K, V, b, g, sink, past, some, c, keys, k_t, v_t,
+            behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
+            KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, False,
+            PRECISION, False, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
+    if BEHIND or BOUNDED:
         acc, l, m, led = _span(
-            acc, l, m, led, q, K, V, b, g, start, full, i0, c, keys, k_t, v_t,
-            behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+            acc, l, m, led, q, K, V, b, g, start, full, some, c, keys, k_t, v_t,
+            behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
+            KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, LEAD,
+            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
     acc, l, m, led = _span(
         acc, l, m, led, q, K, V, b, g, full, near, i0, c, keys, k_t, v_t,
-        behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap,
+        behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap, i, own,
+        KeyDocs, KeyIndex,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-        PRECISION, LEAD,
+        PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
     )  # fmt: skip
     if TABLE:
         acc, l, m, led = _span(
             acc, l, m, led, q, K, V, b, g, near, beyond, i0, c, keys, k_t, v_t,
-            behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+            behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
+            KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, LEAD,
+            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
     if TWO_SIDED and (TABLE or SLOPES):
         acc, l, m, led = _span(
             acc, l, m, led, q, K, V, b, g, beyond, edge, i0, c, keys, k_t, v_t,
-            behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap,
+            behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap, i, own,
+            KeyDocs, KeyIndex,
             BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, LEAD,
+            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
         )  # fmt: skip
     acc, l, m, led = _span(
-        acc, l, m, led, q, K, V, b, g, edge, end, i0, c, keys, k_t, v_t,
-        behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap,
+        acc, l, m, led, q, K, V, b, g, edge, end, some, c, keys, k_t, v_t,
+        behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
+        KeyDocs, KeyIndex,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-        PRECISION, LEAD,
+        PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
     )  # fmt: skip
 
     # A row that saw nothing has l = 0: zeros, and a log-sum-exp of −∞.

@@ -67,9 +67,17 @@ def between(x, least, most):
 
 
 @triton.jit
-def seen(i, j, keys, behind, ahead, sinks, BEHIND: tl.constexpr, AHEAD: tl.constexpr):
-    """Which pairs are visible: j − i ≤ ahead and (i − j < behind or j < sinks), among keys that exist."""
-    visible = j < keys
+def seen(i, j, at, own, other, keys, behind, ahead, sinks, BEHIND: tl.constexpr, AHEAD: tl.constexpr,
+         DOCS: tl.constexpr):  # fmt: skip
+    """Which pairs are visible: j − i ≤ ahead and (i − j < behind or j < sinks), among keys that exist.
+
+    at: where the keys stand in memory. DOCS: the documents of both must be the same, which those of padding and of keys
+    past the end never are.
+    """
+    if DOCS:
+        visible = own == other
+    else:
+        visible = at < keys
     if AHEAD:
         visible = visible & (j - i <= ahead)
     if BEHIND:
@@ -102,6 +110,12 @@ def looked_up(entries, i, j, i0, j0, ROWS: tl.constexpr, COLUMNS: tl.constexpr, 
     """The entry of each pair's distance, [ROWS, COLUMNS], out of those that `distances` loaded."""
     at = (i - j) - (i0 - j0 - (BN - 1))
     return tl.gather(entries, at.reshape([ROWS * COLUMNS]), 0).reshape([ROWS, COLUMNS])
+
+
+@triton.jit
+def addressed(Table, i, j, first, last):
+    """The entry of each pair's distance, whatever the indices: one address a pair, so never in a pipelined loop."""
+    return tl.load(Table + (between(i - j, first, last) - first)) * LOG2E
 
 
 @triton.jit

@@ -5,6 +5,9 @@
 Squares of 128 × 128 on one block diagonal have the same distances in the same places. So one program walks down a block
 diagonal, adds up the tiles of dS as they are, and writes one tile; `fold` then sums its 255 diagonals. No atomics.
 What lies past the table's ends is not walked: the pass over rows has summed it already.
+
+Documents whose tokens have indices are walked in an order in which each lies together, so that the distances along a
+diagonal are the same again.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from milepost.backends.triton.bounds import belonging, numbered
 from milepost.backends.triton.score import GRANULE, LOG2E, distances, finished, looked_up, seen, sloped, tile
 
 
@@ -62,12 +66,87 @@ def _steps(
         delta = tl.load(Delta + b64 * l_b + h.to(tl.int64) * l_h + at)
         p = tl.exp2(x - lse[:, None])
         if MASK:
-            visible = seen((offset + at)[:, None], (j0 + at_key)[None, :], keys, behind, ahead, sinks, BEHIND, AHEAD)
+            place = (j0 + at_key)[None, :]
+            visible = seen((offset + at)[:, None], place, place, 0, 0, keys, behind, ahead, sinks, BEHIND, AHEAD, False)
             p = tl.where(visible, p, 0.0)
         ds = p * (dp - delta[:, None])
         if CAP == 2:
             ds = ds * (1 - bent * bent)
         acc += ds
+    return acc
+
+
+@triton.jit
+def _lines(X, at, inside, stride, WIDTH: tl.constexpr, D: tl.constexpr):
+    """The rows `at` of one head, wherever they are, [ROWS, WIDTH]."""
+    channel = tl.arange(0, WIDTH)
+    mask = inside[:, None]
+    if D != WIDTH:
+        mask = mask & (channel < D)[None, :]
+    return tl.load(X + at.to(tl.int64)[:, None] * stride + channel[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def _meet(own, other):
+    """Whether some row and some key may be of one document."""
+    least = tl.min(tl.where(own < 0, 9223372036854775807, own.to(tl.int64)), 0)
+    other_least = tl.min(tl.where(other < 0, 9223372036854775807, other.to(tl.int64)), 0)
+    return (least <= tl.max(other, 0)) & (other_least <= tl.max(own, 0))
+
+
+@triton.jit
+def _steps_of_documents(
+    acc, begin, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, Docs, KeyDocs, Index, KeyIndex, Order, h, g, low, count,
+    diagonal, down, across, entries, i, j, i0, behind_slope, ahead_slope,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
+    docs_b, key_docs_b, index_b, key_index_b, order_b, rows, keys, offset, behind, ahead, sinks, scale, cap,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
+    FAST: tl.constexpr, PRECISION: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+):  # fmt: skip
+    """The same of tokens that have documents. INDEXED: Order says which token comes where along the diagonal."""
+    h64 = h.to(tl.int64)
+    for step in tl.range(begin, stop, num_stages=1):
+        b = (step // count).to(tl.int64)
+        square = low + step % count
+        row = (square + diagonal) * GRANULE + down + tl.arange(0, BM)
+        key = square * GRANULE + across + tl.arange(0, BN)
+        real = row < rows
+        there = key < keys
+        if INDEXED:
+            row = tl.load(Order + b * order_b + row, mask=real, other=0).to(tl.int32)
+            key = tl.load(Order + b * order_b + key, mask=there, other=0).to(tl.int32)
+        own = belonging(Docs + b * docs_b, row, real, -3)
+        other = belonging(KeyDocs + b * key_docs_b, key, there, -2)
+        index = numbered(Index + b * index_b, row, real, 0, True) if INDEXED else offset + row
+        key_index = numbered(KeyIndex + b * key_index_b, key, there, 0, True) if INDEXED else key
+        needed = _meet(own, other)
+        if BEHIND:
+            needed = needed & ((i0 - across - (BN - 1) < behind) | (tl.min(key_index, 0) < sinks))
+        if needed:
+            q = _lines(Q + b * q_b + h64 * q_h, row, real, q_t, WIDTH, D)
+            k = _lines(K + b * k_b + g.to(tl.int64) * k_h, key, there, k_t, WIDTH, D)
+            v = _lines(V + b * v_b + g.to(tl.int64) * v_h, key, there, v_t, VWIDTH, DV)
+            grad = _lines(Grad + b * do_b + h64 * do_h, row, real, do_t, VWIDTH, DV)
+            c = scale * LOG2E
+            if SHARPEN:
+                c = c * tl.load(Sharpen + b * sharpen_b + row, mask=real, other=1.0)[:, None]
+            bias = looked_up(entries, i, j, i0, across, BM, BN, BN)
+            if SLOPES:
+                bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, 2, False)
+            x = tl.dot(q, k.T, input_precision=PRECISION)
+            x, bent = finished(x * c, bias, cap, True, CAP, FAST)
+            lse = tl.load(Lse2 + b * l_b + h64 * l_h + row, mask=real, other=float("inf"))
+            delta = tl.load(Delta + b * l_b + h64 * l_h + row, mask=real, other=0.0)
+            visible = seen(
+                index[:, None], key_index[None, :], key[None, :], own[:, None], other[None, :], keys, behind, ahead,
+                sinks, BEHIND, AHEAD, DOCS,
+            )  # fmt: skip
+            p = tl.where(visible, tl.exp2(x - lse[:, None]), 0.0)
+            ds = p * (tl.dot(grad, v.T, input_precision=PRECISION) - delta[:, None])
+            if CAP == 2:
+                ds = ds * (1 - bent * bent)
+            acc += ds
     return acc
 
 
@@ -77,12 +156,14 @@ def _steps(
     ]
 )  # fmt: skip
 def walk(
-    Q, K, V, Grad, Lse2, Delta, Tiles, Slopes, Ahead, Table, Sharpen,
+    Q, K, V, Grad, Lse2, Delta, Tiles, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Order,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, table_h, sharpen_b,
+    docs_b, key_docs_b, index_b, key_index_b, order_b,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, lowest, parts, batches,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
-    SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, DOCS: tl.constexpr,
+    INDEXED: tl.constexpr,
 ):  # fmt: skip
     """Sum dS over one part of one block diagonal of one head, for one tile of its square.
 
@@ -103,7 +184,7 @@ def walk(
     # Key squares on this diagonal; past the window only those that hold sinks.
     low = tl.maximum(-diagonal, 0)
     high = tl.minimum((keys + GRANULE - 1) // GRANULE, (rows + GRANULE - 1) // GRANULE - diagonal)
-    if BEHIND:  # noqa: SIM102, this one the compiler decides
+    if BEHIND and (not DOCS):  # noqa: SIM102, this one the compiler decides
         if offset + diagonal * GRANULE - (GRANULE - 1) >= behind:
             high = tl.minimum(high, (sinks + GRANULE - 1) // GRANULE)
     count = tl.maximum(high - low, 0)
@@ -135,22 +216,31 @@ def walk(
     acc = tl.zeros([BM, BN], tl.float32)
     begin = part * each
     stop = tl.minimum(begin + each, steps)
-    # Two loops in turn, one of them empty: branches would each have shared memory of their own.
-    turn = tl.where(whole, stop, begin)
-    acc = _steps(
-        acc, begin, turn, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across,
-        entries, i, j, i0, behind_slope, ahead_slope,
-        q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
-        rows, keys, offset, behind, ahead, sinks, scale, cap,
-        BM, BN, WIDTH, VWIDTH, D, DV, False, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, TMA, PRECISION,
-    )  # fmt: skip
-    acc = _steps(
-        acc, turn, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across,
-        entries, i, j, i0, behind_slope, ahead_slope,
-        q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
-        rows, keys, offset, behind, ahead, sinks, scale, cap,
-        BM, BN, WIDTH, VWIDTH, D, DV, True, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, TMA, PRECISION,
-    )  # fmt: skip
+    if DOCS:
+        acc = _steps_of_documents(
+            acc, begin, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, Docs, KeyDocs, Index, KeyIndex, Order, h, g, low,
+            count, diagonal, down, across, entries, i, j, i0, behind_slope, ahead_slope,
+            q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
+            docs_b, key_docs_b, index_b, key_index_b, order_b, rows, keys, offset, behind, ahead, sinks, scale, cap,
+            BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, PRECISION, DOCS, INDEXED,
+        )  # fmt: skip
+    else:
+        # Two loops in turn, one of them empty: branches would each have shared memory of their own.
+        turn = tl.where(whole, stop, begin)
+        acc = _steps(
+            acc, begin, turn, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across,
+            entries, i, j, i0, behind_slope, ahead_slope,
+            q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
+            rows, keys, offset, behind, ahead, sinks, scale, cap,
+            BM, BN, WIDTH, VWIDTH, D, DV, False, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, TMA, PRECISION,
+        )  # fmt: skip
+        acc = _steps(
+            acc, turn, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across,
+            entries, i, j, i0, behind_slope, ahead_slope,
+            q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
+            rows, keys, offset, behind, ahead, sinks, scale, cap,
+            BM, BN, WIDTH, VWIDTH, D, DV, True, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, TMA, PRECISION,
+        )  # fmt: skip
     Tiles += (((h * (tl.num_programs(0) // (DOWN * ACROSS * parts)) + which) * parts + part).to(tl.int64)) * (
         GRANULE * GRANULE
     )
@@ -186,11 +276,12 @@ def fold(Tiles, ByDistance, DTable, d_h, parts, count, start, first, last, BM: t
 @triton.jit(do_not_specialize=["batches", "heads", "blocks", "length", "start", "first", "last"])
 def totals(
     Sums, ByDistance, DSlopes, DAhead, DTable, d_h, batches, heads, blocks, length, start, first, last,
-    BLOCK: tl.constexpr, SLOPES: tl.constexpr, SIDES: tl.constexpr, TABLE: tl.constexpr,
+    BLOCK: tl.constexpr, SLOPES: tl.constexpr, SIDES: tl.constexpr, TABLE: tl.constexpr, WALKED: tl.constexpr,
 ):  # fmt: skip
     """Of one head: the gradients of its slopes (of one for both SIDES, or each), and of its table's two ends.
 
-    Sums [b h blocks 4] come from the pass over rows, ByDistance [h, length] from `fold`.
+    Sums [b h blocks 4] come from the pass over rows, ByDistance [h, length] from `fold`. WALKED: the walk has some of
+    what lies past the ends; otherwise the rows have it all.
     """
     h = tl.program_id(0)
     at = tl.arange(0, BLOCK)
@@ -217,7 +308,7 @@ def totals(
             tl.store(DSlopes + h, tl.sum(s0, 0) + tl.sum(s1, 0))
     if TABLE:
         line = ByDistance + h.to(tl.int64) * length
-        for begin in range(0, length, BLOCK):
+        for begin in range(0, length if WALKED else 0, BLOCK):
             inside = begin + at < length
             distance = start + begin + at
             value = tl.load(line + begin + at, mask=inside, other=0.0)

@@ -1,0 +1,154 @@
+"""What bends scores, read from facets as the kernels take it: slopes, one table by distance, a soft cap."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from milepost.backends.kept import kept
+from milepost.call.call import Call
+from milepost.seams.arguments import spell
+from milepost.seams.facets import HasSlopes
+
+OnDevice = tuple[Tensor, Tensor, Tensor | None]
+
+
+def unread(call: Call) -> str | None:
+    """Why the kernel cannot bend scores as the parts do together: one soft cap, before all biases or after them."""
+    parts = call.scheme.answering("bend")
+    caps = [number for number, part in enumerate(parts) if _has(call, part, "cap")]
+    if len(caps) > 1 or (caps and caps[0] not in (0, len(parts) - 1)):
+        return f"{spell(parts[caps[-1]])} caps between other parts that bend, and the kernels cap first or last"
+    if len(call.scheme.answering("slopes")) > 1:
+        return "two parts have slopes, and the kernels take one"
+    return None
+
+
+def unknown(call: Call) -> str | None:
+    """Why the biases of this call cannot be told before its tokens are looked at."""
+    given = call.given_length
+    for part in call.scheme.answering("bend"):
+        if _has(call, part, "cap"):
+            continue
+        if not call.at_index:
+            return f"{spell(part)} bends by where tokens stand, and the kernels measure by their indices"
+        if getattr(part, "by_length", False) and (given.shape[0] > 1 if given is not None else not by_place(call)):
+            return f"{spell(part)} follows the length of each text, and the kernels take one for all"
+        if by_place(call) or _has(call, part, "slopes"):
+            continue
+        if call.index_given and math.inf in _ends(call, part):
+            return f"{spell(part)} has a number for every distance, and given indices do not say how many there are"
+        if _learns(part) and (call.index_given or call.documents is not call.key_documents):
+            return (
+                f"{spell(part)} learns by distance, which the kernels sum along diagonals: leave out index, and give "
+                f"documents once for queries and keys"
+            )
+    return None
+
+
+def by_place(call: Call) -> bool:
+    """Whether indices count up by one along both rows, documents or not."""
+    return call.queries.first is not None and call.keys.first is not None
+
+
+def _has(call: Call, part: object, facet: str) -> bool:
+    """Whether a part of the scheme answers a facet: the scheme has looked already, and torch.compile need not."""
+    return any(part is each for each in call.scheme.answering(facet))
+
+
+def _learns(part: object) -> bool:
+    return (
+        torch.is_grad_enabled()
+        and isinstance(part, nn.Module)
+        and any(weight.requires_grad for weight in part.parameters())
+    )
+
+
+@dataclass(frozen=True)
+class Line:
+    """A bias by distance: rows [h n] for the distances first … first + n − 1, constant past both ends."""
+
+    rows: Tensor
+    first: int
+
+    def over(self, first: int, last: int) -> Tensor:
+        """The same over another range of distances."""
+        at = torch.arange(first, last + 1, device=self.rows.device) - self.first
+        return self.rows[:, at.clamp(0, self.rows.shape[1] - 1)]
+
+    def __add__(self, other: Line) -> Line:
+        first = min(self.first, other.first)
+        last = max(line.first + line.rows.shape[1] - 1 for line in (self, other))
+        return Line(self.over(first, last) + other.over(first, last), first)
+
+
+def biases(call: Call) -> dict[str, Any]:
+    """What bends scores, as the kernel takes it."""
+    found: dict[str, Any] = {}
+    lines: list[Line] = []
+    parts: tuple[Any, ...] = call.scheme.answering("bend")
+    for number, part in enumerate(parts):
+        if _has(call, part, "cap"):
+            found |= {"cap": float(part.cap), "cap_first": number == 0 and len(parts) > 1}
+        elif _has(call, part, "slopes"):
+            behind, ahead, step = _slopes(call, part)
+            found |= {"slopes": behind, "slopes_ahead": ahead}
+            if step is not None:
+                # What every key behind the query gains, and none at it or ahead.
+                lines.append(Line(torch.stack((torch.zeros_like(step), step), 1), 0))
+        else:
+            lines.append(_line(call, part))
+    if lines:
+        line = functools.reduce(Line.__add__, lines)
+        found |= {"table": line.rows.contiguous(), "first": line.first}
+    return found
+
+
+def _slopes(call: Call, part: HasSlopes) -> OnDevice:
+    """The slopes behind and ahead, and the step, [h] in float32 on the device."""
+    length = None
+    if getattr(part, "by_length", False):
+        if call.given_length is not None:
+            return _on_device(part, call.given_length[0, 0], call.q.device)
+        assert call.keys.first is not None
+        length = call.keys.first + call.keys.count
+    return (_on_device if isinstance(part, nn.Module) else _kept)(part, length, call.q.device)
+
+
+def _on_device(part: HasSlopes, length: Tensor | int | None, device: torch.device) -> OnDevice:
+    slopes = part.slopes(length)
+    behind, ahead = (each.to(device, torch.float32).contiguous() for each in (slopes.behind, slopes.ahead))
+    return behind, ahead, None if slopes.step is None else slopes.step.to(device, torch.float32)
+
+
+# Slopes that nothing learns are moved to the device once.
+_kept = kept(64)(_on_device)
+
+
+def _line(call: Call, part: Any) -> Line:
+    """A bias by distance over the distances that occur, as far as it varies."""
+    behind, ahead = _ends(call, part)
+    if call.queries.first is not None and call.keys.first is not None:
+        offset = call.queries.first - call.keys.first
+        nearest, furthest = offset - call.keys.count + 1, offset + call.queries.count - 1
+    else:
+        # Without an index, every index is below the number of keys.
+        furthest = math.inf if call.index_given else call.keys.count - 1
+        nearest = -furthest
+    first = max(nearest, -ahead)
+    last = max(first, min(furthest, behind))
+    rows = part.by_distance(torch.arange(int(first), int(last) + 1, device=call.q.device)).float()
+    return Line(rows.expand(call.q.shape[1], -1), int(first))
+
+
+def _ends(call: Call, part: Any) -> tuple[float, float]:
+    """The distances behind and ahead past which a bias is constant, or nothing is seen."""
+    band = call.scheme.band()
+    assert band is not None
+    behind, ahead = part.constant_past
+    return min(behind, math.inf if band.sinks else band.behind - 1), min(ahead, band.ahead)

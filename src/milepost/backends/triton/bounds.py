@@ -1,0 +1,240 @@
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# ruff: noqa: N803, N806
+"""Which blocks anybody sees, where tokens have documents or indices of their own: told by the device to the device.
+
+A document is a number of 0 or more; anything below is padding, which sees nothing and is not seen. For every block of
+rows (or of keys) one small kernel looks at the least and the largest document and index in it and in every block of the
+other side. Nothing is hidden that a pair could see, whatever the order of the tokens; how much is left out depends on
+it: everything that can be, where documents lie together and count up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from milepost.backends.triton.configs import blocks_of, power_of_two
+
+FIELDS = 8
+"""Numbers a block has: first and past-the-last sink, start, full, edge, end, offset, and one that nobody reads."""
+MANY = tl.constexpr(1 << 30)
+LAST_NAME = tl.constexpr((1 << 62) - 1)
+
+
+class Tokens(NamedTuple):
+    """Documents and indices of a call, [b|1 n] in int32 or int64, each for the queries and for the keys; or None."""
+
+    documents: Tensor | None = None
+    key_documents: Tensor | None = None
+    index: Tensor | None = None
+    key_index: Tensor | None = None
+
+    @property
+    def flags(self) -> dict[str, bool]:
+        """What the kernels are compiled for."""
+        return {"DOCS": self.documents is not None, "INDEXED": self.index is not None}
+
+    @property
+    def any(self) -> bool:
+        return self.documents is not None or self.index is not None
+
+    def apart(self) -> Tokens:
+        """The same, where queries and keys share no tensor."""
+        own, keys, index, key_index = self
+        keys = keys.view_as(keys) if keys is not None and keys is own else keys
+        key_index = key_index.view_as(key_index) if key_index is not None and key_index is index else key_index
+        return Tokens(own, keys, index, key_index)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """How far apart the rows of the batch lie: 0 where all share one."""
+        return tuple(0 if each is None or each.shape[0] == 1 else each.stride(0) for each in self)
+
+
+def ready(tokens: tuple[Tensor | None, ...]) -> Tokens:
+    """The same, as the kernels read them."""
+    return Tokens(*(each if each is None or each.stride(-1) == 1 else each.contiguous() for each in tokens))
+
+
+@triton.jit
+def numbered(Index, at, inside, offset, INDEXED: tl.constexpr):
+    """The indices of the tokens that stand at the places `at`."""
+    if INDEXED:
+        return tl.load(Index + at, mask=inside, other=0).to(tl.int32)
+    else:
+        return offset + at
+
+
+@triton.jit
+def belonging(Docs, at, inside, NOBODY: tl.constexpr):
+    """Their documents. Padding is NOBODY, which differs on the two sides, so that equal documents see each other."""
+    document = tl.load(Docs + at, mask=inside, other=NOBODY)
+    return tl.where(document < 0, NOBODY, document)
+
+
+@triton.jit
+def _outline(Docs, Index, at, count, offset, AXIS: tl.constexpr, STRICT: tl.constexpr, DOCS: tl.constexpr,
+             INDEXED: tl.constexpr):  # fmt: skip
+    """Of the tokens at `at`, block by block: the least and the largest document, index, and index less place.
+
+    The last answer: whether there is no padding. STRICT: places past the end count as padding.
+    """
+    inside = at < count
+    if DOCS:
+        document = tl.load(Docs + at, mask=inside, other=-1).to(tl.int64)
+    else:
+        document = tl.where(inside, 0, -1).to(tl.int64)
+    index = numbered(Index, at, inside, offset, INDEXED)
+    real = document >= 0
+    if STRICT:
+        clean = tl.min(real.to(tl.int32), AXIS)
+    else:
+        clean = tl.min((real | (at >= count)).to(tl.int32), AXIS)
+    return (
+        tl.min(tl.where(real, document, LAST_NAME), AXIS),
+        tl.max(tl.where(real, document, -1), AXIS),
+        tl.min(tl.where(real, index, MANY), AXIS),
+        tl.max(tl.where(real, index, -MANY), AXIS),
+        tl.min(tl.where(real, index - at, MANY), AXIS),
+        tl.max(tl.where(real, index - at, -MANY), AXIS),
+        clean > 0,
+    )
+
+
+@triton.jit
+def _compared(
+    Docs, Index, at, count, offset, a_doc, b_doc, a, b, behind, ahead, sinks,
+    BY_ROWS: tl.constexpr, BEHIND: tl.constexpr, AHEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+):  # fmt: skip
+    """Blocks of the other side beside one whose documents are a_doc … b_doc and whose indices are a … b.
+
+    Which may be seen (for rows: not only as sinks), which may be seen as sinks, which are seen whole, as far as these
+    numbers tell, and the index less the place in each.
+    """
+    c_doc, d_doc, c, d, low, high, clean = _outline(Docs, Index, at, count, offset, 1, BY_ROWS, DOCS, INDEXED)
+    near = (a_doc <= d_doc) & (c_doc <= b_doc)
+    whole = clean & (c_doc == d_doc) & (a_doc == b_doc) & (a_doc == c_doc) & (low == high)
+    if BY_ROWS:
+        least_i, most_i, least_j, most_j = a, b, c, d
+    else:
+        least_i, most_i, least_j, most_j = c, d, a, b
+    if AHEAD:
+        near = near & (least_j - most_i <= ahead)
+        whole = whole & (most_j - least_i <= ahead)
+    sink = near & (least_j < sinks)
+    if BEHIND:
+        near = near & (least_i - most_j < behind)
+        whole = whole & ((most_i - least_j < behind) | (most_j < sinks))
+        if not BY_ROWS:
+            near = near | sink
+    return near, sink, whole & near, low
+
+
+@triton.jit(do_not_specialize=["count", "others", "offset", "other_offset", "behind", "ahead", "sinks"])
+def cut(
+    Docs, OtherDocs, Index, OtherIndex, Bounds, doc_b, other_doc_b, index_b, other_index_b,
+    count, others, offset, other_offset, behind, ahead, sinks,
+    OWN: tl.constexpr, OTHER: tl.constexpr, MANY_BLOCKS: tl.constexpr, BY_ROWS: tl.constexpr,
+    BEHIND: tl.constexpr, AHEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+):  # fmt: skip
+    """The bounds of one block of OWN rows (BY_ROWS) or keys among blocks of OTHER tokens of the other side.
+
+    Blocks in [start, full) and [edge, end) need a mask, those in [full, edge) are seen whole: one document, and indices
+    that count up, so that i − j = offset + row − key. Sinks before start lie between the first two numbers; rows only.
+    """
+    block = tl.program_id(0)
+    b = tl.program_id(1).to(tl.int64)
+    if DOCS:
+        Docs += b * doc_b
+        OtherDocs += b * other_doc_b
+    if INDEXED:
+        Index += b * index_b
+        OtherIndex += b * other_index_b
+    a_doc, b_doc, first, last, low, high, clean = _outline(
+        Docs, Index, block * OWN + tl.arange(0, OWN), count, offset, 0, False, DOCS, INDEXED
+    )
+    number = tl.arange(0, MANY_BLOCKS)
+    within = tl.arange(0, OTHER)[None, :]
+    blocks = (others + OTHER - 1) // OTHER
+    start = tl.full([], 1 << 30, tl.int32)
+    end = tl.zeros([], tl.int32)
+    full = tl.full([], 1 << 30, tl.int32)
+    shift = tl.zeros([], tl.int32)
+    edge = blocks + tl.zeros([], tl.int32)
+    for c0 in range(0, blocks, MANY_BLOCKS):
+        c = c0 + number
+        near, _, whole, moved = _compared(
+            OtherDocs, OtherIndex, c[:, None] * OTHER + within, others, other_offset, a_doc, b_doc, first, last,
+            behind, ahead, sinks, BY_ROWS, BEHIND, AHEAD, DOCS, INDEXED,
+        )  # fmt: skip
+        whole = whole & clean & (low == high)
+        start = tl.minimum(start, tl.min(tl.where(near, c, MANY), 0))
+        end = tl.maximum(end, tl.max(tl.where(near, c + 1, 0), 0))
+        found = tl.min(tl.where(whole, c, MANY), 0)
+        shift = tl.where(found < full, tl.sum(tl.where(c == found, moved, 0), 0), shift)
+        full = tl.minimum(full, found)
+        # The run of whole blocks ends where one is not, or where indices jump.
+        broken = (c > full) & ((whole == 0) | (moved != shift))
+        edge = tl.minimum(edge, tl.min(tl.where(broken, c, MANY), 0))
+    start = tl.minimum(start, end)
+    sink_first = start
+    sink_last = tl.zeros([], tl.int32)
+    if BY_ROWS and BEHIND:
+        past = tl.where(end == 0, MANY, start)
+        more = end
+        sink_first = tl.full([], 1 << 30, tl.int32)
+        for c0 in range(0, tl.where(sinks > 0, blocks, 0), MANY_BLOCKS):
+            c = c0 + number
+            _, sink, _, _ = _compared(
+                OtherDocs, OtherIndex, c[:, None] * OTHER + within, others, other_offset, a_doc, b_doc, first, last,
+                behind, ahead, sinks, BY_ROWS, BEHIND, AHEAD, DOCS, INDEXED,
+            )  # fmt: skip
+            before = sink & (c < past)
+            sink_first = tl.minimum(sink_first, tl.min(tl.where(before, c, MANY), 0))
+            sink_last = tl.maximum(sink_last, tl.max(tl.where(before, c + 1, 0), 0))
+            more = tl.maximum(more, tl.max(tl.where(sink & (c >= past), c + 1, 0), 0))
+        end = more
+    sink_first = tl.minimum(sink_first, sink_last)
+    edge = tl.where(full < end, edge, end)
+    full = tl.minimum(full, end)
+    Bounds += (b * tl.num_programs(0) + block) * 8
+    tl.store(Bounds, sink_first * OTHER)
+    tl.store(Bounds + 1, sink_last * OTHER)
+    tl.store(Bounds + 2, start * OTHER)
+    tl.store(Bounds + 3, full * OTHER)
+    tl.store(Bounds + 4, edge * OTHER)
+    tl.store(Bounds + 5, end * OTHER)
+    if BY_ROWS:
+        tl.store(Bounds + 6, low - shift)
+    else:
+        tl.store(Bounds + 6, shift - low)
+
+
+def bounds(
+    tokens: Tokens, counts: tuple[int, ...], own: int, other: int, by_rows: bool, flags: dict[str, Any]
+) -> tuple[Tensor, int]:
+    """The bounds of every block of `own` rows, or keys, among blocks of `other`: [b|1 blocks 8] int32, and its step.
+
+    counts: as `Call.counts`; flags: BEHIND and AHEAD.
+    """
+    rows, keys, _, offset, behind, ahead, sinks, *_ = counts
+    sides = (rows, keys, offset, 0) if by_rows else (keys, rows, 0, offset)
+    documents, key_documents, index, key_index = tokens
+    pointers = (documents, key_documents, index, key_index) if by_rows else (
+        key_documents, documents, key_index, index
+    )  # fmt: skip
+    steps = tokens.steps if by_rows else tuple(tokens.steps[n] for n in (1, 0, 3, 2))
+    some = next(each for each in pointers if each is not None)
+    batches = max(each.shape[0] for each in pointers if each is not None) if any(steps) else 1
+    blocks = blocks_of(sides[0], own)
+    found = torch.empty(batches, blocks, FIELDS, dtype=torch.int32, device=some.device)
+    many = min(power_of_two(blocks_of(sides[1], other)), max(1, 8192 // other))
+    cut[(blocks, batches)](
+        *pointers, found, *steps, *sides, behind, ahead, sinks, OWN=own, OTHER=other, MANY_BLOCKS=many,
+        BY_ROWS=by_rows, **flags, **tokens.flags, num_warps=8,
+    )  # fmt: skip
+    return found, 0 if batches == 1 else blocks * FIELDS

@@ -1,0 +1,128 @@
+"""`attend(backend="triton")` with documents, indices and positions, against the specification."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import milepost as mp
+from milepost import causal, everything, sinks, window
+from tests.backends.triton.test_attend import DEVICE, D, H, T, close, inputs
+
+pytest.importorskip("triton")
+
+PACKED = torch.tensor([[0] * 5 + [1] * 32, [-1] * 7 + [3] * 12 + [2] * 18], device=DEVICE)
+MIXED = torch.tensor([[n % 3 - (n > 33) for n in range(T)]], device=DEVICE)
+LEFT = (torch.arange(T, device=DEVICE) - torch.tensor([[0], [11]], device=DEVICE)).clamp(min=0)
+PADDED = torch.where(torch.arange(T, device=DEVICE) < torch.tensor([[0], [11]], device=DEVICE), -1, 0)
+
+SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
+    "Rope": lambda: mp.Scheme(mp.Rope(D), causal),
+    "Alibi": lambda: mp.Scheme(mp.Alibi(H), causal),
+    "OffsetAlibi": lambda: mp.Scheme(mp.OffsetAlibi(H), everything),
+    "T5Bias": lambda: mp.Scheme(mp.T5Bias(H, 8, 20), causal),
+    "Kerple, window": lambda: mp.Scheme(mp.Kerple(H), causal & (window(9) | sinks(2))),
+    "Rerope": lambda: mp.Scheme(mp.Rope(D), mp.Rerope(7), causal),
+    "Pivot, LogN": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(7), 9), mp.LogN(9), causal),
+}
+
+
+def both(scheme: mp.Scheme, qkv: tuple[Tensor, ...], **options: object) -> None:
+    """Outputs, log-sum-exps and gradients are the specification's."""
+    q, k, v = qkv
+    leaves = [q, k, v, *scheme.parameters()]
+    answers = []
+    for backend in ("triton", "reference"):
+        out, lse = mp.attend(q, k, v, scheme, backend=backend, return_lse=True, **options)
+        weights = torch.linspace(-1, 1, out.numel(), device=DEVICE).view_as(out)
+        total = (out * weights).sum() + lse.masked_fill(lse.isinf(), 0.0).sum()
+        answers.append((out, lse, *torch.autograd.grad(total, leaves, materialize_grads=True)))
+    for ours, exact in zip(*answers, strict=True):
+        close(ours, exact)
+
+
+def made(name: str) -> mp.Scheme:
+    torch.manual_seed(4)
+    scheme = SCHEMES[name]().to(DEVICE)
+    with torch.no_grad():
+        for weight in scheme.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return scheme
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_packed_documents_are_the_specifications(name: str):
+    both(made(name), inputs(), documents=MIXED if name in ("T5Bias", "Rope") else PACKED)
+
+
+@pytest.mark.parametrize("name", ["Rope", "Alibi", "Rerope"])
+def test_left_padding_is_the_specifications(name: str):
+    both(made(name), inputs(), key_index=LEFT, key_documents=PADDED)
+
+
+def test_a_range_beside_documents_counts_through_the_row():
+    both(made("T5Bias"), inputs(), index=range(T), key_index=range(T), documents=PACKED)
+
+
+def test_positions_turn_and_nothing_else_reads_them():
+    both(made("Rope"), inputs(), position=torch.arange(T, device=DEVICE) * 0.5)
+
+
+@pytest.mark.parametrize("name", ["Rope", "Alibi", "T5Bias", "Rerope"])
+def test_ragged_rows_decode_as_the_specification(name: str):
+    scheme = made(name)
+    q, k, v = (each.detach() for each in inputs())
+    for t in (1, 3):
+        index, known = LEFT[:, T - t :], {"key_index": LEFT, "key_documents": PADDED}
+        with torch.no_grad():
+            ours, exact = (
+                mp.attend(q[:, :, :t], k, v, scheme, index=index, backend=backend, **known)
+                for backend in ("triton", "reference")
+            )
+        close(ours, exact)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "says"),
+    [
+        (
+            lambda: mp.Scheme(mp.Alibi(H), causal),
+            {"position": torch.arange(T, device=DEVICE) * 2},
+            "Alibi(4) bends by where tokens stand, and the kernels measure by their indices",
+        ),
+        (
+            lambda: mp.Scheme(mp.Rope(D), mp.Rerope(7), causal),
+            {"position": torch.arange(T, device=DEVICE) * 2},
+            "Rerope(7) goes by where tokens stand, and the kernels measure by their indices",
+        ),
+        (
+            lambda: mp.Scheme(mp.Kerple(H), causal),
+            {"key_index": LEFT},
+            "has a number for every distance, and given indices do not say how many there are",
+        ),
+        (
+            lambda: mp.Scheme(mp.T5Bias(H, 8, 20), causal),
+            {"key_index": LEFT},
+            "learns by distance, which the kernels sum along diagonals: leave out index",
+        ),
+        (
+            lambda: mp.Scheme(mp.Alibi(H, stretch=mp.AlibiDynamicNtk(9)), causal),
+            {"documents": PACKED},
+            "follows the length of each text, and the kernels take one for all",
+        ),
+        (
+            lambda: mp.Scheme(mp.Alibi(H, stretch=mp.AlibiDynamicNtk(9)), causal),
+            {"length": torch.tensor([40, 99], device=DEVICE)},
+            "follows the length of each text, and the kernels take one for all",
+        ),
+    ],
+    ids=["Alibi", "Rerope", "Kerple", "T5Bias", "AlibiDynamicNtk", "two lengths"],
+)
+def test_what_is_refused_says_why(scheme: Callable[[], mp.Scheme], options: dict[str, Tensor], says: str):
+    q, k, v = inputs()
+    with pytest.raises(mp.CannotRun) as error:
+        mp.attend(q, k, v, scheme().to(DEVICE), backend="triton", **options)
+    assert says in str(error.value)
