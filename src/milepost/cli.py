@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import typer
 
 
-NEEDS = {"compare": "lab", "plan": "hf", "check": "hf"}
+NEEDS = {"compare": "lab", "plan": "hf", "check": "hf", "extend": "hf"}
 """Commands that need more than the command line itself, and the extra that has it."""
 
 
@@ -41,7 +41,7 @@ def app() -> typer.Typer:
     import typer
 
     from milepost.catalogue.command import methods
-    from milepost.hf.command import check, plan
+    from milepost.hf.command import check, extend, plan
     from milepost.lab.compare import compare
 
     hub = typer.Typer(
@@ -61,6 +61,7 @@ def app() -> typer.Typer:
     hub.command()(compare)
     hub.command()(plan)
     hub.command()(check)
+    hub.command()(extend)
     return hub
 
 

@@ -1,9 +1,10 @@
-"""`milepost plan` and `milepost check`. Only the command line loads this module, once it knows that typer is there."""
+"""`milepost plan`, `check` and `extend`. Only the command line loads this module, once it knows that typer is there."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -51,3 +52,51 @@ def check(a: A, b: B, as_json: AsJson = False) -> None:
     typer.echo(json.dumps(found.to_dict(), ensure_ascii=False, indent=2) if as_json else str(found))
     if found:
         raise SystemExit(1)
+
+
+Text = Annotated[Path, typer.Option("--text", help="A text to measure on, longer than the target.", exists=True)]
+Out = Annotated[Path, typer.Option("--out", help="A folder for the extended model and its report.")]
+Try = Annotated[list[str] | None, typer.Option("--try", help="A candidate of the plan; again for more; all if left out.")]
+    list[str] | None, typer.Option("--try", help="A candidate of the plan, by name; again for more, or all.")
+]
+Windows = Annotated[int, typer.Option("--windows", help="How many endings are judged.")]
+Last = Annotated[int, typer.Option("--last", help="How many tokens of each ending are judged.")]
+
+
+def extend(
+    model: Model, to: To, text: Text, out: Out, attempt: Try = None, windows: Windows = 16, last: Last = 64
+) -> None:
+    """Take a model further: measure the candidates of its plan on a text, keep the best, save it.
+
+    All are judged on the same last tokens, beside the model as it is and a window with and without sinks. The best that
+    sees every key is saved, and can be read with milepost.hf.load(folder); report.html and report.json stand beside it.
+    """
+    from milepost.hf.choosing import choose
+    from milepost.hf.extend import extend as extended
+    from milepost.hf.saving import save
+
+    try:
+        need("extend", "hf")
+        if out.exists() and any(out.iterdir()):
+            raise ValueError(f"--out {out}: this folder is not empty; name another")
+        loaded, tokenizer = _read(model)
+        words = text.read_text(encoding="utf-8", errors="replace")
+        found = choose(loaded, words, tokenizer, to=to, names=attempt or None, windows=windows, last=last)
+        typer.echo(str(found))
+        save(extended(loaded, *found.best.parts), out)
+        tokenizer.save_pretrained(out)
+        found.measured.to_html(out / "report.html")
+        (out / "report.json").write_text(found.measured.to_json(), encoding="utf-8")
+    except (ValueError, TypeError, OSError, ImportError, IndexError, KeyError) as error:
+        refuse(str(error.args[0] if isinstance(error, KeyError) else error))
+    typer.echo(f"\nsaved: {out}\nread it with: milepost.hf.load({str(out)!r})\nreport: {out / 'report.html'}")
+
+
+def _read(name: str) -> tuple[Any, Any]:
+    """A causal model and its tokenizer, from a folder or the hub; weights are safetensors, and no code is run."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    options = {"local_files_only": True} if Path(name).is_dir() else {}
+    model: Any = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, **options)
+    tokenizer: Any = AutoTokenizer.from_pretrained(name, **options)
+    return model.eval(), tokenizer
