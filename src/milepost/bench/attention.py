@@ -12,10 +12,12 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from milepost import (
     Alibi,
     Kerple,
+    Pivot,
     Rerope,
     Rope,
     Sandwich,
     Scheme,
+    SelfExtend,
     SoftCap,
     T5Bias,
     Yarn,
@@ -28,6 +30,8 @@ from milepost import (
 
 SHAPES = {"A, b4 h16 t4096 d64": (4, 16, 4096, 64), "B, b1 h16 t16384 d128": (1, 16, 16384, 128)}
 ROUNDS = 15
+DOCUMENTS = 16
+"""How many texts of equal length are packed into a row."""
 
 
 def schemes(heads: int, dim: int) -> dict[str, Scheme]:
@@ -41,6 +45,21 @@ def schemes(heads: int, dim: int) -> dict[str, Scheme]:
         "Sandwich": Scheme(Sandwich(heads, dim), causal),
         "soft cap": Scheme(SoftCap(30.0), causal),
         "RoPE, window of 1024 with 4 sinks": Scheme(Rope(dim), causal & (window(1024) | sinks(4))),
+        "RoPE with ReRoPE": Scheme(Rope(dim), Rerope(512), causal),
+        "RoPE with ReRoPE and Pivot": Scheme(Rope(dim), Pivot(Rerope(512), 4096), causal),
+        "RoPE with Self-Extend": Scheme(Rope(dim), SelfExtend(8, 1024), causal),
+    }
+
+
+def packed_schemes(heads: int, dim: int) -> dict[str, Scheme]:
+    """What is measured on packed documents."""
+    return {
+        "nothing": Scheme(causal),
+        "RoPE": Scheme(Rope(dim), causal),
+        "ALiBi": Scheme(Alibi(heads), causal),
+        "T5": Scheme(T5Bias(heads), causal),
+        "KERPLE": Scheme(Kerple(heads), causal),
+        "RoPE, window of 256 with 4 sinks": Scheme(Rope(dim), causal & (window(256) | sinks(4))),
         "RoPE with ReRoPE": Scheme(Rope(dim), Rerope(512), causal),
     }
 
@@ -58,17 +77,40 @@ def main() -> None:
         print(f"\n{title}, bfloat16, × plain causal SDPA ({plain[0]:.3f} and {plain[1]:.3f} ms)")
         print(f"  {'':<36} {'backend':<10} {'forward':>8} {'forward and backward':>22}")
         for name, scheme in schemes(h, d).items():
-            scheme = scheme.cuda()
-            run = _attending(q, k, v, scheme)
-            ours = _times(run, (q, k, v, *scheme.parameters()), grad)
-            print(
-                f"  {name:<36} {explain(scheme, q, k, v).backend:<10} {ours[0] / plain[0]:>8.2f} "
-                f"{ours[1] / plain[1]:>22.2f}"
-            )
+            _row(name, scheme.cuda(), q, k, v, grad, plain)
+        _packed(q, k, v, grad)
 
 
-def _attending(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme) -> Callable[[], Tensor]:
-    return lambda: attend(q, k, v, scheme)
+def _packed(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> None:
+    """Rows of several documents, beside the same documents as a batch of plain causal attention."""
+    b, h, t, d = q.shape
+    documents = torch.arange(t, device=q.device) * DOCUMENTS // t
+    apart = [
+        each.detach().view(b, h, DOCUMENTS, -1, d).transpose(1, 2).flatten(0, 1).contiguous()
+        for each in (q, k, v, grad)
+    ]
+    alone = [each.requires_grad_() for each in apart[:3]]
+    plain = _times(lambda: sdpa(alone[0], alone[1], alone[2], is_causal=True), tuple(alone), apart[3])
+    print(
+        f"  {DOCUMENTS} documents a row, × plain causal SDPA of them as a batch ({plain[0]:.3f} and {plain[1]:.3f} ms)"
+    )
+    for name, scheme in packed_schemes(h, d).items():
+        _row(name, scheme.cuda(), q, k, v, grad, plain, documents)
+
+
+def _row(
+    name: str, scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, grad: Tensor, plain: tuple[float, float],
+    documents: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Measure one scheme, and print its times as multiples of plain attention's."""
+    run = _attending(q, k, v, scheme, documents)
+    ours = _times(run, (q, k, v, *scheme.parameters()), grad)
+    backend = explain(scheme, q, k, v, documents=documents).backend
+    print(f"  {name:<36} {backend:<10} {ours[0] / plain[0]:>8.2f} {ours[1] / plain[1]:>22.2f}")
+
+
+def _attending(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, documents: Tensor | None) -> Callable[[], Tensor]:
+    return lambda: attend(q, k, v, scheme, documents=documents)
 
 
 def _times(run: Callable[[], Tensor], leaves: tuple[Tensor, ...], grad: Tensor) -> tuple[float, float]:

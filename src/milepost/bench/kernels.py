@@ -22,13 +22,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
-from milepost.bench.kernels_of_memory import SEED, Work, decoding, inputs, rotation, short, timed
+from milepost.bench.kernels_of_memory import SEED, Work, decoding, inputs, limits, rotation, short, timed
 
 SHAPES = {"A": (4, 16, 4096, 64), "B": (1, 16, 16384, 128)}
-FACETS = ("plain", "slopes", "table 256", "table 2t", "window", "cap")
+FACETS = ("plain", "slopes", "table 256", "table 2t", "window", "cap", "documents")
 
 
 def facets(name: str, h: int, t: int, device: str = "cuda") -> dict[str, Any]:
@@ -45,6 +43,10 @@ def facets(name: str, h: int, t: int, device: str = "cuda") -> dict[str, Any]:
         options.update(behind=min(1024, t // 2), sinks=4)
     if name == "cap":
         options.update(cap=30.0)
+    if name == "documents":
+        documents = (torch.arange(t, device=device) * 16 // t)[None]
+        index = torch.arange(t, device=device)[None] % (t // 16)
+        options.update(documents=documents, key_documents=documents, index=index, key_index=index)
     for each in ("slopes", "table"):
         if each in options:
             options[each].requires_grad_()
@@ -64,6 +66,8 @@ def exact(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
     if "cap" in options:
         x = options["cap"] * torch.tanh(x / options["cap"])
     visible = j <= i
+    if "documents" in options:
+        visible = visible & (options["documents"][0, :, None] == options["documents"][0])
     if "behind" in options:
         visible = visible & ((i - j < options["behind"]) | (j < options["sinks"]))
     return torch.softmax(x.masked_fill(~visible, -math.inf), -1) @ v
@@ -93,6 +97,7 @@ def launches(kernel: str, q: Tensor, k: Tensor, v: Tensor, grad: Tensor, options
         q, k, v, slopes, slopes, options.get("table"), None, q.shape[-1] ** -0.5, 0,
         options.get("behind", flash.UNLIMITED), 0, options.get("sinks", 0), options.get("first", 0),
         options.get("cap", 0.0), False,
+        tuple(options.get(each) for each in ("documents", "key_documents", "index", "key_index")),
     )  # fmt: skip
     out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
     if kernel == "forward":
@@ -202,24 +207,6 @@ def attention(results: list[dict[str, Any]], quick: bool) -> None:
                 continue
             results.append({"shape": shape, "what": name, "forward": forward, "both": both, "limit": limit})
             print(f"  {name:<10}{forward:.3f} / {both:.3f} ms", flush=True)
-
-
-def limits(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> tuple[float, float]:
-    """Plain causal SDPA, by the vendor's kernel: forward, forward and backward."""
-    leaves = [each.detach().requires_grad_() for each in (q, k, v)]
-
-    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
-            return scaled_dot_product_attention(q, k, v, is_causal=True)
-
-    times = timed(
-        {
-            "forward": lambda: plain(q, k, v),
-            "both": lambda: torch.autograd.grad(plain(leaves[0], leaves[1], leaves[2]), leaves, grad),
-        },
-        rep=50,
-    )
-    return times["forward"], times["both"]
 
 
 def kernel_times(kernel: str, configs_: list[Any], *tensors: Any) -> dict[Any, float]:

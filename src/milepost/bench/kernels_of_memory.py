@@ -1,5 +1,5 @@
-# pyright: basic, reportMissingImports=false
-"""What is bound by memory, on a GPU: rotation and decoding. Run by `python -m milepost.bench.kernels`."""
+# pyright: basic, reportMissingImports=false, reportArgumentType=false
+"""What is bound by memory, on a GPU: rotation, decoding; plain attention, too. `python -m milepost.bench.kernels`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 Work = Callable[[], object]
@@ -40,6 +41,24 @@ def timed(contenders: dict[Any, Work], rounds: int = 3, rep: int = 20) -> dict[A
 def short(error: BaseException) -> str:
     """An error in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def limits(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> tuple[float, float]:
+    """Plain causal SDPA, by the vendor's kernel: forward, forward and backward."""
+    leaves = [each.detach().requires_grad_() for each in (q, k, v)]
+
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
+            return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    times = timed(
+        {
+            "forward": lambda: plain(q, k, v),
+            "both": lambda: torch.autograd.grad(plain(leaves[0], leaves[1], leaves[2]), leaves, grad),
+        },
+        rep=50,
+    )
+    return times["forward"], times["both"]
 
 
 def rotation(results: list[dict[str, Any]]) -> None:

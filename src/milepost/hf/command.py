@@ -56,9 +56,7 @@ def check(a: A, b: B, as_json: AsJson = False) -> None:
 
 Text = Annotated[Path, typer.Option("--text", help="A text to measure on, longer than the target.", exists=True)]
 Out = Annotated[Path, typer.Option("--out", help="A folder for the extended model and its report.")]
-Try = Annotated[list[str] | None, typer.Option("--try", help="A candidate of the plan; again for more; all if left out.")]
-    list[str] | None, typer.Option("--try", help="A candidate of the plan, by name; again for more, or all.")
-]
+Try = Annotated[list[str] | None, typer.Option("--try", help="A candidate of the plan; again for more. Otherwise all.")]
 Windows = Annotated[int, typer.Option("--windows", help="How many endings are judged.")]
 Last = Annotated[int, typer.Option("--last", help="How many tokens of each ending are judged.")]
 

@@ -159,10 +159,11 @@ def test_documents_of_a_text_that_counts_on_agree_with_float64():
 
 @pytest.mark.parametrize("option", ["window", "slopes"])
 def test_indices_of_their_own_agree_with_float64(option: str):
-    # Each row starts elsewhere; of the second some tokens are gone; the third is in no order.
+    # Tokens are gone, inside a tile and between two; the third row is in no order.
     torch.manual_seed(2)
     index = torch.arange(T, device=DEVICE) + torch.tensor([[0], [9], [0]], device=DEVICE)
-    index[1, 40:] += 13
+    index[0, 10:] += 5
+    index[1, 32:] += 13
     index[2] = torch.randperm(T, device=DEVICE)
     own = index[:, T - 33 :] + 1
     tokens = {"documents": None, "key_documents": None, "index": own.int(), "key_index": index}

@@ -1,4 +1,5 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
 # ruff: noqa: N803, N806
 """Which blocks anybody sees, where tokens have documents or indices of their own: told by the device to the device.
 

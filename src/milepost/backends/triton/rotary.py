@@ -1,4 +1,5 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
 # ruff: noqa: N803, N806
 """Queries and keys rotated in one launch, forward and backward.
 

@@ -1,4 +1,5 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
 # ruff: noqa: N803
 """What forward, both backward passes, the gradient of tables and decoding share: tiles, scores, what is visible.
 

@@ -1,4 +1,5 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
 # ruff: noqa: N803, N806
 """The gradient of a table by distance: sums of dS along diagonals.
 
