@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -96,5 +96,4 @@ def _read(name: str) -> tuple[Any, Any]:
 
     options = {"local_files_only": True} if Path(name).is_dir() else {}
     model: Any = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, **options)
-    tokenizer: Any = AutoTokenizer.from_pretrained(name, **options)
-    return model.eval(), tokenizer
+    return model.eval(), cast("Any", AutoTokenizer).from_pretrained(name, **options)
