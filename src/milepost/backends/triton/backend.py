@@ -89,7 +89,7 @@ def _whole(call: Call) -> tuple[Tensor, Tensor]:
 def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
     """Near and far keys each by themselves, as far apart as their bounds say, merged.
 
-    Far scores that are turned about what near keys offer, score + c · (score − near), are scores sharpened by 1 + c and
+    Far scores that are turned about the near keys, score + c · (score − near), are scores sharpened by 1 + c and
     shifted by one number a row, which moves the row's log-sum-exp and nothing else.
     """
     band, v = call.scheme.band(), values(call, call.v.dtype)

@@ -30,7 +30,7 @@ def unread(call: Call) -> str | None:
 
 
 def unknown(call: Call) -> str | None:
-    """Why the biases of this call cannot be told before its tokens are looked at."""
+    """Why the biases of this call are not known before its tokens are looked at."""
     given = call.given_length
     for part in call.scheme.answering("bend"):
         if _has(call, part, "cap"):

@@ -1,7 +1,7 @@
 # pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
 # ruff: noqa: N803, N806
-"""Which blocks anybody sees, where tokens have documents or indices of their own: told by the device to the device.
+"""Which blocks anybody sees, where tokens have documents or indices of their own: found on the device, read there.
 
 A document is a number of 0 or more; anything below is padding, which sees nothing and is not seen. For every block of
 rows (or of keys) one small kernel looks at the least and the largest document and index in it and in every block of the

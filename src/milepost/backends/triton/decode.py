@@ -251,7 +251,7 @@ def decode(
 ) -> tuple[Tensor, Tensor]:
     """Attention of a few queries over many keys, and each row's log-sum-exp; no gradient.
 
-    As `flash`, but causal unless told otherwise, and the queries are the last of the keys unless `offset` says where
+    As `flash`, but causal by default, and the queries are the last of the keys unless `offset` says where
     they start. lengths: [b] int32, how many keys each row of the batch has, its queries being the last of them: the
     same launch then serves every step, as a CUDA graph wants. key_cos, key_sin: [b|1 s width/2] float32, for keys that
     are stored raw: they are rotated as they are read, by halves or `neighbours`; q comes rotated already.
