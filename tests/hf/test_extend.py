@@ -214,7 +214,7 @@ def test_a_module_that_was_never_extended_says_so():
 
 
 def test_without_transformers_the_extra_is_named():
-    code = "import sys; sys.modules['transformers'] = None\nimport milepost.hf"
+    code = "import sys; sys.modules['transformers'] = None\nimport milepost.hf\nmilepost.hf.extend(3)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "milepost.hf needs transformers, which is not installed: pip install 'milepost[hf]'" in done.stderr
+    assert "extend needs transformers, which is not installed: pip install 'milepost[hf]'" in done.stderr

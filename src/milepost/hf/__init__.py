@@ -3,19 +3,15 @@
 Nothing here loads transformers before it is called.
 """
 
-from milepost.refusal import need
-
-need("milepost.hf", "hf")
-
-from milepost.hf.check import check as check  # noqa: E402
-from milepost.hf.extend import extend as extend  # noqa: E402
-from milepost.hf.extend import restore as restore  # noqa: E402
-from milepost.hf.measure import measure as measure  # noqa: E402
-from milepost.hf.memwalker import MemWalker as MemWalker  # noqa: E402
-from milepost.hf.memwalker import asker as asker  # noqa: E402
-from milepost.hf.nbce import nbce as nbce  # noqa: E402
-from milepost.hf.plan import plan as plan  # noqa: E402
-from milepost.hf.saving import load as load  # noqa: E402
-from milepost.hf.saving import save as save  # noqa: E402
+from milepost.hf.check import check as check
+from milepost.hf.extend import extend as extend
+from milepost.hf.extend import restore as restore
+from milepost.hf.measure import measure as measure
+from milepost.hf.memwalker import MemWalker as MemWalker
+from milepost.hf.memwalker import asker as asker
+from milepost.hf.nbce import nbce as nbce
+from milepost.hf.plan import plan as plan
+from milepost.hf.saving import load as load
+from milepost.hf.saving import save as save
 
 __all__ = ["MemWalker", "asker", "check", "extend", "load", "measure", "nbce", "plan", "restore", "save"]

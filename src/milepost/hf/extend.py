@@ -16,10 +16,12 @@ from milepost.hf.rotary import Form, Turned, form_of, plain, same_beside, turn_o
 from milepost.hf.rows import BEST
 from milepost.hf.settings import Settings, written
 from milepost.hf.tables import Grown, grow, table_of
+from milepost.refusal import need
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
 from milepost.seams import demand
 
+NEEDED = ("transformers", "safetensors")
 Path = Literal["rotary", "attend"]
 Model = TypeVar("Model")
 
@@ -60,6 +62,7 @@ def extend(model: Model, *given: object, to: int | None = None, through: Path | 
     if isinstance(model, nn.Module) and hasattr(model, "config") and table_of(model) is not None:
         grow(model, given, to)
         return model
+    need("extend", "hf", NEEDED)
     before = extension_of(model)
     layers = layers_of(model) if before is None else replace(before.layers, model=model)
     if to is not None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from milepost.configs.source import inside
-from milepost.hf.extend import extend, extension_of
+from milepost.hf.extend import NEEDED, extend, extension_of
 from milepost.hf.falcon import FalconSlopes
+from milepost.refusal import need
 from milepost.schedule import Schedule
 
 NAME = "milepost.json"
@@ -42,6 +43,7 @@ def save(model: Any, path: str | os.PathLike[str], **options: Any) -> None:
 
 def load(path: str | os.PathLike[str], **options: Any) -> Any:
     """Read a folder that `save` wrote; options are those of transformers' `from_pretrained`, such as dtype=…"""
+    need("load", "hf", NEEDED)
     folder = Path(path)
     plain = saved(folder)
     model, said = read(folder, options)

@@ -9,19 +9,23 @@ import sys
 import pytest
 import torch
 
+from milepost.backends.triton import backend
+
 if not torch.cuda.is_available() and "triton" not in sys.modules:
-    # Read when Triton is imported, so before anything here does.
+    # Read when Triton is imported, so before anything here does. The tests of other rooms know nothing of it.
     os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(autouse=True)
-def tiles():
+def interpreted(monkeypatch: pytest.MonkeyPatch):
     """In the interpreter a large tile costs no more than a small one, and there are fewer of them."""
     if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
         yield
         return
     from milepost.backends.triton import configs
 
+    monkeypatch.setattr(backend, "INTERPRETED", True)
+    monkeypatch.setattr(backend, "_devices", {})
     with configs.override(**dict.fromkeys(configs.KERNELS, configs.Config(64, 64, 4, 1, False))):
         yield
 

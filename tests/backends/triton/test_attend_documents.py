@@ -10,7 +10,8 @@ from torch import Tensor
 
 import milepost as mp
 from milepost import causal, everything, sinks, window
-from tests.backends.triton.test_attend import DEVICE, D, H, T, close, inputs
+from tests.backends.triton.test_attend import DEVICE, GPU, D, H, T, close
+from tests.backends.triton.test_attend import inputs as rows_of
 
 pytest.importorskip("triton")
 
@@ -28,6 +29,10 @@ SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
     "Rerope": lambda: mp.Scheme(mp.Rope(D), mp.Rerope(7), causal),
     "Pivot, LogN": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(7), 9), mp.LogN(9), causal),
 }
+
+
+def inputs() -> tuple[Tensor, Tensor, Tensor]:
+    return rows_of(b=2)
 
 
 def both(scheme: mp.Scheme, qkv: tuple[Tensor, ...], **options: object) -> None:
@@ -53,12 +58,12 @@ def made(name: str) -> mp.Scheme:
     return scheme
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", SCHEMES if GPU else ["Rope", "T5Bias", "Kerple, window", "Pivot, LogN"])
 def test_packed_documents_are_the_specifications(name: str):
     both(made(name), inputs(), documents=MIXED if name in ("T5Bias", "Rope") else PACKED)
 
 
-@pytest.mark.parametrize("name", ["Rope", "Alibi", "Rerope"])
+@pytest.mark.parametrize("name", ["Rope", "Alibi", "Rerope"] if GPU else ["Alibi"])
 def test_left_padding_is_the_specifications(name: str):
     both(made(name), inputs(), key_index=LEFT, key_documents=PADDED)
 
@@ -71,7 +76,7 @@ def test_positions_turn_and_nothing_else_reads_them():
     both(made("Rope"), inputs(), position=torch.arange(T, device=DEVICE) * 0.5)
 
 
-@pytest.mark.parametrize("name", ["Rope", "Alibi", "T5Bias", "Rerope"])
+@pytest.mark.parametrize("name", ["Rope", "Alibi", "T5Bias", "Rerope"] if GPU else ["Rope", "T5Bias"])
 def test_ragged_rows_decode_as_the_specification(name: str):
     scheme = made(name)
     q, k, v = (each.detach() for each in inputs())

@@ -62,7 +62,7 @@ def agree(
         torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5 * max(1.0, float(theirs.abs().max())))
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", SCHEMES if DEVICE == "cuda" else ["T5Bias"])
 def test_it_traces_whole_and_two_lengths_cost_two_graphs(name: str):
     scheme = SCHEMES[name]().to(DEVICE)
     compiled, graphs = graphs_of(scheme)

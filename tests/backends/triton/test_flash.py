@@ -19,7 +19,7 @@ from milepost.backends.triton.configs import Config
 from milepost.backends.triton.flash import flash
 
 HALVES = [torch.bfloat16, torch.float16] if GPU else []
-CASES = int(os.environ.get("MILEPOST_KERNEL_CASES", "40" if GPU else "10"))
+CASES = int(os.environ.get("MILEPOST_KERNEL_CASES", "40" if GPU else "6"))
 Answers = tuple[Tensor, Tensor, dict[str, Tensor]]
 
 
@@ -67,6 +67,7 @@ def test_random_calls_agree_with_float64(seed: int):
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 @pytest.mark.parametrize(
     "options",
+    # Of these every second one, where each takes seconds.
     [
         {"ahead": 0},
         {"ahead": 0, "behind": 150, "sinks": 3},
@@ -82,7 +83,7 @@ def test_random_calls_agree_with_float64(seed: int):
         {"ahead": 0, "table": 20, "behind": 150, "sinks": 3},
         {"ahead": 0, "table": 20, "cap": 2.0},
         {"ahead": 0, "slopes": True, "table": 20, "cap": 2.0, "cap_first": True},
-    ],
+    ][:: 1 if GPU else 2],
     ids=str,
 )
 def test_squares_near_and_far_agree_with_float64(options: dict[str, object], dtype: torch.dtype):
@@ -151,7 +152,7 @@ def test_parts_merged_by_log_sum_exp_have_the_whole_gradient():
 
 
 def test_it_gives_the_same_bits_every_time():
-    case = Case(*drawn(1, 2, 1, 140, 140, 16, 16), {"scale": 0.2, "ahead": 0}).to(torch.float32, torch.float32)
+    case = Case(*drawn(1, 2, 1, 70, 70, 16, 16), {"scale": 0.2, "ahead": 0}).to(torch.float32, torch.float32)
     case.options["table"] = torch.randn(2, 30, device=DEVICE, requires_grad=True)
     first, second = answers(flash, case), answers(flash, case)
     assert torch.equal(first[0], second[0])

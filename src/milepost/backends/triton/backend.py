@@ -176,6 +176,8 @@ def _regimes_unread(call: Call, band: Band) -> str | None:
     return None
 
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Whether Triton runs kernels line by line, on the CPU, as it was asked to when Python started."""
 _devices: dict[torch.device, str | None] = {}
 """What was found out about each device."""
 
@@ -190,7 +192,7 @@ def _no_device(device: torch.device) -> str | None:
 def _missing(device: torch.device) -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed: pip install 'milepost[triton]'"
-    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
+    if device.type == "cpu" and INTERPRETED:
         return None
     if device.type != "cuda":
         return f"its kernels run on CUDA devices, and the tensors are on {device.type}"
