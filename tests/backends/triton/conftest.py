@@ -17,7 +17,7 @@ if not torch.cuda.is_available() and "triton" not in sys.modules:
 
 
 @pytest.fixture(autouse=True)
-def interpreted(monkeypatch: pytest.MonkeyPatch):
+def tiles(monkeypatch: pytest.MonkeyPatch):
     """In the interpreter a large tile costs no more than a small one, and there are fewer of them."""
     if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
         yield
