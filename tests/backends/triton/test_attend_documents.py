@@ -96,7 +96,7 @@ def test_ragged_rows_decode_as_the_specification(name: str):
         (
             lambda: mp.Scheme(mp.Alibi(H), causal),
             {"position": torch.arange(T, device=DEVICE) * 2},
-            "Alibi(4) bends by where tokens stand, and the kernels measure by their indices",
+            f"Alibi({H}) bends by where tokens stand, and the kernels measure by their indices",
         ),
         (
             lambda: mp.Scheme(mp.Rope(D), mp.Rerope(7), causal),

@@ -19,7 +19,7 @@ from milepost.backends.triton.configs import Config
 from milepost.backends.triton.flash import flash
 
 HALVES = [torch.bfloat16, torch.float16] if GPU else []
-CASES = int(os.environ.get("MILEPOST_KERNEL_CASES", "40" if GPU else "6"))
+CASES = int(os.environ.get("MILEPOST_KERNEL_CASES", "40" if GPU else "4"))
 Answers = tuple[Tensor, Tensor, dict[str, Tensor]]
 
 
@@ -67,7 +67,7 @@ def test_random_calls_agree_with_float64(seed: int):
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 @pytest.mark.parametrize(
     "options",
-    # Of these every second one, where each takes seconds.
+    # Of these every third one, where each takes seconds.
     [
         {"ahead": 0},
         {"ahead": 0, "behind": 150, "sinks": 3},
@@ -83,7 +83,7 @@ def test_random_calls_agree_with_float64(seed: int):
         {"ahead": 0, "table": 20, "behind": 150, "sinks": 3},
         {"ahead": 0, "table": 20, "cap": 2.0},
         {"ahead": 0, "slopes": True, "table": 20, "cap": 2.0, "cap_first": True},
-    ][:: 1 if GPU else 2],
+    ][:: 1 if GPU else 3],
     ids=str,
 )
 def test_squares_near_and_far_agree_with_float64(options: dict[str, object], dtype: torch.dtype):
