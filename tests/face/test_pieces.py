@@ -189,6 +189,7 @@ FLEXIBLE = {
 }
 
 
+@pytest.mark.slow
 @plainly_run
 @pytest.mark.parametrize("name", FLEXIBLE)
 def test_flex_attention_with_our_functions_gives_our_attention(name):
@@ -198,6 +199,7 @@ def test_flex_attention_with_our_functions_gives_our_attention(name):
     assert_same(ours, attend(q, k, v, scheme, backend="reference"))
 
 
+@pytest.mark.slow
 @plainly_run
 @pytest.mark.parametrize("name", FLEXIBLE)
 def test_flex_knows_that_queries_may_be_the_last_of_the_keys(name):
