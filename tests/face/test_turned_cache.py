@@ -268,6 +268,7 @@ def test_a_cache_trimmed_to_nothing_goes_on_without_positions():
     assert cache.index.tolist() == [[3]] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("indexed", [True, False])
 def test_decoding_traces_whole(indexed: bool):
     torch._dynamo.reset()
