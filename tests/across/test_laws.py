@@ -15,7 +15,7 @@ from tests.laws import METHOD_LAWS, graphs_over, moved
 from tests.layers import fresh
 
 COSTLY = {"agrees_on_every_backend": QUICK, "traces_whole": ()}
-"""Laws that take long, and the methods that a quick run still has them for. Floaters are walked, which takes long, too."""
+"""Laws that take long, and the methods that a quick run still has them for. Floaters are walked, which is slow too."""
 
 
 def marked(law: str, name: str) -> Any:
