@@ -12,8 +12,10 @@ import torch
 from milepost.backends.triton import backend
 
 if not torch.cuda.is_available() and "triton" not in sys.modules:
-    # Read when Triton is imported, so before anything here does. The tests of other rooms know nothing of it.
+    # Read when Triton is imported, so before anything here does.
     os.environ["TRITON_INTERPRET"] = "1"
+# The tests of other rooms know nothing of it, also in a process that was started with it.
+backend.INTERPRETED = False
 
 
 @pytest.fixture(autouse=True)
