@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import milepost as mp
 from milepost.backends import rotated
@@ -56,6 +57,17 @@ def test_what_inference_mode_made_is_not_given_to_a_backward_pass():
     q.requires_grad_()
     mp.attend(q, k, v, scheme).sum().backward()
     assert q.grad is not None
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "flex"])
+def test_tensors_without_numbers_are_not_kept(backend: str):
+    scheme = mp.Scheme(mp.Rope(8, theta=781.0), mp.causal & mp.window(4))
+    shapes = (1, 2, 300, 8), (1, 2, 300, 8), (1, 2, 300, 8)
+    for _ in range(2):
+        with FakeTensorMode(), torch.no_grad():
+            mp.attend(*(torch.ones(shape) for shape in shapes), scheme, backend=backend)
+        with torch.no_grad():
+            mp.attend(*(torch.ones(shape) for shape in shapes), scheme, backend=backend)
 
 
 def test_what_depends_on_the_length_is_made_for_each_length():
@@ -120,9 +132,9 @@ def test_the_oldest_is_forgotten():
     asked: list[int] = []
 
     @kept(2)
-    def square(x: int) -> int:
+    def square(x: int, device: torch.device) -> int:
         asked.append(x)
         return x * x
 
-    assert [square(x) for x in (1, 2, 1, 3, 2)] == [1, 4, 1, 9, 4]
+    assert [square(x, torch.device("cpu")) for x in (1, 2, 1, 3, 2)] == [1, 4, 1, 9, 4]
     assert asked == [1, 2, 3, 2]

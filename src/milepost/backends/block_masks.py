@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
+from milepost.backends.kept import surroundings
 from milepost.backends.views import View
 from milepost.call.call import Call
 from milepost.seams.parts import Parts
@@ -62,11 +63,10 @@ def block_mask(call: Call, view: View, number: int) -> BlockMask | None:
     def make() -> BlockMask:
         return make_block_mask(mod, rows, heads, t, call.k.shape[2], call.q.device)
 
-    if call.layout is None or not call.at_index or torch.compiler.is_compiling():
+    around = surroundings(call.q.device)
+    if call.layout is None or not call.at_index or around is None:
         return make()
-    # What inference mode makes can have no part in a backward pass later.
-    inference = torch.is_inference_mode_enabled()
-    return _remembered(scheme, (number, call.layout, heads, t, call.k.shape[2], call.q.device, inference), make)
+    return _remembered(scheme, (number, call.layout, heads, t, call.k.shape[2], call.q.device, around), make)
 
 
 KEPT = 16

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from milepost.backends.kept import kept, surroundings
 from milepost.backends.views import mask
 from milepost.call.call import Call, Layout
 from milepost.seams.band import Band
@@ -37,16 +37,13 @@ class Block:
 
 def blocks(call: Call) -> tuple[Block, ...] | None:
     """The blocks of a call, or None where nothing can be left out, or it cannot be told."""
-    # A compiled graph would be made for one length alone, and asks nothing of values.
-    if torch.compiler.is_compiling():
+    # A compiled graph would be made for one length alone; and there may be no values to look at.
+    if surroundings(call.q.device) is None:
         return None
     layout, t, s = call.layout, call.queries.count, call.keys.count
     if layout is not None:
         band = call.scheme.band()
-        if band is None:
-            return None
-        # What inference mode makes can have no part in a backward pass later.
-        return _of_band(band, layout, t, s, call.q.dtype, call.q.device, torch.is_inference_mode_enabled())
+        return None if band is None else _of_band(band, layout, t, s, call.q.dtype, call.q.device)
     if call.documents is not None and call.q.device.type == "cpu":
         return _of_documents(call)
     return None
@@ -57,9 +54,9 @@ def formed_pairs(made: tuple[Block, ...]) -> int:
     return sum((block.rows.stop - block.rows.start) * _width(block) for block in made)
 
 
-@functools.lru_cache(maxsize=KEPT)
+@kept(KEPT)
 def _of_band(
-    band: Band, layout: Layout, t: int, s: int, dtype: torch.dtype, device: torch.device, inference: bool
+    band: Band, layout: Layout, t: int, s: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Block, ...] | None:
     """Blocks that follow from the layout alone: made once, and kept."""
     width = band.behind + band.ahead if band.chunk is None else min(band.behind + band.ahead, 2 * band.chunk)

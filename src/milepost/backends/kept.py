@@ -3,38 +3,52 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def kept(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Remember the `most` latest answers of a function of hashable arguments that makes tensors.
+    """Remember the `most` latest answers of a function that makes tensors.
 
-    What inference mode makes can have no part in a backward pass later, what one stream writes is not yet there for
-    another, and what is made while a CUDA graph is recorded belongs to that graph: these are kept apart, or not at all.
+    Its arguments are hashable, and the last one is the device.
     """
 
     def keep(make: Callable[P, T]) -> Callable[P, T]:
         @functools.lru_cache(maxsize=most)
-        def remember(inference: bool, stream: int, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        def remember(around: Hashable, /, *args: P.args, **kwargs: P.kwargs) -> T:
             return make(*args, **kwargs)
 
         @functools.wraps(make)
         def answer(*args: P.args, **kwargs: P.kwargs) -> T:
-            if torch.compiler.is_compiling():
-                return make(*args, **kwargs)
-            stream = 0
-            if torch.cuda.is_available() and torch.cuda.is_initialized():
-                if torch.cuda.is_current_stream_capturing():
-                    return make(*args, **kwargs)
-                stream = torch.cuda.current_stream().cuda_stream
-            return remember(torch.is_inference_mode_enabled(), stream, *args, **kwargs)
+            device = args[-1]
+            assert isinstance(device, torch.device)
+            around = surroundings(device)
+            return make(*args, **kwargs) if around is None else remember(around, *args, **kwargs)
 
+        answer.cache_clear = remember.cache_clear  # pyright: ignore
         return answer
 
     return keep
+
+
+def surroundings(device: torch.device) -> Hashable | None:
+    """What tensors made now belong to, besides what they are made from; None where they must not be kept.
+
+    What inference mode makes can have no part in a backward pass later, and what one stream writes is not yet there for
+    another. What is made while a CUDA graph is recorded belongs to that graph, and what a mode such as FakeTensorMode
+    makes may hold no numbers at all.
+    """
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
+        return None
+    stream = 0
+    if device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        stream = torch.cuda.current_stream(device).cuda_stream
+    return torch.is_inference_mode_enabled(), stream

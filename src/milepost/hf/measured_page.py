@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 
 from milepost import __version__
 from milepost.hf.attention_mass import Mass
 from milepost.hf.intervals import Score, plus_minus
 from milepost.hf.scores import LOG2, Scores
+from milepost.lab.report.document import document, write_whole
 from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, finite
-from milepost.lab.report.look import COLOURS, MARKERS, Look, definitions
+from milepost.lab.report.look import COLOURS, MARKERS, Look
 from milepost.lab.report.scale import broken, doubling
 
 BITS = "bits per token"
@@ -24,13 +22,7 @@ SIDES = LEFT + INSET, RIGHT - INSET
 
 def write(measured: Scores, path: Path) -> Path:
     """Write the report; the file is there wholly or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(page(measured), encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_whole(page(measured), path)
     return path
 
 
@@ -43,20 +35,12 @@ def page(measured: Scores) -> str:
         _section("Needles", _needles(measured)),
         _section("Where attention goes", _masses(measured)),
     ]
-    lab = files("milepost.lab.report")
-    return Template(files("milepost.hf").joinpath("measured.html").read_text(encoding="utf-8")).substitute(
-        style=(lab / "report.css").read_text(encoding="utf-8"),
-        script=(lab / "report.js").read_text(encoding="utf-8"),
-        title=escape(f"Trained at {measured.trained:,}, measured to {longest:,}"),
-        asked=escape(
-            f"The same last {measured.last} tokens of {measured.windows} windows at every length; intervals of 95 %, "
-            f"differences paired over the same tokens."
-        ),
-        lede="".join(f"<p>{escape(line)}</p>" for line in _lede(measured)),
-        definitions=definitions(),
-        sections="".join(sections),
-        made=escape(f"milepost {__version__}"),
+    asked = (
+        f"The same last {measured.last} tokens of {measured.windows} windows at every length; intervals of 95 %, "
+        f"differences paired over the same tokens."
     )
+    title = f"Trained at {measured.trained:,}, measured to {longest:,}"
+    return document("measure", title, escape(asked), _lede(measured), sections, f"milepost {__version__}")
 
 
 def _lede(measured: Scores) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -45,9 +45,10 @@ def inputs(t: int = T, s: int = T, g: int = H // 2, b: int = 2 if GPU else 1) ->
     return q, k, v
 
 
-def made(name: str) -> mp.Scheme:
+def made(name: str, schemes: Mapping[str, Callable[[], mp.Scheme]] = SCHEMES) -> mp.Scheme:
+    """A scheme whose weights are not where they begin."""
     torch.manual_seed(4)
-    scheme = SCHEMES[name]().to(DEVICE)
+    scheme = schemes[name]().to(DEVICE)
     with torch.no_grad():
         for weight in scheme.parameters():
             weight.add_(0.1 * torch.randn_like(weight))

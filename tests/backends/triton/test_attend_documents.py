@@ -12,6 +12,7 @@ import milepost as mp
 from milepost import causal, everything, sinks, window
 from tests.backends.triton.test_attend import DEVICE, GPU, D, H, T, close
 from tests.backends.triton.test_attend import inputs as rows_of
+from tests.backends.triton.test_attend import made as drawn
 
 pytest.importorskip("triton")
 
@@ -50,12 +51,7 @@ def both(scheme: mp.Scheme, qkv: tuple[Tensor, ...], **options: object) -> None:
 
 
 def made(name: str) -> mp.Scheme:
-    torch.manual_seed(4)
-    scheme = SCHEMES[name]().to(DEVICE)
-    with torch.no_grad():
-        for weight in scheme.parameters():
-            weight.add_(0.1 * torch.randn_like(weight))
-    return scheme
+    return drawn(name, SCHEMES)
 
 
 @pytest.mark.parametrize("name", SCHEMES if GPU else ["Rope", "T5Bias", "Kerple, window", "Pivot, LogN"])

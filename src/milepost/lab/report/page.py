@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any, cast
 
 from milepost.lab.findings import Findings, Ran
 from milepost.lab.judge import LAST
 from milepost.lab.report import tables, views
-from milepost.lab.report.look import definitions
+from milepost.lab.report.document import document, write_whole
 from milepost.lab.report.words import ABOUT_TASKS, ABOUT_TRAINING, MEANS, about_positions, about_table, lede
 from milepost.lab.table import Table, table
 
@@ -22,36 +19,22 @@ VIEWS = ("windows", "ends", "recall")
 
 def write(findings: Findings, path: str | Path) -> None:
     """Write the report; the file is there wholly or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(page(findings), encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_whole(page(findings), Path(path))
 
 
 def page(findings: Findings) -> str:
     """The report as HTML."""
     sorted_ = table(findings)
     ran = findings.ran
-    parts = {
-        "style": _beside("report.css"),
-        "script": _beside("report.js"),
-        "title": escape(f"Trained at {ran.trained:,}, judged to {max(ran.lengths, default=ran.trained):,}"),
-        "asked": _asked(ran),
-        "lede": "".join(f"<p>{escape(each)}</p>" for each in lede(findings, sorted_)),
-        "unfinished": _unfinished(ran),
-        "definitions": definitions(),
-        "sections": "".join(_sections(findings, sorted_)),
-        "made": escape(f"milepost {ran.versions.get('milepost', '')}, {ran.made}"),
-    }
-    return Template(_beside("report.html")).substitute(parts)
-
-
-def _beside(name: str) -> str:
-    return (files("milepost.lab.report") / name).read_text(encoding="utf-8")
+    return document(
+        "compare",
+        f"Trained at {ran.trained:,}, judged to {max(ran.lengths, default=ran.trained):,}",
+        _asked(ran),
+        lede(findings, sorted_),
+        _sections(findings, sorted_),
+        f"milepost {ran.versions.get('milepost', '')}, {ran.made}",
+        _unfinished(ran),
+    )
 
 
 def _asked(ran: Ran) -> str:
