@@ -15,7 +15,7 @@ from torch import Tensor
 from milepost.backends import BACKENDS
 from milepost.call.call import Call, CannotRun
 from milepost.call.options import NAMES, Options
-from milepost.call.resolve import resolve
+from milepost.call.resolve import counted_call, resolve
 from milepost.scheme import Scheme
 from milepost.seams.arguments import did_you_mean
 from milepost.seams.parts import Parts
@@ -63,13 +63,24 @@ def attend(
     Keys out of a `Cache` know their indices, positions and whether they are turned. A row that sees nothing gives
     zeros.
     """
-    _check_names("attend", options)
-    call = resolve(q, k, v, scheme, options, return_lse)
-    name = _named(backend, call) if backend is not None else _cheapest(call)
-    if k.shape[2] == 0 or q.shape[2] == 0:
-        return _nothing(call)
+    looks = _looks(q, k, v, scheme, backend, return_lse, options)
+    name = None if looks is None else _known(scheme).get(looks)
+    if name is not None:
+        call = counted_call(q, k, v, scheme, return_lse)
+    else:
+        _check_names("attend", options)
+        call = resolve(q, k, v, scheme, options, return_lse)
+        name = _named(backend, call) if backend is not None else _cheapest(call)
+        if k.shape[2] == 0 or q.shape[2] == 0:
+            return _nothing(call)
+        if looks is not None:
+            _remember(scheme, looks, name)
     # There is no autocast on the meta device.
-    with torch.autocast("cpu" if q.device.type == "meta" else q.device.type, enabled=False):
+    kind = "cpu" if q.device.type == "meta" else q.device.type
+    if torch.is_autocast_enabled(kind):
+        with torch.autocast(kind, enabled=False):
+            out, lse = BACKENDS[name].run(call)
+    else:
         out, lse = BACKENDS[name].run(call)
     if not return_lse:
         return out
@@ -176,13 +187,48 @@ def _named(name: str, call: Call) -> str:
     return name
 
 
-CHOICES = 128
+CHOICES = 256
 """How many choices are remembered for a scheme."""
 _chosen: WeakKeyDictionary[Parts, dict[Hashable, str]] = WeakKeyDictionary()
 
 
+def _looks(
+    q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, backend: str | None, return_lse: bool, options: Options
+) -> Hashable | None:
+    """All that decides how a call is run, where nothing was said of its tokens: calls that look alike are checked and
+    weighed once, which would take longer than one token. None for the others.
+    """
+    if torch.compiler.is_compiling() or not isinstance(scheme, Scheme) or not type(q) is type(k) is type(v) is Tensor:
+        return None
+    for value in options.values():
+        if value is not None:
+            return None
+    # Those that count positions from the middle of the keys have them made.
+    if scheme.answering("centred"):
+        return None
+    return (
+        q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, backend, return_lse,
+        torch.is_grad_enabled(), q.requires_grad, k.requires_grad, v.requires_grad,
+        tuple((weight.device, weight.requires_grad) for weight in scheme.weights()),
+    )  # fmt: skip
+
+
+def _known(scheme: Parts) -> dict[Hashable, str]:
+    known = _chosen.get(scheme)
+    if known is None:
+        known = _chosen[scheme] = {}
+    return known
+
+
+def _remember(scheme: Parts, looks: Hashable, name: str) -> None:
+    known = _known(scheme)
+    if len(known) >= CHOICES:
+        known.clear()
+    known[looks] = name
+
+
 def _cheapest(call: Call) -> str:
-    """The backend that costs least, weighed once for calls that look alike: weighing takes longer than one token."""
+    """The backend that costs least, weighed once for calls that look alike."""
     if torch.compiler.is_compiling():
         return _weighed(call)
     key = (
@@ -191,11 +237,9 @@ def _cheapest(call: Call) -> str:
         None if call.given_length is None else call.given_length.shape, call.dropout > 0, call.return_lse,
         torch.is_grad_enabled(), call.needs_grad,
     )  # fmt: skip
-    known = _chosen.setdefault(call.scheme, {})
+    known = _known(call.scheme)
     if key not in known:
-        if len(known) >= CHOICES:
-            known.clear()
-        known[key] = _weighed(call)
+        _remember(call.scheme, key, _weighed(call))
     return known[key]
 
 

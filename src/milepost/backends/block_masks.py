@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
-from milepost.backends.kept import surroundings
 from milepost.backends.views import View
 from milepost.call.call import Call
+from milepost.numerics.kept import surroundings
 from milepost.seams.parts import Parts
 from milepost.seams.verbs import Regime
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from milepost.backends.kept import kept, surroundings
 from milepost.backends.views import mask
 from milepost.call.call import Call, Layout
+from milepost.numerics.kept import kept, surroundings
 from milepost.seams.band import Band
 
 ROWS = 256

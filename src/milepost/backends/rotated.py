@@ -6,14 +6,15 @@ import dataclasses
 import functools
 import importlib.util
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from milepost.backends.kept import kept
 from milepost.call.call import Call
+from milepost.numerics.kept import kept, kept_beside
 from milepost.numerics.rotation import rotate
+from milepost.seams.verbs import same
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 """What the kernel takes."""
@@ -24,18 +25,19 @@ ROOM = 1024
 Waves = tuple[Tensor, Tensor]
 
 
-def rotated(call: Call, dtype: torch.dtype, p: Tensor | None, r: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    """Queries at p and keys at r, [b|1 n] or [b|1 n axes], or where they stand if that is left out, rotated.
+def rotated(call: Call, dtype: torch.dtype, number: int = 0, contrasted: bool = False) -> tuple[Tensor, Tensor] | None:
+    """Queries and keys rotated where they stand in the regime of that number; keys that stay at 0 are given back.
 
-    None where the parts' own verbs have to do it.
+    contrasted: queries come times 1 + the strength of the regime's contrast, where it is known from the layout. None
+    where the parts' own verbs have to do it.
     """
     part = _rotation(call)
     if part is None:
         return None
-    both = _counted(call, part, dtype) if p is None and r is None else None
+    both = _counted(call, part, dtype, number, contrasted=contrasted)
     by_kernel = dtype in DTYPES and not call.keys_turned and _ready(call.q.device)
     if both is None:
-        both = _given(call, part, p, r) if by_kernel else None
+        both = _given(call, part, number) if by_kernel and not contrasted else None
     if both is None:
         return None
     (cos, sin), keys = both
@@ -44,6 +46,9 @@ def rotated(call: Call, dtype: torch.dtype, p: Tensor | None, r: Tensor | None) 
         # Loaded here, because it needs triton.
         from milepost.backends.triton.rotary import rotate_qk
 
+        if _unturned(call, part, number):
+            nothing = k.new_empty(q.shape[0], 0, *q.shape[2:])
+            return rotate_qk(q, nothing, cos, sin, neighbours=part.pairs == "neighbours")[0], k
         return rotate_qk(q, k, cos, sin, *(keys or (None, None)), neighbours=part.pairs == "neighbours")
     q = _turn(q, (cos, sin), part)
     return q, k if call.keys_turned else _turn(k, keys or (cos, sin), part)
@@ -55,7 +60,7 @@ def rotated_queries(call: Call) -> tuple[Tensor, Waves | None, bool] | None:
     For a kernel that rotates keys as it reads them. None where these are not known from the layout.
     """
     part = _rotation(call)
-    both = None if part is None else _counted(call, part, call.q.dtype, room=ROOM)
+    both = None if part is None or call.scheme.answering("place") else _counted(call, part, call.q.dtype, room=ROOM)
     if part is None or both is None:
         return None
     queries, keys = both
@@ -79,7 +84,9 @@ def _turn(x: Tensor, waves: Waves, part: Any) -> Tensor:
     return torch.cat((rotate(x[..., : part.width], cos, sin, part.pairs), x[..., part.width :]), -1)
 
 
-def _counted(call: Call, part: Any, dtype: torch.dtype, room: int = 0) -> tuple[Waves, Waves | None] | None:
+def _counted(
+    call: Call, part: Any, dtype: torch.dtype, number: int = 0, room: int = 0, contrasted: bool = False
+) -> tuple[Waves, Waves | None] | None:
     """Cosines and sines of tokens that count up by one, [1 n width/2], for the queries and, where unlike, the keys.
 
     room: keys get a multiple of so many tokens, so that a table serves many steps; 0 for as many as there are.
@@ -90,39 +97,106 @@ def _counted(call: Call, part: Any, dtype: torch.dtype, room: int = 0) -> tuple[
         return None
     if by_length and call.given_length is not None:
         return None
+    place = next(iter(call.scheme.answering("place")), None)
+    if place is not None and not _fixed(place):
+        return None
     t, s = call.queries.count, call.keys.count
     if max(t, s) * part.width > 2 * LARGEST:
         return None
-    length = layout.key_first + s if by_length else None
+    length = layout.key_first + s if by_length or contrasted else None
     exact = torch.promote_types(dtype, torch.float32)
-    queries = _along(part, layout.first, t, length, "query", exact, call.q.device)
+    where = (part, place, number, length, exact)
+    queries = _along(*where, "contrasted" if contrasted else "query", layout.first, t, call.q.device)
     # Queries that are the keys' own tokens share their angles.
-    if queries is None or call.keys_turned or (layout.offset == 0 and t == s and not room):
+    alike = layout.offset == 0 and t == s and not room and (place is None or _stay(place, number))
+    if queries is None or call.keys_turned or alike:
         return None if queries is None else (queries, None)
     count = s if not room else -(-s // room) * room
-    keys = _along(part, layout.key_first, count, length, "key", exact, call.q.device)
+    keys = _along(*where, "key", layout.key_first, count, call.q.device)
     return None if keys is None else (queries, keys)
 
 
-@kept(8)
+@kept(16)
 def _along(
-    part: Any, first: int, count: int, length: int | None, side: str, dtype: torch.dtype, device: torch.device
+    part: Any,
+    place: Any | None,
+    number: int,
+    length: int | None,
+    dtype: torch.dtype,
+    side: Literal["query", "key", "contrasted"],
+    first: int,
+    count: int,
+    device: torch.device,
 ) -> Waves | None:
-    position = torch.arange(first, first + count, device=device)[None]
+    index = position = torch.arange(first, first + count, device=device)[None]
+    if place is not None:
+        regime = place.place()[number]
+        position = regime.key(index) if side == "key" else regime.query(index)
     if part.beyond(position, length) is not None:
         return None
-    return _waves(part.cos_sin(position, length, side, dtype))
+    cos, sin = _waves(part.cos_sin(position, length, "key" if side == "key" else "query", dtype))
+    if side != "contrasted":
+        return cos, sin
+    assert place is not None
+    assert length is not None
+    more = (1 + place.place()[number].contrast(index, torch.full((1, 1), length, device=device)))[..., None]
+    return (cos.double() * more).to(dtype), (sin.double() * more).to(dtype)
 
 
-def _given(call: Call, part: Any, p: Tensor | None, r: Tensor | None) -> tuple[Waves, Waves | None] | None:
+@functools.lru_cache(maxsize=64)
+def _stay(place: Any, number: int) -> bool:
+    """Whether the regime of that number leaves tokens where they are."""
+    regime = place.place()[number]
+    return regime.query is same and regime.key is same
+
+
+@kept_beside
+def _picked(
+    index: Tensor, part: Any, place: Any | None, number: int, count: int, side: Literal["query", "key"]
+) -> Waves | None:
+    """Cosines and sines of tokens with these indices, all below the count, [b|1 n width/2]."""
+    waves = _along(part, place, number, None, torch.float32, side, 0, count, index.device)
+    return None if waves is None else (waves[0][0, index], waves[1][0, index])
+
+
+def _unturned(call: Call, part: Any, number: int) -> bool:
+    """Whether all keys of that regime stand at 0, and are left as they are there."""
+    place = next(iter(call.scheme.answering("place")), None)
+    return place is not None and _fixed(place) and _fixed(part) and _at_zero(place, number) and _still(part)
+
+
+@functools.lru_cache(maxsize=64)
+def _at_zero(place: Any, number: int) -> bool:
+    return place.place()[number].key is torch.zeros_like
+
+
+@functools.lru_cache(maxsize=64)
+def _still(part: Any) -> bool:
+    """Whether a token at 0 is not even made longer."""
+    if getattr(part, "by_length", False) or getattr(part, "centred", False):
+        return False
+    cos, sin = part.cos_sin(torch.zeros(1, 1, dtype=torch.int64), None, "key", torch.float64)
+    return bool((cos == 1).all()) and not bool(sin.any())
+
+
+def _given(call: Call, part: Any, number: int) -> tuple[Waves, Waves | None] | None:
     """The same of tokens that stand anywhere."""
-    p, r = call.position if p is None else p, call.key_position if r is None else r
+    place = next(iter(call.scheme.answering("place")), None)
+    by_length = getattr(part, "by_length", False) or getattr(part, "centred", False)
+    if call.at_index and not call.index_given and not by_length and _fixed(part) and (place is None or _fixed(place)):
+        # Documents: every index is below the number of keys.
+        where = (part, place, number, call.keys.count)
+        queries = _picked(call.index, *where, "query")
+        shared = call.index is call.key_index and (place is None or _stay(place, number))
+        return None if queries is None else (queries, None if shared else _picked(call.key_index, *where, "key"))
+    regime = call.scheme.place()[number]
+    p, r = regime.query(call.position), regime.key(call.key_position)
     if part.beyond(p, call.length) is not None:
         return None
     queries = _waves(part.cos_sin(p, call.length, "query"))
     if queries[0].requires_grad:
         return None
-    return queries, _waves(part.cos_sin(r, call.key_length, "key"))
+    return queries, None if p is r else _waves(part.cos_sin(r, call.key_length, "key"))
 
 
 def _waves(waves: Waves) -> Waves:
@@ -133,7 +207,12 @@ def _waves(waves: Waves) -> Waves:
 
 def _fixed(part: Any) -> bool:
     """Whether nothing about the part can change: its cosines may then be kept."""
-    if not isinstance(part, Hashable) or not dataclasses.is_dataclass(part) or not part.__dataclass_params__.frozen:  # pyright: ignore
+    return isinstance(part, Hashable) and dataclasses.is_dataclass(part) and _frozen(part)
+
+
+@functools.lru_cache(maxsize=256)
+def _frozen(part: Any) -> bool:
+    if not part.__dataclass_params__.frozen:
         return False
     values = [getattr(part, field.name) for field in dataclasses.fields(part)]
     inner = [each for each in values if dataclasses.is_dataclass(each)]

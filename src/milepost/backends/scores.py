@@ -36,7 +36,7 @@ def prepare(call: Call) -> Prepared:
     factor = call.factor()
     seen = views(call, call.score_dtype)
     related = relations(call, seen)
-    scaled = [View(view.regime, view.q * factor, view.k, view.p, view.r) for view in seen]
+    scaled = [View(call, view.regime, view.q * factor, view.k) for view in seen]
     keys = call.k.to(call.score_dtype).repeat_interleave(call.q.shape[1] // call.k.shape[1], 1) if related else call.k
     products = tuple(None if each.queries is None else keys @ _rows(each.queries, call).mT for each in related)
     return Prepared(call, scaled, related, call.q.to(call.score_dtype) * factor, factor, products)

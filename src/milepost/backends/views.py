@@ -19,39 +19,50 @@ from milepost.seams.visible import ALL, NONE, Range
 
 @dataclass(frozen=True)
 class View:
-    """Queries and keys as they stand in one regime.
+    """Queries and keys as they stand in one regime: q [b h t d], k [b g s d], turned."""
 
-    q: [b h t d], k: [b g s d], turned; p: [b|1 t], r: [b|1 s], their positions, of several axes the first.
-    """
-
+    call: Call
     regime: Regime
     q: Tensor
     k: Tensor
-    p: Tensor
-    r: Tensor
+
+    @property
+    def p(self) -> Tensor:
+        """Where queries stand, [b|1 t], of several axes the first."""
+        return _first_axis(self.regime.query(self.call.position))
+
+    @property
+    def r(self) -> Tensor:
+        """Where keys stand, [b|1 s]."""
+        return _first_axis(self.regime.key(self.call.key_position))
+
+
+def _first_axis(position: Tensor) -> Tensor:
+    return position[..., 0] if position.dim() == 3 else position
 
 
 def views(call: Call, dtype: torch.dtype) -> list[View]:
     """Turn queries and keys for every regime that anybody can see, in the given dtype."""
-    seen: list[View] = []
-    for regime in call.scheme.place():
-        if regime.distances()[1] < 0 and call.scheme.is_causal and call.at_index:
-            continue
-        p, r = regime.query(call.position), regime.key(call.key_position)
-        q, k = turned(call, dtype, p, r)
-        seen.append(View(regime, q, k, *(each[..., 0] if each.dim() == 3 else each for each in (p, r))))
-    return seen
+    return [View(call, regime, *turned(call, dtype, number)) for number, regime in seen_regimes(call)]
 
 
-def turned(call: Call, dtype: torch.dtype, p: Tensor | None = None, r: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Queries and keys, turned at p and r, or where they stand if that is left out."""
+def seen_regimes(call: Call) -> list[tuple[int, Regime]]:
+    """The regimes in which anybody can be seen, with their numbers among all."""
+    skips = call.scheme.is_causal and call.at_index
+    regimes = enumerate(call.scheme.place())
+    return [(number, regime) for number, regime in regimes if not skips or regime.distances()[1] >= 0]
+
+
+def turned(call: Call, dtype: torch.dtype, number: int = 0) -> tuple[Tensor, Tensor]:
+    """Queries and keys, turned where they stand in the regime of that number."""
     scheme = call.scheme
     if not scheme.answering("turn"):
         return call.q.to(dtype), call.k.to(dtype)
-    at_once = rotated(call, dtype, p, r)
+    at_once = rotated(call, dtype, number)
     if at_once is not None:
         return at_once
-    p, r = call.position if p is None else p, call.key_position if r is None else r
+    regime = scheme.place()[number]
+    p, r = regime.query(call.position), regime.key(call.key_position)
     q, k = scheme.turn(call.q.to(dtype), p, "query", call.length), call.k.to(dtype)
     return q, k if call.keys_turned else scheme.turn(k, r, "key", call.key_length)
 

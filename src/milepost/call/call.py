@@ -136,7 +136,7 @@ class Call:
         """Whether a gradient may be asked of this call."""
         if not torch.is_grad_enabled():
             return False
-        return any(each.requires_grad for each in (self.q, self.k, self.v, *self.scheme.parameters()))
+        return any(each.requires_grad for each in (self.q, self.k, self.v, *self.scheme.weights()))
 
     def learns(self, verb: str) -> bool:
         """Whether a part that answers the verb has weights whose gradient may be asked for."""

@@ -41,6 +41,13 @@ def resolve(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options, re
     return call
 
 
+def counted_call(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, return_lse: bool) -> Call:
+    """A call of which nothing was said but tensors that were found right before: tokens count up, queries are last."""
+    t, s = q.shape[2], k.shape[2]
+    queries, keys = Tokens(t, q.device, s - t, None), Tokens(s, q.device, 0, None)
+    return Call(q, k, v, scheme, queries, keys, None, None, None, 0.0, None, return_lse, False, False)
+
+
 def _out_of_cache(k: Tensor, scheme: Parts, options: Options) -> tuple[Tensor, Options, bool]:
     """Keys as a plain tensor, with what their cache knows put where nothing was said; whether they are turned."""
     if not isinstance(k, CachedKeys):
@@ -86,7 +93,7 @@ def _order(
     if index is None and key_first is not None:
         first = key_first + s - t
     elif index is None and key_given is not None:
-        given = key_given[:, s - t :]
+        given = key_given if t == s else key_given[:, s - t :]
     inputs.check_index("key_index", key_given, key_documents)
     inputs.check_index("index", given, documents)
     return Tokens(t, device, first, given), Tokens(s, device, key_first, key_given)

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from milepost.numerics.kept import kept_beside
 from milepost.seams import demand
 from milepost.seams.arguments import Learner
 
@@ -56,12 +57,8 @@ class T5Bias(Learner):
         return self._side // 2
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """The bucket of each distance p − r, as int64. The logarithm is float32, so that buckets match T5's own."""
-        far = distance.abs() if self.bidirectional else distance.clamp(min=0)
-        grown = (far.float().clamp(min=1) / self._exact).log() / math.log(self.reach / self._exact)
-        large = (self._exact + (grown * (self._side - self._exact)).long()).clamp(max=self._side - 1)
-        found = torch.where(far < self._exact, far.long(), large)
-        return found + (distance < 0) * self._side if self.bidirectional else found
+        """The bucket of each distance p − r, as int64."""
+        return _bucket(distance, self._side, self.reach, self.bidirectional)
 
     @property
     def constant_past(self) -> tuple[float, float]:
@@ -70,7 +67,22 @@ class T5Bias(Learner):
 
     def by_distance(self, distance: Tensor) -> Tensor:
         """What is added at each distance [n]: [h n], float32 or better."""
-        return self.table[self.bucket(distance)].T.to(torch.promote_types(self.table.dtype, torch.float32))
+        bucket = _kept_bucket(distance, self._side, self.reach, self.bidirectional)
+        return self.table[bucket].T.to(torch.promote_types(self.table.dtype, torch.float32))
 
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         return score + self.table[self.bucket(p - r), head].to(score.dtype)
+
+
+def _bucket(distance: Tensor, side: int, reach: int, bidirectional: bool) -> Tensor:
+    """side: the buckets of one side. The logarithm is float32, so that buckets match T5's own."""
+    exact = side // 2
+    far = distance.abs() if bidirectional else distance.clamp(min=0)
+    grown = (far.float().clamp(min=1) / exact).log() / math.log(reach / exact)
+    large = (exact + (grown * (side - exact)).long()).clamp(max=side - 1)
+    found = torch.where(far < exact, far.long(), large)
+    return found + (distance < 0) * side if bidirectional else found
+
+
+# The table moves with every step of training, the buckets do not.
+_kept_bucket = kept_beside(_bucket)

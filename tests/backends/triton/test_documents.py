@@ -137,7 +137,7 @@ PAIRS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("packed", "option"), itertools.product(PACKED, OPTIONS) if GPU else PAIRS)
+@pytest.mark.parametrize(("packed", "option"), list(itertools.product(PACKED, OPTIONS)) if GPU else PAIRS)
 def test_documents_agree_with_float64(packed: str, option: str):
     torch.manual_seed(0)
     documents = PACKED[packed]

@@ -23,28 +23,34 @@ CASES = int(os.environ.get("MILEPOST_KERNEL_CASES", "40" if GPU else "4"))
 Answers = tuple[Tensor, Tensor, dict[str, Tensor]]
 
 
-def answers(attend: Callable[..., tuple[Tensor, Tensor]], case: Case, seed: int = 0) -> Answers:
-    """out, lse, and the gradients of a random sum over both."""
+def answers(attend: Callable[..., tuple[Tensor, Tensor]], case: Case, draws: int = 1) -> Answers:
+    """out, lse, and the gradients of random sums over both, one above another."""
     out, lse = attend(case.q, case.k, case.v, **case.options)
-    made = torch.Generator().manual_seed(seed)
-    grad, grad_lse = (torch.randn(each.shape, generator=made).to(DEVICE) for each in (out, lse))
-    total = (out * grad.to(out.dtype)).sum().to(lse.dtype)
-    total = total + (lse * grad_lse.to(lse.dtype)).masked_fill(lse.isinf(), 0.0).sum()
-    grads = torch.autograd.grad(total, list(case.leaves.values()), materialize_grads=True)
+    made = torch.Generator().manual_seed(0)
+    found: list[tuple[Tensor, ...]] = []
+    for _ in range(draws):
+        grad, grad_lse = (torch.randn(each.shape, generator=made).to(DEVICE) for each in (out, lse))
+        total = (out * grad.to(out.dtype)).sum().to(lse.dtype)
+        total = total + (lse * grad_lse.to(lse.dtype)).masked_fill(lse.isinf(), 0.0).sum()
+        leaves = list(case.leaves.values())
+        found.append(torch.autograd.grad(total, leaves, materialize_grads=True, retain_graph=True))
+    grads = (each[0] if draws == 1 else torch.stack(each) for each in zip(*found, strict=True))
     return out, lse, dict(zip(case.leaves, grads, strict=True))
 
 
 def agree(case: Case, dtype: torch.dtype, **tiles: Config) -> None:
     """The kernel errs at most twice as much as dense torch in the same dtype, both measured against float64."""
     rounded = case.to(dtype, torch.float32)
-    exact = answers(attention, rounded.to(torch.float64, torch.float64))
-    dense = answers(attention, rounded.to(dtype, torch.float32))
+    # A gradient of one number, such as a slope's, is right to many places by luck: in two bytes it takes several.
+    draws = 1 if dtype == torch.float32 else 8
+    exact = answers(attention, rounded.to(torch.float64, torch.float64), draws)
+    dense = answers(attention, rounded.to(dtype, torch.float32), draws)
     with configs.override(**tiles):
-        ours = answers(flash, rounded.to(dtype, torch.float32))
+        ours = answers(flash, rounded.to(dtype, torch.float32), draws)
     assert ours[0].dtype == dtype
     assert ours[1].dtype == torch.float32
-    # Sums in float32 differ by their order; a few last places are nobody's error.
-    least = 2e-6
+    # Sums in float32 differ by their order, and weights are made again from a rounded log-sum-exp: a few last places.
+    least = 4e-6
     for name, mine, theirs, true in (
         ("out", ours[0], dense[0], exact[0]),
         ("lse", ours[1], dense[1], exact[1]),

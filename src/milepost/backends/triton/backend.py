@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from milepost.backends.estimate import seconds, seen_pairs
-from milepost.backends.rotated import rotated_queries
+from milepost.backends.rotated import rotated, rotated_queries
 from milepost.backends.triton.biases import biases, by_place, unknown, unread
-from milepost.backends.views import refusal, turned, values, views
+from milepost.backends.views import refusal, seen_regimes, turned, values, views
 from milepost.call.call import Call
 from milepost.call.merge import merge
+from milepost.numerics.kept import kept, kept_beside
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band
 
@@ -60,7 +61,7 @@ def cost(call: Call) -> float:
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Turn, and let the kernels do the rest."""
-    out, lse = _by_regimes(call) if call.scheme.answering("place") else _whole(call)
+    out, lse = _by_regimes(call) if call.scheme.answering("place") else _at_once(call)
     rest = call.scheme.rest()
     if rest is not None:
         rest = rest.to(lse)[:, None]
@@ -68,7 +69,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     return out, lse if call.return_lse else None
 
 
-def _whole(call: Call) -> tuple[Tensor, Tensor]:
+def _at_once(call: Call) -> tuple[Tensor, Tensor]:
     """One softmax over all keys that are seen."""
     band = call.scheme.band()
     assert band is not None
@@ -77,23 +78,28 @@ def _whole(call: Call) -> tuple[Tensor, Tensor]:
     skipped = call.keys.first if by_place(call) and call.keys.first is not None else 0
     near = _limits(band.behind, band.ahead) | {"sinks": max(0, band.sinks - skipped)}
     how = near | biases(call) | {"sharpen": _sharpness(call)}
-    rotated = rotated_queries(call) if _few(call) else None
-    if rotated is None:
-        return _launch(call, *turned(call, call.q.dtype), v, how)
-    q, waves, neighbours = rotated
+    queries = rotated_queries(call) if _few(call) else None
+    if queries is None:
+        q, k = turned(call, call.q.dtype)
+        apart = _near_table(call, q, k, v, how)
+        return _launch(call, q, k, v, how) if apart is None else apart
+    q, waves, neighbours = queries
     if waves is not None:
         how |= {"key_cos": waves[0], "key_sin": waves[1], "neighbours": neighbours}
     return _launch(call, q, call.k, v, how)
 
 
 def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
-    """Near and far keys each by themselves, as far apart as their bounds say, merged.
+    """Near and far keys, as far apart as their bounds say: in two fields where the layout is known, or merged.
 
     Far scores that are turned about the near keys, score + c · (score − near), are scores sharpened by 1 + c and
     shifted by one number a row, which moves the row's log-sum-exp and nothing else.
     """
     band, v = call.scheme.band(), values(call, call.v.dtype)
     assert band is not None
+    joined = _two_fields(call, band, v)
+    if joined is not None:
+        return joined
     found: list[Tensor] = []
     for view in views(call, call.q.dtype):
         least, most = view.regime.distances()
@@ -106,6 +112,63 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
         out, lse = _launch(call, view.q, view.k, v, how)
         found += [out, lse if shift is None else lse - shift]
     return merge(*found)
+
+
+def _near_table(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
+    """A bias by distance that far keys share: all that it says of them is the row's log-sum-exp.
+
+    None where it has no end, or where two fields cost more than they spare.
+    """
+    table = how.get("table")
+    plain = how["ahead"] == 0 and how["behind"] is None and how["sharpen"] is None and how.get("first") == 0
+    if table is None or not plain or call.layout is None or torch.compiler.is_compiling():
+        return None
+    if "slopes" in how or "cap" in how or table.shape[1] < 2:
+        return None
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.fields import Fields, by_vendor, fields
+
+    apart = Fields(table.shape[1] - 1, call.scheme.scale(call.q.shape[-1]), offset=call.layout.offset)
+    if not by_vendor(q, k, v, apart):
+        return None
+    far = table[:, -1:]
+    out, lse = fields(q, k, v, apart, table=(table[:, :-1] - far).contiguous())
+    return out, lse + far if call.return_lse else lse
+
+
+def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Near and far keys joined as they are written; None where tokens have to be looked at, or scores are bent."""
+    regimes, layout = seen_regimes(call), call.layout
+    if layout is None or len(regimes) != 2 or band.ahead == math.inf or _few(call) or torch.compiler.is_compiling():
+        return None
+    if call.scheme.answering("bend") or call.scheme.answering("sharpen") or call.given_length is not None:
+        return None
+    (near, first), (far, second) = regimes
+    least = second.distances()[0]
+    if (first.distances()[1], second.distances()[1]) != (least - 1, math.inf) or first.contrast is not None:
+        return None
+    dtype, contrasted = call.q.dtype, second.contrast is not None
+    ours = rotated(call, dtype, near)
+    others = None if ours is None else rotated(call, dtype, far, contrasted)
+    if ours is None or others is None:
+        return None
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.fields import Fields, fields
+
+    strength = None
+    if contrasted:
+        place = call.scheme.answering("place")[0]
+        strength = _strength(place, far, layout.first, call.queries.count, layout.key_first + call.keys.count, v.device)
+    limits = {name: value for name, value in _limits(band.behind, band.ahead).items() if value is not None}
+    how = Fields(int(least), call.scheme.scale(call.q.shape[-1]), offset=layout.offset, strength=strength, **limits)
+    return fields(*ours, v, how, *others)
+
+
+@kept(16)
+def _strength(place: Any, number: int, first: int, count: int, length: int, device: torch.device) -> Tensor:
+    """How strongly a regime is contrasted, a number a query, [1 t], where tokens count up by one."""
+    index = torch.arange(first, first + count, device=device)[None]
+    return place.place()[number].contrast(index, torch.full((1, 1), length, device=device)).float().expand(1, count)
 
 
 def _launch(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -123,17 +186,30 @@ def _tokens(call: Call) -> dict[str, Any]:
     if call.queries.first is not None and call.keys.first is not None:
         found["offset"] = call.queries.first - call.keys.first
     else:
-        found |= {"index": _whole_numbers(call.index), "key_index": _whole_numbers(call.key_index)}
-    if call.documents is not None and call.key_documents is not None:
-        found |= {
-            "documents": _whole_numbers(call.documents),
-            "key_documents": _whole_numbers(call.key_documents),
-        }
+        found |= {"index": _short(call.index), "key_index": _short(call.key_index)}
+    if call.documents is not None and call.documents is call.key_documents:
+        names = _names(call.documents)
+        found |= {"documents": names, "key_documents": names}
+    elif call.documents is not None and call.key_documents is not None:
+        found |= {"documents": _whole(call.documents), "key_documents": _whole(call.key_documents)}
     return found
 
 
-def _whole_numbers(x: Tensor) -> Tensor:
+def _whole(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.int32, torch.int64) else x.long()
+
+
+@kept_beside
+def _short(index: Tensor) -> Tensor:
+    """Indices as the kernels count: in four bytes."""
+    return index.int()
+
+
+@kept_beside
+def _names(documents: Tensor) -> Tensor:
+    """Documents by where their numbers first come among all, sorted, in four bytes; −1 for padding."""
+    first = torch.searchsorted(documents.sort(dim=-1).values, documents.contiguous())
+    return torch.where(documents < 0, -1, first).int()
 
 
 def _few(call: Call) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from milepost.backends.kept import kept
 from milepost.call.call import Call
+from milepost.numerics.kept import kept
 from milepost.seams.arguments import spell
 from milepost.seams.facets import HasSlopes
 
@@ -142,8 +142,22 @@ def _line(call: Call, part: Any) -> Line:
         nearest = -furthest
     first = max(nearest, -ahead)
     last = max(first, min(furthest, behind))
-    rows = part.by_distance(torch.arange(int(first), int(last) + 1, device=call.q.device)).float()
-    return Line(rows.expand(call.q.shape[1], -1), int(first))
+    ends = int(first), int(last) + 1
+    rows = (_by_distance if isinstance(part, nn.Module) else _kept_by_distance)(part, *ends, call.q.device)
+    return Line(rows.expand(call.q.shape[1], -1), ends[0])
+
+
+def _by_distance(part: Any, first: int, end: int, device: torch.device) -> Tensor:
+    return part.by_distance(_distances(first, end, device)).float()
+
+
+# What nothing learns stays as it is.
+_kept_by_distance = kept(16)(_by_distance)
+
+
+@kept(16)
+def _distances(first: int, end: int, device: torch.device) -> Tensor:
+    return torch.arange(first, end, device=device)
 
 
 def _ends(call: Call, part: Any) -> tuple[float, float]:

@@ -18,7 +18,7 @@ is of the query's document.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -296,17 +296,44 @@ def _flash_backward(
     return dq, dk, dv, *learned
 
 
-def launch_forward(call: Call, out: Tensor, lse: Tensor) -> None:
-    """Write out and lse."""
+class Far(NamedTuple):
+    """What far keys answered: out [b h n dv] and lse [b h n] of the rows from `row` on, last strides 1.
+
+    strength: [b|1 t], where their scores are set off against the near keys' log-sum-exp, which goes to near_lse.
+    """
+
+    out: Tensor
+    lse: Tensor
+    row: int
+    strength: Tensor | None = None
+    near_lse: Tensor | None = None
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """As the forward kernel takes them."""
+        strength = self.strength
+        step = 0 if strength is None or strength.shape[0] == 1 else strength.stride(0)
+        return (
+            self.out, self.lse, strength, self.near_lse, *self.out.stride()[:3], *self.lse.stride()[:2], step, self.row,
+        )  # fmt: skip
+
+
+NO_FAR = (None,) * 4 + (0,) * 7
+
+
+def launch_forward(call: Call, out: Tensor, lse: Tensor, far: Far | None = None) -> None:
+    """Write out and lse, joined with what far keys answered where that is given."""
     q, k, v = call.qkv
     config = call.config("forward")
     tma = config.tma and _fits_tma(q, k, v)
     limits = call.bounds(config, by_rows=True)
     forward.forward[(blocks_of(q.shape[2], config.rows), q.shape[1], q.shape[0])](
         *call.described(config, tma), out, lse, *call.tensors, *call.tokens, limits[0],
+        *(NO_FAR if far is None else far.arguments),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
         *call.tokens.steps, limits[1], *call.counts, call.scale, call.cap,
         **call.constants(config, tma), **call.sides, LEAD=config.lead, MASK_STAGES=min(config.stages, 2),
+        FAR=0 if far is None else 1 if far.strength is None else 2,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 

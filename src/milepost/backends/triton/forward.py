@@ -94,9 +94,41 @@ def _span(
     return acc, l, m, led
 
 
-@triton.jit(do_not_specialize=["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last"])
+@triton.jit
+def _joined(
+    out, lse, FarOut, FarLse, Strength, NearLse, at, rows, far_row, far_t,
+    VWIDTH: tl.constexpr, DV: tl.constexpr, FAR: tl.constexpr,
+):  # fmt: skip
+    """Near keys' answer joined with that of the far ones, which rows from far_row on have.
+
+    FAR 2: far scores are set off against the near ones' log-sum-exp, which is written for the backward pass.
+    """
+    inside = (at < rows) & (at >= far_row)
+    far = tl.load(FarLse + at - far_row, mask=inside, other=float("-inf"))
+    if FAR == 2:
+        strength = tl.load(Strength + at, mask=at < rows, other=0.0)
+        far -= strength * tl.where(lse == float("-inf"), 0.0, lse)
+        tl.store(NearLse + at, lse, mask=at < rows)
+    top = tl.maximum(lse, far)
+    top = tl.where(top == float("-inf"), 0.0, top)
+    near_share = tl.exp(lse - top)
+    far_share = tl.exp(far - top)
+    total = near_share + far_share
+    blind = total == 0
+    total = tl.where(blind, 1.0, total)
+    channel = tl.arange(0, VWIDTH)
+    pointers = FarOut + (at - far_row).to(tl.int64)[:, None] * far_t + channel[None, :]
+    far_out = tl.load(pointers, mask=inside[:, None] & (channel < DV)[None, :], other=0.0).to(tl.float32)
+    out = (out * near_share[:, None] + far_out * far_share[:, None]) / total[:, None]
+    return out, tl.where(blind, float("-inf"), top + tl.log(total))
+
+
+@triton.jit(
+    do_not_specialize=["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "far_row"]
+)
 def forward(
     Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
+    FarOut, FarLse, Strength, NearLse, fo_b, fo_h, fo_t, fl_b, fl_h, strength_b, far_row,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, l_b, l_h, table_h, sharpen_b,
     docs_b, key_docs_b, index_b, key_index_b, bounds_b,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
@@ -104,7 +136,7 @@ def forward(
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr,
+    MASK_STAGES: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """out = softmax(scores) v and lse, the natural log of each row's sum, for one block of rows of one head."""
     block = tl.program_id(0)
@@ -259,6 +291,13 @@ def forward(
     if SHIFT:
         lse -= behind_slope * tl.arange(0, BM).to(tl.float32)
     lse = tl.where(blind, float("-inf"), lse * LN2)
+    if FAR:
+        FarOut += b.to(tl.int64) * fo_b + h.to(tl.int64) * fo_h
+        FarLse += b.to(tl.int64) * fl_b + h.to(tl.int64) * fl_h
+        if FAR == 2:
+            Strength += b.to(tl.int64) * strength_b
+            NearLse += b.to(tl.int64) * l_b + h.to(tl.int64) * l_h
+        out, lse = _joined(out, lse, FarOut, FarLse, Strength, NearLse, at, rows, far_row, fo_t, VWIDTH, DV, FAR)
     tl.store(Lse + b.to(tl.int64) * l_b + h.to(tl.int64) * l_h + at, lse, mask=at < rows)
     Out += b.to(tl.int64) * o_b + h.to(tl.int64) * o_h
     put(Out, out, row, rows, o_t, BM, VWIDTH, DV)

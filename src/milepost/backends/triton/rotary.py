@@ -173,7 +173,7 @@ def _rotate_qk(
     out_q, out_k = _like(q, q.shape[3]), _like(k, k.shape[3])
     b, h, t, d = q.shape
     g, s = k.shape[1:3]
-    if 0 in (b, h, t, d, g, s):
+    if 0 in (b, t, d, s) or not (h or g):
         return out_q, out_k
     q, k = (each if each.stride(3) == 1 else each.contiguous() for each in (q, k))
     cos, sin = _alike(cos, sin)

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import milepost as mp
 from milepost.backends import rotated
-from milepost.backends.kept import kept
+from milepost.numerics.kept import kept
 from milepost.seams.facets import facets_of
 from tests.oracles import assert_same, inputs
 

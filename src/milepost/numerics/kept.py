@@ -1,13 +1,15 @@
-"""What follows from a method and a layout alone, made once and kept: a bounded number of answers."""
+"""What follows from a method and a layout, or from one tensor, made once and kept: a bounded number of answers."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable
-from typing import ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+from torch.utils.weak import WeakIdKeyDictionary
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,6 +37,31 @@ def kept(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
         return answer
 
     return keep
+
+
+def kept_beside(make: Callable[Concatenate[Tensor, P], T]) -> Callable[Concatenate[Tensor, P], T]:
+    """Remember a function's latest answer to a tensor, while that tensor lives and nobody writes to it.
+
+    Every layer of a model is given the same documents, and what follows from them need not be made for each. The other
+    arguments are hashable.
+    """
+    # Of each tensor: what was asked, and the answer.
+    known: Any = WeakIdKeyDictionary()
+
+    @functools.wraps(make)
+    def answer(x: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        around = surroundings(x.device)
+        # What inference mode makes does not count its changes.
+        if around is None or x.is_inference() or x.requires_grad:
+            return make(x, *args, **kwargs)
+        asked = (around, x._version, args, tuple(kwargs.items()))
+        found: tuple[Hashable, T] | None = known.get(x)
+        if found is None or found[0] != asked:
+            found = (asked, make(x, *args, **kwargs))
+            known[x] = found
+        return found[1]
+
+    return answer
 
 
 def surroundings(device: torch.device) -> Hashable | None:

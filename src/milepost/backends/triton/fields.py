@@ -1,0 +1,278 @@
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# ruff: noqa: N803
+"""Near and far keys of one softmax, which read q and k turned in different ways, or have a bias only when near.
+
+All keys at least w behind are plain causal attention between the queries from w on and the keys up to t − w: torch's
+own kernel (cuDNN's) does that part where it can, and ours joins it as it writes what near keys give. Each part's
+backward pass is given the joined output and log-sum-exp, and answers its own share of the gradients.
+
+Far scores may be set off against L, the log-sum-exp of the near ones, by a strength λ_i of each row:
+
+    near:  e^(s − M),    far:  e^((1 + λ)·s − λ·L − M),    M  =  ln( e^L + e^(F − λL) ),   F = ln Σ_far e^((1 + λ)·s)
+
+The 1 + λ is in the queries already. What M says of the near scores through L is a number a row (`contrasted`, below).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn.functional import pad
+
+from milepost.backends.triton.configs import blocks_of
+from milepost.backends.triton.flash import (
+    UNLIMITED,
+    Call,
+    Far,
+    _device_of,
+    _like,
+    _width,
+    launch_forward,
+    launch_keys,
+    launch_learned,
+    launch_prepare,
+    launch_rows,
+)
+from milepost.backends.triton.score import LOG2E, tile
+
+WIDEST = 128
+"""The widest heads that torch's kernel takes."""
+
+
+class Fields(NamedTuple):
+    """What two fields of one call are made of, besides tensors with gradients."""
+
+    near: int
+    """Keys less than so far behind are near."""
+    scale: float
+    ahead: int = 0
+    """How far ahead near keys may be."""
+    behind: int = UNLIMITED
+    """How far behind far keys may be."""
+    offset: int = 0
+    first: int = 0
+    """The distance of the near table's first entry."""
+    strength: Tensor | None = None
+    """[b|1 t], how strongly far scores are set off against near ones."""
+
+
+def fields(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    how: Fields,
+    far_q: Tensor | None = None,
+    far_k: Tensor | None = None,
+    table: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attention to near keys by q·k and to far ones by far_q·far_k, and its log-sum-exp, with gradients.
+
+    q, far_q: [b h t d], k, far_k: [b g s d], v: [b g s dv]; table: [h n], added to near scores by distance, float32.
+    Far keys are read by q and k themselves where no others are given.
+    """
+    q, k, v, far_q, far_k = (
+        each if each is None or each.stride(-1) == 1 else each.contiguous() for each in (q, k, v, far_q, far_k)
+    )
+    if torch.is_grad_enabled() and any(
+        each is not None and each.requires_grad for each in (q, k, v, far_q, far_k, table)
+    ):
+        return _Fields.apply(q, k, v, far_q, far_k, table, how)  # pyright: ignore
+    return _forward(q, k, v, far_q, far_k, table, how)[:2]
+
+
+class _Fields(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
+        *tensors, how = given
+        out, lse, far, ctx.dice = _forward(*tensors, how)
+        # Without a contrast, the joined answer says all that the backward pass needs.
+        more = (None,) * 3 if how.strength is None else (far.out, far.lse, far.near_lse)
+        ctx.save_for_backward(*tensors, out, lse, *more)
+        ctx.how = how
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+        if grad is None and grad_lse is None:
+            return (None,) * 7
+        *tensors, out, lse, far_out, far_lse, near_lse = ctx.saved_tensors
+        grad = torch.zeros_like(out) if grad is None else grad
+        # As torch's kernel wants it: laid out as the output is.
+        grad = grad if grad.stride() == out.stride() else torch.empty_like(out).copy_(grad)
+        with _device_of(out):
+            more = (far_out, far_lse, near_lse)
+            return *_backward(tensors, ctx.how, grad, grad_lse, out, lse, more, ctx.dice), None
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, far_q: Tensor | None, far_k: Tensor | None, table: Tensor | None, how: Fields
+) -> tuple[Tensor, Tensor, Far, tuple[Tensor, ...]]:
+    """out, lse, what the far keys answered, and the state of the dice that torch's kernel wants back."""
+    b, h, t, _ = q.shape
+    far_q, far_k = q if far_q is None else far_q, k if far_k is None else far_k
+    out, lse = _like(q, v.shape[3]), q.new_empty(b, h, t, dtype=torch.float32)
+    near_lse = None if how.strength is None else torch.empty_like(lse)
+    with _device_of(q):
+        if by_vendor(far_q, far_k, v, how):
+            w = how.near
+            far_out, far_lse, _, _, _, _, *dice, _ = torch.ops.aten._scaled_dot_product_cudnn_attention(
+                far_q[:, :, w:], far_k[:, :, : t - w], v[:, :, : t - w], None, True, 0.0, True, False, scale=how.scale
+            )
+            far = Far(far_out, far_lse.squeeze(-1), w, how.strength, near_lse)
+        else:
+            dice = ()
+            far = Far(_like(q, v.shape[3]), torch.empty_like(lse), 0, how.strength, near_lse)
+            launch_forward(_far_call(far_q, far_k, v, how), far.out, far.lse)
+        launch_forward(_near_call(q, k, v, table, how), out, lse, far)
+    return out, lse, far, tuple(dice)
+
+
+def _near_call(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, how: Fields) -> Call:
+    near = min(how.near, how.behind)
+    return Call(q, k, v, None, None, table, None, how.scale, how.offset, near, how.ahead, 0, how.first, 0.0, False)
+
+
+def _far_call(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> Call:
+    return Call(q, k, v, None, None, None, None, how.scale, how.offset, how.behind, -how.near, 0, 0, 0.0, False)
+
+
+def by_vendor(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> bool:
+    """Whether torch's own kernel does the far keys: its backward pass does not give the same bits every time."""
+    t, width = q.shape[2], max(q.shape[3], v.shape[3])
+    return (
+        q.is_cuda
+        and q.dtype in (torch.bfloat16, torch.float16)
+        and t == k.shape[2]
+        and t >= 2 * how.near
+        and (how.offset, how.behind) == (0, UNLIMITED)
+        and q.shape[1] == k.shape[1]
+        and width <= WIDEST
+        and q.shape[3] % 8 == v.shape[3] % 8 == 0
+        and torch.backends.cuda.cudnn_sdp_enabled()
+        and not torch.are_deterministic_algorithms_enabled()
+    )
+
+
+def _backward(
+    tensors: list[Any], how: Fields, grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, more: Any,
+    dice: tuple[Tensor, ...],
+) -> tuple[Any, ...]:  # fmt: skip
+    """The gradients of q, k, v, far_q, far_k and the table."""
+    q, k, v, far_q, far_k, table = tensors
+    if how.strength is None:
+        lse2, delta = launch_prepare(grad, grad_lse, out, lse)
+        far_lse2, far_delta = lse2, delta
+    else:
+        lse2, delta, far_lse2, far_delta = _contrast(grad, grad_lse, out, lse, how.strength, *more)
+    dq, dk, dv = (_like(each, each.shape[3]) for each in (q, k, v))
+    call = _near_call(q, k, v, table, how)
+    launch_keys(call, grad, lse2, delta, dk, dv)
+    sums = launch_rows(call, grad, lse2, delta, dq, False, table is not None)
+    d_table = None if table is None else launch_learned(call, grad, lse2, delta, sums, False, True)[2]
+    read = (q, k, v) if far_q is None else (far_q, far_k, v)
+    if dice and grad_lse is None:
+        first, found = how.near, _vendor_backward(*read, how, grad, out, lse, more[2], dice)
+    else:
+        call = _far_call(*read, how)
+        first, found = 0, tuple(_like(each, each.shape[3]) for each in read)
+        launch_keys(call, grad, far_lse2, far_delta, found[1], found[2])
+        launch_rows(call, grad, far_lse2, far_delta, found[0], False, False)
+    far_dq, far_dk, far_dv = found
+    keys = far_dk.shape[2]
+    dv[:, :, :keys] += far_dv
+    if far_q is None:
+        dq[:, :, first:] += far_dq
+        dk[:, :, :keys] += far_dk
+        return dq, dk, dv, None, None, d_table
+    if first:
+        far_dq, far_dk = pad(far_dq, (0, 0, first, 0)), pad(far_dk, (0, 0, 0, k.shape[2] - keys))
+    return dq, dk, dv, far_dq, far_dk, d_table
+
+
+def _vendor_backward(
+    q: Tensor, k: Tensor, v: Tensor, how: Fields, grad: Tensor, out: Tensor, lse: Tensor, near_lse: Tensor | None,
+    dice: tuple[Tensor, ...],
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """What far keys give to dq of the rows that see any, and to dk and dv of those that are seen."""
+    w, t = how.near, q.shape[2]
+    if how.strength is not None and near_lse is not None:
+        lse = torch.addcmul(lse, how.strength[:, None], near_lse)
+    return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+        grad[:, :, w:], q[:, :, w:], k[:, :, : t - w], v[:, :, : t - w], out[:, :, w:],
+        lse[:, :, w:].unsqueeze(-1).contiguous(), *dice, None, None, None, t - w, t - w, 0.0, True, scale=how.scale,
+    )  # fmt: skip
+
+
+def _contrast(
+    grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, strength: Tensor, far_out: Tensor, far_lse: Tensor,
+    near_lse: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """lse2 and delta as the backward kernels read them, of near keys and of far ones."""
+    b, h, t, dv = out.shape
+    whole = blocks_of(t, 128) * 128
+    made = lse.new_empty(4, b, h, whole)
+    contrasted[(whole // 64, h, b)](
+        out, grad, lse, grad_lse, far_out, far_lse, near_lse, strength, *made, *out.stride()[:3], *grad.stride()[:3],
+        *lse.stride()[:2], *(grad_lse.stride() if grad_lse is not None else (0, 0, 0)), *far_out.stride()[:3],
+        *far_lse.stride()[:2], 0 if strength.shape[0] == 1 else strength.stride(0), *made.stride()[1:3], t,
+        t - far_out.shape[2], BM=64, VWIDTH=_width(dv), DV=dv, GRAD_LSE=grad_lse is not None, num_warps=4,
+    )  # fmt: skip
+    lse2, delta, far_lse2, far_delta = made
+    return lse2, delta, far_lse2, far_delta
+
+
+@triton.jit(do_not_specialize=["rows", "far_row"])
+def contrasted(
+    Out, Grad, Lse, GradLse, FarOut, FarLse, NearLse, Strength, Lse2, Delta, FarLse2, FarDelta,
+    o_b, o_h, o_t, do_b, do_h, do_t, lse_b, lse_h, gl_b, gl_h, gl_t, fo_b, fo_h, fo_t, fl_b, fl_h, strength_b, l_b, l_h,
+    rows, far_row, BM: tl.constexpr, VWIDTH: tl.constexpr, DV: tl.constexpr, GRAD_LSE: tl.constexpr,
+):  # fmt: skip
+    """Of rows with a contrast, D = Σ grad·out, g = grad_lse, w = e^(L − M) the near keys' share, N their Σ grad·out:
+
+        far:   dS  =  P·(dP − (D − g)),   P  =  e^((1 + λ)·s − (M + λL))
+        near:  dS  =  P·(dP − delta),     delta  =  (1 + λ)·(D − g) − λ·N + λ·g/w
+
+    The sum of all dS of a row is g, so that of the far ones, which L hears of, is told by the near ones'.
+    """
+    row = tl.program_id(0) * BM
+    h = tl.program_id(1).to(tl.int64)
+    b = tl.program_id(2).to(tl.int64)
+    at = row + tl.arange(0, BM)
+    inside = at < rows
+    out = tile(Out + b * o_b + h * o_h, 0, 0, row, rows, o_t, BM, VWIDTH, DV, False).to(tl.float32)
+    grad = tile(Grad + b * do_b + h * do_h, 0, 0, row, rows, do_t, BM, VWIDTH, DV, False).to(tl.float32)
+    channel = tl.arange(0, VWIDTH)
+    late = inside & (at >= far_row)
+    pointers = FarOut + b * fo_b + h * fo_h + (at - far_row).to(tl.int64)[:, None] * fo_t + channel[None, :]
+    far_out = tl.load(pointers, mask=late[:, None] & (channel < DV)[None, :], other=0.0).to(tl.float32)
+    total = tl.load(Lse + b * lse_b + h * lse_h + at, mask=inside, other=float("-inf"))
+    near = tl.load(NearLse + b * lse_b + h * lse_h + at, mask=inside, other=float("-inf"))
+    far = tl.load(FarLse + b * fl_b + h * fl_h + at - far_row, mask=late, other=float("-inf"))
+    strength = tl.load(Strength + b * strength_b + at, mask=inside, other=0.0)
+    blind = total == float("-inf")
+    shift = strength * tl.where(near == float("-inf"), 0.0, near)
+    top = tl.where(blind, 0.0, total)
+    near_share = tl.exp(near - top)
+    far_share = tl.exp(far - shift - top)
+    delta = tl.sum(out * grad, 1)
+    of_far = tl.sum(far_out * grad, 1)
+    alone = near_share == 0
+    share = tl.where(alone, 1.0, near_share)
+    of_near = tl.where(alone, delta, (delta - far_share * of_far) / share)
+    pull = tl.zeros([BM], tl.float32)
+    if GRAD_LSE:
+        grad_lse = tl.load(GradLse + b * gl_b + h * gl_h + at * gl_t, mask=inside, other=0.0)
+        grad_lse = tl.where(blind, 0.0, grad_lse)
+        delta -= grad_lse
+        pull = tl.where(alone, 0.0, grad_lse / share)
+    place = b * l_b + h * l_h + at
+    tl.store(FarDelta + place, delta)
+    tl.store(Delta + place, (1 + strength) * delta - strength * of_near + strength * pull)
+    tl.store(Lse2 + place, tl.where(blind, float("inf"), total * LOG2E))
+    tl.store(FarLse2 + place, tl.where(blind, float("inf"), (total + shift) * LOG2E))
