@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import statistics
 import time
@@ -55,8 +56,10 @@ def short(error: BaseException) -> str:
 def tidy() -> None:
     """Give back what a failed contender left allocated."""
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    # A device that has failed for good fails here, too, and the rows to come will say so.
+    with contextlib.suppress(Exception):
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def race(works: dict[str, Work], how: How, device: str, rounds: int) -> dict[str, Measure | str]:

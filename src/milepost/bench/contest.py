@@ -92,14 +92,22 @@ class Contest:
                 tidy()
         rows = {row.name: row for row in table.rows}
         for column in self.columns:
-            works_of = {name: works.passes[column.of] for name, works in ready.items() if column.of in works.passes}
-            for name, found in race(works_of, column.how, device, rounds).items():
-                if isinstance(found, str):
-                    rows[name].failed = "; ".join(filter(None, (rows[name].failed, f"{column.label}: {found}")))
-                else:
-                    rows[name].measures[column.label] = found
-            self._weigh(rows, column.label)
+            try:
+                self._time(column, ready, rows, device, rounds)
+            except Exception as error:
+                # The device itself has failed; what was found before stays.
+                table.failed = f"{column.label}: {short(error)}"
         return table
+
+    def _time(self, column: Column, ready: dict[str, Works], rows: dict[str, Row], device: str, rounds: int) -> None:
+        """Fill a column."""
+        works_of = {name: works.passes[column.of] for name, works in ready.items() if column.of in works.passes}
+        for name, found in race(works_of, column.how, device, rounds).items():
+            if isinstance(found, str):
+                rows[name].failed = "; ".join(filter(None, (rows[name].failed, f"{column.label}: {found}")))
+            else:
+                rows[name].measures[column.label] = found
+        self._weigh(rows, column.label)
 
     def _weigh(self, rows: dict[str, Row], label: str) -> None:
         """Set every figure of a column beside the limit's."""

@@ -70,9 +70,14 @@ def default_groups() -> list[str]:
     return [name for name, group in GROUPS.items() if group.on_gpu == torch.cuda.is_available()]
 
 
+def at_once(words: str) -> None:
+    """Print without keeping anything back: a run takes minutes, and may be cut short."""
+    print(words, flush=True)
+
+
 def measure(
     names: Sequence[str], settings: Settings, report: Report, path: Path | None = None,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = at_once,
 ) -> Report:  # fmt: skip
     """Run every contest of these groups. What is found is written after each, so that a crash loses one table."""
     for name in names:

@@ -81,7 +81,7 @@ class Table:
     columns: list[str]
     rows: list[Row] = field(default_factory=lambda: [])
     failed: str | None = None
-    """Why there are no rows at all."""
+    """Why rows or columns are missing altogether."""
 
 
 @dataclass

@@ -85,7 +85,8 @@ class _Given:
             return lambda q, k: (rotate(q, cos, sin), rotate(k, cos, sin))
         from milepost.backends.triton.rotary import rotate_qk
 
-        return lambda q, k: rotate_qk(q, k, cos[None], sin[None])
+        cos, sin = cos[None], sin[None]
+        return lambda q, k: rotate_qk(q, k, cos, sin)
 
     def by_positions(self) -> Turn:
         """What `Rope` does by itself."""

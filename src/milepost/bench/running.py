@@ -47,14 +47,15 @@ def _stored(groups: Sequence[str], stored: Sequence[Path], markdown: Path | None
 def _measured(groups: list[str], peers: bool, out: Path, warm: int | None) -> Report:
     for name in groups:
         if name not in GROUPS:
-            refuse(f"bench {name}: no group is called that{did_you_mean(name, GROUPS)}; there are {', '.join(GROUPS)}")
+            known = ", ".join(GROUPS)
+            refuse(f"bench {name}: no group is called that; there are {known}{did_you_mean(name, GROUPS)}")
         if GROUPS[name].on_gpu and not torch.cuda.is_available():
             refuse(f"bench {name}: needs a CUDA GPU, and there is none here; `milepost bench cpu` needs none")
     names = groups or default_groups()
     device = "cuda" if any(GROUPS[name].on_gpu for name in names) else "cpu"
     settings = Settings(device=device, peers=peers)
     report = Report(machine(device, _command()))
-    print(", ".join(f"{name} {words}" for name, words in report.machine.items() if name != "command"))
+    print(", ".join(f"{name} {words}" for name, words in report.machine.items() if name != "command"), flush=True)
     start = time.perf_counter()
     if device == "cuda":
         compile_ahead(names, settings, min(12, (os.cpu_count() or 4) - 2) if warm is None else warm)

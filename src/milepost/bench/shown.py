@@ -34,7 +34,7 @@ def markdown(table: Table) -> str:
 
 def failures(table: Table) -> list[str]:
     """Why figures are missing, a line each."""
-    whole = [f"the table failed: {table.failed}"] if table.failed else []
+    whole = [f"the table is cut short: {table.failed}"] if table.failed else []
     return whole + [f"{row.name}: {row.failed}" for row in table.rows if row.failed]
 
 

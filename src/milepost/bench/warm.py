@@ -43,11 +43,13 @@ def warm(names: Sequence[str], settings: Settings, processes: int) -> None:
             pass
         pool.terminate()
         pool.join()
-    print(f"compiled ahead in {time.perf_counter() - start:.0f} s, {done} of {len(waiting)} parts")
+    print(f"compiled ahead in {time.perf_counter() - start:.0f} s, {done} of {len(waiting)} parts", flush=True)
 
 
 def _silent() -> None:
     """In a process that compiles: its rows are made later, and say then what went wrong."""
+    # Each of these processes is one of many already.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
