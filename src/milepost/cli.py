@@ -40,6 +40,7 @@ def app() -> typer.Typer:
     """The hub with every command in it."""
     import typer
 
+    from milepost.bench.command import bench
     from milepost.catalogue.command import methods
     from milepost.hf.command import check, extend, plan
     from milepost.lab.compare import compare
@@ -62,6 +63,7 @@ def app() -> typer.Typer:
     hub.command()(plan)
     hub.command()(check)
     hub.command()(extend)
+    hub.command()(bench)
     return hub
 
 

@@ -1,143 +1,177 @@
-"""Attention as `attend` chooses to run it, beside plain causal attention without positions: needs a GPU."""
+"""Attention as `attend` chooses to run it, beside plain attention without positions, and peers on the same tensors."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from milepost import (
-    Alibi,
-    Kerple,
-    Pivot,
-    Rerope,
-    Rope,
-    Sandwich,
-    Scheme,
-    SelfExtend,
-    SoftCap,
-    T5Bias,
-    Yarn,
-    attend,
-    causal,
-    explain,
-    sinks,
-    window,
+from milepost import Scheme, attend, causal, explain
+from milepost.bench import bounds, flex_peers
+from milepost.bench.agreement import against_float64, learned
+from milepost.bench.contest import BOTH, FORWARD, Column, Contest, Entry, Works, passes
+from milepost.bench.schemes import (
+    PLAIN,
+    WINDOW,
+    Make,
+    causal_schemes,
+    encoder_schemes,
+    made,
+    packed_schemes,
+    short_schemes,
 )
+from milepost.bench.settings import Settings, Shape, shaped
 
-SHAPES = {"A, b4 h16 t4096 d64": (4, 16, 4096, 64), "B, b1 h16 t16384 d128": (1, 16, 16384, 128)}
-ROUNDS = 15
-CACHE = 256 << 20
-"""Bytes that are written between two calls, more than the device keeps."""
-DOCUMENTS = 16
-"""How many texts of equal length are packed into a row."""
-
-
-def schemes(heads: int, dim: int) -> dict[str, Scheme]:
-    """What is measured."""
-    return {
-        "RoPE": Scheme(Rope(dim), causal),
-        "RoPE with YaRN": Scheme(Rope(dim, stretch=Yarn(8, 4096)), causal),
-        "ALiBi": Scheme(Alibi(heads), causal),
-        "T5": Scheme(T5Bias(heads), causal),
-        "KERPLE": Scheme(Kerple(heads), causal),
-        "Sandwich": Scheme(Sandwich(heads, dim), causal),
-        "soft cap": Scheme(SoftCap(30.0), causal),
-        "RoPE, window of 1024 with 4 sinks": Scheme(Rope(dim), causal & (window(1024) | sinks(4))),
-        "RoPE with ReRoPE": Scheme(Rope(dim), Rerope(512), causal),
-        "RoPE with ReRoPE and Pivot": Scheme(Rope(dim), Pivot(Rerope(512), 4096), causal),
-        "RoPE with Self-Extend": Scheme(Rope(dim), SelfExtend(8, 1024), causal),
-    }
+COLD = Column(FORWARD, FORWARD, "cold"), Column(BOTH, BOTH, "cold")
+EAGER = Column(FORWARD, FORWARD, "burst"), Column(BOTH, BOTH, "burst")
+LIMIT = "plain causal SDPA"
+UNMASKED = "SDPA without a mask"
+APART = "the documents as a batch, plain causal SDPA"
 
 
-def packed_schemes(heads: int, dim: int) -> dict[str, Scheme]:
-    """What is measured on packed documents."""
-    return {
-        "nothing": Scheme(causal),
-        "RoPE": Scheme(Rope(dim), causal),
-        "ALiBi": Scheme(Alibi(heads), causal),
-        "T5": Scheme(T5Bias(heads), causal),
-        "KERPLE": Scheme(Kerple(heads), causal),
-        "RoPE, window of 256 with 4 sinks": Scheme(Rope(dim), causal & (window(256) | sinks(4))),
-        "RoPE with ReRoPE": Scheme(Rope(dim), Rerope(512), causal),
-    }
+def attention(settings: Settings) -> list[Contest]:
+    """Every causal scheme at A and at B."""
+    return [_causal(settings, "A", settings.sizes.a), _causal(settings, "B", settings.sizes.b)]
 
 
-def main() -> None:
-    """Print the tables."""
-    if not torch.cuda.is_available():
-        print("\nattention as attend chooses: needs a GPU, skipped")
-        return
-    for title, (b, h, t, d) in SHAPES.items():
-        torch.manual_seed(0)
-        q, k, v = (torch.randn(b, h, t, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
-        grad = torch.randn_like(q)
-        plain = _times(lambda q=q, k=k, v=v: sdpa(q, k, v, is_causal=True), (q, k, v), grad)
-        print(f"\n{title}, bfloat16, × plain causal SDPA ({plain[0]:.3f} and {plain[1]:.3f} ms)")
-        print(f"  {'':<36} {'backend':<10} {'forward':>8} {'forward and backward':>22}")
-        for name, scheme in schemes(h, d).items():
-            _row(name, scheme.cuda(), q, k, v, grad, plain)
-        _packed(q, k, v, grad)
+def packed(settings: Settings) -> list[Contest]:
+    """B as several documents in one row."""
+    shape, count = settings.sizes.b, settings.sizes.documents
+
+    def entries() -> list[Entry]:
+        q, k, v, grad = tensors(settings, *shape)
+        documents = torch.arange(shape[2], device=settings.device) * count // shape[2]
+        # The last document is compared: its first token.
+        first = shape[2] - shape[2] // count
+        found = [plain_entry(LIMIT, "limit", (q, k, v), grad), _as_a_batch(q, k, v, grad, count)]
+        for name, make in packed_schemes(shape[1], shape[3]).items():
+            found.append(entry(name, make, (q, k, v, grad), settings, first, documents=documents))
+        if settings.peers:
+            found.append(flex_peers.documents(q, k, v, grad, documents, first))
+        return found
+
+    title = f"B as {count} documents, {shaped(*shape)}, {settings.words}"
+    ours = packed_schemes(shape[1], shape[3])
+    return [Contest("packed", title, COLD, entries, LIMIT, bound=_bounds(dict.fromkeys(ours, bounds.PACKED)))]
 
 
-def _packed(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> None:
-    """Rows of several documents, beside the same documents as a batch of plain causal attention."""
-    b, h, t, d = q.shape
-    documents = torch.arange(t, device=q.device) * DOCUMENTS // t
-    apart = [
-        each.detach().view(b, h, DOCUMENTS, -1, d).transpose(1, 2).flatten(0, 1).contiguous()
-        for each in (q, k, v, grad)
-    ]
-    alone = [each.requires_grad_() for each in apart[:3]]
-    plain = _times(lambda: sdpa(alone[0], alone[1], alone[2], is_causal=True), tuple(alone), apart[3])
-    print(
-        f"  {DOCUMENTS} documents a row, × plain causal SDPA of them as a batch ({plain[0]:.3f} and {plain[1]:.3f} ms)"
+def encoder(settings: Settings) -> list[Contest]:
+    """Encoders, and short causal rows called eagerly."""
+    sizes = settings.sizes
+    whole = _simple(settings, "encoder", sizes.encoder, encoder_schemes(*sizes.encoder[1::2]), UNMASKED, COLD)
+    whole.title, whole.bound = f"encoder, {whole.title}", _bounds(bounds.ENCODER)
+    short = _simple(settings, "encoder", sizes.short, short_schemes(*sizes.short[1::2]), LIMIT, EAGER)
+    short.title, short.bound = (
+        f"short, {short.title}, called eagerly",
+        _bounds(dict.fromkeys(("ALiBi", "T5"), bounds.SHORT)),
     )
-    for name, scheme in packed_schemes(h, d).items():
-        _row(name, scheme.cuda(), q, k, v, grad, plain, documents)
+    return [whole, short]
 
 
-def _row(
-    name: str, scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, grad: Tensor, plain: tuple[float, float],
-    documents: Tensor | None = None,
-) -> None:  # fmt: skip
-    """Measure one scheme, and print its times as multiples of plain attention's."""
-    run = _attending(q, k, v, scheme, documents)
-    ours = _times(run, (q, k, v, *scheme.parameters()), grad)
-    backend = explain(scheme, q, k, v, documents=documents).backend
-    print(f"  {name:<36} {backend:<10} {ours[0] / plain[0]:>8.2f} {ours[1] / plain[1]:>22.2f}")
+def _causal(settings: Settings, letter: str, shape: Shape) -> Contest:
+    place = "AB".index(letter)
+    schemes = causal_schemes(shape[1], shape[3])
+    if letter == "A":
+        # A window that is a quarter of the row shows little.
+        del schemes[WINDOW]
+
+    def entries() -> list[Entry]:
+        q, k, v, grad = tensors(settings, *shape)
+        found = [plain_entry(LIMIT, "limit", (q, k, v), grad)]
+        found.append(entry(PLAIN, lambda: Scheme(causal), (q, k, v, grad), settings, backend="triton"))
+        found += [entry(name, make, (q, k, v, grad), settings) for name, make in schemes.items()]
+        if settings.peers:
+            found += flex_peers.causal_peers(q, k, v, grad, with_window=letter == "B")
+        return found
+
+    wanted = {name: pair[place] for name, pair in bounds.CAUSAL.items()}
+    title = f"{letter}, {shaped(*shape)}, {settings.words}"
+    return Contest("attention", title, COLD, entries, LIMIT, bound=_bounds(wanted))
 
 
-def _attending(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, documents: Tensor | None) -> Callable[[], Tensor]:
-    return lambda: attend(q, k, v, scheme, documents=documents)
+def _simple(
+    settings: Settings, group: str, shape: Shape, schemes: dict[str, Make], limit: str, columns: tuple[Column, ...]
+) -> Contest:
+    """Schemes beside SDPA, without peers."""
+
+    def entries() -> list[Entry]:
+        q, k, v, grad = tensors(settings, *shape)
+        found = [plain_entry(limit, "limit", (q, k, v), grad, limit == LIMIT)]
+        return found + [entry(name, make, (q, k, v, grad), settings) for name, make in schemes.items()]
+
+    return Contest(group, f"{shaped(*shape)}, {settings.words}", columns, entries, limit)
 
 
-def _times(run: Callable[[], Tensor], leaves: tuple[Tensor, ...], grad: Tensor) -> tuple[float, float]:
-    """Median milliseconds forward, and forward with backward, by the device's own clock."""
-
-    def forward() -> None:
-        with torch.no_grad():
-            run()
-
-    def both() -> None:
-        torch.autograd.grad(run(), leaves, grad)
-
-    return _median(forward), _median(both)
+def tensors(settings: Settings, b: int, h: int, t: int, d: int, g: int | None = None) -> list[Tensor]:
+    """q, k, v, which have gradients, and a gradient of the output; the same every time."""
+    maker = torch.Generator(settings.device).manual_seed(0)
+    shapes = (b, h, t, d), (b, g or h, t, d), (b, g or h, t, d), (b, h, t, d)
+    found = [torch.randn(each, device=settings.device, generator=maker).to(settings.dtype) for each in shapes]
+    return [*(each.requires_grad_() for each in found[:3]), found[3]]
 
 
-def _median(work: Callable[[], None]) -> float:
-    """The median over calls that follow one another without waiting, each with a cold cache."""
-    for _ in range(3):
+def entry(
+    name: str, make: Make, given: tuple[Tensor, Tensor, Tensor, Tensor], settings: Settings, first: int = 0,
+    **options: Any,
+) -> Entry:  # fmt: skip
+    """A scheme through `attend`. first: where the text that is compared begins."""
+    q, k, v, grad = given
+
+    def works() -> Works:
+        scheme = made(make, settings.device)
+
+        def run() -> Tensor:
+            return cast("Tensor", attend(q, k, v, scheme, **options))
+
+        found = passes(run, (q, k, v, *learned(scheme)), grad)
+        backend = options.get("backend") or chosen(scheme, q, k, v, **options)
+        if "documents" in options and settings.device == "cuda":
+            backend += _waits(found[FORWARD])
+        return Works(found, lambda: against_float64(run, q, k, v, grad, scheme, first), backend)
+
+    return Entry(name, "milepost", works)
+
+
+def chosen(scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> str:
+    """The backend that runs it; with gradients, too, where that is another."""
+    with torch.no_grad():
+        alone = explain(scheme, q, k, v, **options).backend
+    both = explain(scheme, q, k, v, **options).backend
+    return alone if alone == both else f"{alone}, {both}"
+
+
+def _waits(work: Callable[[], object]) -> str:
+    """A word on calls that wait for the device before they return."""
+    work()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
         work()
-    cold = torch.empty(CACHE, dtype=torch.int8, device="cuda")
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(ROUNDS)]
-    for start, end in events:
-        cold.zero_()
-        start.record()
-        work()
-        end.record()
-    torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in events)
+    except RuntimeError as error:
+        return " (waits for the device)" if "synchronizing" in str(error) else ""
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return ""
+
+
+def plain_entry(name: str, who: str, given: tuple[Tensor, ...], grad: Tensor, is_causal: bool = True) -> Entry:
+    """Torch's own attention, as it picks the kernel."""
+    q, k, v = given
+    return Entry(
+        name, who, lambda: Works(passes(lambda: sdpa(q, k, v, is_causal=is_causal), given, grad), backend="torch")
+    )
+
+
+def _as_a_batch(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, count: int) -> Entry:
+    """Each document a row of its own."""
+    b, h, _, d = q.shape
+    apart = [
+        each.detach().view(b, h, count, -1, d).transpose(1, 2).flatten(0, 1).contiguous() for each in (q, k, v, grad)
+    ]
+    return plain_entry(APART, "torch", tuple(each.requires_grad_() for each in apart[:3]), apart[3])
+
+
+def _bounds(wanted: dict[str, Any]) -> Callable[[str, str, float], float | None]:
+    return lambda name, column, limit: bounds.of(wanted.get(name), column)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention as sdpa
-
-from milepost import Alibi, Scheme, attend, causal
-from milepost.bench.timing import peak_gigabytes, race, table
+from milepost import Alibi, Scheme, causal
+from milepost.bench.attention import COLD, LIMIT, entry, plain_entry, tensors
+from milepost.bench.contest import Contest, Entry
+from milepost.bench.settings import Settings, shaped
+from milepost.bench.timing import peak_gigabytes
 
 PREPARE = """
 import torch
@@ -25,32 +24,25 @@ DENSE = "i = torch.arange(8192); out = sdpa(q, k, v, attn_mask=scheme.bias(i, i)
 BACKWARD = "\nout.sum().backward()"
 
 
-def main() -> None:
-    """Print the table."""
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(1, 8, 8192, 64) for _ in range(3))
-    scheme = Scheme(Alibi(8), causal)
-    forward = race(
-        {
-            "plain causal SDPA": lambda: sdpa(q, k, v, is_causal=True),
-            "chunked with ALiBi": lambda: attend(q, k, v, scheme, backend="chunked"),
-        },
-        repeats=3,
-    )
-    table("ALiBi, b1 h8 t8192 d64, float32, causal, forward", forward, "plain causal SDPA")
-    a, b, c = (each.clone().requires_grad_() for each in (q, k, v))
+def on_cpu(settings: Settings) -> list[Contest]:
+    """Time, forward and with gradients."""
+    shape = settings.sizes.cpu_chunked
 
-    def both(out: Tensor) -> None:
-        torch.autograd.grad(out.sum(), (a, b, c))
+    def entries() -> list[Entry]:
+        q, k, v, grad = tensors(settings, *shape)
+        limit = plain_entry(LIMIT, "limit", (q, k, v), grad)
+        given = q, k, v, grad
+        return [limit, entry("chunked with ALiBi", _alibi(shape[1]), given, settings, backend="chunked")]
 
-    backward = race(
-        {
-            "plain causal SDPA": lambda: both(sdpa(a, b, c, is_causal=True)),
-            "chunked with ALiBi": lambda: both(attend(a, b, c, scheme, backend="chunked")),
-        },
-        repeats=2,
-    )
-    table("the same, forward and backward", backward, "plain causal SDPA")
+    return [Contest("cpu", f"ALiBi without a dense bias, {shaped(*shape)}, {settings.words}", COLD, entries, LIMIT)]
+
+
+def _alibi(heads: int):
+    return lambda: Scheme(Alibi(heads), causal)
+
+
+def memory() -> None:
+    """Print the peaks, each measured in a process of its own."""
     print("\npeak memory over the start of the process, GB       forward   forward and backward")
     for name, work in (("plain causal SDPA", PLAIN), ("chunked with ALiBi", OURS), ("SDPA with a dense bias", DENSE)):
         ahead = peak_gigabytes(PREPARE.format(grad=False), work)

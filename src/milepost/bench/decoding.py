@@ -8,73 +8,113 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from milepost import Alibi, Cache, Rerope, Rope, Scheme, Yarn, attend, causal, sinks, window
-from milepost.bench.timing import race, table
+from milepost import Alibi, Cache, Rerope, Rope, Scheme, Yarn, attend, causal, explain, sinks, window
+from milepost.bench import bounds
+from milepost.bench.agreement import FLOORS, compared
+from milepost.bench.attention import LIMIT, entry, plain_entry, tensors
+from milepost.bench.contest import FORWARD, Column, Contest, Entry, Works
+from milepost.bench.flex_peers import compiled_flex
+from milepost.bench.report import Agreement
+from milepost.bench.schemes import made
+from milepost.bench.settings import Grouped, Settings, grouped, shaped
 
 PLAIN = "SDPA on keys already turned"
+EAGER, GRAPH = Column("eager", FORWARD, "burst"), Column("graph", FORWARD, "graph")
 
 
-def main() -> None:
-    """Print the tables."""
-    torch.manual_seed(0)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    with torch.no_grad():
-        shapes = ((1, 32, 8, 4096, 128), (1, 4, 4, 4096, 64))
-        for shape in ((16, 32, 8, 32768, 128), *shapes) if device == "cuda" else shapes:
-            _step(*shape, device, dtype)
-        _window(*((1, 16, 16384, 128, 1024) if device == "cuda" else (1, 8, 8192, 64, 512)), device, dtype)
+def decoding(settings: Settings) -> list[Contest]:
+    """A step of a large batch over many keys, and of one row."""
+    return [_step(settings, "decoding", shape, (EAGER, GRAPH)) for shape in settings.sizes.steps]
 
 
-def _step(b: int, h: int, g: int, s: int, d: int, device: str, dtype: torch.dtype) -> None:
-    """One token after s − 1 others."""
-    q, k, v = (torch.randn(b, n, t, d, device=device, dtype=dtype) for n, t in ((h, 1), (g, s), (g, s)))
+def on_cpu(settings: Settings) -> list[Contest]:
+    """The same on the CPU, and windows: a scheme that hides most keys must be faster for it."""
+    steps = [_step(settings, "cpu", shape, (EAGER,)) for shape in settings.sizes.cpu_steps]
+    b, h, t, d, n = settings.sizes.cpu_window
+
+    def entries() -> list[Entry]:
+        q, k, v, grad = tensors(settings, b, h, t, d)
+        schemes = {
+            f"window({n})": lambda: Scheme(causal & window(n)),
+            f"window({n}) with 4 sinks": lambda: Scheme(causal & (window(n) | sinks(4))),
+        }
+        limit = plain_entry(LIMIT, "limit", (q, k, v), grad)
+        return [limit, *(entry(name, make, (q, k, v, grad), settings) for name, make in schemes.items())]
+
+    windows = Contest(
+        "cpu", f"windows, {shaped(b, h, t, d)}, {settings.words}", (Column(FORWARD, FORWARD, "cold"),), entries, LIMIT
+    )
+    return [*steps, windows]
+
+
+def _step(settings: Settings, group: str, shape: Grouped, columns: tuple[Column, ...]) -> Contest:
+    """One token after all the others."""
+    b, h, g, s, d = shape
     schemes = {
-        "RoPE": Scheme(Rope(d), causal),
-        "RoPE with YaRN": Scheme(Rope(d, stretch=Yarn(8, 4096)), causal),
-        "ALiBi": Scheme(Alibi(h), causal).to(device),
-        "ReRoPE (raw keys, turned at every step)": Scheme(Rope(d), Rerope(512), causal),
+        "RoPE": lambda: Scheme(Rope(d), causal),
+        "RoPE with YaRN": lambda: Scheme(Rope(d, stretch=Yarn(8, 4096)), causal),
+        "ALiBi": lambda: Scheme(Alibi(h), causal),
+        "ReRoPE (raw keys, turned at every step)": lambda: Scheme(Rope(d), Rerope(512), causal),
     }
-    contenders: dict[str, Callable[[], object]] = {PLAIN: lambda: sdpa(q, k, v, enable_gqa=h != g)}
-    for name, scheme in schemes.items():
+
+    def entries() -> list[Entry]:
+        maker = torch.Generator(settings.device).manual_seed(0)
+        q, k, v = (
+            torch.randn(b, n, t, d, device=settings.device, generator=maker).to(settings.dtype)
+            for n, t in ((h, 1), (g, s), (g, s))
+        )
+        found = [Entry(PLAIN, "limit", lambda: _works(lambda: sdpa(q, k, v, enable_gqa=h != g), "torch"))]
+        found += [Entry(name, "milepost", _stepping(q, k, v, make, settings)) for name, make in schemes.items()]
+        if settings.peers and settings.device == "cuda":
+            flex = compiled_flex(settings.device)
+            run: Callable[[], Tensor] = lambda: flex(q, k, v, enable_gqa=h != g)  # noqa: E731
+            check = _checking(run, q, k, v, Scheme())
+            found.append(
+                Entry("FlexDecoding on keys already turned", "FlexAttention", lambda: _works(run, "compiled", check))
+            )
+        return found
+
+    title = f"one token, {grouped(b, h, g, s, d).replace(' t', ' keys ')}, {settings.words}"
+    wanted = bounds.STEPS["many" if b > 1 else "one"] if group == "decoding" else {}
+
+    def bound(name: str, column: str, limit: float) -> float | None:
+        return wanted.get(column) if name in schemes else None
+
+    return Contest(group, title, columns, entries, PLAIN, bound=bound)
+
+
+def _works(run: Callable[[], Tensor], backend: str, check: Callable[[], Agreement] | None = None) -> Works:
+    def forward() -> object:
+        with torch.no_grad():
+            return run()
+
+    return Works({FORWARD: forward}, check, backend)
+
+
+def _stepping(q: Tensor, k: Tensor, v: Tensor, make: Callable[[], Scheme], settings: Settings) -> Callable[[], Works]:
+    def works() -> Works:
+        scheme = made(make, settings.device)
         cache = Cache(scheme)
         cache.append(k, v)
-        contenders[name] = _decoding(q, cache, scheme)
-    table(f"one token, b{b}, {h} heads on {g}, d{d}, {s} keys, {dtype}", race(_waited(contenders, device), 31), PLAIN)
+
+        def run() -> Tensor:
+            return attend(q, cache.keys, cache.values, scheme, key_index=cache.index)
+
+        backend = explain(scheme, q, cache.keys, cache.values, key_index=cache.index).backend
+        return _works(run, backend, _checking(run, q, k, v, scheme))
+
+    return works
 
 
-def _decoding(q: Tensor, cache: Cache, scheme: Scheme) -> Callable[[], object]:
-    return lambda: attend(q, cache.keys, cache.values, scheme, key_index=cache.index)
+def _checking(run: Callable[[], Tensor], q: Tensor, k: Tensor, v: Tensor, scheme: Scheme) -> Callable[[], Agreement]:
+    """The first row, from raw keys, without a cache."""
 
+    def check() -> Agreement:
+        with torch.no_grad():
+            ours = run()[:1]
+            one = q[:1], k[:1], v[:1]
+            exact = attend(one[0].double(), one[1].double(), one[2].double(), scheme, backend="reference")
+            plain = attend(*one, scheme, backend="reference")
+        return compared([ours], [exact], [plain], FLOORS[q.dtype])
 
-def _window(b: int, h: int, t: int, d: int, n: int, device: str, dtype: torch.dtype) -> None:
-    """A scheme that hides most keys must be faster for it."""
-    q, k, v = torch.randn(3, b, h, t, d, device=device, dtype=dtype)
-    schemes = {
-        f"window({n})": Scheme(causal & window(n)),
-        f"window({n}) with 4 sinks": Scheme(causal & (window(n) | sinks(4))),
-    }
-    full = "plain causal SDPA"
-    contenders: dict[str, Callable[[], object]] = {full: lambda: sdpa(q, k, v, is_causal=True)}
-    for name, scheme in schemes.items():
-        contenders[name] = _attending(q, k, v, scheme)
-    table(f"windows, b{b} h{h} t{t} d{d}, {dtype}, forward", race(_waited(contenders, device), 5), full)
-
-
-def _attending(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme) -> Callable[[], object]:
-    return lambda: attend(q, k, v, scheme)
-
-
-def _waited(contenders: dict[str, Callable[[], object]], device: str) -> dict[str, Callable[[], object]]:
-    """The same, each waiting for the device."""
-    if device == "cpu":
-        return contenders
-
-    def waited(work: Callable[[], object]) -> Callable[[], object]:
-        def run() -> None:
-            work()
-            torch.cuda.synchronize()
-
-        return run
-
-    return {name: waited(work) for name, work in contenders.items()}
+    return check

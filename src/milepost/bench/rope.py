@@ -1,40 +1,174 @@
-"""The turn itself: q and k rotated and differentiated, beside transformers' eager code."""
+"""The turn itself: q and k rotated and differentiated, as a share of a copy's speed, beside the peers installed."""
 
 from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from milepost import Rope, rotate
-from milepost.bench.timing import race, table
+from milepost.bench import bounds
+from milepost.bench.agreement import FLOORS, compared
+from milepost.bench.contest import BOTH, FORWARD, Column, Contest, Entry, Works
+from milepost.bench.report import Agreement
+from milepost.bench.settings import Grouped, Settings, grouped
+
+COPY = "copy of q and k"
+EAGER = Column("eager", FORWARD, "burst"), Column(f"eager, {BOTH}", BOTH, "burst")
+GRAPH = Column("graph", FORWARD, "graph"), Column(f"graph, {BOTH}", BOTH, "graph")
+Pair = tuple[Tensor, Tensor]
+Turn = Callable[[Tensor, Tensor], Pair]
+FIRST = 100
+"""The position of the first token."""
 
 
-def main() -> None:
-    """Print the table."""
-    try:
-        from transformers.models.llama.modeling_llama import apply_rotary_pos_emb  # pyright: ignore
-    except ImportError as missing:
-        raise ImportError("this benchmark runs beside transformers: pip install 'milepost[bench]'") from missing
-
-    torch.manual_seed(0)
-    q, k = (torch.randn(2, 32, 2048, 128, requires_grad=True) for _ in range(2))
-    grads = torch.randn_like(q), torch.randn_like(k)
-    cos, sin = Rope(128).cos_sin(torch.arange(2048))
-    wide_cos, wide_sin = (torch.cat((each, each), -1)[None] for each in (cos, sin))
-
-    def theirs(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return apply_rotary_pos_emb(q, k, wide_cos, wide_sin)  # pyright: ignore
-
-    def ours(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return rotate(q, cos, sin), rotate(k, cos, sin)
-
-    compiled = torch.compile(ours, fullgraph=True)
-    contenders = {"transformers, eager": theirs, "milepost, eager": ours, "milepost, compiled": compiled}
-    forward = race({name: lambda turn=turn: turn(q.detach(), k.detach()) for name, turn in contenders.items()}, 9)
-    table("RoPE on q and k [2, 32, 2048, 128], float32, cos and sin given, forward", forward, "transformers, eager")
-    both = race(
-        {name: lambda turn=turn: torch.autograd.grad(turn(q, k), (q, k), grads) for name, turn in contenders.items()}, 9
+def rotary(settings: Settings) -> list[Contest]:
+    """Long rows, and one token of many rows."""
+    long = [_contest(settings, "rotary", shape, (*EAGER, *GRAPH)) for shape in settings.sizes.rotary]
+    for contest in long:
+        contest.bound = lambda name, column, limit: bounds.ROTARY.get(column) if name.startswith("milepost") else None
+    step = _contest(settings, "rotary", settings.sizes.rotary_step, (EAGER[0], GRAPH[0]))
+    step.bound = lambda name, column, limit: (
+        limit / bounds.ROTARY_STEP if column == "graph" and name.startswith("milepost") else None
     )
-    table("the same, forward and backward", both, "transformers, eager")
-    ratio = both["transformers, eager"] / both["milepost, compiled"]
-    print(f"  compiled, milepost is {ratio:.1f} times as fast as transformers' eager code")
+    return [*long, step]
+
+
+def on_cpu(settings: Settings) -> list[Contest]:
+    """On the CPU, in eager mode and compiled."""
+    return [_contest(settings, "cpu", settings.sizes.cpu_rotary, EAGER)]
+
+
+def _contest(settings: Settings, group: str, shape: Grouped, columns: tuple[Column, ...]) -> Contest:
+    def entries() -> list[Entry]:
+        given = _Given(settings, shape)
+        found = [Entry(COPY, "limit", lambda: _copied(given))]
+        ours: dict[str, Callable[[], Turn]] = {
+            "milepost, cos and sin given": given.by_waves,
+            "milepost, from positions": given.by_positions,
+        }
+        if settings.device == "cpu":
+            ours["milepost, compiled"] = lambda: torch.compile(given.by_waves(), fullgraph=True)
+        found += [Entry(name, "milepost", given.works(make)) for name, make in ours.items()]
+        if settings.peers:
+            found += [Entry(name, who, given.works(make)) for name, (who, make) in given.peers().items()]
+        return found
+
+    title = f"{'RoPE on q and k' if group == 'cpu' else 'q and k'}, {grouped(*shape)}, {settings.words}"
+    return Contest(group, title, columns, entries, COPY, ratio="share")
+
+
+class _Given:
+    """q and k as a model has them, tokens before heads in memory, and everybody's cosines and sines."""
+
+    def __init__(self, settings: Settings, shape: Grouped) -> None:
+        b, h, g, t, d = shape
+        maker = torch.Generator(settings.device).manual_seed(0)
+
+        def made(heads: int) -> Tensor:
+            x = torch.randn(b, t, heads, d, device=settings.device, generator=maker).to(settings.dtype)
+            return x.transpose(1, 2)
+
+        self.q, self.k = (made(heads).requires_grad_() for heads in (h, g))
+        self.grads = made(h), made(g)
+        self.rope = Rope(d)
+        self.position = torch.arange(FIRST, FIRST + t, device=settings.device)
+        self.waves = self.rope.cos_sin(self.position)
+
+    def by_waves(self) -> Turn:
+        """Our kernel where there is one."""
+        cos, sin = self.waves
+        if not self.q.is_cuda:
+            return lambda q, k: (rotate(q, cos, sin), rotate(k, cos, sin))
+        from milepost.backends.triton.rotary import rotate_qk
+
+        cos, sin = cos[None], sin[None]
+        return lambda q, k: rotate_qk(q, k, cos, sin)
+
+    def by_positions(self) -> Turn:
+        """What `Rope` does by itself."""
+        return lambda q, k: (self.rope.turn(q, self.position), self.rope.turn(k, self.position))
+
+    def peers(self) -> dict[str, tuple[str, Callable[[], Turn]]]:
+        """Whose they are, and how they are made; one that is not installed says so in its row."""
+        found: dict[str, tuple[str, Callable[[], Turn]]] = {
+            "transformers, eager": ("transformers", self._transformers),
+            "transformers, compiled": ("transformers", lambda: torch.compile(self._transformers(), dynamic=False)),
+        }
+        if self.q.is_cuda:
+            found["Liger, in place"] = ("Liger", self._liger)
+            found["flash-attn's Triton rotary"] = ("flash-attn", self._flash_attn)
+        return found
+
+    def _wide(self) -> Pair:
+        """As transformers has them: twice side by side, in the dtype of q, [1 t d]."""
+        cos, sin = (torch.cat((each, each), -1)[None].to(self.q.dtype) for each in self.waves)
+        return cos, sin
+
+    def _transformers(self) -> Turn:
+        apply: Any = importlib.import_module("transformers.models.llama.modeling_llama").apply_rotary_pos_emb
+        cos, sin = self._wide()
+        return lambda q, k: apply(q, k, cos, sin)
+
+    def _liger(self) -> Turn:
+        function: Any = importlib.import_module("liger_kernel.ops.rope").LigerRopeFunction
+        cos, sin = self._wide()
+        return lambda q, k: function.apply(q, k, cos, sin)
+
+    def _flash_attn(self) -> Turn:
+        apply: Any = importlib.import_module("flash_attn.layers.rotary").apply_rotary_emb
+        cos, sin = (each.to(self.q.dtype) for each in self.waves)
+
+        def turn(q: Tensor, k: Tensor) -> Pair:
+            return apply(q.transpose(1, 2), cos, sin).transpose(1, 2), apply(k.transpose(1, 2), cos, sin).transpose(
+                1, 2
+            )
+
+        return turn
+
+    def works(self, make: Callable[[], Turn]) -> Callable[[], Works]:
+        """A contender from its turn."""
+
+        def ready() -> Works:
+            turn = make()
+            # Some write over what they are given.
+            q, k = (each.detach().clone() for each in (self.q, self.k))
+
+            def forward() -> object:
+                with torch.no_grad():
+                    return turn(q, k)
+
+            def both() -> object:
+                return torch.autograd.grad(turn(self.q, self.k), (self.q, self.k), self.grads)
+
+            return Works({FORWARD: forward, BOTH: both}, lambda: self.agreement(turn))
+
+        return ready
+
+    def agreement(self, turn: Turn) -> Agreement:
+        """Against a rotation in float64; plain torch is the same in the dtype of q, with exact angles."""
+        q, k = (each.detach().clone().requires_grad_() for each in (self.q, self.k))
+        with torch.no_grad():
+            out = [each[:1].clone() for each in turn(q.detach().clone(), k.detach().clone())]
+        grads = torch.autograd.grad(turn(q * 1, k * 1), (q, k), self.grads)
+        cos, sin = self.rope.cos_sin(self.position, dtype=torch.float64)
+        given = [*(each.detach() for each in (self.q, self.k)), *self.grads]
+        signs = (1, 1, -1, -1)
+        exact = [rotate(x[:1].double(), cos, s * sin) for x, s in zip(given, signs, strict=True)]
+        plain = [rotate(x[:1], *self.waves) for x in given[:2]]
+        plain += [rotate(x[:1], self.waves[0], -self.waves[1]) for x in given[2:]]
+        ours = [*out, *(each[:1] for each in grads)]
+        return compared(ours, exact, plain, FLOORS[self.q.dtype])
+
+
+def _copied(given: _Given) -> Works:
+    """What is read and written once; there and back with gradients."""
+    pairs = [(torch.empty_like(each), each) for each in (given.q.detach(), given.k.detach(), *given.grads)]
+
+    def copy(count: int) -> Callable[[], object]:
+        return lambda: [to.copy_(x) for to, x in pairs[:count]]
+
+    return Works({FORWARD: copy(2), BOTH: copy(4)})

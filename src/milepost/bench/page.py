@@ -1,0 +1,39 @@
+"""`docs/speed.md`, written from a report."""
+
+from __future__ import annotations
+
+from milepost.bench.groups import GROUPS
+from milepost.bench.report import Report
+from milepost.bench.shown import markdown
+
+HEAD = """# How fast
+
+`milepost bench --markdown docs/speed.md` writes this page; nothing in it is written by hand.
+
+Measured on one {device}, {versions}, by
+
+```
+{command}
+```
+
+Every contender is first compared with float64: some rows of its output at the full shape, and the gradients that come
+from them. One that disagrees is not timed. Then all take turns on the same tensors, in one process. A figure is the
+median, in brackets the quartiles; "× limit" is that over the limit's own median, bold where it misses what stands
+behind it. Calls are queued one after another without waiting, the device's cache cleared before each with a write of
+256 MiB, and timed by the device's own clock; "host" is how long the host takes to make such a call, forward and then
+with gradients. Bursts, where a table says so, are many calls and one wait, so that the slower of host and device
+shows. Where one call takes over two seconds, that call is the figure.
+"""
+
+
+def page(report: Report) -> str:
+    """The whole page."""
+    known = report.machine
+    names = ("torch", "triton", "transformers", "liger_kernel", "flash_attn", "CUDA", "cuDNN")
+    versions = ", ".join(f"{name} {known[name]}" for name in names if name in known)
+    parts = [HEAD.format(device=known["device"], versions=versions, command=known["command"])]
+    for name, group in GROUPS.items():
+        tables = [table for table in report.tables if table.group == name]
+        if tables:
+            parts += [f"## {group.title}\n\n{group.note}\n", *(f"{markdown(table)}\n" for table in tables)]
+    return "\n".join(parts)

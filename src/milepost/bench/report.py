@@ -1,0 +1,139 @@
+"""What a run of `milepost bench` found, as data: tables of rows, written as JSON and read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+Ratio = Literal["times", "share"]
+LIBRARIES = ("torch", "triton", "transformers", "liger_kernel", "flash_attn")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure of a row, with the spread of the calls it is the median of."""
+
+    value: float
+    unit: str
+    low: float
+    """The first quartile."""
+    high: float
+    """The third."""
+    calls: int
+    """How many calls were timed; 1 where a call takes seconds."""
+    host: float | None = None
+    """Microseconds until a call is handed to the device."""
+    ratio: float | None = None
+    """Times the limit, or the share of its speed."""
+    bound: float | None = None
+    """What the ratio, or the value where there is none, must come to."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a contender is from float64, as a share of the norm, beside plain torch in the same dtype."""
+
+    output: float
+    plain_output: float
+    gradients: float
+    """Of the tensor whose gradient fares worst beside plain torch."""
+    plain_gradients: float
+    agrees: bool
+
+    @property
+    def times_plain(self) -> float:
+        """The worse of both, in multiples of plain torch's error."""
+        output = self.output / max(self.plain_output, 1e-30)
+        return max(output, self.gradients / self.plain_gradients) if self.plain_gradients else output
+
+
+@dataclass
+class Row:
+    """One contender of a table."""
+
+    name: str
+    who: str
+    """`milepost`, `limit`, or whose code it is."""
+    backend: str = ""
+    measures: dict[str, Measure] = field(default_factory=lambda: {})
+    agreement: Agreement | None = None
+    failed: str | None = None
+    """Why the row, or a figure of it, is missing."""
+
+
+@dataclass
+class Table:
+    """Contenders that were given the same tensors."""
+
+    group: str
+    title: str
+    limit: str
+    """The row that the others are measured by."""
+    ratio: Ratio
+    columns: list[str]
+    rows: list[Row] = field(default_factory=lambda: [])
+    failed: str | None = None
+    """Why rows or columns are missing altogether."""
+
+
+@dataclass
+class Report:
+    """Everything of one run, or of several that were put together."""
+
+    machine: dict[str, str]
+    tables: list[Table] = field(default_factory=lambda: [])
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def machine(device: str, command: str) -> dict[str, str]:
+    """Where and with what a run was made."""
+    name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU"
+    found = {"device": name, "cores": str(os.cpu_count()), "threads": str(torch.get_num_threads())}
+    for library in LIBRARIES:
+        try:
+            found[library] = metadata.version(library)
+        except metadata.PackageNotFoundError:
+            continue
+    if device == "cuda":
+        found["CUDA"] = str(torch.version.cuda)
+        found["cuDNN"] = str(torch.backends.cudnn.version())
+    return {**found, "command": command}
+
+
+def read(path: Path) -> Report:
+    """A report from its JSON."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return Report(data["machine"], [_table(each) for each in data["tables"]])
+
+
+def joined(reports: Sequence[Report]) -> Report:
+    """Several runs as one, each table from the last run that has it; the machine is the first one's."""
+    tables: dict[tuple[str, str], Table] = {}
+    for report in reports:
+        tables |= {(table.group, table.title): table for table in report.tables}
+    commands = list(dict.fromkeys(report.machine.get("command", "") for report in reports))
+    return Report({**reports[0].machine, "command": " && ".join(commands)}, list(tables.values()))
+
+
+def _table(data: dict[str, Any]) -> Table:
+    made: dict[str, Any] = {**data, "rows": [_row(each) for each in data["rows"]]}
+    return Table(**made)
+
+
+def _row(data: dict[str, Any]) -> Row:
+    agreement = None if data["agreement"] is None else Agreement(**data["agreement"])
+    measures = {name: Measure(**each) for name, each in data["measures"].items()}
+    made: dict[str, Any] = {**data, "measures": measures, "agreement": agreement}
+    return Row(**made)

@@ -1,0 +1,96 @@
+"""Every group makes its rows, at small sizes on a CPU, and nobody disagrees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from milepost.bench import bounds
+from milepost.bench.contest import Contest, Entry
+from milepost.bench.groups import GROUPS, measure
+from milepost.bench.report import Report, Table, read
+from milepost.bench.warm import SHARES, jobs
+from tests.bench.tiny import TINY
+
+
+def tables(name: str) -> list[Table]:
+    return measure([name], TINY, Report({}), say=lambda words: None).tables
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["attention", "packed", "encoder", "decoding", "accuracy"])
+def test_rows_are_made_compared_and_timed(name: str):
+    found = tables(name)
+    assert len(found) == len(GROUPS[name].contests(TINY))
+    for table in found:
+        assert table.failed is None
+        for row in table.rows:
+            reason = row.failed or ""
+            assert "disagrees" not in reason, f"{row.name}: {reason}"
+            if reason.startswith('CannotRun: backend "triton"'):
+                continue
+            assert (row.agreement is None) == (row.who == "limit" or "as a batch" in row.name), row.name
+            eager = [column for column in table.columns if column != "graph"]
+            assert set(row.measures) == set(eager), f"{row.name}: {reason}"
+
+
+@pytest.mark.slow
+def test_memory_is_counted_on_a_gpu_only_and_says_so():
+    (table,) = tables("memory")
+    assert {row.failed for row in table.rows} == {
+        "forward: RuntimeError: peak memory is counted on a GPU only; "
+        "forward+backward: RuntimeError: peak memory is counted on a GPU only"
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contest", [0, 1])
+def test_the_rotation_is_compared_with_float64(contest: int, monkeypatch: pytest.MonkeyPatch):
+    import torch
+
+    # Compiling takes a minute here, and is not what is tested.
+    monkeypatch.setattr(torch, "compile", lambda turn, **options: turn)
+    found = GROUPS["rotary"].contests(replace(TINY, peers=True))[contest].run("cpu", 3)
+    names = [row.name for row in found.rows]
+    assert names[0] == found.limit == "copy of q and k"
+    assert {"milepost, cos and sin given", "milepost, from positions", "transformers, eager"} <= set(names)
+    for row in found.rows[1:]:
+        assert row.agreement is not None
+        assert row.agreement.agrees
+
+
+def test_bounds_and_schemes_go_by_the_same_names():
+    found = {contest.title[0]: contest for contest in GROUPS["attention"].contests(TINY)}
+    names = {letter: {each.name for each in contest.entries()} for letter, contest in found.items()}
+    assert set(bounds.CAUSAL) <= names["B"]
+    assert set(bounds.CAUSAL) - names["A"] == {"RoPE, window of 1024 with 4 sinks"}
+    assert found["A"].bound("T5", "forward", 1.0) == 1.4
+    assert found["B"].bound("T5", "forward+backward", 1.0) == 1.2
+    assert found["B"].bound("soft cap", "forward", 1.0) is None
+    assert set(bounds.ENCODER) < {each.name for each in GROUPS["encoder"].contests(TINY)[0].entries()}
+
+
+def test_a_contest_without_tensors_is_a_table_with_a_reason_and_the_next_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def broken() -> list[Entry]:
+        raise RuntimeError("no room for q")
+
+    contests = [Contest("encoder", "first", (), broken), Contest("encoder", "second", (), lambda: [])]
+    monkeypatch.setitem(GROUPS, "encoder", replace(GROUPS["encoder"], contests=lambda settings: contests))
+    said: list[str] = []
+    report = measure(["encoder"], TINY, Report({"device": "none"}), tmp_path / "bench.json", said.append)
+    assert [table.failed for table in report.tables] == ["RuntimeError: no room for q", None]
+    assert read(tmp_path / "bench.json") == report
+    assert "no room for q" in said[0]
+
+
+def test_compiling_ahead_covers_every_contender_once():
+    waiting = jobs(["attention", "memory"], TINY)
+    assert {(name, number) for _, name, number, _ in waiting} == {("attention", 0), ("attention", 1)}
+    contest = GROUPS["encoder"].contests(TINY)[0]
+    names = [each.name for each in contest.entries()]
+    assert sorted(name for share in range(SHARES) for name in names[share::SHARES]) == sorted(names)
+    assert len(waiting) == 2 * SHARES
