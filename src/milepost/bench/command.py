@@ -24,10 +24,12 @@ Warm = Annotated[
     int | None, typer.Option(help="Processes that compile ahead; 0 for none.", show_default="all cores but two, ≤ 12")
 ]
 
+Skip = Annotated[list[str] | None, typer.Option(help="Leave out rows with this in their names; may be given again.")]
+
 
 def bench(
     groups: Groups = None, peers: Peers = True, out: Out = Path("out/bench"), markdown: Markdown = None,
-    stored: Stored = None, warm: Warm = None,
+    stored: Stored = None, warm: Warm = None, skip: Skip = None,
 ) -> None:  # fmt: skip
     """Time milepost beside its peers, in one process on one device.
 
@@ -35,4 +37,4 @@ def bench(
     """
     from milepost.bench.running import run
 
-    run(groups or [], peers=peers, out=out, markdown=markdown, stored=stored or [], warm=warm)
+    run(groups or [], peers=peers, out=out, markdown=markdown, stored=stored or [], warm=warm, skip=skip or [])

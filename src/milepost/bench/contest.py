@@ -71,12 +71,18 @@ class Contest:
     ratio: Ratio = "times"
     bound: Callable[[str, str, float], float | None] = field(default=no_bound)
     """What the ratio of a row and column must come to, given the limit's own value."""
+    skip: tuple[str, ...] = ()
+    """Contenders with any of these in their names are left out."""
+
+    def contenders(self) -> list[Entry]:
+        """Everybody who takes part."""
+        return [entry for entry in self.entries() if not any(word.lower() in entry.name.lower() for word in self.skip)]
 
     def run(self, device: str, rounds: int) -> Table:
         """Check everybody, time those who agree, and say why the others have no figures."""
         table = Table(self.group, self.title, self.limit, self.ratio, [column.label for column in self.columns])
         ready: dict[str, Works] = {}
-        for entry in self.entries():
+        for entry in self.contenders():
             row = Row(entry.name, entry.who)
             table.rows.append(row)
             try:
@@ -124,7 +130,7 @@ class Contest:
 
     def warm_up(self, share: int, shares: int) -> None:
         """Run every so many contenders once, so that what they compile is found compiled later."""
-        for entry in self.entries()[share::shares]:
+        for entry in self.contenders()[share::shares]:
             try:
                 for work in entry.make().passes.values():
                     work()

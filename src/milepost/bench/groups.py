@@ -65,6 +65,11 @@ GROUPS: dict[str, Group] = {
 }
 
 
+def contests_of(name: str, settings: Settings) -> list[Contest]:
+    """The contests of a group, without the rows that were asked to be left out."""
+    return [replace(contest, skip=settings.skip) for contest in GROUPS[name].contests(settings)]
+
+
 def default_groups() -> list[str]:
     """All that need a GPU where there is one, otherwise those that need none."""
     return [name for name, group in GROUPS.items() if group.on_gpu == torch.cuda.is_available()]
@@ -82,7 +87,7 @@ def measure(
     """Run every contest of these groups. What is found is written after each, so that a crash loses one table."""
     for name in names:
         start = time.perf_counter()
-        for contest in GROUPS[name].contests(settings):
+        for contest in contests_of(name, settings):
             table = _run(contest, settings if GROUPS[name].on_gpu else replace(settings, device="cpu"))
             report.tables.append(table)
             say(printed(table))

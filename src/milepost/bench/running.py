@@ -22,13 +22,13 @@ from milepost.seams.arguments import did_you_mean
 
 def run(
     groups: Sequence[str], peers: bool = True, out: Path = Path("out/bench"), markdown: Path | None = None,
-    stored: Sequence[Path] = (), warm: int | None = None,
+    stored: Sequence[Path] = (), warm: int | None = None, skip: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Measure these groups, or put together what was measured before."""
     if stored:
         report = _stored(groups, stored, markdown)
     else:
-        report = _measured(list(groups), peers, out, warm)
+        report = _measured(list(groups), peers, out, warm, tuple(skip))
     if markdown is not None:
         markdown.parent.mkdir(parents=True, exist_ok=True)
         markdown.write_text(page(report), encoding="utf-8")
@@ -44,7 +44,7 @@ def _stored(groups: Sequence[str], stored: Sequence[Path], markdown: Path | None
     return joined([read(path) for path in stored])
 
 
-def _measured(groups: list[str], peers: bool, out: Path, warm: int | None) -> Report:
+def _measured(groups: list[str], peers: bool, out: Path, warm: int | None, skip: tuple[str, ...]) -> Report:
     for name in groups:
         if name not in GROUPS:
             known = ", ".join(GROUPS)
@@ -53,7 +53,7 @@ def _measured(groups: list[str], peers: bool, out: Path, warm: int | None) -> Re
             refuse(f"bench {name}: needs a CUDA GPU, and there is none here; `milepost bench cpu` needs none")
     names = groups or default_groups()
     device = "cuda" if any(GROUPS[name].on_gpu for name in names) else "cpu"
-    settings = Settings(device=device, peers=peers)
+    settings = Settings(device=device, peers=peers, skip=skip)
     report = Report(machine(device, _command()))
     print(", ".join(f"{name} {words}" for name, words in report.machine.items() if name != "command"), flush=True)
     start = time.perf_counter()

@@ -41,6 +41,8 @@ class Settings:
     dtype: torch.dtype = torch.bfloat16
     rounds: int = 15
     peers: bool = True
+    skip: tuple[str, ...] = ()
+    """Rows with any of these in their names are left out."""
     sizes: Sizes = field(default_factory=Sizes)
 
     @property

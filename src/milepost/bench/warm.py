@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from milepost.bench.groups import GROUPS
+from milepost.bench.groups import contests_of
 from milepost.bench.settings import Settings
 
 COMPILED = ("attention", "packed", "encoder", "rotary", "decoding", "accuracy")
@@ -21,7 +21,7 @@ Job = tuple[Settings, str, int, int]
 
 def jobs(names: Sequence[str], settings: Settings) -> list[Job]:
     """What can be compiled apart: the slowest contests first."""
-    contests = [(name, n) for name in names if name in COMPILED for n in range(len(GROUPS[name].contests(settings)))]
+    contests = [(name, n) for name in names if name in COMPILED for n in range(len(contests_of(name, settings)))]
     return [(settings, name, n, share) for share in range(SHARES) for name, n in contests]
 
 
@@ -58,7 +58,7 @@ def _silent() -> None:
 def _compile(job: Job) -> None:
     settings, name, number, share = job
     try:
-        GROUPS[name].contests(settings)[number].warm_up(share, SHARES)
+        contests_of(name, settings)[number].warm_up(share, SHARES)
     except Exception:
         # As above: the contest itself will tell.
         return

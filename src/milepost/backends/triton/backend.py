@@ -56,7 +56,7 @@ def cost(call: Call) -> float:
     each = 1.15 if call.scheme.answering("bend") else 1.1
     # Of several documents about half of all pairs are never looked at, or more.
     pairs = seen_pairs(call) / (1 if call.documents is None else 2)
-    return seconds(call, pairs, each * (2.5 if call.q.dtype == torch.float32 else 1), launches=16)
+    return seconds(call, pairs, each * (2.5 if call.q.dtype == torch.float32 else 1), launches=12)
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
