@@ -41,7 +41,7 @@ def rotated(call: Call, dtype: torch.dtype, number: int = 0, contrasted: bool = 
     if both is None:
         return None
     (cos, sin), keys = both
-    q, k = call.q.to(dtype), call.k.to(dtype)
+    q, k = (each if each.dtype is dtype else each.to(dtype) for each in (call.q, call.k))
     if by_kernel:
         # Loaded here, because it needs triton.
         from milepost.backends.triton.rotary import rotate_qk

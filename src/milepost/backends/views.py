@@ -69,7 +69,7 @@ def turned(call: Call, dtype: torch.dtype, number: int = 0) -> tuple[Tensor, Ten
 
 def values(call: Call, dtype: torch.dtype) -> Tensor:
     """The values, turned where a part turns them."""
-    v = call.v.to(dtype)
+    v = call.v if call.v.dtype is dtype else call.v.to(dtype)
     parts: tuple[Any, ...] = call.scheme.answering("turn")
     # Most rotations leave values alone, and say so.
     by_cosines = len(call.scheme.answering("cos_sin")) == len(parts)

@@ -176,8 +176,10 @@ def _launch(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) ->
     from milepost.backends.triton.decode import decode
     from milepost.backends.triton.flash import flash
 
-    kernel = decode if _few(call) else flash
-    return kernel(q, k, v, scale=call.scheme.scale(call.q.shape[-1]), **_tokens(call), **how)
+    scale = call.scheme.scale(call.q.shape[-1])
+    if _few(call):
+        return decode(q, k, v, scale=scale, **_tokens(call), **how)
+    return flash(q, k, v, scale=scale, **_tokens(call), **how, checked=True)
 
 
 def _tokens(call: Call) -> dict[str, Any]:

@@ -18,6 +18,7 @@ is of the query's document.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NamedTuple
 
 import torch
@@ -61,6 +62,7 @@ def flash(
     key_documents: Tensor | None = None,
     index: Tensor | None = None,
     key_index: Tensor | None = None,
+    checked: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Attention and each row's log-sum-exp, both with gradients.
 
@@ -71,9 +73,12 @@ def flash(
     documents: [b|1 t], key_documents: [b|1 s], whole numbers, below 0 for padding. index, key_index: [b|1 t], [b|1 s],
     the i and j above, in place of offset + row and key. A table that has both them and a gradient wants queries that
     are the keys, indices that count from 0 in each document, and documents: the gradient is summed along diagonals.
+    checked: nothing of this is looked at again.
     """
-    _check(q, k, v, slopes, slopes_ahead, table, sharpen, scale, cap)
-    tokens = check_tokens("flash", q, k, documents, key_documents, index, key_index)
+    if not checked:
+        _check(q, k, v, slopes, slopes_ahead, table, sharpen, scale, cap)
+        check_tokens("flash", q, k, documents, key_documents, index, key_index)
+    tokens = Tokens(documents, key_documents, index, key_index)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if sharpen is not None and sharpen.dim() == 1:
         sharpen = sharpen[None]
@@ -574,7 +579,11 @@ def _described(x: Tensor, rows: int, tma: bool) -> Any:
 
 
 def _device_of(x: Tensor) -> Any:
-    return torch.cuda.device(x.device) if x.is_cuda else torch.no_grad()
+    """A context in which kernels are launched where x is; to enter the current device once more would cost as much as
+    the launch.
+    """
+    elsewhere = x.is_cuda and x.device.index != torch.cuda.current_device()
+    return torch.cuda.device(x.device) if elsewhere else contextlib.nullcontext()
 
 
 torch.library.define(
