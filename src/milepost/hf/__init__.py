@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from milepost.hf.check import check as check
+from milepost.hf.choosing import choose as choose
+from milepost.hf.export import export as export
 from milepost.hf.extend import extend as extend
-from milepost.hf.extend import restore as restore
+from milepost.hf.extension import restore as restore
 from milepost.hf.measure import measure as measure
 from milepost.hf.memwalker import MemWalker as MemWalker
 from milepost.hf.memwalker import asker as asker
@@ -23,18 +25,9 @@ if TYPE_CHECKING:
     from milepost.hf.streaming import StreamingCache as StreamingCache
 
 __all__ = [
-    "MemWalker",
-    "StreamingCache",
-    "asker",
-    "check",
-    "extend",
-    "load",
-    "measure",
-    "nbce",
-    "plan",
-    "restore",
-    "save",
-]
+    "MemWalker", "StreamingCache", "asker", "check", "choose", "export", "extend", "load", "measure", "nbce", "plan",
+    "restore", "save",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
