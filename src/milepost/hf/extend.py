@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from milepost.hf.buckets import has_buckets
 from milepost.hf.choosing import choose
 from milepost.hf.extension import Model, Path, extended
 from milepost.hf.rows import BEST
@@ -52,8 +53,10 @@ def extend(
 
 
 def measurable(model: object) -> bool:
-    """Whether there are methods to choose between; a table of positions is grown in one way."""
-    return not (isinstance(model, nn.Module) and hasattr(model, "config") and table_of(model) is not None)
+    """Whether there are methods to choose between; a table is grown in one way, and so are buckets."""
+    return not has_buckets(model) and not (
+        isinstance(model, nn.Module) and hasattr(model, "config") and table_of(model) is not None
+    )
 
 
 def best(
@@ -67,6 +70,6 @@ def best(
         )
     if not measurable(model):
         raise ValueError(
-            "extend(text=…): a learned table is grown in one way, so nothing is measured: extend(model, to=…)"
+            "extend(text=…): a learned table and buckets change in one way; nothing is measured, leave it out"
         )
     return choose(model, text, tokenizer, to=to, **measuring).best.parts

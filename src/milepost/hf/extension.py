@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 from torch import nn
 
 from milepost.hf.attention import NAME, layer_for, register
+from milepost.hf.buckets import Stretched, has_buckets, stretch_buckets
 from milepost.hf.guard import Guard
 from milepost.hf.models import Layers, layers_of, own_config
 from milepost.hf.modules import OURS, Replaced
@@ -53,6 +54,9 @@ def extended(model: Model, given: Sequence[object], to: int | None = None, throu
     if isinstance(model, nn.Module) and hasattr(model, "config") and table_of(model) is not None:
         grow(model, given, to)
         return model
+    if has_buckets(model):
+        stretch_buckets(model, given, to, through)
+        return model
     need("extend", "hf", NEEDED)
     before = extension_of(model)
     layers = layers_of(model) if before is None else replace(before.layers, model=model)
@@ -81,7 +85,7 @@ def extended(model: Model, given: Sequence[object], to: int | None = None, throu
 def restore(model: Model) -> Model:
     """Undo `extend`; a model that was not extended stays as it is."""
     for module in model.modules() if isinstance(model, nn.Module) else ():
-        if isinstance(module.__dict__.get(NAME), Grown):
+        if isinstance(module.__dict__.get(NAME), (Grown, Stretched)):
             module.__dict__[NAME].undo()
             return model
     done = extension_of(model)
