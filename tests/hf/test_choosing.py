@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 
 import milepost as mp
 from milepost.cli import app
-from milepost.hf import load
-from milepost.hf.choosing import choose
-from milepost.hf.extend import extension_of
+from milepost.hf import choose, extend, load, small
+from milepost.hf.extension import extension_of
+from milepost.lab.corpus import of_bytes
+from milepost.lab.model import Shape
+from milepost.lab.recipe import Recipe, Size
 
 LETTERS = string.ascii_lowercase + " ."
 WORDS = "the cat sat on a mat and saw that the rat ran far. " * 40
@@ -100,3 +102,42 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(
     assert done.exit_code != 0
     assert says in done.output + str(done.exception)
     assert not out.exists()
+
+
+def test_extend_chooses_by_measuring():
+    model = llama()
+    extend(model, mp.Yarn(2, trained=32))
+    assert extend(model, to=64, text=ids(), windows=4, last=8, progress=False) is model
+    best = choose(llama(), ids(), to=64, windows=4, last=8, progress=False).best
+    assert extension_of(model).schedule.same_as(extension_of(extend(llama(), *best.parts)).schedule)
+
+
+def test_measuring_leaves_an_extended_model_as_it_was():
+    model = extend(llama(), mp.Yarn(2, trained=32), mp.LogN(32))
+    before = model(ids()[None, :50]).logits
+    names = ["YaRN", "ReRoPE, pivot"]
+    found = choose(model, ids(), to=64, names=names, windows=4, last=8, progress=False)
+    alone = choose(llama(), ids(), to=64, names=names, windows=4, last=8, progress=False)
+    assert found.measured.nats["stock"][64].mean == pytest.approx(alone.measured.nats["stock"][64].mean)
+    assert torch.equal(model(ids()[None, :50]).logits, before)
+    with pytest.raises(ValueError, match="tokens"):
+        choose(model, ids()[:70], to=64, windows=9, last=8, progress=False)
+    assert torch.equal(model(ids()[None, :50]).logits, before)
+
+
+def test_without_a_model_one_is_trained_on_the_spot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    size = Size(Shape(width=16, layers=1, heads=2, hidden=16), Recipe(length=16, batch=2, steps=3), longest=64)
+    monkeypatch.setitem(small.SIZES, small.SMALL, size)
+    monkeypatch.setattr(small, "of_python", lambda: of_bytes(WORDS.encode() * 4, "forty cats"))
+    command = ["extend", "--to", "64", "--out", str(tmp_path / "out"), "--windows", "3", "--last", "8", "--try", "YaRN"]
+    done = CliRunner().invoke(app(), command)
+    assert done.exit_code == 0, done.output
+    assert "trained a small model of bytes on forty cats" in done.output
+    model = load(tmp_path / "out")
+    assert extension_of(model).schedule[0].parts[0] == mp.Rope(8, stretch=mp.Yarn(4.0, 16))
+
+
+def test_a_model_without_a_text_or_a_length_is_asked_for_both(folder: Path, tmp_path: Path):
+    done = CliRunner().invoke(app(), ["extend", str(folder), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 2
+    assert "give --to N and --text FILE as well" in done.output

@@ -17,7 +17,7 @@ from transformers.masking_utils import create_causal_mask
 
 import milepost as mp
 from milepost.hf import extend, restore
-from milepost.hf.extend import extension_of
+from milepost.hf.extension import extension_of
 from tests.hf.tiny import OWN, SMALL, padded, tiny, tokens
 
 
@@ -112,8 +112,14 @@ REFUSED: list[tuple[str, dict[str, Any], tuple[Any, ...], dict[str, Any], str]] 
     ("llama", {}, (mp.AlibiNtk(4.0),), {}, "no layer of this llama model"),
     ("llama", {}, ("rerop",), {}, "no row of the lab is called 'rerop'; did you mean ReRoPE"),
     ("llama", {}, ("YaRN",), {}, "goes by the length to reach; say it: extend(model, 'YaRN', to=…)"),
-    ("llama", {}, (), {"to": 32}, "was trained at 64 tokens, and reads as many already"),
-    ("llama", {}, (), {"to": "far"}, "to must be an integer"),
+    ("llama", {}, (), {"to": 256}, "is found by measuring, so give a text: extend(model, to=256, text=…"),
+    ("llama", {}, (), {"tokenizer": len}, "extend(tokenizer=…): this is for measuring, and there is no text"),
+    ("llama", {}, (), {"text": "a b"}, "which needs the length to reach, to=…, and no method"),
+    ("llama", {}, (), {"text": "a b", "to": 32}, "plan(to=32): llama reads 64 tokens as it is"),
+    ("llama", {}, (), {"text": "a b", "to": 256}, "a text needs a tokenizer; pass tokenizer="),
+    ("llama", {}, (), {"text": [1, 2, 3], "to": 256}, "tokens"),
+    ("llama", {}, ("YaRN",), {"to": 32}, "was trained at 64 tokens, and reads as many already"),
+    ("llama", {}, ("YaRN",), {"to": "far"}, "to must be an integer"),
     ("llama", {}, (mp.Rerope(8),), {"through": "rotary"}, "cosines and sines cannot say that"),
     ("llama", {}, (), {"through": "flash"}, "through must be one of 'rotary', 'attend'"),
 ]  # fmt: skip

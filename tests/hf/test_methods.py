@@ -8,7 +8,7 @@ from torch import Tensor
 
 import milepost as mp
 from milepost.hf import extend
-from milepost.hf.extend import extension_of
+from milepost.hf.extension import extension_of
 from tests.hf.tiny import continued, padded, tiny, tokens
 
 CLOSE = 1e-5
@@ -114,8 +114,6 @@ def test_a_row_of_the_lab_is_sized_for_the_model():
     assert extension_of(model).schedule[0].parts == (mp.Rope(8, stretch=mp.Yarn(4.0, 64)), mp.causal)
     extend(model, "Rerope(16) + LogN(trained)")
     assert extension_of(model).schedule[0].parts == (mp.Rope(8), mp.causal, mp.Rerope(16), mp.LogN(64))
-    extend(model, to=256)
-    assert extension_of(model).schedule[0].parts[-1] == mp.Pivot(mp.Rerope(32), 64)
 
 
 def test_layers_without_positions_get_no_place_and_no_stretch():

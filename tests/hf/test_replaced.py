@@ -10,7 +10,7 @@ import torch
 
 import milepost as mp
 from milepost.hf import extend, load, restore, save
-from milepost.hf.extend import extension_of
+from milepost.hf.extension import extension_of
 from milepost.hf.models import REPLACED
 from milepost.hf.modules import Replaced
 from tests.hf.test_architectures import CLOSE, Counted, near

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 import milepost as mp
 from milepost.hf import extend, load, restore, save
-from milepost.hf.extend import extension_of
+from milepost.hf.extension import extension_of
 from tests.hf.tiny import tiny, tokens
 
 CLOSE = 1e-5

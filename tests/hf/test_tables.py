@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 import milepost as mp
 from milepost.hf import extend, restore, save
@@ -104,9 +104,3 @@ def test_what_a_table_cannot_do_is_refused(given: tuple[object, ...], options: d
 def test_a_grown_table_needs_no_file_of_ours(tmp_path: Path):
     with pytest.raises(ValueError, match=r"transformers says all of it: model\.save_pretrained\(path\)"):
         save(extend(made("gpt2"), to=20), tmp_path)
-
-
-def test_t5_is_refused_by_name():
-    model = AutoModel.from_config(AutoConfig.for_model("t5", d_model=32, d_kv=8, d_ff=40, num_layers=1, num_heads=4))
-    with pytest.raises(ValueError, match=r"T5Model \(t5\) cannot be extended: its buckets reach any distance already"):
-        extend(model, mp.LogN(8))

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from milepost.hf.candidates import Candidate
-from milepost.hf.extend import extend, restore
+from milepost.hf.extension import extended, extension_of, restore
 from milepost.hf.measure import measure
 from milepost.hf.measured import Measured
 from milepost.hf.plan import plan
@@ -57,15 +57,29 @@ def choose(
     """Measure the candidates of `plan(model, to)` on a text, beside stock, a window and a window with sinks.
 
     names: the candidates to try; by default all that can be given to this model without training. The same last tokens
-    are judged at every length. The model is as it was afterwards.
+    are judged at every length. A model that is extended already is measured from what it was at first, and is as it was
+    afterwards.
     """
+    before = extension_of(model)
+    restore(model)
+    try:
+        return _chosen(model, text, tokenizer, to, names, last, windows, progress)
+    finally:
+        if before is not None:
+            extended(model, [before.schedule], through=before.through)
+
+
+def _chosen(
+    model: Any, text: object, tokenizer: object, to: int, names: Sequence[str] | None, last: int, windows: int,
+    progress: bool,
+) -> Chosen:  # fmt: skip
     planned = plan(model.config, to)
     wanted = planned.candidates if names is None else [planned[name] for name in names]
     rows: dict[str, Callable[[Tensor], Tensor]] = {STOCK: _under(model, ())}
     left_out: dict[str, str] = {}
     for candidate in wanted:
         try:
-            extend(model, *candidate.parts)
+            extended(model, candidate.parts)
         except (ValueError, TypeError) as error:
             left_out[candidate.name] = str(error).splitlines()[0]
         else:
@@ -94,7 +108,7 @@ def _under(model: Any, parts: tuple[object, ...]) -> Callable[[Tensor], Tensor]:
 
     def logits(ids: Tensor) -> Tensor:
         if parts:
-            extend(model, *parts)
+            extended(model, parts)
         try:
             return model(input_ids=ids.to(next(model.parameters()).device), use_cache=False).logits
         finally:

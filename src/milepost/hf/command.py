@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, cast
 
 import typer
@@ -54,7 +55,17 @@ def check(a: A, b: B, as_json: AsJson = False) -> None:
         raise SystemExit(1)
 
 
-Text = Annotated[Path, typer.Option("--text", help="A text to measure on, longer than the target.", exists=True)]
+Given = Annotated[
+    str | None,
+    typer.Argument(help="A folder, or a name of the hub. Left out, a small model of bytes is trained on the spot."),
+]
+Far = Annotated[int | None, typer.Option("--to", help="How many tokens it should read; 1,024 for the model of bytes.")]
+Text = Annotated[
+    Path | None,
+    typer.Option(
+        "--text", help="A text to measure on, longer than the target; the model of bytes has one.", exists=True
+    ),
+]
 Out = Annotated[Path, typer.Option("--out", help="A folder for the extended model and its report.")]
 Try = Annotated[list[str] | None, typer.Option("--try", help="A candidate of the plan; again for more. Otherwise all.")]
 Windows = Annotated[int, typer.Option("--windows", help="How many endings are judged.")]
@@ -62,32 +73,55 @@ Last = Annotated[int, typer.Option("--last", help="How many tokens of each endin
 
 
 def extend(
-    model: Model, to: To, text: Text, out: Out, attempt: Try = None, windows: Windows = 16, last: Last = 64
+    out: Out,
+    model: Given = None,
+    to: Far = None,
+    text: Text = None,
+    attempt: Try = None,
+    windows: Windows = 16,
+    last: Last = 64,
 ) -> None:
     """Take a model further: measure the candidates of its plan on a text, keep the best, save it.
 
     All are judged on the same last tokens, beside the model as it is and a window with and without sinks. The best that
     sees every key is saved, and can be read with milepost.hf.load(folder); report.html and report.json stand beside it.
+    Without MODEL a small one is trained first, on the source text of Python's standard library.
     """
     from milepost.hf.choosing import choose
-    from milepost.hf.extend import extend as extended
+    from milepost.hf.extension import extended
     from milepost.hf.saving import save
 
     try:
         need("extend", "hf")
         if out.exists() and any(out.iterdir()):
             raise ValueError(f"--out {out}: this folder is not empty; name another")
-        loaded, tokenizer = _read(model)
-        words = text.read_text(encoding="utf-8", errors="replace")
-        found = choose(loaded, words, tokenizer, to=to, names=attempt or None, windows=windows, last=last)
+        loaded, tokenizer, words, target = _asked(model, to, text)
+        found = choose(loaded, words, tokenizer, to=target, names=attempt or None, windows=windows, last=last)
         typer.echo(str(found))
-        save(extended(loaded, *found.best.parts), out)
+        save(extended(loaded, found.best.parts), out)
         tokenizer.save_pretrained(out)
         found.measured.to_html(out / "report.html")
         (out / "report.json").write_text(found.measured.to_json(), encoding="utf-8")
     except (ValueError, TypeError, OSError, ImportError, IndexError, KeyError) as error:
         refuse(str(error.args[0] if isinstance(error, KeyError) else error))
     typer.echo(f"\nsaved: {out}\nread it with: milepost.hf.load({str(out)!r})\nreport: {out / 'report.html'}")
+
+
+def _asked(model: str | None, to: int | None, text: Path | None) -> tuple[Any, Any, object, int]:
+    """A model, its tokenizer, what to measure on and how far to go; without a model, those of the lab."""
+    words = None if text is None else text.read_text(encoding="utf-8", errors="replace")
+    if model is not None:
+        if to is None or words is None:
+            lacking = " and ".join(["--to N"] * (to is None) + ["--text FILE"] * (words is None))
+            raise ValueError(f"extend {model}: give {lacking} as well: how far it should read, and what to measure on")
+        return *_read(model), words, to
+    from milepost.hf.small import FAR, train_small
+
+    with TemporaryDirectory() as folder:
+        corpus = train_small(folder)
+        typer.echo(f"trained a small model of bytes on {corpus.source}\n")
+        # What was kept from training; any text is measured on where it is given.
+        return *_read(folder), corpus.test.long() if words is None else words, to or FAR
 
 
 def _read(name: str) -> tuple[Any, Any]:

@@ -27,13 +27,9 @@ DISPATCH = frozenset({
 
 REPLACED = frozenset({"bloom", "falcon", "gptj", "mpt"})
 """Model types whose attention is not reached by name: their attention modules are replaced by ours."""
-ANY_DISTANCE = "its buckets reach any distance already, and a change of its attention is not written yet"
 NOT_YET: dict[str, str] = {
     "gpt_neo": "its table is not grown yet",
-    "mt5": ANY_DISTANCE,
     "opt": "its table is not grown yet",
-    "t5": ANY_DISTANCE,
-    "umt5": ANY_DISTANCE,
 }
 """Why some model types that milepost can read are not extended."""
 SERVED = ", ".join(sorted(DISPATCH | REPLACED))
@@ -155,8 +151,8 @@ def backbone_of(model: nn.Module) -> nn.Module:
         )
     why = NOT_YET.get(str(kind), "it has no rotary_emb module that answers cosines and sines")
     raise ValueError(
-        f"extend: {name} ({kind}) cannot be extended: {why}; model types that can be are {SERVED}, and the tables of "
-        f"BERT, RoBERTa and GPT-2 can be grown"
+        f"extend: {name} ({kind}) cannot be extended: {why}; model types that can be are {SERVED}, the tables of "
+        f"BERT, RoBERTa and GPT-2 can be grown, and the buckets of T5 stretched"
     )
 
 

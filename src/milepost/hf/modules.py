@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from milepost.call.options import Options
+from milepost.hf import slots
 from milepost.hf.attention import attended, refuse
 from milepost.scheme import Scheme
 from milepost.seams.demand import checking_values
@@ -169,6 +170,9 @@ def read(mask: Tensor | None, t: int, s: int, upside_down: bool, first: bool) ->
     """What `attend` is given for a causal mask [b h|1 t s] of transformers: who is padding, who is not there yet."""
     if mask is None:
         return {}
+    if mask.dtype == torch.long:
+        # Not transformers' own: a stream says which tokens it has.
+        return slots.read(mask, t, s)
     if mask.is_floating_point():
         seen = mask[:, 0] > torch.finfo(mask.dtype).min / 2
     else:

@@ -102,7 +102,8 @@ def with_parts(own: Scheme, given: Sequence[object]) -> tuple[Scheme, list[objec
             if at is None:
                 continue
             parts[at] = stretched(parts[at], part)
-        elif answers(part, "place") and turn is None:
+        elif answers(part, "place") and not answers(part, "see") and turn is None:
+            # Positions of a layer that does not turn; a stream hides keys there as well.
             continue
         elif part not in parts:
             at = None if isinstance(part, Visible) else next((n for n, e in enumerate(parts) if alike(e, part)), None)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from milepost.configs.source import inside
-from milepost.hf.extend import NEEDED, extend, extension_of
+from milepost.hf.extension import NEEDED, extended, extension_of
 from milepost.hf.falcon import FalconSlopes
 from milepost.refusal import need
 from milepost.schedule import Schedule
@@ -59,7 +59,7 @@ def load(path: str | os.PathLike[str], **options: Any) -> Any:
             f"load({str(path)!r}): its config.json was changed after {NAME} was written, and now says "
             f"{Schedule.of(model.config)!r}; to extend it anew: extend(AutoModelForCausalLM.from_pretrained(path), …)"
         )
-    return extend(model, schedule, through=plain["through"])
+    return extended(model, [schedule], through=plain["through"])
 
 
 def saved(folder: Path) -> dict[str, Any]:

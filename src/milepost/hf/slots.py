@@ -69,7 +69,7 @@ def slots(
 
 def read(mask: Tensor | None, t: int, s: int) -> Options:
     """What `attend` is given for a mask that `slots` made, t queries and s keys."""
-    if mask is None:
+    if mask is None or is_empty(mask):
         return {}
     if mask.dtype != torch.long or mask.dim() != 4 or mask.shape[2] != 2 or mask.shape[3] != s + t:
         raise ValueError(
@@ -81,6 +81,11 @@ def read(mask: Tensor | None, t: int, s: int) -> Options:
         "key_index": index[:, :s], "index": index[:, s:],
         "key_documents": documents[:, :s], "documents": documents[:, s:],
     }  # fmt: skip
+
+
+def is_empty(mask: Tensor) -> bool:
+    """Whether it is a mask of `slots` with nothing in it: the shapes say all."""
+    return mask.dtype == torch.long and mask.dim() == 4 and mask.shape[3] == 0
 
 
 def _all(mask: Tensor) -> bool:

@@ -1,0 +1,178 @@
+"""A model of transformers under another scheme, and as it was: what `extend` does once it is known what to put in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, Literal, TypeVar
+
+from torch import nn
+
+from milepost.hf.attention import NAME, layer_for, register
+from milepost.hf.buckets import Stretched, has_buckets, stretch_buckets
+from milepost.hf.guard import Guard
+from milepost.hf.models import Layers, layers_of, own_config
+from milepost.hf.modules import OURS, Replaced
+from milepost.hf.parts import schedule_for
+from milepost.hf.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
+from milepost.hf.settings import Settings, written
+from milepost.hf.tables import Grown, grow, table_of
+from milepost.refusal import need
+from milepost.schedule import Schedule
+from milepost.scheme import Scheme
+from milepost.seams import demand
+
+NEEDED = ("transformers", "safetensors")
+Path = Literal["rotary", "attend"]
+Model = TypeVar("Model")
+ASKED = SimpleNamespace(called="extend")
+"""Whom errors name."""
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What was done to a model, and what undoes it; `model.milepost` of the module that has the layers."""
+
+    schedule: Schedule
+    """What its layers do now."""
+    through: Path
+    layers: Layers
+    """The model as it was."""
+    settings: Settings | None
+    """What its config says now of the rotation, where transformers has words for it."""
+    before: Settings
+    implementation: str
+    hooks: list[Any]
+
+    def __repr__(self) -> str:
+        return f"Extension(through={self.through!r}, {self.schedule!r})"
+
+
+def extended(model: Model, given: Sequence[object], to: int | None = None, through: Path | None = None) -> Model:
+    """The model under what was given, changed in place: `extend`, which documents it, without measuring."""
+    if isinstance(model, nn.Module) and hasattr(model, "config") and table_of(model) is not None:
+        grow(model, given, to)
+        return model
+    if has_buckets(model):
+        stretch_buckets(model, given, to, through)
+        return model
+    need("extend", "hf", NEEDED)
+    before = extension_of(model)
+    layers = layers_of(model) if before is None else replace(before.layers, model=model)
+    if to is not None:
+        demand.whole(ASKED, "to", to)
+        if layers.own.trained is not None and to < layers.own.trained:
+            raise ValueError(
+                f"extend(to={to}): this {layers.model_type} model was trained at {layers.own.trained} tokens, and "
+                f"reads as many already"
+            )
+    schedule = schedule_for(layers, given, to)
+    forms = [form_of(layers, turner) for turner in layers.turners]
+    path = chosen(layers, schedule, through)
+    first = Settings.of(layers.config) if before is None else before.before
+    settings = written(layers, schedule, first)
+    if before is not None:
+        restore(model)
+    try:
+        apply(layers, schedule, path, forms, settings)
+    except BaseException:
+        restore(model)
+        raise
+    return model
+
+
+def restore(model: Model) -> Model:
+    """Undo `extend`; a model that was not extended stays as it is."""
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        if isinstance(module.__dict__.get(NAME), (Grown, Stretched)):
+            module.__dict__[NAME].undo()
+            return model
+    done = extension_of(model)
+    if done is None:
+        return model
+    layers = done.layers
+    for turner in layers.turners:
+        turner.put(turner.module)
+    for place in layers.places:
+        now = getattr(place.parent, place.name)
+        if isinstance(now, Replaced):
+            place.put(now.put_back())
+    for module in layers.attentions:
+        module.__dict__.pop(NAME, None)
+    for hook in done.hooks:
+        hook.remove()
+    if not layers.places:
+        put_implementation(layers, done.implementation)
+    done.before.put(layers.config)
+    del layers.backbone.__dict__[NAME]
+    return model
+
+
+def extension_of(model: object) -> Extension | None:
+    """What was done to a model, or None."""
+    if not isinstance(model, nn.Module):
+        return None
+    kept = (each.__dict__.get(NAME) for each in model.modules())
+    return next((each for each in kept if isinstance(each, Extension)), None)
+
+
+def chosen(layers: Layers, schedule: Schedule, through: Path | None) -> Path:
+    """The way there: through the rotary module where that says all, else through attend."""
+    if through is not None:
+        demand.one_of(ASKED, "through", through, ("rotary", "attend"))
+    if layers.places:
+        if through == "rotary":
+            raise ValueError(f'extend(through="rotary"): a {layers.model_type} model has no module for cosines alone')
+        return "attend"
+    why = next((reason for reason in map(only_turns, layers.own, schedule) if reason), None)
+    if why is None and any(turns_by_type(layers, schedule, turner) is None for turner in layers.turners):
+        why = "layers that share one rotary module turn differently"
+    if through == "rotary" and why is not None:
+        raise ValueError(f'extend(through="rotary"): {why}, and cosines and sines cannot say that; use "attend"')
+    return through or ("attend" if why else "rotary")
+
+
+def only_turns(own: Scheme, scheme: Scheme) -> str | None:
+    """Why more than cosines and sines changes in a layer; None where nothing else does."""
+    turn, old = turn_of(scheme), turn_of(own)
+    if turn is not None and not plain(turn):
+        return f"{turn!r} turns each key by the length of the text, or turns by more than its position"
+    if (turn is None) != (old is None) or (turn is not None and (turn.pairs, turn.width) != (old.pairs, old.width)):
+        return f"{turn!r} turns other channels than {old!r}"
+    return None if same_beside(own, scheme) else f"{scheme!r} changes more than the rotation"
+
+
+def apply(
+    layers: Layers, schedule: Schedule, path: Path, forms: list[tuple[Form, int]], settings: Settings | None
+) -> None:
+    """Change the model. Everything that can be refused has been."""
+    own_config(layers.model)
+    done = Extension(
+        schedule, path, layers, settings, Settings.of(layers.config), layers.config._attn_implementation, []
+    )
+    layers.backbone.__dict__[NAME] = done
+    for turner, (form, width) in zip(layers.turners, forms, strict=True):
+        turns = turns_by_type(layers, schedule if path == "rotary" else layers.own, turner) or {}
+        turner.put(Turned(turner.module, turns if path == "rotary" else dict.fromkeys(turns), form, width))
+    for place, scheme in zip(layers.places, schedule, strict=False):
+        place.put(OURS[layers.model_type](place.module, scheme))
+    if path == "attend" and not layers.places:
+        register()
+        for module, scheme, own in zip(layers.attentions, schedule, layers.own, strict=True):
+            module.__dict__[NAME] = layer_for(scheme, own, module, layers.head_width(module))
+        put_implementation(layers, NAME)
+    if path == "attend":
+        done.hooks.append(layers.backbone.register_forward_pre_hook(Guard(schedule), with_kwargs=True))
+    if settings is not None:
+        settings.put(layers.config)
+
+
+def put_implementation(layers: Layers, name: str) -> None:
+    """Let the layers attend by the function of that name."""
+    layers.backbone.set_attn_implementation(name)
+    if layers.config._attn_implementation != name:
+        raise ValueError(f"extend: {type(layers.backbone).__name__} does not let its attention be set to {name!r}")
+
+
+__all__ = ["Extension", "extended", "extension_of", "restore"]
