@@ -76,7 +76,7 @@ def test_there_is_a_cell_for_each_scheme_and_task_and_no_other_is_trained_again_
     for name in ("judging", "variants", "task"):
         settings.pop(name)
     settings["recipe"].pop("bias_rate")
-    assert alone[0].key == hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+    assert alone[0].former_key == hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def test_batches_have_every_length_that_fits_and_enough_examples():

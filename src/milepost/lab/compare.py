@@ -64,7 +64,7 @@ def compare(
     """
     from milepost.lab.parallel import world
     from milepost.lab.store import Store
-    from milepost.lab.sweep import Sweep, missing, run
+    from milepost.lab.sweep import Sweep, missing, outdated, run
     from milepost.lab.torchrun import Torchrun
 
     device = _device(device, engine)
@@ -109,6 +109,9 @@ def compare(
 
     try:
         done = len(cells) - len(missing(sweep, store))
+        again = outdated(store, cells)
+        if again:
+            note(f"{again} models were judged by an earlier version, and are judged again from their checkpoints")
         if done:
             note(f"{done} of {len(cells)} models are done already, in {out}")
         with Watched(cells) as watched:
@@ -188,7 +191,7 @@ def _size(name: str, own: dict[str, Any], training: dict[str, Any], longest: int
 
 
 def _judging(chosen: Size, judged: int | None, recall: str | None) -> Any:
-    from milepost.lab.cell import Judging
+    from milepost.lab.scoring import Judging
 
     length, longest = chosen.recipe.length, chosen.longest
     total = chosen.judged if judged is None else judged

@@ -20,8 +20,6 @@ AT_ONCE = 1 << 16
 # Rows of logits held at once.
 ROWS = 1 << 15
 LAST = 256
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""The 97.5 % point of Student's t for 1 … 9 degrees of freedom."""
 
 
 @torch.no_grad()
@@ -118,18 +116,3 @@ def lengths_up_to(length: int, longest: int) -> Iterator[int]:
     while length <= longest:
         yield length
         length *= 2
-
-
-def interval(values: Tensor) -> tuple[float, float]:
-    """The mean of independent values and half the width of its 95 % interval; nan where there is only one."""
-    n = values.numel()
-    mean = float(values.double().mean())
-    return mean, student(n - 1) * float(values.double().std()) / math.sqrt(n) if n > 1 else math.nan
-
-
-def student(freedom: int) -> float:
-    """The 97.5 % point of Student's t; past the table, by the normal's expansion, right to a part in a thousand."""
-    if freedom <= len(STUDENT):
-        return STUDENT[freedom - 1]
-    z = 1.959964
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

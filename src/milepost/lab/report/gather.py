@@ -15,7 +15,7 @@ from torch import Tensor
 import milepost
 from milepost.lab.cell import Cell, asked, wanted
 from milepost.lab.findings import PLAIN, Equation, Findings, Measure, Ran, Row, Term
-from milepost.lab.judge import student
+from milepost.lab.intervals import student
 from milepost.lab.schemes import build, expression
 from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Sweep
