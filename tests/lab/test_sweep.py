@@ -95,8 +95,8 @@ def test_every_cell_is_trained_and_judged_as_asked(whole: Path):
     assert {row[:2] for row in found["losses"]} == {(cell.key, n) for cell in (rope, kerple) for n in range(14)}
     wanted = {(cell.key, *each) for cell in (rope, kerple) for each in cells.wanted(cell)}
     assert {row[:4] for row in found["scores"]} == wanted
-    # Windows and ends at 16, 32 and 64, and recall, of RoPE, its two rows and KERPLE; as trained sliding, alone.
-    assert len(wanted) == 7 * (1 + 2 + 1) + 2 * 2
+    # Windows and ends at 16, 32 and 64, and both recalls, of RoPE, its two rows and KERPLE; as trained sliding, alone.
+    assert len(wanted) == 8 * (1 + 2 + 1) + 2 * 2
     assert all(row[2] > 0 for row in found["losses"])
 
 

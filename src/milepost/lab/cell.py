@@ -248,7 +248,8 @@ def depends(cell: Cell, variant: str, protocol: str) -> list[Any]:
     judging, text = cell.judging, dict(cell.variants).get(variant, "")
     own = {
         "windows": [judging.total], "sliding": [judging.total], "ends": [judging.longest, judging.ends],
-        "alone": [judging.alone], "recall": [judging.copies],
+        "alone": [judging.alone], "recall": [judging.copies, judging.copied],
+        "passages": [judging.copies, judging.copied],
     }  # fmt: skip
     counts = [judging.answers, judging.total] if protocol in PROTOCOLS else own.get(protocol, [])
     return [JUDGED, text, judging.longest if text and reads_longest(text) else None, *counts]
@@ -269,5 +270,5 @@ def asked(cell: Cell, variant: str = "") -> list[tuple[str, int]]:
     # As trained and at that length alone: what a sliding window of it gives is the bar for every row and length.
     bar = [cell.recipe.length] if not variant else []
     found = [(name, length) for name, length in found if name in ("windows", "ends") or length in bar]
-    found += [("recall", distance) for distance in cell.judging.recall]
+    found += [(name, distance) for name in ("recall", "passages") for distance in cell.judging.recall]
     return [each for each in found if each[0] in cell.judging.protocols]

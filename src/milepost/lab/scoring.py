@@ -31,10 +31,12 @@ class Judging:
     recall: tuple[int, ...] = ()
     copies: int = 32
     """How many pairs of copies are made for each distance of recall."""
+    copied: int = 128
+    """How many bytes a copy has."""
     alone: int = 64
     answers: int = 128
     """How many examples of a task are judged at each length, unless they have more than `total` tokens."""
-    protocols: tuple[str, ...] = ("windows", "ends", "sliding", "alone", "recall")
+    protocols: tuple[str, ...] = ("windows", "ends", "sliding", "alone", "recall", "passages")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ def half_over_windows(windows: tuple[float, ...], protocol: str) -> float | None
 
 def scored(judging: Judging, model: Model, text: Tensor, protocol: str, length: int, trained: int, seed: int) -> Scored:
     """Judge a model that was trained at `trained` by one protocol, at one length or distance."""
+    if protocol in ("recall", "passages"):
+        return _saved(judging, model, text, protocol, length)
     bits = _bits(judging, model, text, protocol, length, trained, seed)
     # One number a window, as exact as the logits are.
     windows = tuple(map(float, bits.double().mean(1).float()))
@@ -81,10 +85,18 @@ def _bits(judging: Judging, model: Model, text: Tensor, protocol: str, length: i
             return judge.at_ends(model, text, length, judging.longest, judging.ends, min(judge.LAST, trained // 2))
         case "sliding":
             return judge.sliding(model, text, length, max(1, length // 4), judging.total // 4)
-        case "alone":
-            return judge.each_alone(model, text, length, judging.alone)
         case _:
-            return judge.recall(model, text, [length], count=judging.copies)[length]
+            return judge.each_alone(model, text, length, judging.alone)
+
+
+def _saved(judging: Judging, model: Model, text: Tensor, protocol: str, distance: int) -> Scored:
+    """The bits that a second copy saves against the same bytes fresh, in the same place; more is better."""
+    real = protocol == "passages"
+    second, fresh = judge.recall(model, text, distance, judging.copied, judging.copies, real=real)
+    saved = (fresh.double() - second.double()).mean(1)
+    windows = tuple(map(float, saved.float()))
+    detail = {"second": float(second.double().mean()), "fresh": float(fresh.double().mean())}
+    return Scored(float(saved.mean()), half_over_windows(windows, protocol), second.numel(), windows, detail)
 
 
 def _binned(values: Tensor) -> list[tuple[int, float]]:

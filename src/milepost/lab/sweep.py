@@ -54,7 +54,9 @@ class Sweep:
         judging = Judging(self.size.longest, self.size.judged) if self.judging is None else self.judging
         self.corpus.needs(self.size.recipe.length, judging.longest)
         for distance in judging.recall:
-            judge.check_distance(distance)
+            judge.check_distance(distance, judging.copied)
+            if "passages" in judging.protocols:
+                self.corpus.needs(self.size.recipe.length, distance + judging.copied)
         # One scheme written in two ways is trained once.
         names: dict[str, str] = {}
         for text in self.schemes:
