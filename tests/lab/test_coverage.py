@@ -69,8 +69,8 @@ def test_intervals_hold_the_truth_as_often_as_they_say(kind: float | str, window
 @pytest.mark.parametrize("kind", [0.3, 0.5, 0.7, "files"])
 def test_intervals_for_independent_windows_would_not(kind: float | str):
     differences, of_checkpoints, _ = stores(kind, 128)
-    held = np.abs(differences.mean(-1) - of_checkpoints) <= over_seeds(differences)
-    assert held.mean() < 0.9
+    covers = np.abs(differences.mean(-1) - of_checkpoints) <= over_seeds(differences)
+    assert covers.mean() < 0.9
 
 
 def test_an_interval_over_windows_says_nothing_of_the_method():
