@@ -195,7 +195,7 @@ def _judging(chosen: Size, judged: int | None, recall: str | None) -> Any:
 
     length, longest = chosen.recipe.length, chosen.longest
     total = chosen.judged if judged is None else judged
-    few = max(16, total // (2 * longest))
+    few = max(8, total // (2 * longest))
     # So short that two copies, and something between them, lie within the trained length.
     copied = min(128, max(1, length // 4))
     if recall is None:

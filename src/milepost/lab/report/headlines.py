@@ -55,7 +55,7 @@ def _hold(lines: Sequence[Line], table: Table) -> list[str]:
         if holding:
             return [f"{begun}, holds to {longest:,}."]
         if unsure:
-            return [f"{begun}, may hold to {longest:,} or not: too few bytes were judged to say."]
+            return [f"{begun}, may hold to {longest:,} or not: its interval is too wide to say."]
         return [f"{begun}, does not hold to {longest:,}: {_broken(reach, table.tolerance)}."]
     parts = [
         f"{_counted(names)} {verb[len(names) > 1]}: {listed(names)}"
@@ -123,7 +123,7 @@ def _recall(table: Table, protocol: str, n: int) -> list[str]:
     found: list[tuple[Line, Measure]] = [(line, each) for line in table.lines if (each := line.recall[n]) is not None]
     saving = [(line, each) for line, each in found if saves(each)]
     if not saving:
-        return [f"{far} by none: nowhere do they surely cost less than fresh ones."] if found else []
+        return [f"{far} by none: nowhere is anything surely saved against fresh bytes."] if found else []
     best, top = max(saving, key=lambda each: each[1].mean)
     level = [called(line.row, on=True) for line, _ in saving if line is not best and line.best_recall[n]]
     beside = f", not told apart from {listed(level)}" if level else ""
