@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from milepost.lab.judge import interval
+from milepost.lab.intervals import interval
 from milepost.lab.model import Shape
 from milepost.lab.recipe import Recipe
 from milepost.lab.tasks import Counting, score, trained_on, trivial

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import milepost as mp
-from milepost.lab.judge import interval
+from milepost.lab.intervals import interval
 from milepost.lab.model import Shape
 from milepost.lab.recipe import Recipe
 from milepost.lab.tasks import HIERARCHY, score, trained_on, trivial

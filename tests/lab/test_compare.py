@@ -180,7 +180,7 @@ def test_the_dial_scales_with_what_overrides_it():
         (["rope", "--jobs", "2", "--engine", "ray"], "--jobs 2: only the local engine takes it"),
         (["rope", "--longest", "32"], "--longest 32"),
         (["rope", "--recall", "far"], "--recall far: give whole numbers with commas between them, such as 256,3072"),
-        (["rope", "--longest", "256", "--recall", "64"], "copies of 128 bytes cannot stand 64 apart"),
+        (["rope", "--recall", "8"], "copies of 16 bytes cannot stand 8 apart"),
         (["rope", "--recall", "128,200"], "--recall 200: the second copy would end past the longest length, 128"),
         (["rope", "--threads", "0"], "threads"),
         (["rope", "--engine", "slurm"], "--engine slurm: there are local, ray and torchrun"),

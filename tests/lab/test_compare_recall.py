@@ -16,9 +16,10 @@ def test_recall_is_asked_at_distances_that_fit_the_longest_length(length: int, t
     chosen = replace(SIZES["demo"], recipe=Recipe(length=length), longest=times * length)
     distances = compare._judging(chosen, None, None).recall
     assert sorted(set(distances)) == list(distances)
-    # Passages are of 128 bytes.
-    assert all(128 <= distance <= chosen.longest - 128 for distance in distances)
-    assert distances or chosen.longest < 512
+    copied = min(128, length // 4)
+    assert compare._judging(chosen, None, None).copied == copied
+    assert all(copied <= distance <= chosen.longest - copied for distance in distances)
+    assert min(distances) + copied <= length, "one lies within what was trained on"
 
 
 def test_distances_that_were_asked_for_are_taken():

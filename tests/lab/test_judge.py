@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +14,7 @@ from torch.nn import functional as F
 import milepost as mp
 from milepost.lab import corpus, judge
 from milepost.lab.cell import Cell, Judging, judged, make
+from milepost.lab.intervals import over_windows
 from milepost.lab.model import Model, Shape
 from milepost.lab.recipe import Recipe
 
@@ -163,72 +163,106 @@ def test_where_a_text_is_short_no_byte_is_judged_twice_by_its_ends():
     assert judge.at_ends(Reads(1), text[:18], 16, 16, 16, last=8).shape == (1, 8)  # pyright: ignore
 
 
-def test_the_intervals_of_few_windows_hold_the_truth_as_often_as_they_say():
-    draws = torch.randn(4000, 8, generator=torch.Generator().manual_seed(0))
-    covered = [abs(mean) <= half for mean, half in map(judge.interval, draws)]
-    assert sum(covered) / 4000 == pytest.approx(0.95, abs=0.01)
-
-
 # Recall
 
 
 class Copier:
     """Stands in for a model: it always says again what it read so many bytes before."""
 
-    def __init__(self, distance: int) -> None:
+    def __init__(self, distance: int, bytes_: int = 50) -> None:
         self.distance = distance
-        self.tokens = SimpleNamespace(weight=20 * torch.eye(50))
+        self.tokens = SimpleNamespace(weight=20 * torch.eye(bytes_))
 
     def eval(self) -> None: ...
 
     def states(self, tokens: Tensor) -> Tensor:
         self.read = tokens
         guess = F.pad(tokens, (self.distance, 0))[:, 1 : tokens.shape[1] + 1]
-        return F.one_hot(guess, 50).float()
+        return F.one_hot(guess, len(self.tokens.weight)).float()
 
 
 def test_recall_repeats_a_passage_at_the_very_distance_asked_for():
     model = Copier(40)
-    found = judge.recall(model, TEXT, [40, 41, 80], size=16, count=8)  # pyright: ignore
-    assert {distance: bits.shape for distance, bits in found.items()} == dict.fromkeys((40, 41, 80), (8, 16))
-    assert float(found[40].max()) < 1e-3
-    assert float(found[41].mean()) > math.log2(50)
-    assert float(found[80].mean()) > math.log2(50)
+    found = {at: judge.recall(model, TEXT, at, size=16, count=8) for at in (40, 41, 80)}  # pyright: ignore
+    assert {second.shape for second, _ in found.values()} == {(8, 16)}
+    assert float(found[40][0].max()) < 1e-3
+    # Fresh, the same bytes are no copy of what stands there.
+    assert float(found[40][1].mean()) > math.log2(50)
+    assert float(found[41][0].mean()) > math.log2(50)
+    assert float(found[80][0].mean()) > math.log2(50)
+
+
+class Reader(Copier):
+    """Notes every reading."""
+
+    def states(self, tokens: Tensor) -> Tensor:
+        self.readings = [*getattr(self, "readings", []), tokens]
+        return super().states(tokens)
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_the_same_bytes_are_judged_in_the_same_place_with_and_without_a_first_copy(real: bool):
+    model = Reader(40)
+    judge.recall(model, TEXT, 40, size=16, count=8, real=real)  # pyright: ignore
+    twice, fresh = model.readings
+    assert twice.shape == fresh.shape == (8, 40 + 16)
+    assert torch.equal(twice[:, 17:], fresh[:, 17:]), "but for the first copy all is alike"
+    assert torch.equal(twice[:, :1], fresh[:, :1])
+    assert torch.equal(twice[:, 1:16], twice[:, 41:]), "the last of the second copy is asked for, and not read"
+    # Two of 50 bytes agree one time in fifty.
+    assert float((fresh[:, 1:17] == twice[:, 1:17]).float().mean()) < 0.15
+    assert float((twice[:, 17:33] == twice[:, 1:17]).float().mean()) < 0.15
+    assert set(twice.flatten().tolist()) <= set(TEXT.tolist())
+
+
+def test_recalled_passages_are_of_the_text():
+    model, text = Reader(40, 256), torch.arange(200).to(torch.uint8)
+    judge.recall(model, text, 40, size=16, count=4, real=True)  # pyright: ignore
+    twice, fresh = model.readings
+    steps = twice[:, 1:] - twice[:, :-1]
+    assert bool((steps[:, :40] == 1).all()), "up to the second copy it is the text as it stands"
+    assert bool(((fresh[:, 2:17] - fresh[:, 1:16]) == 1).all())
+    assert twice[0, 0] == 0
+    assert twice[-1, 40] == 200 - 1 - 16
 
 
 def test_recall_draws_the_same_bytes_from_the_text_every_time():
     model, again = Copier(40), Copier(40)
-    judge.recall(model, TEXT, [40], size=16, count=8)  # pyright: ignore
+    judge.recall(model, TEXT, 40, size=16, count=8)  # pyright: ignore
     torch.manual_seed(5)
-    judge.recall(again, TEXT, [40], size=16, count=8)  # pyright: ignore
+    judge.recall(again, TEXT, 40, size=16, count=8)  # pyright: ignore
     assert torch.equal(model.read, again.read)
-    assert model.read.shape == (8, 40 + 16)
-    assert set(model.read.flatten().tolist()) <= set(TEXT.tolist())
-    judge.recall(again, TEXT, [40], size=16, count=8, seed=1)  # pyright: ignore
+    judge.recall(again, TEXT, 40, size=16, count=8, seed=1)  # pyright: ignore
     assert not torch.equal(model.read, again.read)
-    # What stands between is another text than the passage: two of 50 bytes agree one time in fifty.
-    between, passage = model.read[:, 17:33], model.read[:, 1:17]
-    assert float((between == passage).float().mean()) < 0.15
 
 
-def test_a_window_shorter_than_the_distance_cannot_see_the_first_copy_and_full_attention_can():
-    drawn = Copier(40)
-    judge.recall(drawn, TEXT, [40], size=8, count=4)  # pyright: ignore
-    windows = torch.cat([drawn.read, drawn.read[:, 8:9]], 1)
-    assert torch.equal(windows[:, 41:], windows[:, 1:9])
-    without = windows.clone()
-    without[:, 1:9] = (without[:, 1:9] + 1) % 50
+def test_a_window_shorter_than_the_distance_saves_nothing_and_full_attention_can():
     # Two layers of windows reach 2 · 7 bytes back.
     short = model_of(mp.Rope(8), mp.causal & mp.window(8))
-    assert torch.equal(judge.bits(short, windows, 8), judge.bits(short, without, 8))
-    assert float((judge.bits(ROPE, windows, 8) - judge.bits(ROPE, without, 8)).abs().max()) > 1e-2
-    found = judge.recall(short, TEXT, [40], size=8, count=4)[40]
-    assert torch.equal(found, judge.bits(short, windows, 8))
+    for real in (False, True):
+        second, fresh = judge.recall(short, TEXT, 40, size=8, count=4, real=real)
+        assert torch.equal(second, fresh)
+        second, fresh = judge.recall(ROPE, TEXT, 40, size=8, count=4, real=real)
+        assert float((second - fresh).abs().max()) > 1e-2
+
+
+def test_a_score_of_recall_is_what_the_second_copy_saves():
+    cell = cell_of(protocols=("recall", "passages"), recall=(40,), copies=6, copied=8)
+    random, real = scores_of(cell, TEXT)
+    assert [(each.protocol, each.length, each.count) for each in (random, real)] == [
+        ("recall", 40, 6 * 8), ("passages", 40, 6 * 8),
+    ]  # fmt: skip
+    for score, passages in ((random, False), (real, True)):
+        second, fresh = judge.recall(make(cell), TEXT, 40, 8, 6, real=passages)
+        saved = (fresh.double() - second.double()).mean(1)
+        assert score.mean == pytest.approx(float(saved.mean()), abs=1e-6)
+        assert score.windows == pytest.approx(saved.tolist(), abs=1e-6)
+        assert score.detail["fresh"] - score.detail["second"] == pytest.approx(score.mean, abs=1e-6)
 
 
 def test_copies_that_would_overlap_are_refused():
     with pytest.raises(ValueError, match="recall: copies of 128 bytes cannot stand 127 apart"):
-        judge.recall(ROPE, TEXT, [127])
+        judge.recall(ROPE, TEXT, 127)
 
 
 # Numbers
@@ -240,17 +274,6 @@ def test_lengths_double():
     assert list(judge.lengths_up_to(128, 128)) == [128]
 
 
-def test_an_interval_is_the_mean_and_its_standard_error_times_students_t():
-    """2.776 is the 97.5 % point for four degrees of freedom."""
-    values = [1.5, 2.25, 0.125, 3.0, 2.5]
-    mean, half = judge.interval(torch.tensor(values))
-    assert mean == pytest.approx(statistics.mean(values), rel=1e-15)
-    assert half == pytest.approx(2.776 * statistics.stdev(values) / math.sqrt(5), rel=1e-14)
-    mean, half = judge.interval(torch.tensor([1.5]))
-    assert mean == 1.5
-    assert math.isnan(half)
-
-
 def test_a_score_holds_the_mean_over_windows_and_the_bits_by_position():
     cell = cell_of(protocols=("windows", "sliding", "alone"), longest=32, alone=6)
     scores = {(score.protocol, score.length): score for score in scores_of(cell, TEXT)}
@@ -260,7 +283,8 @@ def test_a_score_holds_the_mean_over_windows_and_the_bits_by_position():
     score = scores["windows", 32]
     assert score.count == 256
     assert score.mean == pytest.approx(float(mean.mean()), abs=1e-6)
-    assert score.half == pytest.approx(2.365 * float(mean.std()) / math.sqrt(8), rel=1e-4)
+    assert score.windows == pytest.approx(mean.tolist(), abs=1e-6)
+    assert score.half == pytest.approx(float(over_windows(mean)), rel=1e-4)
     assert score.detail["last"] == pytest.approx(float(bits.mean()), abs=1e-6)
     edges = [0, 1, 2, 4, 8, 12, 16, 24, 32]
     wanted = [(a, pytest.approx(float(bits[:, a:b].mean()), abs=1e-6)) for a, b in itertools.pairwise(edges)]

@@ -12,13 +12,14 @@ import torch
 
 from milepost import Rope, Scheme, Stream, causal, sinks, window
 from milepost.lab import corpus
-from milepost.lab.cell import Cell, Judging, judged, make
-from milepost.lab.judge import student
+from milepost.lab.baselines import by_frequency, by_pairs
+from milepost.lab.cell import Cell, Judging, depends, judged, make
+from milepost.lab.intervals import over_windows
 from milepost.lab.model import Shape
 from milepost.lab.recipe import Recipe, Size
-from milepost.lab.report import Measure, gather, page, to_csv, to_json
+from milepost.lab.report import gather, page, to_csv, to_json
 from milepost.lab.report.figure import spread
-from milepost.lab.report.gather import guess_of, sees_all, thinned
+from milepost.lab.report.gather import sees_all, thinned
 from milepost.lab.report.scale import broken, doubling, straight
 from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Sweep
@@ -35,8 +36,10 @@ def sweep(*schemes: str, seeds: tuple[int, ...] = (0,), **options: object) -> Sw
 def scored(store: Store, cell: Cell, mean: float, length: int = 32, variant: str = "") -> None:
     """Put one score of windows into a store."""
     store.add(cell.key, cell.settings())
-    detail = {"last": mean, "by_position": [(0, 2 * mean), (1, mean)]}
-    store.judged(Score(cell.key, variant, "windows", length, mean, 0.25, 64, detail))
+    asked = depends(cell, variant, "windows")
+    detail = {"last": mean, "by_position": [(0, 2 * mean), (1, mean)], "asked": asked}
+    windows = tuple(mean + each for each in (-0.5, 0.25, 0.25))
+    store.judged(Score(cell.key, variant, "windows", length, mean, 0.25, 64, detail, windows))
 
 
 @pytest.fixture
@@ -57,19 +60,18 @@ def test_several_seeds_are_told_by_their_mean_and_students_interval(store: Store
     assert measure.over == "seeds"
     assert math.isclose(measure.mean, statistics.mean(means))
     # 4.303 is Student's t for two degrees of freedom.
-    assert math.isclose(measure.half or 0, 4.303 * statistics.stdev(means) / math.sqrt(3))
+    assert math.isclose(measure.between or 0, 4.302653 * statistics.stdev(means) / math.sqrt(3), rel_tol=1e-6)
     assert found.positions[32] == [(0, pytest.approx(2 * statistics.mean(means))), (1, pytest.approx(measure.mean))]
 
 
 def test_one_seed_keeps_the_interval_over_windows(store: Store):
     asked = sweep("nope")
     scored(store, asked.cells()[0], 2.0)
-    assert gather(store, asked).rows[0].scores["windows"][32] == Measure(2.0, 0.25, 1, 64)
-
-
-def test_students_t_is_that_of_the_tables():
-    table = {1: 12.706, 5: 2.571, 9: 2.262, 10: 2.228, 20: 2.086, 30: 2.042, 120: 1.980}
-    assert {freedom: student(freedom) for freedom in table} == pytest.approx(table, rel=2e-3)
+    measure = gather(store, asked).rows[0].scores["windows"][32]
+    half = float(over_windows([1.5, 2.25, 2.25]))
+    assert (measure.mean, measure.half, measure.between) == (2.0, pytest.approx(half), None)
+    assert (measure.seeds, measure.judged, measure.over, measure.interval) == (1, 64, "windows", measure.half)
+    assert measure.by_seed == {0: (1.5, 2.25, 2.25)}
 
 
 def test_losses_are_told_in_bits_and_averaged_over_seeds(store: Store):
@@ -85,7 +87,7 @@ def test_losses_are_told_in_bits_and_averaged_over_seeds(store: Store):
 def test_a_long_curve_is_thinned_to_means_and_ends_where_it_ended():
     curve = [(step, float(step)) for step in range(5000)]
     found = thinned(curve, points=40)
-    assert len(found) <= 41
+    assert len(found) <= 40
     assert found[-1][0] == 4999
     assert all(loss <= step for step, loss in found)
     assert thinned([]) == []
@@ -127,9 +129,38 @@ def test_what_a_cell_tells_is_what_the_report_shows(store: Store):
 
 
 def test_a_guess_costs_the_entropy_of_single_bytes():
-    assert math.isclose(guess_of(TEXT.test), 8.0, rel_tol=1e-3)
+    assert math.isclose(by_frequency(TEXT.test), 8.0, rel_tol=1e-3)
     # Three in four alike: 3/4 · log2(4/3) + 1/4 · log2(4).
-    assert math.isclose(guess_of(torch.tensor([7, 7, 7, 9], dtype=torch.uint8)), 0.75 * math.log2(4 / 3) + 0.5)
+    assert math.isclose(by_frequency(torch.tensor([7, 7, 7, 9], dtype=torch.uint8)), 0.75 * math.log2(4 / 3) + 0.5)
+
+
+def test_byte_pairs_cost_what_a_table_of_them_says():
+    """Trained on abab…, then judged on abba: b after a and a after b are near certain, b after b was never seen."""
+    train, test = torch.tensor([1, 2] * 500, dtype=torch.uint8), torch.tensor([1, 2, 2, 1], dtype=torch.uint8)
+    share = (500 + 1) / (1000 + 256)
+    cost = [-math.log2((500 + share) / 501), -math.log2(share / 500), -math.log2((499 + share) / 500)]
+    assert by_pairs(train, test) == pytest.approx(sum(cost) / 3)
+    # In a text where each byte says which comes next, they cost next to nothing.
+    assert by_pairs(TEXT.train, TEXT.test) < 0.4
+
+
+def test_the_last_point_of_a_loss_curve_is_the_mean_of_a_stretch():
+    """One batch alone would draw a cliff."""
+    for steps in (300, 1000, 1500, 4096):
+        curve = [(step, 3.0) for step in range(steps - 1)] + [(steps - 1, 103.0)]
+        assert thinned(curve)[-1] == (steps - 1, pytest.approx(3.0, abs=100 / (steps // 20)))
+
+
+def test_what_the_last_fifth_of_training_brought_is_kept(store: Store):
+    (cell,) = (asked := replace(sweep("nope"), size=replace(SMALL, recipe=replace(SMALL.recipe, steps=100)))).cells()
+    scored(store, cell, 2.0)
+    noise = [(-1) ** step * 0.01 * (step % 7) for step in range(100)]
+    store.trained(cell.key, 100, [(n, (9.0 if n < 80 else 8.0) + noise[n]) for n in range(100)], 1.0, True)
+    gained = gather(store, asked).rows[0].gained
+    assert gained is not None
+    assert gained.mean == pytest.approx(1 / math.log(2), abs=0.01)
+    assert gained.half is not None
+    assert gained.half < 0.1
 
 
 def test_layers_that_differ_are_told_apart(store: Store):

@@ -258,3 +258,36 @@ def test_a_cell_that_is_not_there_is_named(path: Path):
     with pytest.raises(KeyError, match=f"the store {path} knows no cell z"):
         store.cell("z")
     store.close()
+
+
+# Stores of earlier versions
+
+
+def test_the_bits_of_every_window_are_kept_as_four_bytes_each(path: Path):
+    store = filled(path)
+    windows = (1.5, 2.25, math.inf)
+    store.judged(replace(SCORE, windows=windows))
+    assert store.scores("a") == [replace(SCORE, windows=windows)]
+    assert store.db.execute("SELECT length(windows) FROM scores").fetchone() == (12,)
+    store.close()
+
+
+def test_a_store_of_before_windows_were_kept_still_opens_and_loses_nothing(path: Path):
+    store = filled(path)
+    store.db.execute("ALTER TABLE scores DROP COLUMN windows")
+    store.close()
+    store = Store(path)
+    assert store.scores("a") == [SCORE]
+    store.judged(replace(SCORE, length=256, windows=(1.0, 2.0)))
+    assert [score.windows for score in store.scores("a")] == [(), (1.0, 2.0)]
+    store.close()
+
+
+def test_a_cell_goes_on_under_another_key_with_all_it_has(path: Path):
+    store = filled(path)
+    before = store.cell("a"), store.losses("a")
+    store.rename("a", "c")
+    assert (store.cell("c"), store.losses("c")) == before
+    assert store.scores("c") == [replace(SCORE, cell="c")]
+    assert not store.knows("a")
+    store.close()

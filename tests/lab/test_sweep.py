@@ -17,8 +17,9 @@ import pytest
 import torch
 
 from milepost.lab import cell as cells
-from milepost.lab import corpus, schemes, sweep
+from milepost.lab import corpus, naming, schemes, sweep
 from milepost.lab.cell import Cell, Event, Judging, Stepped, make
+from milepost.lab.expressions import tree_of
 from milepost.lab.model import Shape
 from milepost.lab.recipe import Recipe, Size
 from milepost.lab.store import Score, Store
@@ -94,8 +95,8 @@ def test_every_cell_is_trained_and_judged_as_asked(whole: Path):
     assert {row[:2] for row in found["losses"]} == {(cell.key, n) for cell in (rope, kerple) for n in range(14)}
     wanted = {(cell.key, *each) for cell in (rope, kerple) for each in cells.wanted(cell)}
     assert {row[:4] for row in found["scores"]} == wanted
-    # Windows and ends at 16, 32 and 64, and recall, of RoPE, its two rows and KERPLE; as trained sliding, alone.
-    assert len(wanted) == 7 * (1 + 2 + 1) + 2 * 2
+    # Windows and ends at 16, 32 and 64, and both recalls, of RoPE, its two rows and KERPLE; as trained sliding, alone.
+    assert len(wanted) == 8 * (1 + 2 + 1) + 2 * 2
     assert all(row[2] > 0 for row in found["losses"])
 
 
@@ -358,3 +359,50 @@ def test_a_gpu_out_of_memory_is_told_what_fits(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(RuntimeError, match=message):
         work(before, tmp_path)
     assert trained(work(after, tmp_path)) == {"kerple": 14}
+
+
+# Keys
+
+
+def test_a_name_that_comes_to_stand_for_something_else_is_another_cell(monkeypatch: pytest.MonkeyPatch):
+    asked = replace(SWEEP, schemes=("partial",), free=False)
+    before = asked.cells()[0].key
+    monkeypatch.setitem(naming.TRAINED, "partial", "Partial(Rope(dim // 4), of=dim)")
+    tree_of.cache_clear()
+    cells._built.cache_clear()
+    after = asked.cells()[0].key
+    monkeypatch.undo()
+    tree_of.cache_clear()
+    cells._built.cache_clear()
+    assert before != after
+    assert asked.cells()[0].key == before
+
+
+def test_models_of_an_earlier_version_are_judged_again_and_not_trained(whole: Path, tmp_path: Path):
+    """Then cells were kept under another key, and scores without their windows."""
+    work(SWEEP, tmp_path)
+    store = Store(tmp_path / "lab.sqlite")
+    for cell in SWEEP.cells():
+        store.rename(cell.key, cell.former_key)
+        (tmp_path / f"{cell.key}.safetensors").rename(tmp_path / f"{cell.former_key}.safetensors")
+    for score in [score for cell in SWEEP.cells() for score in store.scores(cell.former_key)]:
+        old = score.detail | {"asked": [2, *score.detail["asked"][1:]]}
+        store.judged(replace(score, detail=old, windows=()))
+    assert len(sweep.missing(SWEEP, store)) == 2
+    assert sweep.outdated(store, SWEEP.cells()) == 2
+    store.close()
+    again = work(SWEEP, tmp_path)
+    assert trained(again) == {}
+    assert numbers(tmp_path) == numbers(whole)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
+
+
+def test_a_model_that_computed_something_else_under_its_name_is_not_taken_over(tmp_path: Path):
+    (cell,) = (asked := replace(SWEEP, schemes=("kerple",), free=False)).cells()
+    store = Store(tmp_path / "lab.sqlite")
+    store.add(cell.former_key, cell.settings())
+    store.describe(cell.former_key, 5, "another equation")
+    sweep.missing(asked, store)
+    assert store.knows(cell.former_key)
+    assert store.cell(cell.key)["parameters"] == 0
+    store.close()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from milepost.lab import board, schemes
+from milepost.lab import board, schemes, scoring
 from milepost.lab import cell as cells
 from milepost.lab.cell import Cell, Event, Judging, Stepped, batches_of, load
 from milepost.lab.findings import Findings, Ran, Row
@@ -76,7 +76,7 @@ def test_there_is_a_cell_for_each_scheme_and_task_and_no_other_is_trained_again_
     for name in ("judging", "variants", "task"):
         settings.pop(name)
     settings["recipe"].pop("bias_rate")
-    assert alone[0].key == hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+    assert alone[0].former_key == hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def test_batches_have_every_length_that_fits_and_enough_examples():
@@ -113,7 +113,7 @@ def test_hidden_numbers_are_judged_at_their_depth(monkeypatch: pytest.MonkeyPatc
         seen.append((task.depth, length))
         return torch.ones(count)
 
-    monkeypatch.setattr(cells, "score", noted)
+    monkeypatch.setattr(scoring, "score", noted)
     cell = replace(on("needle"), variants=())
     found = list(cells.judged(cell, cells.make(cell), TEXT, set()))
     # The question mark and all but the last digit of the answer take five tokens.

@@ -84,7 +84,7 @@ def test_what_is_printed_of_a_scheme_is_not_read_again():
 
 def test_pictures_are_counted_and_not_their_tags():
     found = anchors()
-    assert [len(each) for each in (views.by_length(found, "windows"), views.by_distance(found))] == [2, 2]
+    assert [len(each) for each in (views.by_length(found, "windows"), views.by_distance(found, "recall"))] == [2, 2]
     rows = [replace(each, variant="<figure") if each.variant == "dynamic NTK" else each for each in found.rows]
     named = replace(found, rows=tuple(rows))
     assert page(named).count('class="panels odd"') == page(found).count('class="panels odd"')

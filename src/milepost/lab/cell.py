@@ -7,11 +7,11 @@ Every event may come twice, after a crash, and then says the same.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,10 @@ from milepost.lab.model import Model, Shape
 from milepost.lab.parallel import World, spread_over
 from milepost.lab.recipe import Recipe
 from milepost.lab.schemes import build, learns_bias, reads_longest
+from milepost.lab.scoring import Judging as Judging
+from milepost.lab.scoring import scored
 from milepost.lab.store import Score
-from milepost.lab.tasks import PROTOCOLS, batches, named, protocols, score
+from milepost.lab.tasks import PROTOCOLS, batches, named, protocols
 from milepost.lab.tasks.run import written_for
 from milepost.lab.train import Batches, Trainer, precision, read_checkpoint
 
@@ -34,27 +36,8 @@ from milepost.lab.train import Batches, Trainer, precision, read_checkpoint
 REPORT = 10
 # Seconds between two checkpoints of a model in training; more where writing one takes long.
 SAVE = 2.0
-# Examples of a task that are judged however long they are.
-FEWEST = 16
-# Raised when what is judged, or how, changes: kept scores are then made again.
-JUDGED = 2
-
-
-@dataclass(frozen=True)
-class Judging:
-    """How a trained model is judged."""
-
-    longest: int
-    total: int = 1 << 17
-    """About how many bytes are judged at each length."""
-    ends: int = 16
-    recall: tuple[int, ...] = ()
-    copies: int = 32
-    """How many pairs of copies are made for each distance of recall."""
-    alone: int = 64
-    answers: int = 128
-    """How many examples of a task are judged at each length, unless they have more than `total` tokens."""
-    protocols: tuple[str, ...] = ("windows", "ends", "sliding", "alone", "recall")
+# Raised when what is judged, or what is kept of it, changes: scores are then made again, from the checkpoints.
+JUDGED = 3
 
 
 @dataclass(frozen=True)
@@ -78,18 +61,38 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """What the trained weights depend on, hashed: judging and variants may grow without training again."""
+        """What the trained weights depend on, hashed: judging and variants may grow without training again.
+
+        A scheme goes in as what it is built of, argument by argument, defaults too: a name that comes to stand for
+        something else, in milepost or in an expression, is another cell.
+        """
+        settings = self._settings()
+        settings["name"] = _built(self.written, self.shape, self.recipe.length, self.judging.longest)
+        return _hashed(settings)
+
+    @property
+    def former_key(self) -> str:
+        """The key in stores of before the scheme was spelled out in it."""
+        settings = self._settings()
+        settings["name"] = spelled(self.name)
+        settings["longest"] = self.judging.longest if reads_longest(self.name) else None
+        return _hashed(settings)
+
+    def _settings(self) -> dict[str, Any]:
         settings = asdict(self)
         for name in ("judging", "variants"):
             settings.pop(name)
         if not self.task:
             settings.pop("task")
-        settings["name"] = spelled(self.name)
         if not learns_bias(self.name):
             # Nothing has that rate.
             settings["recipe"].pop("bias_rate")
-        settings["longest"] = self.judging.longest if reads_longest(self.name) else None
-        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+        return settings
+
+    @property
+    def written(self) -> str:
+        """The scheme that is trained: as given, or with all in sight where its task looks ahead."""
+        return written_for(named(self.task), self.name) if self.task else self.name
 
     @property
     def called(self) -> str:
@@ -120,6 +123,17 @@ class Stepped:
     done: bool
 
 
+@cache
+def _built(text: str, shape: Shape, trained: int, longest: int) -> dict[str, Any]:
+    """All that a scheme is built of, layer by layer."""
+    with torch.random.fork_rng(devices=[]):
+        return build(text, shape, trained, longest).to_dict()
+
+
+def _hashed(settings: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+
 Event = Described | Stepped | Score
 Known = set[tuple[str, str, int]]
 """Scores that need not be made again, each by its row, protocol and length."""
@@ -129,9 +143,8 @@ def make(cell: Cell) -> Model:
     """The model of a cell as it starts: the same weights under every scheme, but for what the scheme itself learns."""
     task = named(cell.task) if cell.task else None
     shape = cell.shape if task is None else replace(cell.shape, vocabulary=task.vocabulary)
-    text = cell.name if task is None else written_for(task, cell.name)
     torch.manual_seed(cell.seed + 1)
-    schedule = build(text, shape, cell.recipe.length, cell.judging.longest)
+    schedule = build(cell.written, shape, cell.recipe.length, cell.judging.longest)
     torch.manual_seed(cell.seed)
     return Model(shape, schedule)
 
@@ -225,8 +238,9 @@ def judged(cell: Cell, model: Model, corpus: Corpus, known: Known) -> Iterator[S
             if (label, protocol, length) in known:
                 continue
             with torch.no_grad(), precision(cell.recipe, device):
-                found = _judge(cell, each, corpus.test, protocol, length)
-            yield _score(cell, label, protocol, length, found)
+                found = scored(cell.judging, each, corpus.test, protocol, length, cell.recipe.length, cell.seed)
+            detail = found.detail | {"asked": depends(cell, label, protocol)}
+            yield Score(cell.key, label, protocol, length, found.mean, found.half, found.count, detail, found.windows)
 
 
 def depends(cell: Cell, variant: str, protocol: str) -> list[Any]:
@@ -234,7 +248,8 @@ def depends(cell: Cell, variant: str, protocol: str) -> list[Any]:
     judging, text = cell.judging, dict(cell.variants).get(variant, "")
     own = {
         "windows": [judging.total], "sliding": [judging.total], "ends": [judging.longest, judging.ends],
-        "alone": [judging.alone], "recall": [judging.copies],
+        "alone": [judging.alone], "recall": [judging.copies, judging.copied],
+        "passages": [judging.copies, judging.copied],
     }  # fmt: skip
     counts = [judging.answers, judging.total] if protocol in PROTOCOLS else own.get(protocol, [])
     return [JUDGED, text, judging.longest if text and reads_longest(text) else None, *counts]
@@ -255,44 +270,5 @@ def asked(cell: Cell, variant: str = "") -> list[tuple[str, int]]:
     # As trained and at that length alone: what a sliding window of it gives is the bar for every row and length.
     bar = [cell.recipe.length] if not variant else []
     found = [(name, length) for name, length in found if name in ("windows", "ends") or length in bar]
-    found += [("recall", distance) for distance in cell.judging.recall]
+    found += [(name, distance) for name in ("recall", "passages") for distance in cell.judging.recall]
     return [each for each in found if each[0] in cell.judging.protocols]
-
-
-def _judge(cell: Cell, model: Model, text: Tensor, protocol: str, length: int) -> Tensor:
-    judging = cell.judging
-    if protocol in PROTOCOLS:
-        task = PROTOCOLS[protocol].task
-        count = min(judging.answers, max(FEWEST, judging.total // length))
-        return score(model, task, task.within(length), count, cell.seed)[:, None]
-    match protocol:
-        case "windows":
-            return judge.non_overlapping(model, text, length, judging.total)
-        case "ends":
-            # Half of the trained length at most, so that even there every byte has as much before it.
-            last = min(judge.LAST, cell.recipe.length // 2)
-            return judge.at_ends(model, text, length, judging.longest, judging.ends, last)
-        case "sliding":
-            return judge.sliding(model, text, length, max(1, length // 4), judging.total // 4)
-        case "alone":
-            return judge.each_alone(model, text, length, judging.alone)
-        case _:
-            return judge.recall(model, text, [length], count=judging.copies)[length]
-
-
-def _score(cell: Cell, variant: str, protocol: str, length: int, bits: Tensor) -> Score:
-    """A mean over windows, which are independent where single bytes are not; and the loss by position, in bins."""
-    mean, half = judge.interval(bits.mean(1))
-    detail: dict[str, Any] = {"asked": depends(cell, variant, protocol)}
-    if protocol == "windows":
-        detail |= {"last": float(bits[:, -judge.LAST :].mean()), "by_position": _binned(bits.mean(0))}
-    return Score(cell.key, variant, protocol, length, mean, half if half == half else None, bits.numel(), detail)
-
-
-def _binned(values: Tensor) -> list[tuple[int, float]]:
-    """The mean bits of positions in bins that double: [first position, mean] each."""
-    edges = [0, 1, 2, 4, 8]
-    while edges[-1] < len(values):
-        edges += [edges[-1] * 3 // 2, edges[-1] * 2]
-    edges = sorted({min(edge, len(values)) for edge in edges})
-    return [(a, float(values[a:b].mean())) for a, b in itertools.pairwise(edges)]

@@ -64,7 +64,7 @@ def compare(
     """
     from milepost.lab.parallel import world
     from milepost.lab.store import Store
-    from milepost.lab.sweep import Sweep, missing, run
+    from milepost.lab.sweep import Sweep, missing, outdated, run
     from milepost.lab.torchrun import Torchrun
 
     device = _device(device, engine)
@@ -109,6 +109,9 @@ def compare(
 
     try:
         done = len(cells) - len(missing(sweep, store))
+        again = outdated(store, cells)
+        if again:
+            note(f"{again} models were judged by an earlier version, and are judged again from their checkpoints")
         if done:
             note(f"{done} of {len(cells)} models are done already, in {out}")
         with Watched(cells) as watched:
@@ -188,23 +191,26 @@ def _size(name: str, own: dict[str, Any], training: dict[str, Any], longest: int
 
 
 def _judging(chosen: Size, judged: int | None, recall: str | None) -> Any:
-    from milepost.lab.cell import Judging
+    from milepost.lab.scoring import Judging
 
     length, longest = chosen.recipe.length, chosen.longest
     total = chosen.judged if judged is None else judged
     few = max(8, total // (2 * longest))
+    # So short that two copies, and something between them, lie within the trained length.
+    copied = min(128, max(1, length // 4))
     if recall is None:
-        # One distance within the trained length, then others that double, past it and up to the longest.
-        spread = [max(128, length // 2), *(3 * length // 4 << n for n in range(longest.bit_length()))]
-        distances = sorted({each for each in spread if 128 <= each <= longest - 128})
+        # Distances within the trained length, then others that double, past it and up to the longest.
+        spread = [length // 2, *(3 * length // 4 << n for n in range(longest.bit_length()))]
+        distances = sorted({each for each in spread if copied <= each <= longest - copied})
     else:
         distances = _numbers("--recall", recall)
-        if max(distances) > longest - 128:
+        if max(distances) > longest - copied:
             raise ValueError(
                 f"--recall {max(distances)}: the second copy would end past the longest length, {longest}; lower it, "
                 f"or raise --longest"
             )
-    return Judging(longest, total=total, ends=min(16, few), recall=tuple(distances), copies=min(32, few))
+    ends, copies = min(64, 2 * few), min(32, few)
+    return Judging(longest, total=total, ends=ends, recall=tuple(distances), copies=copies, copied=copied)
 
 
 def _tasks(text: str | None) -> tuple[str, ...]:

@@ -14,16 +14,19 @@ from functools import cache
 from typing import Any
 
 from milepost.catalogue.spelling import method_called, plain
+from milepost.lab import limits
 from milepost.lab.naming import HWFA, TRAINED
 from milepost.seams.arguments import did_you_mean
 from milepost.seams.known import classes
 from milepost.seams.visible import causal, chunks, everything, sinks, window
 
+LONGEST = 2000
+"""Letters of an expression; none that people write has a tenth of it."""
 SEEN: dict[str, Any] = {"causal": causal, "everything": everything}
 CALLS: dict[str, Callable[..., Any]] = {"window": window, "sinks": sinks, "chunks": chunks, "max": max, "min": min}
 BINARY: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv,
-    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.Pow: operator.pow, ast.Mod: operator.mod,
+    ast.Sub: limits.minus, ast.Mult: limits.times, ast.FloorDiv: limits.floored, ast.Div: limits.divided,
+    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.Pow: limits.power, ast.Mod: limits.rest,
 }  # fmt: skip
 # A name alone has dashes and blanks, but no other sign.
 NAME = re.compile(r"[\w\s-]+")
@@ -41,13 +44,20 @@ class Sum:
 
 def named(text: str) -> str:
     """The name of a scheme, whichever way it is written: `rope` for RoPE, Rope and Rope(dim); others are left alone."""
-    return _name_of(text) or _by_expression().get(ast.unparse(tree_of(text)), text)
+    return _name_of(text) or _by_expression().get(_written(text), text)
 
 
 def spelled(text: str) -> str:
     """The one spelling of a scheme: its name, if it has one, or its expression in the names of the classes."""
     name = named(text)
-    return name if name in (*TRAINED, HWFA) else ast.unparse(tree_of(name))
+    return name if name in (*TRAINED, HWFA) else _written(name)
+
+
+def _written(text: str) -> str:
+    try:
+        return ast.unparse(tree_of(text))
+    except RecursionError:
+        raise _too_deep(text) from None
 
 
 def joined(text: str, more: str) -> str:
@@ -68,15 +78,26 @@ def methods_in(text: str) -> list[type]:
 @cache
 def tree_of(text: str) -> ast.expr:
     """The tree of an expression, with methods by the names of their classes, and names by what they stand for."""
-    return _Spelling().visit(_parsed(text))
+    try:
+        return _Spelling().visit(_parsed(text))
+    except RecursionError:
+        raise _too_deep(text) from None
 
 
 def _parsed(text: str) -> ast.expr:
+    if len(text) > LONGEST:
+        raise ValueError(f"the scheme {limits.cut(text)!r} has {len(text):,} characters; at most {LONGEST:,} are read")
     try:
         return ast.parse(text.strip(), mode="eval").body
+    except (RecursionError, MemoryError):
+        raise _too_deep(text) from None
     except (SyntaxError, ValueError) as error:
-        why = error.msg if isinstance(error, SyntaxError) else error
-        raise ValueError(f"the scheme {text!r} is no expression: {why}{_hint(text)}") from None
+        why = limits.cut(str(error.msg if isinstance(error, SyntaxError) else error), 200)
+        raise ValueError(f"the scheme {limits.cut(text)!r} is no expression: {why}{_hint(text)}") from None
+
+
+def _too_deep(text: str) -> ValueError:
+    return ValueError(f"the scheme {limits.cut(text)!r} is nested too deeply; write it in fewer brackets and signs")
 
 
 class _Spelling(ast.NodeTransformer):
@@ -96,7 +117,7 @@ class _Spelling(ast.NodeTransformer):
 
 
 def _name_of(text: str) -> str | None:
-    if not NAME.fullmatch(text):
+    if len(text) > LONGEST or not NAME.fullmatch(text):
         return None
     names = _names()
     return names.get(plain(text)) or names.get(plain(method_called(text) or ""))
@@ -131,13 +152,13 @@ def evaluate(text: str, own: Mapping[str, int]) -> Any:
     def value(node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=constant):
-                return constant
+                return limits.within(constant)
             case ast.Name(id=name) if name in words:
                 return words[name]
             case ast.Tuple(elts=items) | ast.List(elts=items):
                 return tuple(value(item) for item in items)
             case ast.UnaryOp(op=ast.USub(), operand=inner):
-                return -value(inner)
+                return limits.minus(0, value(inner))
             case ast.UnaryOp(op=ast.Invert(), operand=inner):
                 return ~value(inner)
             case ast.BinOp(left=left, op=ast.Add(), right=right):
@@ -145,7 +166,8 @@ def evaluate(text: str, own: Mapping[str, int]) -> Any:
             case ast.BinOp(left=left, op=sign, right=right) if type(sign) in BINARY:
                 return BINARY[type(sign)](value(left), value(right))
             case ast.Call(func=ast.Name(id=name), args=given, keywords=keywords) if name in calls:
-                return calls[name](*map(value, given), **{str(each.arg): value(each.value) for each in keywords})
+                named_ = {str(each.arg): value(each.value) for each in keywords}
+                return limits.called(calls[name], *map(value, given), **named_)
             case _:
                 asked = node.func if isinstance(node, ast.Call) else node
                 raise ValueError(
@@ -154,13 +176,17 @@ def evaluate(text: str, own: Mapping[str, int]) -> Any:
 
     try:
         return value(tree_of(text))
+    except limits.TooMuchError as error:
+        raise ValueError(f"the scheme {limits.cut(text)!r}: {error}") from None
+    except RecursionError:
+        raise _too_deep(text) from None
     except ZeroDivisionError:
         raise ValueError(f"the scheme {text!r} divides by zero") from None
 
 
 def _added(left: Any, right: Any) -> Any:
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
-        return left + right
+        return limits.within(left + right)
     parts: list[object] = []
     for side in (left, right):
         parts.extend(side.parts if isinstance(side, Sum) else (side,))

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from milepost.lab.measures import Measure as Measure
 from milepost.lab.naming import TRIVIAL, proper
 from milepost.lab.tasks import PROTOCOLS
 
 PLAIN = ""
 """The variant of a row that is judged as it was trained."""
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A mean, and half the width of its 95 % interval: over seeds, or over windows where there is one seed."""
-
-    mean: float
-    half: float | None
-    seeds: int
-    judged: int
-    """How many bytes, or answers, were judged for it."""
-
-    @property
-    def over(self) -> str:
-        """What the interval speaks of."""
-        return "seeds" if self.seeds > 1 else "windows"
 
 
 @dataclass(frozen=True)
@@ -75,6 +61,8 @@ class Row:
     losses: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     """Bits per byte in training, by step, seeds averaged."""
 
+    gained: Measure | None = None
+    """By how many bits the loss fell from the fourth fifth of training to the last one; None for training-free rows."""
     whole: bool = True
     """Whether every query sees every earlier key, in every layer; a window does not."""
     equations: tuple[Equation, ...] = ()
@@ -131,6 +119,8 @@ class Ran:
     """Cells whose every score is there."""
     made: str
     """The day the findings were gathered."""
+    pairs: float = math.inf
+    """Bits of a byte to who knows only the byte before it and how often each follows it in the training text."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,6 @@ AT_ONCE = 1 << 16
 # Rows of logits held at once.
 ROWS = 1 << 15
 LAST = 256
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""The 97.5 % point of Student's t for 1 … 9 degrees of freedom."""
 
 
 @torch.no_grad()
@@ -97,20 +95,37 @@ def check_distance(distance: int, size: int = 128) -> None:
 
 
 def recall(
-    model: Model, text: Tensor, distances: list[int], size: int = 128, count: int = 32, seed: int = 0
-) -> dict[int, Tensor]:
-    """Bits on the second copy of `size` random bytes whose first copy began `distance` bytes before, [count, size].
+    model: Model, text: Tensor, distance: int, size: int = 128, count: int = 32, seed: int = 0, real: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Bits on `size` bytes that come again `distance` after they first came, and on the same ones fresh, [count, size].
 
-    Bytes are drawn from the text one by one, and others stand between the copies, so nothing but looking back helps.
+    Both times the same bytes are judged, at the same place, after the same bytes but one stretch: where the first copy
+    stands in one reading, others stand in the other. So the difference is what looking back saves, and nothing else.
+    Bytes are drawn from the text one by one; `real` ones are passages of the text, in the text between them.
     """
-    found: dict[int, Tensor] = {}
-    for distance in distances:
-        check_distance(distance, size)
-        generator = torch.Generator().manual_seed(seed)
-        drawn = torch.randint(0, len(text), (count, distance + size + 1), generator=generator)
-        drawn[:, distance + 1 :] = drawn[:, 1 : size + 1]
-        found[distance] = bits(model, text[drawn].long(), size)
-    return found
+    check_distance(distance, size)
+    twice, other = (_passages if real else _drawn)(text, distance, size, count, seed)
+    twice[:, distance + 1 :] = twice[:, 1 : size + 1]
+    fresh = twice.clone()
+    fresh[:, 1 : size + 1] = other
+    return bits(model, twice, size), bits(model, fresh, size)
+
+
+def _drawn(text: Tensor, distance: int, size: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Random bytes, as often as each comes in the text: whole windows, and others for the place of the first copy."""
+    generator = torch.Generator().manual_seed(seed)
+    places = torch.randint(0, len(text), (count, distance + 2 * size + 1), generator=generator)
+    found = text[places].long()
+    return found[:, : distance + size + 1].clone(), found[:, distance + size + 1 :]
+
+
+def _passages(text: Tensor, distance: int, size: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Stretches spread evenly over the text; what takes the place of a first copy is from half the text away."""
+    room = len(text) - distance - size - 1
+    starts = torch.tensor([n * room // max(1, count - 1) for n in range(count)])
+    found = text[starts[:, None] + torch.arange(distance + size + 1)].long()
+    others = (starts + 1 + len(text) // 2) % (len(text) - size)
+    return found, text[others[:, None] + torch.arange(size)].long()
 
 
 def lengths_up_to(length: int, longest: int) -> Iterator[int]:
@@ -118,18 +133,3 @@ def lengths_up_to(length: int, longest: int) -> Iterator[int]:
     while length <= longest:
         yield length
         length *= 2
-
-
-def interval(values: Tensor) -> tuple[float, float]:
-    """The mean of independent values and half the width of its 95 % interval; nan where there is only one."""
-    n = values.numel()
-    mean = float(values.double().mean())
-    return mean, student(n - 1) * float(values.double().std()) / math.sqrt(n) if n > 1 else math.nan
-
-
-def student(freedom: int) -> float:
-    """The 97.5 % point of Student's t; past the table, by the normal's expansion, right to a part in a thousand."""
-    if freedom <= len(STUDENT):
-        return STUDENT[freedom - 1]
-    z = 1.959964
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

@@ -12,6 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from milepost.lab.cell import Cell, Event, Stepped, wanted
 from milepost.lab.store import Score
@@ -27,10 +28,11 @@ class Watched:
         self.console = Console(file=sys.stderr) if console is None else console
         self.live = self.console.is_terminal
         self.bars = Progress(
-            TextColumn("{task.description}", justify="right"),
+            # Names are printed as they are: a sign such as [/bold] in one is no markup.
+            TextColumn("{task.description}", justify="right", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
+            TextColumn("{task.fields[status]}", markup=False),
             TimeRemainingColumn(compact=True),
             console=self.console,
             expand=True,
@@ -105,7 +107,7 @@ class Watched:
 
     def _line(self, text: str) -> None:
         if not self.live:
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def _drawn(self) -> Group:
         lengths = sorted({length for row in self.scores.values() for length in row})
@@ -117,7 +119,7 @@ class Watched:
         for (key, variant), row in shown:
             name = f"  {variant}" if variant else self.names[key]
             cells = (f"{row[length]:.3f}" if length in row else "" for length in lengths)
-            table.add_row(name, *cells, style="" if not variant else "dim")
+            table.add_row(Text(name), *cells, style="" if not variant else "dim")
         # What is done gives up its bar.
         for task in self.bars.tasks:
             task.visible = not task.finished

@@ -15,6 +15,7 @@ from milepost.lab.tasks import PROTOCOLS
 if TYPE_CHECKING:
     from milepost.lab.findings import Findings
 
+KINDS = {"recall": "recall", "passages": "of text"}
 # Columns of tasks beside each other; more would not fit 80 characters.
 ABREAST = 4
 
@@ -26,24 +27,32 @@ def table(findings: Findings) -> Group:
     drawn.add_column("scheme", min_width=20)
     for title in ("reach", *(f"{length:,}" for length in sorted_.lengths)):
         drawn.add_column(title, justify="right", no_wrap=True)
-    for title in ("recall",) * (sorted_.distance is not None) + ("Δ",):
+    for title in (*(KINDS[each] for each in sorted_.recalls), "Δ"):
         drawn.add_column(title, justify="right", no_wrap=True)
     for line in sorted_.lines:
         bits = [
             Text("" if each is None else data.shown(each.mean), style="bold green" if best else "")
             for each, best in zip(line.bits, line.best, strict=True)
         ]
-        recall = [] if sorted_.distance is None else [Text("" if line.recall is None else data.shown(line.recall.mean))]
-        against = "" if line.against is None else data.signed(line.against)
+        saved = [
+            Text("" if each is None else data.shown(each.mean), style="bold green" if best else "")
+            for each, best in zip(line.recall, line.best_recall, strict=True)
+        ]
+        against = Text("" if line.against is None else data.signed(line.against.mean))
+        if line.against is not None and line.against.sign:
+            against.stylize("bold")
         label = Text(line.row.label + (" *" if line.row.trivial else ""), style="dim" if line.row.trivial else "")
-        drawn.add_row(label, data.length_in_words(line), *bits, *recall, against)
+        drawn.add_row(label, data.length_in_words(line), *bits, *saved, against)
     note = (
-        f"bits per byte over windows that do not overlap; trained at {sorted_.trained:,}. reach: how far a row stays "
-        f"within {sorted_.tolerance:g} bits of itself and of the window. Δ: the last length, less the window there. "
-        f"* needs no method at all."
+        f"bits per byte over windows that do not overlap; trained at {sorted_.trained:,}. green: not told apart from "
+        f"the best of the column, paired over the same windows. reach: the longest text that costs the last bytes at "
+        f"most {sorted_.tolerance:g} bits more than the last {sorted_.trained:,} bytes alone do. Δ: the last length, "
+        f"less the window there, bold where the interval is clear of zero. * needs no method at all."
     )
     if sorted_.distance is not None:
-        note += f" recall: the bits of a second copy, {sorted_.distance:,} bytes after the first."
+        note += f" recall, of random bytes or of text: bits saved on a second copy, {sorted_.distance:,} bytes on."
+    if len(findings.ran.seeds) == 1:
+        note += " One seed: these are differences of checkpoints, and rank no method."
     shown: list[Table | Text] = [drawn, Text(note, style="dim")]
     tasks = findings.tasks()
     for first in range(0, len(tasks), ABREAST):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Generator
+import struct
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ CREATE TABLE IF NOT EXISTS losses (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS scores (
     cell TEXT NOT NULL, variant TEXT NOT NULL, protocol TEXT NOT NULL, length INTEGER NOT NULL,
-    mean REAL, half REAL, count INTEGER NOT NULL, detail TEXT NOT NULL DEFAULT '{}',
+    mean REAL, half REAL, count INTEGER NOT NULL, detail TEXT NOT NULL DEFAULT '{}', windows BLOB,
     PRIMARY KEY (cell, variant, protocol, length)
 ) WITHOUT ROWID;
 """
@@ -41,6 +42,8 @@ class Score:
     half: float | None
     count: int
     detail: dict[str, Any]
+    windows: tuple[float, ...] = ()
+    """One number for each window that was judged, in the order of the text; empty in stores of an earlier version."""
 
 
 class Store:
@@ -53,7 +56,7 @@ class Store:
             self.db = sqlite3.connect(path, timeout=60, isolation_level=None)
             self.db.execute("PRAGMA journal_mode=WAL")
             self.db.execute("PRAGMA synchronous=FULL")
-            self._rename()
+            self._bring_up_to_date()
             self.db.executescript(TABLES)
             (found,) = self.db.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
@@ -75,10 +78,15 @@ class Store:
             f"space and can be written, and that nothing else holds the file; then run the same command again"
         )
 
-    def _rename(self) -> None:
-        """Bring a store of an earlier version up to date: what a cell is made of was called `told` there."""
-        if "told" in {row[1] for row in self.db.execute("PRAGMA table_info(cells)")}:
+    def _bring_up_to_date(self) -> None:
+        """Earlier versions had another name for what a cell is made of, and kept no windows."""
+        if "told" in self._columns("cells"):
             self.db.execute("ALTER TABLE cells RENAME COLUMN told TO settings")
+        if self._columns("scores") and "windows" not in self._columns("scores"):
+            self.db.execute("ALTER TABLE scores ADD COLUMN windows BLOB")
+
+    def _columns(self, table: str) -> set[str]:
+        return {row[1] for row in self.db.execute(f"PRAGMA table_info({table})")}
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
@@ -118,13 +126,25 @@ class Store:
         row = (score.cell, score.variant, score.protocol, score.length, score.mean, score.half, score.count)
         with self._writing() as db:
             db.execute(
-                "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, json.dumps(score.detail))
+                "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, json.dumps(score.detail), _packed(score.windows)),
             )
+
+    def rename(self, old: str, new: str) -> None:
+        """Let a cell go on under another key, with its losses and scores."""
+        with self._writing() as db:
+            db.execute("UPDATE cells SET key = ? WHERE key = ?", (new, old))
+            for table in ("losses", "scores"):
+                db.execute(f"UPDATE {table} SET cell = ? WHERE cell = ?", (new, old))
 
     def has(self, key: str, variant: str, protocol: str, length: int) -> bool:
         """Whether a score is there already."""
         asked = "SELECT 1 FROM scores WHERE cell = ? AND variant = ? AND protocol = ? AND length = ?"
         return self.db.execute(asked, (key, variant, protocol, length)).fetchone() is not None
+
+    def knows(self, key: str) -> bool:
+        """Whether a cell is there."""
+        return self.db.execute("SELECT 1 FROM cells WHERE key = ?", (key,)).fetchone() is not None
 
     def progress(self, key: str) -> tuple[int, bool]:
         """How many steps a cell has made, and whether they are all."""
@@ -150,8 +170,8 @@ class Store:
         asked = "SELECT * FROM scores WHERE cell = ? ORDER BY variant, protocol, length"
         rows = self.db.execute(asked, (key,))
         return [
-            Score(cell, variant, protocol, length, _number(mean), half, count, json.loads(detail))
-            for cell, variant, protocol, length, mean, half, count, detail in rows
+            Score(cell, variant, protocol, length, _number(mean), half, count, json.loads(detail), _unpacked(windows))
+            for cell, variant, protocol, length, mean, half, count, detail, windows in rows
         ]
 
     def sound(self) -> bool:
@@ -170,6 +190,15 @@ def _is_full(error: sqlite3.OperationalError) -> bool:
     """Whether the disk takes no more. Before Python 3.11 an error has no code, only SQLite's own words for it."""
     code = getattr(error, "sqlite_errorcode", None)
     return str(error) == "database or disk is full" if code is None else code == SQLITE_FULL
+
+
+def _packed(windows: Sequence[float]) -> bytes | None:
+    """Numbers as float32, four bytes each, the same on every machine."""
+    return struct.pack(f"<{len(windows)}f", *windows) if windows else None
+
+
+def _unpacked(kept: bytes | None) -> tuple[float, ...]:
+    return () if kept is None else struct.unpack(f"<{len(kept) // 4}f", kept)
 
 
 def _number(value: float | None) -> float:

@@ -11,12 +11,13 @@ from typing import Protocol
 import torch
 
 from milepost.lab import judge, memory
-from milepost.lab.cell import Cell, Described, Event, Judging, Known, Stepped, batches_of, depends, make, wanted, work
+from milepost.lab.cell import JUDGED, Cell, Described, Event, Known, Stepped, batches_of, depends, make, wanted, work
 from milepost.lab.corpus import Corpus
 from milepost.lab.expressions import named, spelled
 from milepost.lab.model import Shape, carried
 from milepost.lab.recipe import Recipe, Size
 from milepost.lab.schemes import build, refuse_ahead, rows_on, try_out
+from milepost.lab.scoring import Judging
 from milepost.lab.store import Score, Store
 from milepost.lab.tasks import named as task_named
 from milepost.lab.tasks.run import written_for
@@ -53,7 +54,9 @@ class Sweep:
         judging = Judging(self.size.longest, self.size.judged) if self.judging is None else self.judging
         self.corpus.needs(self.size.recipe.length, judging.longest)
         for distance in judging.recall:
-            judge.check_distance(distance)
+            judge.check_distance(distance, judging.copied)
+            if "passages" in judging.protocols:
+                self.corpus.needs(self.size.recipe.length, distance + judging.copied)
         # One scheme written in two ways is trained once.
         names: dict[str, str] = {}
         for text in self.schemes:
@@ -161,15 +164,47 @@ def missing(sweep: Sweep, store: Store) -> list[tuple[Cell, Known]]:
     """The cells of a sweep that are not done, each with the scores that it has."""
     found: list[tuple[Cell, Known]] = []
     for cell in sweep.cells():
+        _take_over(store, cell)
         store.add(cell.key, cell.settings())
-        known = {
-            (score.variant, score.protocol, score.length)
-            for score in store.scores(cell.key)
-            if score.detail.get("asked") == depends(cell, score.variant, score.protocol)
-        }
+        known = {(score.variant, score.protocol, score.length) for score in valid(store, cell)}
         if not store.progress(cell.key)[1] or not wanted(cell) <= known:
             found.append((cell, known))
     return found
+
+
+def valid(store: Store, cell: Cell) -> list[Score]:
+    """The scores of a cell that were made as they would be today."""
+    return [
+        score
+        for score in store.scores(cell.key)
+        if score.detail.get("asked") == depends(cell, score.variant, score.protocol)
+    ]
+
+
+def outdated(store: Store, cells: Sequence[Cell]) -> int:
+    """How many trained cells have scores of an earlier version, which kept no windows, or judged others."""
+    return sum(
+        any(score.detail.get("asked", [None])[0] != JUDGED for score in store.scores(cell.key))
+        for cell in cells
+        if store.progress(cell.key)[1]
+    )
+
+
+def _take_over(store: Store, cell: Cell) -> None:
+    """Let a cell of an earlier version go on under its key of today, with its checkpoint, if it computes the same.
+
+    The checkpoint first: killed in between, the rest is done the next time.
+    """
+    old = cell.former_key
+    if store.knows(cell.key) or not store.knows(old):
+        return
+    schedule = build(cell.written, cell.shape, cell.recipe.length, cell.judging.longest)
+    if store.cell(old)["equation"] != str(schedule[0]):
+        return
+    checkpoint = store.path.with_name(f"{old}.safetensors")
+    if checkpoint.exists():
+        checkpoint.replace(store.path.with_name(f"{cell.key}.safetensors"))
+    store.rename(old, cell.key)
 
 
 def failures(failed: Sequence[tuple[Cell, Exception]], count: int) -> str:

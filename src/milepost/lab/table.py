@@ -1,21 +1,24 @@
 """The table of a sweep as data: sorted by how far each row holds. The report, the terminal and --csv all show this one.
 
-A row's effective length, which readers see as its **reach**, is the longest length up to which its score, over windows
-that do not overlap, stays within a tolerance of its own score at the trained length, and is not beaten by more than
-that by the trivial window on the same checkpoint, where there is one.
+What is best in a column is marked, and so is all that is not told apart from it: rows whose difference from the best,
+on the same windows, has an interval that contains zero.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from milepost.lab.findings import Findings, Measure, Row
+from milepost.lab.measures import Difference, paired
 from milepost.lab.naming import WINDOW
+from milepost.lab.reach import Reach, has_learned, reach
 
 SAME = 5e-4
-"""Scores closer than this are told as one: the third decimal is the last that is shown."""
+"""Scores closer than this are shown as one: the third decimal is the last that is shown."""
+RECALLS = ("recall", "passages")
+"""The protocols of recall: random bytes, and passages of the text."""
 
 
 @dataclass(frozen=True)
@@ -23,37 +26,48 @@ class Line:
     """One line of the table."""
 
     row: Row
-    effective_length: int | None
-    """None where there is no score at the trained length, or the window beats it even there."""
-    to_the_end: bool
-    """Whether it holds as far as it was judged, and so perhaps farther."""
+    reach: Reach | None
+    """None where it was not judged, or the model has not learned."""
+    learned: bool
+    """Whether its model reads better than a table of byte pairs."""
     bits: tuple[Measure | None, ...]
     """By length, over windows that do not overlap."""
     same: tuple[bool, ...]
     """By length, whether a training-free row scores just what its checkpoint scores as trained."""
-    recall: Measure | None
-    """At the longest distance."""
-    against: float | None
+    recall: tuple[Measure | None, ...]
+    """Bits saved at the longest distance, by protocol."""
+    against: Difference | None
     """Bits at the longest length, less those of the trivial window on the same checkpoint: below zero is better."""
+    behind: Difference | None = None
+    """Bits at the longest length, less those of the best line there; None for the best itself."""
     best: tuple[bool, ...] = ()
-    """By length, whether no line is better. A line that only repeats its checkpoint is not counted."""
-    best_recall: bool = False
+    """By length, whether it is the best or not told apart from it; what only repeats its checkpoint is not counted."""
+    best_recall: tuple[bool, ...] = ()
+    """By protocol, the same; what surely saves nothing is not counted."""
+
+    @property
+    def effective_length(self) -> int | None:
+        """The reach by its means."""
+        return None if self.reach is None else self.reach.length
 
 
 @dataclass(frozen=True)
 class Table:
-    """Lines sorted by effective length, the longest first, then by bits at the longest length."""
+    """Lines sorted by reach, the longest first, then by bits at the longest length."""
 
     trained: int
     lengths: tuple[int, ...]
     distance: int | None
     """The longest distance of recall."""
+    recalls: tuple[str, ...]
+    """The protocols of recall that were judged."""
     tolerance: float
     lines: tuple[Line, ...]
 
     def head(self) -> list[str]:
         """The titles of the columns."""
-        recall = [] if self.distance is None else [f"recall at {self.distance:,}"]
+        titles = {"recall": "random bytes recalled", "passages": "text recalled"}
+        recall = [f"{titles[each]} at {self.distance:,}" for each in self.recalls]
         return ["scheme", "reach", *(f"{length:,}" for length in self.lengths), *recall, "against window"]
 
     def text(self) -> list[list[str]]:
@@ -63,8 +77,8 @@ class Table:
                 f"{line.row.label}{' *' if line.row.trivial else ''}",
                 length_in_words(line),
                 *map(in_words, line.bits),
-                *([] if self.distance is None else [in_words(line.recall)]),
-                "" if line.against is None else signed(line.against),
+                *map(in_words, line.recall),
+                "" if line.against is None else difference_in_words(line.against),
             ]
             for line in self.lines
         ]
@@ -72,65 +86,76 @@ class Table:
 
 def table(findings: Findings) -> Table:
     """The table of all rows."""
-    lengths, distances = findings.lengths("windows"), findings.lengths("recall")
-    distance = distances[-1] if distances else None
-    lines = [_line(findings, row, lengths, distance) for row in findings.rows]
-    least = [_least(line.bits[n] for line in lines if not line.same[n]) for n in range(len(lengths))]
-    recalled = _least(line.recall for line in lines)
+    lengths = findings.lengths("windows")
+    recalls = tuple(each for each in RECALLS if findings.lengths(each))
+    distance = max((findings.lengths(each)[-1] for each in recalls), default=None)
+    lines = [_line(findings, row, lengths, recalls, distance) for row in findings.rows]
+    best = [extreme((line.bits[n] for line in lines if not line.same[n]), min) for n in range(len(lengths))]
+    recalled = [extreme((line.recall[n] for line in lines), max) for n in range(len(recalls))]
     marked = [
         replace(
             line,
             best=tuple(
-                _is(bits, top) and not same for bits, top, same in zip(line.bits, least, line.same, strict=True)
+                not same and not_apart(bits, top) for bits, top, same in zip(line.bits, best, line.same, strict=True)
             ),
-            best_recall=_is(line.recall, recalled),
+            best_recall=tuple(
+                saves(each) and not_apart(each, top) for each, top in zip(line.recall, recalled, strict=True)
+            ),
+            behind=_behind(line.bits[-1], best[-1]) if lengths else None,
         )
         for line in lines
     ]
-    return Table(findings.ran.trained, lengths, distance, findings.tolerance, tuple(sorted(marked, key=_order)))
+    sorted_ = tuple(sorted(marked, key=_order))
+    return Table(findings.ran.trained, lengths, distance, recalls, findings.tolerance, sorted_)
 
 
-def _line(findings: Findings, row: Row, lengths: tuple[int, ...], distance: int | None) -> Line:
-    length = effective_length(findings, row)
+def _line(
+    findings: Findings, row: Row, lengths: tuple[int, ...], recalls: tuple[str, ...], distance: int | None
+) -> Line:
     return Line(
         row=row,
-        effective_length=length,
-        to_the_end=bool(lengths) and length == lengths[-1],
+        reach=reach(findings, row),
+        learned=has_learned(findings, row.name),
         bits=tuple(row.at("windows", length) for length in lengths),
         same=_same(findings, row, lengths),
-        recall=None if distance is None else row.at("recall", distance),
+        recall=tuple(None if distance is None else row.at(each, distance) for each in recalls),
         against=_against(findings, row, lengths),
     )
 
 
-def effective_length(findings: Findings, row: Row) -> int | None:
-    """How far a row holds."""
-    own = row.at("windows", findings.ran.trained)
-    if own is None or not math.isfinite(own.mean):
-        return None
-    window = findings.of(row.name, WINDOW) if row.variant != WINDOW else None
-    furthest: int | None = None
-    for length in (each for each in findings.lengths("windows") if each >= findings.ran.trained):
-        here = row.at("windows", length)
-        bar = None if window is None else window.at("windows", length)
-        # Written so that what is not a number does not hold.
-        if here is None or not here.mean <= own.mean + findings.tolerance:
-            break
-        if bar is not None and not here.mean <= bar.mean + findings.tolerance:
-            break
-        furthest = length
-    return furthest
+def not_apart(measure: Measure | None, best: Measure | None) -> bool:
+    """Whether a score is the best, or its paired difference from the best has an interval that holds zero."""
+    if measure is None or best is None or not math.isfinite(measure.mean):
+        return False
+    if measure is best or measure.mean == best.mean:
+        return True
+    found = paired(measure, best)
+    # Where the windows were not kept, nothing says that the two are alike.
+    return found is not None and found.half is not None and found.sign == 0
+
+
+def saves(measure: Measure | None) -> bool:
+    """Whether a saving is surely above zero, by every interval there is."""
+    if measure is None or measure.half is None or not measure.mean > measure.half:
+        return False
+    return measure.seeds == 1 or (measure.between is not None and measure.mean > measure.between)
 
 
 def in_words(measure: Measure | None) -> str:
     """A score as it is printed: `1.495 ±0.012`."""
     if measure is None:
         return ""
-    return shown(measure.mean) + ("" if measure.half is None else f" ±{measure.half:.3f}")
+    return shown(measure.mean) + ("" if measure.interval is None else f" ±{measure.interval:.3f}")
+
+
+def difference_in_words(difference: Difference) -> str:
+    """A difference as it is printed: `−0.021 ±0.004`, by the wider of its intervals."""
+    half = difference.half
+    return signed(difference.mean) + ("" if half is None else f" ±{half:.3f}")
 
 
 def shown(value: float) -> str:
-    """A mean with three decimals; what is no number is told as such."""
+    """A mean with three decimals; what is no number is called so."""
     if math.isnan(value):
         return "no number"
     return "∞" if math.isinf(value) else f"{value:.3f}"
@@ -138,14 +163,26 @@ def shown(value: float) -> str:
 
 def signed(value: float) -> str:
     """A difference, with its sign: `−0.021`."""
+    if not math.isfinite(value):
+        return shown(value)
     return "0.000" if abs(value) < SAME else f"{value:+.3f}".replace("-", "−")
 
 
 def length_in_words(line: Line) -> str:
-    """The effective length as it is printed: `≥ 2,048`."""
-    if line.effective_length is None:
+    """The reach as it is printed: `≥ 2,048`, or `not learned` where the model has not learned to read."""
+    if line.reach is None:
+        return "" if line.learned else "not learned"
+    if line.reach.length is None:
         return "none"
-    return f"{'≥ ' if line.to_the_end else ''}{line.effective_length:,}"
+    return f"{'≥ ' if line.reach.to_the_end else ''}{line.reach.length:,}"
+
+
+def interval_in_words(found: Reach) -> str:
+    """The interval of a reach: `512 … ≥ 2,048`; empty where it is that of its mean alone."""
+    if found.least == found.most == found.length:
+        return ""
+    least, most = ("none" if each is None else f"{each:,}" for each in (found.least, found.most))
+    return f"{least} … {'≥ ' if found.most == found.longest else ''}{most}"
 
 
 def _same(findings: Findings, row: Row, lengths: tuple[int, ...]) -> tuple[bool, ...]:
@@ -156,20 +193,26 @@ def _same(findings: Findings, row: Row, lengths: tuple[int, ...]) -> tuple[bool,
     return tuple(a is not None and b is not None and abs(a.mean - b.mean) < SAME for a, b in pairs)
 
 
-def _is(measure: Measure | None, least: float) -> bool:
-    return measure is not None and measure.mean == least
+def extreme(measures: Iterable[Measure | None], of: Callable[..., Measure | None]) -> Measure | None:
+    """The least or the greatest score that is a number, `of` being min or max."""
+    known = [each for each in measures if each is not None and math.isfinite(each.mean)]
+    return of(known, key=_mean, default=None)
 
 
-def _least(measures: Iterable[Measure | None]) -> float:
-    return min((each.mean for each in measures if each is not None and math.isfinite(each.mean)), default=math.nan)
+def _mean(measure: Measure) -> float:
+    return measure.mean
 
 
-def _against(findings: Findings, row: Row, lengths: tuple[int, ...]) -> float | None:
+def _behind(measure: Measure | None, best: Measure | None) -> Difference | None:
+    return None if measure is None or best is None or measure is best else paired(measure, best)
+
+
+def _against(findings: Findings, row: Row, lengths: tuple[int, ...]) -> Difference | None:
     window = findings.of(row.name, WINDOW)
     if window is None or row is window or not lengths:
         return None
     here, bar = row.at("windows", lengths[-1]), window.at("windows", lengths[-1])
-    return None if here is None or bar is None else here.mean - bar.mean
+    return None if here is None or bar is None else paired(here, bar)
 
 
 def _order(line: Line) -> tuple[float, float]:

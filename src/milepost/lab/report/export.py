@@ -6,15 +6,16 @@ import csv
 import io
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, cast
 
-from milepost.lab.findings import Findings
+from milepost.lab.findings import Findings, Measure
+from milepost.lab.measures import Difference
 from milepost.lab.table import table
 
 COLUMNS = (
     "label", "scheme", "variant", "trivial", "whole", "seeds", "parameters", "reach",
-    "protocol", "length", "mean", "half", "judged",
+    "protocol", "length", "mean", "half_over_windows", "half_over_seeds", "judged",
 )  # fmt: skip
 
 
@@ -23,8 +24,20 @@ def to_json(findings: Findings) -> str:
     rows: list[dict[str, Any]] = []
     for line in table(findings).lines:
         names = {"label": line.row.label, "trivial": line.row.trivial}
-        found = {"reach": line.effective_length, "held_to_the_end": line.to_the_end, "against_window": line.against}
-        rows.append(names | found | asdict(line.row))
+        reach = line.reach
+        found = {
+            "learned": line.learned,
+            "reach": line.effective_length,
+            "reach_at_least": None if reach is None else reach.least,
+            "reach_at_most": None if reach is None else reach.most,
+            "to_the_end": reach is not None and reach.to_the_end,
+            "against_window": _difference(line.against),
+            "against_best": _difference(line.behind),
+        }
+        scores = {name: {at: _measure(each) for at, each in of.items()} for name, of in line.row.scores.items()}
+        gained = None if line.row.gained is None else _measure(line.row.gained)
+        others = asdict(replace(line.row, scores={}, gained=None))
+        rows.append(names | found | others | {"scores": scores, "gained": gained})
     whole = {"tolerance": findings.tolerance, "rows": rows, "ran": asdict(findings.ran)}
     return json.dumps(_plain(whole), ensure_ascii=False, indent=2, allow_nan=False)
 
@@ -49,11 +62,28 @@ def to_csv(findings: Findings) -> str:
         ]
         for protocol, scores in row.scores.items():
             for at, found in scores.items():
-                half = "" if found.half is None else repr(found.half)
-                out.writerow([*leading, protocol, at, repr(found.mean), half, found.judged])
+                halves = ["" if each is None else repr(each) for each in (found.half, found.between)]
+                out.writerow([*leading, protocol, at, repr(found.mean), *halves, found.judged])
         for at, mean in row.last.items():
-            out.writerow([*leading, "windows, last 256", at, repr(mean), "", ""])
+            out.writerow([*leading, "windows, last 256", at, repr(mean), "", "", ""])
     return written.getvalue()
+
+
+def _measure(measure: Measure) -> dict[str, Any]:
+    """A score without its windows, which the store has."""
+    return {
+        "mean": measure.mean,
+        "half_over_windows": measure.half,
+        "half_over_seeds": measure.between,
+        "seeds": measure.seeds,
+        "judged": measure.judged,
+    }
+
+
+def _difference(difference: Difference | None) -> dict[str, Any] | None:
+    if difference is None:
+        return None
+    return {"mean": difference.mean, "half_over_windows": difference.windows, "half_over_seeds": difference.seeds}
 
 
 def _plain(value: Any) -> Any:

@@ -10,15 +10,17 @@ from dataclasses import asdict, fields, replace
 from datetime import date
 
 import torch
-from torch import Tensor
 
 import milepost
+from milepost.lab.baselines import by_frequency, by_pairs
 from milepost.lab.cell import Cell, asked, wanted
 from milepost.lab.findings import PLAIN, Equation, Findings, Measure, Ran, Row, Term
-from milepost.lab.judge import student
+from milepost.lab.measures import measured
 from milepost.lab.schemes import build, expression
+from milepost.lab.scoring import DRAWN
 from milepost.lab.store import Score, Store
-from milepost.lab.sweep import Sweep
+from milepost.lab.sweep import Sweep, valid
+from milepost.lab.tasks import PROTOCOLS
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
 from milepost.seams.arguments import spell
@@ -37,9 +39,9 @@ def gather(store: Store, sweep: Sweep, command: str | None = None) -> Findings:
     for name in dict.fromkeys(cell.name for cell in cells):
         own = [cell for cell in cells if cell.name == name]
         answers = [
-            score
+            (cell.seed, score)
             for cell in own
-            for score in (store.scores(cell.key) if cell.task else ())
+            for score in (valid(store, cell) if cell.task else ())
             if (score.protocol, score.length) in asked(cell, score.variant)
         ]
         for row in _rows(store, [cell for cell in own if not cell.task]):
@@ -47,22 +49,17 @@ def gather(store: Store, sweep: Sweep, command: str | None = None) -> Findings:
     return Findings(tuple(rows), _ran(store, sweep, cells, command))
 
 
-def measured(scores: Sequence[Score]) -> Measure:
-    """Scores of several seeds as one: the mean of their means, and Student's interval of it."""
-    judged = sum(score.count for score in scores)
-    if len(scores) == 1:
-        return Measure(scores[0].mean, scores[0].half, 1, judged)
-    n = len(scores)
-    mean = math.fsum(score.mean for score in scores) / n
-    spread = math.sqrt(math.fsum((score.mean - mean) ** 2 for score in scores) / (n - 1))
-    half = student(n - 1) * spread / math.sqrt(n)
-    return Measure(mean, half if math.isfinite(half) else None, n, judged)
+def _measured(scores: Sequence[tuple[int, Score]]) -> Measure:
+    """Scores of several seeds as one, from the bits of every window."""
+    first = scores[0][1]
+    drawn = first.protocol in DRAWN or first.protocol in PROTOCOLS
+    return measured({seed: each.windows for seed, each in scores}, drawn, sum(each.count for _, each in scores))
 
 
 def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
     """The rows of one trained scheme, seeds together: as trained, then each change of it that has a score."""
     first, longest = cells[0], cells[0].judging.longest
-    scored = {cell.key: store.scores(cell.key) for cell in cells}
+    scored = {cell.key: valid(store, cell) for cell in cells}
     curves = {cell.key: store.losses(cell.key) for cell in cells}
     known = [store.cell(cell.key) for cell in cells if scored[cell.key] or curves[cell.key]]
     texts = {PLAIN: expression(first.name), **dict(first.variants)}
@@ -71,16 +68,17 @@ def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
         seeds = tuple(cell.seed for cell, scores in by_cell.items() if scores)
         if not seeds:
             continue
-        by_name: dict[tuple[str, int], list[Score]] = defaultdict(list)
-        # Scores from an earlier, longer sweep may be in the store too; only what was asked for is told.
-        for score in (score for scores in by_cell.values() for score in scores):
-            if (score.protocol, score.length) in asked(first):
-                by_name[score.protocol, score.length].append(score)
+        by_name: dict[tuple[str, int], list[tuple[int, Score]]] = defaultdict(list)
+        # Scores from an earlier, longer sweep may be in the store too; only what was asked for is shown.
+        for cell, found in by_cell.items():
+            for score in found:
+                if (score.protocol, score.length) in asked(first):
+                    by_name[score.protocol, score.length].append((cell.seed, score))
         scores: dict[str, dict[int, Measure]] = defaultdict(dict)
         for (protocol, length), each in sorted(by_name.items()):
-            scores[protocol][length] = measured(each)
+            scores[protocol][length] = _measured(each)
         schedule = build(first.name if variant == PLAIN else text, first.shape, first.recipe.length, longest)
-        windows = {length: each for (protocol, length), each in by_name.items() if protocol == "windows"}
+        windows = {at: [of for _, of in each] for (protocol, at), each in by_name.items() if protocol == "windows"}
         yield Row(
             name=first.name,
             variant=variant,
@@ -94,17 +92,18 @@ def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
             last={length: _mean([each.detail["last"] for each in found]) for length, found in sorted(windows.items())},
             positions={length: _positions(found) for length, found in sorted(windows.items())},
             losses=thinned(_averaged(list(curves.values()))) if variant == PLAIN else [],
+            gained=_gained(cells, curves) if variant == PLAIN else None,
             whole=all(sees_all(layer, longest, first.shape.heads) for layer in schedule),
         )
 
 
-def _by_task(scores: list[Score], variant: str) -> dict[str, dict[int, Measure]]:
+def _by_task(scores: list[tuple[int, Score]], variant: str) -> dict[str, dict[int, Measure]]:
     """The shares of right answers of one row, seeds together, by task and length."""
-    found: dict[str, dict[int, list[Score]]] = defaultdict(lambda: defaultdict(list))
-    for score in scores:
+    found: dict[str, dict[int, list[tuple[int, Score]]]] = defaultdict(lambda: defaultdict(list))
+    for seed, score in scores:
         if score.variant == variant:
-            found[score.protocol][score.length].append(score)
-    return {task: {length: measured(each) for length, each in lengths.items()} for task, lengths in found.items()}
+            found[score.protocol][score.length].append((seed, score))
+    return {task: {length: _measured(each) for length, each in lengths.items()} for task, lengths in found.items()}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -126,15 +125,33 @@ def _averaged(curves: list[list[tuple[int, float]]]) -> list[tuple[int, float]]:
     return [(step, _mean(losses)) for step, losses in sorted(by_step.items())]
 
 
+def _gained(cells: list[Cell], curves: dict[str, list[tuple[int, float]]]) -> Measure | None:
+    """What the last fifth of training brought, step beside step of the fifth before; batches are independent."""
+    by_seed: dict[int, tuple[float, ...]] = {}
+    for cell in cells:
+        losses = [loss / math.log(2) for _, loss in curves[cell.key]]
+        if len(losses) != cell.recipe.steps:
+            continue
+        fifth = len(losses) // 5
+        before, after = losses[len(losses) - 2 * fifth : len(losses) - fifth], losses[len(losses) - fifth :]
+        by_seed[cell.seed] = tuple(a - b for a, b in zip(before, after, strict=True))
+    return measured(by_seed, drawn=True) if any(by_seed.values()) else None
+
+
 def thinned(curve: list[tuple[int, float]], points: int = POINTS) -> list[tuple[int, float]]:
-    """A curve as about so many means, of steps in bins that widen as steps go on: [last step, mean] each."""
+    """A curve as at most so many means, of steps in bins that widen as steps go on: [last step, mean] each.
+
+    Bins are cut from the last step backwards, so that the last one is as full as its neighbours, and not one batch.
+    """
     if not curve:
         return []
-    ratio = max(1.0, curve[-1][0] + 1) ** (1 / points)
+    end = curve[-1][0] + 1
     bins: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for step, loss in curve:
-        bins[math.floor(math.log(step + 1) / math.log(ratio)) if ratio > 1 else step].append((step, loss))
-    return [(members[-1][0], _mean([loss for _, loss in members])) for _, members in sorted(bins.items())]
+        # 0 for the last bin, and points − 1 for the first steps.
+        back = math.floor(points * math.log(end / (step + 1)) / math.log(end)) if end > 1 else 0
+        bins[min(back, points - 1)].append((step, loss))
+    return [(members[-1][0], _mean([loss for _, loss in members])) for _, members in sorted(bins.items(), reverse=True)]
 
 
 def _kinds(schedule: Schedule) -> list[tuple[Scheme, int]]:
@@ -185,7 +202,7 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
     first = cells[0]
     done = seconds = 0
     for cell in cells:
-        scores = store.scores(cell.key)
+        scores = valid(store, cell)
         done += wanted(cell) <= {(score.variant, score.protocol, score.length) for score in scores}
         seconds += store.cell(cell.key)["seconds"] if scores or store.losses(cell.key) else 0
     return Ran(
@@ -200,20 +217,15 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
         digest=first.corpus,
         train_bytes=len(sweep.corpus.train),
         test_bytes=len(sweep.corpus.test),
-        guess=guess_of(sweep.corpus.test),
+        guess=by_frequency(sweep.corpus.test),
         again=command or _spelled(sweep, first),
         versions=_versions(),
         seconds=float(seconds),
         cells=len(cells),
         done=done,
         made=date.today().isoformat(),
+        pairs=by_pairs(sweep.corpus.train, sweep.corpus.test),
     )
-
-
-def guess_of(text: Tensor) -> float:
-    """The entropy of single bytes, in bits."""
-    shares = torch.bincount(text.long(), minlength=256).double() / max(1, len(text))
-    return float(-torch.xlogy(shares, shares).sum() / math.log(2))
 
 
 def _versions() -> dict[str, str]:

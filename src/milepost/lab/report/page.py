@@ -11,10 +11,11 @@ from milepost.lab.findings import Findings, Ran
 from milepost.lab.judge import LAST
 from milepost.lab.report import tables, views
 from milepost.lab.report.document import document, write_whole
-from milepost.lab.report.words import ABOUT_TASKS, ABOUT_TRAINING, MEANS, about_positions, about_table, lede
-from milepost.lab.table import Table, table
+from milepost.lab.report.headlines import lede
+from milepost.lab.report.words import ABOUT_TASKS, ABOUT_TRAINING, MEANS, about_pairs, about_positions, about_table
+from milepost.lab.table import RECALLS, Table, table
 
-VIEWS = ("windows", "ends", "recall")
+VIEWS = ("windows", "ends", "recall", "passages")
 
 
 def write(findings: Findings, path: str | Path) -> None:
@@ -66,6 +67,9 @@ def _sections(findings: Findings, sorted_: Table) -> list[str]:
         if sorted_.lengths
         else "",
         _section(
+            "pairs", "Differences on the same windows", about_pairs(findings), tables.differences(findings, sorted_)
+        ),
+        _section(
             "positions",
             "Where in the window the bits are lost",
             "",
@@ -114,12 +118,13 @@ def _views(findings: Findings) -> str:
     """The curves under each protocol, one after the other; a script puts them behind one another."""
     found: list[str] = []
     for name in VIEWS:
-        panels = views.by_distance(findings) if name == "recall" else views.by_length(findings, name)
+        panels = views.by_distance(findings, name) if name in RECALLS else views.by_length(findings, name)
         if panels:
             title, means = MEANS[name]
             last = findings.ran.trained // 2
             short = f" (Here the last {last}, half of what was trained at.)" if name == "ends" and last < LAST else ""
-            note = _means(f"{means}{short} Bars are 95 % intervals; grey lines are the trivial baselines.")
+            over = "seeds" if len(findings.ran.seeds) > 1 else "windows"
+            note = _means(f"{means}{short} Bars are 95 % intervals over {over}; grey lines are the trivial baselines.")
             found.append(f'<div class="view" id="view-{name}"><h3>{escape(title)}</h3>{_panels(panels, note)}</div>')
     return f'<section id="curves"><h2>How far each holds</h2>{"".join(found)}</section>' if found else ""
 

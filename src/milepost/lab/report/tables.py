@@ -7,10 +7,23 @@ from collections.abc import Iterable
 from html import escape
 
 from milepost.lab.findings import Equation, Findings, Measure, Row
+from milepost.lab.measures import Difference
 from milepost.lab.report.look import looks, swatch
 from milepost.lab.report.words import MEANS
-from milepost.lab.table import Line, Table, length_in_words, shown, signed
+from milepost.lab.table import (
+    Line,
+    Table,
+    extreme,
+    interval_in_words,
+    length_in_words,
+    not_apart,
+    shown,
+    signed,
+)  # fmt: skip
 from milepost.lab.tasks import PROTOCOLS
+
+KINDS = {"recall": "random", "passages": "text"}
+"""What is recalled, by protocol."""
 
 
 def by_length(findings: Findings, table: Table) -> str:
@@ -18,33 +31,75 @@ def by_length(findings: Findings, table: Table) -> str:
     styles = looks(findings)
     over = len(table.lengths)
     lengths = "".join(f'<th scope="col">{length:,}</th>' for length in table.lengths)
-    recall = "" if table.distance is None else f'<th scope="col" rowspan="2">recall<br>at {table.distance:,}</th>'
+    kinds = "".join(f'<th scope="col">{KINDS[each]}</th>' for each in table.recalls)
+    far = "" if table.distance is None else f"bits saved at {table.distance:,}"
+    saved = f'<th scope="colgroup" colspan="{len(table.recalls)}" class="over">{far}</th>'
     windows = any(line.against is not None for line in table.lines)
     against = '<th scope="col" rowspan="2">against<br>window</th>' if windows else ""
     body = "".join(_line(line, table, swatch(styles[line.row.name, line.row.variant]), windows) for line in table.lines)
     return (
         '<div class="wide" tabindex="0" role="region" aria-label="Table sorted by reach"><table class="reach"><thead>'
         f'<tr><th scope="col" rowspan="2">scheme</th><th scope="col" rowspan="2">reach</th>'
-        f'<th scope="colgroup" colspan="{over}" class="over">bits per byte at length</th>{recall}{against}</tr>'
-        f"<tr>{lengths}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<th scope="colgroup" colspan="{over}" class="over">bits per byte at length</th>'
+        f"{saved if table.recalls else ''}{against}</tr>"
+        f"<tr>{lengths}{kinds}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
 def _line(line: Line, table: Table, piece: str, windows: bool) -> str:
     cells: list[str] = []
     for length, measure, same, best in zip(table.lengths, line.bits, line.same, line.best, strict=True):
-        past = measure is not None and length > (line.effective_length or 0)
+        past = measure is not None and line.reach is not None and length > (line.reach.length or 0)
         cells.append(cell(measure, best=best, classes=("same" if same else "", "past" if past else "")))
-    if table.distance is not None:
-        cells.append(cell(line.recall, best=line.best_recall))
+    cells += [cell(each, best=best) for each, best in zip(line.recall, line.best_recall, strict=True)]
     if windows:
-        cells.append(f'<td class="sign">{"" if line.against is None else signed(line.against)}</td>')
+        cells.append(f'<td class="sign">{"" if line.against is None else _difference(line.against)}</td>')
     times = "" if line.effective_length is None else f"<i>{line.effective_length / table.trained:g}×</i>"
+    between = "" if line.reach is None else interval_in_words(line.reach)
+    between = f'<small title="95 % interval of the reach">{between}</small>' if between else ""
     kind = ' class="trivial"' if line.row.trivial else ""
     return (
         f'<tr{kind}><th scope="row">{piece}<span>{_name(line.row)}</span></th>'
-        f'<td class="holds">{length_in_words(line)} {times}</td>{"".join(cells)}</tr>'
+        f'<td class="holds">{length_in_words(line)} {times}{between}</td>{"".join(cells)}</tr>'
     )
+
+
+def _difference(difference: Difference) -> str:
+    """A difference and the wider of its intervals; strong where it is clear of zero."""
+    half = "" if difference.half is None else f"±{difference.half:.3f}".replace("±0", "±")
+    mean = signed(difference.mean)
+    return f"{f'<strong>{mean}</strong>' if difference.sign else mean}<i>{half}</i>"
+
+
+def differences(findings: Findings, table: Table) -> str:
+    """Every row less the window on its checkpoint, and less the best row, each with both intervals."""
+    lines = [line for line in table.lines if line.against is not None or line.behind is not None]
+    if not lines:
+        return ""
+    styles = looks(findings)
+    several = len(findings.ran.seeds) > 1
+    each = ("bits", "over windows", "over seeds") if several else ("bits", "over windows")
+    under = "".join(f'<th scope="col">{title}</th>' for title in each * 2)
+    body = ""
+    for line in lines:
+        cells = "".join(_pair(found, several) for found in (line.against, line.behind))
+        piece = swatch(styles[line.row.name, line.row.variant])
+        body += f'<tr><th scope="row">{piece}<span>{_name(line.row)}</span></th>{cells}</tr>'
+    return (
+        '<div class="wide" tabindex="0" role="region" aria-label="Paired differences"><table class="pairs"><thead>'
+        f'<tr><th scope="col" rowspan="2">at {table.lengths[-1]:,} bytes</th>'
+        f'<th scope="colgroup" colspan="{len(each)}" class="over">less the window</th>'
+        f'<th scope="colgroup" colspan="{len(each)}" class="over">less the best</th></tr>'
+        f"<tr>{under}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _pair(found: Difference | None, several: bool) -> str:
+    if found is None:
+        return "<td></td>" * (3 if several else 2)
+    halves = (found.windows, found.seeds)[: 2 if several else 1]
+    mean = f"<strong>{signed(found.mean)}</strong>" if found.sign else signed(found.mean)
+    return f"<td>{mean}</td>" + "".join(f"<td>{'' if each is None else f'±{each:.3f}'}</td>" for each in halves)
 
 
 def _name(row: Row) -> str:
@@ -55,14 +110,15 @@ def _name(row: Row) -> str:
 
 
 def cell(measure: Measure | None, best: bool = False, classes: Iterable[str] = (), share: bool = False) -> str:
-    """A mean with its interval, small; the best of its column is strong."""
+    """A mean with its interval, small; strong is the best of its column, and what is not told apart from it."""
     if measure is None:
         return "<td></td>"
     mean = f"{100 * measure.mean:.1f} %" if share else shown(measure.mean)
-    half = "" if measure.half is None else f"{100 * measure.half:.1f}" if share else f"{measure.half:.3f}"
+    within = measure.interval
+    half = "" if within is None else f"{100 * within:.1f}" if share else f"{within:.3f}"
     half = f"<i>±{half.removeprefix('0')}</i>" if half else "<i></i>"
     names = " ".join(each for each in (*classes, "best" if best else "") if each)
-    value = f'<strong title="best in its column">{mean}</strong>' if best else mean
+    value = f'<strong title="not told apart from the best in its column">{mean}</strong>' if best else mean
     return f'<td class="{names}">{value}{half}</td>' if names else f"<td>{value}{half}</td>"
 
 
@@ -75,11 +131,11 @@ def by_protocol(findings: Findings) -> str:
         return ""
     styles = looks(findings)
     head = "".join(f'<th scope="col">{MEANS[name][0].lower().replace(" at ", "<br>at ")}</th>' for name in names)
-    least = {name: min(found.mean for row in rows if (found := row.at(name, length)) is not None) for name in names}
+    least = {name: extreme((row.at(name, length) for row in rows), min) for name in names}
     body = ""
     for row in rows:
         found = [(row.at(name, length), least[name]) for name in names]
-        cells = "".join(cell(each, best=each is not None and each.mean == top) for each, top in found)
+        cells = "".join(cell(each, best=not_apart(each, top)) for each, top in found)
         body += f'<tr><th scope="row">{swatch(styles[row.name, ""])}<span>{escape(row.base)}</span></th>{cells}</tr>'
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="Protocols at the trained length"><table><thead><tr>'
@@ -93,15 +149,17 @@ def by_task(findings: Findings) -> str:
     styles = looks(findings)
     ends = {task: findings.lengths(task)[-1] for task in tasks}
     rows = [row for row in findings.rows if any(task in row.scores for task in tasks)]
-    means = {task: [found.mean for row in rows if (found := row.at(task, ends[task])) is not None] for task in tasks}
-    # Where all are alike, none is best.
-    most = {task: (min(found, default=0.0), max(found, default=0.0)) for task, found in means.items()}
+    found = {task: [row.at(task, ends[task]) for row in rows] for task in tasks}
+    most = {task: extreme(each, max) for task, each in found.items()}
+    # Where none is told apart from the best, none is marked.
+    some = {task: not all(each is None or not_apart(each, most[task]) for each in found[task]) for task in tasks}
     head = "".join(f'<th scope="col">{escape(PROTOCOLS[task].title)}<br>at {ends[task]:,}</th>' for task in tasks)
     body = ""
     for row in rows:
-        found = [(row.at(task, ends[task]), most[task]) for task in tasks]
         cells = "".join(
-            cell(each, best=each is not None and low < each.mean == top, share=True) for each, (low, top) in found
+            cell(each, best=some[task] and not_apart(each, most[task]), share=True)
+            for task in tasks
+            for each in (row.at(task, ends[task]),)
         )
         piece = swatch(styles[row.name, row.variant])
         body += f'<tr><th scope="row">{piece}<span>{_name(row)}</span></th>{cells}</tr>'

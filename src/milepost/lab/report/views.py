@@ -16,7 +16,7 @@ from milepost.lab.tasks import PROTOCOLS
 
 Points = Callable[[Row], Sequence[Point]]
 SIDES = LEFT + INSET, RIGHT - INSET
-BITS = "bits per byte"
+BITS, SAVED = "bits per byte", "bits saved per byte"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def by_length(findings: Findings, protocol: str) -> list[str]:
     trained = findings.ran.trained
 
     def points(row: Row) -> list[Point]:
-        return [Point(length, found.mean, found.half) for length, found in row.scores.get(protocol, {}).items()]
+        return [Point(length, found.mean, found.interval) for length, found in row.scores.get(protocol, {}).items()]
 
     every = _values(findings, points)
     if not every:
@@ -50,23 +50,22 @@ def by_length(findings: Findings, protocol: str) -> list[str]:
     ]
 
 
-def by_distance(findings: Findings) -> list[str]:
-    """Recall by distance, a panel for each group of rows."""
-    distances = findings.lengths("recall")
+def by_distance(findings: Findings, protocol: str) -> list[str]:
+    """Bits saved by distance, a panel for each group of rows."""
+    distances = findings.lengths(protocol)
 
     def points(row: Row) -> list[Point]:
-        return [Point(distance, found.mean, found.half) for distance, found in row.scores.get("recall", {}).items()]
+        return [Point(at, found.mean, found.interval) for at, found in row.scores.get(protocol, {}).items()]
 
     every = _values(findings, points)
     if not every:
         return []
     x = doubling(distances, *SIDES)
-    guess = findings.ran.guess
-    y = straight(min(*every, guess) - 0.2, max(*every, guess) + 0.2, BOTTOM, TOP)
-    level = guess, f"a guess, {guess:.2f}"
+    y = straight(min(*every, 0.0) - 0.2, max(*every, 0.0) + 0.2, BOTTOM, TOP)
+    level = 0.0, "nothing saved"
     upright = _inside(findings.ran.trained, distances)
     return [
-        drawn(Panel(group.title, group.curves, x, y, "distance in bytes", BITS, upright=upright, level=level))
+        drawn(Panel(group.title, group.curves, x, y, "distance in bytes", SAVED, upright=upright, level=level))
         for group in _grouped(findings, points)
     ]
 
@@ -116,7 +115,9 @@ def by_task(findings: Findings) -> list[str]:
 
         def points(row: Row, task: str = task) -> list[Point]:
             scores = row.scores.get(task, {})
-            return [Point(x, 100 * of.mean, None if of.half is None else 100 * of.half) for x, of in scores.items()]
+            return [
+                Point(x, 100 * of.mean, None if of.interval is None else 100 * of.interval) for x, of in scores.items()
+            ]
 
         lengths = findings.lengths(task)
         x = doubling(lengths, *SIDES, most=7)

@@ -1,0 +1,99 @@
+"""What an expression may ask for: numbers and tables that a machine has, so that none can stop it or fill it."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+WHOLE = 1 << 31
+"""The largest whole number."""
+AXIS = 1 << 16
+"""The largest head, width or number of heads."""
+LEARNED = 1 << 28
+"""The most numbers that a part may learn: a gigabyte of them."""
+AXES = ("dim", "heads", "width", "of")
+
+
+class TooMuchError(ValueError):
+    """What was asked for is too large."""
+
+
+def cut(text: str, most: int = 80) -> str:
+    """A text that is too long to print, by its beginning."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def within(value: Any) -> Any:
+    """A value, if it is no number beyond all bounds."""
+    if isinstance(value, complex):
+        raise TooMuchError(f"{value} is no real number")
+    if isinstance(value, int) and abs(value) > 1 << 64:
+        raise TooMuchError(f"{cut(hex(value), 20)} is too large a number")
+    return value
+
+
+def _numbers(verb: str, left: Any, right: Any) -> None:
+    """Refuse what Python would multiply or format: texts and tuples of any length."""
+    if not (isinstance(left, (int, float)) and isinstance(right, (int, float))):
+        raise TooMuchError(f"only numbers can be {verb}, not {cut(repr(left), 40)} and {cut(repr(right), 40)}")
+
+
+def _made(verb: str, by: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def made(left: Any, right: Any) -> Any:
+        _numbers(verb, left, right)
+        try:
+            return within(by(left, right))
+        except OverflowError:
+            raise TooMuchError(f"{left!r} and {right!r} {verb} give too large a number") from None
+
+    return made
+
+
+minus = _made("subtracted", lambda left, right: left - right)
+times = _made("multiplied", lambda left, right: left * right)
+floored = _made("divided", lambda left, right: left // right)
+divided = _made("divided", lambda left, right: left / right)
+rest = _made("divided", lambda left, right: left % right)
+
+
+def power(base: Any, exponent: Any) -> Any:
+    """base to the exponent, if its size is that of a number people write."""
+    _numbers("raised to a power", base, exponent)
+    # Asked before it is computed: 9 ** 9 ** 9 has 370 million digits.
+    if base and abs(exponent) * abs(math.log2(abs(base))) > (64 if isinstance(base, int) else 1000):
+        raise TooMuchError(f"{base} ** {exponent} is too large a number, or too small")
+    return within(base**exponent)
+
+
+def called(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """A method with its arguments, if what it would build is not too large."""
+    try:
+        arguments = inspect.signature(method).bind(*given, **named).arguments
+    except (TypeError, ValueError):
+        # What it does not take, it refuses in its own words.
+        arguments = dict[str, Any]()
+    name = getattr(method, "__name__", str(method))
+    for argument, value in arguments.items():
+        most = AXIS if argument in AXES else WHOLE
+        if isinstance(value, int) and abs(value) > most:
+            raise TooMuchError(f"{name} with {argument}={value:,}: at most {most:,}")
+    if isinstance(method, type) and issubclass(method, nn.Module):
+        learned = _learned(method, given, named)
+        if learned > LEARNED:
+            raise TooMuchError(f"{name} would learn {learned:,} numbers; at most {LEARNED:,}")
+    return method(*given, **named)
+
+
+def _learned(method: type[nn.Module], given: tuple[Any, ...], named: dict[str, Any]) -> int:
+    """How many numbers a method would learn, found without room for them and without drawing any."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        try:
+            return sum(weight.numel() for weight in method(*given, **named).parameters())
+        except (ValueError, TypeError, NotImplementedError, RuntimeError):
+            # Refused, or not to be built that way: then it is built, or refused, where it is asked for.
+            return 0

@@ -1,0 +1,170 @@
+"""What a report says first: a few sentences, none of which says more than its interval does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from milepost.lab.findings import Findings, Measure, Row
+from milepost.lab.naming import WINDOW, proper
+from milepost.lab.reach import Reach
+from milepost.lab.table import Line, Table, difference_in_words, in_words, not_apart, saves, shown
+
+STILL = 0.02
+"""A model whose loss fell by more bits than this in the last fifth of its training was still learning."""
+NAMED = 4
+"""So many names are listed; of more, the number is given."""
+
+
+def lede(findings: Findings, table: Table) -> list[str]:
+    """The findings in a few sentences."""
+    if not table.lengths:
+        return []
+    trained = [line for line in table.lines if not line.row.variant]
+    sentences = _unlearned(trained, findings.ran.pairs)
+    sentences += _hold(trained, table) + _best(trained, table.lengths[-1])
+    for name in dict.fromkeys(line.row.name for line in table.lines if line.row.variant):
+        sentences += _changed([line for line in table.lines if line.row.name == name], proper(name), table)
+    sentences += [each for n, protocol in enumerate(table.recalls) for each in _recall(table, protocol, n)]
+    return sentences + _still_learning(trained) + _one_seed(findings)
+
+
+def _unlearned(lines: Sequence[Line], pairs: float) -> list[str]:
+    names = [line.row.label for line in lines if not line.learned and line.bits and line.bits[0] is not None]
+    if not names:
+        return []
+    has, they = ("has", "it holds") if len(names) == 1 else ("have", "they hold")
+    return [
+        f"{listed(names)} {has} not learned to read: a table of byte pairs, which knows one byte back, needs "
+        f"{pairs:.2f} bits per byte, and it is not shown that a longer look back helps. How far {they} is not said; "
+        f"train with more --steps."
+    ]
+
+
+def _hold(lines: Sequence[Line], table: Table) -> list[str]:
+    """Which of the trained schemes hold to the longest length, which do not, and of which it cannot be said."""
+    known = [(line.row.label, line.reach) for line in lines if line.reach is not None]
+    if not known:
+        return []
+    longest = known[0][1].longest
+    holding = [name for name, reach in known if reach.surely]
+    breaking = [name for name, reach in known if reach.breaks]
+    unsure = [name for name, reach in known if not reach.surely and not reach.breaks]
+    if len(known) == 1:
+        name, reach = known[0]
+        begun = f"{name}, trained at {table.trained:,} bytes"
+        if holding:
+            return [f"{begun}, holds to {longest:,}."]
+        if unsure:
+            return [f"{begun}, may hold to {longest:,} or not: its interval is too wide to say."]
+        return [f"{begun}, does not hold to {longest:,}: {_broken(reach, table.tolerance)}."]
+    parts = [
+        f"{_counted(names)} {verb[len(names) > 1]}: {listed(names)}"
+        for names, verb in (
+            (holding, (f"holds to {longest:,}", f"hold to {longest:,}")),
+            (breaking, ("breaks before", "break before")),
+            (unsure, ("cannot be placed", "cannot be placed")),
+        )
+        if names
+    ]
+    return [f"Of {len(known)} schemes trained at {table.trained:,} bytes, {'; '.join(parts)}."]
+
+
+def _broken(reach: Reach, tolerance: float) -> str:
+    """Where a row breaks, as narrowly as its interval says."""
+    if reach.most is None:
+        return f"it loses more than {tolerance:g} bits even at the trained length"
+    return f"past {reach.most:,} it surely loses more than {tolerance:g} bits on the same bytes"
+
+
+def _best(lines: Sequence[Line], longest: int) -> list[str]:
+    """Which trained scheme reads best at the longest length, if one does."""
+    scored = [(line.row.label, line.bits[-1]) for line in lines if line.learned]
+    found = [(name, each) for name, each in scored if each is not None and each.mean == each.mean]
+    if len(found) < 2:
+        return []
+    best, top = min(found, key=lambda each: each[1].mean)
+    level = [name for name, each in found if name != best and not_apart(each, top)]
+    if len(level) == len(found) - 1:
+        return [f"At {longest:,} no scheme is told apart from the best, {best}, at {shown(top.mean)} bits per byte."]
+    beside = f"; {listed(level)} {'is' if len(level) == 1 else 'are'} not told apart from it" if level else ""
+    return [f"At {longest:,} {best} reads best, at {shown(top.mean)} bits per byte{beside}."]
+
+
+def _changed(lines: Sequence[Line], base: str, table: Table) -> list[str]:
+    """What the training-free rows do for a checkpoint that surely does not hold by itself."""
+    plain = next((line for line in lines if not line.row.variant), None)
+    # What forgets is a window by another name, and is not asked how far it carries.
+    changed = [(line, line.reach) for line in lines if line.row.variant and line.row.whole and line.reach is not None]
+    if plain is None or plain.reach is None or not plain.reach.breaks or not changed:
+        return []
+    best, reach = max(changed, key=lambda each: each[1].least or 0)
+    broken = f"{base} breaks past {plain.reach.most:,}" if plain.reach.most else f"{base} breaks at once"
+    if (reach.least or 0) <= (plain.reach.most or 0):
+        return [f"{broken}, and nothing tried without training surely helps."]
+    sentence = (
+        f"{broken}; without training and with every earlier byte in sight, {called(best.row)} carries it to "
+        f"{reach.least:,}"
+    )
+    if best.against is None:
+        return [f"{sentence}."]
+    by = difference_in_words(best.against)
+    at = f", and at {table.lengths[-1]:,} is"
+    if best.against.sign == 0:
+        return [f"{sentence}{at} not told apart from the trivial window ({by} bits)."]
+    side = "better" if best.against.sign < 0 else "worse"
+    return [f"{sentence}{at} {side} than the trivial window, by {by.lstrip('+−')} bits."]
+
+
+def _recall(table: Table, protocol: str, n: int) -> list[str]:
+    """Who saves most bits on what came before, and what the window saves on the same checkpoint."""
+    what = {"recall": "Random bytes", "passages": "A passage of the text"}[protocol]
+    verb = "are" if protocol == "recall" else "is"
+    far = f"{what} that came {table.distance:,} bytes before {verb} recalled"
+    found: list[tuple[Line, Measure]] = [(line, each) for line in table.lines if (each := line.recall[n]) is not None]
+    saving = [(line, each) for line, each in found if saves(each)]
+    if not saving:
+        return [f"{far} by none: nowhere is anything surely saved against fresh bytes."] if found else []
+    best, top = max(saving, key=lambda each: each[1].mean)
+    level = [called(line.row, on=True) for line, _ in saving if line is not best and line.best_recall[n]]
+    beside = f", not told apart from {listed(level)}" if level else ""
+    window = next((line for line in table.lines if (line.row.name, line.row.variant) == (best.row.name, WINDOW)), None)
+    bar = None if window is None or window is best else window.recall[n]
+    less = "" if bar is None else f"; the window on the same checkpoint saves {in_words(bar)}"
+    return [f"{far} best by {called(best.row, on=True)}, which saves {in_words(top)} bits per byte{beside}{less}."]
+
+
+def _still_learning(lines: Sequence[Line]) -> list[str]:
+    gains = [(line.row.label, line.row.gained) for line in lines]
+    still = [(name, each) for name, each in gains if each is not None and saves(each) and each.mean > STILL]
+    if not still:
+        return []
+    most, gain = max(still, key=lambda each: each[1].mean)
+    names = listed([name for name, _ in still])
+    were = "was" if len(still) == 1 else "were"
+    of = "" if len(still) == 1 else f", {most} the most"
+    return [
+        f"{names} {were} still learning when training ended{of} ({in_words(gain)} bits in its last fifth of steps): "
+        f"undertrained, and with more --steps the order may change."
+    ]
+
+
+def _one_seed(findings: Findings) -> list[str]:
+    if len(findings.ran.seeds) > 1 or not findings.rows:
+        return []
+    return ["One seed: all this is said of these checkpoints, and ranks no method; --seeds 3 would."]
+
+
+def called(row: Row, on: bool = False) -> str:
+    """A row within a sentence, since names of training-free rows have commas of their own."""
+    return f"“{row.variant}”{f' on {row.base}' if on else ''}" if row.variant else row.base
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a list in a sentence, or how many there are where they are many."""
+    if len(names) > NAMED:
+        return f"{', '.join(names[: NAMED - 1])} and {len(names) - NAMED + 1} others"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _counted(names: Sequence[str]) -> str:
+    return {1: "one", 2: "two", 3: "three"}.get(len(names), str(len(names)))
