@@ -186,8 +186,8 @@ def _given(call: Call, part: Any, number: int) -> tuple[Waves, Waves | None] | N
     if call.at_index and not call.index_given and not by_length and _fixed(part) and (place is None or _fixed(place)):
         # Documents: every index is below the number of keys.
         where = (part, place, number, call.keys.count)
-        queries = _picked(call.index, *where, "query")
-        shared = call.index is call.key_index and (place is None or _stay(place, number))
+        queries = _picked(call.key_index if call.over_itself else call.index, *where, "query")
+        shared = call.over_itself and (place is None or _stay(place, number))
         return None if queries is None else (queries, None if shared else _picked(call.key_index, *where, "key"))
     regime = call.scheme.place()[number]
     p, r = regime.query(call.position), regime.key(call.key_position)

@@ -71,7 +71,8 @@ def compared(ours: Answers, exact: Answers, plain: Answers, floor: float) -> Agr
     errors = [_error(a, b, exact) for a, b in zip(ours, exact, strict=True)]
     plains = [_error(a, b, exact) for a, b in zip(plain, exact, strict=True)]
     fine = all(error <= max(floor, TIMES * usual) for error, usual in zip(errors, plains, strict=True))
-    pairs = [(0.0, 0.0), *zip(errors[1:], plains[1:], strict=True)]
+    # Gradients of q, k and v. A weight's sums over all pairs, which plain torch does in float32; it must be fine alone.
+    pairs = [(0.0, 0.0), *zip(errors[1:4], plains[1:4], strict=True)]
 
     def beside_plain(pair: tuple[float, float]) -> float:
         # What is less than dust is not compared.

@@ -67,6 +67,10 @@ def _measured(groups: list[str], peers: bool, out: Path, warm: int | None, skip:
 
 
 def _command() -> str:
-    """What was typed, without the folder of the program."""
+    """What was typed, without the folders of the program and of what it writes."""
     words = sys.argv[1:]
+    for option in ("--out", "--markdown"):
+        while option in words[:-1]:
+            at = words.index(option)
+            words = words[:at] + words[at + 2 :]
     return shlex.join(["milepost", *words] if words[:1] == ["bench"] else ["python", "-m", "milepost.bench", *words])

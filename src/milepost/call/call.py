@@ -75,6 +75,16 @@ class Call:
         return self.queries.at_index and self.keys.at_index
 
     @property
+    def over_itself(self) -> bool:
+        """Whether queries are the keys' own tokens: as many, of the same documents, with the same indices."""
+        return (
+            not self.index_given
+            and self.queries.count == self.keys.count
+            and self.documents is self.key_documents
+            and self.at_index
+        )
+
+    @property
     def span(self) -> int | None:
         """The largest size that a distance between tokens can have, where that needs no look at the positions."""
         if not self.scheme.reads_span:

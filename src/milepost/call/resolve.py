@@ -93,7 +93,7 @@ def _order(
     if index is None and key_first is not None:
         first = key_first + s - t
     elif index is None and key_given is not None:
-        given = key_given if t == s else key_given[:, s - t :]
+        given = key_given[:, s - t :]
     inputs.check_index("key_index", key_given, key_documents)
     inputs.check_index("index", given, documents)
     return Tokens(t, device, first, given), Tokens(s, device, key_first, key_given)

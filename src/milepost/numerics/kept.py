@@ -18,22 +18,38 @@ T = TypeVar("T")
 def kept(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Remember the `most` latest answers of a function that makes tensors.
 
-    Its arguments are hashable, and the last one is the device.
+    Its arguments are hashable, and the last one is the device. While a CUDA graph is recorded nothing is made to be
+    kept, but what was is read, and then kept for good: the graph reads it each time it is replayed.
     """
 
     def keep(make: Callable[P, T]) -> Callable[P, T]:
-        @functools.lru_cache(maxsize=most)
-        def remember(around: Hashable, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            return make(*args, **kwargs)
+        known: dict[tuple[Hashable, Hashable], T] = {}
+        recorded: dict[Hashable, T] = {}
 
         @functools.wraps(make)
         def answer(*args: P.args, **kwargs: P.kwargs) -> T:
             device = args[-1]
             assert isinstance(device, torch.device)
+            asked = (args, tuple(kwargs.items()))
             around = surroundings(device)
-            return make(*args, **kwargs) if around is None else remember(around, *args, **kwargs)
+            if around is None:
+                if not recording(device):
+                    return make(*args, **kwargs)
+                for (_, one), found in known.items():
+                    if one == asked:
+                        return recorded.setdefault(asked, found)
+                return recorded[asked] if asked in recorded else make(*args, **kwargs)
+            key = (around, asked)
+            if key in known:
+                # The latest come last.
+                known[key] = known.pop(key)
+            else:
+                known[key] = make(*args, **kwargs)
+                if len(known) > most:
+                    del known[next(iter(known))]
+            return known[key]
 
-        answer.cache_clear = remember.cache_clear  # pyright: ignore
+        answer.cache_clear = known.clear  # pyright: ignore
         return answer
 
     return keep
@@ -75,7 +91,14 @@ def surroundings(device: torch.device) -> Hashable | None:
         return None
     stream = 0
     if device.type == "cuda":
-        if torch.cuda.is_current_stream_capturing():
+        if recording(device):
             return None
         stream = torch.cuda.current_stream(device).cuda_stream
     return torch.is_inference_mode_enabled(), stream
+
+
+def recording(device: torch.device) -> bool:
+    """Whether a CUDA graph is recorded just now."""
+    if torch.compiler.is_compiling() or device.type != "cuda":
+        return False
+    return torch.cuda.is_current_stream_capturing()

@@ -188,7 +188,8 @@ def _tokens(call: Call) -> dict[str, Any]:
     if call.queries.first is not None and call.keys.first is not None:
         found["offset"] = call.queries.first - call.keys.first
     else:
-        found |= {"index": _short(call.index), "key_index": _short(call.key_index)}
+        keys = _short(call.key_index)
+        found |= {"index": keys if call.over_itself else _short(call.index), "key_index": keys}
     if call.documents is not None and call.documents is call.key_documents:
         names = _names(call.documents)
         found |= {"documents": names, "key_documents": names}

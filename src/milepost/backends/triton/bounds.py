@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from milepost.backends.triton.configs import blocks_of, power_of_two
+from milepost.backends.triton.launch import launch
 
 FIELDS = 8
 """Numbers a block has: first and past-the-last sink, start, full, edge, end, offset, and one that nobody reads."""
@@ -234,7 +235,8 @@ def bounds(
     blocks = blocks_of(sides[0], own)
     found = torch.empty(batches, blocks, FIELDS, dtype=torch.int32, device=some.device)
     many = min(power_of_two(blocks_of(sides[1], other)), max(1, 8192 // other))
-    cut[(blocks, batches)](
+    launch(
+        cut, (blocks, batches),
         *pointers, found, *steps, *sides, behind, ahead, sinks, OWN=own, OTHER=other, MANY_BLOCKS=many,
         BY_ROWS=by_rows, **flags, **tokens.flags, num_warps=8,
     )  # fmt: skip

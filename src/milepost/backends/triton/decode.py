@@ -27,6 +27,7 @@ from milepost.backends.triton.flash import (
     _width,
     check_tokens,
 )
+from milepost.backends.triton.launch import launch
 from milepost.backends.triton.score import FLOOR, LN2, LOG2E, between, finished, seen, tile, up_to
 
 
@@ -336,7 +337,8 @@ def _decode(
         limits, limits_b = None, 0
         if call.tokens.any:
             limits, limits_b = bounds(call.tokens, call.counts, max(16, power_of_two(t)), keys, True, sides)
-        attend_split[(splits * tops, g, b)](
+        launch(
+            attend_split, (splits * tops, g, b),
             q, k, v, parts, part_lse, *call.tensors, *call.tokens, limits, key_cos, key_sin, lengths,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *call.steps, *call.tokens.steps, limits_b,
             key_cos.stride(0) if key_cos is not None and key_cos.shape[0] > 1 else 0,
@@ -350,7 +352,8 @@ def _decode(
             num_warps=max(SETTINGS["warps"], rows // 8), num_stages=1 if narrow else SETTINGS["stages"],
         )  # fmt: skip
         if splits > 1:
-            join[(b * h * t,)](
+            launch(
+                join, (b * h * t,),
                 parts, part_lse, out, lse, *out.stride()[:3], h, t, splits,
                 SPLITS=power_of_two(splits), VWIDTH=_width(dv), DV=dv, num_warps=4,
             )  # fmt: skip

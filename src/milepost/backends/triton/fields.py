@@ -38,6 +38,7 @@ from milepost.backends.triton.flash import (
     launch_prepare,
     launch_rows,
 )
+from milepost.backends.triton.launch import launch
 from milepost.backends.triton.score import LOG2E, tile
 
 WIDEST = 128
@@ -217,7 +218,8 @@ def _contrast(
     b, h, t, dv = out.shape
     whole = blocks_of(t, 128) * 128
     made = lse.new_empty(4, b, h, whole)
-    contrasted[(whole // 64, h, b)](
+    launch(
+        contrasted, (whole // 64, h, b),
         out, grad, lse, grad_lse, far_out, far_lse, near_lse, strength, *made, *out.stride()[:3], *grad.stride()[:3],
         *lse.stride()[:2], *(grad_lse.stride() if grad_lse is not None else (0, 0, 0)), *far_out.stride()[:3],
         *far_lse.stride()[:2], 0 if strength.shape[0] == 1 else strength.stride(0), *made.stride()[1:3], t,

@@ -29,6 +29,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from milepost.backends.triton import backward, configs, forward, tables
 from milepost.backends.triton.bounds import Tokens, bounds, ready
 from milepost.backends.triton.configs import Config, blocks_of, power_of_two
+from milepost.backends.triton.launch import launch
 
 UNLIMITED = 1 << 30
 """A bound that nothing reaches: no limit behind, or ahead."""
@@ -332,7 +333,8 @@ def launch_forward(call: Call, out: Tensor, lse: Tensor, far: Far | None = None)
     config = call.config("forward")
     tma = config.tma and _fits_tma(q, k, v)
     limits = call.bounds(config, by_rows=True)
-    forward.forward[(blocks_of(q.shape[2], config.rows), q.shape[1], q.shape[0])](
+    launch(
+        forward.forward, (blocks_of(q.shape[2], config.rows), q.shape[1], q.shape[0]),
         *call.described(config, tma), out, lse, *call.tensors, *call.tokens, limits[0],
         *(NO_FAR if far is None else far.arguments),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
@@ -348,7 +350,8 @@ def launch_prepare(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tens
     b, h, t, dv = out.shape
     whole = blocks_of(t, 128) * 128
     delta, lse2 = lse.new_empty(b, h, whole), lse.new_empty(b, h, whole)
-    backward.prepare[(whole // 64, h, b)](
+    launch(
+        backward.prepare, (whole // 64, h, b),
         out, grad, lse, grad_lse, delta, lse2, *out.stride()[:3], *grad.stride()[:3], *lse.stride()[:2],
         *(grad_lse.stride() if grad_lse is not None else (0, 0, 0)), *lse2.stride()[:2], t,
         BM=64, VWIDTH=_width(dv), DV=dv, GRAD_LSE=grad_lse is not None, num_warps=4,
@@ -383,7 +386,8 @@ def _launch_keys(
     q, k, v = call.qkv
     tma = config.tma and _fits_tma(q, k, v, grad)
     limits = call.bounds(config, by_rows=False)
-    backward.backward_keys[(programs, k.shape[1], k.shape[0])](
+    launch(
+        backward.backward_keys, (programs, k.shape[1], k.shape[0]),
         *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dk, dv, *call.tensors,
         *call.tokens, limits[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
@@ -406,7 +410,8 @@ def launch_rows(
     blocks = blocks_of(t, config.rows)
     sums = lse2.new_empty((b, h, blocks, 4) if slopes_too or table_too else (0, 0, 0, 0))
     limits = call.bounds(config, by_rows=True)
-    backward.backward_rows[(blocks, h, b)](
+    launch(
+        backward.backward_rows, (blocks, h, b),
         *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dq, sums, *call.tensors,
         *call.tokens, limits[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dq.stride()[:3],
@@ -434,10 +439,23 @@ def launch_learned(
     count, parts = squares.shape[1:3]
     by_distance = lse2.new_empty(h, (count + 1) * 128 if count else 0)
     if count:
-        tables.fold[(count + 1, h)](
-            squares, by_distance, d_table, d_table.stride(0), parts, count, start, first, last, BM=16, num_warps=4
+        launch(
+            tables.fold,
+            (count + 1, h),
+            squares,
+            by_distance,
+            d_table,
+            d_table.stride(0),
+            parts,
+            count,
+            start,
+            first,
+            last,
+            BM=16,
+            num_warps=4,
         )
-    tables.totals[(h,)](
+    launch(
+        tables.totals, (h,),
         sums, by_distance, d_slopes, d_ahead, d_table, d_table.stride(0), b, h, sums.shape[2], by_distance.shape[1],
         start, first, last, BLOCK=1024, SLOPES=slopes_too, SIDES=sides, TABLE=table_too, WALKED=not call.tokens.any,
         num_warps=4,
@@ -474,7 +492,8 @@ def launch_walk(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> tuple[
     if count:
         tma = config.tma and _fits_tma(q, k, v, grad) and not call.tokens.any
         order = call.order()
-        tables.walk[(count * parts * corners, h)](
+        launch(
+            tables.walk, (count * parts * corners, h),
             *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, squares, *call.tensors,
             *call.tokens, order,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *lse2.stride()[:2], *call.steps,

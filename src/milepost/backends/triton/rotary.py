@@ -20,6 +20,7 @@ from torch import Tensor
 
 from milepost.backends.triton.configs import blocks_of, power_of_two
 from milepost.backends.triton.flash import INTERPRETED, _device_of, _like
+from milepost.backends.triton.launch import launch
 
 
 @triton.jit
@@ -191,7 +192,8 @@ def _rotate_qk(
     shares = min(blocks_of(FULL, blocks * b), max(blocks_of(h, at_once), blocks_of(g, at_once)))
     q_share, k_share = blocks_of(h, shares), blocks_of(g, shares)
     with _device_of(q):
-        turn[(blocks, shares, b)](
+        launch(
+            turn, (blocks, shares, b),
             q, k, out_q, out_k, cos, sin, key_cos, key_sin,
             *q.stride()[:3], *k.stride()[:3], *out_q.stride()[:3], *out_k.stride()[:3],
             cos.stride(0) if cos.shape[0] > 1 else 0, cos.stride(1),
