@@ -200,8 +200,9 @@ def _looks(
     """
     if torch.compiler.is_compiling() or not isinstance(scheme, Scheme) or not type(q) is type(k) is type(v) is Tensor:
         return None
-    for value in options.values():
-        if value is not None:
+    for name, value in options.items():
+        nothing = value == 0.0 if name == "dropout" else value is None
+        if not nothing or name not in NAMES:
             return None
     # Those that count positions from the middle of the keys have them made.
     if scheme.answering("centred"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -66,3 +67,42 @@ def test_what_is_said_to_be_able_runs(backend: str):
     assert backend in mp.explain(scheme, q, k).able
     want = mp.attend(q, k, k, scheme, backend="reference")
     assert torch.allclose(mp.attend(q, k, k, scheme, backend=backend), want, atol=1e-5)
+
+
+def test_a_call_that_looks_like_one_before_is_neither_checked_nor_weighed(monkeypatch: pytest.MonkeyPatch):
+    scheme = mp.Scheme(mp.Alibi(2), causal)
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
+    first = mp.attend(q, k, v, scheme)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["milepost.attend"], "resolve", None)
+        assert torch.equal(mp.attend(q, k, v, scheme), first)
+        assert torch.equal(mp.attend(q, k, v, scheme, documents=None, dropout=0.0), first)
+    assert mp.attend(q, k, v, scheme, dropout=0.5).shape == first.shape
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"docs": None}, "no option is called 'docs'"),
+        ({"q": torch.randn(1, 3, 9, 8)}, "3 query heads cannot share 2 key heads"),
+        ({"v": torch.randn(1, 2, 8, 8)}, "do not fit together"),
+        ({"k": torch.randn(1, 2, 9, 8, dtype=torch.float64)}, "need one floating dtype"),
+        ({"dropout": 2.0}, "dropout is a share"),
+        ({"backend": "sdpa"}, "cannot run this scheme"),
+    ],
+    ids=str,
+)
+def test_a_call_that_looks_otherwise_is_checked(change: dict[str, Any], says: str):
+    scheme = mp.Scheme(mp.Alibi(2), causal)
+    given: dict[str, Any] = {name: torch.randn(1, 2, 9, 8) for name in "qkv"}
+    mp.attend(**given, scheme=scheme)
+    with pytest.raises((TypeError, ValueError, RuntimeError), match=says):
+        mp.attend(**{**given, **change}, scheme=scheme)
+
+
+def test_a_scheme_whose_weights_are_frozen_is_weighed_anew():
+    scheme = mp.Scheme(mp.T5Bias(2), causal)
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
+    assert mp.attend(q, k, v, scheme).requires_grad
+    scheme.requires_grad_(False)
+    assert not mp.attend(q, k, v, scheme).requires_grad

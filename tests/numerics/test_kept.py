@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import milepost as mp
 from milepost.backends import rotated
-from milepost.numerics.kept import kept
+from milepost.numerics.kept import kept, kept_beside
 from milepost.seams.facets import facets_of
 from tests.oracles import assert_same, inputs
 
@@ -138,3 +141,58 @@ def test_the_oldest_is_forgotten():
 
     assert [square(x, torch.device("cpu")) for x in (1, 2, 1, 3, 2)] == [1, 4, 1, 9, 4]
     assert asked == [1, 2, 3, 2]
+
+
+def test_what_follows_from_a_tensor_is_made_once_while_it_is_as_it_was():
+    made: list[int] = []
+
+    @kept_beside
+    def doubled(x: torch.Tensor, times: int) -> torch.Tensor:
+        made.append(times)
+        return x * times
+
+    x = torch.arange(3)
+    assert doubled(x, 2) is doubled(x, 2)
+    assert made == [2]
+    # Another question, another number in it, and another tensor.
+    assert_same(doubled(x, 3), 3 * x)
+    x[0] = 7
+    assert_same(doubled(x, 3), 3 * x)
+    assert_same(doubled(x.clone(), 3), 3 * x)
+    assert made == [2, 3, 3, 3]
+
+
+def test_what_follows_from_a_tensor_is_forgotten_with_it():
+    alive: list[weakref.ref[torch.Tensor]] = []
+
+    @kept_beside
+    def row(x: torch.Tensor) -> torch.Tensor:
+        answer = x.clone()[None]
+        alive.append(weakref.ref(answer))
+        return answer
+
+    x = torch.arange(3)
+    row(x)
+    assert alive[0]() is not None
+    del x
+    gc.collect()
+    assert alive[0]() is None
+
+
+def test_layers_share_the_order_within_documents(monkeypatch: pytest.MonkeyPatch):
+    ranked: list[int] = []
+    own = torch.Tensor.scatter_
+
+    def counting(self: torch.Tensor, *args: object, **kwargs: object) -> object:
+        ranked.append(self.shape[-1])
+        return own(self, *args, **kwargs)  # pyright: ignore
+
+    monkeypatch.setattr(torch.Tensor, "scatter_", counting)
+    documents = torch.tensor([0, 0, 1, 1, 1, -1])
+    q, k, v = inputs(t=6)
+    answers = [mp.attend(q, k, v, SCHEME, documents=documents) for _ in range(3)]
+    assert ranked == [6]
+    documents[1] = 1
+    changed = mp.attend(q, k, v, SCHEME, documents=documents)
+    assert not torch.equal(changed, answers[0])
+    assert_same(changed, mp.attend(q, k, v, SCHEME, documents=documents.clone(), backend="reference"))

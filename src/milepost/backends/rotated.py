@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from milepost.call.call import Call
-from milepost.numerics.kept import kept, kept_beside
+from milepost.numerics.kept import has_numbers, kept, kept_beside
 from milepost.numerics.rotation import rotate
 from milepost.seams.verbs import same
 
@@ -46,7 +46,7 @@ def rotated(call: Call, dtype: torch.dtype, number: int = 0, contrasted: bool = 
         # Loaded here, because it needs triton.
         from milepost.backends.triton.rotary import rotate_qk
 
-        if _unturned(call, part, number):
+        if has_numbers() and _unturned(call, part, number):
             nothing = k.new_empty(q.shape[0], 0, *q.shape[2:])
             return rotate_qk(q, nothing, cos, sin, neighbours=part.pairs == "neighbours")[0], k
         return rotate_qk(q, k, cos, sin, *(keys or (None, None)), neighbours=part.pairs == "neighbours")

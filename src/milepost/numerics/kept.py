@@ -87,7 +87,7 @@ def surroundings(device: torch.device) -> Hashable | None:
     another. What is made while a CUDA graph is recorded belongs to that graph, and what a mode such as FakeTensorMode
     makes may hold no numbers at all.
     """
-    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
+    if not has_numbers():
         return None
     stream = 0
     if device.type == "cuda":
@@ -95,6 +95,11 @@ def surroundings(device: torch.device) -> Hashable | None:
             return None
         stream = torch.cuda.current_stream(device).cuda_stream
     return torch.is_inference_mode_enabled(), stream
+
+
+def has_numbers() -> bool:
+    """Whether tensors hold numbers: not while a graph is traced, nor in a mode such as FakeTensorMode."""
+    return not (torch.compiler.is_compiling() or is_in_torch_dispatch_mode())
 
 
 def recording(device: torch.device) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.backends.triton.dense import DEVICE, GPU, off
 
@@ -141,3 +142,13 @@ def test_schemes_with_near_and_far_keys_agree_with_the_reference(name: str, monk
             assert off(mine, true) < 4e-6
         monkeypatch.setattr("milepost.backends.rotated._ready", lambda _: True)
         scheme.float()
+
+
+@pytest.mark.parametrize("name", ["ReRoPE", "T5"])
+def test_tensors_without_numbers_have_shapes(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("milepost.backends.rotated._ready", lambda _: True)
+    with FakeTensorMode(), torch.device(DEVICE):
+        q, k, v = (torch.empty(1, 2, 50, 16, requires_grad=True) for _ in range(3))
+        out = attend(q, k, v, SCHEMES[name](16), backend="triton")
+        assert out.shape == q.shape
+        assert torch.autograd.grad(out.sum(), q)[0].shape == q.shape

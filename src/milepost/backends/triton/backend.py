@@ -16,7 +16,7 @@ from milepost.backends.triton.biases import biases, by_place, unknown, unread
 from milepost.backends.views import refusal, seen_regimes, turned, values, views
 from milepost.call.call import Call
 from milepost.call.merge import merge
-from milepost.numerics.kept import kept, kept_beside
+from milepost.numerics.kept import has_numbers, kept, kept_beside
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band
 
@@ -121,7 +121,7 @@ def _near_table(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]
     """
     table = how.get("table")
     plain = how["ahead"] == 0 and how["behind"] is None and how["sharpen"] is None and how.get("first") == 0
-    if table is None or not plain or call.layout is None or torch.compiler.is_compiling():
+    if table is None or not plain or call.layout is None or not has_numbers():
         return None
     if "slopes" in how or "cap" in how or table.shape[1] < 2:
         return None
@@ -139,7 +139,7 @@ def _near_table(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]
 def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | None:
     """Near and far keys joined as they are written; None where tokens have to be looked at, or scores are bent."""
     regimes, layout = seen_regimes(call), call.layout
-    if layout is None or len(regimes) != 2 or band.ahead == math.inf or _few(call) or torch.compiler.is_compiling():
+    if layout is None or len(regimes) != 2 or band.ahead == math.inf or _few(call) or not has_numbers():
         return None
     if call.scheme.answering("bend") or call.scheme.answering("sharpen") or call.given_length is not None:
         return None
