@@ -49,7 +49,7 @@ class Parts(nn.Module):
             self.add_module(name, module)
         # One tuple a verb, so that a call never asks a part what it is.
         self._answering = {facet: tuple(part for part in parts if has_facet(part, facet)) for facet in FACETS}
-        self._answering |= {verb: tuple(part for part in parts if answers(part, verb)) for verb in VERBS}
+        self._answering |= {each: tuple(part for part in parts if answers(part, each)) for each in (*VERBS, "centred")}
         self._embeds = _answering(parts, "embed", Embeds)
         self._places = _answering(parts, "place", Places)
         # In the order listed, but for what belongs to the content, which comes before any rotation.
@@ -114,9 +114,7 @@ class Parts(nn.Module):
     def answering(self, asked: str) -> tuple[object, ...]:
         """The parts that answer a verb or a facet, or of which something else such as `by_length` is true, in order."""
         found = self._answering.get(asked)
-        if found is None:
-            found = self._answering[asked] = tuple(part for part in self.parts if answers(part, asked))
-        return found
+        return tuple(part for part in self.parts if answers(part, asked)) if found is None else found
 
     def weights(self) -> tuple[Tensor, ...]:
         """What the parts learn; many schemes learn nothing, and say so at once."""
