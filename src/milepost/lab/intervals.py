@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib
 import math
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[np.float64]
 
 WAVES = 0.4
 """WAVES · n^(2/3) cosines are averaged: the rule of Lazarus, Lewis, Stock and Watson (2018)."""
