@@ -90,7 +90,7 @@ def test_a_call_that_looks_like_one_before_is_neither_checked_nor_weighed(monkey
         ({"dropout": 2.0}, "dropout is a share"),
         ({"backend": "sdpa"}, "cannot run this scheme"),
     ],
-    ids=str,
+    ids=["option", "heads", "lengths", "dtypes", "dropout", "backend"],
 )
 def test_a_call_that_looks_otherwise_is_checked(change: dict[str, Any], says: str):
     scheme = mp.Scheme(mp.Alibi(2), causal)
