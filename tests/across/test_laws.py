@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+import torch
 
 import milepost as mp
 from milepost.seams.facets import facets_of
@@ -17,6 +18,11 @@ from tests.layers import fresh
 COSTLY = {"agrees_on_every_backend": QUICK, "traces_whole": ()}
 """Laws that take long, and the methods that a quick run still has them for. Floaters are walked, which is slow too."""
 
+TRACED = (
+    *QUICK, "AxialRope", "DualChunk", "Kerple", "LearnedRope", "Pivot", "Recurrent", "Stream", "TransformerXL",
+)  # fmt: skip
+"""What is traced on two cores, seconds each: each verb, facet and kind of regime. With a GPU at hand, everything."""
+
 
 def marked(law: str, name: str) -> Any:
     quick = name in COSTLY.get(law, CASES) and not name.startswith("Floater")
@@ -24,7 +30,15 @@ def marked(law: str, name: str) -> Any:
     return pytest.param(law, name, id=f"{law}-{name}", marks=slow)
 
 
-@pytest.mark.parametrize(("law", "name"), [marked(law, name) for law in METHOD_LAWS for name in CASES])
+@pytest.mark.parametrize(
+    ("law", "name"),
+    [
+        marked(law, name)
+        for law in METHOD_LAWS
+        for name in CASES
+        if law != "traces_whole" or name in TRACED or torch.cuda.is_available()
+    ],
+)
 def test_law(law: str, name: str):
     METHOD_LAWS[law](CASES[name])
 

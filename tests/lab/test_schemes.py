@@ -320,7 +320,7 @@ def test_what_cannot_read_so_far_is_found_out_by_two_tokens(text: str, message: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [size for size in SIZES if size != "large"])
 def test_every_name_reaches_as_far_as_every_size_judges(size: str):
     chosen = SIZES[size]
     for name in NAMES:
