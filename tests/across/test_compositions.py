@@ -126,7 +126,7 @@ def accepted(make: Callable[[], mp.Scheme]) -> bool:
 def test_law_holds_for_compositions(law: str):
     @settings(
         # To trace a graph takes a second or two.
-        max_examples=6 if law == "traces_whole" else 30,
+        max_examples=12 if law == "traces_whole" else 30,
         derandomize=True,
         deadline=None,
         database=None,
