@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
-from collections.abc import Hashable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from milepost.call.call import Call
-from milepost.numerics.kept import has_numbers, kept, kept_beside
+from milepost.numerics.kept import has_numbers, kept
 from milepost.numerics.rotation import rotate
 from milepost.seams.verbs import same
 
@@ -150,7 +149,6 @@ def _stay(place: Any, number: int) -> bool:
     return regime.query is same and regime.key is same
 
 
-@kept_beside
 def _picked(
     index: Tensor, part: Any, place: Any | None, number: int, count: int, side: Literal["query", "key"]
 ) -> Waves | None:
@@ -207,16 +205,27 @@ def _waves(waves: Waves) -> Waves:
 
 def _fixed(part: Any) -> bool:
     """Whether nothing about the part can change: its cosines may then be kept."""
-    return isinstance(part, Hashable) and dataclasses.is_dataclass(part) and _frozen(part)
+    names = _frozen_fields(type(part))
+    if names is None:
+        return False
+    for name in names:
+        value = getattr(part, name)
+        if isinstance(value, nn.Module) or (dataclasses.is_dataclass(value) and not _fixed(value)):
+            return False
+    try:
+        hash(part)
+    except TypeError:
+        # It holds a list, say, which anybody can change.
+        return False
+    return True
 
 
 @functools.lru_cache(maxsize=256)
-def _frozen(part: Any) -> bool:
-    if not part.__dataclass_params__.frozen:
-        return False
-    values = [getattr(part, field.name) for field in dataclasses.fields(part)]
-    inner = [each for each in values if dataclasses.is_dataclass(each)]
-    return not any(isinstance(each, nn.Module) for each in values) and all(_fixed(each) for each in inner)
+def _frozen_fields(kind: type) -> tuple[str, ...] | None:
+    """The fields of a frozen dataclass; None for other classes."""
+    if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # pyright: ignore
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 @functools.lru_cache(maxsize=16)

@@ -7,8 +7,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from milepost.numerics.kept import kept_beside
-
 
 def documents_of(cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
     """Turn the cumulative lengths of a varlen batch into (documents, index), both [t].
@@ -33,9 +31,8 @@ def documents_of(cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
     return documents, index
 
 
-@kept_beside
 def order_within(documents: Tensor) -> Tensor:
-    """Number the tokens of each document 0, 1, 2 …; documents [t] or [b t] need not lie together in the row."""
+    """Number the tokens of each document 0, 1, 2 …; documents [b t] need not lie together in the row."""
     ordered, order = documents.sort(dim=-1, stable=True)
     count = torch.arange(documents.shape[-1], device=documents.device).expand_as(order)
     rank = torch.empty_like(order).scatter_(-1, order, count)

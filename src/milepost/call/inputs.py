@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from milepost.call.tokens import CountedIndex
-from milepost.numerics.kept import kept_beside, surroundings
 from milepost.seams.arguments import spell
 from milepost.seams.demand import checking_values
 from milepost.seams.parts import Parts
@@ -123,17 +122,11 @@ def tokens(
     shape = values.shape
     # Number by number: torch.compile finds no tuple of lengths it does not know equal to another.
     if len(shape) == 1 and shape[0] == n:
-        return values[None] if any_number or surroundings(device) is None else _as_row(values)
+        return values[None]
     if (len(shape) == 2 or (any_number and len(shape) == 3)) and (shape[0] == b or shape[0] == 1) and shape[1] == n:
         return values
     wanted = f"[{n}] or [{b}, {n}]" + (f" or [{b}, {n}, axes]" if any_number else "")
     raise ValueError(f"attend: {name} must be {wanted}, given {list(shape)}")
-
-
-@kept_beside
-def _as_row(values: Tensor) -> Tensor:
-    """[n] as [1 n], the same object for every layer; a copy, because a view would keep the given one alive."""
-    return values.clone()[None]
 
 
 def documents(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,17 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 P = ParamSpec("P")
 T = TypeVar("T")
+UNSHARED = ("cuda",)
+"""Devices whose memory nobody writes to but torch."""
+BESIDE = 8
+"""Answers that are kept beside a tensor: near and far, of queries and of keys, of a few schemes."""
+
+
+class Surroundings(NamedTuple):
+    """What tensors made now belong to, besides what they are made from."""
+
+    inference: bool
+    stream: int
 
 
 def kept(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -23,8 +34,8 @@ def kept(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """
 
     def keep(make: Callable[P, T]) -> Callable[P, T]:
-        known: dict[tuple[Hashable, Hashable], T] = {}
-        recorded: dict[Hashable, T] = {}
+        known: dict[tuple[Surroundings, Hashable], T] = {}
+        recorded: dict[tuple[bool, Hashable], T] = {}
 
         @functools.wraps(make)
         def answer(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -35,10 +46,11 @@ def kept(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
             if around is None:
                 if not recording(device):
                     return make(*args, **kwargs)
-                for (_, one), found in known.items():
-                    if one == asked:
-                        return recorded.setdefault(asked, found)
-                return recorded[asked] if asked in recorded else make(*args, **kwargs)
+                inference = torch.is_inference_mode_enabled()
+                for (where, one), found in known.items():
+                    if one == asked and where.inference == inference:
+                        return recorded.setdefault((inference, asked), found)
+                return recorded[inference, asked] if (inference, asked) in recorded else make(*args, **kwargs)
             key = (around, asked)
             if key in known:
                 # The latest come last.
@@ -56,32 +68,38 @@ def kept(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def kept_beside(make: Callable[Concatenate[Tensor, P], T]) -> Callable[Concatenate[Tensor, P], T]:
-    """Remember a function's latest answer to a tensor, while that tensor lives and nobody writes to it.
+    """Remember a function's latest answers to a tensor on a GPU, while that tensor lives and nobody writes to it.
 
-    Every layer of a model is given the same documents, and what follows from them need not be made for each. The other
-    arguments are hashable.
+    For tensors that milepost made itself, such as the distances of a table; the other arguments are hashable. What a
+    user gives must not be read this way: NumPy, and torch's own collectives, write to a tensor without its knowing.
     """
-    # Of each tensor: what was asked, and the answer.
+    # Of each tensor: its version, and the answers to what was asked of it.
     known: Any = WeakIdKeyDictionary()
 
     @functools.wraps(make)
     def answer(x: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> T:
         around = surroundings(x.device)
         # What inference mode makes does not count its changes.
-        if around is None or x.is_inference() or x.requires_grad:
+        if around is None or x.device.type not in UNSHARED or x.is_inference() or x.requires_grad:
             return make(x, *args, **kwargs)
-        asked = (around, x._version, args, tuple(kwargs.items()))
-        found: tuple[Hashable, T] | None = known.get(x)
-        if found is None or found[0] != asked:
-            found = (asked, make(x, *args, **kwargs))
-            known[x] = found
-        return found[1]
+        version, found = known.get(x, (None, None))
+        if found is None or version != x._version or len(found) >= BESIDE:
+            found = {}
+            known[x] = x._version, found
+        asked = (around, args, tuple(kwargs.items()))
+        if asked not in found:
+            made = make(x, *args, **kwargs)
+            if made is x:
+                # Kept beside itself, it would live for ever.
+                return made
+            found[asked] = made
+        return found[asked]
 
     return answer
 
 
-def surroundings(device: torch.device) -> Hashable | None:
-    """What tensors made now belong to, besides what they are made from; None where they must not be kept.
+def surroundings(device: torch.device) -> Surroundings | None:
+    """What tensors made now belong to; None where they must not be kept.
 
     What inference mode makes can have no part in a backward pass later, and what one stream writes is not yet there for
     another. What is made while a CUDA graph is recorded belongs to that graph, and what a mode such as FakeTensorMode
@@ -94,7 +112,7 @@ def surroundings(device: torch.device) -> Hashable | None:
         if recording(device):
             return None
         stream = torch.cuda.current_stream(device).cuda_stream
-    return torch.is_inference_mode_enabled(), stream
+    return Surroundings(torch.is_inference_mode_enabled(), stream)
 
 
 def has_numbers() -> bool:

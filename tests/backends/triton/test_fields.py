@@ -29,8 +29,7 @@ def dense(
     distance = how.offset + torch.arange(t, device=q.device)[:, None] - torch.arange(s, device=q.device)
     near = q @ k.mT * how.scale
     if table is not None:
-        last = how.first + table.shape[1] - 1
-        near = near + table.to(q.dtype)[:, distance.clamp(how.first, last) - how.first]
+        near = near + table.to(q.dtype)[:, distance.clamp(0, table.shape[1] - 1)]
     near = near.masked_fill(~((distance >= 0) & (distance < min(how.near, how.behind))), -torch.inf)
     far = far_q @ far_k.mT * how.scale
     if how.strength is not None:

@@ -16,7 +16,7 @@ from milepost.backends.triton.biases import biases, by_place, unknown, unread
 from milepost.backends.views import refusal, seen_regimes, turned, values, views
 from milepost.call.call import Call
 from milepost.call.merge import merge
-from milepost.numerics.kept import has_numbers, kept, kept_beside
+from milepost.numerics.kept import has_numbers, kept
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band
 
@@ -188,31 +188,14 @@ def _tokens(call: Call) -> dict[str, Any]:
     if call.queries.first is not None and call.keys.first is not None:
         found["offset"] = call.queries.first - call.keys.first
     else:
-        keys = _short(call.key_index)
-        found |= {"index": keys if call.over_itself else _short(call.index), "key_index": keys}
-    if call.documents is not None and call.documents is call.key_documents:
-        names = _names(call.documents)
-        found |= {"documents": names, "key_documents": names}
-    elif call.documents is not None and call.key_documents is not None:
+        found |= {"index": _whole(call.index), "key_index": _whole(call.key_index)}
+    if call.documents is not None and call.key_documents is not None:
         found |= {"documents": _whole(call.documents), "key_documents": _whole(call.key_documents)}
     return found
 
 
 def _whole(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.int32, torch.int64) else x.long()
-
-
-@kept_beside
-def _short(index: Tensor) -> Tensor:
-    """Indices as the kernels count: in four bytes."""
-    return index.int()
-
-
-@kept_beside
-def _names(documents: Tensor) -> Tensor:
-    """Documents by where their numbers first come among all, sorted, in four bytes; −1 for padding."""
-    first = torch.searchsorted(documents.sort(dim=-1).values, documents.contiguous())
-    return torch.where(documents < 0, -1, first).int()
 
 
 def _few(call: Call) -> bool:

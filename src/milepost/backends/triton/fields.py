@@ -56,8 +56,6 @@ class Fields(NamedTuple):
     behind: int = UNLIMITED
     """How far behind far keys may be."""
     offset: int = 0
-    first: int = 0
-    """The distance of the near table's first entry."""
     strength: Tensor | None = None
     """[b|1 t], how strongly far scores are set off against near ones."""
 
@@ -73,8 +71,8 @@ def fields(
 ) -> tuple[Tensor, Tensor]:
     """Attention to near keys by q·k and to far ones by far_q·far_k, and its log-sum-exp, with gradients.
 
-    q, far_q: [b h t d], k, far_k: [b g s d], v: [b g s dv]; table: [h n], added to near scores by distance, float32.
-    Far keys are read by q and k themselves where no others are given.
+    q, far_q: [b h t d], k, far_k: [b g s d], v: [b g s dv]; table: [h n], added to near scores by distance from 0 on,
+    float32. Far keys are read by q and k themselves where no others are given.
     """
     q, k, v, far_q, far_k = (
         each if each is None or each.stride(-1) == 1 else each.contiguous() for each in (q, k, v, far_q, far_k)
@@ -136,7 +134,7 @@ def _forward(
 
 def _near_call(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, how: Fields) -> Call:
     near = min(how.near, how.behind)
-    return Call(q, k, v, None, None, table, None, how.scale, how.offset, near, how.ahead, 0, how.first, 0.0, False)
+    return Call(q, k, v, None, None, table, None, how.scale, how.offset, near, how.ahead, 0, 0, 0.0, False)
 
 
 def _far_call(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> Call:
@@ -177,7 +175,8 @@ def _backward(
     sums = launch_rows(call, grad, lse2, delta, dq, False, table is not None)
     d_table = None if table is None else launch_learned(call, grad, lse2, delta, sums, False, True)[2]
     read = (q, k, v) if far_q is None else (far_q, far_k, v)
-    if dice and grad_lse is None:
+    # Asked for the same bits only now, or given a gradient of the log-sum-exp: ours does it.
+    if dice and grad_lse is None and not torch.are_deterministic_algorithms_enabled():
         first, found = how.near, _vendor_backward(*read, how, grad, out, lse, more[2], dice)
     else:
         call = _far_call(*read, how)
