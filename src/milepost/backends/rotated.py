@@ -203,7 +203,7 @@ def _waves(waves: Waves) -> Waves:
     return cos, sin
 
 
-def _fixed(part: Any) -> bool:
+def _fixed(part: object) -> bool:
     """Whether nothing about the part can change: its cosines may then be kept."""
     names = _frozen_fields(type(part))
     if names is None:

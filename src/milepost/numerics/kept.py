@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -82,8 +82,8 @@ def kept_beside(make: Callable[Concatenate[Tensor, P], T]) -> Callable[Concatena
         # What inference mode makes does not count its changes.
         if around is None or x.device.type not in UNSHARED or x.is_inference() or x.requires_grad:
             return make(x, *args, **kwargs)
-        version, found = known.get(x, (None, None))
-        if found is None or version != x._version or len(found) >= BESIDE:
+        version, found = cast("tuple[int, dict[Hashable, T]]", known.get(x, (-1, {})))
+        if version != x._version or len(found) >= BESIDE:
             found = {}
             known[x] = x._version, found
         asked = (around, args, tuple(kwargs.items()))
