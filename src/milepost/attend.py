@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, overload
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
 
 from milepost.backends import BACKENDS
-from milepost.call.call import Call, CannotRun
+from milepost.call.call import Call
 from milepost.call.options import NAMES, Options
-from milepost.call.resolve import counted_call, resolve
+from milepost.call.resolve import resolve
+from milepost.choice import Kind, cheapest, kinds_of, looks_of, named, remember, weighed
 from milepost.scheme import Scheme
 from milepost.seams.arguments import did_you_mean
-from milepost.seams.parts import Parts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -63,25 +62,21 @@ def attend(
     Keys out of a `Cache` know their indices, positions and whether they are turned. A row that sees nothing gives
     zeros.
     """
-    looks = _looks(q, k, v, scheme, backend, return_lse, options)
-    name = None if looks is None else _known(scheme).get(looks)
-    if name is not None:
-        call = counted_call(q, k, v, scheme, return_lse)
-    else:
+    looks = looks_of(q, k, v, scheme, backend, return_lse, options)
+    kind = None if looks is None else kinds_of(scheme).get(looks)
+    if kind is None:
         _check_names("attend", options)
         call = resolve(q, k, v, scheme, options, return_lse)
-        name = _named(backend, call) if backend is not None else _cheapest(call)
+        name = named(backend, call) if backend is not None else cheapest(call)
         if k.shape[2] == 0 or q.shape[2] == 0:
             return _nothing(call)
         if looks is not None:
-            _remember(scheme, looks, name)
-    # There is no autocast on the meta device.
-    kind = "cpu" if q.device.type == "meta" else q.device.type
-    if torch.is_autocast_enabled(kind):
-        with torch.autocast(kind, enabled=False):
+            remember(scheme, looks, Kind(name))
+        with _without_autocast(q.device):
             out, lse = BACKENDS[name].run(call)
     else:
-        out, lse = BACKENDS[name].run(call)
+        with _without_autocast(q.device):
+            out, lse = kind.run(q, k, v, scheme, options, return_lse)
     if not return_lse:
         return out
     assert lse is not None
@@ -160,7 +155,7 @@ def explain(
     call = resolve(q, k, k if v is None else v, scheme, options, return_lse)
     refusals = {name: backend.refuses(call) for name, backend in BACKENDS.items()}
     return Explanation(
-        _weighed(call),
+        weighed(call),
         {name: BACKENDS[name].cost(call) for name, reason in refusals.items() if reason is None},
         {name: reason for name, reason in refusals.items() if reason is not None},
     )
@@ -174,82 +169,7 @@ def _compared(cost: float, least: float) -> str:
     return f"at about {times:.1f} times the cost" if times < 100 else "at more than 100 times the cost"
 
 
-def _named(name: str, call: Call) -> str:
-    if name not in BACKENDS:
-        raise ValueError(
-            f"attend(backend={name!r}): no backend is called that{did_you_mean(name, BACKENDS)}; "
-            f"there are {', '.join(BACKENDS)}"
-        )
-    reason = BACKENDS[name].refuses(call)
-    if reason is not None:
-        able = " or ".join(f'"{each}"' for each, backend in BACKENDS.items() if backend.refuses(call) is None)
-        raise CannotRun(f'backend "{name}" cannot run this scheme: {reason}. Use {able}, or leave backend unset')
-    return name
-
-
-CHOICES = 256
-"""How many choices are remembered for a scheme."""
-_chosen: WeakKeyDictionary[Parts, dict[Hashable, str]] = WeakKeyDictionary()
-
-
-def _looks(
-    q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, backend: str | None, return_lse: bool, options: Options
-) -> Hashable | None:
-    """All that decides how a call is run, where nothing was said of its tokens: calls that look alike are checked and
-    weighed once, which would take longer than one token. None for the others.
-    """
-    if torch.compiler.is_compiling() or not isinstance(scheme, Scheme) or not type(q) is type(k) is type(v) is Tensor:
-        return None
-    for name, value in options.items():
-        nothing = value == 0.0 if name == "dropout" else value is None
-        if not nothing or name not in NAMES:
-            return None
-    # Those that count positions from the middle of the keys have them made.
-    if scheme.answering("centred"):
-        return None
-    return (
-        q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, backend, return_lse,
-        torch.is_grad_enabled(), q.requires_grad, k.requires_grad, v.requires_grad,
-        tuple((weight.device, weight.requires_grad) for weight in scheme.weights()),
-    )  # fmt: skip
-
-
-def _known(scheme: Parts) -> dict[Hashable, str]:
-    known = _chosen.get(scheme)
-    if known is None:
-        known = _chosen[scheme] = {}
-    return known
-
-
-def _remember(scheme: Parts, looks: Hashable, name: str) -> None:
-    known = _known(scheme)
-    if len(known) >= CHOICES:
-        known.clear()
-    known[looks] = name
-
-
-def _cheapest(call: Call) -> str:
-    """The backend that costs least, weighed once for calls that look alike."""
-    if torch.compiler.is_compiling():
-        return _weighed(call)
-    key = (
-        call.q.shape, call.k.shape, call.v.shape[-1], call.q.dtype, call.q.device, call.layout, call.at_index,
-        call.documents is None, call.documents is call.key_documents, call.index_given,
-        None if call.given_length is None else call.given_length.shape, call.dropout > 0, call.return_lse,
-        torch.is_grad_enabled(), call.needs_grad,
-    )  # fmt: skip
-    known = _known(call.scheme)
-    if key not in known:
-        _remember(call.scheme, key, _weighed(call))
-    return known[key]
-
-
-def _weighed(call: Call) -> str:
-    # A plain loop, because torch.compile knows no min(…, key=…). The specification can always run and costs most.
-    cheapest, least = "reference", math.inf
-    for name, backend in BACKENDS.items():
-        if backend.refuses(call) is None:
-            cost = backend.cost(call)
-            if cost < least:
-                cheapest, least = name, cost
-    return cheapest
+def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    # There is no autocast on the meta device.
+    kind = "cpu" if device.type == "meta" else device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

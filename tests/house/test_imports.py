@@ -16,7 +16,7 @@ FLOORS = (
     ("seams",),
     ("call", "methods"),
     ("backends",),
-    ("scheme", "schedule", "cache", "pieces", "attend"),
+    ("scheme", "schedule", "cache", "pieces", "choice", "attend"),
     ("variants", "theory"),
     ("configs", "dropin"),
     ("catalogue",),
@@ -29,7 +29,7 @@ FLOORS = (
     ("__main__",),
 )
 """The rooms, from the lowest floor to the highest; those on one floor know nothing of each other."""
-FACE = {"scheme", "schedule", "cache", "pieces", "attend"}
+FACE = {"scheme", "schedule", "cache", "pieces", "choice", "attend"}
 """Files that are one room together."""
 BY_NAME = {"milepost.seams.known", "milepost.catalogue.sheet"}
 """Files that look the exports up in the running package, when they are called: whoever saved a scheme names classes."""

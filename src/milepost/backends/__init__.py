@@ -21,6 +21,11 @@ class Backend(Protocol):
         """The verbs it has no answer to, and what such a part does, as the middle of a sentence."""
         ...
 
+    @property
+    def PLAYED(self) -> bool:  # noqa: N802
+        """Whether its operations may be written down and played: not a compiled graph's, nor the specification's."""
+        ...
+
     def refuses(self, call: Call) -> str | None:
         """Why this call cannot be run, or None."""
         ...

@@ -11,6 +11,7 @@ from milepost.backends.scores import Prepared, bent, prepare, softmax_rows
 from milepost.backends.views import mask, possible_keys, sure_keys, values
 from milepost.call.call import Call
 
+PLAYED = True
 CANNOT: dict[str, str] = {}
 
 # Scores held at once. Larger blocks leave the cache, smaller ones waste the matrix product.

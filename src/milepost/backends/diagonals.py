@@ -14,6 +14,7 @@ from milepost.backends.fused import fused
 from milepost.backends.views import mask, refusal, turned, values
 from milepost.call.call import Call
 
+PLAYED = True
 CANNOT: dict[str, str] = {
     "place": "turns near and far keys differently, which takes two softmaxes merged",
     "relate": "adds tables looked up by distance to the scores",

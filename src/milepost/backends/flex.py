@@ -27,6 +27,7 @@ from milepost.seams.arguments import spell
 from milepost.seams.parts import Parts
 from milepost.seams.verbs import Relation, Table, answers
 
+PLAYED = False
 CANNOT: dict[str, str] = {
     "bend_rows": "bends whole rows of scores, and FlexAttention shows one at a time",
     "adds_values": "adds to the values, and FlexAttention shows only the scores",

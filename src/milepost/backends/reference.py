@@ -12,6 +12,7 @@ from milepost.backends.dropout import keep
 from milepost.call.call import Call, span_of
 from milepost.seams.verbs import Regime, Relation, Table
 
+PLAYED = False
 CANNOT: dict[str, str] = {}
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib.util
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from milepost.call.call import Call
 from milepost.numerics.kept import has_numbers, kept
 from milepost.numerics.rotation import rotate
+from milepost.seams.fixed import is_fixed
 from milepost.seams.verbs import same
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -92,12 +92,12 @@ def _counted(
     """
     layout = call.layout
     by_length = getattr(part, "by_length", False)
-    if layout is None or not call.at_index or getattr(part, "centred", False) or not _fixed(part):
+    if layout is None or not call.at_index or getattr(part, "centred", False) or not is_fixed(part):
         return None
     if by_length and call.given_length is not None:
         return None
     place = next(iter(call.scheme.answering("place")), None)
-    if place is not None and not _fixed(place):
+    if place is not None and not is_fixed(place):
         return None
     t, s = call.queries.count, call.keys.count
     if max(t, s) * part.width > 2 * LARGEST:
@@ -160,7 +160,7 @@ def _picked(
 def _unturned(call: Call, part: Any, number: int) -> bool:
     """Whether all keys of that regime stand at 0, and are left as they are there."""
     place = next(iter(call.scheme.answering("place")), None)
-    return place is not None and _fixed(place) and _fixed(part) and _at_zero(place, number) and _still(part)
+    return place is not None and is_fixed(place) and is_fixed(part) and _at_zero(place, number) and _still(part)
 
 
 @functools.lru_cache(maxsize=64)
@@ -181,7 +181,13 @@ def _given(call: Call, part: Any, number: int) -> tuple[Waves, Waves | None] | N
     """The same of tokens that stand anywhere."""
     place = next(iter(call.scheme.answering("place")), None)
     by_length = getattr(part, "by_length", False) or getattr(part, "centred", False)
-    if call.at_index and not call.index_given and not by_length and _fixed(part) and (place is None or _fixed(place)):
+    if (
+        call.at_index
+        and not call.index_given
+        and not by_length
+        and is_fixed(part)
+        and (place is None or is_fixed(place))
+    ):
         # Documents: every index is below the number of keys.
         where = (part, place, number, call.keys.count)
         queries = _picked(call.key_index if call.over_itself else call.index, *where, "query")
@@ -201,31 +207,6 @@ def _waves(waves: Waves) -> Waves:
     """Cosines and sines as [b|1 n width/2]."""
     cos, sin = (each if each.dim() == 3 else each[None] for each in waves)
     return cos, sin
-
-
-def _fixed(part: object) -> bool:
-    """Whether nothing about the part can change: its cosines may then be kept."""
-    names = _frozen_fields(type(part))
-    if names is None:
-        return False
-    for name in names:
-        value = getattr(part, name)
-        if isinstance(value, nn.Module) or (dataclasses.is_dataclass(value) and not _fixed(value)):
-            return False
-    try:
-        hash(part)
-    except TypeError:
-        # It holds a list, say, which anybody can change.
-        return False
-    return True
-
-
-@functools.lru_cache(maxsize=256)
-def _frozen_fields(kind: type) -> tuple[str, ...] | None:
-    """The fields of a frozen dataclass; None for other classes."""
-    if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # pyright: ignore
-        return None
-    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 @functools.lru_cache(maxsize=16)

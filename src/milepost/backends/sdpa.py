@@ -12,6 +12,7 @@ from milepost.backends.views import mask, refusal, turned, values
 from milepost.call.call import Call
 from milepost.seams.visible import causal
 
+PLAYED = True
 CANNOT: dict[str, str] = {
     "place": "turns near and far keys differently, which takes two softmaxes merged",
     "relate": "adds tables looked up by distance to the scores",

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from milepost.numerics.tape import running_tape
+
 P = ParamSpec("P")
 T = TypeVar("T")
 UNSHARED = ("cuda",)
@@ -117,7 +119,9 @@ def surroundings(device: torch.device) -> Surroundings | None:
 
 def has_numbers() -> bool:
     """Whether tensors hold numbers: not while a graph is traced, nor in a mode such as FakeTensorMode."""
-    return not (torch.compiler.is_compiling() or is_in_torch_dispatch_mode())
+    if torch.compiler.is_compiling():
+        return False
+    return not is_in_torch_dispatch_mode() or running_tape() is not None
 
 
 def recording(device: torch.device) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import TypeVar, cast
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band, common
 from milepost.seams.facets import FACETS, has_facet
+from milepost.seams.fixed import is_fixed, state_of
 from milepost.seams.misspelt import demand_verbs
 from milepost.seams.verbs import (
     VERBS,
@@ -63,6 +64,7 @@ class Parts(nn.Module):
         self._bends_rows = _answering(parts, "bend_rows", BendsRows)
         self._rests = _answering(parts, "rest", Rests)
         self._band = common(part.normal() if hasattr(part, "normal") else None for part in self._sees)  # pyright: ignore
+        self._changing = tuple(part for part in parts if not is_fixed(part))
         _check_together(self)
 
     # What the parts say of themselves
@@ -119,6 +121,11 @@ class Parts(nn.Module):
     def weights(self) -> tuple[Tensor, ...]:
         """What the parts learn; many schemes learn nothing, and say so at once."""
         return tuple(self.parameters()) if self._modules else ()
+
+    def state(self) -> Hashable | None:
+        """What was said to parts that can change, but for numbers in their tensors; None where it cannot be read."""
+        states = tuple([state_of(part) for part in self._changing])
+        return None if None in states else states
 
     # The seams, all parts together
 

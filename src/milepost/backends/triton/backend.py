@@ -20,6 +20,7 @@ from milepost.numerics.kept import has_numbers, kept
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band
 
+PLAYED = True
 CANNOT: dict[str, str] = {
     "relate": "adds tables looked up by distance to the dot products, which these kernels do not do yet",
     "bends_unread": "bends scores in a way that no facet says",

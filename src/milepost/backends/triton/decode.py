@@ -27,7 +27,7 @@ from milepost.backends.triton.flash import (
     _width,
     check_tokens,
 )
-from milepost.backends.triton.launch import launch
+from milepost.backends.triton.launch import launch, operator
 from milepost.backends.triton.score import FLOOR, LN2, LOG2E, between, finished, seen, tile, up_to
 
 
@@ -272,7 +272,7 @@ def decode(
         raise ValueError("decode: lengths say which keys each row has; give documents and indices without them")
     if lengths is not None and offset is not None:
         raise ValueError("decode: lengths say where the queries start; leave offset out")
-    return torch.ops.milepost.decode(
+    return operator("decode", _decode)(
         q, k, v, slopes, None if slopes_ahead is slopes else slopes_ahead, table,
         sharpen[None] if sharpen is not None and sharpen.dim() == 1 else sharpen,
         d**-0.5 if scale is None else scale, s - t if offset is None else offset,

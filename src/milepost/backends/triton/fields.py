@@ -185,10 +185,11 @@ def _backward(
         launch_rows(call, grad, far_lse2, far_delta, found[0], False, False)
     far_dq, far_dk, far_dv = found
     keys = far_dk.shape[2]
-    dv[:, :, :keys] += far_dv
+    # Not +=, which would write every slice back into itself.
+    dv[:, :, :keys].add_(far_dv)
     if far_q is None:
-        dq[:, :, first:] += far_dq
-        dk[:, :, :keys] += far_dk
+        dq[:, :, first:].add_(far_dq)
+        dk[:, :, :keys].add_(far_dk)
         return dq, dk, dv, None, None, d_table
     if first:
         far_dq, far_dk = pad(far_dq, (0, 0, first, 0)), pad(far_dk, (0, 0, 0, k.shape[2] - keys))

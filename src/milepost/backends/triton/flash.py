@@ -29,7 +29,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from milepost.backends.triton import backward, configs, forward, tables
 from milepost.backends.triton.bounds import Tokens, bounds, ready
 from milepost.backends.triton.configs import Config, blocks_of, power_of_two
-from milepost.backends.triton.launch import launch
+from milepost.backends.triton.launch import launch, operator
 
 UNLIMITED = 1 << 30
 """A bound that nothing reaches: no limit behind, or ahead."""
@@ -92,7 +92,7 @@ def flash(
     )  # fmt: skip
     learned = (q, k, v, slopes, slopes_ahead, table, sharpen)
     if not (torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in learned)):
-        return torch.ops.milepost.flash(q, k, v, *facets, *tokens)
+        return operator("flash", _flash)(q, k, v, *facets, *tokens)
     if (
         table is not None
         and table.requires_grad
@@ -176,7 +176,7 @@ def check_tokens(name: str, q: Tensor, k: Tensor, *given: Tensor | None) -> Toke
 class _Flash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *facets: Any) -> tuple[Tensor, Tensor]:
-        out, lse = torch.ops.milepost.flash(q, k, v, *facets)
+        out, lse = operator("flash", _flash)(q, k, v, *facets)
         slopes, slopes_ahead, table, sharpen, *numbers = facets
         ctx.save_for_backward(q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *numbers[-4:])
         ctx.numbers = numbers[:-4]
@@ -191,7 +191,7 @@ class _Flash(torch.autograd.Function):
         needs = ctx.needs_input_grad
         if grad is None:
             grad = torch.zeros_like(out)
-        grads = torch.ops.milepost.flash_backward(
+        grads = operator("flash_backward", _flash_backward)(
             grad, grad_lse, q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *ctx.numbers,
             needs[3] or needs[4], needs[5], *tokens,
         )  # fmt: skip

@@ -5,12 +5,15 @@ launch whose arguments look as they did before goes to the compiled kernel at on
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+from milepost.numerics.tape import running_tape
 
 INTERPRETED = triton.knobs.runtime.interpret  # pyright: ignore
 MOST = 4096
@@ -20,20 +23,67 @@ _known: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **named: Any) -> None:
     """Launch kernel[grid](*args, **named): args are what differs from call to call, named what it is compiled for."""
+    tape = running_tape()
+    if tape is None:
+        _launch(kernel, grid, args, named)
+        return
+    with tape.aside():
+        again = _launch(kernel, grid, args, named)
+        tape.launched(*_with_tensors(again, args))
+
+
+def operator(name: str, body: Any) -> Any:
+    """One of our operators as torch knows it, or its body, where a tape is to see what it does."""
+    return getattr(torch.ops.milepost, name) if running_tape() is None else body
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Launch, and answer a function that does it again with other arguments like these."""
     if INTERPRETED:
         kernel[grid](*args, **named)
-        return
-    looks = (id(kernel), torch.cuda.current_device(), *map(_looks, args), *named, *named.values())
+        return lambda *args: kernel[grid](*args, **named)
+    device = torch.cuda.current_device()
+    looks = (id(kernel), device, *map(_looks, args), *named, *named.values())
     found = _known.get(looks)
     if found is None:
         compiled = kernel[grid](*args, **named)
-        rest = tuple(named[name] for name in kernel.arg_names[len(args) :])
+        found = compiled, tuple(named[name] for name in kernel.arg_names[len(args) :])
         if len(_known) >= MOST:
             _known.clear()
-        _known[looks] = compiled, rest
-        return
+        _known[looks] = found
+    else:
+        compiled, rest = found
+        compiled[(*grid, 1, 1)[:3]](*args, *rest)
     compiled, rest = found
-    compiled[(*grid, 1, 1)[:3]](*args, *rest)
+    run = compiled[(*grid, 1, 1)[:3]]
+    return lambda *args: run(*args, *rest, stream=torch._C._cuda_getCurrentRawStream(device))  # pyright: ignore
+
+
+class _Tiles:
+    """A tensor and its tiles, as a launch reads them: a TensorDescriptor that was found right before."""
+
+    __slots__ = ("base", "padding", "shape", "strides")
+
+    def __init__(self, base: Tensor, like: TensorDescriptor) -> None:
+        self.base, self.shape, self.strides, self.padding = base, like.shape, like.strides, like.padding
+
+
+def _with_tensors(run: Any, args: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
+    """The launch as a function of its tensors alone, and these."""
+    template = list(args)
+    plain = [n for n, each in enumerate(args) if isinstance(each, Tensor)]
+    tiled = [n for n, each in enumerate(args) if isinstance(each, TensorDescriptor)]
+    tiles = (lambda base, like: replace(like, base=base)) if INTERPRETED else _Tiles
+
+    def again(*tensors: Tensor) -> None:
+        args = template.copy()
+        for n, each in zip(plain, tensors, strict=False):
+            args[n] = each
+        for n, each in zip(tiled, tensors[len(plain) :], strict=True):
+            args[n] = tiles(each, template[n])
+        run(*args)
+
+    return again, [args[n] for n in plain] + [args[n].base for n in tiled]
 
 
 def _looks(x: Any) -> Any:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from milepost.backends.triton.configs import blocks_of, power_of_two
 from milepost.backends.triton.flash import INTERPRETED, _device_of, _like
-from milepost.backends.triton.launch import launch
+from milepost.backends.triton.launch import launch, operator
 
 
 @triton.jit
@@ -144,7 +144,7 @@ def rotate_qk(
     if cos.shape[2] != of_keys[0].shape[2] or q.shape[3] != k.shape[3]:
         raise ValueError("rotate_qk: q and k must have equally many channels and pairs; rotate them apart")
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
-        return torch.ops.milepost.rotate_qk(q, k, cos, sin, key_cos, key_sin, neighbours, False)
+        return operator("rotate_qk", _rotate_qk)(q, k, cos, sin, key_cos, key_sin, neighbours, False)
     # The tracer wants every argument to be another tensor.
     k = k.view_as(k) if k is q else k
     return _Rotate.apply(q, k, cos, sin, key_cos, key_sin, neighbours)  # pyright: ignore
@@ -156,11 +156,11 @@ class _Rotate(torch.autograd.Function):
         *tables, neighbours = rest
         ctx.save_for_backward(*tables)
         ctx.neighbours = neighbours
-        return torch.ops.milepost.rotate_qk(q, k, *tables, neighbours, False)
+        return operator("rotate_qk", _rotate_qk)(q, k, *tables, neighbours, False)
 
     @staticmethod
     def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Any, ...]:
-        dq, dk = torch.ops.milepost.rotate_qk(grad_q, grad_k, *ctx.saved_tensors, ctx.neighbours, True)
+        dq, dk = operator("rotate_qk", _rotate_qk)(grad_q, grad_k, *ctx.saved_tensors, ctx.neighbours, True)
         return dq, dk, *(None,) * 5
 
 

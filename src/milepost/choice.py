@@ -1,0 +1,156 @@
+"""Who runs a call of `attend`: weighed once for calls that look alike, and run again in the same way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from milepost.backends import BACKENDS
+from milepost.call.call import Call, CannotRun
+from milepost.call.options import NAMES, Options
+from milepost.call.plan import Plan, can_play, laid_out, surroundings
+from milepost.call.resolve import counted_call, resolve
+from milepost.scheme import Scheme
+from milepost.seams.arguments import did_you_mean
+from milepost.seams.parts import Parts
+
+CHOICES = 256
+"""How many kinds of calls are remembered for a scheme."""
+LAYOUTS = 8
+"""How many ways to lie in memory are remembered for a kind of call."""
+
+
+def named(name: str, call: Call) -> str:
+    """The backend of a name, if it can run the call."""
+    if name not in BACKENDS:
+        raise ValueError(
+            f"attend(backend={name!r}): no backend is called that{did_you_mean(name, BACKENDS)}; "
+            f"there are {', '.join(BACKENDS)}"
+        )
+    reason = BACKENDS[name].refuses(call)
+    if reason is not None:
+        able = " or ".join(f'"{each}"' for each, backend in BACKENDS.items() if backend.refuses(call) is None)
+        raise CannotRun(f'backend "{name}" cannot run this scheme: {reason}. Use {able}, or leave backend unset')
+    return name
+
+
+class Kind:
+    """Calls that look alike: who runs them, and how they are run again."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        self.plans: dict[Hashable, Plan] = {}
+
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, options: Options, return_lse: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run one more of them."""
+        said: dict[str, Any] = {
+            name: value for name, value in options.items() if value is not None and name != "dropout"
+        }
+        tensors = [name for name, value in said.items() if isinstance(value, Tensor)]
+
+        def compute(q: Tensor, k: Tensor, v: Tensor, *given: Tensor) -> tuple[Tensor, Tensor | None]:
+            if said:
+                filled: Any = said | dict(zip(tensors, given, strict=True))
+                return BACKENDS[self.backend].run(resolve(q, k, v, scheme, filled, return_lse))
+            return BACKENDS[self.backend].run(counted_call(q, k, v, scheme, return_lse))
+
+        given = (q, k, v, *(said[name] for name in tensors))
+        if not BACKENDS[self.backend].PLAYED or not can_play(q):
+            return compute(*given)
+        weights = scheme.weights()
+        state = scheme.state()
+        if state is None:
+            return compute(*given)
+        where = (laid_out((*given, *weights)), surroundings(q), state)
+        plan = self.plans.get(where)
+        if plan is None:
+            if len(self.plans) >= LAYOUTS:
+                self.plans.clear()
+            plan = self.plans[where] = Plan()
+        return plan.run(compute, given, weights)
+
+
+_chosen: WeakKeyDictionary[Parts, dict[Hashable, Kind]] = WeakKeyDictionary()
+
+
+def looks_of(
+    q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, backend: str | None, return_lse: bool, options: Options
+) -> Hashable | None:
+    """All that decides how a call is run: calls that look alike are checked and weighed once, which would take longer
+    than one token. None where it is more than how things look.
+    """
+    if torch.compiler.is_compiling() or not isinstance(scheme, Scheme) or not type(q) is type(k) is type(v) is Tensor:
+        return None
+    said: list[Hashable] = []
+    for name, value in options.items():
+        if name not in NAMES or (name == "dropout" and value != 0.0):
+            return None
+        if value is None or name == "dropout":
+            continue
+        if type(value) is Tensor:
+            # Documents of queries and keys may be one tensor, or two.
+            same = next(other for other, one in options.items() if one is value)
+            said.append((name, same, value.shape, value.dtype, value.device, value.requires_grad))
+        elif isinstance(value, (int, range)):
+            said.append((name, value))
+        else:
+            return None
+    # Those that count positions from the middle of the keys have them made.
+    if scheme.answering("centred"):
+        return None
+    return (
+        q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, backend, return_lse,
+        torch.is_grad_enabled(), q.requires_grad, k.requires_grad, v.requires_grad, *said,
+        tuple([(weight.device, weight.requires_grad) for weight in scheme.weights()]),
+    )  # fmt: skip
+
+
+def kinds_of(scheme: Parts) -> dict[Hashable, Kind]:
+    """The kinds of calls that are remembered for a scheme, by how they look."""
+    known = _chosen.get(scheme)
+    if known is None:
+        known = _chosen[scheme] = {}
+    return known
+
+
+def remember(scheme: Parts, looks: Hashable, kind: Kind) -> None:
+    """Remember one kind more; past the most, all are forgotten."""
+    known = kinds_of(scheme)
+    if len(known) >= CHOICES:
+        known.clear()
+    known[looks] = kind
+
+
+def cheapest(call: Call) -> str:
+    """The backend that costs least, weighed once for calls that look alike."""
+    if torch.compiler.is_compiling():
+        return weighed(call)
+    key = (
+        call.q.shape, call.k.shape, call.v.shape[-1], call.q.dtype, call.q.device, call.layout, call.at_index,
+        call.documents is None, call.documents is call.key_documents, call.index_given,
+        None if call.given_length is None else call.given_length.shape, call.dropout > 0, call.return_lse,
+        torch.is_grad_enabled(), call.needs_grad,
+    )  # fmt: skip
+    known = kinds_of(call.scheme)
+    if key not in known:
+        remember(call.scheme, key, Kind(weighed(call)))
+    return known[key].backend
+
+
+def weighed(call: Call) -> str:
+    """The backend that costs least."""
+    # A plain loop, because torch.compile knows no min(…, key=…). The specification can always run and costs most.
+    cheapest, least = "reference", math.inf
+    for name, backend in BACKENDS.items():
+        if backend.refuses(call) is None:
+            cost = backend.cost(call)
+            if cost < least:
+                cheapest, least = name, cost
+    return cheapest

@@ -1,0 +1,213 @@
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
+"""Operations written down as they run, and played again on other tensors that look the same.
+
+A call of attention is a few dozen operations on a GPU, and Python takes longer to decide on them than the GPU to run
+them. What is decided follows from how the tensors look (shapes, steps, dtypes), not from the numbers in them. A tape
+keeps the operations, and playing it decides nothing.
+
+    with Tape(q, k) as tape:
+        out = f(q, k)
+    play = tape.finished(out)
+    play(q2, k2)            # [f(q2, k2)]
+
+Tensors that are neither given nor made on the way are constants: tables that are kept, say. They are read again, not
+copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+    _len_torch_dispatch_stack,
+)
+from torch.utils._pytree import tree_map_only
+
+from milepost.numerics.playing import Run, Slot, Slots, Step, player, playing
+
+MAKES_ROOM = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
+"""Operations whose answer holds no numbers yet."""
+
+
+class Tape(TorchDispatchMode):
+    """Writes down what torch does while it is entered, in this thread and in the backward passes it starts.
+
+    given: the tensors that differ from one playing to the next. after: an earlier tape whose tensors this one may read,
+    as a backward pass reads those of its forward pass.
+    """
+
+    def __init__(self, *given: Tensor, after: Tape | None = None) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+        self.refused = ""
+        """Why this cannot be played, where it cannot."""
+        self.after = after
+        self.saved: dict[int, int] = {}
+        """By slot of this tape: the slot of the earlier one that it is read from."""
+        self._slots: dict[Hashable, int] = {}
+        self._tensors: list[Tensor] = []
+        self._constants: set[int] = set()
+        self._written: set[int] = set()
+        """Memory that an operation wrote into, or a kernel may have."""
+        self._own: set[int] = set()
+        """Memory of what was given and made."""
+        for each in given:
+            self._own.add(_memory(each))
+            # The same tensor given twice stands for two that may differ.
+            if _looks(each) in self._slots:
+                self.refused = "one tensor was given twice"
+            self._new(each)
+        self.given = len(given)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        found = func(*args, **kwargs)
+        if not self.refused:
+            self._note(func, args, kwargs, found)
+        return found
+
+    def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> None:
+        if _looks_at_numbers(func, args):
+            self.refused = f"{func} looks at numbers"
+            return
+        reads: list[int] = []
+        args, kwargs = self._held(args, reads), self._held(kwargs, reads)
+        single = not isinstance(found, (tuple, list))
+        answers: list[Any] = [found] if single else [*found]
+        if any(isinstance(each, (bool, float, complex, list, tuple)) for each in answers):
+            self.refused = f"{func} answers more than tensors"
+            return
+        pure = not func._schema.is_mutable
+        if not pure:
+            self._written |= {_memory(self._tensors[n]) for n in reads}
+        if pure and all(not isinstance(each, Tensor) or _looks(each) in self._slots for each in answers):
+            # A view that is what it views.
+            return
+        room = func._schema.name in MAKES_ROOM
+        makes = tuple(self._made(each) if isinstance(each, Tensor) else None for each in answers)
+        self.steps.append(Step(func, args, kwargs, tuple(reads), makes, single, pure, room))
+
+    @staticmethod
+    def aside() -> AbstractContextManager[Any]:
+        """A context in which nothing is written down."""
+        return cast("AbstractContextManager[Any]", _disable_current_modes())
+
+    def launched(self, run: Run, tensors: Sequence[Tensor]) -> None:
+        """Write down a kernel that torch does not see: `run(*tensors)` launches it, and may write to any of them."""
+        if self.refused:
+            return
+        reads: list[int] = []
+        args = self._held(tuple(tensors), reads)
+        self._written |= {_memory(each) for each in tensors}
+        self.steps.append(Step(run, args, {}, tuple(reads), (), False, False))
+
+    def _held(self, value: Any, reads: list[int]) -> Any:
+        """Arguments with slots in place of tensors."""
+
+        def hold(x: Tensor) -> Slot:
+            reads.append(self._find(x))
+            return Slot(reads[-1])
+
+        return tree_map_only(Tensor, hold, value)
+
+    def _find(self, x: Tensor) -> int:
+        """The slot of a tensor that an operation reads."""
+        number = self._slots.get(_looks(x))
+        if number is not None:
+            return number
+        earlier = None if self.after is None else self.after._slots.get(_looks(x))
+        number = self._new(x)
+        if earlier is not None and self.after is not None and earlier not in self.after._constants:
+            self.saved[number] = earlier
+        else:
+            if x.numel() and (_memory(x) in self._own or (self.after is not None and _memory(x) in self.after._own)):
+                self.refused = "a view was made where torch does not say so"
+            self._constants.add(number)
+        return number
+
+    def _made(self, x: Tensor) -> int:
+        self._own.add(_memory(x))
+        number = self._slots.get(_looks(x))
+        return self._new(x) if number is None else number
+
+    def _new(self, x: Tensor) -> int:
+        # Kept while the tape runs, so that no other tensor comes to lie in the same memory.
+        self._tensors.append(x)
+        self._slots[_looks(x)] = len(self._tensors) - 1
+        return len(self._tensors) - 1
+
+    def finished(self, answers: Sequence[Tensor | None], also: Sequence[int] = ()) -> Callable[..., Slots]:
+        """A function of tensors like those given, and of those saved, that answers as was answered here.
+
+        also: numbers of more slots, answered after the others.
+        """
+        if any(each is not None and _looks(each) not in self._slots for each in answers):
+            self.refused = self.refused or "an answer came from elsewhere"
+        wanted = [None if each is None else self._slots.get(_looks(each)) for each in answers] + list(also)
+        constants = self._folded()
+        steps = self._needed({each for each in wanted if each is not None})
+        later = {each for each in wanted if each is not None} | constants
+        for step in reversed(steps):
+            used = {*step.reads, *(each for each in step.makes if each is not None)}
+            step.done = sorted(used - later)
+            later |= used
+        blank: Slots = [self._tensors[n] if n in constants else None for n in range(len(self._tensors))]
+        inputs = [*range(self.given), *self.saved]
+        players = [player(step, self._tensors) for step in steps]
+        return playing(blank, inputs, players, wanted)
+
+    def _folded(self) -> set[int]:
+        """The constants, and what follows from them alone and is never written to: need not be made again."""
+        constants = set(self._constants)
+        kept: list[Step] = []
+        for step in self.steps:
+            makes = [each for each in step.makes if each is not None]
+            seeded = torch.Tag.nondeterministic_seeded in getattr(step.run, "tags", ())
+            still = not any(_memory(self._tensors[n]) in self._written for n in makes)
+            if step.pure and not step.room and not seeded and still and constants.issuperset(step.reads):
+                constants.update(makes)
+            else:
+                kept.append(step)
+        self.steps = kept
+        return constants
+
+    def _needed(self, wanted: set[int]) -> list[Step]:
+        """The steps that write somewhere, or whose answers are read."""
+        found: list[Step] = []
+        read = set(wanted)
+        for step in reversed(self.steps):
+            if not step.pure or read.intersection(each for each in step.makes if each is not None):
+                read.update(step.reads)
+                found.append(step)
+        return found[::-1]
+
+
+def running_tape() -> Tape | None:
+    """The tape that is written to just now, where nothing else listens to what torch does."""
+    if _len_torch_dispatch_stack() != 1:
+        return None
+    mode = _get_current_dispatch_mode()
+    return mode if isinstance(mode, Tape) else None
+
+
+def _looks(x: Tensor) -> Hashable:
+    """Two tensors that look the same and lie in the same memory are one."""
+    return x.data_ptr(), x.device, x.dtype, x.shape, x.stride()
+
+
+def _looks_at_numbers(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether what an operation answers, or its shape, goes by numbers in a tensor, so that Python may have, too."""
+    if func is torch.ops.aten.index.Tensor:
+        return any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1])
+    return bool({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags))
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()

@@ -1,0 +1,69 @@
+"""What about a part can change between two calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor, nn
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+
+
+def is_fixed(part: object) -> bool:
+    """Whether nothing about the part can change: what follows from it may be kept."""
+    names = _frozen_fields(type(part))
+    if names is None:
+        return False
+    for name in names:
+        value = getattr(part, name)
+        if isinstance(value, nn.Module) or (dataclasses.is_dataclass(value) and not is_fixed(value)):
+            return False
+    try:
+        hash(part)
+    except TypeError:
+        # It holds a list, say, which anybody can change.
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=256)
+def _frozen_fields(kind: type) -> tuple[str, ...] | None:
+    """The fields of a frozen dataclass; None for other classes."""
+    if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # pyright: ignore
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def state_of(part: object) -> Hashable | None:
+    """What was said to a part that can change, besides the numbers in its tensors; None where that cannot be read.
+
+    Two calls between which it stayed the same do the same to their tensors.
+    """
+    found: list[Hashable] = []
+    for name, value in getattr(part, "__dict__", {"": part}).items():
+        if name in _OF_EVERY_MODULE and isinstance(part, nn.Module):
+            continue
+        state = _state_of_value(value)
+        if state is None:
+            return None
+        found.append((name, state))
+    if isinstance(part, nn.Module):
+        found += [id(buffer) for buffer in part.buffers(recurse=False)]
+        children = [state_of(child) for child in part.children()]
+        return None if None in children else (*found, *children)
+    return tuple(found)
+
+
+def _state_of_value(value: object) -> Hashable | None:
+    if isinstance(value, PLAIN):
+        return (value,)
+    if isinstance(value, Tensor):
+        return id(value)
+    if isinstance(value, tuple):
+        states = tuple(_state_of_value(each) for each in value)  # pyright: ignore
+        return None if None in states else states
+    return (value,) if is_fixed(value) else None

@@ -1,0 +1,274 @@
+"""Calls that look alike are played from what one of them did: with the answers and gradients of one that is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import milepost as mp
+from milepost.call import plan
+from milepost.choice import kinds_of
+from tests.oracles import assert_same, inputs
+
+SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
+    "plain": lambda: mp.Scheme(mp.causal),
+    "rope": lambda: mp.Scheme(mp.Rope(8), mp.causal),
+    "rerope": lambda: mp.Scheme(mp.Rope(8), mp.Rerope(3), mp.causal),
+    "pivot": lambda: mp.Scheme(mp.Rope(8), mp.Pivot(mp.Rerope(3), 4), mp.causal),
+    "alibi": lambda: mp.Scheme(mp.Alibi(4), mp.causal),
+    "t5": lambda: mp.Scheme(mp.T5Bias(4, 8, 6), mp.causal),
+    "kerple": lambda: mp.Scheme(mp.Kerple(4), mp.causal),
+    "shaw": lambda: mp.Scheme(mp.Shaw(8, 3), mp.causal),
+    "sinks": lambda: mp.Scheme(mp.Rope(8), mp.SinkLogit(4), mp.causal & (mp.window(4) | mp.sinks(1))),
+}
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU taken for a device that Python is too slow for."""
+    monkeypatch.setattr(plan, "DEVICES", ("cpu",))
+
+
+def learning(t: int = 6, seed: int = 0, **shapes: int) -> tuple[Tensor, ...]:
+    return tuple(each.requires_grad_() for each in inputs(t=t, h=4, g=2, seed=seed, **shapes))
+
+
+def answers(
+    q: Tensor, k: Tensor, v: Tensor, scheme: mp.Scheme, backend: str | None = None, **options: Any
+) -> list[Tensor]:
+    """The output, its log-sum-exp and all gradients."""
+    out, lse = mp.attend(q, k, v, scheme, backend=backend, return_lse=True, **options)
+    ends = (
+        torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view(out.shape),
+        torch.linspace(0, 1, lse.numel()).view(lse.shape),
+    )
+    found = torch.autograd.grad((out, lse), (q, k, v, *scheme.parameters()), (ends[0], ends[1].to(lse)))
+    return [out, lse, *found]
+
+
+def plans(scheme: mp.Scheme) -> list[plan.Plan]:
+    return [each for kind in kinds_of(scheme).values() for each in kind.plans.values()]
+
+
+def played(scheme: mp.Scheme) -> bool:
+    return any(each.forward is not None for each in plans(scheme))
+
+
+def warm(scheme: mp.Scheme, **options: Any) -> None:
+    """Calls until one is written down."""
+    for seed in range(plan.SEEN + 2):
+        answers(*learning(seed=seed), scheme, **options)
+    assert played(scheme)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_call_that_is_played_answers_as_the_reference(name: str):
+    scheme = SCHEMES[name]().double()
+    warm(scheme)
+    for seed in (10, 11):
+        given = learning(seed=seed)
+        for ours, theirs in zip(answers(*given, scheme), answers(*given, scheme, "reference"), strict=True):
+            assert_same(ours, theirs, 1e-10)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_without_gradients_too(name: str):
+    scheme = SCHEMES[name]().double()
+    with torch.no_grad():
+        for seed in range(plan.SEEN + 3):
+            q, k, v = inputs(h=4, g=2, t=6, seed=seed)
+            assert_same(mp.attend(q, k, v, scheme), mp.attend(q, k, v, scheme, backend="reference"), 1e-10)
+    assert played(scheme)
+
+
+def test_weights_are_read_as_they_are_now():
+    scheme = SCHEMES["t5"]().double()
+    warm(scheme)
+    given = learning(seed=20)
+    before = answers(*given, scheme)[0]
+    with torch.no_grad():
+        for weight in scheme.parameters():
+            weight.add_(torch.randn_like(weight))
+    after = answers(*given, scheme)[0]
+    assert not torch.allclose(before, after)
+    assert_same(after, answers(*given, scheme, "reference")[0], 1e-10)
+    for weight in scheme.parameters():
+        weight.data = torch.randn_like(weight)
+    assert_same(answers(*given, scheme)[0], answers(*given, scheme, "reference")[0], 1e-10)
+
+
+class Steep(nn.Module):
+    """A bias of a user's own, with a number that he changes."""
+
+    relative = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steep = 1.0
+
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        return score - self.steep * (p - r).abs()
+
+
+def test_what_is_said_to_a_part_between_two_calls_is_heard():
+    part = Steep()
+    scheme = mp.Scheme(part, mp.causal)
+    warm(scheme)
+    given = learning(seed=20)
+    before = answers(*given, scheme)[0]
+    part.steep = 0.1
+    after = answers(*given, scheme)[0]
+    assert not torch.allclose(before, after)
+    assert_same(after, answers(*given, scheme, "reference")[0])
+
+
+def test_a_part_that_cannot_be_read_is_run_every_time():
+    part = Steep()
+    part.notes = ["anything"]  # pyright: ignore
+    scheme = mp.Scheme(part, mp.causal)
+    for seed in range(plan.SEEN + 2):
+        answers(*learning(seed=seed), scheme)
+    assert not plans(scheme)
+
+
+def test_tensors_that_lie_otherwise_have_a_plan_of_their_own():
+    scheme = SCHEMES["rope"]()
+    warm(scheme)
+    q, k, v = (each.detach().transpose(1, 2).contiguous().transpose(1, 2) for each in learning(seed=30))
+    given = tuple(each.requires_grad_() for each in (q, k, v))
+    for _ in range(plan.SEEN + 3):
+        for ours, theirs in zip(answers(*given, scheme), answers(*given, scheme, "reference"), strict=True):
+            assert_same(ours, theirs, 1e-10)
+    assert len([each for each in plans(scheme) if each.forward is not None]) == 2
+
+
+def test_documents_are_given_anew(monkeypatch: pytest.MonkeyPatch):
+    # As on a GPU, where their numbers are not looked at.
+    monkeypatch.setattr("milepost.call.inputs.checking_values", lambda device: False)
+    scheme = SCHEMES["rope"]()
+    kinds = [torch.tensor(each) for each in ([0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, -1], [0, 0, 1, 1, 2, 2])]
+    for seed in range(plan.SEEN + 4):
+        given, documents = learning(seed=seed), kinds[seed % 3]
+        ours = answers(*given, scheme, "chunked", documents=documents)
+        for one, two in zip(ours, answers(*given, scheme, "reference", documents=documents), strict=True):
+            assert_same(one.nan_to_num(neginf=0), two.nan_to_num(neginf=0), 1e-10)
+    assert played(scheme)
+
+
+def test_layers_may_all_run_forward_before_one_runs_backward():
+    scheme = SCHEMES["kerple"]().double()
+    q, k, v = learning()
+    for _ in range(plan.SEEN + 3):
+        x = q
+        for _ in range(3):
+            x = mp.attend(x, k, v, scheme)
+        y = q
+        for _ in range(3):
+            y = mp.attend(y, k, v, scheme, backend="reference")
+        ends = torch.randn_like(x)
+        ours, theirs = (torch.autograd.grad(out, (q, k, v, *scheme.parameters()), ends) for out in (x, y))
+        for one, two in zip(ours, theirs, strict=True):
+            assert_same(one, two, 1e-10)
+    assert played(scheme)
+
+
+def test_gradients_that_lie_otherwise_are_right_as_well():
+    scheme = SCHEMES["rerope"]()
+    for seed in range(plan.SEEN + 4):
+        q, k, v = learning(seed=seed)
+        out = mp.attend(q, k, v, scheme)
+        # The gradient of a sum has no memory of its own.
+        loss = out.sum() if seed % 2 else (out * out.detach().cos()).sum()
+        ours = torch.autograd.grad(loss, (q, k, v))
+        want = mp.attend(q, k, v, scheme, backend="reference")
+        loss = want.sum() if seed % 2 else (want * out.detach().cos()).sum()
+        for one, two in zip(ours, torch.autograd.grad(loss, (q, k, v)), strict=True):
+            assert_same(one, two, 1e-10)
+
+
+def test_one_backward_pass_may_follow_another():
+    scheme = SCHEMES["pivot"]()
+    warm(scheme)
+    q, k, v = learning(seed=40)
+    out, _ = mp.attend(q, k, v, scheme, return_lse=True)
+    ends = torch.randn_like(out)
+    first = torch.autograd.grad(out, (q, k, v), ends, retain_graph=True)
+    second = torch.autograd.grad(out, (q, k, v), ends)
+    for one, two in zip(first, second, strict=True):
+        assert_same(one, two)
+
+
+@pytest.mark.parametrize("calls", [plan.SEEN, plan.SEEN + 2])
+def test_a_gradient_has_a_gradient(calls: int):
+    scheme = SCHEMES["t5"]().double()
+    for _ in range(calls):
+        answers(*learning(), scheme, "chunked")
+    second: list[tuple[Tensor, ...]] = []
+    for backend in ("chunked", "reference"):
+        q, k, v = learning(seed=50)
+        out, _ = mp.attend(q, k, v, scheme, backend=backend, return_lse=True)
+        first = torch.autograd.grad(out.square().sum(), (q, k, v), create_graph=True)
+        second.append(torch.autograd.grad(sum(each.square().sum() for each in first), (q, k, v, *scheme.parameters())))  # pyright: ignore
+    for one, two in zip(*second, strict=True):
+        assert_same(one, two, 1e-9)
+
+
+def test_checkpoints_count_what_is_saved():
+    scheme = SCHEMES["alibi"]().double()
+    for seed in range(plan.SEEN + 3):
+        q, k, v = learning(seed=seed)
+        out = checkpoint(lambda q, k, v: mp.attend(q, k, v, scheme), q, k, v, use_reentrant=False)
+        ours = torch.autograd.grad(out.sum(), (q, k, v))
+        theirs = torch.autograd.grad(mp.attend(q, k, v, scheme, backend="reference").sum(), (q, k, v))
+        for one, two in zip(ours, theirs, strict=True):
+            assert_same(one, two, 1e-10)
+        answers(q, k, v, scheme)
+
+
+def test_calls_without_a_backward_pass_are_not_written_down_for_ever():
+    scheme = SCHEMES["rope"]()
+    given = learning()
+    for _ in range(plan.SEEN + 2 * plan.STRIKES):
+        mp.attend(*given, scheme)
+    (only,) = plans(scheme)
+    assert only.strikes >= plan.STRIKES
+
+
+def test_transforms_of_functions_are_run():
+    scheme = SCHEMES["plain"]()
+    q, k, v = inputs(h=4, g=2, t=6)
+    for _ in range(plan.SEEN + 2):
+        mp.attend(q, k, v, scheme)
+    several = torch.stack((q, 2 * q))
+    ours = torch.func.vmap(lambda q: mp.attend(q, k, v, scheme, backend="chunked"))(several)
+    assert_same(ours[1], mp.attend(2 * q, k, v, scheme, backend="reference"))
+
+
+def test_inference_mode_has_its_own():
+    scheme = SCHEMES["rope"]()
+    q, k, v = inputs(h=4, g=2, t=6)
+    for _ in range(plan.SEEN + 2):
+        with torch.inference_mode():
+            mp.attend(q, k, v, scheme)
+    given = learning()
+    for _ in range(plan.SEEN + 2):
+        answers(*given, scheme)
+    for ours, theirs in zip(answers(*given, scheme), answers(*given, scheme, "reference"), strict=True):
+        assert_same(ours, theirs, 1e-10)
+
+
+def test_a_scheme_forgotten_takes_its_plans_along():
+    import gc
+    import weakref
+
+    scheme = SCHEMES["t5"]().double()
+    warm(scheme)
+    alive = weakref.ref(plans(scheme)[0])
+    del scheme
+    gc.collect()
+    assert alive() is None

@@ -1,0 +1,188 @@
+"""Operations written down once do the same to other tensors."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from milepost.numerics.tape import Tape, running_tape
+
+
+def assert_same(one: Tensor, two: Tensor) -> None:
+    torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
+
+
+TABLE = torch.arange(12.0).view(3, 4)
+
+
+def in_place(x: Tensor, y: Tensor) -> Tensor:
+    room = torch.empty_like(x)
+    room.copy_(x)
+    room[:, 1:].add_(y[:, :-1])
+    return room
+
+
+def several(x: Tensor, y: Tensor) -> Tensor:
+    first, second = x.split(2, dim=1)
+    return torch.cat((first * y[:, :2], torch.stack((second, second))[1]), dim=1)
+
+
+def with_constants(x: Tensor, y: Tensor) -> Tensor:
+    return x * TABLE[torch.tensor([0, 2, 1])] + torch.arange(4) * y.transpose(0, 1)[:, :1].mT[:, :1]
+
+
+def fused(x: Tensor, y: Tensor) -> Tensor:
+    return scaled_dot_product_attention(x[None, None], y[None, None], y[None, None], is_causal=True)[0, 0]
+
+
+@pytest.mark.parametrize("f", [in_place, several, with_constants, fused])
+def test_what_was_written_down_is_done_to_other_tensors(f: Callable[[Tensor, Tensor], Tensor]):
+    x, y = torch.randn(2, 3, 4)
+    with Tape(x, y) as tape:
+        answer = f(x, y)
+    play = tape.finished([answer])
+    assert not tape.refused
+    assert_same(answer, f(x, y))
+    for _ in range(2):
+        x, y = torch.randn(2, 3, 4)
+        assert_same(play(x, y)[0], f(x, y))
+
+
+def test_a_constant_is_read_again_and_not_copied():
+    constant, x = torch.ones(3), torch.randn(3)
+    with Tape(x) as tape:
+        answer = x * constant
+    play = tape.finished([answer])
+    constant.fill_(2.0)
+    assert_same(play(x)[0], 2 * x)
+
+
+def test_what_follows_from_constants_alone_is_made_once():
+    x = torch.randn(5)
+    with Tape(x) as tape:
+        answer = x + (torch.arange(5) * TABLE[1, 1]).cos()
+    play = tape.finished([answer])
+    assert [str(step.run) for step in tape.steps] == ["aten.add.Tensor"]
+    assert_same(play(x)[0], answer)
+
+
+def test_room_that_is_written_to_is_made_anew():
+    x = torch.randn(5)
+    with Tape(x) as tape:
+        room = torch.zeros(5)
+        room.add_(x)
+    play = tape.finished([room])
+    first, second = play(x)[0], play(2 * x)[0]
+    assert_same(first, x)
+    assert_same(second, 2 * x)
+
+
+def test_a_kernel_that_torch_does_not_see_is_launched_again():
+    x, room = torch.randn(4), torch.zeros(4)
+
+    def double(source: Tensor, to: Tensor) -> None:
+        to.numpy()[:] = 2 * source.numpy()
+
+    with Tape(x) as tape:
+        room = torch.empty(4)
+        with tape.aside():
+            double(x, room)
+        tape.launched(double, [x, room])
+        answer = room + 1
+    play = tape.finished([answer])
+    y = torch.randn(4)
+    assert_same(play(y)[0], 2 * y + 1)
+    assert_same(answer, 2 * x + 1)
+
+
+@pytest.mark.parametrize(
+    ("f", "why"),
+    [
+        (lambda x: x * float(x.sum()), "_local_scalar_dense"),
+        (lambda x: x[x > 0], "index"),
+        (lambda x: x if torch.equal(x, x) else -x, "equal"),
+        (lambda x: x.nonzero(), "nonzero"),
+    ],
+    ids=["item", "mask", "equal", "nonzero"],
+)
+def test_what_looks_at_numbers_cannot_be_played(f: Callable[[Tensor], Tensor], why: str):
+    x = torch.randn(4)
+    with Tape(x) as tape:
+        f(x)
+    assert why in tape.refused
+
+
+def test_one_tensor_given_twice_is_refused():
+    x = torch.randn(4)
+    assert "twice" in Tape(x, x).refused
+
+
+def test_an_answer_from_elsewhere_is_refused():
+    x = torch.randn(4)
+    with Tape(x) as tape:
+        pass
+    tape.finished([torch.ones(3)])
+    assert "elsewhere" in tape.refused
+
+
+def test_a_backward_pass_reads_what_its_forward_pass_made():
+    x, weight = torch.randn(3, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+
+    def f(x: Tensor) -> Tensor:
+        return (x @ weight).tanh().square()
+
+    with Tape(x, weight) as forward:
+        out = f(x)
+    grad = torch.randn(3, 4)
+    with Tape(grad, after=forward) as backward:
+        found = torch.autograd.grad(out, (x, weight), grad)
+    back = backward.finished(found)
+    play = forward.finished([out], also=tuple(backward.saved.values()))
+    assert not forward.refused
+    assert not backward.refused
+    other, grad = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4)
+    with torch.no_grad():
+        answer, *saved = play(other, weight)
+        ours = back(grad, *saved)
+    expected = f(other)
+    assert_same(answer, expected)
+    for one, two in zip(ours, torch.autograd.grad(expected, (other, weight), grad), strict=True):
+        assert_same(one, two)
+
+
+def test_what_is_read_no_more_is_let_go():
+    x = torch.randn(4)
+    alive: list[weakref.ref[Tensor]] = []
+
+    def watch(made: Tensor) -> None:
+        alive.append(weakref.ref(made))
+
+    def dead(made: Tensor) -> None:
+        gc.collect()
+        assert alive[0]() is None
+
+    with Tape(x) as tape:
+        made = x + 1
+        tape.launched(watch, [made])
+        answer = made * 2
+        tape.launched(dead, [answer])
+    play = tape.finished([answer])
+    assert_same(play(x)[0], 2 * x + 2)
+
+
+def test_only_a_tape_alone_is_running():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    assert running_tape() is None
+    with Tape() as tape:
+        assert running_tape() is tape
+        with tape.aside():
+            assert running_tape() is None
+        with FlopCounterMode(display=False):
+            assert running_tape() is None
