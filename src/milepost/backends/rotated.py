@@ -41,16 +41,25 @@ def rotated(call: Call, dtype: torch.dtype, number: int = 0, contrasted: bool = 
         return None
     (cos, sin), keys = both
     q, k = (each if each.dtype is dtype else each.to(dtype) for each in (call.q, call.k))
+    if call.keys_turned or (by_kernel and has_numbers() and _unturned(call, part, number)):
+        return _turned_queries(q, (cos, sin), part), k
     if by_kernel:
         # Loaded here, because it needs triton.
         from milepost.backends.triton.rotary import rotate_qk
 
-        if has_numbers() and _unturned(call, part, number):
-            nothing = k.new_empty(q.shape[0], 0, *q.shape[2:])
-            return rotate_qk(q, nothing, cos, sin, neighbours=part.pairs == "neighbours")[0], k
         return rotate_qk(q, k, cos, sin, *(keys or (None, None)), neighbours=part.pairs == "neighbours")
-    q = _turn(q, (cos, sin), part)
-    return q, k if call.keys_turned else _turn(k, keys or (cos, sin), part)
+    return _turn(q, (cos, sin), part), _turn(k, keys or (cos, sin), part)
+
+
+def _turned_queries(q: Tensor, waves: Waves, part: Any) -> Tensor:
+    """Queries alone, by the kernel where it can run."""
+    if q.dtype not in DTYPES or not has_numbers() or not _ready(q.device):
+        return _turn(q, waves, part)
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.rotary import rotate_qk
+
+    nothing = q.new_empty(q.shape[0], 0, *q.shape[2:])
+    return rotate_qk(q, nothing, *waves, neighbours=part.pairs == "neighbours")[0]
 
 
 def rotated_queries(call: Call) -> tuple[Tensor, Waves | None, bool] | None:
@@ -63,7 +72,7 @@ def rotated_queries(call: Call) -> tuple[Tensor, Waves | None, bool] | None:
     if part is None or both is None:
         return None
     queries, keys = both
-    return _turn(call.q, queries, part), keys, part.pairs == "neighbours"
+    return _turned_queries(call.q, queries, part), keys, part.pairs == "neighbours"
 
 
 def _rotation(call: Call) -> Any | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -41,12 +41,13 @@ class Kerple(Learner):
     def by_distance(self, distance: Tensor) -> Tensor:
         """What is added at each distance [n]: [h n], float32 or better."""
         dtype = torch.promote_types(self.a.dtype, torch.float32)
-        return -self._penalty(distance.abs().to(dtype), torch.arange(self.heads, device=self.a.device)[:, None])
+        return -self._penalty(distance.abs().to(dtype), (slice(None), None))
 
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         return score - self._penalty((p - r).abs().to(score.dtype), head)
 
-    def _penalty(self, distance: Tensor, head: Tensor) -> Tensor:
+    def _penalty(self, distance: Tensor, head: Any) -> Tensor:
+        """head: an index of the heads' weights."""
         a = _bounded(self.a, None)[head].to(distance.dtype)
         if self.form == "log":
             power = _bounded(self.p, None)[head].to(distance.dtype)
