@@ -124,6 +124,30 @@ class Ran:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """One setting that was tried on the validation text."""
+
+    name: str
+    """The scheme."""
+    row: str
+    """The row without training whose setting it is; empty where it is the rates of the scheme itself."""
+    setting: str
+    """In words: rates, or the expression of the row."""
+    bits: dict[int, float]
+    """By length; nothing where it was not judged yet."""
+    chosen: bool
+    rate: float | None = None
+    """The model's rate."""
+    times: float | None = None
+    """How many times that is the rate of what the scheme learns; None for one that learns nothing."""
+
+    @property
+    def mean(self) -> float:
+        """The mean over the lengths, by which the best is chosen."""
+        return math.fsum(self.bits.values()) / len(self.bits) if self.bits else math.nan
+
+
+@dataclass(frozen=True)
 class Findings:
     """All rows of a sweep, in the order they were asked for, and what was run."""
 
@@ -131,6 +155,8 @@ class Findings:
     ran: Ran
     tolerance: float = 0.1
     """By how many bits a row may fall behind and still count as holding."""
+    tried: tuple[Tried, ...] = ()
+    """The rates and settings that were tried on the validation text, where some were to be chosen."""
 
     def of(self, name: str, variant: str = PLAIN) -> Row | None:
         """The row of a scheme, or of a training-free change of it."""

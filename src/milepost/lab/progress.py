@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from milepost.lab.cell import Cell, Event, Stepped, wanted
+from milepost.lab.schemes import rates_in_words
+from milepost.lab.scoring import VALIDATION
 from milepost.lab.store import Score
 
 # Lines of the live table; a terminal has no room for more.
@@ -46,6 +48,10 @@ class Watched:
             cell.key: " · ".join(filter(None, (cell.name, cell.task, f"seed {cell.seed}" if several else "")))
             for cell in cells
         }
+        if len({*self.names.values()}) < len(self.names):
+            # They differ in their rates.
+            rates = {cell.key: rates_in_words(cell.recipe, cell.name) for cell in cells}
+            self.names = {key: f"{name} · {rates[key]}" for key, name in self.names.items()}
         self._live: Live | None = None
 
     def __enter__(self) -> Watched:
@@ -90,7 +96,7 @@ class Watched:
 
     def _scored(self, cell: Cell, score: Score) -> None:
         self._judging(cell)
-        if score.protocol == "windows":
+        if score.protocol in ("windows", VALIDATION):
             self.scores.setdefault((cell.key, score.variant), {})[score.length] = score.mean
         status = f"{score.variant or 'as trained'}: {score.mean:.3f} at {score.length:,}"
         self.bars.update(self.tasks[f"judge {cell.key}"], advance=1, status=status)

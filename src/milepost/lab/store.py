@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS scores (
     mean REAL, half REAL, count INTEGER NOT NULL, detail TEXT NOT NULL DEFAULT '{}', windows BLOB,
     PRIMARY KEY (cell, variant, protocol, length)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
 
@@ -129,6 +130,21 @@ class Store:
                 "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (*row, json.dumps(score.detail), _packed(score.windows)),
             )
+
+    def note(self, name: str, value: dict[str, Any]) -> None:
+        """Keep something about the whole store, in place of what was kept under that name."""
+        with self._writing() as db:
+            db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value, sort_keys=True)))
+
+    def noted(self, name: str) -> dict[str, Any] | None:
+        """What was noted under a name."""
+        row = self.db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def cells(self) -> list[tuple[str, dict[str, Any]]]:
+        """Every cell with what it is made of, in the order in which they were asked for."""
+        rows = self.db.execute("SELECT key, settings FROM cells ORDER BY rowid")
+        return [(key, json.loads(settings)) for key, settings in rows]
 
     def rename(self, old: str, new: str) -> None:
         """Let a cell go on under another key, with its losses and scores."""

@@ -8,16 +8,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import date
+from typing import Any
 
 import torch
 
 import milepost
-from milepost.lab.baselines import by_frequency, by_pairs
 from milepost.lab.cell import Cell, asked, wanted
 from milepost.lab.findings import PLAIN, Equation, Findings, Measure, Ran, Row, Term
 from milepost.lab.measures import measured
 from milepost.lab.schemes import build, expression
 from milepost.lab.scoring import DRAWN
+from milepost.lab.search import as_chosen, tried
 from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Sweep, valid
 from milepost.lab.tasks import PROTOCOLS
@@ -34,6 +35,7 @@ POINTS = 80
 
 def gather(store: Store, sweep: Sweep, command: str | None = None) -> Findings:
     """What the store knows of a sweep, finished or not; `command` is the line that runs it again."""
+    tried_, sweep = tried(sweep, store), as_chosen(sweep, store)
     cells = sweep.cells()
     rows: list[Row] = []
     for name in dict.fromkeys(cell.name for cell in cells):
@@ -46,7 +48,7 @@ def gather(store: Store, sweep: Sweep, command: str | None = None) -> Findings:
         ]
         for row in _rows(store, [cell for cell in own if not cell.task]):
             rows.append(replace(row, scores=row.scores | _by_task(answers, row.variant)))
-    return Findings(tuple(rows), _ran(store, sweep, cells, command))
+    return Findings(tuple(rows), _ran(store, sweep, cells, command), tried=tried_)
 
 
 def _measured(scores: Sequence[tuple[int, Score]]) -> Measure:
@@ -199,7 +201,7 @@ def sees_all(scheme: Scheme, length: int, heads: int) -> bool:
 
 
 def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> Ran:
-    first = cells[0]
+    first, facts = cells[0], sweep.corpus.facts
     done = seconds = 0
     for cell in cells:
         scores = valid(store, cell)
@@ -211,21 +213,30 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
         schemes=sweep.schemes,
         seeds=sweep.seeds,
         shape=asdict(first.shape),
-        recipe=asdict(first.recipe),
+        recipe=_recipe(sweep, first),
         judging=asdict(first.judging),
-        corpus=sweep.corpus.source,
+        corpus=facts.source,
         digest=first.corpus,
-        train_bytes=len(sweep.corpus.train),
-        test_bytes=len(sweep.corpus.test),
-        guess=by_frequency(sweep.corpus.test),
+        train_bytes=facts.train_bytes,
+        test_bytes=facts.test_bytes,
+        guess=math.nan if facts.guess is None else facts.guess,
         again=command or _spelled(sweep, first),
         versions=_versions(),
         seconds=float(seconds),
         cells=len(cells),
         done=done,
         made=date.today().isoformat(),
-        pairs=by_pairs(sweep.corpus.train, sweep.corpus.test),
+        pairs=math.inf if facts.pairs is None else facts.pairs,
     )
+
+
+def _recipe(sweep: Sweep, first: Cell) -> dict[str, Any]:
+    """The recipe that all schemes have in common: without the rates, where each has its own."""
+    found = asdict(first.recipe)
+    if sweep.search:
+        for name in ("rate", "bias_rate", "learned_rate"):
+            found.pop(name)
+    return found
 
 
 def _versions() -> dict[str, str]:

@@ -54,6 +54,13 @@ ABOUT_TRAINING = (
     "length under each way of judging: the numbers differ though the models do not, so a number without its protocol "
     "says little."
 )
+ABOUT_CHOSEN = (
+    "Learning rates, and settings of rows without training, of each scheme’s own: the best of those tried, by mean "
+    " bits at the trained length and far past it, on a text that is neither trained on nor judged, and with a seed "
+    "that no judged model has. Every scheme had as many runs: one that learns something shares them between the "
+    "model’s rate and its own (“scheme ×” is how many times the model’s), one that learns nothing spends all on the "
+    "model’s. The <strong>strong</strong> one was chosen; one at the edge of its grid may not be the best there is."
+)
 
 
 def about_table(findings: Findings) -> str:
