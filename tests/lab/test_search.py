@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from milepost.lab import corpus, schemes
-from milepost.lab.cell import asked, depends
+from milepost.cli import app
+from milepost.lab import corpus, judge, schemes
+from milepost.lab.cell import Cell, Event, asked, depends, load
 from milepost.lab.choices import choices
+from milepost.lab.progress import Watched
 from milepost.lab.recipe import Recipe
 from milepost.lab.report import gather, page, to_json
 from milepost.lab.search import SEED, as_chosen, cells_of_rates, cells_of_rows, grid, tried, with_rates
 from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Local, Sweep, run
+from tests.lab.test_compare import asked as called
 from tests.lab.test_compare import done, refused
 from tests.lab.test_sweep import JUDGING, SIZE, WORDS
 
@@ -176,6 +180,22 @@ def test_rates_and_settings_chosen_are_those_with_the_fewest_bits(searched: tupl
     store.close()
 
 
+def test_bits_are_those_of_the_validation_text(searched: tuple[Sweep, Path]):
+    asked_for, folder = searched
+    cell = cells_of_rates(asked_for)[0]
+    model = load(cell, folder / f"{cell.key}.safetensors", "cpu")
+    store = Store(folder / "lab.sqlite")
+    first = tried(asked_for, store)[0]
+    store.close()
+    with torch.no_grad():
+        on = {
+            each: float(judge.non_overlapping(model, each, 16, JUDGED.total).mean())
+            for each in (TEXT.validation, TEXT.test)
+        }
+    assert first.bits[16] == pytest.approx(on[TEXT.validation], abs=1e-5)
+    assert abs(on[TEXT.validation] - on[TEXT.test]) > 1e-4, "the two texts cannot be told apart by their bits"
+
+
 def test_the_report_says_what_was_chosen_and_shows_the_grid(searched: tuple[Sweep, Path]):
     asked_for, folder = searched
     store = Store(folder / "lab.sqlite")
@@ -258,6 +278,21 @@ def test_a_search_from_the_command_line_is_resumed_and_reported(novel: Path, tmp
     assert "6 of 6 runs that choose rates are done already" in again.stderr
     assert "2 of 2 models are done already" in again.stderr
     assert "train" not in again.stderr
+    reported = CliRunner().invoke(app(), ["report", str(tmp_path)], env={"COLUMNS": "120"})
+    assert reported.stdout == first.stdout, "the store alone gives another table"
+
+
+def test_a_search_that_is_stopped_reports_the_grid_so_far(novel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def stop(self: Watched, cell: Cell, event: Event) -> None:
+        if cell.name == "alibi":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Watched, "__call__", stop)
+    found = called(novel, tmp_path, "nope", "alibi", "--search", "3", "--steps", "1")
+    assert found.exit_code == 130
+    page = (tmp_path / "report.html").read_text()
+    assert "Chosen on validation text" in page
+    assert "Not finished: 0 of 2 models" in page
 
 
 def test_a_search_by_too_few_runs_is_refused(novel: Path, tmp_path: Path):

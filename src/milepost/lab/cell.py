@@ -59,6 +59,7 @@ class Cell:
     """Training-free rows: a label and an expression each."""
     threads: int = 2
     version: int = field(default=1)
+    """Raised when training computes something else from the same settings: models are then trained again."""
     task: str = ""
     """The task it is trained on and judged by; language if empty."""
     own: tuple[Source, ...] = ()

@@ -8,6 +8,7 @@ import sysconfig
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -49,7 +50,7 @@ class Corpus:
     validation: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
     """Bytes by which settings are chosen; neither trained on nor judged. Nothing where nothing is to be chosen."""
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """What tells one corpus from another: a hash of all its bytes."""
         hashed = hashlib.sha256(f"{len(self.train)}:".encode())
@@ -57,13 +58,13 @@ class Corpus:
         hashed.update(self.test.numpy().tobytes())
         return hashed.hexdigest()[:16]
 
-    @property
+    @cached_property
     def facts(self) -> Facts:
         """What a report says of the text."""
         pairs, guess = by_pairs(self.train, self.test), by_frequency(self.test)
         return Facts(self.source, self.digest, self.chosen_by, len(self.train), len(self.test), guess, pairs)
 
-    @property
+    @cached_property
     def chosen_by(self) -> str:
         """A hash of the bytes by which settings are chosen."""
         return hashlib.sha256(self.validation.numpy().tobytes()).hexdigest()[:16]
@@ -116,16 +117,16 @@ class Remembered(Corpus):
         nothing = torch.empty(0, dtype=torch.uint8)
         return Remembered(nothing, nothing, known.source, known=known)
 
-    @property
+    @cached_property
     def facts(self) -> Facts:
         """What was known of it."""
         return self.known
 
-    @property
+    @cached_property
     def digest(self) -> str:
         return self.known.digest
 
-    @property
+    @cached_property
     def chosen_by(self) -> str:
         return self.known.chosen_by
 

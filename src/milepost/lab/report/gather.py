@@ -252,6 +252,9 @@ def _versions() -> dict[str, str]:
 def _spelled(sweep: Sweep, first: Cell) -> str:
     """The sweep as Python, for who called no command; the corpus is told by where it came from."""
     whole = replace(sweep, judging=first.judging)
-    arguments = [f"    {each.name}={getattr(whole, each.name)!r}," for each in fields(sweep) if each.name != "corpus"]
+    # What was chosen is found again, and what was left to itself need not be said.
+    said = [each for each in fields(sweep) if each.name not in ("corpus", "recipes", "chosen")]
+    said = [each for each in said if each.name not in ("search", "tune", "own") or getattr(whole, each.name)]
+    arguments = [f"    {each.name}={getattr(whole, each.name)!r}," for each in said]
     lines = [f"# corpus: {sweep.corpus.source}", "run(Sweep(", *arguments, "    corpus=corpus,", "), store, engine)"]
     return "\n".join(lines)
