@@ -225,9 +225,9 @@ def test_a_method_of_a_package_is_found_by_its_entry_point(package: Path):
 def test_another_version_of_a_package_is_another_cell(package: Path):
     asked_for = replace(OWN, schemes=("WaveBias(heads)",), own=())
     (before,) = asked_for.cells()
-    old = before.key
+    assert before.key == asked_for.cells()[0].key
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: wavepackage\nVersion: 1.1\n")
-    assert before.key != old
+    assert asked_for.cells()[0].key != before.key
 
 
 def test_a_name_that_no_package_has_is_still_refused(package: Path):

@@ -101,6 +101,8 @@ def test_runs_that_choose_are_judged_on_validation_text_alone_and_share_no_seed_
     for cell in cells:
         assert asked(cell) == [("validation", 16), ("validation", 32)]
         assert cell.seed == SEED
+    assert cells[0].called == "rope, rate 0.01"
+    assert cells[3].called == "kerple, rate 0.01, scheme × 10"
     assert SEED not in {cell.seed for cell in SWEEP.cells()}
 
 

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from milepost.lab.model import Model, Shape
 from milepost.lab.own import Source
 from milepost.lab.parallel import World, spread_over
 from milepost.lab.recipe import Recipe
-from milepost.lab.schemes import build, learns_bias, learns_more, origins_of, reads_longest
+from milepost.lab.schemes import build, learns_bias, learns_more, origins_of, rates_in_words, reads_longest
 from milepost.lab.scoring import VALIDATION, scored
 from milepost.lab.scoring import Judging as Judging
 from milepost.lab.store import Score
@@ -65,16 +65,17 @@ class Cell:
     own: tuple[Source, ...] = ()
     """Files of methods that its scheme and rows are from; their text goes wherever the cell goes."""
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What the trained weights depend on, hashed: judging and variants may grow without training again.
 
         A scheme goes in as what it is built of, argument by argument, defaults too: a name that comes to stand for
         something else, in milepost or in an expression, is another cell. So is a method whose file has changed.
         """
-        settings = self._settings()
-        from_where = origins_of(self.written)
-        settings["name"] = _built(self.written, self.shape, self.recipe.length, self.judging.longest, from_where)
+        with own.using(self.own):
+            settings = self._settings()
+            from_where = origins_of(self.written)
+            settings["name"] = _built(self.written, self.shape, self.recipe.length, self.judging.longest, from_where)
         if from_where:
             settings["own"] = from_where
         return _hashed(settings)
@@ -109,6 +110,8 @@ class Cell:
     @property
     def called(self) -> str:
         """What the cell is called among others."""
+        if VALIDATION in self.judging.protocols:
+            return f"{self.name}, rate {rates_in_words(self.recipe, self.name)}"
         return f"{self.name}, {self.task}, seed {self.seed}" if self.task else f"{self.name}, seed {self.seed}"
 
     def settings(self) -> dict[str, Any]:

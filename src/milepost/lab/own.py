@@ -9,12 +9,13 @@ model. So it must stand alone: it can import installed packages, but no files be
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import linecache
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -76,6 +77,18 @@ def use(sources: Iterable[Source]) -> None:
     if found != _by_name:
         _by_name.clear()
         _by_name.update(found)
+
+
+@contextlib.contextmanager
+def using(sources: Iterable[Source]) -> Generator[None]:
+    """The same for a while; then those that were in use before."""
+    before = dict(_by_name)
+    use(sources)
+    try:
+        yield
+    finally:
+        _by_name.clear()
+        _by_name.update(before)
 
 
 def named(name: str) -> type | None:
