@@ -20,6 +20,7 @@ from torch import Tensor
 
 from milepost.lab import judge, own
 from milepost.lab.corpus import Corpus
+from milepost.lab.costs import Cost, cost_of
 from milepost.lab.expressions import spelled
 from milepost.lab.model import Model, Shape
 from milepost.lab.own import Source
@@ -149,7 +150,7 @@ def _hashed(settings: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
-Event = Described | Stepped | Score
+Event = Described | Stepped | Score | Cost
 Known = set[tuple[str, str, int]]
 """Scores that need not be made again, each by its row, protocol and length."""
 
@@ -241,8 +242,8 @@ def load(cell: Cell, path: Path, device: str | torch.device) -> Model:
     return model.to(device).eval()
 
 
-def judged(cell: Cell, model: Model, corpus: Corpus, known: Known) -> Iterator[Score]:
-    """Scores of the model as trained, then of every training-free row."""
+def judged(cell: Cell, model: Model, corpus: Corpus, known: Known) -> Iterator[Score | Cost]:
+    """Scores of the model as trained, then of every training-free row, and what each costs."""
     device = model.tokens.weight.device
     variants = [("", model)]
     for label, text in cell.variants:
@@ -250,14 +251,16 @@ def judged(cell: Cell, model: Model, corpus: Corpus, known: Known) -> Iterator[S
         variants.append((label, model.using(schedule)))
     for label, each in variants:
         each.uncompiled()
-        for protocol, length in asked(cell, label):
-            if (label, protocol, length) in known:
-                continue
+        left = [found for found in asked(cell, label) if (label, *found) not in known]
+        for protocol, length in left:
             text = corpus.validation if protocol == VALIDATION else corpus.test
             with torch.no_grad(), precision(cell.recipe, device):
                 found = scored(cell.judging, each, text, protocol, length, cell.recipe.length, cell.seed)
             detail = found.detail | {"asked": depends(cell, label, protocol)}
             yield Score(cell.key, label, protocol, length, found.mean, found.half, found.count, detail, found.windows)
+        if any(protocol == "windows" for protocol, _ in left):
+            with precision(cell.recipe, device):
+                yield Cost(cell.key, label, cost_of(each, cell.judging.longest))
 
 
 def depends(cell: Cell, variant: str, protocol: str) -> list[Any]:

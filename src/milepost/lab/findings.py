@@ -67,6 +67,8 @@ class Row:
     """Whether every query sees every earlier key, in every layer; a window does not."""
     equations: tuple[Equation, ...] = ()
     """The equation part by part; several where layers differ."""
+    costs: dict[str, float] = field(default_factory=dict[str, float])
+    """Bytes a second: `trained`, `read`, `written`; and `memory`, the most bytes on a GPU. Means over seeds."""
 
     @property
     def base(self) -> str:

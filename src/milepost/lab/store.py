@@ -26,6 +26,9 @@ CREATE TABLE IF NOT EXISTS scores (
     mean REAL, half REAL, count INTEGER NOT NULL, detail TEXT NOT NULL DEFAULT '{}', windows BLOB,
     PRIMARY KEY (cell, variant, protocol, length)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS costs (
+    cell TEXT NOT NULL, variant TEXT NOT NULL, name TEXT NOT NULL, value REAL, PRIMARY KEY (cell, variant, name)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
@@ -131,6 +134,19 @@ class Store:
                 (*row, json.dumps(score.detail), _packed(score.windows)),
             )
 
+    def cost(self, key: str, variant: str, values: dict[str, float]) -> None:
+        """Keep what a row costs."""
+        with self._writing() as db:
+            rows = [(key, variant, name, value) for name, value in values.items()]
+            db.executemany("INSERT OR REPLACE INTO costs VALUES (?, ?, ?, ?)", rows)
+
+    def costs(self, key: str) -> dict[str, dict[str, float]]:
+        """What each row of a cell costs, by its name."""
+        found: dict[str, dict[str, float]] = {}
+        for variant, name, value in self.db.execute("SELECT variant, name, value FROM costs WHERE cell = ?", (key,)):
+            found.setdefault(variant, {})[name] = _number(value)
+        return found
+
     def note(self, name: str, value: dict[str, Any]) -> None:
         """Keep something about the whole store, in place of what was kept under that name."""
         with self._writing() as db:
@@ -150,7 +166,7 @@ class Store:
         """Let a cell go on under another key, with its losses and scores."""
         with self._writing() as db:
             db.execute("UPDATE cells SET key = ? WHERE key = ?", (new, old))
-            for table in ("losses", "scores"):
+            for table in ("losses", "scores", "costs"):
                 db.execute(f"UPDATE {table} SET cell = ? WHERE cell = ?", (new, old))
 
     def has(self, key: str, variant: str, protocol: str, length: int) -> bool:

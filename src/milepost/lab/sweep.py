@@ -13,6 +13,7 @@ from milepost.lab import judge, own
 from milepost.lab.cell import JUDGED, Cell, Described, Event, Known, Stepped, depends, wanted
 from milepost.lab.choices import choices, is_open
 from milepost.lab.corpus import Corpus
+from milepost.lab.costs import Cost
 from milepost.lab.engines import Engine as Engine
 from milepost.lab.engines import Local as Local
 from milepost.lab.expressions import classes_in, named, spelled
@@ -250,3 +251,5 @@ def keep(store: Store, cell: Cell, event: Event) -> None:
             store.trained(cell.key, step, losses, seconds, done)
         case Score():
             store.judged(event)
+        case Cost(variant=variant, values=values):
+            store.cost(cell.key, variant, values)

@@ -96,7 +96,20 @@ def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
             losses=thinned(_averaged(list(curves.values()))) if variant == PLAIN else [],
             gained=_gained(cells, curves) if variant == PLAIN else None,
             whole=all(sees_all(layer, longest, first.shape.heads) for layer in schedule),
+            costs=_costs(store, cells, variant),
         )
+
+
+def _costs(store: Store, cells: list[Cell], variant: str) -> dict[str, float]:
+    """What a row costs, seeds averaged: how fast it was trained, and what was measured of it."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for cell in cells:
+        for name, value in store.costs(cell.key).get(variant, {}).items():
+            found[name].append(value)
+        known = store.cell(cell.key) if variant == PLAIN and store.knows(cell.key) else None
+        if known is not None and known["seconds"]:
+            found["trained"].append(known["step"] * cell.recipe.batch * cell.recipe.length / known["seconds"])
+    return {name: _mean(values) for name, values in found.items()}
 
 
 def _by_task(scores: list[tuple[int, Score]], variant: str) -> dict[str, dict[int, Measure]]:

@@ -17,6 +17,7 @@ from milepost.lab.report.words import (
     ABOUT_TASKS,
     ABOUT_TRAINING,
     MEANS,
+    about_costs,
     about_pairs,
     about_positions,
     about_table,
@@ -95,6 +96,7 @@ def _sections(findings: Findings, sorted_: Table) -> list[str]:
             ABOUT_TRAINING,
             _pair(views.by_step(findings), tables.by_protocol(findings) + _meanings(findings)),
         ),
+        _section("costs", "What it costs", about_costs(findings), tables.costs(findings)),
         _section("chosen", "Chosen on validation text", ABOUT_CHOSEN, tables.tried(findings)),
         _section(
             "equations",

@@ -173,6 +173,37 @@ def by_task(findings: Findings) -> str:
     )
 
 
+COSTS = {"trained": "trained at", "read": "reads", "written": "writes", "memory": "memory"}
+
+
+def costs(findings: Findings) -> str:
+    """What each row costs: parameters, bytes a second, and memory."""
+    names = [name for name in COSTS if any(name in row.costs for row in findings.rows)]
+    rows = [row for row in findings.rows if row.costs]
+    if not rows:
+        return ""
+    styles = looks(findings)
+    units = {name: "" if name == "memory" else "<br>bytes/s" for name in names}
+    head = "".join(f'<th scope="col">{COSTS[name]}{units[name]}</th>' for name in names)
+    body = ""
+    for row in rows:
+        values = [row.costs.get(name) for name in names]
+        shown_ = ["" if each is None else _size(each, name) for each, name in zip(values, names, strict=True)]
+        cells = "".join(f"<td>{each}</td>" for each in (f"{row.parameters:,}" if not row.variant else "", *shown_))
+        piece = swatch(styles[row.name, row.variant])
+        body += f'<tr><th scope="row">{piece}<span>{_name(row)}</span></th>{cells}</tr>'
+    return (
+        '<div class="wide" tabindex="0" role="region" aria-label="Costs"><table class="costs"><thead><tr>'
+        f'<th scope="col">scheme</th><th scope="col">parameters</th>{head}</tr></thead><tbody>{body}</tbody></table>'
+        "</div>"
+    )
+
+
+def _size(value: float, name: str) -> str:
+    """Bytes a second by three figures, or memory in MiB."""
+    return f"{value / 2**20:,.0f} MiB" if name == "memory" else f"{float(f'{value:.3g}'):,.0f}"
+
+
 def tried(findings: Findings) -> str:
     """The rates and settings that were tried, scheme by scheme, with their bits on the validation text."""
     if not findings.tried:

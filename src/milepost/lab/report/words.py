@@ -98,6 +98,16 @@ def about_pairs(findings: Findings) -> str:
     )
 
 
+def about_costs(findings: Findings) -> str:
+    """How to read the table of costs."""
+    longest = f"{max(findings.ran.lengths, default=findings.ran.trained):,}"
+    return (
+        f"Bytes a second in training, in reading a text of {longest} at once, and in writing one byte after the other "
+        f"at its end, with a cache; and the most memory that reading and writing took on a GPU. Each was measured "
+        f"once, on the machine that ran the sweep, with all else that ran there: good for orders of magnitude."
+    )
+
+
 def about_positions(longest: int) -> str:
     """How to read the bits by position."""
     return (
