@@ -80,10 +80,12 @@ def test_while_all_that_is_left_is_worked_elsewhere_an_engine_is_asked_to_wait(t
     cells = FOUR.cells()[:2]
     elsewhere, here = Locks(tmp_path), Locks(tmp_path)
     assert elsewhere.take(cells[0].key)
-    found = turns(cells, here, lambda _: set())
+    heard: list[int] = []
+    found = turns(cells, here, lambda _: set(), heard.append)
     assert next(found) == (cells[1], set())
     assert next(found) is None
     assert next(found) is None
+    assert heard == [1], "said once"
     elsewhere.release_all()
     assert list(found) == [(cells[0], set())]
 

@@ -155,7 +155,7 @@ def _all(sweep: Sweep, store: Store, out: Path, engine: Engine) -> Sweep:
         if done:
             note(f"{done} of {len(cells)} {what} are done already, in {out}")
         with Watched(cells) as watched:
-            run(sweep, store, engine, watched, cells)
+            run(sweep, store, engine, watched, cells, _waits)
 
     if cells := cells_of_rates(sweep):
         stage(cells, "runs that choose rates")
@@ -165,6 +165,10 @@ def _all(sweep: Sweep, store: Store, out: Path, engine: Engine) -> Sweep:
         sweep = with_settings(sweep, store)
     stage(sweep.cells(), "models")
     return sweep
+
+
+def _waits(count: int) -> None:
+    note(f"another process is at work on the last {count} in this folder; waiting for it")
 
 
 def note(message: str) -> None:

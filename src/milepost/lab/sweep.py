@@ -161,11 +161,17 @@ def _sees_ahead(scheme: Scheme, heads: int) -> bool:
 
 
 def run(
-    sweep: Sweep, store: Store, engine: Engine, watch: Watch | None = None, cells: Sequence[Cell] | None = None
+    sweep: Sweep,
+    store: Store,
+    engine: Engine,
+    watch: Watch | None = None,
+    cells: Sequence[Cell] | None = None,
+    waits: Callable[[int], None] | None = None,
 ) -> None:
     """Do what of a sweep, or of some cells of its own, is not done yet.
 
-    Every event is in the store before anybody hears of it.
+    Every event is in the store before anybody hears of it. `waits` hears how many cells are left where other processes
+    work on all of them.
     """
     locks = Locks(store.path.parent / ".locks")
     left: dict[str, Known] = {}
@@ -177,7 +183,7 @@ def run(
 
     try:
         open_cells = [cell for cell, _ in missing(sweep, store, cells)]
-        for cell, event in engine.run(turns(open_cells, locks, known), sweep.corpus):
+        for cell, event in engine.run(turns(open_cells, locks, known, waits), sweep.corpus):
             keep(store, cell, event)
             if watch is not None:
                 watch(cell, event)

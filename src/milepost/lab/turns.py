@@ -57,12 +57,23 @@ class Locks:
             self.release(key)
 
 
-def turns(cells: Sequence[Cell], locks: Locks, known: Callable[[Cell], Known | None]) -> Iterator[Turn]:
-    """Cells one by one, each locked for this process; `known` gives the scores of one, or None where it is done."""
+def turns(
+    cells: Sequence[Cell],
+    locks: Locks,
+    known: Callable[[Cell], Known | None],
+    waits: Callable[[int], None] | None = None,
+) -> Iterator[Turn]:
+    """Cells one by one, each locked for this process; `known` gives the scores of one, or None where it is done.
+
+    `waits` is called once, with how many are left, where others work on all of them.
+    """
     waiting = list(cells)
     while waiting:
         cell = next((each for each in waiting if locks.take(each.key)), None)
         if cell is None:
+            if waits is not None:
+                waits(len(waiting))
+                waits = None
             yield None
             continue
         waiting.remove(cell)
