@@ -68,7 +68,7 @@ def worker_of(cell: Cell) -> int:
 
 @dataclass(frozen=True)
 class Runs:
-    """What both engines told, and how Ray's ended."""
+    """What both engines reported, and how Ray's ended."""
 
     local: list[tuple[Cell, Event]]
     ray: list[tuple[Cell, Event]]
@@ -107,7 +107,7 @@ def open_cells(*cells: Cell) -> list[tuple[Cell, set[tuple[str, str, int]]]]:
 
 
 def losses(events: list[tuple[Cell, Event]], cell: Cell) -> list[tuple[int, float]]:
-    """The losses of a cell, as often as they were told."""
+    """The losses of a cell, as often as they were reported."""
     return [loss for each, event in events if each == cell and isinstance(event, Stepped) for loss in event.losses]
 
 

@@ -1,4 +1,4 @@
-"""Tasks in a sweep: trained beside language, kept and gone on with as it is, and told by the report."""
+"""Tasks in a sweep: trained beside language, kept and gone on with as it is, and shown by the report."""
 
 from __future__ import annotations
 

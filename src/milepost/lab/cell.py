@@ -1,4 +1,4 @@
-"""One cell of a sweep: a scheme and a seed, trained and judged, told as a stream of events.
+"""One cell of a sweep: a scheme and a seed, trained and judged, reported as a stream of events.
 
 Where a cell runs is not its business: the local engine reads its events as they come, Ray sends them from far away.
 Every event may come twice, after a crash, and then says the same.
@@ -222,7 +222,7 @@ def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, here: World, sp
             continue
         known = [(step, float(loss)) for step, loss in losses]
         now = time.monotonic()
-        # Told before it is saved: a loss that was saved and not told would not be computed again.
+        # Reported before it is saved: a loss that was saved and not reported would not be computed again.
         yield Stepped(trainer.step, known, now - begun, tokens, trainer.done)
         if trainer.spread.agreed(trainer.done or now - saved > pause):
             trainer.save(path)

@@ -86,7 +86,7 @@ class Corpus:
         return of_step
 
     def on(self, device: torch.device | str) -> Corpus:
-        """The same, with what is trained on held on a device: batches are cut out there."""
+        """The same, with what is trained on moved to a device: batches are cut out there."""
         return replace(self, train=self.train.to(device))
 
     def first(self, train: int | None) -> Corpus:

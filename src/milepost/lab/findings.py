@@ -23,7 +23,7 @@ class Term:
     """Empty for a part that does nothing."""
     part: str
     formula: str
-    """Empty where the part has none, or at the other verbs of a part that has told it."""
+    """Empty where the part has none, or at the other verbs of a part that has shown it."""
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ def _ray() -> Any:
 
 
 def _post(ray: Any) -> Any:
-    """The actor, beside the driver: should a node of workers die, what they told does not."""
+    """The actor, beside the driver: should a node of workers die, what they reported does not."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)

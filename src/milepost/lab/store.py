@@ -94,7 +94,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
-        """One transaction; a full disk is told as such."""
+        """One transaction; a full disk is reported as such."""
         try:
             self.db.execute("BEGIN IMMEDIATE")
             yield self.db

@@ -31,7 +31,7 @@ from milepost.scheme import Scheme
 # Examples in a batch of a task, at least.
 EXAMPLES = 32
 Watch = Callable[[Cell, Event], None]
-"""Is told of every event, after it was kept."""
+"""Called with every event, after it was kept."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from milepost.seams.verbs import verbs_of
 from milepost.seams.visible import Visible
 
 POINTS = 80
-"""A loss curve is told by about so many points."""
+"""A loss curve is drawn by about so many points."""
 
 
 def gather(store: Store, sweep: Sweep, command: str | None = None) -> Findings:
@@ -263,7 +263,7 @@ def _versions() -> dict[str, str]:
 
 
 def _spelled(sweep: Sweep, first: Cell) -> str:
-    """The sweep as Python, for who called no command; the corpus is told by where it came from."""
+    """The sweep as Python, for who called no command; of the corpus it says where it came from."""
     whole = replace(sweep, judging=first.judging)
     # What was chosen is found again, and what was left to itself need not be said.
     said = [each for each in fields(sweep) if each.name not in ("corpus", "recipes", "chosen")]
