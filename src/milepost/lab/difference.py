@@ -33,8 +33,12 @@ def differ(one: Findings, other: Findings) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
     for name in ("shape", "recipe", "judging", "digest", "corpus", "train_bytes", "versions"):
         found += _differ(name, getattr(one.ran, name), getattr(other.ran, name))
-    rates = [{each.name: each.setting for each in findings.tried if each.chosen} for findings in (one, other)]
-    return found + _differ("chosen", *rates)
+    return found + _differ("chosen", _chosen(one), _chosen(other))
+
+
+def _chosen(findings: Findings) -> dict[str, str]:
+    """The rates and settings that were chosen, by scheme and row."""
+    return {": ".join(filter(None, (each.name, each.row))): each.setting for each in findings.tried if each.chosen}
 
 
 def _differ(name: str, one: object, other: object) -> list[tuple[str, str, str]]:

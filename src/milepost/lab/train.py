@@ -85,7 +85,7 @@ class Alone:
         return read_checkpoint(path)
 
     def placed(self, tensor: Tensor, like: Tensor) -> Tensor:
-        """A whole tensor that was read, as this process keeps it: on the device, and sharded, if the weight `like` is."""
+        """A whole tensor that was read, as it is kept here: on the device, and sharded if the weight `like` is."""
         return tensor.to(like.device)
 
 
