@@ -143,18 +143,21 @@ def _work(sweep: Sweep, store: Store, out: Path, engine: Callable[[], Engine], f
 
 def _all(sweep: Sweep, store: Store, out: Path, engine: Engine) -> Sweep:
     """Work through a sweep stage by stage; returns it as it was chosen to be."""
+    from milepost.lab.cell import wanted
     from milepost.lab.progress import Watched
     from milepost.lab.search import cells_of_rates, cells_of_rows, with_rates, with_settings
     from milepost.lab.sweep import missing, outdated, run
 
     def stage(cells: list[Cell], what: str) -> None:
-        done = len(cells) - len(missing(sweep, store, cells))
+        open_cells = missing(sweep, store, cells)
+        done = len(cells) - len(open_cells)
         again = outdated(store, cells)
         if again:
             note(f"{again} models were judged by an earlier version, and are judged again from their checkpoints")
         if done:
             note(f"{done} of {len(cells)} {what} are done already, in {out}")
-        with Watched(cells) as watched:
+        left = {cell.key: len(wanted(cell) - known) for cell, known in open_cells}
+        with Watched(cells, left=left) as watched:
             run(sweep, store, engine, watched, cells, _waits)
 
     if cells := cells_of_rates(sweep):
