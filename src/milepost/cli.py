@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import typer
 
 
-NEEDS = {"compare": "lab", "plan": "hf", "check": "hf", "extend": "hf"}
+NEEDS = {"compare": "lab", "report": "lab", "diff": "lab", "export": "lab", "plan": "hf", "check": "hf", "extend": "hf"}
 """Commands that need more than the command line itself, and the extra that has it."""
 
 
@@ -43,6 +43,8 @@ def app() -> typer.Typer:
     from milepost.bench.command import bench
     from milepost.catalogue.command import methods
     from milepost.hf.command import check, extend, plan
+    from milepost.hf.export_command import export
+    from milepost.lab.commands import diff, report
     from milepost.lab.compare import compare
 
     hub = typer.Typer(
@@ -60,6 +62,9 @@ def app() -> typer.Typer:
 
     hub.command()(methods)
     hub.command()(compare)
+    hub.command()(report)
+    hub.command()(diff)
+    hub.command()(export)
     hub.command()(plan)
     hub.command()(check)
     hub.command()(extend)

@@ -10,7 +10,7 @@ from typing import NoReturn
 EXTRAS: dict[str, tuple[str, ...]] = {
     "cli": ("typer", "rich"),
     # safetensors needs numpy to write what torch has.
-    "lab": ("typer", "rich", "safetensors", "numpy", "scipy"),
+    "lab": ("typer", "rich", "safetensors", "numpy", "scipy", "filelock"),
     "hf": ("transformers", "safetensors", "numpy", "scipy", "typer", "rich"),
     "ray": ("ray",),
     "datasets": ("datasets",),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from milepost.seams.arguments import from_plain, to_plain
 from milepost.seams.equation import equation
-from milepost.seams.known import classes
+from milepost.seams.known import Known
 from milepost.seams.parts import Parts
 from milepost.seams.verbs import answers
 
@@ -57,11 +57,13 @@ class Scheme(Parts):
 
     @staticmethod
     def from_dict(plain: dict[str, Any], methods: Iterable[type] = ()) -> Scheme:
-        """Build a scheme from to_dict(); name classes of your own in `methods`."""
+        """Build a scheme from to_dict(); name classes of your own in `methods`.
+
+        Those of packages with the entry point `milepost.methods` are found by themselves.
+        """
         if "scheme" not in plain:
             raise ValueError(f"Scheme.from_dict: expected {{'scheme': […]}}, given the keys {sorted(plain)}")
-        known = classes() | {method.__name__: method for method in methods}
-        scheme = Scheme(*from_plain(plain["scheme"], known))
+        scheme = Scheme(*from_plain(plain["scheme"], Known(methods)))
         scheme.trained = plain.get("trained")
         return scheme
 

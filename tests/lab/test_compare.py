@@ -21,11 +21,12 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from milepost.cli import app
-from milepost.lab import compare, corpus, memory
+from milepost.lab import corpus, memory
+from milepost.lab.asked import size_of
 from milepost.lab.cell import Judging, Stepped
-from milepost.lab.progress import Watched
+from milepost.lab.progress import Watched, duration
 from milepost.lab.recipe import SIZES, Recipe
-from milepost.lab.store import Store
+from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Local, Sweep, run
 
 TINY = shlex.split("--threads 1 --width 16 --layers 1 --heads 2 --batch 2 --steps 5 --judge 256 --no-free")
@@ -143,13 +144,13 @@ def test_unusual_sizes_end_with_a_table(words: list[str], text: Path, tmp_path: 
 
 
 def test_the_dial_scales_with_what_overrides_it():
-    size = compare._size("base", {"width": 96, "heads": None}, {"length": 32, "steps": 50}, None, "cpu")
+    size = size_of("base", {"width": 96, "heads": None}, {"length": 32, "steps": 50}, None, "cpu")
     assert size.shape == replace(SIZES["base"].shape, width=96)
     assert size.longest == 32 * 16384 // 512
     # A tenth of the steps at most; and on a CPU bfloat16 would only be slow.
     assert (size.recipe.warmup, size.recipe.precision) == (5, "float32")
-    assert compare._size("base", {}, {}, None, "cuda") == SIZES["base"]
-    assert compare._size("demo", {}, {}, 300, "cpu").longest == 300
+    assert size_of("base", {}, {}, None, "cuda") == SIZES["base"]
+    assert size_of("demo", {}, {}, 300, "cpu").longest == 300
 
 
 # Bad input
@@ -315,7 +316,7 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(text: Path, tmp_path: 
     assert "Traceback" not in found.stderr
     assert found.returncode == 2
     assert "no disk space left for" in found.stderr
-    assert {path.name for path in tmp_path.iterdir()} <= {"lab.sqlite"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"lab.sqlite", ".locks"}
     done(text, tmp_path, "rope")
 
 
@@ -342,7 +343,7 @@ def test_jobs_that_crowd_the_cores_are_noted(text: Path, tmp_path: Path, monkeyp
 
 
 def test_a_model_that_goes_on_says_from_where(tmp_path: Path):
-    size = compare._size("demo", {"width": 16, "layers": 1, "heads": 2}, {"length": 16, "steps": 15}, 32, "cpu")
+    size = size_of("demo", {"width": 16, "layers": 1, "heads": 2}, {"length": 16, "steps": 15}, 32, "cpu")
     here = corpus.of_bytes(b"round and round " * 300, "here")
     cell = Sweep(("rope",), size, here, judging=Judging(32, total=64), threads=1, free=False).cells()[0]
     screen = io.StringIO()
@@ -357,8 +358,32 @@ def test_a_model_that_goes_on_says_from_where(tmp_path: Path):
 # What is seen on the way, and what fits
 
 
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (5940, "99 min"), (6000, "1 h 40 min")]
+)
+def test_a_time_is_said_as_people_say_it(seconds: float, words: str):
+    assert duration(seconds) == words
+
+
+def test_the_time_left_is_that_of_the_models_done_for_as_many_as_are_left(monkeypatch: pytest.MonkeyPatch):
+    size = size_of("demo", {"width": 16, "layers": 1, "heads": 2}, {"length": 16, "steps": 15}, 32, "cpu")
+    here = corpus.of_bytes(b"round and round " * 300, "here")
+    judging = Judging(32, total=64, protocols=("windows",))
+    cells = Sweep(("rope", "alibi", "nope", "t5"), size, here, judging=judging, threads=1, free=False).cells()
+    screen, now = io.StringIO(), [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    # Of four, one is done already, and one lacks a score alone.
+    left = {cells[0].key: 2, cells[1].key: 1, cells[2].key: 2}
+    watched = Watched(cells, Console(file=screen, width=100), left)
+    now[0] += 60
+    for cell, length in ((cells[1], 32), (cells[0], 16), (cells[0], 32), (cells[2], 16), (cells[2], 32)):
+        watched(cell, Score(cell.key, "", "windows", length, 1.0, None, 1, {}))
+    said = [line for line in screen.getvalue().splitlines() if "models done" in line]
+    assert said == ["1 of 3 models done, about 2 min left", "2 of 3 models done, about 30 s left"]
+
+
 def test_a_terminal_sees_bars_and_the_table_so_far(tmp_path: Path):
-    size = compare._size("demo", {"width": 16, "layers": 1, "heads": 2}, {"length": 16, "steps": 15}, 32, "cpu")
+    size = size_of("demo", {"width": 16, "layers": 1, "heads": 2}, {"length": 16, "steps": 15}, 32, "cpu")
     here = corpus.of_bytes(b"round and round " * 300, "here")
     sweep = Sweep(("rope",), size, here, judging=Judging(32, total=64), threads=1, free=False)
     screen, store = io.StringIO(), Store(tmp_path / "lab.sqlite")

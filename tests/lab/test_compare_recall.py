@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from milepost.lab import compare
+from milepost.lab import asked
 from milepost.lab.recipe import SIZES, Recipe
 
 
@@ -14,17 +14,17 @@ from milepost.lab.recipe import SIZES, Recipe
 @pytest.mark.parametrize("times", [1, 2, 4, 16, 64])
 def test_recall_is_asked_at_distances_that_fit_the_longest_length(length: int, times: int):
     chosen = replace(SIZES["demo"], recipe=Recipe(length=length), longest=times * length)
-    distances = compare._judging(chosen, None, None).recall
+    distances = asked.judging_of(chosen, None, None).recall
     assert sorted(set(distances)) == list(distances)
     copied = min(128, length // 4)
-    assert compare._judging(chosen, None, None).copied == copied
+    assert asked.judging_of(chosen, None, None).copied == copied
     assert all(copied <= distance <= chosen.longest - copied for distance in distances)
     assert min(distances) + copied <= length, "one lies within what was trained on"
 
 
 def test_distances_that_were_asked_for_are_taken():
-    assert compare._judging(SIZES["base"], None, "256,3072").recall == (256, 3072)
+    assert asked.judging_of(SIZES["base"], None, "256,3072").recall == (256, 3072)
 
 
 def test_the_size_of_the_anchors_is_asked_at_their_distances():
-    assert compare._judging(SIZES["base"], None, None).recall[:5] == (256, 384, 768, 1536, 3072)
+    assert asked.judging_of(SIZES["base"], None, None).recall[:5] == (256, 384, 768, 1536, 3072)

@@ -21,8 +21,9 @@ from tests.lab.test_sweep import SWEEP, work
 
 def test_half_a_checkpoint_of_a_killed_process_is_cleared_away(tmp_path: Path):
     cell = replace(SWEEP, schemes=("kerple",), free=False).cells()[0]
-    left = tmp_path / f".{cell.key}.safetensors.12345"
-    other = tmp_path / ".another.safetensors.12345"
+    # No system gives a process such a number.
+    left = tmp_path / f".{cell.key}.safetensors.{1 << 30}"
+    other = tmp_path / f".another.safetensors.{1 << 30}"
     for each in (left, other):
         each.mkdir()
         (each / ".tmpuqrQys").write_bytes(b"half")

@@ -76,6 +76,24 @@ def test_the_first_step_is_as_long_as_the_rate_says(times: float):
     assert moved["norm.weight"] == pytest.approx(RECIPE.rate, rel=0.02)
 
 
+@pytest.mark.parametrize("times", [1.0, 10.0])
+def test_what_else_a_scheme_learns_has_a_rate_of_its_own(times: float):
+    made = trainer(BOTH, replace(RECIPE, learned_rate=times, bias_rate=5.0))
+    made.advance()
+    rates = by_weight(made, "lr")
+    kinds = {type(made.model.get_submodule(name.rpartition(".")[0])): name for name in learned(made)}
+    assert rates[kinds[mp.Learned]] == pytest.approx(times * RECIPE.rate)
+    assert rates[kinds[mp.T5Bias]] == pytest.approx(5 * RECIPE.rate)
+    assert rates["norm.weight"] == pytest.approx(RECIPE.rate)
+
+
+@pytest.mark.parametrize(("name", "differs"), [("rope", False), ("t5", False), ("shaw", True), (BOTH, True)])
+def test_a_cell_has_another_key_where_that_rate_changes_its_numbers(name: str, differs: bool):
+    recipes = [replace(SIZE.recipe, learned_rate=times) for times in (1.0, 5.0)]
+    keys = {replace(SWEEP, schemes=(name,), size=replace(SIZE, recipe=each)).cells()[0].key for each in recipes}
+    assert (len(keys) == 2) is differs
+
+
 def test_the_rate_of_biases_rises_and_falls_with_the_others():
     made = trainer("t5")
     for step in range(RECIPE.steps):
@@ -86,8 +104,9 @@ def test_the_rate_of_biases_rises_and_falls_with_the_others():
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_rate_that_is_none_is_refused(rate: float):
-    with pytest.raises(ValueError, match=r"Recipe\(bias_rate="):
-        Recipe(bias_rate=rate)
+    for name in ("bias_rate", "learned_rate"):
+        with pytest.raises(ValueError, match=rf"Recipe\({name}="):
+            Recipe(**{name: rate})
 
 
 # Which cells that makes new

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +19,7 @@ import torch
 from milepost.lab import corpus
 from milepost.lab.cell import Cell, Event, Judging, Stepped, work
 from milepost.lab.model import Shape
+from milepost.lab.own import Source
 from milepost.lab.ray_engine import Post, Ray
 from milepost.lab.recipe import Recipe, Size
 from milepost.lab.store import Score
@@ -30,6 +31,18 @@ SIZE = Size(Shape(width=32, layers=2, heads=2, hidden=64), Recipe(length=32, bat
 TEXT = corpus.of_bytes(inspect.getsource(argparse).encode(), "the source of argparse")
 SWEEP = Sweep(("rope", "alibi", "nope"), SIZE, TEXT, judging=Judging(64, total=2048), free=False, threads=1)
 ROPE, ALIBI, NOPE = SWEEP.cells()
+# A worker has no such file: the text comes with the cell.
+MINE = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class HalfAlibi:
+    heads: int
+
+    def bend(self, score, batch, head, p, r):
+        return score - (p - r).abs().to(score.dtype) / 2
+"""
+(OWN,) = replace(SWEEP, schemes=("HalfAlibi(heads)",), own=(Source("mine.py", MINE),)).cells()
 
 
 def descends(pid: int) -> bool:
@@ -55,7 +68,7 @@ def worker_of(cell: Cell) -> int:
 
 @dataclass(frozen=True)
 class Runs:
-    """What both engines told, and how Ray's ended."""
+    """What both engines reported, and how Ray's ended."""
 
     local: list[tuple[Cell, Event]]
     ray: list[tuple[Cell, Event]]
@@ -75,7 +88,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     found: list[tuple[Cell, Event]] = []
 
     def watch() -> None:
-        for cell, event in Ray(folder / "ray", address="local").run(open_cells(ROPE, ALIBI, NOPE), TEXT):
+        for cell, event in Ray(folder / "ray", address="local").run(open_cells(ROPE, ALIBI, NOPE, OWN), TEXT):
             found.append((cell, event))
             if cell in due and due[cell](event):
                 # It waits for its event to be kept, and so stands exactly here.
@@ -85,7 +98,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     with pytest.raises(RuntimeError) as raised:
         watch()
     assert not due, "nobody was killed"
-    yield Runs(list(Local(folder).run(open_cells(ROPE, ALIBI), TEXT)), found, raised.value)
+    yield Runs(list(Local(folder).run(open_cells(ROPE, ALIBI, OWN), TEXT)), found, raised.value)
     torch.set_num_threads(threads)
 
 
@@ -94,7 +107,7 @@ def open_cells(*cells: Cell) -> list[tuple[Cell, set[tuple[str, str, int]]]]:
 
 
 def losses(events: list[tuple[Cell, Event]], cell: Cell) -> list[tuple[int, float]]:
-    """The losses of a cell, as often as they were told."""
+    """The losses of a cell, as often as they were reported."""
     return [loss for each, event in events if each == cell and isinstance(event, Stepped) for loss in event.losses]
 
 
@@ -103,7 +116,7 @@ def scores(events: list[tuple[Cell, Event]], cell: Cell) -> set[str]:
     return {repr(event) for each, event in events if each == cell and isinstance(event, Score)}
 
 
-@pytest.mark.parametrize("cell", [ROPE, ALIBI], ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", [ROPE, ALIBI, OWN], ids=lambda cell: cell.name)
 def test_ray_gives_the_local_engines_numbers_exactly(runs: Runs, cell: Cell):
     assert dict(losses(runs.ray, cell)) == dict(losses(runs.local, cell))
     assert len(dict(losses(runs.ray, cell))) == SIZE.recipe.steps
@@ -125,7 +138,7 @@ def test_a_worker_killed_after_its_checkpoint_goes_on_from_there(runs: Runs):
 
 def test_an_error_in_one_cell_is_told_when_the_others_are_done(runs: Runs):
     first, second = str(runs.error).splitlines()
-    assert first == "1 of 3 cells failed; the others are done and kept, and the same command tries again:"
+    assert first == "1 of 4 cells failed; the others are done and kept, and the same command tries again:"
     assert second.startswith("  nope, seed 0: ValueError: the checkpoint ")
     assert second.endswith("; delete it, and its model will be trained again")
 

@@ -238,7 +238,7 @@ def test_half_a_checkpoint_is_not_left_lying_about(whole: Path, tmp_path: Path, 
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="no disk space left for"):
             work(SWEEP, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"lab.sqlite"}
+    assert {path.name for path in tmp_path.iterdir()} == {"lab.sqlite", ".locks"}
     work(SWEEP, tmp_path)
     assert numbers(tmp_path) == numbers(whole)
 

@@ -1,4 +1,4 @@
-"""Tasks in a sweep: trained beside language, kept and gone on with as it is, and told by the report."""
+"""Tasks in a sweep: trained beside language, kept and gone on with as it is, and shown by the report."""
 
 from __future__ import annotations
 
@@ -71,11 +71,12 @@ def test_there_is_a_cell_for_each_scheme_and_task_and_no_other_is_trained_again_
     assert len({cell.key for cell in SWEEP.cells()}) == 6
     alone = replace(SWEEP, tasks=()).cells()
     assert [cell.key for cell in alone] == [on("", name).key for name in ("rope", "alibi")]
-    # A store of before there were tasks, or a rate for biases, is still known: a key has neither where there is none.
+    # A store of before there were tasks, own methods or own rates is still known: a key has none where there is none.
     settings = alone[0].settings() | {"longest": None}
-    for name in ("judging", "variants", "task"):
+    for name in ("judging", "variants", "task", "own"):
         settings.pop(name)
-    settings["recipe"].pop("bias_rate")
+    for name in ("bias_rate", "learned_rate"):
+        settings["recipe"].pop(name)
     assert alone[0].former_key == hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""One cell of a sweep: a scheme and a seed, trained and judged, told as a stream of events.
+"""One cell of a sweep: a scheme and a seed, trained and judged, reported as a stream of events.
 
 Where a cell runs is not its business: the local engine reads its events as they come, Ray sends them from far away.
 Every event may come twice, after a crash, and then says the same.
@@ -11,22 +11,24 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from milepost.lab import judge
+from milepost.lab import judge, own
 from milepost.lab.corpus import Corpus
+from milepost.lab.costs import Cost, cost_of
 from milepost.lab.expressions import spelled
 from milepost.lab.model import Model, Shape
+from milepost.lab.own import Source
 from milepost.lab.parallel import World, spread_over
 from milepost.lab.recipe import Recipe
-from milepost.lab.schemes import build, learns_bias, reads_longest
+from milepost.lab.schemes import build, learns_bias, learns_more, origins_of, rates_in_words, reads_longest
+from milepost.lab.scoring import VALIDATION, scored
 from milepost.lab.scoring import Judging as Judging
-from milepost.lab.scoring import scored
 from milepost.lab.store import Score
 from milepost.lab.tasks import PROTOCOLS, batches, named, protocols
 from milepost.lab.tasks.run import written_for
@@ -38,6 +40,8 @@ REPORT = 10
 SAVE = 2.0
 # Raised when what is judged, or what is kept of it, changes: scores are then made again, from the checkpoints.
 JUDGED = 3
+# Settings are chosen at the trained length, and where it has been doubled so often.
+FAR = 3
 
 
 @dataclass(frozen=True)
@@ -56,18 +60,25 @@ class Cell:
     """Training-free rows: a label and an expression each."""
     threads: int = 2
     version: int = field(default=1)
+    """Raised when training computes something else from the same settings: models are then trained again."""
     task: str = ""
     """The task it is trained on and judged by; language if empty."""
+    own: tuple[Source, ...] = ()
+    """Files of methods that its scheme and rows are from; their text goes wherever the cell goes."""
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What the trained weights depend on, hashed: judging and variants may grow without training again.
 
         A scheme goes in as what it is built of, argument by argument, defaults too: a name that comes to stand for
-        something else, in milepost or in an expression, is another cell.
+        something else, in milepost or in an expression, is another cell. So is a method whose file has changed.
         """
-        settings = self._settings()
-        settings["name"] = _built(self.written, self.shape, self.recipe.length, self.judging.longest)
+        with own.using(self.own):
+            settings = self._settings()
+            from_where = origins_of(self.written)
+            settings["name"] = _built(self.written, self.shape, self.recipe.length, self.judging.longest, from_where)
+        if from_where:
+            settings["own"] = from_where
         return _hashed(settings)
 
     @property
@@ -80,13 +91,16 @@ class Cell:
 
     def _settings(self) -> dict[str, Any]:
         settings = asdict(self)
-        for name in ("judging", "variants"):
+        for name in ("judging", "variants", "own"):
             settings.pop(name)
         if not self.task:
             settings.pop("task")
+        recipe = settings["recipe"]
+        # Rates that nothing has are left out, and so is one that came later and is what it was before.
         if not learns_bias(self.name):
-            # Nothing has that rate.
-            settings["recipe"].pop("bias_rate")
+            recipe.pop("bias_rate")
+        if not learns_more(self.name) or self.recipe.learned_rate == 1.0:
+            recipe.pop("learned_rate")
         return settings
 
     @property
@@ -97,6 +111,8 @@ class Cell:
     @property
     def called(self) -> str:
         """What the cell is called among others."""
+        if VALIDATION in self.judging.protocols:
+            return f"{self.name}, rate {rates_in_words(self.recipe, self.name)}"
         return f"{self.name}, {self.task}, seed {self.seed}" if self.task else f"{self.name}, seed {self.seed}"
 
     def settings(self) -> dict[str, Any]:
@@ -124,8 +140,8 @@ class Stepped:
 
 
 @cache
-def _built(text: str, shape: Shape, trained: int, longest: int) -> dict[str, Any]:
-    """All that a scheme is built of, layer by layer."""
+def _built(text: str, shape: Shape, trained: int, longest: int, from_where: tuple[str, ...]) -> dict[str, Any]:
+    """All that a scheme is built of, layer by layer; of a method that is not milepost's, `from_where` says which."""
     with torch.random.fork_rng(devices=[]):
         return build(text, shape, trained, longest).to_dict()
 
@@ -134,7 +150,7 @@ def _hashed(settings: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
-Event = Described | Stepped | Score
+Event = Described | Stepped | Score | Cost
 Known = set[tuple[str, str, int]]
 """Scores that need not be made again, each by its row, protocol and length."""
 
@@ -166,6 +182,7 @@ def work(
     and tells events.
     """
     torch.set_num_threads(cell.threads)
+    own.use(cell.own)
     here = World(0, 1, torch.device(device)) if here is None else here
     model = make(cell)
     if here.rank == 0:
@@ -205,7 +222,7 @@ def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, here: World, sp
             continue
         known = [(step, float(loss)) for step, loss in losses]
         now = time.monotonic()
-        # Told before it is saved: a loss that was saved and not told would not be computed again.
+        # Reported before it is saved: a loss that was saved and not reported would not be computed again.
         yield Stepped(trainer.step, known, now - begun, tokens, trainer.done)
         if trainer.spread.agreed(trainer.done or now - saved > pause):
             trainer.save(path)
@@ -225,8 +242,8 @@ def load(cell: Cell, path: Path, device: str | torch.device) -> Model:
     return model.to(device).eval()
 
 
-def judged(cell: Cell, model: Model, corpus: Corpus, known: Known) -> Iterator[Score]:
-    """Scores of the model as trained, then of every training-free row."""
+def judged(cell: Cell, model: Model, corpus: Corpus, known: Known) -> Iterator[Score | Cost]:
+    """Scores of the model as trained, then of every training-free row, and what each costs."""
     device = model.tokens.weight.device
     variants = [("", model)]
     for label, text in cell.variants:
@@ -234,25 +251,29 @@ def judged(cell: Cell, model: Model, corpus: Corpus, known: Known) -> Iterator[S
         variants.append((label, model.using(schedule)))
     for label, each in variants:
         each.uncompiled()
-        for protocol, length in asked(cell, label):
-            if (label, protocol, length) in known:
-                continue
+        left = [found for found in asked(cell, label) if (label, *found) not in known]
+        for protocol, length in left:
+            text = corpus.validation if protocol == VALIDATION else corpus.test
             with torch.no_grad(), precision(cell.recipe, device):
-                found = scored(cell.judging, each, corpus.test, protocol, length, cell.recipe.length, cell.seed)
+                found = scored(cell.judging, each, text, protocol, length, cell.recipe.length, cell.seed)
             detail = found.detail | {"asked": depends(cell, label, protocol)}
             yield Score(cell.key, label, protocol, length, found.mean, found.half, found.count, detail, found.windows)
+        if any(protocol == "windows" for protocol, _ in left):
+            with precision(cell.recipe, device):
+                yield Cost(cell.key, label, cost_of(each, cell.judging.longest))
 
 
 def depends(cell: Cell, variant: str, protocol: str) -> list[Any]:
     """What a score depends on besides the weights."""
     judging, text = cell.judging, dict(cell.variants).get(variant, "")
-    own = {
+    by_protocol = {
         "windows": [judging.total], "sliding": [judging.total], "ends": [judging.longest, judging.ends],
         "alone": [judging.alone], "recall": [judging.copies, judging.copied],
-        "passages": [judging.copies, judging.copied],
+        "passages": [judging.copies, judging.copied], VALIDATION: [judging.total, judging.validation],
     }  # fmt: skip
-    counts = [judging.answers, judging.total] if protocol in PROTOCOLS else own.get(protocol, [])
-    return [JUDGED, text, judging.longest if text and reads_longest(text) else None, *counts]
+    counts = [judging.answers, judging.total] if protocol in PROTOCOLS else by_protocol.get(protocol, [])
+    others = [list(found)] if text and (found := origins_of(text)) else []
+    return [JUDGED, text, judging.longest if text and reads_longest(text) else None, *counts, *others]
 
 
 def wanted(cell: Cell) -> Known:
@@ -264,6 +285,9 @@ def wanted(cell: Cell) -> Known:
 def asked(cell: Cell, variant: str = "") -> list[tuple[str, int]]:
     """The protocols and lengths that a row of a cell is judged by."""
     lengths = list(judge.lengths_up_to(cell.recipe.length, cell.judging.longest))
+    if VALIDATION in cell.judging.protocols:
+        # Nothing else: what is judged there chooses, and what chooses is never judged.
+        return [(VALIDATION, length) for length in dict.fromkeys((lengths[0], lengths[: FAR + 1][-1]))]
     if cell.task:
         return [(protocol, length) for protocol in protocols(cell.task) for length in lengths]
     found = [(name, length) for name in ("windows", "ends", "sliding", "alone") for length in lengths]

@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from milepost.lab import options
+from milepost.lab import asked, options
 from milepost.refusal import need, refuse
-from milepost.seams.arguments import did_you_mean
 
 if TYPE_CHECKING:
-    from milepost.lab.corpus import Corpus
-    from milepost.lab.findings import Findings
-    from milepost.lab.recipe import Size
+    from milepost.lab.cell import Cell
+    from milepost.lab.store import Store
     from milepost.lab.sweep import Engine, Sweep
 
 
@@ -33,6 +32,9 @@ def compare(
     free: options.Free = True,
     every: options.Every = False,
     row: options.Rows = None,
+    methods: options.Methods = None,
+    search: options.Search = 0,
+    tune: options.Tune = False,
     engine: options.EngineName = "local",
     jobs: options.JobCount = 1,
     device: options.Device = None,
@@ -63,8 +65,9 @@ def compare(
     Stop it at any moment: the same command goes on where it stopped, and ends with the same numbers.
     """
     from milepost.lab.parallel import world
+    from milepost.lab.search import cells_of_rates, cells_of_rows
     from milepost.lab.store import Store
-    from milepost.lab.sweep import Sweep, missing, outdated, run
+    from milepost.lab.sweep import Sweep
     from milepost.lab.torchrun import Torchrun
 
     device = _device(device, engine)
@@ -78,24 +81,29 @@ def compare(
         _installed(engine, dataset, tensorboard)
         if jobs > 1 and engine != "local":
             raise ValueError(f"--jobs {jobs}: only the local engine takes it; leave it out")
-        if every and not free:
-            raise ValueError("--every --no-free: all the training-free rows, or none; leave one out")
+        if not free and (every or tune):
+            which = "every --no-free: all" if every else "tune --no-free: settings of"
+            raise ValueError(f"--{which} the training-free rows, or none; leave one out")
         if engine != "torchrun" and world(device).size > 1:
             raise ValueError(
                 f"{world(device).size} processes were started together (WORLD_SIZE); add --engine torchrun"
             )
+        chosen_here = search or tune or any("{" in each for each in row or [])
+        if engine == "torchrun" and chosen_here:
+            raise ValueError("--engine torchrun: it chooses no rates and no settings; use the local engine, or ray")
         counts = {"--seeds": seeds, "--jobs": jobs, "--train-bytes": train_bytes, "--judge": judged}
         _refuse_early(counts, json, csv)
-        chosen = _size(size, own, training, longest, device)
+        chosen = asked.size_of(size, own, training, longest, device)
         made = [each for each in (out, json, csv, tensorboard) if each is not None]
-        corpus = _corpus(text, dataset, made).first(train_bytes)
+        corpus = asked.corpus_of(text, dataset, made, bool(chosen_here)).first(train_bytes)
+        names, rows, files = asked.with_files(schemes or options.DEFAULT, row or (), methods or ())
         sweep = Sweep(
-            tuple(schemes or options.DEFAULT), chosen, corpus, tuple(range(seeds)), _judging(chosen, judged, recall),
-            free, threads, _tasks(tasks), every, tuple(map(_row, row or [])),
+            names, chosen, corpus, tuple(range(seeds)), asked.judging_of(chosen, judged, recall),
+            free, threads, asked.tasks_of(tasks), every, rows, search, tune, own=files,
         )  # fmt: skip
         if chosen.longest < chosen.recipe.length:
             raise ValueError(f"--longest {chosen.longest}: less than the {chosen.recipe.length} trained at; raise it")
-        cells = sweep.cells()
+        _ = sweep.cells(), cells_of_rates(sweep), cells_of_rows(sweep)
         if engine == "torchrun" and world(device).rank:
             # The first process has the store and tells; this one trains along.
             return Torchrun(out, device).follow(corpus)
@@ -105,25 +113,65 @@ def compare(
             note(f"{jobs} jobs of {threads} threads each on {cores} cores are slower than with --threads 1")
     except (ValueError, TypeError, OSError, ImportError) as error:
         refuse(f"compare: {error}")
-    from milepost.lab.progress import Watched
+    _work(sweep, store, out, lambda: asked.engine_of(engine, out, device, jobs), Files(json, csv, tensorboard))
 
+
+def _work(sweep: Sweep, store: Store, out: Path, engine: Callable[[], Engine], files: Files) -> None:
+    """Choose what is to be chosen, then train and judge; what was found is written however it ends."""
+    from milepost.lab.recorded import record
+
+    command = shlex.join(["milepost", *sys.argv[1:]])
+    ended: BaseException | None = None
     try:
-        done = len(cells) - len(missing(sweep, store))
+        record(store, sweep, command)
+        sweep = _all(sweep, store, out, engine())
+    except (KeyboardInterrupt, ValueError, OSError, ImportError, RuntimeError) as error:
+        ended = error
+    try:
+        write(store, sweep, out, files, command, whole=ended is None)
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        # What went wrong first is what matters.
+        ended = ended or error
+    finally:
+        store.close()
+    if isinstance(ended, KeyboardInterrupt):
+        note(f"stopped; the same command goes on from {out}, each model from its last checkpoint")
+        raise SystemExit(130) from None
+    if ended is not None:
+        refuse(f"compare: {ended}")
+
+
+def _all(sweep: Sweep, store: Store, out: Path, engine: Engine) -> Sweep:
+    """Work through a sweep stage by stage; returns it as it was chosen to be."""
+    from milepost.lab.cell import wanted
+    from milepost.lab.progress import Watched
+    from milepost.lab.search import cells_of_rates, cells_of_rows, with_rates, with_settings
+    from milepost.lab.sweep import missing, outdated, run
+
+    def stage(cells: list[Cell], what: str) -> None:
+        open_cells = missing(sweep, store, cells)
+        done = len(cells) - len(open_cells)
         again = outdated(store, cells)
         if again:
             note(f"{again} models were judged by an earlier version, and are judged again from their checkpoints")
         if done:
-            note(f"{done} of {len(cells)} models are done already, in {out}")
-        with Watched(cells) as watched:
-            run(sweep, store, _engine(engine, out, device, jobs), watched)
-        _report(store, sweep, out, json, csv, tensorboard)
-    except KeyboardInterrupt:
-        note(f"stopped; the same command goes on from {out}, each model from its last checkpoint")
-        raise SystemExit(130) from None
-    except (ValueError, OSError, ImportError, RuntimeError) as error:
-        refuse(f"compare: {error}")
-    finally:
-        store.close()
+            note(f"{done} of {len(cells)} {what} are done already, in {out}")
+        left = {cell.key: len(wanted(cell) - known) for cell, known in open_cells}
+        with Watched(cells, left=left) as watched:
+            run(sweep, store, engine, watched, cells, _waits)
+
+    if cells := cells_of_rates(sweep):
+        stage(cells, "runs that choose rates")
+        sweep = with_rates(sweep, store)
+    if cells := cells_of_rows(sweep):
+        stage(cells, "models that choose settings")
+        sweep = with_settings(sweep, store)
+    stage(sweep.cells(), "models")
+    return sweep
+
+
+def _waits(count: int) -> None:
+    note(f"another process is at work on the last {count} in this folder; waiting for it")
 
 
 def note(message: str) -> None:
@@ -170,113 +218,37 @@ def _device(device: str | None, engine: str) -> str:
     return device
 
 
-def _size(name: str, own: dict[str, Any], training: dict[str, Any], longest: int | None, device: str) -> Size:
-    from milepost.lab.recipe import SIZES, Size
+@dataclass(frozen=True)
+class Files:
+    """What is written besides the report, where it was asked for."""
 
-    if name not in SIZES:
-        raise ValueError(f"--size {name}: there are {', '.join(SIZES)}{did_you_mean(name, SIZES)}")
-    chosen = SIZES[name]
-    given = {key: value for key, value in training.items() if value is not None}
-    if device == "cpu":
-        # On a CPU bfloat16 saves nothing and costs much.
-        given["precision"] = "float32"
-    recipe = replace(chosen.recipe, **given)
-    ratio = chosen.longest // chosen.recipe.length
-    return Size(
-        replace(chosen.shape, **{key: value for key, value in own.items() if value is not None}),
-        replace(recipe, warmup=min(recipe.warmup, max(1, recipe.steps // 10))),
-        recipe.length * ratio if longest is None else longest,
-        chosen.judged,
-    )
+    json: Path | None = None
+    csv: Path | None = None
+    board: Path | None = None
 
 
-def _judging(chosen: Size, judged: int | None, recall: str | None) -> Any:
-    from milepost.lab.scoring import Judging
-
-    length, longest = chosen.recipe.length, chosen.longest
-    total = chosen.judged if judged is None else judged
-    few = max(8, total // (2 * longest))
-    # So short that two copies, and something between them, lie within the trained length.
-    copied = min(128, max(1, length // 4))
-    if recall is None:
-        # Distances within the trained length, then others that double, past it and up to the longest.
-        spread = [length // 2, *(3 * length // 4 << n for n in range(longest.bit_length()))]
-        distances = sorted({each for each in spread if copied <= each <= longest - copied})
-    else:
-        distances = _numbers("--recall", recall)
-        if max(distances) > longest - copied:
-            raise ValueError(
-                f"--recall {max(distances)}: the second copy would end past the longest length, {longest}; lower it, "
-                f"or raise --longest"
-            )
-    ends, copies = min(64, 2 * few), min(32, few)
-    return Judging(longest, total=total, ends=ends, recall=tuple(distances), copies=copies, copied=copied)
-
-
-def _tasks(text: str | None) -> tuple[str, ...]:
-    names = () if text is None else tuple(each.strip() for each in text.split(","))
-    if not all(names):
-        raise ValueError(f"--tasks {text!r}: an empty name; give some with commas between them, such as copy,needle")
-    return names
-
-
-def _row(text: str) -> tuple[str, str]:
-    name, colon, expression = (each.strip() for each in text.partition(":"))
-    if not (name and colon and expression):
-        raise ValueError(
-            f"--row {text!r}: name the scheme it is judged on, then a colon: 'rope: Rope(dim) + Rerope(32)'"
-        )
-    return name, expression
-
-
-def _numbers(option: str, text: str) -> list[int]:
-    try:
-        return [int(each) for each in text.split(",")]
-    except ValueError:
-        raise ValueError(f"{option} {text}: give whole numbers with commas between them, such as 256,3072") from None
-
-
-def _corpus(text: Path | None, dataset: str | None, made: list[Path]) -> Corpus:
-    from milepost.lab import corpus
-
-    if text is not None:
-        return corpus.of_path(text, made)
-    return corpus.of_python() if dataset is None else corpus.of_dataset(dataset)
-
-
-def _engine(name: str, out: Path, device: str, jobs: int) -> Engine:
-    from milepost.lab.jobs import Jobs
-    from milepost.lab.sweep import Local
-    from milepost.lab.torchrun import Torchrun
-
-    out.mkdir(parents=True, exist_ok=True)
-    if name == "local":
-        return Local(out, device) if jobs == 1 else Jobs(out, device, jobs)
-    if name == "ray":
-        from milepost.lab.ray_engine import Ray
-
-        return Ray(out, device)
-    if name == "torchrun":
-        return Torchrun(out, device)
-    raise ValueError(f"--engine {name}: there are local, ray and torchrun")
-
-
-def _report(store: Any, sweep: Sweep, out: Path, json: Path | None, csv: Path | None, board: Path | None) -> None:
+def write(store: Store, sweep: Sweep, out: Path, files: Files, command: str, whole: bool = True) -> None:
+    """Write the report of what is known so far, and print its table; one that is not whole is written and no more."""
     from rich.console import Console
 
-    from milepost.lab.report import gather, to_csv, to_json, write
+    from milepost.lab.report import gather, to_csv, to_json
+    from milepost.lab.report import write as write_page
 
-    findings: Findings = gather(store, sweep, command=shlex.join(["milepost", *sys.argv[1:]]))
+    findings = gather(store, sweep, command=command)
     page = out / "report.html"
-    write(findings, page)
-    for path, made in ((json, to_json), (csv, to_csv)):
+    if not whole and not findings.rows and not any(each.bits for each in findings.tried):
+        return
+    write_page(findings, page)
+    if not whole:
+        return note(f"the report of what was found so far: {page}")
+    for path, made in ((files.json, to_json), (files.csv, to_csv)):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(made(findings), encoding="utf-8")
-    if board is not None:
+    if files.board is not None:
         from milepost.lab.board import log
 
-        log(store, sweep, board)
+        log(store, sweep, files.board)
     from milepost.lab.shown import table
 
     Console().print(table(findings))

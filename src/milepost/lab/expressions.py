@@ -1,6 +1,6 @@
 """Schemes as they are written: a name in any spelling, or an expression such as `Rope(dim, theta=1e5) + LogN(trained)`.
 
-An expression is read as a tree, and can call milepost's methods and nothing else.
+An expression is read as a tree, and can call milepost's methods, those of the user's own, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from functools import cache
 from typing import Any
 
 from milepost.catalogue.spelling import method_called, plain
-from milepost.lab import limits
+from milepost.lab import limits, own
 from milepost.lab.naming import HWFA, TRAINED
 from milepost.seams.arguments import did_you_mean
-from milepost.seams.known import classes
 from milepost.seams.visible import causal, chunks, everything, sinks, window
 
 LONGEST = 2000
@@ -72,7 +71,15 @@ def words_in(text: str) -> set[str]:
 
 def methods_in(text: str) -> list[type]:
     """The classes of the methods that an expression calls."""
-    return [classes()[word] for word in sorted(words_in(text)) if word in classes()]
+    return list(classes_in(text).values())
+
+
+def classes_in(text: str) -> dict[str, type]:
+    """The same, by name."""
+    calls = [node.func for node in ast.walk(tree_of(text)) if isinstance(node, ast.Call)]
+    called = sorted({node.id for node in calls if isinstance(node, ast.Name) and node.id[:1].isupper()})
+    found = {name: own.named(name) for name in called}
+    return {name: each for name, each in found.items() if each is not None}
 
 
 @cache
@@ -144,10 +151,10 @@ def _by_expression() -> dict[str, str]:
 # What it is
 
 
-def evaluate(text: str, own: Mapping[str, int]) -> Any:
+def evaluate(text: str, sizes: Mapping[str, int]) -> Any:
     """The value of an expression of milepost's methods, numbers and the model's own sizes; it can call nothing else."""
-    words = {**SEEN, **own}
-    calls = {**CALLS, **{name: each for name, each in classes().items() if name[0].isupper()}}
+    words = {**SEEN, **sizes}
+    calls: dict[str, Callable[..., Any]] = {**CALLS, **classes_in(text)}
 
     def value(node: ast.expr) -> Any:
         match node:
@@ -199,6 +206,6 @@ def _hint(asked: str, alone: bool = True) -> str:
         return ": it is a name, and stands alone, since its layers differ"
     if alone and (method_called(asked) or asked in CALLS):
         return f"; it takes arguments: {method_called(asked) or asked}(…)"
-    methods = [name for name in classes() if name.lower() not in TRAINED or asked[:1].isupper()]
+    methods = [name for name in own.names() if name.lower() not in TRAINED or asked[:1].isupper()]
     known = [name for name in (*TRAINED, HWFA) if not asked[:1].isupper()] + methods
     return did_you_mean(asked, known) or f"; by name there are {', '.join([*TRAINED, HWFA])}"

@@ -23,7 +23,7 @@ class Term:
     """Empty for a part that does nothing."""
     part: str
     formula: str
-    """Empty where the part has none, or at the other verbs of a part that has told it."""
+    """Empty where the part has none, or at the other verbs of a part that has shown it."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class Row:
     """Whether every query sees every earlier key, in every layer; a window does not."""
     equations: tuple[Equation, ...] = ()
     """The equation part by part; several where layers differ."""
+    costs: dict[str, float] = field(default_factory=dict[str, float])
+    """Bytes a second: `trained`, `read`, `written`; and `memory`, the most bytes on a GPU. Means over seeds."""
 
     @property
     def base(self) -> str:
@@ -124,6 +126,30 @@ class Ran:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """One setting that was tried on the validation text."""
+
+    name: str
+    """The scheme."""
+    row: str
+    """The row without training whose setting it is; empty where it is the rates of the scheme itself."""
+    setting: str
+    """In words: rates, or the expression of the row."""
+    bits: dict[int, float]
+    """By length; nothing where it was not judged yet."""
+    chosen: bool
+    rate: float | None = None
+    """The model's rate."""
+    times: float | None = None
+    """How many times that is the rate of what the scheme learns; None for one that learns nothing."""
+
+    @property
+    def mean(self) -> float:
+        """The mean over the lengths, by which the best is chosen."""
+        return math.fsum(self.bits.values()) / len(self.bits) if self.bits else math.nan
+
+
+@dataclass(frozen=True)
 class Findings:
     """All rows of a sweep, in the order they were asked for, and what was run."""
 
@@ -131,6 +157,8 @@ class Findings:
     ran: Ran
     tolerance: float = 0.1
     """By how many bits a row may fall behind and still count as holding."""
+    tried: tuple[Tried, ...] = ()
+    """The rates and settings that were tried on the validation text, where some were to be chosen."""
 
     def of(self, name: str, variant: str = PLAIN) -> Row | None:
         """The row of a scheme, or of a training-free change of it."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -14,7 +15,8 @@ import torch.multiprocessing as processes
 
 from milepost.lab.cell import Cell, Event, Known
 from milepost.lab.corpus import Corpus
-from milepost.lab.sweep import Local, failures
+from milepost.lab.engines import Local, failures
+from milepost.lab.turns import END, PAUSE, End, Turn
 
 
 @dataclass(frozen=True)
@@ -25,22 +27,24 @@ class Jobs:
     device: str = "cpu"
     count: int = 2
 
-    def run(self, cells: Sequence[tuple[Cell, Known]], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
-        waiting, failed = list(reversed(cells)), list[tuple[Cell, Exception]]()
-        context = processes.get_context("spawn")
+    def run(self, cells: Iterable[Turn], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
+        waiting, begun, failed = iter(cells), 0, list[tuple[Cell, Exception]]()
         busy: dict[Any, tuple[Cell, BaseProcess]] = {}
+        more = True
         try:
-            while waiting or busy:
-                while waiting and len(busy) < self.count:
-                    here, there = context.Pipe()
-                    cell, known = waiting.pop()
-                    process = context.Process(
-                        target=_work, args=(there, cell, known, corpus, self.folder, self.device), daemon=True
-                    )
-                    process.start()
-                    there.close()
-                    busy[here] = cell, process
-                ready: list[Any] = wait(list(busy))
+            while more or busy:
+                while more and len(busy) < self.count:
+                    turn = next(waiting, END)
+                    more = turn is not END
+                    if turn is None or isinstance(turn, End):
+                        break
+                    pipe, process = self._begin(*turn, corpus)
+                    busy[pipe] = turn[0], process
+                    begun += 1
+                if not busy:
+                    # What is left is worked by other processes.
+                    time.sleep(PAUSE if more else 0)
+                ready: list[Any] = wait(list(busy), PAUSE if more and len(busy) < self.count else None) if busy else []
                 for pipe in ready:
                     cell, process = busy[pipe]
                     heard = _heard(pipe, process)
@@ -58,7 +62,18 @@ class Jobs:
             for _, process in busy.values():
                 process.kill()
         if failed:
-            raise RuntimeError(failures(failed, len(cells))) from failed[0][1]
+            raise RuntimeError(failures(failed, begun)) from failed[0][1]
+
+    def _begin(self, cell: Cell, known: Known, corpus: Corpus) -> tuple[Any, BaseProcess]:
+        """A process that works one cell, and the pipe on which it is heard."""
+        context = processes.get_context("spawn")
+        here, there = context.Pipe()
+        process = context.Process(
+            target=_work, args=(there, cell, known, corpus, self.folder, self.device), daemon=True
+        )
+        process.start()
+        there.close()
+        return here, process
 
 
 def _heard(pipe: Any, process: BaseProcess) -> Event | Exception | None:

@@ -66,6 +66,31 @@ Rows = Annotated[
         "'rope: Rope(dim) + Rerope(32)'. Can be given several times.",
     ),
 ]
+Search = Annotated[
+    int,
+    typer.Option(
+        "--search",
+        help="Choose each scheme's learning rates, its model's and that of what it learns, from so many runs on "
+        "validation text that is never judged: a multiple of 3, such as 9. With 0, rates are the same for all.",
+    ),
+]
+Tune = Annotated[
+    bool,
+    typer.Option(
+        "--tune",
+        help="Choose the settings of changes without training on validation text, from three for each. In a --row, "
+        "write settings to choose from as {0.25|0.5|1}; they are chosen without this option.",
+    ),
+]
+Methods = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--methods",
+        metavar="<path>",
+        help="A file with methods of your own, which schemes and rows may then name; 'mine.py:WaveBias(heads)' does "
+        "the same for one. Can be given several times.",
+    ),
+]
 EngineName = Annotated[
     str,
     typer.Option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from milepost.lab.cell import Cell, Event, Stepped, wanted
+from milepost.lab.schemes import rates_in_words
+from milepost.lab.scoring import VALIDATION
 from milepost.lab.store import Score
 
 # Lines of the live table; a terminal has no room for more.
@@ -24,7 +26,10 @@ ROWS = 24
 class Watched:
     """Draws events as they come: bars and a live table in a terminal, a line now and then in a pipe."""
 
-    def __init__(self, cells: Sequence[Cell], console: Console | None = None) -> None:
+    def __init__(
+        self, cells: Sequence[Cell], console: Console | None = None, left: Mapping[str, int] | None = None
+    ) -> None:
+        """left: by key, how many scores each cell still lacks; what is not there is done."""
         self.console = Console(file=sys.stderr) if console is None else console
         self.live = self.console.is_terminal
         self.bars = Progress(
@@ -46,6 +51,12 @@ class Watched:
             cell.key: " · ".join(filter(None, (cell.name, cell.task, f"seed {cell.seed}" if several else "")))
             for cell in cells
         }
+        if len({*self.names.values()}) < len(self.names):
+            # They differ in their rates.
+            rates = {cell.key: rates_in_words(cell.recipe, cell.name) for cell in cells}
+            self.names = {key: f"{name} · {rates[key]}" for key, name in self.names.items()}
+        self.left = {cell.key: len(wanted(cell)) for cell in cells} if left is None else dict(left)
+        self.open, self.begun = len(self.left), time.monotonic()
         self._live: Live | None = None
 
     def __enter__(self) -> Watched:
@@ -90,12 +101,28 @@ class Watched:
 
     def _scored(self, cell: Cell, score: Score) -> None:
         self._judging(cell)
-        if score.protocol == "windows":
+        if score.protocol in ("windows", VALIDATION):
             self.scores.setdefault((cell.key, score.variant), {})[score.length] = score.mean
         status = f"{score.variant or 'as trained'}: {score.mean:.3f} at {score.length:,}"
         self.bars.update(self.tasks[f"judge {cell.key}"], advance=1, status=status)
         if self._due(cell.key):
             self._line(f"judge {self.names[cell.key]}, {status} ({score.protocol})")
+        self.left[cell.key] = self.left.get(cell.key, 1) - 1
+        if not self.left[cell.key] and self._still_open():
+            self._line(self._whole())
+
+    def _still_open(self) -> int:
+        """How many cells still lack scores."""
+        return sum(each > 0 for each in self.left.values())
+
+    def _whole(self) -> str:
+        """How far the whole sweep has come; the time left is that of the cells so far, for as many as are left."""
+        left = self._still_open()
+        done = self.open - left
+        if not done:
+            return f"0 of {self.open} models done"
+        seconds = (time.monotonic() - self.begun) / done * left
+        return f"{done} of {self.open} models done, about {duration(seconds)} left"
 
     def _due(self, key: str) -> bool:
         """Whether five seconds have passed since the last line about a cell."""
@@ -123,4 +150,13 @@ class Watched:
         # What is done gives up its bar.
         for task in self.bars.tasks:
             task.visible = not task.finished
-        return Group(table, self.bars) if shown else Group(self.bars)
+        whole = Text(self._whole(), style="dim")
+        return Group(table, self.bars, whole) if shown else Group(self.bars, whole)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: `40 s`, `12 min`, `3 h 20 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

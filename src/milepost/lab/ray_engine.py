@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
-from collections.abc import Generator, Iterator, Sequence
+import time
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from milepost.lab.cell import Cell, Event, Known, work
 from milepost.lab.corpus import Corpus
-from milepost.lab.sweep import failures
+from milepost.lab.engines import failures
+from milepost.lab.turns import END, PAUSE, End, Turn
 from milepost.refusal import need
 
 
@@ -36,31 +39,48 @@ class Ray:
     address: str | None = None
     retries: int = 5
 
-    def run(self, cells: Sequence[tuple[Cell, Known]], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
-        ray = _ray()
-        with _connected(ray, self.address, max((cell.threads for cell, _ in cells), default=1)):
-            for cell, _ in cells:
-                self._fits(ray, cell)
+    def run(self, cells: Iterable[Turn], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
+        ray, waiting = _ray(), iter(cells)
+        first = next(waiting, END)
+        while first is None:
+            time.sleep(PAUSE)
+            first = next(waiting, END)
+        if isinstance(first, End):
+            return
+        with _connected(ray, self.address, first[0].threads):
+            # One cell stands for all: they ask for as much.
+            self._fits(ray, first[0])
             try:
-                yield from self._run(ray, cells, corpus)
+                yield from self._run(ray, itertools.chain([first], waiting), corpus)
             except ray.exceptions.RayError as error:
                 raise RuntimeError(f"the Ray cluster failed: {error}; the same command goes on") from error
 
-    def _run(self, ray: Any, cells: Sequence[tuple[Cell, Known]], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
+    def _run(self, ray: Any, cells: Iterator[Turn], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
         # A slice would travel with all of the text that it was cut from.
-        cut = replace(corpus, train=corpus.train.clone(), test=corpus.test.clone())
-        text, post = ray.put(cut), _post(ray)
+        parts = {name: getattr(corpus, name).clone() for name in ("train", "test", "validation")}
+        text, post = ray.put(replace(corpus, **parts)), _post(ray)
+        begun: list[Cell] = []
         running: dict[Any, Cell] = {}
         failed: list[tuple[Cell, Exception]] = []
-        for number, (cell, known) in enumerate(cells):
+
+        def begin(cell: Cell, known: Known) -> None:
             task = ray.remote(_work).options(name=cell.called, max_retries=self.retries, **self._needs(cell))
-            running[task.remote(number, cell, text, self.folder.resolve(), self._device, known, post)] = cell
-        coming = post.take.remote()
+            running[task.remote(len(begun), cell, text, self.folder.resolve(), self._device, known, post)] = cell
+            begun.append(cell)
+
+        coming, more = post.take.remote(), True
         try:
-            while running:
-                for each in ray.wait([coming, *running])[0]:
+            while more or running:
+                while more:
+                    turn = next(cells, END)
+                    more = not isinstance(turn, End)
+                    if turn is None or isinstance(turn, End):
+                        break
+                    begin(*turn)
+                # While others work on what is left, it is asked for again now and then.
+                for each in ray.wait([coming, *running], timeout=PAUSE if more else None)[0] if running or more else ():
                     if each == coming:
-                        yield from ((cells[number][0], event) for number, event in ray.get(coming))
+                        yield from ((begun[number], event) for number, event in ray.get(coming))
                         coming = post.take.remote()
                         continue
                     cell = running.pop(each)
@@ -73,7 +93,7 @@ class Ray:
                 ray.cancel(each, force=True)
             ray.kill(post)
         if failed:
-            raise RuntimeError(failures(failed, len(cells))) from failed[0][1]
+            raise RuntimeError(failures(failed, len(begun))) from failed[0][1]
 
     @property
     def _device(self) -> str:
@@ -143,7 +163,7 @@ def _ray() -> Any:
 
 
 def _post(ray: Any) -> Any:
-    """The actor, beside the driver: should a node of workers die, what they told does not."""
+    """The actor, beside the driver: should a node of workers die, what they reported does not."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)

@@ -21,6 +21,8 @@ class Recipe:
     bias_rate: float = 10.0
     """How many times the rate is that of what bends scores: a few numbers by distance, which must move by whole units,
     while the rate suits matrices, whose entries are hundredths."""
+    learned_rate: float = 1.0
+    """The same for all else that schemes learn: vectors by distance, tables of positions, frequencies."""
     warmup: int = 100
     floor: float = 0.1
     """The share of the rate that the cosine ends at."""
@@ -38,8 +40,8 @@ class Recipe:
         # Half of a text is judged by its ends, and of one byte nothing is left.
         for name, least in (("length", 2), ("batch", 1), ("steps", 1), ("accumulate", 1)):
             demand.whole(self, name, getattr(self, name), least=least)
-        demand.finite(self, "rate", self.rate, above=0)
-        demand.finite(self, "bias_rate", self.bias_rate, above=0)
+        for name in ("rate", "bias_rate", "learned_rate"):
+            demand.finite(self, name, getattr(self, name), above=0)
         demand.one_of(self, "precision", self.precision, ("float32", "bfloat16"))
         if self.batch % self.accumulate:
             raise ValueError(f"Recipe(batch={self.batch}, accumulate={self.accumulate}): parts must be of one size")

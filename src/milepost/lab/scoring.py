@@ -16,6 +16,8 @@ from milepost.lab.tasks import PROTOCOLS, score
 
 # Examples of a task that are judged however long they are.
 FEWEST = 16
+VALIDATION = "validation"
+"""The protocol by which settings are chosen: windows of a text of their own, which is never judged."""
 DRAWN = ("recall",)
 """Protocols whose windows are drawn at random, and so are independent; tasks are, too. Others follow the text."""
 
@@ -37,6 +39,8 @@ class Judging:
     answers: int = 128
     """How many examples of a task are judged at each length, unless they have more than `total` tokens."""
     protocols: tuple[str, ...] = ("windows", "ends", "sliding", "alone", "recall", "passages")
+    validation: str = ""
+    """The digest of the text by which settings are chosen, where they are."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def _bits(judging: Judging, model: Model, text: Tensor, protocol: str, length: i
         count = min(judging.answers, max(FEWEST, judging.total // length))
         return score(model, task, task.within(length), count, seed)[:, None]
     match protocol:
-        case "windows":
+        case "windows" | "validation":
             return judge.non_overlapping(model, text, length, judging.total)
         case "ends":
             # Half of the trained length at most, so that even there every byte has as much before it.

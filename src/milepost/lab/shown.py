@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from milepost.lab import table as data
+from milepost.lab.naming import proper
 from milepost.lab.tasks import PROTOCOLS
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ def table(findings: Findings) -> Group:
     if len(findings.ran.seeds) == 1:
         note += " One seed: these are differences of checkpoints, and rank no method."
     shown: list[Table | Text] = [drawn, Text(note, style="dim")]
+    chosen = [f"{proper(each.name)} {each.setting}" for each in findings.tried if each.chosen and not each.row]
+    if chosen:
+        shown.append(Text(f"learning rates, chosen on validation text: {'; '.join(chosen)}", style="dim"))
     tasks = findings.tasks()
     for first in range(0, len(tasks), ABREAST):
         shown.append(_tasks(findings, tasks[first : first + ABREAST]))

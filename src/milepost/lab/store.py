@@ -26,6 +26,10 @@ CREATE TABLE IF NOT EXISTS scores (
     mean REAL, half REAL, count INTEGER NOT NULL, detail TEXT NOT NULL DEFAULT '{}', windows BLOB,
     PRIMARY KEY (cell, variant, protocol, length)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS costs (
+    cell TEXT NOT NULL, variant TEXT NOT NULL, name TEXT NOT NULL, value REAL, PRIMARY KEY (cell, variant, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
 
@@ -90,7 +94,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
-        """One transaction; a full disk is told as such."""
+        """One transaction; a full disk is reported as such."""
         try:
             self.db.execute("BEGIN IMMEDIATE")
             yield self.db
@@ -130,11 +134,39 @@ class Store:
                 (*row, json.dumps(score.detail), _packed(score.windows)),
             )
 
+    def cost(self, key: str, variant: str, values: dict[str, float]) -> None:
+        """Keep what a row costs."""
+        with self._writing() as db:
+            rows = [(key, variant, name, value) for name, value in values.items()]
+            db.executemany("INSERT OR REPLACE INTO costs VALUES (?, ?, ?, ?)", rows)
+
+    def costs(self, key: str) -> dict[str, dict[str, float]]:
+        """What each row of a cell costs, by its name."""
+        found: dict[str, dict[str, float]] = {}
+        for variant, name, value in self.db.execute("SELECT variant, name, value FROM costs WHERE cell = ?", (key,)):
+            found.setdefault(variant, {})[name] = _number(value)
+        return found
+
+    def note(self, name: str, value: dict[str, Any]) -> None:
+        """Keep something about the whole store, in place of what was kept under that name."""
+        with self._writing() as db:
+            db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value, sort_keys=True)))
+
+    def noted(self, name: str) -> dict[str, Any] | None:
+        """What was noted under a name."""
+        row = self.db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def cells(self) -> list[tuple[str, dict[str, Any]]]:
+        """Every cell with what it is made of, in the order in which they were asked for."""
+        rows = self.db.execute("SELECT key, settings FROM cells ORDER BY rowid")
+        return [(key, json.loads(settings)) for key, settings in rows]
+
     def rename(self, old: str, new: str) -> None:
         """Let a cell go on under another key, with its losses and scores."""
         with self._writing() as db:
             db.execute("UPDATE cells SET key = ? WHERE key = ?", (new, old))
-            for table in ("losses", "scores"):
+            for table in ("losses", "scores", "costs"):
                 db.execute(f"UPDATE {table} SET cell = ? WHERE cell = ?", (new, old))
 
     def has(self, key: str, variant: str, protocol: str, length: int) -> bool:

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from pathlib import Path
-from typing import Protocol
+from functools import cache
 
 import torch
 
-from milepost.lab import judge, memory
-from milepost.lab.cell import JUDGED, Cell, Described, Event, Known, Stepped, batches_of, depends, make, wanted, work
+from milepost.lab import judge, own
+from milepost.lab.cell import JUDGED, Cell, Described, Event, Known, Stepped, depends, wanted
+from milepost.lab.choices import choices, is_open
 from milepost.lab.corpus import Corpus
-from milepost.lab.expressions import named, spelled
+from milepost.lab.costs import Cost
+from milepost.lab.engines import Engine as Engine
+from milepost.lab.engines import Local as Local
+from milepost.lab.expressions import classes_in, named, spelled
 from milepost.lab.model import Shape, carried
+from milepost.lab.own import Source
 from milepost.lab.recipe import Recipe, Size
-from milepost.lab.schemes import build, refuse_ahead, rows_on, try_out
+from milepost.lab.schemes import build, expression, origins_of, refuse_ahead, refuse_leak, rows_on, try_out
 from milepost.lab.scoring import Judging
 from milepost.lab.store import Score, Store
 from milepost.lab.tasks import named as task_named
 from milepost.lab.tasks.run import written_for
-from milepost.lab.train import Trainer
+from milepost.lab.turns import Locks, turns
 from milepost.scheme import Scheme
 
 # Examples in a batch of a task, at least.
 EXAMPLES = 32
 Watch = Callable[[Cell, Event], None]
-"""Is told of every event, after it was kept."""
+"""Called with every event, after it was kept."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,20 @@ class Sweep:
     """Whether the training-free rows are all there are, and not only the leading ones."""
     rows: tuple[tuple[str, str], ...] = ()
     """Training-free rows of the user's own: a scheme and the expression judged on its checkpoint."""
+    search: int = 0
+    """From how many runs each scheme's rates are chosen; with 0, they are the recipe's."""
+    tune: bool = False
+    """Whether the settings of our own training-free rows are chosen, too."""
+    recipes: tuple[tuple[str, Recipe], ...] = ()
+    """By scheme: the recipe that a search chose."""
+    chosen: tuple[tuple[str, str, str], ...] = ()
+    """Scheme, row and the expression that was chosen for it."""
+    own: tuple[Source, ...] = ()
+    """Files of methods that schemes and rows may name."""
 
     def cells(self) -> list[Cell]:
         """One cell for each scheme and seed; an unknown scheme is refused before anything is trained."""
+        own.use(self.own)
         judging = Judging(self.size.longest, self.size.judged) if self.judging is None else self.judging
         self.corpus.needs(self.size.recipe.length, judging.longest)
         for distance in judging.recall:
@@ -69,15 +84,35 @@ class Sweep:
         cells: list[Cell] = []
         digest = self.corpus.digest
         for seed in self.seeds:
-            for key, name in names.items():
-                own = [text for on, text in self.rows if spelled(on) == key]
-                rows = rows_on(name, free=self.free, every=self.every, own=own)
-                shape, recipe = self.size.shape, self.size.recipe
+            for name in names.values():
+                shape, recipe = self.size.shape, dict(self.recipes).get(name, self.size.recipe)
                 if seed == self.seeds[0]:
-                    _can_be_judged(name, tuple(rows.values()), shape, recipe.length, judging.longest)
-                cell = Cell(name, seed, shape, recipe, judging, digest, tuple(rows.items()), self.threads)
+                    texts = tuple(text for row in self._rows_on(name).values() for text in choices(row))
+                    _can_be_judged(name, texts, shape, recipe.length, judging.longest, _origins(name, *texts))
+                rows = self._chosen_rows(name)
+                used = own.sources([each for text in (name, *rows.values()) for each in classes_in(expression(text))])
+                cell = Cell(name, seed, shape, recipe, judging, digest, tuple(rows.items()), self.threads, own=used)
                 cells += [cell, *(self._on(task, cell) for task in dict.fromkeys(self.tasks))]
         return cells
+
+    def _rows_on(self, name: str) -> dict[str, str]:
+        """The training-free rows on a scheme, by label; those with a setting to choose leave it open."""
+        more = [text for on, text in self.rows if spelled(on) == spelled(name)]
+        return rows_on(name, free=self.free, every=self.every, own=more, tune=self.tune)
+
+    def open_rows(self, name: str) -> dict[str, str]:
+        """The rows on a scheme that have a setting to choose."""
+        return {label: text for label, text in self._rows_on(name).items() if is_open(text)}
+
+    def _chosen_rows(self, name: str) -> dict[str, str]:
+        """The rows on a scheme with the settings that were chosen, or the first of each."""
+        chosen = {(on, label): text for on, label, text in self.chosen}
+        found: dict[str, str] = {}
+        for label, text in self._rows_on(name).items():
+            one = chosen.get((name, label)) or choices(text)[0]
+            # A row of the user's own is called what it is.
+            found[one if label == text else label] = one
+        return found
 
     def _on(self, task: str, cell: Cell) -> Cell:
         """The same cell on a task. Lengths vary there, so nothing is compiled."""
@@ -100,16 +135,24 @@ class Sweep:
         return cell
 
 
+def _origins(*texts: str) -> tuple[str, ...]:
+    return tuple(each for text in texts for each in origins_of(text))
+
+
 @cache
-def _can_be_judged(name: str, rows: tuple[str, ...], shape: Shape, trained: int, longest: int) -> None:
+def _can_be_judged(
+    name: str, rows: tuple[str, ...], shape: Shape, trained: int, longest: int, from_where: tuple[str, ...]
+) -> None:
     """Refuse a scheme, or a row on its checkpoint, that does not fit the model, sees ahead or cannot read so far."""
-    own = build(name, shape, trained, longest)
-    refuse_ahead(own, name)
-    try_out(own, shape, longest)
+    trained_with = build(name, shape, trained, longest)
+    refuse_ahead(trained_with, name)
+    try_out(trained_with, shape, longest)
+    refuse_leak(trained_with, name, shape, longest)
     for text in rows:
-        row = carried(own, build(text, shape, trained, longest))
+        row = carried(trained_with, build(text, shape, trained, longest))
         refuse_ahead(row, text, "row")
         try_out(row, shape, longest)
+        refuse_leak(row, text, shape, longest, "row")
 
 
 def _sees_ahead(scheme: Scheme, heads: int) -> bool:
@@ -117,59 +160,57 @@ def _sees_ahead(scheme: Scheme, heads: int) -> bool:
     return seen is None or bool(seen.all())
 
 
-class Engine(Protocol):
-    """Runs cells somewhere and tells what happens, in any order."""
+def run(
+    sweep: Sweep,
+    store: Store,
+    engine: Engine,
+    watch: Watch | None = None,
+    cells: Sequence[Cell] | None = None,
+    waits: Callable[[int], None] | None = None,
+) -> None:
+    """Do what of a sweep, or of some cells of its own, is not done yet.
 
-    def run(self, cells: Sequence[tuple[Cell, Known]], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
-        """Work through the cells; each comes with the scores that are known already."""
-        ...
+    Every event is in the store before anybody hears of it. `waits` hears how many cells are left where other processes
+    work on all of them.
+    """
+    locks = Locks(store.path.parent / ".locks")
+    left: dict[str, Known] = {}
 
+    def known(cell: Cell) -> Known | None:
+        found = scores_of(store, cell)
+        left[cell.key] = wanted(cell) - found if found is not None else set()
+        return found
 
-@dataclass(frozen=True)
-class Local:
-    """One cell after the other, in this process."""
-
-    folder: Path
-    device: str = "cpu"
-
-    def run(self, cells: Sequence[tuple[Cell, Known]], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
-        for cell, known in cells:
-            try:
-                for event in work(cell, corpus, self.folder, self.device, known):
-                    yield cell, event
-            except torch.OutOfMemoryError as error:
-                raise memory.out_of_memory(cell.recipe, partial(fits, cell, corpus, self.device), error) from None
-
-
-def fits(cell: Cell, corpus: Corpus, device: str, recipe: Recipe) -> bool:
-    """Whether one step of a cell fits on a device, with another recipe."""
     try:
-        Trainer(make(cell), replace(recipe, compiled=False), batches_of(cell, corpus, recipe), device).advance()
-    except torch.OutOfMemoryError:
-        return False
+        open_cells = [cell for cell, _ in missing(sweep, store, cells)]
+        for cell, event in engine.run(turns(open_cells, locks, known, waits), sweep.corpus):
+            keep(store, cell, event)
+            if watch is not None:
+                watch(cell, event)
+            if isinstance(event, Score):
+                left[cell.key].discard((event.variant, event.protocol, event.length))
+                if not left[cell.key]:
+                    locks.release(cell.key)
     finally:
-        torch.cuda.empty_cache()
-    return True
+        locks.release_all()
 
 
-def run(sweep: Sweep, store: Store, engine: Engine, watch: Watch | None = None) -> None:
-    """Do what of a sweep is not done yet; every event is in the store before anybody hears of it."""
-    for cell, event in engine.run(missing(sweep, store), sweep.corpus):
-        keep(store, cell, event)
-        if watch is not None:
-            watch(cell, event)
-
-
-def missing(sweep: Sweep, store: Store) -> list[tuple[Cell, Known]]:
-    """The cells of a sweep that are not done, each with the scores that it has."""
+def missing(sweep: Sweep, store: Store, cells: Sequence[Cell] | None = None) -> list[tuple[Cell, Known]]:
+    """The cells of a sweep, or those given, that are not done, each with the scores that it has."""
     found: list[tuple[Cell, Known]] = []
-    for cell in sweep.cells():
+    for cell in sweep.cells() if cells is None else cells:
         _take_over(store, cell)
         store.add(cell.key, cell.settings())
-        known = {(score.variant, score.protocol, score.length) for score in valid(store, cell)}
-        if not store.progress(cell.key)[1] or not wanted(cell) <= known:
+        known = scores_of(store, cell)
+        if known is not None:
             found.append((cell, known))
     return found
+
+
+def scores_of(store: Store, cell: Cell) -> Known | None:
+    """The scores that a cell has; None where these are all, and it is done."""
+    known = {(score.variant, score.protocol, score.length) for score in valid(store, cell)}
+    return None if store.progress(cell.key)[1] and wanted(cell) <= known else known
 
 
 def valid(store: Store, cell: Cell) -> list[Score]:
@@ -201,19 +242,10 @@ def _take_over(store: Store, cell: Cell) -> None:
     schedule = build(cell.written, cell.shape, cell.recipe.length, cell.judging.longest)
     if store.cell(old)["equation"] != str(schedule[0]):
         return
-    checkpoint = store.path.with_name(f"{old}.safetensors")
-    if checkpoint.exists():
-        checkpoint.replace(store.path.with_name(f"{cell.key}.safetensors"))
+    with contextlib.suppress(FileNotFoundError):
+        # There may be none, or another process has done the same.
+        store.path.with_name(f"{old}.safetensors").replace(store.path.with_name(f"{cell.key}.safetensors"))
     store.rename(old, cell.key)
-
-
-def failures(failed: Sequence[tuple[Cell, Exception]], count: int) -> str:
-    """What went wrong, cell by cell, in the words of the errors themselves."""
-    lines = [f"{len(failed)} of {count} cells failed; the others are done and kept, and the same command tries again:"]
-    for cell, error in failed:
-        cause = getattr(error, "cause", None) or error
-        lines.append(f"  {cell.called}: {type(cause).__name__}: {cause}")
-    return "\n".join(lines)
 
 
 def keep(store: Store, cell: Cell, event: Event) -> None:
@@ -225,3 +257,5 @@ def keep(store: Store, cell: Cell, event: Event) -> None:
             store.trained(cell.key, step, losses, seconds, done)
         case Score():
             store.judged(event)
+        case Cost(variant=variant, values=values):
+            store.cost(cell.key, variant, values)

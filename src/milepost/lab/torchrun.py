@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import distributed as dist
 from milepost.lab.cell import Cell, Event, Known, work
 from milepost.lab.corpus import Corpus
 from milepost.lab.parallel import from_first, join, world
+from milepost.lab.turns import END, PAUSE, End, Turn
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,13 @@ class Torchrun:
     device: str = "cpu"
     spread: str = "ddp"
 
-    def run(self, cells: Sequence[tuple[Cell, Known]], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
+    def run(self, cells: Iterable[Turn], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
         here = world(self.device)
         if here.size > 1:
             join(here)
-        agreed: list[tuple[Cell, Known]] = from_first(list(cells))
-        for cell, known in agreed:
+        waiting = iter(cells)
+        while (turn := self._next(waiting)) is not None:
+            cell, known = turn
             if cell.corpus != corpus.digest:
                 raise ValueError(
                     f"process {here.rank} reads other bytes than the first ({corpus.source}); give all the same text"
@@ -40,6 +43,14 @@ class Torchrun:
                 yield cell, event
         if here.size > 1:
             dist.destroy_process_group()
+
+    def _next(self, waiting: Iterator[Turn]) -> tuple[Cell, Known] | None:
+        """The next cell of the first process, in every process; None after the last."""
+        found = next(waiting, END)
+        while found is None:
+            time.sleep(PAUSE)
+            found = next(waiting, END)
+        return from_first(None if isinstance(found, End) else found)
 
     def follow(self, corpus: Corpus) -> None:
         """Work along with the first process, until it is done."""

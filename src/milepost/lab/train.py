@@ -6,8 +6,10 @@ import contextlib
 import errno
 import json
 import os
+import platform
 import re
 import shutil
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -83,7 +85,7 @@ class Alone:
         return read_checkpoint(path)
 
     def placed(self, tensor: Tensor, like: Tensor) -> Tensor:
-        """A whole tensor that was read, as it is held here: on the device, and sharded, if the weight `like` is."""
+        """A whole tensor that was read, as it is kept here: on the device, and sharded if the weight `like` is."""
         return tensor.to(like.device)
 
 
@@ -182,6 +184,8 @@ class Trainer:
         self.step = int(notes["step"])
 
 
+# Seconds after which half a checkpoint of another machine is taken for left behind.
+STALE = 24 * 3600.0
 # The numbers by which systems say that a disk takes no more; not every system has quotas.
 FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -192,11 +196,11 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, st
     from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 
     # A folder, since safetensors writes under a name of its own first.
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
     half = beside / path.name
     for left in path.parent.glob(f".{path.name}.*"):
-        # What a process wrote that was killed meanwhile.
-        shutil.rmtree(left, ignore_errors=True)
+        if left == beside or _left_behind(left, path.name):
+            shutil.rmtree(left, ignore_errors=True)
     try:
         beside.mkdir()
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, half, metadata=notes)
@@ -211,6 +215,25 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, st
         raise OSError(f"{path} cannot be written ({error}); put that right and run the same command again") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _left_behind(folder: Path, name: str) -> bool:
+    """Whether half a checkpoint is of a process that was killed, and not of one that is writing it.
+
+    Of a process on another machine only the time tells.
+    """
+    machine, _, process = folder.name.removeprefix(f".{name}.").rpartition(".")
+    try:
+        # Windows has no signal that only asks.
+        if machine in ("", platform.node()) and os.name == "posix":
+            os.kill(int(process), 0)
+            return False
+        return time.time() - folder.stat().st_mtime > STALE
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError):
+        # It is another user's, or gone already, or nothing of ours.
+        return False
 
 
 def _number(error: Exception) -> int | None:
@@ -245,7 +268,7 @@ def precision(recipe: Recipe, device: torch.device) -> contextlib.AbstractContex
 def _groups(model: Model, recipe: Recipe) -> list[dict[str, Any]]:
     """Matrices decay; gains and biases do not, nor what schemes learn, which is never sharded and so stays apart.
 
-    Of what schemes learn, the biases of scores have a rate of their own.
+    What schemes learn has rates of its own: one for the biases of scores, and one for all else.
     """
     learned = {id(weight) for weight in model.schedule.parameters()}
     biases = {id(weight) for weight in bias_weights(model.schedule)}
@@ -255,7 +278,7 @@ def _groups(model: Model, recipe: Recipe) -> list[dict[str, Any]]:
     return [
         {"params": [weight for weight in own if weight.dim() > 1], "weight_decay": recipe.decay, "times": 1.0},
         {"params": [weight for weight in own if weight.dim() <= 1], "weight_decay": 0.0, "times": 1.0},
-        {"params": others, "weight_decay": 0.0, "times": 1.0},
+        {"params": others, "weight_decay": 0.0, "times": recipe.learned_rate},
         {
             "params": [weight for weight in weights if id(weight) in biases],
             "weight_decay": 0.0,

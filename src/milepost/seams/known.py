@@ -1,16 +1,27 @@
-"""The classes that a saved scheme or an expression may name: read off the package's exports, so nothing lags behind."""
+"""The classes that a saved scheme or an expression may name: read off the package's exports, so nothing lags behind.
+
+Other packages add theirs by an entry point, in their pyproject.toml:
+
+    [project.entry-points."milepost.methods"]
+    WaveBias = "waves.bias:WaveBias"
+"""
 
 from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
 from typing import Any
 
 from milepost.seams import visible
 
+GROUP = "milepost.methods"
+"""The entry points of other packages' methods."""
+
 
 def exports() -> dict[str, Any]:
-    """Everything that `import milepost` offers, by name."""
+    """Everything that `import milepost` gives, by name."""
     found = {name: each for name, each in vars(sys.modules["milepost"]).items() if not name.startswith("_")}
     # Of the modules only the one that is also a function: `mp.methods()`.
     return {name: each for name, each in found.items() if callable(each) or not inspect.ismodule(each)}
@@ -30,3 +41,41 @@ def classes() -> dict[str, type]:
         if inspect.isclass(each) and issubclass(each, visible.Visible) and each is not visible.Visible
     }
     return found | nodes
+
+
+def installed(name: str) -> type | None:
+    """The method of that name in an installed package; its module is loaded only when it is asked for."""
+    for entry in metadata.entry_points(group=GROUP, name=name):
+        found = entry.load()
+        if not inspect.isclass(found):
+            raise TypeError(
+                f"the entry point {GROUP}: {name} = {entry.value!r} is no class; name the class of a method"
+            )
+        return found
+    return None
+
+
+def version_of(name: str) -> str | None:
+    """The package, and its version, that has the method of that name."""
+    for entry in metadata.entry_points(group=GROUP, name=name):
+        return entry.value if entry.dist is None else f"{entry.value} {entry.dist.name} {entry.dist.version}"
+    return None
+
+
+class Known(Mapping[str, type]):
+    """Classes by name: those given, milepost's own, and those of installed packages, which are looked for last."""
+
+    def __init__(self, methods: Iterable[type] = ()) -> None:
+        self.here = classes() | {method.__name__: method for method in methods}
+
+    def __getitem__(self, name: str) -> type:
+        found = self.here.get(name) or installed(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.here)
+
+    def __len__(self) -> int:
+        return len(self.here)

@@ -38,7 +38,8 @@ def to_json(findings: Findings) -> str:
         gained = None if line.row.gained is None else _measure(line.row.gained)
         others = asdict(replace(line.row, scores={}, gained=None))
         rows.append(names | found | others | {"scores": scores, "gained": gained})
-    whole = {"tolerance": findings.tolerance, "rows": rows, "ran": asdict(findings.ran)}
+    tried = [asdict(each) | {"mean": each.mean} for each in findings.tried]
+    whole = {"tolerance": findings.tolerance, "rows": rows, "ran": asdict(findings.ran), "tried": tried}
     return json.dumps(_plain(whole), ensure_ascii=False, indent=2, allow_nan=False)
 
 

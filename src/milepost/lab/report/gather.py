@@ -8,16 +8,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import date
+from typing import Any
 
 import torch
 
 import milepost
-from milepost.lab.baselines import by_frequency, by_pairs
 from milepost.lab.cell import Cell, asked, wanted
 from milepost.lab.findings import PLAIN, Equation, Findings, Measure, Ran, Row, Term
 from milepost.lab.measures import measured
 from milepost.lab.schemes import build, expression
 from milepost.lab.scoring import DRAWN
+from milepost.lab.search import as_chosen, tried
 from milepost.lab.store import Score, Store
 from milepost.lab.sweep import Sweep, valid
 from milepost.lab.tasks import PROTOCOLS
@@ -29,11 +30,12 @@ from milepost.seams.verbs import verbs_of
 from milepost.seams.visible import Visible
 
 POINTS = 80
-"""A loss curve is told by about so many points."""
+"""A loss curve is drawn by about so many points."""
 
 
 def gather(store: Store, sweep: Sweep, command: str | None = None) -> Findings:
     """What the store knows of a sweep, finished or not; `command` is the line that runs it again."""
+    tried_, sweep = tried(sweep, store), as_chosen(sweep, store)
     cells = sweep.cells()
     rows: list[Row] = []
     for name in dict.fromkeys(cell.name for cell in cells):
@@ -46,7 +48,7 @@ def gather(store: Store, sweep: Sweep, command: str | None = None) -> Findings:
         ]
         for row in _rows(store, [cell for cell in own if not cell.task]):
             rows.append(replace(row, scores=row.scores | _by_task(answers, row.variant)))
-    return Findings(tuple(rows), _ran(store, sweep, cells, command))
+    return Findings(tuple(rows), _ran(store, sweep, cells, command), tried=tried_)
 
 
 def _measured(scores: Sequence[tuple[int, Score]]) -> Measure:
@@ -94,7 +96,20 @@ def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
             losses=thinned(_averaged(list(curves.values()))) if variant == PLAIN else [],
             gained=_gained(cells, curves) if variant == PLAIN else None,
             whole=all(sees_all(layer, longest, first.shape.heads) for layer in schedule),
+            costs=_costs(store, cells, variant),
         )
+
+
+def _costs(store: Store, cells: list[Cell], variant: str) -> dict[str, float]:
+    """What a row costs, seeds averaged: how fast it was trained, and what was measured of it."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for cell in cells:
+        for name, value in store.costs(cell.key).get(variant, {}).items():
+            found[name].append(value)
+        known = store.cell(cell.key) if variant == PLAIN and store.knows(cell.key) else None
+        if known is not None and known["seconds"]:
+            found["trained"].append(known["step"] * cell.recipe.batch * cell.recipe.length / known["seconds"])
+    return {name: _mean(values) for name, values in found.items()}
 
 
 def _by_task(scores: list[tuple[int, Score]], variant: str) -> dict[str, dict[int, Measure]]:
@@ -199,7 +214,7 @@ def sees_all(scheme: Scheme, length: int, heads: int) -> bool:
 
 
 def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> Ran:
-    first = cells[0]
+    first, facts = cells[0], sweep.corpus.facts
     done = seconds = 0
     for cell in cells:
         scores = valid(store, cell)
@@ -211,21 +226,30 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
         schemes=sweep.schemes,
         seeds=sweep.seeds,
         shape=asdict(first.shape),
-        recipe=asdict(first.recipe),
+        recipe=_recipe(sweep, first),
         judging=asdict(first.judging),
-        corpus=sweep.corpus.source,
+        corpus=facts.source,
         digest=first.corpus,
-        train_bytes=len(sweep.corpus.train),
-        test_bytes=len(sweep.corpus.test),
-        guess=by_frequency(sweep.corpus.test),
+        train_bytes=facts.train_bytes,
+        test_bytes=facts.test_bytes,
+        guess=math.nan if facts.guess is None else facts.guess,
         again=command or _spelled(sweep, first),
         versions=_versions(),
         seconds=float(seconds),
         cells=len(cells),
         done=done,
         made=date.today().isoformat(),
-        pairs=by_pairs(sweep.corpus.train, sweep.corpus.test),
+        pairs=math.inf if facts.pairs is None else facts.pairs,
     )
+
+
+def _recipe(sweep: Sweep, first: Cell) -> dict[str, Any]:
+    """The recipe that all schemes have in common: without the rates, where each has its own."""
+    found = asdict(first.recipe)
+    if sweep.search:
+        for name in ("rate", "bias_rate", "learned_rate"):
+            found.pop(name)
+    return found
 
 
 def _versions() -> dict[str, str]:
@@ -239,8 +263,11 @@ def _versions() -> dict[str, str]:
 
 
 def _spelled(sweep: Sweep, first: Cell) -> str:
-    """The sweep as Python, for who called no command; the corpus is told by where it came from."""
+    """The sweep as Python, for who called no command; of the corpus it says where it came from."""
     whole = replace(sweep, judging=first.judging)
-    arguments = [f"    {each.name}={getattr(whole, each.name)!r}," for each in fields(sweep) if each.name != "corpus"]
+    # What was chosen is found again, and what was left to itself need not be said.
+    said = [each for each in fields(sweep) if each.name not in ("corpus", "recipes", "chosen")]
+    said = [each for each in said if each.name not in ("search", "tune", "own") or getattr(whole, each.name)]
+    arguments = [f"    {each.name}={getattr(whole, each.name)!r}," for each in said]
     lines = [f"# corpus: {sweep.corpus.source}", "run(Sweep(", *arguments, "    corpus=corpus,", "), store, engine)"]
     return "\n".join(lines)

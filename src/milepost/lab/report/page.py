@@ -12,7 +12,16 @@ from milepost.lab.judge import LAST
 from milepost.lab.report import tables, views
 from milepost.lab.report.document import document, write_whole
 from milepost.lab.report.headlines import lede
-from milepost.lab.report.words import ABOUT_TASKS, ABOUT_TRAINING, MEANS, about_pairs, about_positions, about_table
+from milepost.lab.report.words import (
+    ABOUT_CHOSEN,
+    ABOUT_TASKS,
+    ABOUT_TRAINING,
+    MEANS,
+    about_costs,
+    about_pairs,
+    about_positions,
+    about_table,
+)
 from milepost.lab.table import RECALLS, Table, table
 
 VIEWS = ("windows", "ends", "recall", "passages")
@@ -87,6 +96,8 @@ def _sections(findings: Findings, sorted_: Table) -> list[str]:
             ABOUT_TRAINING,
             _pair(views.by_step(findings), tables.by_protocol(findings) + _meanings(findings)),
         ),
+        _section("costs", "What it costs", about_costs(findings), tables.costs(findings)),
+        _section("chosen", "Chosen on validation text", ABOUT_CHOSEN, tables.tried(findings)),
         _section(
             "equations",
             "The schemes as equations",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from html import escape
+from typing import Any
 
-from milepost.lab.findings import Equation, Findings, Measure, Row
+from milepost.lab.findings import Equation, Findings, Measure, Row, Tried
 from milepost.lab.measures import Difference
+from milepost.lab.naming import proper
 from milepost.lab.report.look import looks, swatch
 from milepost.lab.report.words import MEANS
 from milepost.lab.table import (
@@ -169,6 +171,62 @@ def by_task(findings: Findings) -> str:
         '<div class="wide" tabindex="0" role="region" aria-label="Right answers by task"><table><thead><tr>'
         f'<th scope="col">right answers</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     )
+
+
+COSTS = {"trained": "trained at", "read": "reads", "written": "writes", "memory": "memory"}
+
+
+def costs(findings: Findings) -> str:
+    """What each row costs: parameters, bytes a second, and memory."""
+    names = [name for name in COSTS if any(name in row.costs for row in findings.rows)]
+    rows = [row for row in findings.rows if row.costs]
+    if not rows:
+        return ""
+    styles = looks(findings)
+    units = {name: "" if name == "memory" else "<br>bytes/s" for name in names}
+    head = "".join(f'<th scope="col">{COSTS[name]}{units[name]}</th>' for name in names)
+    body = ""
+    for row in rows:
+        values = [row.costs.get(name) for name in names]
+        shown_ = ["" if each is None else _size(each, name) for each, name in zip(values, names, strict=True)]
+        cells = "".join(f"<td>{each}</td>" for each in (f"{row.parameters:,}" if not row.variant else "", *shown_))
+        piece = swatch(styles[row.name, row.variant])
+        body += f'<tr><th scope="row">{piece}<span>{_name(row)}</span></th>{cells}</tr>'
+    return (
+        '<div class="wide" tabindex="0" role="region" aria-label="Costs"><table class="costs"><thead><tr>'
+        f'<th scope="col">scheme</th><th scope="col">parameters</th>{head}</tr></thead><tbody>{body}</tbody></table>'
+        "</div>"
+    )
+
+
+def _size(value: float, name: str) -> str:
+    """Bytes a second by three figures, or memory in MiB."""
+    return f"{value / 2**20:,.0f} MiB" if name == "memory" else f"{float(f'{value:.3g}'):,.0f}"
+
+
+def tried(findings: Findings) -> str:
+    """The rates and settings that were tried, scheme by scheme, with their bits on the validation text."""
+    if not findings.tried:
+        return ""
+    lengths = sorted({length for each in findings.tried for length in each.bits})
+    head = "".join(f'<th scope="col">{length:,}</th>' for length in lengths)
+    body = ""
+    for each in sorted(findings.tried, key=_by_scheme):
+        of = f"{proper(each.name)}: {each.row}" if each.row else proper(each.name)
+        values = [*(each.bits.get(length) for length in lengths), each.mean if len(each.bits) == len(lengths) else None]
+        cells = "".join(f"<td>{'' if value is None else shown(value)}</td>" for value in values)
+        setting = f"<strong>{escape(each.setting)}</strong>" if each.chosen else escape(each.setting)
+        body += f'<tr><th scope="row"><span>{escape(of)}</span></th><td>{setting}</td>{cells}</tr>'
+    return (
+        '<div class="wide" tabindex="0" role="region" aria-label="Settings tried"><table class="tried"><thead><tr>'
+        f'<th scope="col">scheme</th><th scope="col">rate or setting</th>{head}<th scope="col">mean</th></tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _by_scheme(tried: Tried) -> tuple[Any, ...]:
+    """Rates before rows, then by scheme, and rates in their order."""
+    return bool(tried.row), tried.name, tried.row, tried.rate or 0.0, tried.times or 0.0
 
 
 def equations(findings: Findings) -> str:

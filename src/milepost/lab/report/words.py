@@ -54,6 +54,13 @@ ABOUT_TRAINING = (
     "length under each way of judging: the numbers differ though the models do not, so a number without its protocol "
     "says little."
 )
+ABOUT_CHOSEN = (
+    "Learning rates, and settings of rows without training, of each scheme’s own: the best of those tried, by mean "
+    " bits at the trained length and far past it, on a text that is neither trained on nor judged, and with a seed "
+    "that no judged model has. Every scheme had as many runs: one that learns something shares them between the "
+    "model’s rate and its own (“scheme ×” is how many times the model’s), one that learns nothing spends all on the "
+    "model’s. The <strong>strong</strong> one was chosen; one at the edge of its grid may not be the best there is."
+)
 
 
 def about_table(findings: Findings) -> str:
@@ -88,6 +95,16 @@ def about_pairs(findings: Findings) -> str:
         f"Bits at the longest length, less those of the window on the same checkpoint, and less those of the best row, "
         f"window by window: what windows have in common falls out. Intervals are 95 %, {seeds}. They allow for windows "
         f"that go up and down together. Each speaks for itself: of twenty rows that do not differ, one will seem to."
+    )
+
+
+def about_costs(findings: Findings) -> str:
+    """How to read the table of costs."""
+    longest = f"{max(findings.ran.lengths, default=findings.ran.trained):,}"
+    return (
+        f"Bytes a second in training, in reading a text of {longest} at once, and in writing one byte after the other "
+        f"at its end, with a cache; and the most memory that reading and writing took on a GPU. Each was measured "
+        f"once, on the machine that ran the sweep, with all else that ran there: good for orders of magnitude."
     )
 
 

@@ -1,0 +1,122 @@
+"""A trained model as a folder of its own: weights, scheme, shape and recipe, and the methods it was made with.
+
+milepost export out/compare t5 --to folder
+
+from milepost.lab.exported import load
+model = load("folder")        # a milepost.lab.model.Model
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import milepost
+from milepost.lab import own
+from milepost.lab.cell import Cell, make
+from milepost.lab.expressions import spelled
+from milepost.lab.model import Model, Shape
+from milepost.lab.naming import proper
+from milepost.lab.own import Source
+from milepost.lab.recorded import recorded
+from milepost.lab.search import as_chosen
+from milepost.lab.store import Store
+from milepost.lab.train import read_checkpoint, write_checkpoint
+from milepost.refusal import need
+from milepost.schedule import Schedule
+
+WEIGHTS, ABOUT = "model.safetensors", "milepost.json"
+
+
+def export(out: str | os.PathLike[str], name: str, folder: str | os.PathLike[str], seed: int | None = None) -> Path:
+    """Write a model that `milepost compare --out` trained into a folder; returns the checkpoint it is from.
+
+    name: the scheme, as it was given to compare, or as the report calls it. seed: the first there is, if None.
+    """
+    need("export", "lab", ("safetensors", "numpy"))
+    cell, checkpoint = checkpoint_of(Path(out), name, seed)
+    own.use(cell.own)
+    model = _with(make(cell), read_checkpoint(checkpoint)[0], "model.")
+    about = {
+        "milepost": milepost.__version__, "scheme": cell.written, "schedule": model.schedule.to_dict(),
+        "shape": asdict(model.shape), "recipe": asdict(cell.recipe), "seed": cell.seed, "task": cell.task,
+        "corpus": cell.corpus, "methods": [asdict(each) for each in cell.own],
+    }  # fmt: skip
+    made = Path(folder)
+    made.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(made / WEIGHTS, {name: weight.detach() for name, weight in model.named_parameters()}, {})
+    (made / ABOUT).write_text(json.dumps(about, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    return checkpoint
+
+
+def load(folder: str | os.PathLike[str]) -> Model:
+    """The model of a folder that `milepost export` wrote, ready to read: `load(folder)(tokens)` gives logits.
+
+    Methods of the user's own that are in the folder are run as Python; load no folder whose maker you do not trust.
+    """
+    path = Path(folder)
+    if not (path / ABOUT).is_file():
+        raise FileNotFoundError(f"load({str(folder)!r}): there is no {ABOUT} in it; milepost export writes one")
+    about: dict[str, Any] = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+    methods = [each for source in about["methods"] for each in own.methods_of(Source(**source)).values()]
+    model = Model(Shape(**about["shape"]), Schedule.from_dict(about["schedule"], methods))
+    return _with(model, read_checkpoint(path / WEIGHTS)[0], "").eval()
+
+
+def _with(model: Model, tensors: dict[str, torch.Tensor], before: str) -> Model:
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(tensors[f"{before}{name}"])
+    return model
+
+
+def checkpoint_of(out: Path, name: str, seed: int | None = None) -> tuple[Cell, Path]:
+    """The model of that name, trained to its end, and the file of its weights."""
+    store = opened(out)
+    try:
+        cell = _chosen(store, name, seed)
+        if not store.progress(cell.key)[1]:
+            raise ValueError(f"{name} is not trained to its end yet; the command that began it goes on with it")
+    finally:
+        store.close()
+    checkpoint = out / f"{cell.key}.safetensors"
+    if not checkpoint.is_file():
+        raise FileNotFoundError(f"{name}: its checkpoint {checkpoint} is gone; train it again to export it")
+    return cell, checkpoint
+
+
+def opened(out: Path) -> Store:
+    """The store of a folder that milepost compare wrote; none is made where there is none."""
+    path = out / "lab.sqlite"
+    if not path.is_file():
+        raise FileNotFoundError(f"{out}: there is no lab.sqlite in it; give the --out of a milepost compare")
+    return Store(path)
+
+
+def _chosen(store: Store, name: str, seed: int | None) -> Cell:
+    """The model of language of that name, from that seed."""
+    sweep, _ = recorded(store)
+    cells = [cell for cell in as_chosen(sweep, store).cells() if not cell.task]
+    plain, _ = own.apart(name)
+    found = [cell for cell in cells if plain in (cell.name, proper(cell.name)) or _same(plain, cell.name)]
+    if not found:
+        there = ", ".join(dict.fromkeys(cell.name for cell in cells))
+        raise ValueError(f"{name}: no model of that name is in {store.path.parent}; there are {there}")
+    chosen = [cell for cell in found if seed is None or cell.seed == seed]
+    if not chosen:
+        there = ", ".join(str(cell.seed) for cell in found)
+        raise ValueError(f"{name}, seed {seed}: there are the seeds {there}")
+    return chosen[0]
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two names or expressions are one scheme."""
+    try:
+        return spelled(one) == spelled(other)
+    except ValueError:
+        return False

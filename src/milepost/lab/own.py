@@ -1,0 +1,155 @@
+"""Methods of the user's own in the lab: classes in a file, or in a package with the entry point `milepost.methods`.
+
+    milepost compare 'mine.py:WaveBias(heads)' alibi
+    milepost compare 'WaveBias(heads) + LogN(trained)' --methods mine.py
+
+A file is its text: that is what runs here and on every worker, what a cell's key depends on, and what is kept with a
+model. So it must stand alone: it can import installed packages, but no files beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import linecache
+import re
+import sys
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+
+from milepost.catalogue.spelling import method_called
+from milepost.seams.known import classes, installed, version_of
+from milepost.seams.verbs import verbs_of
+
+# A file and a colon before a name: `mine.py:WaveBias`, with or without folders.
+FROM_FILE = re.compile(r"([^\s'\":+&|(),]+\.py):\s*(?=[A-Za-z_])")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of methods."""
+
+    name: str
+    """The file's name, without its folders."""
+    text: str
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells one text from another."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    @property
+    def module(self) -> str:
+        """The name under which Python knows it."""
+        return f"milepost_methods_{self.digest}"
+
+
+_by_name: dict[str, tuple[type, Source]] = {}
+"""The classes of the files in use."""
+
+
+def read(path: str | Path) -> Source:
+    """A file of methods, read."""
+    path = Path(path)
+    try:
+        return Source(path.name, path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"the file of methods {path} cannot be read: {error}") from None
+
+
+def apart(text: str) -> tuple[str, list[str]]:
+    """An expression without the files in it, and those files: `mine.py:WaveBias(heads)` is `WaveBias(heads)`."""
+    return FROM_FILE.sub("", text), FROM_FILE.findall(text)
+
+
+def use(sources: Iterable[Source]) -> None:
+    """Let expressions name the classes of some files, and of no others."""
+    found: dict[str, tuple[type, Source]] = {}
+    for source in sources:
+        for name, each in methods_of(source).items():
+            if name in found and found[name][1] != source:
+                raise ValueError(f"{found[name][1].name} and {source.name} both have a {name}; rename one of them")
+            found[name] = each, source
+    if found != _by_name:
+        _by_name.clear()
+        _by_name.update(found)
+
+
+@contextlib.contextmanager
+def using(sources: Iterable[Source]) -> Generator[None]:
+    """The same for a while; then those that were in use before."""
+    before = dict(_by_name)
+    use(sources)
+    try:
+        yield
+    finally:
+        _by_name.clear()
+        _by_name.update(before)
+
+
+def named(name: str) -> type | None:
+    """The class of that name: milepost's own, one of the files in use, or one of an installed package."""
+    found = _by_name.get(name)
+    return found[0] if found else classes().get(name) or installed(name)
+
+
+def names() -> list[str]:
+    """Every name that an expression may call, but those of packages."""
+    return [*classes(), *_by_name]
+
+
+def origins(names: Sequence[str]) -> list[str]:
+    """What some classes depend on besides milepost: digests of files, and packages with their versions."""
+    files = [_by_name[name][1].digest for name in names if name in _by_name]
+    packages = [version_of(name) for name in names if name not in _by_name and name not in classes()]
+    return sorted({*files, *(each for each in packages if each is not None)})
+
+
+def sources(names: Sequence[str]) -> tuple[Source, ...]:
+    """The files that some classes are from."""
+    return tuple(dict.fromkeys(_by_name[name][1] for name in names if name in _by_name))
+
+
+def methods_of(source: Source) -> dict[str, type]:
+    """The methods of a file, by name."""
+    module = sys.modules.get(source.module) or _run(source)
+    own = {name: each for name, each in vars(module).items() if _is_own(each, source) and not name.startswith("_")}
+    found = {name: each for name, each in own.items() if verbs_of(each)}
+    if not found:
+        raise ValueError(f"{source.name} has no method: a class with a verb such as bend, turn or embed")
+    for name in found:
+        if name in classes() or method_called(name):
+            raise ValueError(f"{source.name}: milepost has a method called {method_called(name) or name}; rename yours")
+        if not name[0].isupper():
+            raise ValueError(f"{source.name}: the class {name} must begin with a capital, as in an expression")
+    return found
+
+
+def _is_own(each: object, source: Source) -> bool:
+    return inspect.isclass(each) and each.__module__ == source.module
+
+
+def _run(source: Source) -> ModuleType:
+    """The module of a text; tracebacks, and torch.compile, find its lines though there may be no such file here."""
+    file = f"<{source.name} {source.digest}>"
+    module = ModuleType(source.module)
+    module.__file__ = file
+    linecache.cache[file] = (len(source.text), None, source.text.splitlines(keepends=True), file)
+    # Dataclasses look their module up by its name.
+    sys.modules[source.module] = module
+    try:
+        exec(compile(source.text, file, "exec"), vars(module))
+    except ImportError as error:
+        del sys.modules[source.module]
+        raise ValueError(
+            f"{source.name}: {error}; a file of methods is sent to workers alone, so what it imports must be installed "
+            f"there; put the rest into the file"
+        ) from error
+    except Exception as error:
+        del sys.modules[source.module]
+        raise ValueError(f"{source.name} cannot be run: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,302 @@
+"""A fair recipe: rates and settings are chosen on a text that is never judged, from as many runs for every scheme."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from milepost.cli import app
+from milepost.lab import corpus, judge, schemes
+from milepost.lab.cell import Cell, Event, asked, depends, load
+from milepost.lab.choices import choices
+from milepost.lab.progress import Watched
+from milepost.lab.recipe import Recipe
+from milepost.lab.report import gather, page, to_json
+from milepost.lab.search import SEED, as_chosen, cells_of_rates, cells_of_rows, grid, tried, with_rates
+from milepost.lab.store import Score, Store
+from milepost.lab.sweep import Local, Sweep, run
+from tests.lab.test_compare import asked as called
+from tests.lab.test_compare import done, refused
+from tests.lab.test_sweep import JUDGING, SIZE, WORDS
+
+BYTES = b"".join(WORDS[n % 57 : n % 57 + n % 23] for n in range(2400))
+TEXT = corpus.of_bytes(BYTES, "words", third=True)
+SHORT = replace(SIZE, longest=32, recipe=replace(SIZE.recipe, steps=3))
+JUDGED = replace(JUDGING, longest=32, total=64, recall=(), protocols=("windows",))
+SWEEP = Sweep(("rope", "kerple", "shaw"), SHORT, TEXT, judging=JUDGED, free=False, threads=1, search=3)
+PIVOTS = "Rope(dim) + Pivot(Rerope(8), trained, {0.25|0.5|1})"
+
+
+# The third part
+
+
+def test_one_text_is_cut_into_three_parts_that_share_nothing():
+    assert TEXT.train.numpy().tobytes() + TEXT.validation.numpy().tobytes() + TEXT.test.numpy().tobytes() == BYTES
+    assert len(TEXT.validation) == len(TEXT.test) == len(BYTES) // 20
+
+
+def test_what_is_judged_is_the_same_with_and_without_a_third_part():
+    assert torch.equal(TEXT.test, corpus.of_bytes(BYTES, "words").test)
+
+
+def test_of_many_files_whole_ones_choose(tmp_path: Path):
+    for number in range(200):
+        (tmp_path / f"{number}.txt").write_text(f"text {number}; ")
+    three, two = corpus.of_path(tmp_path, third=True), corpus.of_path(tmp_path)
+    parts = [each.numpy().tobytes().split(b"\x00") for each in (three.train, three.validation, three.test)]
+    assert all(parts)
+    assert len({each for part in parts for each in part}) == sum(map(len, parts)) == 200
+    assert torch.equal(three.test, two.test)
+    assert len(two.train) == len(three.train) + len(three.validation) + 1
+
+
+def test_bytes_to_train_on_that_leave_the_third_part_alone_give_the_cells_of_a_plain_run():
+    plain, third = (each.first(1000) for each in (corpus.of_bytes(BYTES, "words"), TEXT))
+    assert plain.digest == third.digest
+
+
+# The grid
+
+
+@pytest.mark.parametrize("runs", [3, 9, 12])
+@pytest.mark.parametrize("name", ["rope", "t5", "shaw", "Learned(longest, width) + T5Bias(heads)", "hwfa"])
+def test_every_scheme_has_as_many_runs_and_all_differ(name: str, runs: int):
+    made = grid(Recipe(rate=1e-3), name, runs)
+    assert len({*made}) == runs
+    assert made[0] == Recipe(rate=1e-3), "the default is one of them"
+
+
+def test_a_scheme_that_learns_shares_its_runs_between_both_rates():
+    made = grid(Recipe(rate=1e-3), "t5", 9)
+    assert Counter(each.rate for each in made) == {5e-4: 3, 1e-3: 3, 2e-3: 3}
+    assert {each.bias_rate for each in made} == {1.0, 10.0, 100.0}
+    assert {each.learned_rate for each in made} == {1.0}
+    assert {each.learned_rate for each in grid(Recipe(), "shaw", 9)} == {0.1, 1.0, 10.0}
+
+
+def test_a_scheme_that_learns_nothing_spends_all_on_the_models_rate():
+    rates = sorted(each.rate for each in grid(Recipe(rate=1e-3), "rope", 9))
+    assert rates == pytest.approx([1e-3 * 2 ** (n / 2) for n in range(-4, 5)], rel=1e-3)
+
+
+@pytest.mark.parametrize("runs", [1, 4, -3])
+def test_runs_that_cannot_be_shared_are_refused(runs: int):
+    with pytest.raises(ValueError, match=f"--search {runs}: give a multiple of 3, such as 9"):
+        grid(Recipe(), "rope", runs)
+
+
+# What is tried
+
+
+def test_runs_that_choose_are_judged_on_validation_text_alone_and_share_no_seed_with_judged_ones():
+    cells = cells_of_rates(SWEEP)
+    assert Counter(cell.name for cell in cells) == {"rope": 3, "kerple": 3, "shaw": 3}
+    assert len({cell.key for cell in cells}) == 9
+    for cell in cells:
+        assert asked(cell) == [("validation", 16), ("validation", 32)]
+        assert cell.seed == SEED
+    assert cells[0].called == "rope, rate 0.01"
+    assert cells[3].called == "kerple, rate 0.01, scheme × 10"
+    assert SEED not in {cell.seed for cell in SWEEP.cells()}
+
+
+def test_settings_are_chosen_at_the_trained_length_and_8_times_it():
+    far = replace(SWEEP, size=replace(SHORT, longest=256), judging=replace(JUDGED, longest=256))
+    assert asked(cells_of_rates(far)[0]) == [("validation", 16), ("validation", 128)]
+
+
+def test_a_text_too_short_to_choose_by_is_refused():
+    few = replace(SWEEP, corpus=replace(TEXT, validation=TEXT.validation[:32]))
+    with pytest.raises(ValueError, match="32 bytes to choose settings by, but 33 are needed"):
+        cells_of_rates(few)
+
+
+def filled(store: Store, sweep: Sweep, bits: dict[str, list[float]]) -> None:
+    """Scores as if all had been trained: by scheme, the bits of each run."""
+    left = {name: list(each) for name, each in bits.items()}
+    for cell in cells_of_rates(sweep):
+        store.add(cell.key, cell.settings())
+        mean = left[cell.name].pop(0)
+        for protocol, length in asked(cell):
+            detail = {"asked": depends(cell, "", protocol)}
+            store.judged(Score(cell.key, "", protocol, length, mean + length / 1000, 0.1, 9, detail, (mean,)))
+
+
+def test_the_fewest_bits_win_and_what_diverged_never_does(tmp_path: Path):
+    store = Store(tmp_path / "lab.sqlite")
+    filled(store, SWEEP, {"rope": [3.0, 2.0, 4.0], "kerple": [float("nan"), 5.0, 4.0], "shaw": [float("nan")] * 3})
+    found = with_rates(SWEEP, store)
+    rope, kerple, shaw = found.cells()
+    assert rope.recipe.rate == grid(SHORT.recipe, "rope", 3)[1].rate != SHORT.recipe.rate
+    assert kerple.recipe.bias_rate == pytest.approx(100)
+    # None is known to be good, so it stays what it was.
+    assert shaw.recipe == SHORT.recipe
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sweep, Path]:
+    """A search run to its end: rates, then the settings of a row, then the models that are judged."""
+    folder = tmp_path_factory.mktemp("searched")
+    asked_for = replace(SWEEP, schemes=("rope", "kerple"), rows=(("rope", PIVOTS),))
+    store = Store(folder / "lab.sqlite")
+    sweep = asked_for
+    run(sweep, store, Local(folder), cells=cells_of_rates(sweep))
+    sweep = with_rates(sweep, store)
+    run(sweep, store, Local(folder), cells=cells_of_rows(sweep))
+    sweep = as_chosen(asked_for, store)
+    run(sweep, store, Local(folder))
+    store.close()
+    return asked_for, folder
+
+
+def test_rates_and_settings_chosen_are_those_with_the_fewest_bits(searched: tuple[Sweep, Path]):
+    asked_for, folder = searched
+    store = Store(folder / "lab.sqlite")
+    found = tried(asked_for, store)
+    by_scheme: dict[tuple[str, str], list] = {}
+    for each in found:
+        by_scheme.setdefault((each.name, each.row), []).append(each)
+    assert {key: len(each) for key, each in by_scheme.items()} == {
+        ("rope", ""): 3,
+        ("kerple", ""): 3,
+        ("rope", PIVOTS): 3,
+    }
+    for runs in by_scheme.values():
+        (chosen,) = [each for each in runs if each.chosen]
+        assert chosen.mean == min(each.mean for each in runs)
+        assert all(set(each.bits) == {16, 32} for each in runs)
+    final = as_chosen(asked_for, store)
+    rope, kerple = final.cells()
+    best = {each.name: each for each in found if each.chosen and not each.row}
+    assert rope.recipe.rate == best["rope"].rate
+    assert (kerple.recipe.rate, kerple.recipe.bias_rate) == (best["kerple"].rate, best["kerple"].times)
+    (row,) = [each.setting for each in found if each.chosen and each.row]
+    assert (row, row) in rope.variants
+    store.close()
+
+
+def test_bits_are_those_of_the_validation_text(searched: tuple[Sweep, Path]):
+    asked_for, folder = searched
+    cell = cells_of_rates(asked_for)[0]
+    model = load(cell, folder / f"{cell.key}.safetensors", "cpu")
+    store = Store(folder / "lab.sqlite")
+    first = tried(asked_for, store)[0]
+    store.close()
+    with torch.no_grad():
+        on = {
+            each: float(judge.non_overlapping(model, each, 16, JUDGED.total).mean())
+            for each in (TEXT.validation, TEXT.test)
+        }
+    assert first.bits[16] == pytest.approx(on[TEXT.validation], abs=1e-5)
+    assert abs(on[TEXT.validation] - on[TEXT.test]) > 1e-4, "the two texts cannot be told apart by their bits"
+
+
+def test_the_report_says_what_was_chosen_and_shows_the_grid(searched: tuple[Sweep, Path]):
+    asked_for, folder = searched
+    store = Store(folder / "lab.sqlite")
+    found = gather(store, asked_for)
+    store.close()
+    html = page(found)
+    assert "Chosen on validation text" in html
+    for each in found.tried:
+        shown = each.setting.replace("&", "&amp;")
+        assert (f"<strong>{shown}</strong>" if each.chosen else f"<td>{shown}</td>") in html
+    kept = json.loads(to_json(found))["tried"]
+    assert len(kept) == 9
+    assert "rate" not in found.ran.recipe, "each scheme has its own"
+
+
+def test_judged_text_chooses_nothing(searched: tuple[Sweep, Path]):
+    asked_for, folder = searched
+    other = replace(asked_for, corpus=replace(TEXT, validation=TEXT.validation.flip(0)))
+    store = Store(folder / "lab.sqlite")
+    assert not any(each.bits for each in tried(other, store)), "scores of another validation text were taken"
+    assert [cell.key for cell in cells_of_rates(other)] == [cell.key for cell in cells_of_rates(asked_for)]
+    store.close()
+
+
+# Settings of rows
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Nope()", ["Nope()"]),
+        ("Rerope({8|16})", ["Rerope(8)", "Rerope(16)"]),
+        ("Rerope({ 8 | 8 })", ["Rerope(8)"]),
+        ("{A()|B()} + C({1|2})", ["A() + C(1)", "A() + C(2)", "B() + C(1)", "B() + C(2)"]),
+    ],
+)
+def test_what_stands_in_braces_is_tried_one_by_one(text: str, found: list[str]):
+    assert choices(text) == found
+
+
+@pytest.mark.parametrize("text", ["Rerope({8|})", "Rerope({8", "Rerope(8})", "Rerope({})", "Rerope({{8|9}})"])
+def test_braces_that_say_nothing_are_refused(text: str):
+    with pytest.raises(ValueError, match=r"settings to choose from are written \{0.25\|0.5\|1\}"):
+        choices(text)
+
+
+def test_every_row_of_ours_has_as_many_settings_and_ours_is_one_of_them():
+    for name, rows in schemes.TO_TUNE.items():
+        known = schemes.WITHOUT_TRAINING[name] | schemes.AND_THE_REST[name]
+        for label, text in rows.items():
+            assert len(choices(text)) == 3, label
+            built = [schemes.build(each, SIZE.shape, 64, 512) for each in (known[label], *choices(text))]
+            assert any(built[0].same_as(each) for each in built[1:]), label
+
+
+def test_a_setting_that_cannot_be_judged_is_refused_before_anything_runs():
+    bad = replace(SWEEP, rows=(("rope", "Rope(dim) + Rerope({8|0})"),))
+    with pytest.raises(ValueError, match="window"):
+        bad.cells()
+
+
+# From the command line
+
+
+@pytest.fixture(scope="module")
+def novel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "words.txt"
+    path.write_bytes(BYTES)
+    return path
+
+
+@pytest.mark.slow
+def test_a_search_from_the_command_line_is_resumed_and_reported(novel: Path, tmp_path: Path):
+    words = ["nope", "kerple", "--search", "3", "--steps", "2"]
+    first = done(novel, tmp_path, *words)
+    assert "learning rates, chosen on validation text: NoPE 0.00" in first.stdout
+    assert "Chosen on validation text" in (tmp_path / "report.html").read_text()
+    again = done(novel, tmp_path, *words)
+    assert again.stdout == first.stdout
+    assert "6 of 6 runs that choose rates are done already" in again.stderr
+    assert "2 of 2 models are done already" in again.stderr
+    assert "train" not in again.stderr
+    reported = CliRunner().invoke(app(), ["report", str(tmp_path)], env={"COLUMNS": "120"})
+    assert reported.stdout == first.stdout, "the store alone gives another table"
+
+
+def test_a_search_that_is_stopped_reports_the_grid_so_far(novel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def stop(self: Watched, cell: Cell, event: Event) -> None:
+        if cell.name == "alibi":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Watched, "__call__", stop)
+    found = called(novel, tmp_path, "nope", "alibi", "--search", "3", "--steps", "1")
+    assert found.exit_code == 130
+    page = (tmp_path / "report.html").read_text()
+    assert "Chosen on validation text" in page
+    assert "Not finished: 0 of 2 models" in page
+
+
+def test_a_search_by_too_few_runs_is_refused(novel: Path, tmp_path: Path):
+    assert "--search 2: give a multiple of 3" in refused(novel, tmp_path, "rope", "--search", "2")
+    assert "--tune --no-free" in refused(novel, tmp_path, "rope", "--tune")

@@ -1,0 +1,139 @@
+"""Two processes on one folder: every cell is worked once, and neither deletes what the other writes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from milepost.lab.cell import Cell, Described, Event, Stepped
+from milepost.lab.engines import Local
+from milepost.lab.jobs import Jobs
+from milepost.lab.torchrun import Torchrun
+from milepost.lab.train import read_checkpoint, write_checkpoint
+from milepost.lab.turns import Locks, turns
+from tests.lab.test_sweep import SWEEP, numbers, work
+
+FOUR = replace(SWEEP, schemes=("rope", "kerple", "nope", "alibi"), free=False)
+
+SECOND = """
+import sys
+from pathlib import Path
+from milepost.lab.store import Store
+from milepost.lab.sweep import Local, run
+from milepost.lab.cell import Described
+from tests.lab.test_turns import FOUR
+folder, seen = Path(sys.argv[1]), []
+store = Store(folder / "lab.sqlite")
+print("ready", flush=True)
+sys.stdin.readline()
+run(FOUR, store, Local(folder), lambda cell, event: seen.append(cell.name) if isinstance(event, Described) else None)
+store.close()
+print(*seen)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_at_once_work_every_cell_once_and_end_with_the_numbers_of_one(tmp_path: Path):
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    for folder in (alone, both):
+        folder.mkdir()
+    work(FOUR, alone)
+    with subprocess.Popen(
+        [sys.executable, "-c", SECOND, str(both)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as second:
+        assert second.stdout is not None
+        assert second.stdin is not None
+        assert second.stdout.readline() == "ready\n"
+        second.stdin.write("go\n")
+        second.stdin.flush()
+        here = [cell.name for cell, event in work(FOUR, both) if isinstance(event, Described)]
+        there = second.communicate(timeout=100)[0].split()
+    assert second.returncode == 0
+    assert Counter(here + there) == Counter(FOUR.schemes), "a cell was worked twice, or by nobody"
+    assert numbers(both) == numbers(alone)
+    assert len(list(both.glob("*.safetensors"))) == 4
+
+
+def test_a_cell_that_another_process_has_is_left_to_it_until_it_lets_go(tmp_path: Path):
+    """Then this one does it too: the other may have been killed."""
+    nope, _ = replace(FOUR, schemes=("nope", "alibi")).cells()
+    elsewhere, seen = Locks(tmp_path / ".locks"), list[str]()
+    assert elsewhere.take(nope.key)
+
+    def watch(cell: Cell, event: Event) -> None:
+        seen.append(cell.name)
+        if isinstance(event, Stepped) and event.done:
+            elsewhere.release_all()
+
+    work(replace(FOUR, schemes=("nope", "alibi")), tmp_path, watch)
+    assert list(dict.fromkeys(seen)) == ["alibi", "nope"]
+
+
+def test_while_all_that_is_left_is_worked_elsewhere_an_engine_is_asked_to_wait(tmp_path: Path):
+    cells = FOUR.cells()[:2]
+    elsewhere, here = Locks(tmp_path), Locks(tmp_path)
+    assert elsewhere.take(cells[0].key)
+    heard: list[int] = []
+    found = turns(cells, here, lambda _: set(), heard.append)
+    assert next(found) == (cells[1], set())
+    assert next(found) is None
+    assert next(found) is None
+    assert heard == [1], "said once"
+    elsewhere.release_all()
+    assert list(found) == [(cells[0], set())]
+
+
+@pytest.mark.parametrize("engine", [Local, Jobs, Torchrun], ids=lambda each: each.__name__)
+def test_engines_wait_and_end_where_others_did_everything(engine, tmp_path: Path):
+    assert list(engine(tmp_path).run(iter([None]), FOUR.corpus)) == []
+
+
+def test_what_another_process_did_meanwhile_is_not_done_again(tmp_path: Path):
+    cells = FOUR.cells()[:2]
+    locks = Locks(tmp_path)
+    found = turns(cells, locks, lambda cell: None if cell == cells[0] else set())
+    assert [turn and turn[0] for turn in found] == [cells[1]]
+    assert list(locks.locks) == [cells[1].key], "the one that is done stays locked"
+
+
+def test_a_cell_is_free_for_others_as_soon_as_it_is_judged(tmp_path: Path):
+    free: dict[str, bool] = {}
+    first, second = replace(FOUR, schemes=("nope", "alibi")).cells()
+
+    def watch(cell: Cell, event: Event) -> None:
+        if cell == second and not free:
+            other = Locks(tmp_path / ".locks")
+            free["nope"], free["alibi"] = other.take(first.key), other.take(second.key)
+            other.release_all()
+
+    work(replace(FOUR, schemes=("nope", "alibi")), tmp_path, watch)
+    assert free == {"nope": True, "alibi": False}
+
+
+def test_a_run_that_fails_lets_go_of_its_cells(tmp_path: Path):
+    def stop(cell: Cell, event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work(FOUR, tmp_path, stop)
+    other = Locks(tmp_path / ".locks")
+    assert all(other.take(cell.key) for cell in FOUR.cells())
+    other.release_all()
+
+
+def test_half_a_checkpoint_of_a_process_that_lives_is_left_alone(tmp_path: Path):
+    path = tmp_path / "cell.safetensors"
+    parent = os.getppid()
+    living = [tmp_path / f".{path.name}.{parent}", tmp_path / f".{path.name}.another-machine.{1 << 30}"]
+    for each in living:
+        each.mkdir()
+    write_checkpoint(path, {"weight": torch.ones(2)}, {"step": "1"})
+    assert all(each.exists() for each in living), "another process was writing it"
+    assert read_checkpoint(path)[1] == {"step": "1"}
