@@ -1,0 +1,98 @@
+"""Tiny models of many types: what every attention layer of theirs answers, its scheme answers too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from milepost import AxialRope, Nope, Partial, Rope, Scheme, SinkLogit, attend, causal
+from milepost.seams.visible import Visible
+from tests.configs.attended import Call, attended, tiny
+from tests.configs.tiny_models import MODELS, WITH_IMAGES
+from tests.oracles import assert_same
+
+CLOSE = 1e-5
+"""Their cosines and softmax are float32."""
+FAR = 1e-3
+"""What a reading that is wrong in one thing is off by at least."""
+
+
+@pytest.mark.parametrize("model_type", sorted(MODELS))
+def test_every_layer_attends_as_transformers_does(model_type: str):
+    model = tiny(model_type, **MODELS[model_type])
+    calls = attended(model)
+    assert calls
+    for number, call in enumerate(calls):
+        layer = getattr(call.module, "layer_idx", None)
+        compare(model.config, number if layer is None else layer, call)
+
+
+@pytest.mark.parametrize("model_type", WITH_IMAGES)
+def test_coordinates_of_images_turn_their_own_pairs(model_type: str):
+    model = tiny(model_type, **MODELS[model_type])
+    position = torch.randint(12, (3, 2, 14), generator=torch.Generator().manual_seed(3))
+    where = position.permute(1, 2, 0)
+    for call in attended(model, position_ids=position):
+        scheme = Scheme.of(model.config, call.module.layer_idx)
+        q, k, v = (x.double() for x in (call.q, call.k, call.v))
+        assert_same(attend(q, k, v, scheme, position=where, key_position=where), call.out, CLOSE)
+        other = Scheme(*(swapped(part) for part in scheme.parts))
+        assert (attend(q, k, v, other, position=where, key_position=where) - call.out).abs().max() > FAR
+
+
+def swapped(part: Any) -> Any:
+    """The same rotation with its sections dealt out the other way."""
+    if isinstance(part, Partial):
+        return Partial(swapped(part.method), of=part.of)
+    if not isinstance(part, AxialRope):
+        return part
+    return replace(part, order="blocks" if part.order == "interleaved" else "interleaved")
+
+
+def compare(config: Any, layer: int, call: Call) -> None:
+    """Demand what the layer answered, and that every part of its scheme counts."""
+    scheme = with_weights(Scheme.of(config, layer), call.module)
+    q, k, v = (x.double() for x in (call.q, call.k, call.v))
+    if getattr(config, "qk_rope_head_dim", None):
+        q, k = (turned_first(x, config.qk_rope_head_dim) for x in (q, k))
+    if getattr(config, "model_type", None) == "esm":
+        # It divides its queries by √d before it turns them.
+        q = q * q.shape[-1] ** 0.5
+    assert_same(attend(q, k, v, scheme), call.out, CLOSE)
+    for other in wrong(scheme, q.shape[-1]):
+        assert (attend(q, k, v, other) - call.out).abs().max() > FAR, other
+
+
+def with_weights(scheme: Scheme, module: Any) -> Scheme:
+    """The scheme as attention needs it, its sinks those of the module."""
+    for part in scheme.parts:
+        if isinstance(part, SinkLogit):
+            part.logit.data.copy_(module.sinks.data)
+    return scheme.attention
+
+
+def turned_first(x: torch.Tensor, n: int) -> torch.Tensor:
+    """The last n channels, which turn, before the others."""
+    return torch.cat((x[..., -n:], x[..., :-n]), -1)
+
+
+def wrong(scheme: Scheme, width: int) -> Iterator[Scheme]:
+    """Schemes that are wrong in one thing: a part left out, another base, another width, a rotation too many."""
+    for n, part in enumerate(scheme.parts):
+        others = [*scheme.parts[:n], *scheme.parts[n + 1 :]]
+        if isinstance(part, Nope):
+            yield Scheme(Rope(width), *others)
+            continue
+        yield Scheme(*others)
+        if isinstance(part, Visible) and part != causal and "causal" in repr(part):
+            yield Scheme(causal, *others)
+        if isinstance(part, (Rope, AxialRope)):
+            yield Scheme(replace(part, theta=part.theta * 3), *others)
+            yield Scheme(replace(part, pairs="halves" if part.pairs == "neighbours" else "neighbours"), *others)
+        if isinstance(part, Partial):
+            yield Scheme(Partial(replace(part.method, theta=part.method.theta * 3), of=part.of), *others)
+            yield Scheme(Rope(width, part.method.theta, part.method.pairs), *others)
