@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from milepost import AxialRope, Nope, Partial, Rope, Scheme, SinkLogit, attend, causal
+from milepost.configs.reader import look_up
 from milepost.seams.visible import Visible
 from tests.configs.attended import Call, attended, tiny
-from tests.configs.tiny_models import MODELS, WITH_IMAGES
+from tests.configs.tiny_models import MODELS, WITH_IMAGES, YARN
 from tests.oracles import assert_same
 
 CLOSE = 1e-5
@@ -29,6 +30,41 @@ def test_every_layer_attends_as_transformers_does(model_type: str):
     for number, call in enumerate(calls):
         layer = getattr(call.module, "layer_idx", None)
         compare(model.config, number if layer is None else layer, call)
+
+
+CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma3n_text, both ways": ("gemma3n_text", {"is_causal": False}),
+    "gemma4_text, both ways": ("gemma4_text", {"use_bidirectional_attention": "all"}),
+    "gemma4_text, images both ways": ("gemma4_text", {"use_bidirectional_attention": "vision"}),
+    "glm4_moe, both ways": ("glm4_moe", {"is_causal": False}),
+    "lfm2, both ways": ("lfm2", {"is_causal": False}),
+    "mistral4, both ways": ("mistral4", {"is_causal": False}),
+    "esm, a decoder": ("esm", {"is_decoder": True}),
+    "esm, a table": ("esm", {"position_embedding_type": "absolute"}),
+    "granitemoehybrid, no positions": ("granitemoehybrid", {"position_embedding_type": None}),
+    "minimax, a window": ("minimax", {"sliding_window": 5}),
+    "qwen3_next, stretched": ("qwen3_next", {"rope_parameters": YARN | {"partial_rotary_factor": 0.5}}),
+    "glm4_moe, stretched": ("glm4_moe", {"rope_parameters": YARN | {"partial_rotary_factor": 0.5}}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_settings_that_change_a_family(name: str):
+    model_type, settings = CHANGED[name]
+    model = tiny(model_type, **MODELS[model_type] | settings)
+    for number, call in enumerate(attended(model)):
+        layer = getattr(call.module, "layer_idx", None)
+        for config in (model.config, model.config.to_dict()):
+            compare(config, number if layer is None else layer, call)
+
+
+def test_deepseek_v32_is_dense_up_to_index_topk():
+    model = tiny("deepseek_v32", **MODELS["deepseek_v32"] | {"index_topk": 6})
+    call = attended(model)[0]
+    q, k = (turned_first(x.double(), 8) for x in (call.q, call.k))
+    apart = (attend(q, k, call.v.double(), Scheme.of(model.config)) - call.out).abs().amax((0, 1, 3))
+    assert apart[:6].max() < CLOSE
+    assert apart[6:].max() > FAR
 
 
 @pytest.mark.parametrize("model_type", WITH_IMAGES)
@@ -57,9 +93,9 @@ def compare(config: Any, layer: int, call: Call) -> None:
     """Demand what the layer answered, and that every part of its scheme counts."""
     scheme = with_weights(Scheme.of(config, layer), call.module)
     q, k, v = (x.double() for x in (call.q, call.k, call.v))
-    if getattr(config, "qk_rope_head_dim", None):
-        q, k = (turned_first(x, config.qk_rope_head_dim) for x in (q, k))
-    if getattr(config, "model_type", None) == "esm":
+    if look_up(config, "qk_rope_head_dim"):
+        q, k = (turned_first(x, look_up(config, "qk_rope_head_dim")) for x in (q, k))
+    if look_up(config, "model_type") == "esm":
         # It divides its queries by √d before it turns them.
         q = q * q.shape[-1] ** 0.5
     assert_same(attend(q, k, v, scheme), call.out, CLOSE)

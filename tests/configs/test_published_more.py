@@ -128,6 +128,11 @@ def test_layers_that_see_everything_are_wider_in_gemma_4():
     assert schedule[5].parts == (Rope(512, 1e6, stretch=Proportional(0.25)), Scale(1.0), causal)
 
 
+def test_a_key_that_transformers_gemma_3n_does_not_read():
+    text = WHOLE["gemma-3n-E4B"]["text_config"]
+    assert Schedule.of(text | {"use_bidirectional_attention": True}).same_as(Schedule.of(text))
+
+
 def test_decoders_of_models_that_have_both():
     rows = {"whisper-small": (448, 768), "bart-large": (1024, 1024)}
     for name, shape in rows.items():

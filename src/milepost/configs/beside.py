@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from milepost.configs import tables
-from milepost.configs.layers import FULL, any_type, listed_to_turn
+from milepost.configs.layers import FULL, SLIDING, any_type, listed_to_turn, seen
 from milepost.configs.reader import Reader, look_up
 from milepost.configs.rotary import family_of, parameters, parts_of
 from milepost.configs.stretches import ratio, rope_type, trained
@@ -118,6 +118,12 @@ def gemma4_width(reader: Reader, layer: int) -> int:
     if any_type(reader, layer, family_of(reader).rule) == FULL:
         return reader.need("the channels of a head that sees everything", "global_head_dim")
     return reader.head_width
+
+
+def minimax(reader: Reader, layer: int) -> list[object]:
+    """MiniMax-Text: the layers that are called full have the window, where the config has one."""
+    parts = parts_of(reader, layer)
+    return parts if reader.get("sliding_window") is None else [*parts[:-1], *seen(reader, SLIDING)]
 
 
 def nomic(reader: Reader, layer: int) -> list[object]:

@@ -13,6 +13,7 @@ from milepost.configs.beside import (
     gemma4_width,
     granite,
     llama4,
+    minimax,
     ministral3,
     mistral4,
     nomic,
@@ -96,8 +97,14 @@ ROTARY: dict[str, Family] = {
     "gemma": Rotary(),
     "gemma2": Rotary(rule=every(2), also=gemma),
     "gemma3_text": GEMMA3_FAMILY,
+    # It has the key use_bidirectional_attention, and transformers' masks do not read it.
     "gemma3n_text": Rotary(
-        rule=every(5), also=unscaled, bases={SLIDING: "rope_local_base_freq"}, stretched=(FULL,), defaults=GEMMA3N
+        rule=every(5),
+        also=unscaled,
+        bases={SLIDING: "rope_local_base_freq"},
+        stretched=(FULL,),
+        prefixed=True,
+        defaults=GEMMA3N,
     ),
     "gemma4_text": Rotary(rule=last_sees_all, also=unscaled, width=gemma4_width, defaults=GEMMA4),
     "glm": Rotary(pairs="neighbours", partial=True, defaults=HALF),
@@ -126,7 +133,7 @@ ROTARY: dict[str, Family] = {
         pairs="neighbours", rule=chunked_where_turned, turned=listed_to_turn, also=llama4, defaults=LLAMA4
     ),
     "minicpm3": Rotary(latent=True, also=deepseek),
-    "minimax": Rotary(rule=by_turns, hybrid=True),
+    "minimax": Rotary(parts=minimax, rule=by_turns, hybrid=True),
     "minimax_m2": Rotary(partial=True),
     "ministral": Rotary(rule=windowed),
     "ministral3": Rotary(rule=windowed, also=ministral3),
