@@ -30,8 +30,10 @@ TURNERS = (
     "apply_rotary_partial_pos_emb",
 )
 INNER = {
+    "mllama_text_model": "MllamaTextModel",
     "qwen2_5_omni_text": "Qwen2_5OmniThinkerTextModel",
     "qwen3_omni_moe_text": "Qwen3OmniMoeThinkerTextModel",
+    "siglip_text_model": "SiglipTextModel",
 }
 """Models that transformers makes only inside others, by the class of theirs."""
 
@@ -67,8 +69,9 @@ def tiny(model_type: str, **settings: Any) -> Any:
             continue  # Waves are fixed.
         if weight.dim() > 1 and "norm" not in name.lower():
             weight.data.copy_(torch.randn(weight.shape, generator=generator) * 1.5 * weight.shape[-1] ** -0.5)
-        elif name.endswith("sinks"):
-            weight.data.copy_(torch.randn(weight.shape, generator=generator))
+        elif "norm" in name.lower():
+            # Weights of 1 would hide a norm that comes after the rotation.
+            weight.data.add_(torch.randn(weight.shape, generator=generator) * 0.3)
     return model.eval()
 
 
@@ -131,9 +134,16 @@ def without_turning(model: Any) -> Iterator[None]:
         return kept[0] if len(kept) == 1 else kept
 
     ways = dict.fromkeys(TURNERS, still) | {"get_llama_4_attn_scale": lambda *given: torch.ones(())}
-    with many(
-        [patch.object(each, name, by) for each in beside(model) for name, by in ways.items() if hasattr(each, name)]
-    ):
+    patches = [
+        patch.object(each, name, by) for each in beside(model) for name, by in ways.items() if hasattr(each, name)
+    ]
+    # HunYuan's norms come after the rotation, so they are a part of its scheme.
+    patches += [
+        patch.object(norm, "forward", lambda x: x)
+        for name, norm in model.named_modules()
+        if name.endswith(("query_layernorm", "key_layernorm"))
+    ]
+    with many(patches):
         yield
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from milepost import AxialRope, Nope, Partial, Rope, Scheme, SinkLogit, attend, causal
+from milepost import AxialRope, Nope, Partial, QkNorm, Rope, Scheme, attend, causal
 from milepost.configs.reader import look_up
 from milepost.seams.visible import Visible
 from tests.configs.attended import Call, attended, tiny
@@ -104,10 +104,11 @@ def compare(config: Any, layer: int, call: Call) -> None:
 
 
 def with_weights(scheme: Scheme, module: Any) -> Scheme:
-    """The scheme as attention needs it, its sinks those of the module."""
+    """The scheme as attention needs it, with the norms of the module."""
     for part in scheme.parts:
-        if isinstance(part, SinkLogit):
-            part.logit.data.copy_(module.sinks.data)
+        if isinstance(part, QkNorm):
+            part.query_weight.data.copy_(module.query_layernorm.weight)
+            part.key_weight.data.copy_(module.key_layernorm.weight)
     return scheme.attention
 
 

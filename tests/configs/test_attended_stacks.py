@@ -24,7 +24,21 @@ GEMMA |= {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 5, "query_p
 GEMMA |= {"attn_logit_softcapping": 2.0, "pad_token_id": 0}
 
 
-@pytest.mark.parametrize("model_type", ["bart", "mbart", "marian", "pegasus", "m2m_100"])
+LIKE_BART = (
+    "bart",
+    "blenderbot",
+    "blenderbot-small",
+    "m2m_100",
+    "marian",
+    "mbart",
+    "mvp",
+    "nllb-moe",
+    "pegasus",
+    "plbart",
+)
+
+
+@pytest.mark.parametrize("model_type", LIKE_BART)
 def test_each_stack_attends_as_transformers_does(model_type: str):
     model = tiny(model_type, **STACKS)
     for call in attended(model, decoder_input_ids=TEXT):
@@ -64,7 +78,19 @@ TABLES: dict[str, tuple[dict[str, Any], str, int]] = {
     "esm": ({"pad_token_id": 1, "mask_token_id": 3}, "embeddings.position_embeddings", 2),
     "bart": (STACKS, "encoder.embed_positions", 2),
     "mbart": (STACKS, "encoder.embed_positions", 2),
+    "bert-generation": ({}, "embeddings.position_embeddings", 0),
+    "biogpt": ({}, "embed_positions", 2),
+    "blenderbot": (STACKS, "encoder.embed_positions", 0),
+    "blenderbot-small": (STACKS, "encoder.embed_positions", 0),
+    "data2vec-text": ({"pad_token_id": 1}, "embeddings.position_embeddings", 2),
+    "ernie": ({}, "embeddings.position_embeddings", 0),
     "marian": (STACKS, "encoder.embed_positions", 0),
+    "mvp": (STACKS, "encoder.embed_positions", 2),
+    "nllb-moe": (STACKS, "encoder.embed_positions", 0),
+    "plbart": (STACKS, "encoder.embed_positions", 2),
+    "roberta-prelayernorm": ({"pad_token_id": 1}, "embeddings.position_embeddings", 2),
+    "siglip_text_model": ({}, "embeddings.position_embedding", 0),
+    "xlm-roberta-xl": ({"pad_token_id": 1}, "embeddings.position_embeddings", 2),
     "pegasus": (STACKS, "encoder.embed_positions", 0),
     "m2m_100": (STACKS, "encoder.embed_positions", 0),
     "xglm": ({"d_model": 32, "num_layers": 1, "attention_heads": 4, "ffn_dim": 8}, "embed_positions", 0),

@@ -37,7 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 # Those of tiny_models.py that transformers' masks are not made for at their default settings.
-LATER = set(WHOLE) - {"qwen3_vl_text"}
+LATER = set(WHOLE) - {"hunyuan_v1_dense", "qwen3_vl_text"}
 
 
 def visible(scheme: Scheme) -> list[object]:

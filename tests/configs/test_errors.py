@@ -68,9 +68,9 @@ def test_two_bases_that_disagree():
 def test_an_unknown_model_type():
     text = text_of(LLAMA | {"model_type": "lama"})
     assert text == (
-        "Rope.of: model_type 'lama' is not known; did you mean llama or llama4? To read it one has to know how its "
-        "queries and keys turn (base, channels, pairs), what is added to its scores and what scales them, and which "
-        "keys are seen. Say that in parts, such as Scheme(Rope(128, theta=500000.0), causal); "
+        "Rope.of: model_type 'lama' is not known; did you mean llama or mllama or llama4? To read it one has to know "
+        "how its queries and keys turn (base, channels, pairs), what is added to its scores and what scales them, and "
+        "which keys are seen. Say that in parts, such as Scheme(Rope(128, theta=500000.0), causal); "
         f"milepost.configs.MODEL_TYPES lists the {len(MODEL_TYPES)} types that are read"
     )
     assert "'zzzzzz' is not known. To read it" in text_of(LLAMA | {"model_type": "zzzzzz"})

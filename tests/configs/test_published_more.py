@@ -161,6 +161,34 @@ def test_rope_of_a_hybrid_passes_over_its_other_layers():
         Schedule.of(HYBRIDS["Qwen3-Next-80B-A3B"])
 
 
+def test_layers_of_jamba_and_bamba_that_attend():
+    jamba = {"model_type": "jamba", "num_hidden_layers": 16, "attn_layer_period": 8, "attn_layer_offset": 4}
+    assert Scheme.of(jamba, 12).parts == (Nope(), causal)
+    with pytest.raises(ValueError, match="Attention is in layer 4, 12: "):
+        Scheme.of(jamba, 5)
+    bamba = {"model_type": "bamba", "head_dim": 128, "rope_theta": 1e4, "num_hidden_layers": 4}
+    assert Scheme.of(bamba | {"attn_layer_indices": [1, 3]}, 3).parts == (Partial(Rope(64), of=128), causal)
+    with pytest.raises(ValueError, match="Attention is in layer 1, 3: "):
+        Scheme.of(bamba | {"attn_layer_indices": [1, 3]})
+
+
+def test_layers_that_look_at_an_image_are_not_attention_over_the_text():
+    text = {"model_type": "mllama_text_model", "head_dim": 128, "rope_theta": 5e5, "num_hidden_layers": 4}
+    whole = {"model_type": "mllama", "text_config": text | {"cross_attention_layers": [1, 3]}}
+    assert Scheme.of(whole, 2).parts == (Rope(128, 5e5), causal)
+    with pytest.raises(ValueError, match=r"layer 3 is 'cross_attention'.* Attention is in layer 0, 2: "):
+        Scheme.of(whole, 3)
+
+
+def test_hunyuans_norms_come_after_the_rotation():
+    plain = {"model_type": "hunyuan_v1_dense", "head_dim": 8, "rope_theta": 1e4, "num_hidden_layers": 2}
+    schedule = Schedule.of(plain | {"rms_norm_eps": 1e-5})
+    assert [repr(part) for part in schedule[0].parts] == ["Rope(dim=8, theta=10000.0, pairs='halves', stretch=None)",
+                                                          "QkNorm(8, eps=1e-05)", "causal"]  # fmt: skip
+    assert schedule[0].parts[1] is not schedule[1].parts[1]
+    assert Scheme.of(plain | {"use_qk_norm": False}).parts == (Rope(8), causal)
+
+
 def test_granite_4_may_turn():
     plain = HYBRIDS["granite-4.0-h-tiny"] | {"position_embedding_type": "rope"}
     assert Scheme.of(plain, 5).parts == (Rope(128), Scale(0.0078125), causal)

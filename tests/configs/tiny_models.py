@@ -64,8 +64,38 @@ MODELS: dict[str, dict[str, Any]] = {
     "clip_text_model": {},
 }
 
+# Types that are read as others are.
+MODELS |= {
+    "afmoe": WINDOWED | EXPERTS | {"head_dim": 8, "num_dense_layers": 1},
+    "aria_text": {"moe_num_experts": 2, "moe_topk": 1, "moe_num_shared_experts": 1},
+    "bamba": MAMBA | {"attn_layer_indices": [1]},
+    "bert-generation": {},
+    "biogpt": {},
+    "cwm": WINDOWED | {"head_dim": 8},
+    "data2vec-text": {},
+    "dots1": WINDOWED | EXPERTS | {"head_dim": 8, "n_shared_experts": 1},
+    "ernie": {},
+    "eurobert": {},
+    "exaone_moe": WINDOWED | EXPERTS | {"head_dim": 8},
+    "flex_olmo": EXPERTS,
+    "glm_image_text": {"hidden_size": 64, "rope_parameters": THREE | {"partial_rotary_factor": 0.5}},
+    "glm_ocr_text": {"head_dim": 16, "rope_parameters": THREE | {"partial_rotary_factor": 0.5}},
+    "hunyuan_v1_dense": {"head_dim": 8},
+    "hunyuan_v1_moe": EXPERTS | {"head_dim": 8, "moe_topk": 1},
+    "hyperclovax": {"attention_multiplier": 0.2, "head_dim": 8},
+    "jais2": {},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4, "use_mamba_kernels": False} | EXPERTS,
+    "mllama_text_model": {"cross_attention_layers": []},
+    "roberta-prelayernorm": {},
+    "siglip_text_model": {},
+    "solar_open": EXPERTS | {"head_dim": 8},
+    "vaultgemma": WINDOWED | {"head_dim": 8, "query_pre_attn_scalar": 12, "attn_logit_softcapping": 2.0},
+    "xlm-roberta-xl": {},
+    "youtu": LATENT,
+}
+
 WITH_IMAGES = (
-    "glm4v_moe_text", "glm4v_text", "qwen2_5_omni_text", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_omni_moe_text",
-    "qwen3_vl_moe_text", "qwen3_vl_text",
+    "glm4v_moe_text", "glm4v_text", "glm_image_text", "glm_ocr_text", "qwen2_5_omni_text", "qwen3_5_moe_text",
+    "qwen3_5_text", "qwen3_omni_moe_text", "qwen3_vl_moe_text", "qwen3_vl_text",
 )  # fmt: skip
 """Types whose tokens stand at a time, a height and a width."""

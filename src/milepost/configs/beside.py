@@ -14,6 +14,7 @@ from milepost.configs.stretches import ratio, rope_type, trained
 from milepost.methods.deepseek_scale import DeepseekScale
 from milepost.methods.llama4_scale import Llama4Scale
 from milepost.methods.partial import Partial
+from milepost.methods.qk_norm import QkNorm
 from milepost.methods.rope import Rope
 from milepost.methods.scale import Scale
 from milepost.methods.sink_logit import SinkLogit
@@ -31,6 +32,19 @@ def gemma(reader: Reader, layer: int) -> list[object]:
 def granite(reader: Reader, layer: int) -> list[object]:
     """Granite: a scale of its own."""
     return [Scale(reader.need("the softmax scale", "attention_multiplier"))]
+
+
+def granite_if_given(reader: Reader, layer: int) -> list[object]:
+    """HyperCLOVA X: a scale of its own, where it has one."""
+    by = reader.get("attention_multiplier")
+    return [] if by in (None, reader.head_width**-0.5) else [Scale(by)]
+
+
+def qk_norm(reader: Reader, layer: int) -> list[object]:
+    """HunYuan: queries and keys are normed once they have been turned."""
+    if reader.get("use_qk_norm") is False:
+        return []
+    return [reader.learned(QkNorm, reader.head_width, reader.need("what is added to squares", "rms_norm_eps"))]
 
 
 def sink(reader: Reader, layer: int) -> list[object]:

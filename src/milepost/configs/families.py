@@ -12,11 +12,13 @@ from milepost.configs.beside import (
     gemma,
     gemma4_width,
     granite,
+    granite_if_given,
     llama4,
     minimax,
     ministral3,
     mistral4,
     nomic,
+    qk_norm,
     roformer,
     sink,
     unscaled,
@@ -33,15 +35,19 @@ from milepost.configs.layers import (
     if_rotary,
     last_of,
     last_sees_all,
+    listed_by_index,
     listed_from_one,
     listed_to_attend,
+    listed_to_cross,
     listed_to_turn,
     never,
+    one_a_period,
     spelled,
     unless_alibi,
     where_windowed,
     windowed,
     windowed_by_turns,
+    windowed_from,
     windowed_if_enabled,
     windowed_late,
     windowed_where_not_turned,
@@ -67,6 +73,7 @@ MODERN = {"global_attn_every_n_layers": 3}
 MODERN_BASES = {FULL: "global_rope_theta", SLIDING: "local_rope_theta"}
 QUARTER = {"partial_rotary_factor": 0.25}
 QWEN35 = QUARTER | {"mrope_section": (11, 11, 10), "mrope_interleaved": True}
+SIGLIP = {"max_position_embeddings": 64, "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12}
 CLIP = {"max_position_embeddings": 77, "hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 12}
 QWEN_VL = Rotary(rule=windowed_late)
 QWEN3_VL = Rotary(defaults={"mrope_section": (24, 20, 20), "mrope_interleaved": True})
@@ -78,22 +85,30 @@ MLA = Rotary(pairs="neighbours", latent=True, also=deepseek)
 T5 = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
 
 ROTARY: dict[str, Family] = {
+    "afmoe": Rotary(rule=every(4), turned=where_windowed),
     "apertus": Rotary(),
     "arcee": Rotary(),
+    "aria_text": Rotary(),
+    "bamba": Rotary(rule=listed_by_index, partial=True, hybrid=True, defaults=HALF),
     "bitnet": Rotary(),
     "chatglm": Rotary(parts=chatglm, turn=chatglm_turn, defaults=FIXED),
     "codegen": Rotary(pairs="neighbours", defaults=FIXED),
     "cohere": Rotary(pairs="neighbours"),
     "cohere2": Rotary(pairs="neighbours", rule=every(4), turned=where_windowed),
+    "cwm": Rotary(rule=first_of, defaults={"global_attn_every_n_layers": 4}),
     "deepseek_v2": MLA,
     "deepseek_v3": MLA,
     "deepseek_v32": MLA,
+    "dots1": Rotary(rule=windowed_from),
     "ernie4_5": Rotary(pairs="neighbours"),
     "ernie4_5_moe": Rotary(pairs="neighbours"),
     "esm": Rotary(parts=esm, turned=if_rotary, encodes=True, defaults=FIXED | {"pad_token_id": 1}),
+    "eurobert": Rotary(encodes=True),
     "exaone4": Rotary(rule=every(4), turned=where_windowed),
+    "exaone_moe": Rotary(rule=every(4), turned=where_windowed),
     "falcon": Rotary(parts=falcon, turned=unless_alibi, once_fixed=True),
     "falcon_h1": Rotary(),
+    "flex_olmo": Rotary(),
     "gemma": Rotary(),
     "gemma2": Rotary(rule=every(2), also=gemma),
     "gemma3_text": GEMMA3_FAMILY,
@@ -113,7 +128,9 @@ ROTARY: dict[str, Family] = {
     "glm4_moe_lite": MLA,
     "glm4v_moe_text": Rotary(partial=True, defaults=HALF | {"mrope_section": (8, 12, 12)}),
     "glm4v_text": Rotary(pairs="neighbours", partial=True, defaults={"mrope_section": (8, 12, 12)}),
+    "glm_image_text": Rotary(partial=True, defaults={"mrope_section": (8, 12, 12)}),
     "glm_moe_dsa": MLA,
+    "glm_ocr_text": Rotary(pairs="neighbours", partial=True, defaults={"mrope_section": (8, 12, 12)}),
     "gpt_neox": Rotary(partial=True),
     "gpt_oss": Rotary(rule=every(2), also=sink, shares=False),
     "gptj": Rotary(pairs="neighbours", defaults=FIXED),
@@ -123,7 +140,11 @@ ROTARY: dict[str, Family] = {
     "granitemoeshared": Rotary(also=granite),
     "gte": Rotary(encodes=True),
     "helium": Rotary(pairs="neighbours"),
-    "hunyuan_v1_dense": Rotary(),
+    "hunyuan_v1_dense": Rotary(also=qk_norm, shares=False),
+    "hunyuan_v1_moe": Rotary(also=qk_norm, shares=False),
+    "hyperclovax": Rotary(also=granite_if_given),
+    "jais2": Rotary(),
+    "jamba": Rotary(rule=one_a_period, turned=never, hybrid=True),
     "jina_embeddings_v3": Rotary(encodes=True),
     "kimi_linear": Rotary(rule=listed_from_one, turned=never, hybrid=True, latent=True),
     "lfm2": Rotary(rule=listed_to_attend, hybrid=True),
@@ -140,6 +161,7 @@ ROTARY: dict[str, Family] = {
     "mistral": Rotary(rule=windowed),
     "mistral4": Rotary(pairs="neighbours", latent=True, also=mistral4),
     "mixtral": Rotary(rule=windowed),
+    "mllama_text_model": Rotary(rule=listed_to_cross, hybrid=True),
     "modernbert": Rotary(rule=first_of, encodes=True, bases=MODERN_BASES, defaults=MODERN),
     "modernbert-decoder": Rotary(rule=first_of, bases=MODERN_BASES, defaults=MODERN),
     "nemotron": Rotary(partial=True, defaults=HALF),
@@ -168,22 +190,31 @@ ROTARY: dict[str, Family] = {
     "roformer": Rotary(parts=roformer, pairs="neighbours", encodes=True, defaults=FIXED),
     "seed_oss": Rotary(),
     "smollm3": Rotary(rule=windowed_where_not_turned, turned=listed_to_turn),
+    "solar_open": Rotary(),
     "stablelm": Rotary(partial=True, defaults=QUARTER),
     "starcoder2": Rotary(rule=windowed),
     "t5_gemma_module": Rotary(rule=every(2), also=gemma, encodes=True),
+    "vaultgemma": Rotary(rule=every(2), also=gemma),
+    "youtu": MLA,
 }
 
 OTHERS: dict[str, Family] = {
     "albert": Family(tables.encoder, {"embedding_size": 128}),
     "bart": Family(tables.encoder),
     "bert": Family(tables.encoder),
+    "bert-generation": Family(tables.encoder),
+    "biogpt": Family(tables.decoder),
+    "blenderbot": Family(tables.encoder),
+    "blenderbot-small": Family(tables.encoder),
     "bloom": Family(tables.bloom),
     "camembert": Family(tables.padded_encoder, {"pad_token_id": 1}),
     "clip_text_model": Family(tables.decoder, CLIP),
+    "data2vec-text": Family(tables.padded_encoder, {"pad_token_id": 1}),
     "deberta": Family(tables.deberta),
     "deberta-v2": Family(tables.deberta),
     "distilbert": Family(tables.encoder),
     "electra": Family(tables.encoder),
+    "ernie": Family(tables.encoder),
     "gpt2": Family(tables.decoder),
     "gpt_bigcode": Family(tables.decoder),
     "gpt_neo": Family(tables.gpt_neo),
@@ -195,15 +226,21 @@ OTHERS: dict[str, Family] = {
     "mpnet": Family(tables.mpnet, {"relative_attention_num_buckets": 32}),
     "mpt": Family(tables.mpt),
     "mt5": Family(tables.t5, T5),
+    "mvp": Family(tables.encoder),
+    "nllb-moe": Family(tables.m2m, {"pad_token_id": 1}),
     "opt": Family(tables.decoder),
     "pegasus": Family(tables.marian),
+    "plbart": Family(tables.encoder),
     "roberta": Family(tables.padded_encoder, {"pad_token_id": 1}),
+    "roberta-prelayernorm": Family(tables.padded_encoder, {"pad_token_id": 1}),
+    "siglip_text_model": Family(tables.encoder, SIGLIP),
     "t5": Family(tables.t5, T5),
     "transfo-xl": Family(tables.transformer_xl, shares=False),
     "umt5": Family(tables.t5, T5, shares=False),
     "whisper": Family(tables.whisper),
     "xglm": Family(tables.xglm),
     "xlm-roberta": Family(tables.padded_encoder, {"pad_token_id": 1}),
+    "xlm-roberta-xl": Family(tables.padded_encoder, {"pad_token_id": 1}),
     "xlnet": Family(tables.xlnet, shares=False),
 }
 
@@ -224,10 +261,12 @@ is_causal=False, then sees everything; its eager path does not.
 """
 
 SAME = {"kimi_k2": "deepseek_v3", "t5gemma": "t5_gemma_module", "clip": "clip_text_model"} | {
+    name: f"{name}_text_model" for name in ("mllama", "siglip")
+} | {
     name: f"{name}_text"
     for name in (
-        "gemma3", "gemma3n", "gemma4", "glm4v", "glm4v_moe", "llama4", "qwen2_vl", "qwen2_5_omni", "qwen2_5_vl",
-        "qwen3_5", "qwen3_5_moe", "qwen3_omni_moe", "qwen3_vl", "qwen3_vl_moe",
+        "aria", "gemma3", "gemma3n", "gemma4", "glm4v", "glm4v_moe", "glm_image", "glm_ocr", "llama4", "qwen2_vl",
+        "qwen2_5_omni", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe", "qwen3_omni_moe", "qwen3_vl", "qwen3_vl_moe",
     )
 }  # fmt: skip
 """Model types whose text is read as another's, where the config is not split in two."""

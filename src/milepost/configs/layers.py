@@ -16,6 +16,8 @@ SAME_TYPE = {"attention": FULL, "hybrid": FULL, "indexed_attention": FULL, "deep
 """Layer types under other names: old ones, attention beside a Mamba mixer (Falcon-H1), and attention that an indexer
 makes sparse past index_topk keys (DeepSeek-V3.2)."""
 
+PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
+
 Rule = Callable[[Reader, int], str]
 """The type of a layer, where the config does not list layer_types."""
 
@@ -37,6 +39,11 @@ def windowed_late(reader: Reader, layer: int) -> str:
     return SLIDING if layer >= reader.need("the first layer with a window", "max_window_layers") else FULL
 
 
+def windowed_from(reader: Reader, layer: int) -> str:
+    """Layers from max_window_layers on have the window, where there is one (dots.llm1)."""
+    return FULL if layer < (reader.get("max_window_layers") or 0) else windowed(reader, layer)
+
+
 def windowed_if_enabled(reader: Reader, layer: int) -> str:
     """Every layer has the window, if use_sliding_window says so (Qwen 3 MoE)."""
     return windowed(reader, layer) if reader.get("use_sliding_window") else FULL
@@ -54,7 +61,7 @@ def every(n: int) -> Rule:
     def rule(reader: Reader, layer: int) -> str:
         if reader.get("sliding_window") is None:
             return FULL
-        pattern = reader.get("sliding_window_pattern", "_sliding_window_pattern") or n
+        pattern = reader.get(*PATTERNS) or n
         if isinstance(pattern, str):
             return SLIDING if pattern[layer % len(pattern)] == "L" else FULL
         return SLIDING if (layer + 1) % pattern else FULL
@@ -107,6 +114,22 @@ def listed_to_attend(reader: Reader, layer: int) -> str:
     """full_attn_idxs lists the layers that attend, the others are convolutions; without it all attend (LFM2)."""
     listed = reader.get("full_attn_idxs")
     return FULL if listed is None or layer in listed else "conv"
+
+
+def listed_by_index(reader: Reader, layer: int) -> str:
+    """attn_layer_indices lists the layers that attend (Bamba)."""
+    return FULL if layer in (reader.get("attn_layer_indices") or ()) else LINEAR
+
+
+def one_a_period(reader: Reader, layer: int) -> str:
+    """One layer in every attn_layer_period attends, that at attn_layer_offset (Jamba)."""
+    period, offset = reader.get("attn_layer_period"), reader.get("attn_layer_offset")
+    return FULL if layer % (8 if period is None else period) == (4 if offset is None else offset) else LINEAR
+
+
+def listed_to_cross(reader: Reader, layer: int) -> str:
+    """cross_attention_layers lists the layers that look at an image and not at the text (Llama 3.2 Vision)."""
+    return "cross_attention" if layer in (reader.get("cross_attention_layers") or ()) else FULL
 
 
 def all_linear(reader: Reader, layer: int) -> str:
