@@ -124,11 +124,12 @@ def test_whispers_waves_and_rows():
 
 
 def inside(model: Any, name: str, **given: Any) -> list[tuple[Any, Tensor, Tensor]]:
-    """Every module of that class in one pass, its input and its output."""
+    """Every module of that class that attends to its own input, in one pass: it, its input and its output."""
     calls: list[tuple[Any, Tensor, Tensor]] = []
 
     def note(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        calls.append((module, args[0] if args else kwargs["hidden_states"], out[0]))
+        if kwargs.get("key_value_states") is None and kwargs.get("encoder_hidden_states") is None:
+            calls.append((module, args[0] if args else kwargs["hidden_states"], out[0]))
 
     hooks = [
         each.register_forward_hook(note, with_kwargs=True) for each in model.modules() if type(each).__name__ == name
@@ -182,3 +183,32 @@ def test_longt5s_blocks_are_a_window():
         assert_same(projected(module, x, scheme, ("q", "k", "v", "o"), 8), out, CLOSE)
         for other in wrong(scheme, 8):
             assert (projected(module, x, other, ("q", "k", "v", "o"), 8) - out).abs().max() > FAR
+
+
+@torch.no_grad()
+def test_longt5s_decoder():
+    settings = {"d_model": 32, "d_kv": 8, "d_ff": 16, "num_heads": 4, "num_layers": 1, "num_decoder_layers": 2}
+    model = tiny("longt5", **settings)
+    calls = inside(model, "LongT5Attention", decoder_input_ids=TEXT, use_cache=False)
+    assert len(calls) == 2
+    for module, x, out in calls:
+        scheme = Scheme.of({**model.config.to_dict(), "is_decoder": True})
+        bias = next(part for part in scheme.parts if isinstance(part, T5Bias))
+        bias.table.data.copy_(calls[0][0].relative_attention_bias.weight)
+        assert_same(projected(module, x, scheme, ("q", "k", "v", "o"), 8), out, CLOSE)
+        for other in wrong(scheme, 8):
+            assert (projected(module, x, other, ("q", "k", "v", "o"), 8) - out).abs().max() > FAR
+
+
+@torch.no_grad()
+def test_leds_decoder():
+    lengths = {"max_encoder_position_embeddings": 32, "max_decoder_position_embeddings": 16, "attention_window": 8}
+    model = tiny("led", **STACKS | lengths)
+    calls = inside(model.decoder, "LEDDecoderAttention", use_cache=False)
+    table, visible = Scheme.of({**model.config.to_dict(), "is_decoder": True}).parts
+    assert table.table.shape == model.decoder.embed_positions.weight.shape
+    assert len(calls) == 1
+    for module, x, out in calls:
+        names = ("q_proj", "k_proj", "v_proj", "out_proj")
+        assert_same(projected(module, x, Scheme(visible), names, 16), out, CLOSE)
+        assert (projected(module, x, Scheme(), names, 16) - out).abs().max() > FAR

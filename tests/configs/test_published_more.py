@@ -215,20 +215,6 @@ def test_what_no_scheme_says_is_refused_by_name(plain: dict[str, Any], said: str
     assert said in str(caught.value)
 
 
-def test_leds_decoder_is_barts():
-    table, visible = Scheme.of(
-        {
-            "model_type": "led",
-            "d_model": 8,
-            "decoder_layers": 2,
-            "max_decoder_position_embeddings": 16,
-            "is_decoder": True,
-        }
-    ).parts
-    assert table.table.shape == (16, 8)
-    assert visible == causal
-
-
 def test_nomics_own_keys():
     plain = {"model_type": "nomic_bert", "n_embd": 768, "n_head": 12, "n_layer": 12, "rotary_emb_base": 1000}
     assert Scheme.of(plain | {"rotary_emb_fraction": 1.0, "rotary_scaling_factor": None}).parts == (Rope(64, 1000.0),)

@@ -275,8 +275,10 @@ NOT_READ = {
     "longformer": "its layers see a window of attention_window // 2 keys on each side and, besides it, the tokens that "
     "each call names as global, by projections of their own. Where no token is global, a layer is "
     "Scheme(window(n // 2 + 1, ahead=n // 2))",
+    "big_bird": "its layers see random blocks of keys besides a window, which no scheme says",
+    "reformer": "its layers see the keys that a hash puts beside the query, which no scheme says",
     **dict.fromkeys(
-        ("falcon_mamba", "mamba", "mamba2", "rwkv", "xlstm"),
+        ("falcon_mamba", "fnet", "mamba", "mamba2", "rwkv", "xlstm"),
         "it has no attention over tokens, so there is no scheme to read",
     ),
 }

@@ -99,7 +99,7 @@ def waves(reader: Reader, start: int | None = None) -> Sinusoidal:
 
 
 def led(reader: Reader, layer: int) -> list[object]:
-    """LED's decoder, which is BART's; its encoder is Longformer's."""
+    """LED's decoder, a learned row for each position; its encoder is Longformer's."""
     if not reader.decodes:
         raise reader.refuse(
             "is_decoder",
