@@ -91,7 +91,7 @@ MODELS |= {
     "solar_open": EXPERTS | {"head_dim": 8},
     "vaultgemma": WINDOWED | {"head_dim": 8, "query_pre_attn_scalar": 12, "attn_logit_softcapping": 2.0},
     "xlm-roberta-xl": {},
-    "youtu": LATENT,
+    "youtu": LATENT | {"rope_parameters": YARN},
 }
 
 WITH_IMAGES = (

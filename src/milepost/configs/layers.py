@@ -137,12 +137,12 @@ def all_linear(reader: Reader, layer: int) -> str:
     return LINEAR
 
 
-PATTERN = {"M": LINEAR, "E": "moe", "*": FULL, "-": "mlp"}
+LETTERS = {"M": LINEAR, "E": "moe", "*": FULL, "-": "mlp"}
 
 
 def spelled(reader: Reader, layer: int) -> str:
     """hybrid_override_pattern has a letter for each layer, * for attention (Nemotron-H)."""
-    return PATTERN[reader.need("which layers attend", "hybrid_override_pattern", "layers_block_type")[layer]]
+    return LETTERS[reader.need("which layers attend", "hybrid_override_pattern", "layers_block_type")[layer]]
 
 
 # The type of a layer
