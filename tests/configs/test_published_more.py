@@ -220,6 +220,15 @@ def test_nomics_own_keys():
     assert Scheme.of(plain | {"rotary_emb_fraction": 1.0, "rotary_scaling_factor": None}).parts == (Rope(64, 1000.0),)
 
 
+def test_jinas_own_keys():
+    plain = {"model_type": "xlm-roberta", "hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 24}
+    plain |= {"position_embedding_type": "rotary", "rotary_emb_base": 20000.0, "max_position_embeddings": 8194}
+    assert Scheme.of(plain).parts == (Rope(64, 20000.0),)
+    assert Rope.of(plain) == Rope(64, 20000.0)
+    with pytest.raises(ValueError, match="position_embedding_type is 'relative_key', and only 'absolute' tables"):
+        Scheme.of(plain | {"position_embedding_type": "relative_key"})
+
+
 def test_an_omni_model_is_read_as_its_thinkers_text():
     text = {"model_type": "qwen3_omni_moe_text", "head_dim": 128, "num_hidden_layers": 2, "rope_theta": 1e6}
     whole = {"model_type": "qwen3_omni_moe", "thinker_config": {"text_config": text}}

@@ -113,6 +113,9 @@ def read(config: object, asked: str) -> Reader:
             f"{{'model_type': 'llama', …}}"
         )
     name = SAME.get(name, name)
+    # Jina's own code of its third embedding model goes by the name of the one it began as.
+    if name == "xlm-roberta" and look_up(source, "position_embedding_type") == "rotary":
+        name = "jina_embeddings_v3"
     # The text of a PaliGemma counts the tokens of an image, which no other Gemma does.
     if outer == "paligemma" or (name in PALIGEMMA and look_up(source, "num_image_tokens") is not None):
         family, name = paligemma(asked, None if text is None and outer == "paligemma" else name), "paligemma"

@@ -32,15 +32,21 @@ def behind(reader: Reader) -> list[Visible]:
 
 def encoder(reader: Reader, layer: int) -> list[object]:
     """BERT: a learned row for each position."""
-    kind = reader.get("position_embedding_type")
-    if kind not in (None, "absolute"):
-        raise reader.refuse("position_embedding_type", kind, "and only 'absolute' tables can be read from a config")
+    demand_rows(reader)
     dim = reader.get("embedding_size") or reader.width
     return [reader.learned(Learned, reader.need("the length of the table", *LENGTH), dim), *seen(reader)]
 
 
+def demand_rows(reader: Reader) -> None:
+    """Raise where an encoder has other positions than a table of rows."""
+    kind = reader.get("position_embedding_type")
+    if kind not in (None, "absolute"):
+        raise reader.refuse("position_embedding_type", kind, "and only 'absolute' tables can be read from a config")
+
+
 def padded_encoder(reader: Reader, layer: int) -> list[object]:
     """RoBERTa: the rows up to that of the padding token are never used, so position 0 is the row after it."""
+    demand_rows(reader)
     rows = reader.need("the length of the table", *LENGTH) - reader.need("the padding token", "pad_token_id") - 1
     return [reader.learned(Learned, rows, reader.width), *seen(reader)]
 
