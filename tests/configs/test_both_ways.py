@@ -13,6 +13,7 @@ from milepost import Schedule, Scheme, attend, causal, chunks, window
 from milepost.configs.families import ROTARY
 from milepost.seams.visible import Visible
 from tests.configs import theirs
+from tests.configs.tiny_models import MODELS as WHOLE
 from tests.oracles import assert_same
 from tests.parity.peers import merge, random, split, tokens
 
@@ -34,6 +35,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "bert": TINY | {"is_decoder": True},
     "roformer": TINY | {"is_decoder": True, "embedding_size": 32},
 }
+
+# Those of tiny_models.py that transformers' masks are not made for at their default settings.
+LATER = set(WHOLE) - {"hunyuan_v1_dense", "qwen3_vl_text"}
 
 
 def visible(scheme: Scheme) -> list[object]:
@@ -79,7 +83,7 @@ def test_a_layer_of_an_embedding_model_gives_the_same(name: str):
     assert (other - oracle).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("name", sorted(set(ROTARY) - {"chatglm", "modernbert", "roformer"}))
+@pytest.mark.parametrize("name", sorted(set(ROTARY) - {"chatglm", "modernbert", "roformer", "t5_gemma_module", *LATER}))
 def test_masks_of_every_family(name: str):
     config = theirs.config_of({"model_type": name, "is_causal": False})
     for key, n in (("sliding_window", 5), ("attention_chunk_size", 4)):

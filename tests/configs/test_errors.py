@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from milepost import Rope, Schedule, Scheme
+from milepost.configs import MODEL_TYPES
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "rope_theta": 500000.0,
@@ -66,8 +67,13 @@ def test_two_bases_that_disagree():
 
 def test_an_unknown_model_type():
     text = text_of(LLAMA | {"model_type": "lama"})
-    assert text.startswith("Rope.of: model_type 'lama' is not known; did you mean llama or llama4?; known are ")
-    assert text.endswith("Build its scheme from parts, such as Scheme(Rope(128, theta=500000.0), causal)")
+    assert text == (
+        "Rope.of: model_type 'lama' is not known; did you mean llama or mllama or llama4? To read it one has to know "
+        "how its queries and keys turn (base, channels, pairs), what is added to its scores and what scales them, and "
+        "which keys are seen. Say that in parts, such as Scheme(Rope(128, theta=500000.0), causal); "
+        f"milepost.configs.MODEL_TYPES lists the {len(MODEL_TYPES)} types that are read"
+    )
+    assert "'zzzzzz' is not known. To read it" in text_of(LLAMA | {"model_type": "zzzzzz"})
 
 
 def test_no_model_type():
@@ -117,7 +123,8 @@ def test_yarn_with_factors_of_longrope():
 def test_a_number_of_heads_that_is_missing():
     assert text_of(without("num_attention_heads", num_attn_heads=4)) == (
         "Rope.of(a llama config): the number of heads not found; looked for num_attention_heads, n_head, n_heads, "
-        "num_heads. The keys nearest to these are num_attn_heads. Please add it to the config."
+        "num_heads, attention_heads, encoder_attention_heads. The keys nearest to these are num_attn_heads. "
+        "Please add it to the config."
     )
 
 
@@ -134,8 +141,8 @@ def test_layers_that_are_not_there():
 def test_a_layer_that_is_not_attention():
     plain = LLAMA | {"layer_types": ["linear_attention", "full_attention"]}
     assert text_of(plain, Scheme.of) == (
-        "Scheme.of(a llama config): layer_types[0] is 'linear_attention', which is not attention over tokens; those "
-        "are full_attention, sliding_attention, chunked_attention"
+        "Scheme.of(a llama config): layer 0 is 'linear_attention', which is not attention over tokens, so no scheme "
+        "says what it does. Attention is in layer 1: Scheme.of(config, layer=1)"
     )
 
 

@@ -21,20 +21,25 @@ from milepost import (
     Yarn,
     causal,
     chunks,
+    configs,
     window,
 )
 from milepost.configs import MODEL_TYPES
 from milepost.configs.families import FAMILIES, ROTARY, SAME
+from milepost.configs.layers import SAME_TYPE, any_type
 from tests.configs import theirs
 from tests.configs.ours import read, scores_agree, whole
 from tests.configs.published import ROTARY as ROTARY_CONFIGS
+from tests.configs.tiny_models import MODELS
 from tests.stretches import assert_ratio
 
 # Types that transformers does not have, or no longer.
 REMOTE = {"chatglm", "transfo-xl"}
+# Those of tiny_models.py are judged by whole models; most of them have no usable default settings.
+BY_DEFAULT = sorted(set(ROTARY) - REMOTE - (set(MODELS) - {"hunyuan_v1_dense", "qwen3_vl_text"}) - {"t5_gemma_module"})
 
 
-@pytest.mark.parametrize("name", sorted(set(ROTARY) - REMOTE))
+@pytest.mark.parametrize("name", BY_DEFAULT)
 def test_scores_of_turned_queries_and_keys(name):
     config = theirs.config_of({"model_type": name})
     schedule = Schedule.of(config)
@@ -44,7 +49,7 @@ def test_scores_of_turned_queries_and_keys(name):
         scores_agree(Rope.of(config, layer=layer), config, layer)
 
 
-@pytest.mark.parametrize("name", sorted(set(ROTARY) - REMOTE - {"modernbert", "roformer"}))
+@pytest.mark.parametrize("name", sorted({*BY_DEFAULT} - {"modernbert", "roformer"}))
 def test_windows(name):
     config = theirs.config_of({"model_type": name})
     schedule = Schedule.of(config)
@@ -55,7 +60,7 @@ def test_windows(name):
         assert schedule[layer].parts[-1] == (causal & window(config.sliding_window) if local else chunked)
 
 
-@pytest.mark.parametrize("name", sorted(set(ROTARY) - REMOTE - {"gptj", "codegen", "roformer"}))
+@pytest.mark.parametrize("name", sorted({*BY_DEFAULT} - {"gptj", "codegen", "roformer"}))
 def test_a_share_of_the_channels_counts_only_where_transformers_reads_it(name):
     # Llama and most others turn all channels whatever partial_rotary_factor says, as long as nothing is stretched.
     config = theirs.config_of({"model_type": name, "partial_rotary_factor": 0.5})
@@ -74,6 +79,22 @@ def test_every_family_exists_in_transformers_or_is_known_not_to():
     assert set(SAME) - set(CONFIG_MAPPING) == {"kimi_k2"}
     assert set(MODEL_TYPES) == set(FAMILIES) | set(SAME) | {"paligemma"}
     assert "paligemma" in CONFIG_MAPPING
+
+
+LISTED = [
+    "afmoe", "cohere2", "cwm", "dots1", "exaone4", "exaone_moe", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text",
+    "gpt_oss", "jamba", "kimi_linear", "lfm2", "llama4_text", "minimax", "modernbert", "modernbert-decoder", "olmo3",
+    "qwen2", "qwen3", "qwen3_5_text", "qwen3_next", "smollm3", "t5_gemma_module", "vaultgemma",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_layer_types_that_a_config_leaves_out(name):
+    config = theirs.config_of({"model_type": name})
+    plain = {key: value for key, value in config.to_dict().items() if key not in ("layer_types", "layers_block_type")}
+    reader = configs.read(plain, "Scheme.of")
+    ours = [any_type(reader, layer, reader.family.rule) for layer in range(len(config.layer_types))]
+    assert ours == [SAME_TYPE.get(kind, kind) for kind in config.layer_types]
 
 
 def test_bases_that_stand_in_the_code():

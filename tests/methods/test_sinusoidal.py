@@ -27,14 +27,15 @@ OPTIONS = [
     {"denominator": 3.0},
     {"theta": 500000.0},
     {"amplitude": 8**-0.5},
+    {"start": 2},
 ]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_every_channel_is_a_wave_of_the_index(options):
     x = torch.randn(2, 11, 8, dtype=torch.float64)
-    told = {("over" if name == "denominator" else name): value for name, value in options.items()}
-    expected = torch.stack([x[:, t] + waves(t, 8, **told) for t in range(11)], 1)
+    named = {("over" if name == "denominator" else name): value for name, value in options.items() if name != "start"}
+    expected = torch.stack([x[:, t] + waves(t + options.get("start", 0), 8, **named) for t in range(11)], 1)
     assert_same(Sinusoidal(8, **options).embed(x), expected)
 
 

@@ -115,8 +115,8 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "SinkLogit": ({"heads": 4}, {"heads": 2}),
     "Sinusoidal": (
-        {"dim": 6, "layout": "interleaved", "theta": 100.0, "denominator": None, "amplitude": 0.5},
-        {"dim": 8, "layout": "concatenated", "theta": 50.0, "denominator": 4.0, "amplitude": 0.25},
+        {"dim": 6, "layout": "interleaved", "theta": 100.0, "denominator": None, "amplitude": 0.5, "start": None},
+        {"dim": 8, "layout": "concatenated", "theta": 50.0, "denominator": 4.0, "amplitude": 0.25, "start": 2},
     ),
     "SoftCap": ({"cap": 0.5}, {"cap": 0.75}),
     "SoftmaxOne": ({"heads": 4}, {"heads": 2}),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from milepost.configs.families import FAMILIES, PALIGEMMA, SAME
-from milepost.configs.layers import layer_type
+from milepost.configs.families import FAMILIES, NOT_READ, PALIGEMMA, SAME
+from milepost.configs.layers import attention_layers, layer_type
 from milepost.configs.lengths import trained_length
 from milepost.configs.reader import Family, Reader, look_up
 from milepost.configs.rotary import family_of
-from milepost.configs.source import configuration
+from milepost.configs.source import configuration, text_of
 from milepost.methods.rope import Rope
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
@@ -28,7 +28,10 @@ def rope_of(config: object, layer: int | None = None) -> Any:
     """
     reader = read(config, "Rope.of")
     family = family_of(reader)
-    layers = [reader.layer(layer)] if layer is not None else range(reader.layers if family.varies(reader) else 1)
+    if layer is not None:
+        layers = [reader.layer(layer)]
+    else:
+        layers = attention_layers(reader, family.rule) if family.varies(reader) else [0]
     turns = {
         each: family.turn(reader, each)
         for each in layers
@@ -53,7 +56,11 @@ def scheme_of(config: object, layer: int = 0) -> Scheme:
     is stretched.
 
     An encoder-decoder is read as its encoder, or, with is_decoder in the config, as its decoder. With is_causal: false,
-    as embedding models have it, there is no causal part.
+    as embedding models have it, there is no causal part. In a model where some layers are linear, convolutions or
+    Mamba (Qwen3-Next, Kimi Linear, LFM2), name a layer that attends; any other raises, and the error says which do.
+
+    DeepSeek-V3.2 and GLM-5 choose the index_topk keys that a query sees, by content. They are read as their texts of up
+    to index_topk tokens are, where every key is chosen; no scheme says what they do past that.
 
     PaliGemma is read as transformers runs it on a plain text, causally. It sees a prefix, the n tokens of image and
     prompt, both ways; n is not in the config, so say it:
@@ -96,7 +103,7 @@ def read(config: object, asked: str) -> Reader:
     config = configuration(config, asked)
     version = look_up(config, "transformers_version")
     outer = look_up(config, "model_type")
-    text = look_up(config, "text_config", "llm_config")
+    text = text_of(config)
     source = config if text is None else text
     name = look_up(source, "model_type") or outer
     if name is None:
@@ -106,17 +113,30 @@ def read(config: object, asked: str) -> Reader:
             f"{{'model_type': 'llama', …}}"
         )
     name = SAME.get(name, name)
+    # Jina's own code of its third embedding model goes by the name of the one it began as.
+    if name == "xlm-roberta" and look_up(source, "position_embedding_type") == "rotary":
+        name = "jina_embeddings_v3"
     # The text of a PaliGemma counts the tokens of an image, which no other Gemma does.
     if outer == "paligemma" or (name in PALIGEMMA and look_up(source, "num_image_tokens") is not None):
         family, name = paligemma(asked, None if text is None and outer == "paligemma" else name), "paligemma"
     elif name in FAMILIES:
         family = FAMILIES[name]
     else:
-        raise ValueError(
-            f"{asked}: model_type {name!r} is not known{did_you_mean(name, MODEL_TYPES)}; known are "
-            f"{', '.join(MODEL_TYPES)}. Build its scheme from parts, such as Scheme(Rope(128, theta=500000.0), causal)"
-        )
+        raise not_known(asked, str(name))
     return Reader(source, asked, name, family, look_up(source, "transformers_version") or version)
+
+
+def not_known(asked: str, name: str) -> ValueError:
+    """The error about a model type that is not read: why, or what would have to be known of it."""
+    if name in NOT_READ:
+        return ValueError(f"{asked}: model_type {name!r} cannot be read: {NOT_READ[name]}")
+    near = did_you_mean(name, MODEL_TYPES) or "."
+    return ValueError(
+        f"{asked}: model_type {name!r} is not known{near} To read it one has to know how its queries and keys "
+        f"turn (base, channels, pairs), what is added to its scores and what scales them, and which keys are seen. Say "
+        f"that in parts, such as Scheme(Rope(128, theta=500000.0), causal); "
+        f"milepost.configs.MODEL_TYPES lists the {len(MODEL_TYPES)} types that are read"
+    )
 
 
 def paligemma(asked: str, text: str | None) -> Family:

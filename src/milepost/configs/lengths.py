@@ -9,6 +9,8 @@ from milepost.configs.reader import LENGTH, Reader
 from milepost.configs.stretches import TRAINED, rope_type
 from milepost.methods.learned import Learned
 
+OTHERS = ("seq_length", "max_source_positions", "max_encoder_position_embeddings")
+
 
 def trained_length(reader: Reader, parts: Iterable[object]) -> int | None:
     """The trained length: that before a stretch where there is one, the rows of a learned table, the longest length.
@@ -19,7 +21,7 @@ def trained_length(reader: Reader, parts: Iterable[object]) -> int | None:
     stretched = [settings for settings in rope_settings(reader) if rope_type(reader, settings) != "default"]
     before = [settings.get(TRAINED) or reader.get(TRAINED) for settings in stretched]
     rows = [part.length for part in parts if isinstance(part, Learned)]
-    return next((length for length in (*before, *rows) if length), reader.get(*LENGTH, "seq_length"))
+    return next((length for length in (*before, *rows) if length), reader.get(*LENGTH, *OTHERS))
 
 
 def rope_settings(reader: Reader) -> list[Mapping[str, Any]]:

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from torch import nn
 
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-WIDTH = ("hidden_size", "n_embd", "n_embed", "d_model")
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "encoder_attention_heads")
+WIDTH = ("hidden_size", "n_embd", "n_embed", "d_model", "dim")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 HEAD_WIDTH = ("head_dim", "d_kv", "d_head", "kv_channels")
 LENGTH = ("max_position_embeddings", "n_positions", "max_seq_len")
 
@@ -72,7 +72,9 @@ class Reader:
 
     @property
     def heads(self) -> int:
-        """The number of query heads."""
+        """The number of query heads; of an encoder-decoder, those of its encoder unless it says is_decoder."""
+        if self.decodes and self.given("decoder_attention_heads") is not None:
+            return self.given("decoder_attention_heads")
         return self.need("the number of heads", *HEADS)
 
     @property
@@ -98,8 +100,8 @@ class Reader:
     @property
     def layers(self) -> int:
         """The number of layers; of an encoder-decoder, those of its encoder unless it says is_decoder."""
-        if self.decodes and self.given("num_decoder_layers") is not None:
-            return self.given("num_decoder_layers")
+        if self.decodes and self.given("num_decoder_layers", "decoder_layers") is not None:
+            return self.given("num_decoder_layers", "decoder_layers")
         return self.need("the number of layers", *LAYERS)
 
     def layer(self, layer: int) -> int:

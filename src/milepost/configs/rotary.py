@@ -30,7 +30,8 @@ class Rotary(Family):
     beside those that turn (MLA). once_fixed says that the base was 10000 in the code before transformers 4.33 made it
     a key. encodes says that every key is seen, and prefixed that a prefix is, whose length no config holds (PaliGemma).
     partial says that partial_rotary_factor is read; transformers' other models turn all channels whatever it says, and
-    cannot run with it once they are stretched.
+    cannot run with it once they are stretched. hybrid says that some layers are not attention at all. width gives the
+    channels of a query in one layer.
     """
 
     parts: Callable[[Reader, int], list[object]] = field(default_factory=lambda: parts_of)
@@ -46,11 +47,13 @@ class Rotary(Family):
     encodes: bool = False
     prefixed: bool = False
     partial: bool = False
+    hybrid: bool = False
+    width: Callable[[Reader, int], int] = lambda reader, layer: head_width(reader)
 
     def varies(self, reader: Reader) -> bool:
         """Whether layers may turn differently."""
         listed = reader.given("layer_types") is not None
-        return listed or bool(self.bases) or bool(self.stretched) or self.turned is not always
+        return listed or self.hybrid or bool(self.bases) or bool(self.stretched) or self.turned is not always
 
 
 def family_of(reader: Reader) -> Rotary:
@@ -76,7 +79,7 @@ def rotation(reader: Reader, layer: int) -> Any:
     family = family_of(reader)
     kind = layer_type(reader, layer, family.rule)
     settings = parameters(reader, kind)
-    theta, of = base(reader, kind, settings), head_width(reader)
+    theta, of = base(reader, kind, settings), family.width(reader, layer)
     share = settings.get("partial_rotary_factor") or reader.get("partial_rotary_factor", "rotary_pct") or 1.0
     if rope_type(reader, settings) == "default" and not family.partial:
         share = 1.0
@@ -105,13 +108,11 @@ def pairs_of(reader: Reader) -> Pairs:
 
 def axial(reader: Reader, settings: Mapping[str, Any], turn: Rope) -> AxialRope:
     """A rotation by time, height and width (M-RoPE)."""
+    sections = tuple(settings.get("mrope_section") or reader.get("mrope_section"))
     if turn.stretch is not None:
         raise reader.refuse(
-            "mrope_section",
-            settings["mrope_section"],
-            f"and AxialRope takes no stretch, but {turn.stretch!r} was asked for",
+            "mrope_section", sections, f"and AxialRope takes no stretch, but {turn.stretch!r} was asked for"
         )
-    sections = tuple(settings.get("mrope_section") or reader.get("mrope_section"))
     dealt = settings.get("mrope_interleaved") or reader.get("mrope_interleaved")
     return AxialRope(turn.dim, sections, turn.theta, order="interleaved" if dealt else "blocks", pairs=turn.pairs)
 

@@ -21,6 +21,16 @@ def configuration(given: object, asked: str) -> object:
     return given if own is None else own
 
 
+def text_of(config: object) -> object | None:
+    """The config of the text, or of one stack of two, where a config has several inside; None where it is whole."""
+    thinker = look_up(config, "thinker_config")
+    if thinker is not None:
+        return look_up(thinker, "text_config")
+    if look_up(config, "model_type") == "t5gemma":
+        return look_up(config, "decoder" if look_up(config, "is_decoder") else "encoder")
+    return look_up(config, "text_config", "llm_config")
+
+
 def from_disk(path: Path, asked: str) -> dict[str, Any]:
     """The dict of a config.json, given the file or its folder."""
     called, file = f"{asked}({str(path)!r})", path.expanduser()

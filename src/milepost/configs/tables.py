@@ -11,6 +11,7 @@ from milepost.methods.alibi_interpolate import AlibiInterpolate
 from milepost.methods.deberta import Deberta
 from milepost.methods.learned import Learned
 from milepost.methods.scale import Scale
+from milepost.methods.sinusoidal import Sinusoidal
 from milepost.methods.t5_bias import T5Bias
 from milepost.methods.transformer_xl import TransformerXL
 from milepost.seams.visible import Visible, causal, window
@@ -31,15 +32,21 @@ def behind(reader: Reader) -> list[Visible]:
 
 def encoder(reader: Reader, layer: int) -> list[object]:
     """BERT: a learned row for each position."""
-    kind = reader.get("position_embedding_type")
-    if kind not in (None, "absolute"):
-        raise reader.refuse("position_embedding_type", kind, "and only 'absolute' tables can be read from a config")
+    demand_rows(reader)
     dim = reader.get("embedding_size") or reader.width
     return [reader.learned(Learned, reader.need("the length of the table", *LENGTH), dim), *seen(reader)]
 
 
+def demand_rows(reader: Reader) -> None:
+    """Raise where an encoder has other positions than a table of rows."""
+    kind = reader.get("position_embedding_type")
+    if kind not in (None, "absolute"):
+        raise reader.refuse("position_embedding_type", kind, "and only 'absolute' tables can be read from a config")
+
+
 def padded_encoder(reader: Reader, layer: int) -> list[object]:
     """RoBERTa: the rows up to that of the padding token are never used, so position 0 is the row after it."""
+    demand_rows(reader)
     rows = reader.need("the length of the table", *LENGTH) - reader.need("the padding token", "pad_token_id") - 1
     return [reader.learned(Learned, rows, reader.width), *seen(reader)]
 
@@ -66,7 +73,75 @@ def gpt_neo(reader: Reader, layer: int) -> list[object]:
     return [table, Scale(1.0), causal & window(reader.need("the window", "window_size")) if local else causal]
 
 
+# Waves, added to the embeddings
+
+
+def whisper(reader: Reader, layer: int) -> list[object]:
+    """Whisper: waves for the sound, learned rows for the text."""
+    if reader.decodes:
+        rows = reader.need("the length of the table", "max_target_positions")
+        return [reader.learned(Learned, rows, reader.width), *seen(reader)]
+    return [waves(reader)]
+
+
+def marian(reader: Reader, layer: int) -> list[object]:
+    """Marian and Pegasus: sines before cosines, in the paper's wavelengths."""
+    return [Sinusoidal(reader.width, "concatenated"), *seen(reader)]
+
+
+def m2m(reader: Reader, layer: int) -> list[object]:
+    """M2M-100: fairseq's waves, whose first token stands after the padding token."""
+    return [waves(reader, reader.need("the padding token", "pad_token_id") + 1), *seen(reader)]
+
+
+def xglm(reader: Reader, layer: int) -> list[object]:
+    """XGLM: fairseq's waves, whose first token stands at 2."""
+    return [waves(reader, 2), *behind(reader)]
+
+
+def waves(reader: Reader, start: int | None = None) -> Sinusoidal:
+    """Sines before cosines, the last of them of wavelength 2π · 10000 exactly."""
+    return Sinusoidal(reader.width, "concatenated", denominator=reader.width / 2 - 1, start=start)
+
+
+def led(reader: Reader, layer: int) -> list[object]:
+    """LED's decoder, a learned row for each position; its encoder is Longformer's."""
+    if not reader.decodes:
+        raise reader.refuse(
+            "is_decoder",
+            False,
+            "and LED's encoder sees a window and the tokens that each call names as global, which no scheme says; with "
+            "is_decoder: true its decoder is read",
+        )
+    rows = reader.need("the length of the table", "max_decoder_position_embeddings")
+    return [reader.learned(Learned, rows, reader.width), *seen(reader)]
+
+
 # Numbers added to scores
+
+
+def mpnet(reader: Reader, layer: int) -> list[object]:
+    """MPNet: RoBERTa's rows, and T5's buckets over scores that are scaled."""
+    buckets = reader.get("relative_attention_num_buckets")
+    if buckets != 32:
+        raise reader.refuse("relative_attention_num_buckets", buckets, "and MPNet's own code uses 32 whatever it says")
+    rows = reader.need("the length of the table", *LENGTH) - 2
+    bias = reader.learned(T5Bias, reader.heads, buckets, 128, bidirectional=True)
+    return [reader.learned(Learned, rows, reader.width), bias]
+
+
+def longt5(reader: Reader, layer: int) -> list[object]:
+    """LongT5: T5 within local_radius keys on each side; its decoder is T5's."""
+    bias, scale, *rest = t5(reader, layer)
+    if reader.decodes:
+        return [bias, scale, *rest]
+    kind = reader.get("encoder_attention_type")
+    if kind not in (None, "local"):
+        raise reader.refuse(
+            "encoder_attention_type", kind, "and the sums of blocks that its tokens see besides are no keys of a scheme"
+        )
+    radius = reader.need("the keys on each side", "local_radius")
+    return [bias, scale, window(radius + 1, ahead=radius)]
 
 
 def bloom(reader: Reader, layer: int) -> list[object]:

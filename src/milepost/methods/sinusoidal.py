@@ -19,9 +19,11 @@ class Sinusoidal:
         layout="concatenated":  x_i[n]  ←  x_i[n] + a · sin(i · θ_n),   x_i[n+d/2]  ←  x_i[n+d/2] + a · cos(i · θ_n)
         denominator=None:  θ_n  =  θ^(−2n/d),   a = amplitude
         denominator=…:     θ_n  =  θ^(−n/denominator),   a = amplitude
+        start=…:           i  ←  i + start
 
     layout="concatenated" puts all sines before all cosines (fairseq, tensor2tensor, Transformer-XL).
     denominator is what n is divided by in the exponent: d/2 in the paper, d/2 − 1 in fairseq and tensor2tensor.
+    start is the position of the first token: 2 in fairseq, which counts from the row after that of the padding token.
     a is the amplitude. The paper multiplies the embeddings by √d and adds the waves as they are; where embeddings are
     small and not multiplied, amplitude=d ** -0.5 keeps the waves from drowning them.
     """
@@ -31,6 +33,7 @@ class Sinusoidal:
     theta: float = 10000.0
     denominator: float | None = None
     amplitude: float = 1.0
+    start: float | None = None
     relative: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -40,12 +43,14 @@ class Sinusoidal:
         demand.finite(self, "amplitude", self.amplitude, above=0)
         if self.denominator is not None:
             demand.finite(self, "denominator", self.denominator, above=0)
+        if self.start is not None:
+            demand.finite(self, "start", self.start)
 
     def table(self, position: Tensor) -> Tensor:
         """The waves at any positions [...], as float64 [... d]; fractions and negatives are welcome."""
         over = self.dim / 2 if self.denominator is None else self.denominator
         n = torch.arange(self.dim // 2, dtype=torch.float64, device=position.device)
-        angle = position.double()[..., None] * self.theta ** (-n / over)
+        angle = (position.double() + (self.start or 0))[..., None] * self.theta ** (-n / over)
         waves = self.amplitude * angle.sin(), self.amplitude * angle.cos()
         return torch.cat(waves, -1) if self.layout == "concatenated" else torch.stack(waves, -1).flatten(-2)
 
