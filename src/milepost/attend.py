@@ -15,7 +15,7 @@ from milepost.backends import BACKENDS
 from milepost.call.call import Call
 from milepost.call.options import NAMES, Options
 from milepost.call.resolve import resolve
-from milepost.choice import Kind, cheapest, kinds_of, looks_of, named, remember, weighed
+from milepost.choice import cheapest, kinds_of, looks_of, named, remember, weighed
 from milepost.scheme import Scheme
 from milepost.seams.arguments import did_you_mean
 
@@ -71,7 +71,7 @@ def attend(
         if k.shape[2] == 0 or q.shape[2] == 0:
             return _nothing(call)
         if looks is not None:
-            remember(scheme, looks, Kind(name))
+            remember(scheme, looks, name)
         with _without_autocast(q.device):
             out, lse = BACKENDS[name].run(call)
     else:

@@ -13,7 +13,7 @@ from torch import Tensor
 from milepost.backends import BACKENDS
 from milepost.call.call import Call, CannotRun
 from milepost.call.options import NAMES, Options
-from milepost.call.plan import Plan, can_play, laid_out, surroundings
+from milepost.call.plan import Plan, Worth, can_play, laid_out, surroundings
 from milepost.call.resolve import counted_call, resolve
 from milepost.scheme import Scheme
 from milepost.seams.arguments import did_you_mean
@@ -42,8 +42,8 @@ def named(name: str, call: Call) -> str:
 class Kind:
     """Calls that look alike: who runs them, and how they are run again."""
 
-    def __init__(self, backend: str) -> None:
-        self.backend = backend
+    def __init__(self, backend: str, worth: Worth) -> None:
+        self.backend, self.worth = backend, worth
         self.plans: dict[Hashable, Plan] = {}
 
     def run(
@@ -73,11 +73,12 @@ class Kind:
         if plan is None:
             if len(self.plans) >= LAYOUTS:
                 self.plans.clear()
-            plan = self.plans[where] = Plan()
+            plan = self.plans[where] = Plan(self.worth)
         return plan.run(compute, given, weights)
 
 
 _chosen: WeakKeyDictionary[Parts, dict[Hashable, Kind]] = WeakKeyDictionary()
+_worth: WeakKeyDictionary[Parts, Worth] = WeakKeyDictionary()
 
 
 def looks_of(
@@ -120,12 +121,12 @@ def kinds_of(scheme: Parts) -> dict[Hashable, Kind]:
     return known
 
 
-def remember(scheme: Parts, looks: Hashable, kind: Kind) -> None:
-    """Remember one kind more; past the most, all are forgotten."""
+def remember(scheme: Parts, looks: Hashable, backend: str) -> None:
+    """Remember who runs one kind more; past the most, all are forgotten."""
     known = kinds_of(scheme)
     if len(known) >= CHOICES:
         known.clear()
-    known[looks] = kind
+    known[looks] = Kind(backend, _worth.setdefault(scheme, Worth()))
 
 
 def cheapest(call: Call) -> str:
@@ -140,7 +141,7 @@ def cheapest(call: Call) -> str:
     )  # fmt: skip
     known = kinds_of(call.scheme)
     if key not in known:
-        remember(call.scheme, key, Kind(weighed(call)))
+        remember(call.scheme, key, weighed(call))
     return known[key].backend
 
 

@@ -272,3 +272,16 @@ def test_a_scheme_forgotten_takes_its_plans_along():
     del scheme
     gc.collect()
     assert alive() is None
+
+
+def test_where_keys_grow_with_every_step_writing_down_is_given_up():
+    scheme = SCHEMES["rope"]()
+    with torch.no_grad():
+        for s in range(6, 8 + plan.TRIED):
+            q, k, v = inputs(h=4, g=2, t=1, s=s)
+            for _ in range(plan.SEEN + 3):
+                ours = mp.attend(q, k, v, scheme)
+            assert_same(ours, mp.attend(q, k, v, scheme, backend="reference"), 1e-10)
+    found = plans(scheme)
+    assert sum(each.forward is not None for each in found) == plan.TRIED
+    assert not found[0].worth

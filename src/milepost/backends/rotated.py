@@ -62,16 +62,19 @@ def _turned_queries(q: Tensor, waves: Waves, part: Any) -> Tensor:
     return rotate_qk(q, nothing, *waves, neighbours=part.pairs == "neighbours")[0]
 
 
-def rotated_queries(call: Call) -> tuple[Tensor, Waves | None, bool] | None:
-    """The queries rotated, cosines and sines [1 ≥ s width/2] for keys that are still raw, and whether pairs neighbour.
+def rotated_queries(call: Call, number: int = 0) -> tuple[Tensor, Waves | None, bool] | None:
+    """The queries rotated where they stand in the regime of that number, cosines and sines [1 ≥ s width/2] for keys
+    that are still to be rotated, and whether pairs neighbour.
 
     For a kernel that rotates keys as it reads them. None where these are not known from the layout.
     """
     part = _rotation(call)
-    both = None if part is None or call.scheme.answering("place") else _counted(call, part, call.q.dtype, room=ROOM)
+    both = None if part is None else _counted(call, part, call.q.dtype, number, room=ROOM)
     if part is None or both is None:
         return None
     queries, keys = both
+    if keys is not None and _unturned(call, part, number):
+        keys = None
     return _turned_queries(call.q, queries, part), keys, part.pairs == "neighbours"
 
 

@@ -17,6 +17,8 @@ DEVICES = ("cuda",)
 """Where Python is slower than the device, so that it pays."""
 SEEN = 2
 """Calls of a kind that are run as they come, before one is written down: what they keep is then made."""
+TRIED, PAYS = 16, 8
+"""To write a call down costs about as much as playing spares in so many; that is looked at after so many tries."""
 STRIKES = 3
 """Times that a kind of call may turn out not to be playable, before that is believed."""
 Result = tuple[Tensor, Tensor | None]
@@ -54,10 +56,21 @@ def laid_out(tensors: Sequence[Tensor]) -> Hashable:
     return tuple([(each.stride(), each.data_ptr() % 16) for each in tensors])
 
 
+class Worth:
+    """Whether writing calls down pays for a scheme: where keys grow by one with every step, few are ever played."""
+
+    def __init__(self) -> None:
+        self.written = self.played = 0
+
+    def __bool__(self) -> bool:
+        return self.written < TRIED or self.played >= PAYS * self.written
+
+
 class Plan:
     """One kind of call. The first ones run as they come, one is written down, and the others play that."""
 
-    def __init__(self) -> None:
+    def __init__(self, worth: Worth) -> None:
+        self.worth = worth
         self.seen = self.strikes = 0
         self.refused = ""
         """Why a call could not be written down, the last time."""
@@ -71,7 +84,7 @@ class Plan:
     def run(self, compute: Compute, given: tuple[Tensor, ...], weights: tuple[Tensor, ...]) -> Result:
         """compute(*given), which reads weights besides."""
         self.seen += 1
-        if self.seen <= SEEN or self.strikes >= STRIKES:
+        if self.seen <= SEEN or self.strikes >= STRIKES or (self.forward is None and not self.worth):
             return compute(*given)
         inputs = given + weights
         if recording(inputs[0].device):
@@ -84,8 +97,10 @@ class Plan:
                 return compute(*given)
             return _Played.apply(self, compute, len(given), *inputs)  # pyright: ignore
         if self.forward is not None:
+            self.worth.played += 1
             out, lse = self.forward(*inputs)
             return out, lse
+        self.worth.written += 1
         with Tape(*inputs) as tape:
             result = compute(*given)
         self.keep(tape, tape.finished(result))
@@ -113,14 +128,15 @@ class _Played(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         play = plan.forward
         if play is None:
+            plan.worth.written += 1
             ctx.written = _Written(compute, inputs, given)
             plan.written = weakref.ref(ctx.written)
             ctx.save_for_backward(*inputs)
             return ctx.written.answers
+        plan.worth.played += 1
         ctx.play, ctx.grads = plan.backward, plan.grads
         out, lse, *saved = play(*inputs)
         ctx.save_for_backward(*inputs, *saved)
-        ctx.inputs = len(inputs)
         return out, lse
 
     @staticmethod

@@ -13,7 +13,7 @@ from torch import Tensor
 from milepost.backends.estimate import seconds, seen_pairs
 from milepost.backends.rotated import rotated, rotated_queries
 from milepost.backends.triton.biases import biases, by_place, unknown, unread
-from milepost.backends.views import refusal, seen_regimes, turned, values, views
+from milepost.backends.views import refusal, seen_regimes, turned, values
 from milepost.call.call import Call
 from milepost.call.merge import merge
 from milepost.numerics.kept import has_numbers, kept
@@ -79,15 +79,23 @@ def _at_once(call: Call) -> tuple[Tensor, Tensor]:
     skipped = call.keys.first if by_place(call) and call.keys.first is not None else 0
     near = _limits(band.behind, band.ahead) | {"sinks": max(0, band.sinks - skipped)}
     how = near | biases(call) | {"sharpen": _sharpness(call)}
-    queries = rotated_queries(call) if _few(call) else None
+    few = _turned_as_read(call, 0)
+    if few is not None:
+        q, k, waves = few
+        return _launch(call, q, k, v, how | waves)
+    q, k = turned(call, call.q.dtype)
+    apart = _near_table(call, q, k, v, how)
+    return _launch(call, q, k, v, how) if apart is None else apart
+
+
+def _turned_as_read(call: Call, number: int) -> tuple[Tensor, Tensor, dict[str, Any]] | None:
+    """Queries turned in the regime of that number, raw keys, and what turns these as they are read: for few queries."""
+    queries = rotated_queries(call, number) if _few(call) and call.scheme.answering("turn") else None
     if queries is None:
-        q, k = turned(call, call.q.dtype)
-        apart = _near_table(call, q, k, v, how)
-        return _launch(call, q, k, v, how) if apart is None else apart
+        return None
     q, waves, neighbours = queries
-    if waves is not None:
-        how |= {"key_cos": waves[0], "key_sin": waves[1], "neighbours": neighbours}
-    return _launch(call, q, call.k, v, how)
+    how = {} if waves is None else {"key_cos": waves[0], "key_sin": waves[1], "neighbours": neighbours}
+    return q, call.k, how
 
 
 def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
@@ -102,15 +110,16 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
     if joined is not None:
         return joined
     found: list[Tensor] = []
-    for view in views(call, call.q.dtype):
-        least, most = view.regime.distances()
+    for number, regime in seen_regimes(call):
+        least, most = regime.distances()
         sharpness, shift = _sharpness(call), None
-        if view.regime.contrast is not None and found:
-            strength = _of_rows(call, view.regime.contrast(call.index, call.length), 0.0)
+        if regime.contrast is not None and found:
+            strength = _of_rows(call, regime.contrast(call.index, call.length), 0.0)
             sharpness = (1 + strength if sharpness is None else sharpness * (1 + strength)).contiguous()
             shift = strength[:, None] * torch.where(found[1] > -torch.inf, found[1], 0.0)
         how = _limits(min(band.behind, most + 1), min(band.ahead, -least)) | biases(call) | {"sharpen": sharpness}
-        out, lse = _launch(call, view.q, view.k, v, how)
+        q, k, waves = _turned_as_read(call, number) or (*turned(call, call.q.dtype, number), {})
+        out, lse = _launch(call, q, k, v, how | waves)
         found += [out, lse if shift is None else lse - shift]
     return merge(*found)
 
