@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from milepost.hf import measure
-from milepost.hf.intervals import paired, score
 from milepost.hf.judged import Row, judge
 from milepost.hf.trials import copies, endings, haystack, needles
 
@@ -93,17 +92,6 @@ def test_windows_stand_beside_the_model_and_forget_the_rest(ids: Tensor):
     given = judge(Row("", model), by_hand, 4).nats.mean(1)
     assert found.nats["window 30 and 2 sinks"][64].values == pytest.approx(given.tolist(), abs=1e-5)
     assert measure(model, ids, lengths=[32], window=0, distances=(), needle=(), **QUICK).rows == ("stock",)
-
-
-def test_intervals_are_students_and_differences_are_paired():
-    one, two = score(torch.tensor([1.0, 2.0, 4.0, 9.0])), score(torch.tensor([0.5, 1.5, 3.5, 8.5]))
-    spread = math.sqrt(sum((x - 4) ** 2 for x in (1, 2, 4, 9)) / 3)
-    # 3.18245 is the 97.5 % point of Student's t with three degrees of freedom.
-    assert (one.mean, one.half) == pytest.approx((4.0, 3.18245 * spread / 2), rel=1e-5)
-    assert (paired(one, two).mean, paired(one, two).half) == pytest.approx((0.5, 0.0), abs=1e-12)
-    assert math.isnan(score(torch.tensor([1.0])).half)
-    with pytest.raises(ValueError, match="4 windows and 1"):
-        paired(one, score(torch.tensor([1.0])))
 
 
 def test_entropy_and_growth(ids: Tensor):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from milepost.hf.judged import Row
+from milepost.hf.models import device_of
 
 GIVES_WEIGHTS = "eager"
 SWITCHED = ("sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
@@ -40,7 +41,7 @@ def attention_mass(row: Row, ids: Tensor, sinks: int) -> Mass | str:
         if before != GIVES_WEIGHTS:
             own.set_attn_implementation(GIVES_WEIGHTS)
         with torch.no_grad():
-            out = own(input_ids=ids.to(next(model.parameters()).device), output_attentions=True, use_cache=False)
+            out = own(input_ids=ids.to(device_of(model)), output_attentions=True, use_cache=False)
         weights = cast("tuple[Tensor | None, ...] | None", getattr(out, "attentions", None))
     except (ValueError, NotImplementedError) as error:
         return f"the model gives no attention weights: {str(error).splitlines()[0]}"

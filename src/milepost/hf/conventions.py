@@ -15,6 +15,7 @@ from milepost.configs import read, schedule_of
 from milepost.configs.layers import layer_type
 from milepost.configs.reader import Reader, look_up
 from milepost.configs.rotary import Rotary as RotaryFamily
+from milepost.hf.models import device_of
 from milepost.hf.probe import Rotary, Turning, probe
 from milepost.hf.source import config_of
 from milepost.methods.alibi import Alibi
@@ -197,7 +198,7 @@ def _turned_by(model: nn.Module, dim: int, kinds: list[str]) -> dict[str, Turnin
     found: dict[str, Turning] = {}
     for kind in kinds:
         try:
-            found[kind] = probe(_turn_with(emb, apply, kind), dim, next(model.parameters()).device)
+            found[kind] = probe(_turn_with(emb, apply, kind), dim, device_of(model))
         except (TypeError, ValueError, RuntimeError, AttributeError):
             # It wants other arguments than most: believe the config.
             return None

@@ -10,6 +10,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from milepost.hf.models import device_of
+
 STOCK, WINDOW = "stock", "window"
 AT_ONCE = 1 << 14
 """Tokens read in one forward pass."""
@@ -117,5 +119,5 @@ def _logits(model: nn.Module | Logits, ids: Tensor, last: int) -> Tensor:
     options: dict[str, Any] = {"use_cache": False}
     if "logits_to_keep" in inspect.signature(cast("Any", model.forward)).parameters:
         options["logits_to_keep"] = last
-    device = next(model.parameters()).device
+    device = device_of(model)
     return model(input_ids=ids.to(device), **options).logits

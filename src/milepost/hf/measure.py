@@ -63,7 +63,8 @@ def measure(
     default the trained length and its doubles, up to eight times, as far as the text goes. distances: between two
     copies of a passage; by default half of each length; () for none. shuffled: draw the passage token by token. needle:
     the lengths of texts with a pass key; by default those of `lengths`; () for none. All but the perplexity is the mean
-    of `trials` texts.
+    of `trials` texts, drawn at random. Intervals are the lab's: for windows in the order of the text they allow for
+    neighbours that are alike (`milepost.lab.intervals`).
     """
     need("measure", "hf", ("scipy", "rich"))
     for name, value in {"last": last, "windows": windows, "passage": passage, "trials": trials}.items():
@@ -157,7 +158,7 @@ def _by_distance(
         for distance in distances:
             texts = copies(ids, distance, size, trials, seed, shuffled, first)
             second, before = judge(row, texts, size), judge(row, texts[:, : 2 * size], size)
-            by_distance[distance] = Recall(score(second.nats.mean(1)), score(before.nats.mean(1)))
+            by_distance[distance] = Recall(*(score(each.nats.mean(1), drawn=True) for each in (second, before)))
             advance(f"{row.name}: recall over {distance:,}")
 
 

@@ -37,7 +37,7 @@ def page(measured: Scores) -> str:
     ]
     asked = (
         f"The same last {measured.last} tokens of {measured.windows} windows at every length; intervals of 95 %, "
-        f"differences paired over the same tokens."
+        f"which allow for windows of one text being alike; differences paired over the same tokens."
     )
     title = f"Trained at {measured.trained:,}, measured to {longest:,}"
     return document("measure", title, escape(asked), _lede(measured), sections, f"milepost {__version__}")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from torch import nn
 
 from milepost.configs import read
@@ -180,6 +181,11 @@ def places_of(backbone: nn.Module, modules: Sequence[nn.Module]) -> Iterator[Pla
         for name, child in parent.named_children()
     }
     return (found[id(each)] for each in modules)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model takes its tokens: with its first weights that are not offloaded; where all are, its hooks move."""
+    return next((each.device for each in model.parameters() if each.device.type != "meta"), torch.device("cpu"))
 
 
 def own_config(model: nn.Module) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
+from milepost.hf.models import device_of
 from milepost.hf.trials import encoder
 from milepost.seams import demand
 
@@ -129,7 +130,7 @@ def nbce(
     if not asked:
         raise ValueError("nbce: the question is empty, so the row without a context would be; ask something")
     rows = [asked, *([*_ids(context, tokenizer), *asked] for context in contexts)]
-    ids, mask = _padded(rows, next(model.parameters()).device)
+    ids, mask = _padded(rows, device_of(model))
     ends = _ends(model, stop)
     found: list[int] = []
     chosen: list[int | None] = []

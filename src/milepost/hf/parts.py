@@ -151,7 +151,11 @@ def check(layers: Layers, layer: int, scheme: Scheme) -> None:
         raise ValueError(f"{where} was trained with a logit of attending to nothing: add SinkLogit(heads)")
     for part in scheme.answering("embed"):
         raise ValueError(f"{where} gets no embeddings to give positions to: leave {spell(part)} out")
-    learned = [part for part in scheme.parts if isinstance(part, nn.Module) and not answers(part, "rest")]
+    learned = [
+        part
+        for part in scheme.parts
+        if isinstance(part, nn.Module) and not answers(part, "rest") and part not in own.parts
+    ]
     if learned:
         raise ValueError(f"{where} has no weights for {spell(learned[0])}, which learns")
     if own.is_causal and not scheme.is_causal:

@@ -12,9 +12,13 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
+from torch import nn
+
 from milepost.configs.source import inside
+from milepost.hf.buckets import has_buckets, put_stacks, stretched
 from milepost.hf.extension import NEEDED, extended, extension_of
 from milepost.hf.falcon import FalconSlopes
+from milepost.hf.t5 import stacks_of
 from milepost.refusal import need
 from milepost.schedule import Schedule
 
@@ -23,22 +27,49 @@ NAME = "milepost.json"
 
 def save(model: Any, path: str | os.PathLike[str], **options: Any) -> None:
     """Write an extended model into a folder; options are those of transformers' `save_pretrained`."""
-    done = extension_of(model)
-    if done is None:
-        raise ValueError(
-            "save: this model is not extended, or its table is grown, so transformers says all of it: "
-            "model.save_pretrained(path)"
-        )
+    need("save", "hf", NEEDED)
+    plain = said(model)
+    refuse_wrapped(model)
     model.save_pretrained(path, **options)
-    plain = {
-        "model_type": done.layers.model_type,
-        "schedule": done.schedule.to_dict(),
-        "through": done.through,
-        "transformers_reads_it": done.settings is not None,
-        # What the layers do according to the config beside it, so that one edited by hand is noticed.
-        "config": Schedule.of(done.layers.config).to_dict(),
-    }
     (Path(path) / NAME).write_text(json.dumps({"milepost": plain}, indent=1) + "\n", encoding="utf-8")
+
+
+def said(model: Any) -> dict[str, Any]:
+    """What stands beside the weights. config: what the layers do by config.json, so that an edit by hand is noticed."""
+    done = extension_of(model)
+    if done is not None:
+        return {
+            "model_type": done.layers.model_type,
+            "schedule": done.schedule.to_dict(),
+            "through": done.through,
+            "transformers_reads_it": done.settings is not None,
+            "config": Schedule.of(done.layers.config).to_dict(),
+        }
+    stacks = stretched(model) if isinstance(model, nn.Module) else None
+    if stacks is None or not stacks.schedules:
+        raise ValueError(
+            "save: this model is not extended, or its table is grown or its buckets stretched, so transformers says "
+            "all of it: model.save_pretrained(path)"
+        )
+    return {
+        "model_type": stacks.model.config.model_type,
+        "schedule": {name: schedule.to_dict() for name, schedule in stacks.schedules.items()},
+        "through": "attend",
+        "transformers_reads_it": False,
+        "config": {name: layers.own.to_dict() for name, layers in stacks.stacks.items()},
+    }
+
+
+def refuse_wrapped(model: Any) -> None:
+    """Refuse what is no model of transformers itself: its folder would have an adapter and no model."""
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(
+            f"save: this is a {type(model).__name__} around a model, and would be saved without it. Merge it first: "
+            f"save(model.merge_and_unload(), path); or keep its own weights alone, model.save_pretrained(path), and "
+            f"load them onto the same model, extended in the same way"
+        )
 
 
 def load(path: str | os.PathLike[str], **options: Any) -> Any:
@@ -53,13 +84,29 @@ def load(path: str | os.PathLike[str], **options: Any) -> Any:
             f"load({str(path)!r}): its config.json disagrees with its weights about {len(missing)} of them, such as "
             f"{missing[0]}; save the model again"
         )
-    schedule = Schedule.from_dict(plain["schedule"], methods=[FalconSlopes])
-    if not Schedule.from_dict(plain["config"]).same_as(Schedule.of(model.config)):
+    if has_buckets(model):
+        reach = model.config.relative_attention_max_distance
+        stacks = stacks_of(model, reach)
+        for name, layers in stacks.items():
+            refuse_edited(path, plain["config"].get(name), layers.own)
+        put_stacks(model, reach, reach, stacks, {name: read_schedule(plain["schedule"][name]) for name in stacks})
+        return model
+    refuse_edited(path, plain["config"], Schedule.of(model.config))
+    return extended(model, [read_schedule(plain["schedule"])], through=plain["through"])
+
+
+def read_schedule(plain: dict[str, Any]) -> Schedule:
+    """A schedule as it was saved, Falcon's slopes among what is known."""
+    return Schedule.from_dict(plain, methods=[FalconSlopes])
+
+
+def refuse_edited(path: str | os.PathLike[str], kept: dict[str, Any] | None, now: Schedule) -> None:
+    """Refuse a config that does not say what it said when the folder was written."""
+    if kept is None or not Schedule.from_dict(kept).same_as(now):
         raise ValueError(
-            f"load({str(path)!r}): its config.json was changed after {NAME} was written, and now says "
-            f"{Schedule.of(model.config)!r}; to extend it anew: extend(AutoModelForCausalLM.from_pretrained(path), …)"
+            f"load({str(path)!r}): its config.json was changed after {NAME} was written, and now says {now!r}; to "
+            f"extend it anew: extend(AutoModelForCausalLM.from_pretrained(path), …)"
         )
-    return extended(model, [schedule], through=plain["through"])
 
 
 def saved(folder: Path) -> dict[str, Any]:
