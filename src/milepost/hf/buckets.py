@@ -38,6 +38,11 @@ class Stretched:
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
     """The schemes of each stack, where our attention is in the place of the model's."""
 
+    @property
+    def schemes(self) -> list[Scheme]:
+        """Those of all layers of both stacks."""
+        return [scheme for schedule in self.schedules.values() for scheme in schedule]
+
     def undo(self) -> None:
         """Let them reach as far as before, and the model attend by itself."""
         put_back(self.stacks)
