@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost.hf import measure
+import milepost as mp
+from milepost.hf import extend, measure
 from milepost.hf.judged import Row, judge
 from milepost.hf.trials import copies, endings, haystack, needles
 
@@ -92,6 +93,27 @@ def test_windows_stand_beside_the_model_and_forget_the_rest(ids: Tensor):
     given = judge(Row("", model), by_hand, 4).nats.mean(1)
     assert found.nats["window 30 and 2 sinks"][64].values == pytest.approx(given.tolist(), abs=1e-5)
     assert measure(model, ids, lengths=[32], window=0, distances=(), needle=(), **QUICK).rows == ("stock",)
+
+
+def test_beside_an_extended_model_stands_the_same_without_its_extension(ids: Tensor):
+    model = extend(llama(), mp.Rerope(8), mp.LogN(8))
+    before, options = model(ids[None, :60]).logits, {"lengths": [32, 64], "distances": (), "needle": ()} | QUICK
+    plain = measure(llama(), ids, **options)
+    found = measure(model, ids, **options)
+    assert found.rows == ("stock", "extended", "window 32", "window 30 and 2 sinks")
+    for row in ("stock", *found.trivial):
+        assert found.nats[row][64].values == pytest.approx(plain.nats[row][64].values, abs=1e-6)
+    assert found.nats["extended"][64].values != pytest.approx(found.nats["stock"][64].values, abs=1e-3)
+    assert found.mass["stock"] == plain.mass["stock"]
+    assert torch.equal(model(ids[None, :60]).logits, before)
+    assert measure({"mine": model}, ids, **options).rows[:2] == ("stock", "mine")
+    assert measure({"stock": llama(), "mine": model}, ids, **options).rows[:2] == ("stock", "mine")
+
+
+def test_rows_that_show_no_attention_for_one_reason_are_named_together(ids: Tensor):
+    found = measure({"stock": copier, "twice": copier}, ids, lengths=[32], trained=32, distances=(), needle=(), **QUICK)
+    assert str(found).count("gives logits alone") == 1
+    assert "any row: not to be seen; a function gives logits alone" in str(found)
 
 
 def test_entropy_and_growth(ids: Tensor):
@@ -293,7 +315,7 @@ def test_what_cannot_be_measured_is_refused(ids: Tensor):
         measure(llama(), "some words", tokenizer=5)
     with pytest.raises(ValueError, match=r"the model returned logits \[3, 2\]; they must be \[3, 32, vocabulary\]"):
         measure(lambda given: torch.zeros(len(given), 2), ids, trained=32, lengths=[32], **QUICK)
-    with pytest.raises(ValueError, match=r"must hold the 8 tokens that are judged"):
+    with pytest.raises(ValueError, match=r"must hold the 8 tokens that are judged; pass last=3"):
         measure(llama(), ids, window=7, **QUICK)
     with pytest.raises(ValueError, match=r"copies of 8 tokens cannot stand 3 apart"):
         measure(llama(), ids, lengths=[32], distances=[3], **QUICK)

@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from milepost.hf.candidates import Candidate
-from milepost.hf.extension import extended, extension_of, restore
+from milepost.hf.extension import as_it_was, extended, restore
 from milepost.hf.intervals import plus_minus
 from milepost.hf.measure import measure
 from milepost.hf.measured import Measured
-from milepost.hf.models import device_of
+from milepost.hf.models import demand_model, device_of
 from milepost.hf.plan import plan
 from milepost.seams.verbs import answers
 
@@ -64,13 +64,9 @@ def choose(
     are judged at every length. A model that is extended already is measured from what it was at first, and is as it was
     afterwards.
     """
-    before = extension_of(model)
-    restore(model)
-    try:
+    demand_model("choose", model)
+    with as_it_was(model):
         return _chosen(model, text, tokenizer, to, names, last, windows, progress)
-    finally:
-        if before is not None:
-            extended(model, [before.schedule], through=before.through)
 
 
 def _chosen(

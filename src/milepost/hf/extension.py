@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
@@ -12,7 +13,7 @@ from torch import nn
 from milepost.hf.attention import NAME, layer_for, register
 from milepost.hf.buckets import Stretched, has_buckets, stretch_buckets
 from milepost.hf.guard import Guard
-from milepost.hf.models import Layers, layers_of, own_config
+from milepost.hf.models import Layers, demand_model, layers_of, own_config
 from milepost.hf.modules import OURS, Replaced
 from milepost.hf.parts import schedule_for
 from milepost.hf.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
@@ -84,7 +85,10 @@ def extended(model: Model, given: Sequence[object], to: int | None = None, throu
 
 def restore(model: Model) -> Model:
     """Undo `extend`; a model that was not extended stays as it is."""
-    for module in model.modules() if isinstance(model, nn.Module) else ():
+    if not isinstance(model, nn.Module):
+        demand_model("restore", model)
+        return model
+    for module in model.modules():
         if isinstance(module.__dict__.get(NAME), (Grown, Stretched)):
             module.__dict__[NAME].undo()
             return model
@@ -107,6 +111,18 @@ def restore(model: Model) -> Model:
     done.before.put(layers.config)
     del layers.backbone.__dict__[NAME]
     return model
+
+
+@contextmanager
+def as_it_was(model: Model) -> Generator[Model]:
+    """The model without its extension for a while, and then with it again."""
+    done = extension_of(model)
+    restore(model)
+    try:
+        yield model
+    finally:
+        if done is not None:
+            extended(model, [done.schedule], through=done.through)
 
 
 def extension_of(model: object) -> Extension | None:
@@ -175,4 +191,4 @@ def put_implementation(layers: Layers, name: str) -> None:
         raise ValueError(f"extend: {type(layers.backbone).__name__} does not let its attention be set to {name!r}")
 
 
-__all__ = ["Extension", "extended", "extension_of", "restore"]
+__all__ = ["Extension", "as_it_was", "extended", "extension_of", "restore"]

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from milepost.hf.models import device_of
+from milepost.hf.models import demand_causal, demand_model, device_of
 from milepost.hf.trials import encoder
 from milepost.seams import demand
 
@@ -124,6 +124,9 @@ def nbce(
     """
     demand.whole(nbce, "new_tokens", new_tokens)
     demand.finite(nbce, "temperature", temperature, least=0)
+    demand_causal("nbce: this is", demand_model("nbce", model))
+    if isinstance(contexts, str):
+        raise TypeError("nbce(contexts=…): this is one text; give a list of texts, each to be read by itself")
     if not contexts:
         raise ValueError("nbce(contexts=[]): at least one context is needed; without any, use generate()")
     asked = _ids(question, tokenizer)

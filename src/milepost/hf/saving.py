@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,9 @@ from milepost.configs.source import inside
 from milepost.hf.buckets import has_buckets, put_stacks, stretched
 from milepost.hf.extension import NEEDED, extended, extension_of
 from milepost.hf.falcon import FalconSlopes
+from milepost.hf.models import demand_model
 from milepost.hf.t5 import stacks_of
+from milepost.lab.train import FULL
 from milepost.refusal import need
 from milepost.schedule import Schedule
 
@@ -28,9 +31,16 @@ NAME = "milepost.json"
 def save(model: Any, path: str | os.PathLike[str], **options: Any) -> None:
     """Write an extended model into a folder; options are those of transformers' `save_pretrained`."""
     need("save", "hf", NEEDED)
-    plain = said(model)
+    plain = said(demand_model("save", model))
     refuse_wrapped(model)
-    model.save_pretrained(path, **options)
+    refuse_full(model, Path(path))
+    try:
+        model.save_pretrained(path, **options)
+    except Exception as error:
+        # safetensors has errors of its own, which are no OSError.
+        if getattr(error, "errno", None) in FULL or "No space left" in str(error):
+            raise OSError(f"save({str(path)!r}): no disk space left; free some and save again") from error
+        raise
     (Path(path) / NAME).write_text(json.dumps({"milepost": plain}, indent=1) + "\n", encoding="utf-8")
 
 
@@ -60,6 +70,18 @@ def said(model: Any) -> dict[str, Any]:
     }
 
 
+def refuse_full(model: nn.Module, path: Path) -> None:
+    """Refuse, before anything is written, a disk that has no room for the weights."""
+    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    # Weights that are shared are written once; what is offloaded is written all the same.
+    size, free = sum(each.nbytes for each in model.parameters()), shutil.disk_usage(there).free
+    if free < size:
+        raise OSError(
+            f"save({str(path)!r}): the weights need {size / 1e9:.4f} GB, and {free / 1e9:.2f} GB are free there; free "
+            f"some, or name a folder on another disk"
+        )
+
+
 def refuse_wrapped(model: Any) -> None:
     """Refuse what is no model of transformers itself: its folder would have an adapter and no model."""
     from transformers import PreTrainedModel
@@ -75,6 +97,8 @@ def refuse_wrapped(model: Any) -> None:
 def load(path: str | os.PathLike[str], **options: Any) -> Any:
     """Read a folder that `save` wrote; options are those of transformers' `from_pretrained`, such as dtype=…"""
     need("load", "hf", NEEDED)
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"load({path!r}): give a folder that save wrote")
     folder = Path(path)
     plain = saved(folder)
     model, said = read(folder, options)

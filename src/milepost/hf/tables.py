@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -16,6 +17,7 @@ from milepost.configs import read
 from milepost.hf.attention import NAME
 from milepost.hf.models import Place, own_config
 from milepost.methods.hierarchical import Hierarchical
+from milepost.seams import demand
 from milepost.seams.arguments import spell
 
 TABLES = {
@@ -25,6 +27,8 @@ TABLES = {
 """What the table of positions is called in each model type."""
 PADDED = frozenset({"camembert", "roberta", "xlm-roberta"})
 """Model types whose first rows, up to that of the padding token, are never a position."""
+ASKED = SimpleNamespace(called="extend")
+"""Whom errors name."""
 COUNTED = ("position_ids", "token_type_ids")
 """Buffers beside a table that are as long as it is."""
 
@@ -116,6 +120,7 @@ def checked(to: int | None, rows: int, kind: str) -> int:
     """The number of positions that was asked for."""
     if to is None:
         raise ValueError(f"extend: how many positions shall this {kind} model have? It has {rows}: extend(model, to=…)")
+    demand.whole(ASKED, "to", to)
     if to < rows:
         raise ValueError(f"extend(to={to}): this {kind} model was trained at {rows} tokens, and reads as many already")
     if to > rows**2:
