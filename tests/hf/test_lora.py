@@ -13,6 +13,9 @@ import milepost as mp
 from milepost.hf import extend, load, restore, save
 from milepost.hf.extension import extension_of
 from tests.hf.test_architectures import near
+from tests.hf.test_buckets import FURTHER
+from tests.hf.test_buckets import tiny as tiny_t5
+from tests.hf.test_t5 import given as given_t5
 from tests.hf.tiny import continued, padded, tiny, tokens
 
 peft = pytest.importorskip("peft")
@@ -113,12 +116,41 @@ def test_it_generates_with_padding_and_a_cache():
     assert torch.equal(continued(model.eval(), texts, mask)[0], continued(base, texts, mask)[0])
 
 
+def low_rank(model: Any, *targets: str, **options: Any) -> Any:
+    torch.manual_seed(1)
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=list(targets), **options))
+
+
+@torch.no_grad()
+def test_t5_is_extended_again_and_restored_inside_its_wrapper():
+    base, texts = extend(tiny_t5(), mp.LogN(4)), given_t5()
+    ours = base(**texts).logits
+    model = low_rank(extend(tiny_t5(), mp.LogN(4)), "q", "v")
+    assert near(model(**texts).logits, ours)
+    assert near(extend(extend(model, FURTHER), mp.LogN(4))(**texts).logits, ours)
+    whole = extend(low_rank(tiny_t5(), "q", "v"), mp.LogN(4)).merge_and_unload()
+    assert near(whole(**texts).logits, ours)
+    assert near(restore(whole)(**texts).logits, tiny_t5()(**texts).logits)
+
+
+@torch.no_grad()
+def test_a_table_is_grown_from_what_it_was_inside_a_wrapper():
+    options: dict[str, Any] = {"n_embd": 32, "n_layer": 1, "n_head": 4, "max_position_embeddings": 16}
+    model = low_rank(extend(tiny("gpt2", **options), to=24), "c_attn", fan_in_fan_out=True)
+    texts = tokens(2, 40)
+    stock = extend(tiny("gpt2", **options), to=40)(texts).logits
+    assert near(extend(model, to=40)(texts).logits, stock)
+    whole = model.merge_and_unload()
+    assert near(whole(texts).logits, stock)
+    assert restore(whole).config.max_position_embeddings == 16
+
+
 @pytest.mark.parametrize("order", ["extended first", "wrapped first"])
 def test_modules_of_ours_train_them_too(order: str):
-    def low(model: Any) -> Any:
-        torch.manual_seed(1)
-        return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["query_key_value"]))
-
-    ours = low(extend(tiny("bloom"))) if order == "extended first" else extend(low(tiny("bloom")))
-    plain = low(tiny("bloom"))
+    joined = "query_key_value"
+    if order == "extended first":
+        ours = low_rank(extend(tiny("bloom")), joined)
+    else:
+        ours = extend(low_rank(tiny("bloom"), joined))
+    plain = low_rank(tiny("bloom"), joined)
     assert trained(ours.train(), 3) == pytest.approx(trained(plain.train(), 3), abs=1e-5)

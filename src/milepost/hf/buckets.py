@@ -14,7 +14,7 @@ from typing import Any, cast
 from torch import nn
 
 from milepost.hf.attention import NAME
-from milepost.hf.models import own_config
+from milepost.hf.models import own_config, unwrapped
 from milepost.hf.t5 import Stacks, put_attention, put_back, schedules_for, stacks_of
 from milepost.methods.t5_bias import T5Bias
 from milepost.schedule import Schedule
@@ -86,7 +86,7 @@ def put_stacks(model: Any, before: int, reach: int, stacks: Stacks, schedules: d
     if done is not None:
         done.undo()
     own_config(model)
-    owner = next(each for each in model.modules() if has_buckets(each) and "config" in each.__dict__)
+    owner = unwrapped(model)
     owner.__dict__[NAME] = Stretched(owner, before, reach, stacks, schedules)
     _put(owner, reach)
     put_attention(stacks, schedules)

@@ -188,6 +188,11 @@ def demand_model(asked: str, model: object) -> nn.Module:
     return model
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model of transformers itself; PEFT and others wrap it, and may be taken off again."""
+    return next((each for each in model.modules() if hasattr(type(each), "get_input_embeddings")), model)
+
+
 def demand_causal(asked: str, model: object) -> None:
     """Refuse a model that reads one text and writes another."""
     config = getattr(model, "config", None)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from milepost.configs import read
 from milepost.hf.attention import NAME
-from milepost.hf.models import Place, own_config
+from milepost.hf.models import Place, own_config, unwrapped
 from milepost.methods.hierarchical import Hierarchical
 from milepost.seams import demand
 from milepost.seams.arguments import spell
@@ -63,7 +63,8 @@ def grow(model: nn.Module, given: Sequence[object], to: int | None) -> None:
     config = cast("Any", model).config
     kind = read(config, "extend").model_type
     alpha = alpha_of(given, kind)
-    before: Grown | None = model.__dict__.get(NAME)
+    kept = (each.__dict__.get(NAME) for each in model.modules())
+    before = next((each for each in kept if isinstance(each, Grown)), None)
     place = place_of(model, kind) if before is None else before.place
     rows = config.max_position_embeddings if before is None else before.rows
     table = cast("nn.Embedding", place.module)
@@ -77,8 +78,9 @@ def grow(model: nn.Module, given: Sequence[object], to: int | None) -> None:
     if before is not None:
         before.undo()
     own_config(model)
-    done = Grown(model, place, rows)
-    model.__dict__[NAME] = done
+    owner = unwrapped(model)
+    done = Grown(owner, place, rows)
+    owner.__dict__[NAME] = done
     place.put(larger)
     for each in COUNTED:
         buffer = getattr(place.parent, each, None)
