@@ -179,7 +179,11 @@ def apply(
             module.__dict__[NAME] = layer_for(scheme, own, module, layers.head_width(module))
         put_implementation(layers, NAME)
     if path == "attend":
-        done.hooks.append(layers.backbone.register_forward_pre_hook(Guard(schedule), with_kwargs=True))
+        done.hooks.append(
+            layers.backbone.register_forward_pre_hook(
+                Guard(schedule, None if layers.places else NAME), with_kwargs=True
+            )
+        )
     if settings is not None:
         settings.put(layers.config)
 
