@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from milepost.hf import companion
 from milepost.hf.attention import NAME
 from milepost.hf.models import own_config, unwrapped
 from milepost.hf.t5 import Stacks, put_attention, put_back, schedules_for, stacks_of
@@ -38,6 +39,16 @@ class Stretched:
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
     """The schemes of each stack, where our attention is in the place of the model's."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """What stands beside the weights."""
+        return {
+            "model_type": self.model.config.model_type,
+            "schedule": {name: schedule.to_dict() for name, schedule in self.schedules.items()},
+            "through": "attend",
+            "transformers_reads_it": False,
+            "config": {name: layers.own.to_dict() for name, layers in self.stacks.items()},
+        }
+
     @property
     def schemes(self) -> list[Scheme]:
         """Those of all layers of both stacks."""
@@ -46,6 +57,7 @@ class Stretched:
     def undo(self) -> None:
         """Let them reach as far as before, and the model attend by itself."""
         put_back(self.stacks)
+        companion.take_back(self.model)
         _put(self.model, self.before)
         del self.model.__dict__[NAME]
 
@@ -87,9 +99,12 @@ def put_stacks(model: Any, before: int, reach: int, stacks: Stacks, schedules: d
         done.undo()
     own_config(model)
     owner = unwrapped(model)
-    owner.__dict__[NAME] = Stretched(owner, before, reach, stacks, schedules)
+    done = Stretched(owner, before, reach, stacks, schedules)
+    owner.__dict__[NAME] = done
     _put(owner, reach)
     put_attention(stacks, schedules)
+    if schedules:
+        companion.put(owner, done.to_dict())
 
 
 def _refuse_whole(parts: Sequence[object], kind: str, heads: int) -> None:

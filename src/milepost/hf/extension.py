@@ -10,10 +10,11 @@ from typing import Any, Literal, TypeVar
 
 from torch import nn
 
+from milepost.hf import companion
 from milepost.hf.attention import NAME, layer_for, register
 from milepost.hf.buckets import Stretched, has_buckets, stretch_buckets
 from milepost.hf.guard import Guard
-from milepost.hf.models import Layers, demand_model, layers_of, own_config
+from milepost.hf.models import Layers, demand_model, layers_of, own_config, unwrapped
 from milepost.hf.modules import OURS, Replaced
 from milepost.hf.parts import schedule_for
 from milepost.hf.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
@@ -45,6 +46,16 @@ class Extension:
     before: Settings
     implementation: str
     hooks: list[Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What stands beside the weights. config: what layers do by config.json, so that an edit by hand is noticed."""
+        return {
+            "model_type": self.layers.model_type,
+            "schedule": self.schedule.to_dict(),
+            "through": self.through,
+            "transformers_reads_it": self.settings is not None,
+            "config": Schedule.of(self.layers.config).to_dict(),
+        }
 
     def __repr__(self) -> str:
         return f"Extension(through={self.through!r}, {self.schedule!r})"
@@ -109,6 +120,7 @@ def restore(model: Model) -> Model:
     if not layers.places:
         put_implementation(layers, done.implementation)
     done.before.put(layers.config)
+    companion.take_back(unwrapped(model))
     del layers.backbone.__dict__[NAME]
     return model
 
@@ -186,6 +198,8 @@ def apply(
         )
     if settings is not None:
         settings.put(layers.config)
+    else:
+        companion.put(unwrapped(layers.model), done.to_dict())
 
 
 def put_implementation(layers: Layers, name: str) -> None:

@@ -17,6 +17,7 @@ from torch import nn
 
 from milepost.configs.source import inside
 from milepost.hf.buckets import has_buckets, put_stacks, stretched
+from milepost.hf.companion import NAME, write
 from milepost.hf.extension import NEEDED, extended, extension_of
 from milepost.hf.falcon import FalconSlopes
 from milepost.hf.models import demand_model
@@ -24,8 +25,6 @@ from milepost.hf.t5 import stacks_of
 from milepost.lab.train import FULL
 from milepost.refusal import need
 from milepost.schedule import Schedule
-
-NAME = "milepost.json"
 
 
 def save(model: Any, path: str | os.PathLike[str], **options: Any) -> None:
@@ -41,33 +40,21 @@ def save(model: Any, path: str | os.PathLike[str], **options: Any) -> None:
         if getattr(error, "errno", None) in FULL or "No space left" in str(error):
             raise OSError(f"save({str(path)!r}): no disk space left; free some and save again") from error
         raise
-    (Path(path) / NAME).write_text(json.dumps({"milepost": plain}, indent=1) + "\n", encoding="utf-8")
+    write(path, plain)
 
 
 def said(model: Any) -> dict[str, Any]:
-    """What stands beside the weights. config: what the layers do by config.json, so that an edit by hand is noticed."""
+    """What stands beside the weights."""
     done = extension_of(model)
     if done is not None:
-        return {
-            "model_type": done.layers.model_type,
-            "schedule": done.schedule.to_dict(),
-            "through": done.through,
-            "transformers_reads_it": done.settings is not None,
-            "config": Schedule.of(done.layers.config).to_dict(),
-        }
-    stacks = stretched(model) if isinstance(model, nn.Module) else None
+        return done.to_dict()
+    stacks = stretched(model)
     if stacks is None or not stacks.schedules:
         raise ValueError(
             "save: this model is not extended, or its table is grown or its buckets stretched, so transformers says "
             "all of it: model.save_pretrained(path)"
         )
-    return {
-        "model_type": stacks.model.config.model_type,
-        "schedule": {name: schedule.to_dict() for name, schedule in stacks.schedules.items()},
-        "through": "attend",
-        "transformers_reads_it": False,
-        "config": {name: layers.own.to_dict() for name, layers in stacks.stacks.items()},
-    }
+    return stacks.to_dict()
 
 
 def refuse_full(model: nn.Module, path: Path) -> None:
