@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 NAME = "milepost.json"
 
@@ -27,8 +27,7 @@ class SavesBoth:
 
     def __call__(self, save_directory: str | os.PathLike[str], *args: Any, **options: Any) -> Any:
         """What transformers' method takes and answers."""
-        own: Any = type(self.model)
-        done = own.save_pretrained(self.model, save_directory, *args, **options)
+        done = cast("Any", type(self.model)).save_pretrained(self.model, save_directory, *args, **options)
         if options.get("is_main_process", True):
             write(save_directory, self.plain)
         return done
