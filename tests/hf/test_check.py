@@ -319,6 +319,17 @@ def test_a_schedule_of_one_kind_is_its_scheme():
     assert not check(mp.Schedule([scheme, scheme]), scheme)
 
 
+def test_a_folder_that_was_saved_extended_is_read_as_such(tmp_path: Path):
+    for name, part in (("plain", mp.Yarn(4, 1024)), ("rerope", mp.Rerope(64)), ("again", mp.Rerope(64))):
+        extend(model(), part).save_pretrained(tmp_path / name)
+    plain, rerope, again = (tmp_path / name for name in ("plain", "rerope", "again"))
+    assert not check(str(rerope), again)
+    assert "other parts: A has none; B has Rerope(64)" in str(check(llama(), rerope))
+    assert set(check(plain, rerope).conventions) == {"stretch", "magnitude", "other parts"}
+    extend(t5(), mp.LogN(64)).save_pretrained(tmp_path / "t5")
+    assert check(t5(), tmp_path / "t5").conventions == ("other parts",)
+
+
 def test_a_model_extended_by_its_own_scheme_is_itself():
     assert not check(model(), extend(model(), through="attend"))
     assert set(check(model(), extend(model(), mp.Yarn(4, 1024))).conventions) == {"stretch", "magnitude"}

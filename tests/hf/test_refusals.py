@@ -38,6 +38,9 @@ WRONG: dict[str, tuple[type[Exception], Callable[[], object], str]] = {
     "no model to save": (TypeError, lambda: save(3, "x"), "save(int): the first argument is a model of transformers"),
     "a number to load": (TypeError, lambda: load(3), "load(3): give a folder that save wrote"),
     "no model to choose for": (TypeError, lambda: choose(3, IDS, to=99), "choose(int): the first argument is a model"),
+    "an encoder-decoder to choose for": (
+        ValueError, lambda: choose(t5(), IDS, to=99), "choose: this is a t5 model, which reads one text and writes",
+    ),
     "no model to measure": (TypeError, lambda: judged(None, IDS), "'stock' is a NoneType; a model of transformers"),
     "a name to measure": (TypeError, lambda: judged("gpt2", IDS), "'stock' is a str; a model of transformers"),
     "an encoder-decoder to measure": (ValueError, lambda: judged(t5(), IDS), "'stock' is a t5 model, which reads one"),

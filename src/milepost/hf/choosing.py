@@ -14,7 +14,7 @@ from milepost.hf.extension import as_it_was, extended, restore
 from milepost.hf.intervals import plus_minus
 from milepost.hf.measure import measure
 from milepost.hf.measured import Measured
-from milepost.hf.models import demand_model, device_of
+from milepost.hf.models import demand_causal, demand_model, device_of
 from milepost.hf.plan import plan
 from milepost.seams.verbs import answers
 
@@ -64,7 +64,7 @@ def choose(
     are judged at every length. A model that is extended already is measured from what it was at first, and is as it was
     afterwards.
     """
-    demand_model("choose", model)
+    demand_causal("choose: this is", demand_model("choose", model))
     with as_it_was(model):
         return _chosen(model, text, tokenizer, to, names, last, windows, progress)
 

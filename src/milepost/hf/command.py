@@ -41,8 +41,8 @@ B = Annotated[str, typer.Argument(help="Another one.")]
 def check(a: A, b: B, as_json: AsJson = False) -> None:
     """Find which convention differs between two models.
 
-    Pairs, sign, base, partial size, YaRN's ramp, magnitude, softmax scale, ALiBi's slopes, T5's buckets. Ends with 1
-    where something differs.
+    Pairs, sign, base, partial size, YaRN's ramp, magnitude, softmax scale, ALiBi's slopes, T5's buckets, what is seen,
+    and other parts. A folder that was saved extended is read as such. Ends with 1 where something differs.
     """
     from milepost.hf.check import check as checked
 

@@ -7,12 +7,29 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
+from milepost.hf.falcon import FalconSlopes
+from milepost.schedule import Schedule
+
 NAME = "milepost.json"
 
 
 def write(folder: str | os.PathLike[str], plain: dict[str, Any]) -> None:
     """Write it into a folder that has the model."""
     (Path(folder) / NAME).write_text(json.dumps({"milepost": plain}, indent=1) + "\n", encoding="utf-8")
+
+
+def schedules_in(given: object) -> list[Schedule]:
+    """The schedules of a folder that was saved extended: one, or one for each stack of T5. None of anything else."""
+    file = Path(cast("str | os.PathLike[str]", given)) / NAME if isinstance(given, (str, os.PathLike)) else None
+    if file is None or not file.is_file():
+        return []
+    plain: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["milepost"]["schedule"]
+    return [read_schedule(each) for each in ([plain] if "schedule" in plain else plain.values())]
+
+
+def read_schedule(plain: dict[str, Any]) -> Schedule:
+    """A schedule as it was saved, Falcon's slopes among what is known."""
+    return Schedule.from_dict(plain, methods=[FalconSlopes])
 
 
 class SavesBoth:

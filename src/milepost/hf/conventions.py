@@ -18,6 +18,7 @@ from milepost.configs.reader import Reader, look_up
 from milepost.configs.rotary import Rotary as RotaryFamily
 from milepost.hf.beside import Beside, beside_alone, beside_of
 from milepost.hf.buckets import stretched
+from milepost.hf.companion import schedules_in
 from milepost.hf.extension import Extension, extension_of
 from milepost.hf.models import device_of
 from milepost.hf.probe import Rotary, Turning, probe
@@ -141,10 +142,9 @@ def _buckets(schemes: list[Scheme]) -> dict[str, Tensor]:
 def _of_config(given: object, name: str) -> Convention:
     config = config_of(given, "check")
     reader = read(config, "check")
-    schedule = schedule_of(config)
-    turns = _turns(reader, list(schedule))
-    width = _head_width(turns, reader)
-    schemes = [schedule[0]]
+    kept = schedules_in(given)
+    schedule = kept[0] if kept else schedule_of(config)
+    turns, schemes = _turns(reader, list(schedule)), [schedule[0]]
     if look_up(config, "is_encoder_decoder") and not reader.decodes and "t5" in reader.model_type:
         plain: dict[str, Any] = config.to_dict() if hasattr(config, "to_dict") else dict(config)
         schemes.append(schedule_of({**plain, "is_decoder": True})[0])
@@ -152,11 +152,11 @@ def _of_config(given: object, name: str) -> Convention:
         name,
         {kind: probe(turn.turn, turn.head_dim) for kind, turn in turns.items()},
         base=_base(next(iter(turns.values()), None)),
-        scale=scale_of(schedule[0], width),
+        scale=scale_of(schedule[0], _head_width(turns, reader)),
         slopes=_slopes(schedule[0]),
         buckets=_buckets(schemes),
-        beside=beside_of(schedule),
-        read="read from its config",
+        beside=beside_of(scheme for each in kept or [schedule] for scheme in each),
+        read="as it was extended" if kept else "read from its config",
     )
 
 

@@ -17,9 +17,8 @@ from torch import nn
 
 from milepost.configs.source import inside
 from milepost.hf.buckets import has_buckets, put_stacks, stretched
-from milepost.hf.companion import NAME, write
+from milepost.hf.companion import NAME, read_schedule, write
 from milepost.hf.extension import NEEDED, extended, extension_of
-from milepost.hf.falcon import FalconSlopes
 from milepost.hf.models import demand_model
 from milepost.hf.t5 import stacks_of
 from milepost.lab.train import FULL
@@ -104,11 +103,6 @@ def load(path: str | os.PathLike[str], **options: Any) -> Any:
         return model
     refuse_edited(path, plain["config"], Schedule.of(model.config))
     return extended(model, [read_schedule(plain["schedule"])], through=plain["through"])
-
-
-def read_schedule(plain: dict[str, Any]) -> Schedule:
-    """A schedule as it was saved, Falcon's slopes among what is known."""
-    return Schedule.from_dict(plain, methods=[FalconSlopes])
 
 
 def refuse_edited(path: str | os.PathLike[str], kept: dict[str, Any] | None, now: Schedule) -> None:
