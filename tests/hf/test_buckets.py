@@ -103,14 +103,18 @@ def test_only_the_model_at_hand_changes_and_from_what_it_was():
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        ((mp.LogN(8),), {}, "adds its own bias by distance; how far that reaches can be changed, and nothing else"),
-        (("YaRN",), {}, "T5Bias(4, reach=…)), without YaRN"),
-        ((FURTHER, mp.Rerope(8)), {}, "without Rerope(8)"),
+        (("YaRN",), {}, "so it takes parts and not 'YaRN': extend(model, T5Bias(4, reach=…), LogN(512))"),
+        ((mp.Scheme(FURTHER),), {}, "so it takes parts and not a Scheme"),
+        ((FURTHER, mp.Rerope(8)), {}, "no layer of this t5 model turns queries and keys"),
+        ((mp.Yarn(4, trained=64),), {}, "or has slopes that Yarn(4, 64) could change"),
+        ((mp.Kerple(HEADS),), {}, "Kerple(4) learns, and nothing in this checkpoint was trained for it"),
+        ((mp.causal & mp.window(8),), {}, "the encoder of this t5 model sees keys ahead"),
+        ((FURTHER, FURTHER), {}, "2 times T5Bias"),
         ((mp.T5Bias(HEADS, 32, 80),), {}, "has trained 16 buckets for 4 heads"),
         ((mp.T5Bias(8, BUCKETS, 80),), {}, "has 16 for 8"),
         ((mp.T5Bias(HEADS, BUCKETS, 8, bidirectional=True),), {}, "the first 8 distances have a bucket each"),
         ((), {"to": 1024}, "extend(to=…): the buckets of a t5 model take any distance already"),
-        ((FURTHER,), {"through": "attend"}, "extend(through=…): the buckets of a t5 model"),
+        ((FURTHER,), {"through": "rotary"}, "extend(through='rotary'): a t5 model turns nothing"),
         ((), {"to": 99, "text": "a"}, "change in one way; nothing is measured"),
     ],
     ids=str,
@@ -119,8 +123,10 @@ def test_what_cannot_be_is_refused_and_nothing_is_changed(
     given: tuple[Any, ...], options: dict[str, Any], message: str
 ):
     model = tiny()
-    before, stock = model.config.to_dict(), logits(model)
-    with pytest.raises(ValueError, match=re.escape(message)):
-        extend(model, *given, **options)
-    assert model.config.to_dict() == before
-    assert torch.equal(logits(model), stock)
+    for _ in range(2):
+        before, stock = model.config.to_dict(), logits(model)
+        with pytest.raises(ValueError, match=re.escape(message)):
+            extend(model, *given, **options)
+        assert model.config.to_dict() == before
+        assert torch.equal(logits(model), stock)
+        extend(model, mp.T5Bias(HEADS, BUCKETS, 50), mp.LogN(8))

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import milepost as mp
 from milepost.cli import app
-from milepost.hf import check
+from milepost.hf import check, extend
 
 transformers = pytest.importorskip("transformers")
 
@@ -63,6 +63,31 @@ def in_bf16(x: Tensor) -> Tensor:
 def t5(**settings: Any) -> Any:
     own = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 4, "vocab_size": 16}
     return transformers.T5ForConditionalGeneration(transformers.T5Config(**(own | settings)))
+
+
+def umt5(**settings: Any) -> Any:
+    own = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 4, "vocab_size": 16}
+    return transformers.UMT5ForConditionalGeneration(transformers.UMT5Config(**(own | settings)))
+
+
+def mt5(**settings: Any) -> Any:
+    own = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 4, "vocab_size": 16}
+    return transformers.MT5ForConditionalGeneration(transformers.MT5Config(**(own | settings)))
+
+
+def mistral(window: int | None) -> dict[str, Any]:
+    return TINY | {"model_type": "mistral", "head_dim": 32, "rope_theta": 10000.0, "sliding_window": window}
+
+
+def scaled_in_one_layer() -> Any:
+    made = model()
+    made.model.layers[1].self_attn.scaling *= 1.3
+    return made
+
+
+def counted_from(first: int) -> Callable[[Tensor, Tensor], Tensor]:
+    turn = rotary()
+    return lambda x, position: turn(x, position + first)
 
 
 def t5_reversed() -> Any:
@@ -139,6 +164,19 @@ PLANTED: dict[str, tuple[str, Callable[[], tuple[Any, Any]]]] = {
         "T5 buckets",
         lambda: (t5(), t5(relative_attention_max_distance=256)),
     ),
+    "a longer reach in umT5": ("T5 buckets", lambda: (umt5(), umt5(relative_attention_max_distance=256))),
+    "fewer buckets in mT5": ("T5 buckets", lambda: (mt5(), mt5(relative_attention_num_buckets=16))),
+    "one layer scaled otherwise": ("magnitude in the scale", lambda: (model(), scaled_in_one_layer())),
+    "positions from one": ("first position", lambda: (rotary(), counted_from(1))),
+    "a model and positions from one": ("first position", lambda: (model(), counted_from(1))),
+    "slopes of the other sign": ("ALiBi slopes", lambda: (slopes(8), -slopes(8))),
+    "a base that follows the text": ("stretch", lambda: (mp.Rope(32), mp.Rope(32, stretch=mp.DynamicNtk(64)))),
+    "a config that follows the text": ("stretch", lambda: (llama(), llama(rope_type="dynamic", factor=2.0))),
+    "a window": ("what is seen", lambda: (mistral(8), mistral(None))),
+    "a window put in": ("what is seen", lambda: (model(), extend(model(), mp.causal & mp.window(64)))),
+    "positions moved": ("other parts", lambda: (model(), extend(model(), mp.Rerope(64)))),
+    "a temperature": ("other parts", lambda: (mp.Scheme(mp.Rope(32)), mp.Scheme(mp.Rope(32), mp.LogN(64)))),
+    "a temperature in T5": ("other parts", lambda: (t5(), extend(t5(), mp.LogN(64)))),
     "all pairs divided": ("stretch", lambda: (llama(), llama(rope_type="linear", factor=4.0))),
     "YaRN and Llama 3": ("YaRN ramp", lambda: (llama(**YARN, attention_factor=1.0), llama(**LLAMA3))),
 }  # fmt: skip
@@ -156,6 +194,12 @@ SAYS = {
     "Falcon's slopes": "B keeps them in bfloat16",
     "a model that counts the other way": "query − key",
     "half a million": "has 10,000; B 500,000",
+    "one layer scaled otherwise": "in layer 1; B by .* 1 of 2 layers differ",
+    "positions from one": "by position 0; B 1",
+    "slopes of the other sign": "The sign is turned",
+    "a base that follows the text": r"A is the same at every length; B follows the length of the text by .*DynamicNtk",
+    "a window": r"A shows causal & window\(8\); B shows causal",
+    "positions moved": r"A has none; B has Rerope\(64\)",
     "a quarter of the channels": "turns 32 of 32 channels; B turns 8",
 }
 
@@ -182,7 +226,8 @@ def test_every_kind_has_two_planted_errors():
     kinds = [kind for kind, _ in PLANTED.values()]
     wanted = {
         "pairs", "sign", "base", "partial size", "YaRN ramp", "magnitude", "magnitude in the scale",
-        "dtype of the phases", "ALiBi slopes", "T5 direction", "T5 buckets",
+        "dtype of the phases", "ALiBi slopes", "T5 direction", "T5 buckets", "stretch", "first position",
+        "what is seen", "other parts",
     }  # fmt: skip
     assert {kind for kind in kinds if kinds.count(kind) >= 2} >= wanted
 
@@ -263,6 +308,31 @@ def test_what_turns_nothing_as_asked_is_refused():
         check(slopes(4), rotary(), dim=32)
     with pytest.raises(ValueError, match="no model_type"):
         check(3, llama())
+    with pytest.raises(ValueError, match="mixes 32 channels otherwise than in pairs, so it is no rotation"):
+        check(mp.Rope(32), lambda x, position: x.roll(1, -1) * position[:, None])
+    with pytest.raises(ValueError, match=r"layers of Schedule\(.* differ; give one of its schemes"):
+        check(mp.Schedule([mp.Scheme(mp.Rope(32)), mp.Scheme(mp.Nope())]), llama())
+
+
+def test_a_schedule_of_one_kind_is_its_scheme():
+    scheme = mp.Scheme(mp.Rope(32), mp.causal)
+    assert not check(mp.Schedule([scheme, scheme]), scheme)
+
+
+def test_a_folder_that_was_saved_extended_is_read_as_such(tmp_path: Path):
+    for name, part in (("plain", mp.Yarn(4, 1024)), ("rerope", mp.Rerope(64)), ("again", mp.Rerope(64))):
+        extend(model(), part).save_pretrained(tmp_path / name)
+    plain, rerope, again = (tmp_path / name for name in ("plain", "rerope", "again"))
+    assert not check(str(rerope), again)
+    assert "other parts: A has none; B has Rerope(64)" in str(check(llama(), rerope))
+    assert set(check(plain, rerope).conventions) == {"stretch", "magnitude", "other parts"}
+    extend(t5(), mp.LogN(64)).save_pretrained(tmp_path / "t5")
+    assert check(t5(), tmp_path / "t5").conventions == ("other parts",)
+
+
+def test_a_model_extended_by_its_own_scheme_is_itself():
+    assert not check(model(), extend(model(), through="attend"))
+    assert set(check(model(), extend(model(), mp.Yarn(4, 1024))).conventions) == {"stretch", "magnitude"}
 
 
 # The command

@@ -182,6 +182,17 @@ def test_what_raw_keys_cannot_do_is_refused_in_the_forward_pass():
         model(texts, attention_mask=mask, position_ids=2 * torch.arange(24)[None].expand(2, -1))
 
 
+def test_an_attention_that_is_set_afterwards_is_refused():
+    model = tiny("llama")
+    stock = model(tokens()).logits
+    extend(model, mp.Rerope(8)).set_attn_implementation("eager")
+    with pytest.raises(RuntimeError, match="its attention was set to 'eager' afterwards, which knows nothing of pos"):
+        model(tokens())
+    assert torch.equal(restore(model)(tokens()).logits, stock)
+    extend(model, mp.Yarn(4, trained=64)).set_attn_implementation("eager")
+    assert torch.isfinite(model(tokens()).logits).all(), "there transformers' own attention goes on"
+
+
 def test_tokens_that_see_both_ways_are_refused():
     model, text = extend(tiny("llama"), mp.Rerope(8)), tokens(1, 8)
     blocks = torch.tensor([[-1, -1, 0, 0, 0, -1, -1, -1]])

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost.hf import measure
-from milepost.hf.intervals import paired, score
+import milepost as mp
+from milepost.hf import extend, measure
 from milepost.hf.judged import Row, judge
 from milepost.hf.trials import copies, endings, haystack, needles
 
@@ -95,15 +95,25 @@ def test_windows_stand_beside_the_model_and_forget_the_rest(ids: Tensor):
     assert measure(model, ids, lengths=[32], window=0, distances=(), needle=(), **QUICK).rows == ("stock",)
 
 
-def test_intervals_are_students_and_differences_are_paired():
-    one, two = score(torch.tensor([1.0, 2.0, 4.0, 9.0])), score(torch.tensor([0.5, 1.5, 3.5, 8.5]))
-    spread = math.sqrt(sum((x - 4) ** 2 for x in (1, 2, 4, 9)) / 3)
-    # 3.18245 is the 97.5 % point of Student's t with three degrees of freedom.
-    assert (one.mean, one.half) == pytest.approx((4.0, 3.18245 * spread / 2), rel=1e-5)
-    assert (paired(one, two).mean, paired(one, two).half) == pytest.approx((0.5, 0.0), abs=1e-12)
-    assert math.isnan(score(torch.tensor([1.0])).half)
-    with pytest.raises(ValueError, match="4 windows and 1"):
-        paired(one, score(torch.tensor([1.0])))
+def test_beside_an_extended_model_stands_the_same_without_its_extension(ids: Tensor):
+    model = extend(llama(), mp.Rerope(8), mp.LogN(8))
+    before, options = model(ids[None, :60]).logits, {"lengths": [32, 64], "distances": (), "needle": ()} | QUICK
+    plain = measure(llama(), ids, **options)
+    found = measure(model, ids, **options)
+    assert found.rows == ("stock", "extended", "window 32", "window 30 and 2 sinks")
+    for row in ("stock", *found.trivial):
+        assert found.nats[row][64].values == pytest.approx(plain.nats[row][64].values, abs=1e-6)
+    assert found.nats["extended"][64].values != pytest.approx(found.nats["stock"][64].values, abs=1e-3)
+    assert found.mass["stock"] == plain.mass["stock"]
+    assert torch.equal(model(ids[None, :60]).logits, before)
+    assert measure({"mine": model}, ids, **options).rows[:2] == ("stock", "mine")
+    assert measure({"stock": llama(), "mine": model}, ids, **options).rows[:2] == ("stock", "mine")
+
+
+def test_rows_that_show_no_attention_for_one_reason_are_named_together(ids: Tensor):
+    found = measure({"stock": copier, "twice": copier}, ids, lengths=[32], trained=32, distances=(), needle=(), **QUICK)
+    assert str(found).count("gives logits alone") == 1
+    assert "any row: not to be seen; a function gives logits alone" in str(found)
 
 
 def test_entropy_and_growth(ids: Tensor):
@@ -305,7 +315,7 @@ def test_what_cannot_be_measured_is_refused(ids: Tensor):
         measure(llama(), "some words", tokenizer=5)
     with pytest.raises(ValueError, match=r"the model returned logits \[3, 2\]; they must be \[3, 32, vocabulary\]"):
         measure(lambda given: torch.zeros(len(given), 2), ids, trained=32, lengths=[32], **QUICK)
-    with pytest.raises(ValueError, match=r"must hold the 8 tokens that are judged"):
+    with pytest.raises(ValueError, match=r"must hold the 8 tokens that are judged; pass last=3"):
         measure(llama(), ids, window=7, **QUICK)
     with pytest.raises(ValueError, match=r"copies of 8 tokens cannot stand 3 apart"):
         measure(llama(), ids, lengths=[32], distances=[3], **QUICK)

@@ -27,7 +27,56 @@ METHODS: dict[str, tuple[object, ...]] = {
     "log-n": (mp.LogN(8),),
     "window and sinks": (mp.causal & (mp.window(8) | mp.sinks(2)),),
     "dynamic NTK, log-n": (mp.DynamicNtk(12), mp.LogN(8)),
+    "dynamic YaRN, ReRoPE, log-n by length": (mp.DynamicYarn(12), mp.Rerope(6), mp.LogN(8, count="length")),
+    "ReRoPE, pivot by length": (mp.Pivot(mp.Rerope(6), 8, 1.0, "length"),),
+    "leaky ReRoPE, pivot": (mp.Pivot(mp.LeakyRerope(6, 4.0), 8),),
+    "self-extend, pivot": (mp.Pivot(mp.SelfExtend(2, 6), 8),),
+    "dual chunk, pivot": (mp.Pivot(mp.DualChunk(9, 3), 8),),
+    "streaming, log-n": (mp.Stream(2, 8), mp.LogN(8)),
+    "log-n by length": (mp.LogN(8, count="length"),),
+    "Llama 4's scale": (mp.Llama4Scale(chunk=4, weight=0.5),),
+    "DeepSeek's scale": (mp.DeepseekScale(4.0),),
+    "xPos": (mp.Xpos(8, fade=16.0, pairs="halves"),),
+    "RoPE on values too": (mp.FusedRope(8),),
+    "ALiBi beside RoPE": (mp.Alibi(4),),
+    "ALiBi by length beside RoPE": (mp.Alibi(4, stretch=mp.AlibiDynamicNtk(12)),),
+    "ALiBi with an offset": (mp.OffsetAlibi(4),),
+    "sandwich": (mp.Sandwich(4, 8),),
+    "Nezha beside RoPE": (mp.Nezha(8),),
+    "a soft cap": (mp.SoftCap(2.0),),
+    "softmax of one": (mp.SoftmaxOne(4),),
+    "another scale": (mp.Scale(0.7),),
+    "interpolation": (mp.Interpolate(2.0),),
+    "NTK": (mp.Ntk(4.0),),
+    "NTK-mixed": (mp.NtkMixed(4.0),),
+    "by parts": (mp.ByParts(4, 12),),
+    "p-RoPE": (mp.Proportional(0.5),),
+    "Llama 3": (mp.Llama3(4, 12),),
+    "half of the channels": (mp.Partial(mp.Rope(4), of=8),),
 }
+ELSEWHERE = {
+    "AlibiInterpolate": "slopes are stretched in test_replaced", "AlibiNtk": "the same", "T5Bias": "test_t5",
+    "Hierarchical": "test_tables", "SinkLogit": "gpt-oss in test_architectures",
+    "AxialRope": "reads more than one position a token", "TwoPartRope": "the same",
+    "SplitAlibi": "half of its heads see ahead", "Nope": "does nothing", "Pose": "a sampler", "Randomized": "a sampler",
+}  # fmt: skip
+"""Methods without weights that no decoder with a rotation is given, and where they are tried or why not."""
+
+
+def classes(part: object) -> set[str]:
+    """What a part is made of."""
+    inner = (getattr(part, name, None) for name in ("method", "stretch"))
+    return {type(part).__name__}.union(*(classes(each) for each in inner if each is not None))
+
+
+def test_every_method_that_a_model_can_be_given_is_decoded():
+    tried = set().union(*(classes(part) for given in METHODS.values() for part in given))
+    without_weights = {
+        each.name for each in mp.methods()
+        if not issubclass(getattr(mp, each.name), torch.nn.Module) and "embed" not in each.verbs
+    }  # fmt: skip
+    assert without_weights - tried - set(ELSEWHERE) == set()
+    assert set(ELSEWHERE) & tried == set()
 
 
 @pytest.fixture(autouse=True)

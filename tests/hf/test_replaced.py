@@ -90,6 +90,28 @@ def test_slopes_are_stretched_and_decoded_as_a_fresh_pass(name: str, stretch: An
         assert (fresh - logits[2, row]).abs().max() < CLOSE
 
 
+@pytest.mark.parametrize("name", ["falcon", "falcon, one key head", "gptj"])
+@pytest.mark.parametrize(
+    "given",
+    [(mp.Pivot(mp.Rerope(6), 8), mp.LogN(8)), (mp.DynamicNtk(12),), (mp.SelfExtend(2, 6),), (mp.Yarn(2, trained=12),)],
+    ids=["pivot, log-n", "dynamic NTK", "self-extend", "YaRN"],
+)
+def test_rotations_are_stretched_and_placed_and_decoded_as_a_fresh_pass(name: str, given: tuple[Any, ...]):
+    by_length = any(getattr(part, "by_length", False) for part in given)
+    layers = dict.fromkeys(("n_layer", "num_hidden_layers"), 1) if by_length else {}
+    model = tiny(name.partition(",")[0], **CASES[name] | layers)
+    stock = model(tokens()).logits
+    extend(model, *given)
+    assert (model(tokens()).logits - stock).abs().max() > 1e-3
+    texts, mask = padded(t=14)
+    for cache in ("dynamic", "static"):
+        said, logits = continued(model, texts, mask, n=3, cache_implementation=cache)
+        for row, pad in ((0, 5), (1, 0)):
+            text = torch.cat((texts[row, pad:], said[row, :2]))
+            fresh = model(text[None], use_cache=False).logits[0, -1]
+            assert (fresh - logits[2, row]).abs().max() < CLOSE, (cache, row)
+
+
 def test_falcon_keeps_its_own_scale_under_a_stretch():
     model = made("falcon, alibi")
     slopes = extension_of(extend(model)).schedule[0].parts[0].slopes().behind
@@ -123,3 +145,11 @@ def test_what_cannot_be_is_refused():
     strange[..., 5, 3] = torch.finfo(torch.float32).min
     with pytest.raises(ValueError, match="hides more than padding and keys ahead"):
         extend(made("gptj"))(tokens(), attention_mask=strange)
+
+
+def test_dropout_is_that_of_the_mode_the_model_is_in():
+    model = tiny("gptj", attn_pdrop=0.5)
+    stock = model(tokens()).logits
+    assert near(extend(model)(tokens()).logits, stock), "a model that is not training drops nothing"
+    model.train()
+    assert all(each.training for each in restore(model).modules())

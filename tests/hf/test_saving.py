@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 import milepost as mp
 from milepost.hf import extend, load, restore, save
@@ -63,11 +64,39 @@ def test_load_gives_back_what_was_saved(model_type: str, given: tuple[object, ..
     assert extension_of(again).schedule.same_as(extension_of(model).schedule)
 
 
-def test_a_model_that_transformers_cannot_say_is_saved_as_it_was(tmp_path: Path):
+def test_a_model_that_transformers_cannot_say_is_saved_as_it_was_with_the_rest_beside_it(tmp_path: Path):
     model = tiny("llama")
     plain = model(tokens()).logits
-    extend(model, mp.Rerope(8)).save_pretrained(tmp_path)
+    ours = extend(model, mp.Rerope(8))(tokens()).logits
+    model.save_pretrained(tmp_path)
     assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path).eval()(tokens()).logits, plain)
+    assert (load(tmp_path).eval()(tokens()).logits - ours).abs().max() < CLOSE
+
+
+def test_only_what_transformers_cannot_say_brings_something_beside_it(tmp_path: Path):
+    model = extend(tiny("llama"), mp.Rerope(8))
+    twin = copy.deepcopy(model)
+    extend(model, mp.Yarn(4, trained=16)).save_pretrained(tmp_path / "yarn")
+    restore(extend(model, mp.Rerope(8))).save_pretrained(tmp_path / "plain")
+    assert not any((tmp_path / each / "milepost.json").exists() for each in ("yarn", "plain"))
+    twin.model.embed_tokens.weight += 1
+    twin.save_pretrained(tmp_path / "twin")
+    again = load(tmp_path / "twin").eval()
+    assert (again(tokens()).logits - twin(tokens()).logits).abs().max() < CLOSE, "a copy saves itself"
+
+
+# Trainers warn of much, by release.
+@pytest.mark.filterwarnings("ignore")
+def test_a_trainer_writes_checkpoints_that_load_reads(tmp_path: Path):
+    pytest.importorskip("accelerate")
+    model = extend(tiny("llama"), mp.Pivot(mp.Rerope(6), 12))
+    data = [{"input_ids": each, "labels": each} for each in tokens(4, 12)]
+    options = {"max_steps": 1, "per_device_train_batch_size": 2, "report_to": [], "use_cpu": True, "disable_tqdm": True}
+    with torch.enable_grad():
+        args = TrainingArguments(str(tmp_path), save_steps=1, **options)
+        Trainer(model=model, args=args, train_dataset=data).train()
+    again = load(tmp_path / "checkpoint-1").eval()
+    assert (again(tokens()).logits - model.eval()(tokens()).logits).abs().max() < CLOSE
 
 
 def test_a_folder_that_is_not_ours_is_refused(tmp_path: Path):

@@ -80,8 +80,10 @@ def _picked(each: Tensor, block: Block) -> Tensor:
 
 def _is_plain(call: Call) -> bool:
     """Whether every query sees every key there is."""
-    if call.layout is None or not call.scheme.answering("see"):
-        return not call.scheme.answering("see") and call.documents is None
+    if not call.scheme.answering("see"):
+        return call.documents is None
+    if call.layout is None:
+        return False
     last = call.layout.first == call.layout.key_first + call.keys.count - 1
     return call.queries.count == 1 and last and _hides_only_ahead(call)
 

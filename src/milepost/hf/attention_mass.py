@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from milepost.hf.judged import Row
+from milepost.hf.extension import as_it_was
+from milepost.hf.judged import AsItWas, Row
+from milepost.hf.models import device_of
 
 GIVES_WEIGHTS = "eager"
 SWITCHED = ("sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
@@ -27,6 +29,9 @@ class Mass:
 
 def attention_mass(row: Row, ids: Tensor, sinks: int) -> Mass | str:
     """What a model attends to in texts ids [b t], or why that cannot be seen. The model is left as it was."""
+    if isinstance(row.model, AsItWas):
+        with as_it_was(row.model.model) as plain:
+            return attention_mass(replace(row, model=plain), ids, sinks)
     model = row.model
     if not isinstance(model, nn.Module) or getattr(model, "config", None) is None:
         return "a function gives logits alone, and no attention weights"
@@ -40,7 +45,7 @@ def attention_mass(row: Row, ids: Tensor, sinks: int) -> Mass | str:
         if before != GIVES_WEIGHTS:
             own.set_attn_implementation(GIVES_WEIGHTS)
         with torch.no_grad():
-            out = own(input_ids=ids.to(next(model.parameters()).device), output_attentions=True, use_cache=False)
+            out = own(input_ids=ids.to(device_of(model)), output_attentions=True, use_cache=False)
         weights = cast("tuple[Tensor | None, ...] | None", getattr(out, "attentions", None))
     except (ValueError, NotImplementedError) as error:
         return f"the model gives no attention weights: {str(error).splitlines()[0]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from milepost.hf.candidates import Candidate
-from milepost.hf.extension import extended, extension_of, restore
+from milepost.hf.extension import as_it_was, extended, restore
+from milepost.hf.intervals import plus_minus
 from milepost.hf.measure import measure
 from milepost.hf.measured import Measured
+from milepost.hf.models import demand_causal, demand_model, device_of
 from milepost.hf.plan import plan
 from milepost.seams.verbs import answers
 
@@ -30,15 +33,16 @@ class Chosen:
 
     def __str__(self) -> str:
         grown, low, high = self.measured.grown(self.best.name, self.target)
+        between = f" ({low:.3f} to {high:.3f})" if math.isfinite(low) else ""
         lines = [
             str(self.measured),
             "",
             f"best that sees every key at {self.target:,}: {self.best.name}, {grown:.3f} times the perplexity at "
-            f"{self.measured.trained:,} ({low:.3f} to {high:.3f})",
+            f"{self.measured.trained:,}{between}",
         ]
         if self.measured.beside:
             more = self.measured.against(self.best.name, self.measured.beside, self.target)
-            lines.append(f"beside {self.measured.beside}: {more.mean:+.3f} ± {more.half:.3f} nats a token, paired")
+            lines.append(f"beside {self.measured.beside}: {more.mean:+.3f}{plus_minus(more.half)} nats a token, paired")
         lines += [f"not tried: {name}, {why}" for name, why in self.left_out.items()]
         return "\n".join(lines)
 
@@ -60,13 +64,9 @@ def choose(
     are judged at every length. A model that is extended already is measured from what it was at first, and is as it was
     afterwards.
     """
-    before = extension_of(model)
-    restore(model)
-    try:
+    demand_causal("choose: this is", demand_model("choose", model))
+    with as_it_was(model):
         return _chosen(model, text, tokenizer, to, names, last, windows, progress)
-    finally:
-        if before is not None:
-            extended(model, [before.schedule], through=before.through)
 
 
 def _chosen(
@@ -110,7 +110,7 @@ def _under(model: Any, parts: tuple[object, ...]) -> Callable[[Tensor], Tensor]:
         if parts:
             extended(model, parts)
         try:
-            return model(input_ids=ids.to(next(model.parameters()).device), use_cache=False).logits
+            return model(input_ids=ids.to(device_of(model)), use_cache=False).logits
         finally:
             restore(model)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, cast
@@ -40,8 +41,8 @@ B = Annotated[str, typer.Argument(help="Another one.")]
 def check(a: A, b: B, as_json: AsJson = False) -> None:
     """Find which convention differs between two models.
 
-    Pairs, sign, base, partial size, YaRN's ramp, magnitude, softmax scale, ALiBi's slopes, T5's buckets. Ends with 1
-    where something differs.
+    Pairs, sign, base, partial size, YaRN's ramp, magnitude, softmax scale, ALiBi's slopes, T5's buckets, what is seen,
+    and other parts. A folder that was saved extended is read as such. Ends with 1 where something differs.
     """
     from milepost.hf.check import check as checked
 
@@ -93,8 +94,7 @@ def extend(
 
     try:
         need("extend", "hf")
-        if out.exists() and any(out.iterdir()):
-            raise ValueError(f"--out {out}: this folder is not empty; name another")
+        _refuse_out(out)
         loaded, tokenizer, words, target = _asked(model, to, text)
         found = choose(loaded, words, tokenizer, to=target, names=attempt or None, windows=windows, last=last)
         typer.echo(str(found))
@@ -107,13 +107,30 @@ def extend(
     typer.echo(f"\nsaved: {out}\nread it with: milepost.hf.load({str(out)!r})\nreport: {out / 'report.html'}")
 
 
+def _refuse_out(out: Path) -> None:
+    """Refuse a folder that cannot be written, before minutes are spent on what would go there."""
+    if out.is_file():
+        raise ValueError(f"--out {out}: this is a file; name a folder")
+    if out.exists() and any(out.iterdir()):
+        raise ValueError(f"--out {out}: this folder is not empty; name another")
+    above = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise ValueError(f"--out {out}: this folder cannot be made, since {above} cannot be written to; name another")
+
+
 def _asked(model: str | None, to: int | None, text: Path | None) -> tuple[Any, Any, object, int]:
     """A model, its tokenizer, what to measure on and how far to go; without a model, those of the lab."""
+    from milepost.hf.plan import plan as planned
+    from milepost.hf.source import config_of
+
     words = None if text is None else text.read_text(encoding="utf-8", errors="replace")
     if model is not None:
         if to is None or words is None:
             lacking = " and ".join(["--to N"] * (to is None) + ["--text FILE"] * (words is None))
             raise ValueError(f"extend {model}: give {lacking} as well: how far it should read, and what to measure on")
+        if Path(model).exists():
+            # What the config alone shows to be wrong is said before the weights are read.
+            planned(config_of(model, f"extend {model}"), to)
         return *_read(model), words, to
     from milepost.hf.small import FAR, train_small
 
@@ -128,6 +145,17 @@ def _read(name: str) -> tuple[Any, Any]:
     """A causal model and its tokenizer, from a folder or the hub; weights are safetensors, and no code is run."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    options = {"local_files_only": True} if Path(name).is_dir() else {}
+    here = Path(name).is_dir()
+    options = {"local_files_only": True} if here else {}
+    if here and not any(Path(name).glob("*.safetensors")):
+        raise ValueError(f"extend {name}: the folder has a config and no weights in safetensors; others are not read")
+    try:
+        tokenizer: Any = cast("Any", AutoTokenizer).from_pretrained(name, **options)
+    except (OSError, ValueError, TypeError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"extend {name}: there is no tokenizer in it; copy tokenizer.json and tokenizer_config.json from the model "
+            f"that it was made of ({first})"
+        ) from error
     model: Any = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, **options)
-    return model.eval(), cast("Any", AutoTokenizer).from_pretrained(name, **options)
+    return model.eval(), tokenizer

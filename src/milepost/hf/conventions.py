@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -15,12 +16,18 @@ from milepost.configs import read, schedule_of
 from milepost.configs.layers import layer_type
 from milepost.configs.reader import Reader, look_up
 from milepost.configs.rotary import Rotary as RotaryFamily
+from milepost.hf.beside import Beside, beside_alone, beside_of
+from milepost.hf.buckets import stretched
+from milepost.hf.companion import schedules_in
+from milepost.hf.extension import Extension, extension_of
+from milepost.hf.models import device_of
 from milepost.hf.probe import Rotary, Turning, probe
 from milepost.hf.source import config_of
 from milepost.methods.alibi import Alibi
 from milepost.methods.partial import Partial
 from milepost.methods.rope import Rope
 from milepost.methods.t5_bias import T5Bias
+from milepost.schedule import Schedule
 from milepost.scheme import Scheme
 
 FAR = 300
@@ -33,7 +40,8 @@ class Convention:
 
     turnings are its rotations by layer type, "" where all layers turn alike; base is the declared one, if any. scale is
     what scores are multiplied by. slopes [h] are ALiBi's, and buckets T5's, for distances −300 … 300 of a key ahead
-    of its query, by stack. read says what was measured and what was taken from a config.
+    of its query, by stack. scales are those of all attention modules of a model. beside is what else the layers do,
+    None where nobody says. read says what was measured and what was taken from a config.
     """
 
     name: str
@@ -42,6 +50,8 @@ class Convention:
     scale: float | None = None
     slopes: Tensor | None = None
     buckets: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    scales: tuple[float, ...] = ()
+    beside: Beside | None = None
     read: str = ""
 
 
@@ -52,9 +62,13 @@ def convention_of(given: object, name: str, dim: int | None = None) -> Conventio
             raise ValueError(f"check: a tensor is taken for ALiBi's slopes, [heads]; {name} is {list(given.shape)}")
         return Convention(name, slopes=given.double().cpu(), read="slopes as given")
     if isinstance(given, Scheme):
-        return _of_scheme(given, name, dim)
+        return replace(_of_scheme(given, name, dim), beside=beside_of([given]))
+    if isinstance(given, Schedule):
+        if len(given.schemes) > 1:
+            raise ValueError(f"check: the layers of {given!r} differ; give one of its schemes, {name}[0]")
+        return convention_of(given[0], name, dim)
     if isinstance(given, (Alibi, T5Bias)) or getattr(given, "rotary", False):
-        return _of_scheme(Scheme(given), name, dim)
+        return replace(_of_scheme(Scheme(given), name, dim), beside=beside_alone(given))
     if isinstance(given, nn.Module) and look_up(given, "config") is not None:
         return _of_model(given, name)
     if is_function(given):
@@ -64,7 +78,7 @@ def convention_of(given: object, name: str, dim: int | None = None) -> Conventio
 
 def is_function(given: object) -> bool:
     """Whether this is a rotary function, which does not say how many channels a head has."""
-    if not callable(given) or isinstance(given, (type, Scheme, T5Bias)) or getattr(given, "rotary", False):
+    if not callable(given) or isinstance(given, (type, Scheme, Schedule, T5Bias)) or getattr(given, "rotary", False):
         return False
     return look_up(given, "model_type", "config") is None
 
@@ -128,10 +142,9 @@ def _buckets(schemes: list[Scheme]) -> dict[str, Tensor]:
 def _of_config(given: object, name: str) -> Convention:
     config = config_of(given, "check")
     reader = read(config, "check")
-    schedule = schedule_of(config)
-    turns = _turns(reader, list(schedule))
-    width = _head_width(turns, reader)
-    schemes = [schedule[0]]
+    kept = schedules_in(given)
+    schedule = kept[0] if kept else schedule_of(config)
+    turns, schemes = _turns(reader, list(schedule)), [schedule[0]]
     if look_up(config, "is_encoder_decoder") and not reader.decodes and "t5" in reader.model_type:
         plain: dict[str, Any] = config.to_dict() if hasattr(config, "to_dict") else dict(config)
         schemes.append(schedule_of({**plain, "is_decoder": True})[0])
@@ -139,10 +152,26 @@ def _of_config(given: object, name: str) -> Convention:
         name,
         {kind: probe(turn.turn, turn.head_dim) for kind, turn in turns.items()},
         base=_base(next(iter(turns.values()), None)),
-        scale=scale_of(schedule[0], width),
+        scale=scale_of(schedule[0], _head_width(turns, reader)),
         slopes=_slopes(schedule[0]),
         buckets=_buckets(schemes),
-        read="read from its config",
+        beside=beside_of(scheme for each in kept or [schedule] for scheme in each),
+        read="as it was extended" if kept else "read from its config",
+    )
+
+
+def _extended(done: Extension, name: str) -> Convention:
+    """A model that was extended: what its layers do now, whatever its config says."""
+    reader = read(done.layers.config, "check")
+    turns = _turns(reader, list(done.schedule))
+    return Convention(
+        name,
+        {kind: probe(turn.turn, turn.head_dim) for kind, turn in turns.items()},
+        base=_base(next(iter(turns.values()), None)),
+        scale=scale_of(done.schedule[0], _head_width(turns, reader)),
+        slopes=_slopes(done.schedule[0]),
+        beside=beside_of(done.schedule),
+        read="as it was extended",
     )
 
 
@@ -166,21 +195,26 @@ def _turns(reader: Reader, schemes: list[Scheme]) -> dict[str, Any]:
 
 def _of_model(model: nn.Module, name: str) -> Convention:
     """A model of transformers: its own functions where they can be called, its config for the rest."""
+    done, stacks = extension_of(model), stretched(model)
+    if done is not None:
+        return _extended(done, name)
     from_config = _of_config(model, name)
     turnings, measured = from_config.turnings, ["config"]
     if turnings:
         own = _turned_by(model, next(iter(turnings.values())).dim, list(turnings))
         turnings, measured = (own, ["rotation"]) if own is not None else (turnings, measured)
-    scale = next((each.scaling for each in model.modules() if isinstance(getattr(each, "scaling", None), float)), None)
+    scales = [each.scaling for each in model.modules() if isinstance(getattr(each, "scaling", None), float)]
     slopes = from_config.slopes if from_config.slopes is None else _slopes_of(model)
     buckets = _buckets_of(model)
     return Convention(
         name,
         turnings,
         base=from_config.base,
-        scale=from_config.scale if scale is None else cast("float", scale),
+        scale=cast("float", scales[0]) if scales else from_config.scale,
         slopes=from_config.slopes if slopes is None else slopes,
         buckets=buckets or from_config.buckets,
+        scales=tuple(cast("list[float]", scales)),
+        beside=from_config.beside if stacks is None or not stacks.schedules else beside_of(stacks.schemes),
         read=f"its own {measured[0]}" if measured == ["rotation"] else "read from its config",
     )
 
@@ -197,7 +231,7 @@ def _turned_by(model: nn.Module, dim: int, kinds: list[str]) -> dict[str, Turnin
     found: dict[str, Turning] = {}
     for kind in kinds:
         try:
-            found[kind] = probe(_turn_with(emb, apply, kind), dim, next(model.parameters()).device)
+            found[kind] = probe(_turn_with(emb, apply, kind), dim, device_of(model))
         except (TypeError, ValueError, RuntimeError, AttributeError):
             # It wants other arguments than most: believe the config.
             return None
@@ -252,13 +286,14 @@ def _buckets_of(model: nn.Module) -> dict[str, Tensor]:
         own: Any = each
         if getattr(own, "has_relative_attention_bias", False) and hasattr(own, "_relative_position_bucket"):
             stack = "decoder" if own.is_decoder else "encoder"
-            found.setdefault(
-                stack,
-                own._relative_position_bucket(
-                    ahead(),
-                    bidirectional=not own.is_decoder,
-                    num_buckets=own.relative_attention_num_buckets,
-                    max_distance=own.relative_attention_max_distance,
-                ),
-            )
+            given: dict[str, Any] = {
+                "bidirectional": not own.is_decoder,
+                "num_buckets": own.relative_attention_num_buckets,
+                "max_distance": own.relative_attention_max_distance,
+            }
+            # umT5's reads all that off the module.
+            taken = inspect.signature(own._relative_position_bucket).parameters
+            if "num_buckets" not in taken and not any(each.kind is each.VAR_KEYWORD for each in taken.values()):
+                given = {}
+            found.setdefault(stack, own._relative_position_bucket(ahead(), **given))
     return found

@@ -12,6 +12,9 @@ from milepost.hf.conventions import Convention, ahead
 from milepost.hf.frequencies import SAME, Curve, curve_of, near
 from milepost.hf.probe import DRIFT, Turning, drift, precision
 
+COUNTED = 1e-2
+"""How far the first positions of two rotations may lie apart: in fewer bits than float32 they are rounded."""
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -33,11 +36,14 @@ def differences(a: Convention, b: Convention, compared: list[str]) -> Iterator[D
         for kind in dict.fromkeys([*a.turnings, *b.turnings]):
             one, two = (each.turnings.get(kind, each.turnings.get("")) for each in (a, b))
             where = f" in {kind}" if kind else ""
-            if one is not None and two is not None:
+            if one is not None and two is not None and _follow_alike(a, b):
                 yield from _turnings(one, two, a, b, where)
+            elif one is not None and two is not None:
+                continue
             else:
                 words = ["turns" if each is not None else "does not turn" for each in (one, two)]
                 yield Difference(f"layers{where}", words[0], words[1], "These layers have no rotation in one of them.")
+    yield from _beside(a, b, compared)
     if a.scale is not None and b.scale is not None:
         compared.append("softmax scale")
         yield from _scales(a, b)
@@ -46,12 +52,38 @@ def differences(a: Convention, b: Convention, compared: list[str]) -> Iterator[D
         yield from _slopes(a.slopes, b.slopes)
     for stack in sorted({*a.buckets} & {*b.buckets}):
         compared.append(f"T5 buckets of the {stack}")
-        yield from _buckets(a.buckets[stack], b.buckets[stack])
+        yield from _buckets(a.buckets[stack], b.buckets[stack], stack)
     if {*a.buckets} and {*b.buckets} and not {*a.buckets} & {*b.buckets}:
         compared.append("T5 buckets")
         sides = [", ".join(each.buckets) for each in (a, b)]
         yield Difference("T5 direction", f"has those of an {sides[0]}", f"those of an {sides[1]}",
                          "An encoder spends half of its buckets on keys ahead, a decoder none.")  # fmt: skip
+
+
+def _follow_alike(a: Convention, b: Convention) -> bool:
+    """Whether frequencies can be compared: those that follow the length of the text have no one curve."""
+    return a.beside is None or b.beside is None or a.beside.follows == b.beside.follows
+
+
+def _beside(a: Convention, b: Convention, compared: list[str]) -> Iterator[Difference]:
+    """What layers do beside turning, as far as both say it."""
+    if a.beside is None or b.beside is None:
+        return
+    if not _follow_alike(a, b):
+        words = [f"follows the length of the text by {each.follows}" if each.follows else "is the same at every length"
+                 for each in (a.beside, b.beside)]  # fmt: skip
+        yield Difference("stretch", words[0], words[1], "Frequencies or slopes were not compared any further.")
+    if a.beside.seen and b.beside.seen:
+        compared.append("what is seen")
+        if a.beside.seen != b.beside.seen:
+            yield Difference("what is seen", f"shows {a.beside.seen}", f"shows {b.beside.seen}",
+                             "Windows, chunks or sinks differ.")  # fmt: skip
+    if a.beside.parts is None or b.beside.parts is None:
+        return
+    compared.append("other parts")
+    if a.beside.parts != b.beside.parts:
+        words = [f"has {each.parts}" if each.parts else "has none" for each in (a.beside, b.beside)]
+        yield Difference("other parts", words[0], words[1], "Positions or scores are changed in one of them.")
 
 
 # Rotations
@@ -70,6 +102,9 @@ def _turnings(a: Turning, b: Turning, first: Convention, second: Convention, whe
     if a.sense != b.sense:
         yield Difference(f"sign{where}", f"turns by {a.sense}pθ", f"by {b.sense}pθ",
                          "Distances count the other way round: the key behind looks like the key ahead.")  # fmt: skip
+    if abs(a.first - b.first) > COUNTED:
+        yield Difference(f"first position{where}", f"turns the first token by position {a.first:.3g}", f"{b.first:.3g}",
+                         "Scores change only where queries and keys are counted differently.")  # fmt: skip
     yield from _frequencies(a, b, first.base, second.base, where)
     yield from _magnitudes(a, b, first, second, where)
 
@@ -172,7 +207,12 @@ def _magnitudes(a: Turning, b: Turning, first: Convention, second: Convention, w
 
 def _scales(a: Convention, b: Convention) -> Iterator[Difference]:
     one, two = float(a.scale or 0), float(b.scale or 0)
-    if not near(one, two):
+    by_layer = [(n, x, y) for n, (x, y) in enumerate(zip(a.scales, b.scales, strict=False)) if not near(x, y)]
+    if by_layer and near(one, two):
+        layer, one, two = by_layer[0]
+        yield Difference("magnitude in the scale", f"multiplies scores by {one:.6g} in layer {layer}", f"by {two:.6g}",
+                         f"{len(by_layer)} of {len(a.scales)} layers differ.")  # fmt: skip
+    elif not near(one, two):
         yield Difference("magnitude in the scale", f"multiplies scores by {one:.6g}", f"by {two:.6g}",
                          f"That is {two / one:.5g} times as much: YaRN's magnitude, or another √d.")  # fmt: skip
 
@@ -191,6 +231,8 @@ def _slopes(a: Tensor, b: Tensor) -> Iterator[Difference]:
 def _why_slopes(a: Tensor, b: Tensor) -> str:
     ratio = b / a
     if bool(((ratio - ratio[0]).abs() < 1e-4 * ratio[0].abs()).all()):
+        if abs(float(ratio[0]) + 1) < SAME:
+            return "The sign is turned: in one of them keys far away are favoured."
         return f"Every slope is multiplied by {float(ratio[0]):.5g} (1/√d, or interpolation)."
     for one, two, name in ((a, b, "B"), (b, a, "A")):
         if torch.allclose(one.to(torch.bfloat16).double(), two, rtol=1e-6, atol=0):
@@ -200,7 +242,7 @@ def _why_slopes(a: Tensor, b: Tensor) -> str:
     return f"Heads differ by {float(ratio.min()):.4g} to {float(ratio.max()):.4g} times."
 
 
-def _buckets(a: Tensor, b: Tensor) -> Iterator[Difference]:
+def _buckets(a: Tensor, b: Tensor, stack: str) -> Iterator[Difference]:
     if torch.equal(a, b):
         return
     if torch.equal(a, b.flip(0)):
@@ -214,10 +256,11 @@ def _buckets(a: Tensor, b: Tensor) -> Iterator[Difference]:
         return
     counts = [int(each.max()) + 1 for each in (a, b)]
     if counts[0] != counts[1]:
-        yield Difference("T5 buckets", f"has {counts[0]}", f"{counts[1]}", "relative_attention_num_buckets differs.")
+        yield Difference("T5 buckets", f"has {counts[0]} in the {stack}", f"{counts[1]}",
+                         "relative_attention_num_buckets differs.")  # fmt: skip
         return
     reach = [_reach(each) for each in (a, b)]
-    yield Difference("T5 buckets", f"reaches {reach[0]} tokens back", f"{reach[1]}",
+    yield Difference("T5 buckets", f"reaches {reach[0]} tokens back in the {stack}", f"{reach[1]}",
                      "relative_attention_max_distance, or the logarithm, differs.")  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def export(model: Model | str | os.PathLike[str], folder: str | os.PathLike[str]
     from transformers import AutoModelForCausalLM as Auto
 
     if not isinstance(model, Model):
-        model, trained = _checkpoint(Path(model))
+        model, trained = _checkpoint(_path(model))
     demand.whole(export, "trained", trained)
     rope = _rope(model)
     config = AutoConfig.for_model("qwen3" if model.shape.normed else "llama", **_sizes(model.shape, rope, trained))
@@ -55,6 +55,15 @@ def export(model: Model | str | os.PathLike[str], folder: str | os.PathLike[str]
     made.save_pretrained(folder)
     if model.shape.vocabulary == BYTES:
         tokenizer_of_bytes().save_pretrained(folder)
+
+
+def _path(given: object) -> Path:
+    if not isinstance(given, (str, os.PathLike)):
+        raise TypeError(
+            f"export({type(given).__name__}): give a model of the lab or the path of a checkpoint that milepost "
+            f"compare wrote; a model of transformers is written by its own save_pretrained"
+        )
+    return Path(cast("str | os.PathLike[str]", given))
 
 
 def _checkpoint(path: Path) -> tuple[Model, int]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 from torch import nn
 
+from milepost.hf import companion
 from milepost.hf.attention import NAME, layer_for, register
 from milepost.hf.buckets import Stretched, has_buckets, stretch_buckets
 from milepost.hf.guard import Guard
-from milepost.hf.models import Layers, layers_of, own_config
+from milepost.hf.models import Layers, demand_model, layers_of, own_config, unwrapped
 from milepost.hf.modules import OURS, Replaced
 from milepost.hf.parts import schedule_for
 from milepost.hf.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
@@ -44,6 +46,16 @@ class Extension:
     before: Settings
     implementation: str
     hooks: list[Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What stands beside the weights. config: what layers do by config.json, so that an edit by hand is noticed."""
+        return {
+            "model_type": self.layers.model_type,
+            "schedule": self.schedule.to_dict(),
+            "through": self.through,
+            "transformers_reads_it": self.settings is not None,
+            "config": Schedule.of(self.layers.config).to_dict(),
+        }
 
     def __repr__(self) -> str:
         return f"Extension(through={self.through!r}, {self.schedule!r})"
@@ -84,7 +96,10 @@ def extended(model: Model, given: Sequence[object], to: int | None = None, throu
 
 def restore(model: Model) -> Model:
     """Undo `extend`; a model that was not extended stays as it is."""
-    for module in model.modules() if isinstance(model, nn.Module) else ():
+    if not isinstance(model, nn.Module):
+        demand_model("restore", model)
+        return model
+    for module in model.modules():
         if isinstance(module.__dict__.get(NAME), (Grown, Stretched)):
             module.__dict__[NAME].undo()
             return model
@@ -105,8 +120,21 @@ def restore(model: Model) -> Model:
     if not layers.places:
         put_implementation(layers, done.implementation)
     done.before.put(layers.config)
+    companion.take_back(unwrapped(model))
     del layers.backbone.__dict__[NAME]
     return model
+
+
+@contextmanager
+def as_it_was(model: Model) -> Generator[Model]:
+    """The model without its extension for a while, and then with it again."""
+    done = extension_of(model)
+    restore(model)
+    try:
+        yield model
+    finally:
+        if done is not None:
+            extended(model, [done.schedule], through=done.through)
 
 
 def extension_of(model: object) -> Extension | None:
@@ -163,9 +191,15 @@ def apply(
             module.__dict__[NAME] = layer_for(scheme, own, module, layers.head_width(module))
         put_implementation(layers, NAME)
     if path == "attend":
-        done.hooks.append(layers.backbone.register_forward_pre_hook(Guard(schedule), with_kwargs=True))
+        done.hooks.append(
+            layers.backbone.register_forward_pre_hook(
+                Guard(schedule, None if layers.places else NAME), with_kwargs=True
+            )
+        )
     if settings is not None:
         settings.put(layers.config)
+    else:
+        companion.put(unwrapped(layers.model), done.to_dict())
 
 
 def put_implementation(layers: Layers, name: str) -> None:
@@ -175,4 +209,4 @@ def put_implementation(layers: Layers, name: str) -> None:
         raise ValueError(f"extend: {type(layers.backbone).__name__} does not let its attention be set to {name!r}")
 
 
-__all__ = ["Extension", "extended", "extension_of", "restore"]
+__all__ = ["Extension", "as_it_was", "extended", "extension_of", "restore"]

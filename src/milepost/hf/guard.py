@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,13 @@ from milepost.seams.visible import Causal
 
 
 class Guard:
-    """Looks at the arguments of a forward pass: the cache, the mask and the positions."""
+    """Looks at the arguments of a forward pass: the cache, the mask and the positions.
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
+    named: the attention function that the layers must call, None where modules of ours are in their place.
+    """
+
+    def __init__(self, schedule: Schedule, named: str | None) -> None:
+        self.schedule, self.named = schedule, named
         self.by_slot = all(map(by_slot, schedule))
 
     def __call__(
@@ -31,6 +34,7 @@ class Guard:
 
         A stream says itself which tokens it has, in the place of the mask that transformers would make.
         """
+        refuse_unnamed(cast("Any", module).config, self.named)
         cache: Any = kwargs.get("past_key_values")
         refuse_quantised(cache)
         positions, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
@@ -46,6 +50,16 @@ class Guard:
         )
         b, t = tokens.shape[:2]
         return args, kwargs | {"attention_mask": cache.begin(mask, b, t, tokens.device, self.by_slot)}
+
+
+def refuse_unnamed(config: Any, named: str | None) -> None:
+    """Refuse an attention that was set afterwards: it would get queries and keys that nothing has turned."""
+    now = config._attn_implementation
+    if named is not None and now != named:
+        raise RuntimeError(
+            f"milepost: this model was extended through {named!r}, and its attention was set to {now!r} afterwards, "
+            f"which knows nothing of positions here; set it before extend, or restore(model) first"
+        )
 
 
 def by_slot(scheme: Scheme) -> bool:

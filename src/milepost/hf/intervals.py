@@ -1,23 +1,27 @@
-"""Means with 95 % intervals, and differences paired over the same tokens."""
+"""Means with 95 % intervals, and differences paired over the same tokens; the rules are the lab's."""
 
 from __future__ import annotations
 
-import importlib
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from milepost.lab.intervals import over_seeds, over_windows
+
 
 @dataclass(frozen=True)
 class Score:
-    """A mean, half of its 95 % interval by Student's t, and the values it is the mean of, one for each window."""
+    """A mean, half of its 95 % interval, and the values it is the mean of, one for each window.
+
+    drawn: whether the windows were drawn at random, and so are independent; others stand in the order of the text.
+    """
 
     mean: float
     half: float
     values: tuple[float, ...] = ()
+    drawn: bool = False
 
     @property
     def perplexity(self) -> float:
@@ -25,24 +29,24 @@ class Score:
         return math.exp(min(self.mean, 700.0))
 
 
-def score(values: Tensor) -> Score:
-    """The mean of independent values [n]; the interval is nan where there is only one."""
-    numbers = [float(each) for each in values.double().flatten()]
-    if len(numbers) < 2:
-        return Score(numbers[0] if numbers else math.nan, math.nan, tuple(numbers))
-    stats: Any = importlib.import_module("scipy.stats")
-    mean = sum(numbers) / len(numbers)
-    if max(numbers) == min(numbers):
-        return Score(mean, 0.0, tuple(numbers))
-    low, high = stats.ttest_1samp(numbers, 0.0).confidence_interval(0.95)
-    return Score(mean, float(high - low) / 2, tuple(numbers))
+def score(values: Tensor, drawn: bool = False) -> Score:
+    """The mean of values [n]; the interval is nan where there is only one.
+
+    Windows of a text are correlated: neighbours come from one chapter, and may overlap. `over_windows` widens for that;
+    values that were drawn have Student's interval.
+    """
+    numbers = tuple(float(each) for each in values.double().flatten())
+    mean = sum(numbers) / len(numbers) if numbers else math.nan
+    half = float((over_seeds if drawn else over_windows)(numbers))
+    return Score(mean, half, numbers, drawn)
 
 
 def paired(one: Score, two: Score) -> Score:
     """How much more one has than two, window by window: what the windows share falls out."""
     if len(one.values) != len(two.values):
         raise ValueError(f"paired: {len(one.values)} windows and {len(two.values)}; both must be judged on the same")
-    return score(torch.tensor([a - b for a, b in zip(one.values, two.values, strict=True)], dtype=torch.float64))
+    differences = [a - b for a, b in zip(one.values, two.values, strict=True)]
+    return score(torch.tensor(differences, dtype=torch.float64), one.drawn)
 
 
 def plus_minus(half: float, form: str = ".3f", space: str = " ") -> str:

@@ -10,7 +10,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-STOCK, WINDOW = "stock", "window"
+from milepost.hf.extension import as_it_was, extension_of
+from milepost.hf.models import demand_causal, device_of
+
+STOCK, EXTENDED, WINDOW = "stock", "extended", "window"
 AT_ONCE = 1 << 14
 """Tokens read in one forward pass."""
 ROWS = 1 << 12
@@ -57,9 +60,25 @@ class Judged:
     right: Tensor
 
 
-def rows_of(models: object, window: int | None, sinks: int) -> list[Row]:
-    """A row for each model, and the trivial ones beside them, on the model called stock or else the first."""
-    given: Mapping[str, Any] = cast("Mapping[str, Any]", models) if isinstance(models, Mapping) else {STOCK: models}
+class AsItWas:
+    """A model without its extension, as a function from token ids to logits; the model has it again afterwards."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __call__(self, ids: Tensor, last: int = 0) -> Tensor:
+        with as_it_was(self.model) as model:
+            return _logits(model, ids, last)
+
+
+def named(models: object) -> Mapping[str, Any]:
+    """Models by their names; one alone is called stock."""
+    return cast("Mapping[str, Any]", models) if isinstance(models, Mapping) else {STOCK: models}
+
+
+def refuse_others(models: object) -> None:
+    """Refuse what is no causal model and no function."""
+    given = named(models)
     if not given:
         raise ValueError("measure: no model was given; give one, or a dict of names and models")
     for name, model in given.items():
@@ -68,6 +87,35 @@ def rows_of(models: object, window: int | None, sinks: int) -> list[Row]:
                 f"measure: {name!r} is a {type(model).__name__}; a model of transformers or a function from token ids "
                 f"[b t] to logits [b t vocabulary] can be measured"
             )
+        demand_causal(f"measure: {name!r} is", model)
+
+
+def refuse_unknown(ids: Tensor, models: object) -> None:
+    """Refuse ids that a model has no embedding for, which is what another model's tokenizer gives."""
+    for name, model in named(models).items():
+        table = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+        known = getattr(table, "num_embeddings", None)
+        if known is not None and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < known:
+            wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
+            raise ValueError(
+                f"measure: the text has the token id {wrong}, and {name!r} knows {known}; was the text made into ids "
+                f"by another model's tokenizer?"
+            )
+
+
+def with_stock(models: object) -> Mapping[str, Any]:
+    """The models, and beside those that were extended, where none is called stock, the first of these as it was."""
+    given = named(models)
+    found = next((each for each in given.values() if extension_of(each) is not None), None)
+    if found is None or (isinstance(models, Mapping) and STOCK in given):
+        return given
+    others = given if isinstance(models, Mapping) else {EXTENDED: models}
+    return {STOCK: AsItWas(found), **others}
+
+
+def rows_of(models: object, window: int | None, sinks: int) -> list[Row]:
+    """A row for each model, and the trivial ones beside them, on the model called stock or else the first."""
+    given = named(models)
     rows = [Row(name, model) for name, model in given.items()]
     if window is None or window <= 0:
         return rows
@@ -112,10 +160,12 @@ def _judged(row: Row, given: Tensor, targets: Tensor) -> Judged:
 
 def _logits(model: nn.Module | Logits, ids: Tensor, last: int) -> Tensor:
     """The logits of the next tokens at the last places, or at all."""
+    if isinstance(model, AsItWas):
+        return model(ids, last)
     if not isinstance(model, nn.Module) or getattr(model, "config", None) is None:
         return model(ids)
     options: dict[str, Any] = {"use_cache": False}
-    if "logits_to_keep" in inspect.signature(cast("Any", model.forward)).parameters:
+    if last and "logits_to_keep" in inspect.signature(cast("Any", model.forward)).parameters:
         options["logits_to_keep"] = last
-    device = next(model.parameters()).device
+    device = device_of(model)
     return model(input_ids=ids.to(device), **options).logits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
 
@@ -14,7 +14,7 @@ from milepost.configs import read, schedule_of
 from milepost.configs.lengths import trained_length
 from milepost.hf.attention_mass import attention_mass
 from milepost.hf.intervals import score
-from milepost.hf.judged import Row, judge, rows_of
+from milepost.hf.judged import Row, judge, refuse_others, refuse_unknown, rows_of, with_stock
 from milepost.hf.measured import Measured
 from milepost.hf.scores import Recall
 from milepost.hf.source import config_of
@@ -25,6 +25,7 @@ from milepost.seams import demand
 Advance = Callable[[str], None]
 """Called with what was just done."""
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+PASSAGE = " and a shorter passage"
 SHORT = 1024
 """The longest text whose attention is looked at: a matrix of weights is formed for every layer."""
 
@@ -53,8 +54,9 @@ def measure(
     """Measure a causal model on a text, beside the trivial ways to read a long text with it.
 
     models: a model of transformers, a function from token ids [b t] to logits [b t vocabulary], or a dict of names and
-    these. The model called "stock", or else the first, is also given only the last `window` tokens (by default the
-    trained length), with and without the first `sinks`: what anybody could do. window=0 leaves these rows out.
+    these. Beside a model that was extended, "stock" is the same one without its extension. The model called "stock", or
+    else the first, is also given only the last `window` tokens (by default the trained length), with and without the
+    first `sinks`: what anybody could do. window=0 leaves these rows out.
 
     text: token ids, or a string with a tokenizer (of transformers, or a function from a string to ids). first: a token
     to begin every window with, such as a model's bos.
@@ -63,18 +65,22 @@ def measure(
     default the trained length and its doubles, up to eight times, as far as the text goes. distances: between two
     copies of a passage; by default half of each length; () for none. shuffled: draw the passage token by token. needle:
     the lengths of texts with a pass key; by default those of `lengths`; () for none. All but the perplexity is the mean
-    of `trials` texts.
+    of `trials` texts, drawn at random. Intervals are the lab's: for windows in the order of the text they allow for
+    neighbours that are alike (`milepost.lab.intervals`).
     """
     need("measure", "hf", ("scipy", "rich"))
     for name, value in {"last": last, "windows": windows, "passage": passage, "trials": trials}.items():
         demand.whole(measure, name, value)
     ids = tokens_of(text, tokenizer)
     given = list(cast("Mapping[str, object]", models).values()) if isinstance(models, Mapping) else [models]
+    refuse_others(cast("object", models))
+    refuse_unknown(ids, cast("object", models))
     trained = trained or _trained(given)
-    rows = rows_of(cast("object", models), trained if window is None else window, sinks)
-    lengths = sorted(set(_lengths(ids, trained, windows, last) if lengths is None else lengths))
-    distances = [length // 2 for length in lengths] if distances is None else list(distances)
-    needle = lengths if needle is None else list(needle)
+    rows = rows_of(with_stock(cast("object", models)), trained if window is None else window, sinks)
+    lengths = sorted(set(_lengths(ids, trained, windows, last) if lengths is None else _whole("lengths", lengths)))
+    distances = [length // 2 for length in lengths] if distances is None else _whole("distances", distances)
+    needle = lengths if needle is None else _whole("needle", needle)
+    _refuse_depths(depths)
     _refuse_short(ids, rows, lengths, distances, needle, windows, last, passage)
     found = Measured(
         tuple(row.name for row in rows), tuple(row.name for row in rows if row.trivial), trained, last, windows
@@ -89,6 +95,22 @@ def measure(
             found.mass[row.name] = attention_mass(row, short[:, :-1], max(1, sinks))
             advance(f"{row.name}: attention")
     return found
+
+
+def _whole(name: str, given: object) -> list[int]:
+    """Lengths or distances, each a whole number."""
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise TypeError(f"measure({name}={given!r}): {name} are whole numbers in a list, such as [2048, 4096]")
+    found = list(cast("Iterable[int]", given))
+    for each in found:
+        demand.whole(measure, name, each)
+    return found
+
+
+def _refuse_depths(depths: Sequence[float]) -> None:
+    for each in depths:
+        if not 0 <= each <= 1:
+            raise ValueError(f"measure(depths={each}): a depth is a share of the text, from 0, its beginning, to 1")
 
 
 def _trained(models: Sequence[object]) -> int:
@@ -133,8 +155,8 @@ def _refuse_short(
     )
     if small is not None:
         raise ValueError(
-            f"measure(window={small.window}): the window must hold the {max(last, passage)} tokens that are judged; "
-            f"raise it, or judge fewer"
+            f"measure(window={small.window}): the window must hold the {max(last, passage if distances else 0)} tokens "
+            f"that are judged; pass last={max(1, small.window // 2)}{PASSAGE if distances else ''}, or a larger window"
         )
 
 
@@ -157,7 +179,7 @@ def _by_distance(
         for distance in distances:
             texts = copies(ids, distance, size, trials, seed, shuffled, first)
             second, before = judge(row, texts, size), judge(row, texts[:, : 2 * size], size)
-            by_distance[distance] = Recall(score(second.nats.mean(1)), score(before.nats.mean(1)))
+            by_distance[distance] = Recall(*(score(each.nats.mean(1), drawn=True) for each in (second, before)))
             advance(f"{row.name}: recall over {distance:,}")
 
 

@@ -37,7 +37,7 @@ def page(measured: Scores) -> str:
     ]
     asked = (
         f"The same last {measured.last} tokens of {measured.windows} windows at every length; intervals of 95 %, "
-        f"differences paired over the same tokens."
+        f"which allow for windows of one text being alike; differences paired over the same tokens."
     )
     title = f"Trained at {measured.trained:,}, measured to {longest:,}"
     return document("measure", title, escape(asked), _lede(measured), sections, f"milepost {__version__}")
@@ -161,6 +161,7 @@ def _shade(share: float) -> str:
 
 def _masses(measured: Scores) -> str:
     items: list[str] = []
+    unseen: dict[str, list[str]] = {}
     for row, found in measured.mass.items():
         if isinstance(found, Mass):
             layers = ", ".join(f"{each:.0%}" for each in found.mass)
@@ -168,7 +169,9 @@ def _masses(measured: Scores) -> str:
             words = (
                 f"layer by layer {layers} on the first {found.sinks} of {found.length:,} tokens; entropy {bits} bits"
             )
+            items.append(f"<dt>{escape(row)}</dt><dd>{escape(words)}</dd>")
         else:
-            words = f"not to be seen: {found}"
-        items.append(f"<dt>{escape(row)}</dt><dd>{escape(words)}</dd>")
+            unseen.setdefault(found, []).append(row)
+    for why, rows in unseen.items():
+        items.append(f"<dt>{escape(', '.join(rows))}</dt><dd>not to be seen: {escape(why)}</dd>")
     return f'<dl class="meanings">{"".join(items)}</dl>' if items else ""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from milepost.hf.models import demand_model, device_of
 from milepost.seams import demand
 
 Ask = Callable[[str], str]
@@ -216,6 +217,7 @@ def _words(text: str) -> int:
 
 def asker(model: Any, tokenizer: Any, new_tokens: int = 128) -> Ask:
     """A function from a prompt to a reply, made of a model of transformers; with its chat template where it has one."""
+    demand_model("asker", model)
 
     def ask(prompt: str) -> str:
         if getattr(tokenizer, "chat_template", None):
@@ -225,7 +227,9 @@ def asker(model: Any, tokenizer: Any, new_tokens: int = 128) -> Ask:
             )
         else:
             given = tokenizer(prompt, return_tensors="pt")
-        given = {name: each.to(model.device) for name, each in given.items() if name in ("input_ids", "attention_mask")}
+        given = {
+            name: each.to(device_of(model)) for name, each in given.items() if name in ("input_ids", "attention_mask")
+        }
         out = model.generate(**given, max_new_tokens=new_tokens, do_sample=False)
         return str(tokenizer.decode(out[0, given["input_ids"].shape[1] :], skip_special_tokens=True))
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from torch import nn
 
 from milepost.configs import read
@@ -92,12 +93,7 @@ class Layers:
 
 def layers_of(model: object) -> Layers:
     """Find what there is to change, or say why this model cannot be served; changes nothing."""
-    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
-        raise TypeError(
-            f"extend({type(model).__name__}): the first argument is a model of transformers, such as "
-            f"AutoModelForCausalLM.from_pretrained(…)"
-        )
-    backbone = backbone_of(model)
+    backbone = backbone_of(demand_model("extend", model))
     config = cast("Any", backbone).config
     model_type = read(config, "extend").model_type
     if model_type not in DISPATCH | REPLACED:
@@ -180,6 +176,34 @@ def places_of(backbone: nn.Module, modules: Sequence[nn.Module]) -> Iterator[Pla
         for name, child in parent.named_children()
     }
     return (found[id(each)] for each in modules)
+
+
+def demand_model(asked: str, model: object) -> nn.Module:
+    """The model itself; a TypeError where it is none of transformers."""
+    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        raise TypeError(
+            f"{asked}({type(model).__name__}): the first argument is a model of transformers, such as "
+            f"AutoModelForCausalLM.from_pretrained(…)"
+        )
+    return model
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model of transformers itself; PEFT and others wrap it, and may be taken off again."""
+    return next((each for each in model.modules() if hasattr(type(each), "get_input_embeddings")), model)
+
+
+def demand_causal(asked: str, model: object) -> None:
+    """Refuse a model that reads one text and writes another."""
+    config = getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        kind = getattr(config, "model_type", "encoder-decoder")
+        raise ValueError(f"{asked} a {kind} model, which reads one text and writes another; give a causal model")
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model takes its tokens: with its first weights that are not offloaded; where all are, its hooks move."""
+    return next((each.device for each in model.parameters() if each.device.type != "meta"), torch.device("cpu"))
 
 
 def own_config(model: nn.Module) -> None:

@@ -27,12 +27,15 @@ class Replaced(nn.Module):
         # Not a child: its weights are here already.
         self.__dict__["original"] = original
         self.__dict__["scheme"], self.layer_idx = scheme, original.layer_idx
+        # A new module is in training, whatever its model is; dropout goes by that.
+        self.training = original.training
 
     def put_back(self) -> nn.Module:
         """The module that was here, with the children as they are now: what wraps a weight stays."""
         original: nn.Module = self.__dict__["original"]
         for name, child in self.named_children():
             setattr(original, name, child)
+        original.training = self.training
         return original
 
     def attended(self, qkv: tuple[Tensor, Tensor, Tensor], cache: Any, mask: Tensor | None, dropout: float) -> Tensor:
@@ -40,9 +43,13 @@ class Replaced(nn.Module):
         q, k, v = qkv
         if cache is not None:
             k, v = cast("tuple[Tensor, Tensor]", cache.update(k, v, self.layer_idx))
-        where = read(mask, q.shape[2], k.shape[2], self.upside_down, first=self.layer_idx == 0)
+        where = self.where(mask, q.shape[2], k.shape[2])
         out = attended(self.__dict__["scheme"], q, k, v, where, dropout if self.training else 0.0)
         return out.reshape(*out.shape[:2], -1)
+
+    def where(self, mask: Tensor | None, t: int, s: int) -> Options:
+        """Which tokens t queries and s keys are, by the mask that transformers made."""
+        return read(mask, t, s, self.upside_down, first=self.layer_idx == 0)
 
 
 def heads(x: Tensor, width: int) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
+from milepost.hf.models import demand_causal, demand_model, device_of
 from milepost.hf.trials import encoder
 from milepost.seams import demand
 
@@ -123,13 +124,16 @@ def nbce(
     """
     demand.whole(nbce, "new_tokens", new_tokens)
     demand.finite(nbce, "temperature", temperature, least=0)
+    demand_causal("nbce: this is", demand_model("nbce", model))
+    if isinstance(contexts, str):
+        raise TypeError("nbce(contexts=…): this is one text; give a list of texts, each to be read by itself")
     if not contexts:
         raise ValueError("nbce(contexts=[]): at least one context is needed; without any, use generate()")
     asked = _ids(question, tokenizer)
     if not asked:
         raise ValueError("nbce: the question is empty, so the row without a context would be; ask something")
     rows = [asked, *([*_ids(context, tokenizer), *asked] for context in contexts)]
-    ids, mask = _padded(rows, next(model.parameters()).device)
+    ids, mask = _padded(rows, device_of(model))
     ends = _ends(model, stop)
     found: list[int] = []
     chosen: list[int | None] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -71,6 +71,14 @@ def changed(layers: Layers, given: Sequence[object]) -> Schedule:
 
 def refuse(part: object) -> None:
     """Refuse what cannot be put into a trained model."""
+    if isinstance(part, (list, tuple)):
+        listed = ", ".join(spell(each) for each in cast("list[object]", part))
+        raise TypeError(f"extend: parts are given one by one: extend(model, {listed})")
+    if isinstance(part, dict):
+        raise TypeError(
+            "extend: this is a dict; a method is an object, such as Yarn(4, trained=8192). For rope settings as a "
+            "config has them, set them in the config before the model is loaded"
+        )
     if isinstance(part, nn.Module):
         raise ValueError(
             f"extend: {spell(part)} learns, and nothing in this checkpoint was trained for it; methods without weights "
@@ -151,7 +159,11 @@ def check(layers: Layers, layer: int, scheme: Scheme) -> None:
         raise ValueError(f"{where} was trained with a logit of attending to nothing: add SinkLogit(heads)")
     for part in scheme.answering("embed"):
         raise ValueError(f"{where} gets no embeddings to give positions to: leave {spell(part)} out")
-    learned = [part for part in scheme.parts if isinstance(part, nn.Module) and not answers(part, "rest")]
+    learned = [
+        part
+        for part in scheme.parts
+        if isinstance(part, nn.Module) and not answers(part, "rest") and part not in own.parts
+    ]
     if learned:
         raise ValueError(f"{where} has no weights for {spell(learned[0])}, which learns")
     if own.is_causal and not scheme.is_causal:

@@ -42,6 +42,8 @@ class Turning:
     magnitude: float
     rest: float
     angles: Tensor
+    first: float = 0.0
+    """Which position the first token is turned by: 1 where they are counted from one."""
 
     @property
     def width(self) -> int:
@@ -65,14 +67,23 @@ def probe(rotary: Rotary, dim: int, device: torch.device | str = "cpu") -> Turni
     partner = strength.argmax(0)
     firsts = [c for c in channels if c < int(partner[c])]
     seconds = [int(partner[c]) for c in firsts]
+    if sorted((*firsts, *seconds)) != list(channels):
+        raise ValueError(
+            f"check: this function mixes {len(channels)} channels otherwise than in pairs, so it is no rotation; it is "
+            f"given x [b h t d] and position [t], and returns x with pairs of channels turned"
+        )
     # Column c is where unit vector c goes: cos to itself and sin to its partner.
     sines, cosines = matrices[:, seconds, firsts], matrices[:, firsts, firsts]
     sizes = (sines.square() + cosines.square()).sqrt()
-    angles = torch.atan2(sines, cosines)  # [t, pairs]
-    sense = {1.0: "+", -1.0: "−"}.get(float(torch.sign(sines[1]).mean()), "mixed")
-    angles = angles * torch.sign(sines[1]).where(sines[1] != 0, 1.0)
+    found = torch.atan2(sines, cosines)  # [t, pairs]
+    # Since the first token, on the circle: it may be turned already.
+    angles = torch.atan2((found - found[0]).sin(), (found - found[0]).cos())
+    signs = torch.sign(angles[1])
+    sense = {1.0: "+", -1.0: "−"}.get(float(signs.mean()), "mixed")
+    angles = angles * signs.where(signs != 0, 1.0)
     joined = _joined(firsts, seconds, dim, len(channels))
-    return Turning(dim, channels, joined, sense, angles[1].abs(), float(sizes[0].mean()), rest, angles)
+    first = float(found[0, 0] / angles[1, 0]) if angles[1, 0] else 0.0
+    return Turning(dim, channels, joined, sense, angles[1].abs(), float(sizes[0].mean()), rest, angles, first)
 
 
 def _matrices(rotary: Rotary, dim: int, device: torch.device) -> Tensor:

@@ -97,6 +97,11 @@ def form_of(layers: Layers, turner: Turner) -> tuple[Form, int]:
         raise ValueError(f"extend: layers of this {layers.model_type} model turn differently, with one rotary module")
     buffer = next(turner.module.buffers(), None)
     device = torch.device("cpu") if buffer is None else buffer.device
+    if device.type == "meta":
+        raise ValueError(
+            f"extend: {type(turner.module).__name__} of this {layers.model_type} model is on the meta device, so it "
+            f"cannot be asked how it turns; load the weights first, then extend"
+        )
     position = torch.arange(3, device=device)[None]
     kind, turn = next(iter(turns.items()))
     given = (torch.zeros(1, 3, 1, device=device), position, *(() if kind is None else (kind,)))

@@ -9,41 +9,82 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
+from torch import nn
+
 from milepost.configs.source import inside
+from milepost.hf.buckets import has_buckets, put_stacks, stretched
+from milepost.hf.companion import NAME, read_schedule, write
 from milepost.hf.extension import NEEDED, extended, extension_of
-from milepost.hf.falcon import FalconSlopes
+from milepost.hf.models import demand_model
+from milepost.hf.t5 import stacks_of
+from milepost.lab.train import FULL
 from milepost.refusal import need
 from milepost.schedule import Schedule
-
-NAME = "milepost.json"
 
 
 def save(model: Any, path: str | os.PathLike[str], **options: Any) -> None:
     """Write an extended model into a folder; options are those of transformers' `save_pretrained`."""
+    need("save", "hf", NEEDED)
+    plain = said(demand_model("save", model))
+    refuse_wrapped(model)
+    refuse_full(model, Path(path))
+    try:
+        model.save_pretrained(path, **options)
+    except Exception as error:
+        # safetensors has errors of its own, which are no OSError.
+        if getattr(error, "errno", None) in FULL or "No space left" in str(error):
+            raise OSError(f"save({str(path)!r}): no disk space left; free some and save again") from error
+        raise
+    write(path, plain)
+
+
+def said(model: Any) -> dict[str, Any]:
+    """What stands beside the weights."""
     done = extension_of(model)
-    if done is None:
+    if done is not None:
+        return done.to_dict()
+    stacks = stretched(model)
+    if stacks is None or not stacks.schedules:
         raise ValueError(
-            "save: this model is not extended, or its table is grown, so transformers says all of it: "
-            "model.save_pretrained(path)"
+            "save: this model is not extended, or its table is grown or its buckets stretched, so transformers says "
+            "all of it: model.save_pretrained(path)"
         )
-    model.save_pretrained(path, **options)
-    plain = {
-        "model_type": done.layers.model_type,
-        "schedule": done.schedule.to_dict(),
-        "through": done.through,
-        "transformers_reads_it": done.settings is not None,
-        # What the layers do according to the config beside it, so that one edited by hand is noticed.
-        "config": Schedule.of(done.layers.config).to_dict(),
-    }
-    (Path(path) / NAME).write_text(json.dumps({"milepost": plain}, indent=1) + "\n", encoding="utf-8")
+    return stacks.to_dict()
+
+
+def refuse_full(model: nn.Module, path: Path) -> None:
+    """Refuse, before anything is written, a disk that has no room for the weights."""
+    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    # Weights that are shared are written once; what is offloaded is written all the same.
+    size, free = sum(each.nbytes for each in model.parameters()), shutil.disk_usage(there).free
+    if free < size:
+        raise OSError(
+            f"save({str(path)!r}): the weights need {size / 1e9:.4f} GB, and {free / 1e9:.2f} GB are free there; free "
+            f"some, or name a folder on another disk"
+        )
+
+
+def refuse_wrapped(model: Any) -> None:
+    """Refuse what is no model of transformers itself: its folder would have an adapter and no model."""
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(
+            f"save: this is a {type(model).__name__} around a model, and would be saved without it. Merge it first: "
+            f"save(model.merge_and_unload(), path); or keep its own weights alone, model.save_pretrained(path), and "
+            f"load them onto the same model, extended in the same way"
+        )
 
 
 def load(path: str | os.PathLike[str], **options: Any) -> Any:
     """Read a folder that `save` wrote; options are those of transformers' `from_pretrained`, such as dtype=…"""
     need("load", "hf", NEEDED)
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"load({path!r}): give a folder that save wrote")
     folder = Path(path)
     plain = saved(folder)
     model, said = read(folder, options)
@@ -53,13 +94,24 @@ def load(path: str | os.PathLike[str], **options: Any) -> Any:
             f"load({str(path)!r}): its config.json disagrees with its weights about {len(missing)} of them, such as "
             f"{missing[0]}; save the model again"
         )
-    schedule = Schedule.from_dict(plain["schedule"], methods=[FalconSlopes])
-    if not Schedule.from_dict(plain["config"]).same_as(Schedule.of(model.config)):
+    if has_buckets(model):
+        reach = model.config.relative_attention_max_distance
+        stacks = stacks_of(model, reach)
+        for name, layers in stacks.items():
+            refuse_edited(path, plain["config"].get(name), layers.own)
+        put_stacks(model, reach, reach, stacks, {name: read_schedule(plain["schedule"][name]) for name in stacks})
+        return model
+    refuse_edited(path, plain["config"], Schedule.of(model.config))
+    return extended(model, [read_schedule(plain["schedule"])], through=plain["through"])
+
+
+def refuse_edited(path: str | os.PathLike[str], kept: dict[str, Any] | None, now: Schedule) -> None:
+    """Refuse a config that does not say what it said when the folder was written."""
+    if kept is None or not Schedule.from_dict(kept).same_as(now):
         raise ValueError(
-            f"load({str(path)!r}): its config.json was changed after {NAME} was written, and now says "
-            f"{Schedule.of(model.config)!r}; to extend it anew: extend(AutoModelForCausalLM.from_pretrained(path), …)"
+            f"load({str(path)!r}): its config.json was changed after {NAME} was written, and now says {now!r}; to "
+            f"extend it anew: extend(AutoModelForCausalLM.from_pretrained(path), …)"
         )
-    return extended(model, [schedule], through=plain["through"])
 
 
 def saved(folder: Path) -> dict[str, Any]:

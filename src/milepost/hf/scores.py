@@ -109,9 +109,10 @@ class Scores:
 
     def _masses(self) -> str:
         lines = ["attention on the first tokens, and bits of its entropy"] if self.mass else []
+        unseen: dict[str, list[str]] = {}
         for row, found in self.mass.items():
             if isinstance(found, str):
-                lines.append(f"  {row}: not to be seen; {found}")
+                unseen.setdefault(found, []).append(row)
             else:
                 share, bits = (sum(each) / len(each) for each in (found.mass, found.entropy))
                 layers = " ".join(f"{each:.0%}" for each in found.mass)
@@ -119,6 +120,9 @@ class Scores:
                     f"  {row}: {share:.1%} on the first {found.sinks} of {found.length:,} tokens ({layers} by layer), "
                     f"{bits:.2f} bits"
                 )
+        for why, rows in unseen.items():
+            whose = "any row" if len(rows) == len(self.mass) > 1 else ", ".join(rows)
+            lines.append(f"  {whose}: not to be seen; {why}")
         return "\n".join(lines)
 
 

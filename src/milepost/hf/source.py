@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from milepost.configs.source import configuration
 from milepost.refusal import need
 
@@ -21,7 +23,9 @@ def config_of(given: object, asked: str) -> Any:
     """
     if isinstance(given, str) and not Path(given).expanduser().exists() and HUB.fullmatch(given):
         return _from_hub(given, asked)
-    return configuration(given, asked)
+    # The classes of mT5's and umT5's models say a model_type, as configs do.
+    own = getattr(given, "config", None) if isinstance(given, nn.Module) else None
+    return configuration(given if own is None else own, asked)
 
 
 def _from_hub(name: str, asked: str) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 
 from milepost.configs import read
 from milepost.hf.attention import NAME
-from milepost.hf.models import Place, own_config
+from milepost.hf.models import Place, own_config, unwrapped
 from milepost.methods.hierarchical import Hierarchical
+from milepost.seams import demand
 from milepost.seams.arguments import spell
 
 TABLES = {
@@ -25,6 +27,8 @@ TABLES = {
 """What the table of positions is called in each model type."""
 PADDED = frozenset({"camembert", "roberta", "xlm-roberta"})
 """Model types whose first rows, up to that of the padding token, are never a position."""
+ASKED = SimpleNamespace(called="extend")
+"""Whom errors name."""
 COUNTED = ("position_ids", "token_type_ids")
 """Buffers beside a table that are as long as it is."""
 
@@ -59,7 +63,8 @@ def grow(model: nn.Module, given: Sequence[object], to: int | None) -> None:
     config = cast("Any", model).config
     kind = read(config, "extend").model_type
     alpha = alpha_of(given, kind)
-    before: Grown | None = model.__dict__.get(NAME)
+    kept = (each.__dict__.get(NAME) for each in model.modules())
+    before = next((each for each in kept if isinstance(each, Grown)), None)
     place = place_of(model, kind) if before is None else before.place
     rows = config.max_position_embeddings if before is None else before.rows
     table = cast("nn.Embedding", place.module)
@@ -73,8 +78,9 @@ def grow(model: nn.Module, given: Sequence[object], to: int | None) -> None:
     if before is not None:
         before.undo()
     own_config(model)
-    done = Grown(model, place, rows)
-    model.__dict__[NAME] = done
+    owner = unwrapped(model)
+    done = Grown(owner, place, rows)
+    owner.__dict__[NAME] = done
     place.put(larger)
     for each in COUNTED:
         buffer = getattr(place.parent, each, None)
@@ -116,6 +122,7 @@ def checked(to: int | None, rows: int, kind: str) -> int:
     """The number of positions that was asked for."""
     if to is None:
         raise ValueError(f"extend: how many positions shall this {kind} model have? It has {rows}: extend(model, to=…)")
+    demand.whole(ASKED, "to", to)
     if to < rows:
         raise ValueError(f"extend(to={to}): this {kind} model was trained at {rows} tokens, and reads as many already")
     if to > rows**2:

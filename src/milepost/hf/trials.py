@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -21,7 +22,14 @@ def tokens_of(text: object, tokenizer: object) -> Tensor:
         if tokenizer is None:
             raise ValueError("measure: a text needs a tokenizer; pass tokenizer=, or give token ids")
         return torch.tensor(list(encoder(tokenizer)(text)), dtype=torch.long)
-    ids = torch.as_tensor(cast("Any", text))
+    if isinstance(text, os.PathLike):
+        raise TypeError("measure: this is the path of a text; read it first: path.read_text()")
+    try:
+        ids = torch.as_tensor(cast("Any", text))
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"measure: a text is a string, with a tokenizer, or token ids, integers [n]; given a {type(text).__name__}"
+        ) from None
     if ids.dim() != 1 or ids.is_floating_point() or ids.dtype == torch.bool:
         raise ValueError(f"measure: token ids are integers [n]; given {ids.dtype} {list(ids.shape)}")
     return ids.long().cpu()
