@@ -1,0 +1,47 @@
+"""The example that tunes on one part of a text and judges on another, run small from end to end."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+import milepost as mp
+from milepost.hf import export
+from milepost.lab.model import Model, Shape
+
+WORDS = "the cat sat on a mat and saw that the rat ran far. " * 40
+
+
+@pytest.mark.slow
+def test_settings_are_tried_and_the_best_is_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    path = Path(__file__).parents[2] / "examples" / "tune_and_judge.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    torch.manual_seed(0)
+    model = Model(Shape(width=16, layers=1, heads=2, hidden=16), mp.Scheme(mp.Rope(8), mp.causal))
+    export(model, tmp_path / "model", trained=32)
+    (tmp_path / "text").write_text(WORDS)
+    sizes = ["--to", "64", "--last", "8", "--windows", "4", "--passage", "4", "--trials", "3", "--no-needles"]
+    given = [str(tmp_path / "model"), "--text", str(tmp_path / "text"), "--out", str(tmp_path / "out")]
+    rows = {name: row for name, row in example.grid(32).items() if name.endswith("0.25")}
+
+    def few(trained: int) -> dict[str, str]:
+        return rows
+
+    monkeypatch.setattr(example, "grid", few)
+    monkeypatch.setattr(example, "BESIDE", ("ReRoPE",))
+    example.main([*given, "--dtype", "float32", "--device", "cpu", *sizes])
+    lines = capsys.readouterr().out.splitlines()
+    tried = {line.split(": ")[0]: float(line.split(": ")[1].split()[0]) for line in lines if line.startswith("tried")}
+    assert list(tried) == [f"tried {name}" for name in rows]
+    assert (tmp_path / "out" / "measured.html").exists()
+    # One of those tried stands in the tables of what was judged.
+    assert any(line.startswith(f"  {name}  ") for line in lines for name in rows)
