@@ -191,6 +191,60 @@ def test_gradients_that_lie_otherwise_are_right_as_well():
             assert_same(one, two, 1e-10)
 
 
+def test_a_call_of_fused_kernels_keeps_nothing_but_what_its_backward_pass_reads():
+    scheme = SCHEMES["rope"]()
+    for seed in range(plan.SEEN + 2):
+        q, k, v = learning(seed=seed)
+        torch.autograd.grad(mp.attend(q, k, v, scheme).sum(), (q, k, v))
+    (only,) = plans(scheme)
+    assert only.once
+    q, k, v = learning(seed=60)
+    kept: list[Tensor] = []
+    out = mp.attend(q * 1, k * 1, v, scheme)
+    kept = [each for each in out.grad_fn.saved_tensors if each.shape == q.shape]  # pyright: ignore
+    # The turned queries and the output, and not the raw queries besides.
+    assert len(kept) == 2
+    first = torch.autograd.grad(out.sum(), (q, k, v), retain_graph=True)
+    want = mp.attend(q, k, v, scheme, backend="reference")
+    for one, two in zip(first, torch.autograd.grad(want.sum(), (q, k, v)), strict=True):
+        assert_same(one, two, 1e-10)
+    # A gradient with other steps than the one written down, and then one that has no gradient.
+    ends = torch.randn(out.shape[::-1], dtype=out.dtype).permute(3, 2, 1, 0)
+    ours = torch.autograd.grad(out, (q, k, v), ends, retain_graph=True)
+    want = mp.attend(q, k, v, scheme, backend="reference")
+    for one, two in zip(ours, torch.autograd.grad(want, (q, k, v), ends), strict=True):
+        assert_same(one, two, 1e-10)
+    (grad,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        grad.sum().backward()
+
+
+class Hidden:
+    """A bias whose weight nobody is told of."""
+
+    relative = True
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = (lambda: weight,)
+
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        return score + self.weight[0]() * (p - r).abs()
+
+
+def test_a_weight_that_nobody_gave_has_its_gradient(monkeypatch: pytest.MonkeyPatch):
+    # Taken for a part that can be read.
+    monkeypatch.setattr("milepost.seams.parts.state_of", lambda part: 1)
+    weight = torch.tensor(-0.5, dtype=torch.float64, requires_grad=True)
+    scheme = mp.Scheme(Hidden(weight), mp.causal)
+    found: list[Tensor] = []
+    for _ in range(plan.SEEN + plan.STRIKES + 2):
+        q, k, v = learning()
+        found += torch.autograd.grad(mp.attend(q, k, v, scheme).square().sum(), weight)
+    assert not played(scheme)
+    for each in found[1:]:
+        assert_same(each, found[0])
+
+
 def test_one_backward_pass_may_follow_another():
     scheme = SCHEMES["pivot"]()
     warm(scheme)

@@ -129,6 +129,8 @@ class Tape(TorchDispatchMode):
         else:
             if x.numel() and (_memory(x) in self._own or (self.after is not None and _memory(x) in self.after._own)):
                 self.refused = "a view was made where torch does not say so"
+            if x.requires_grad and torch.is_grad_enabled():
+                self.refused = "a tensor with a gradient was not given"
             self._constants.add(number)
         return number
 
@@ -142,6 +144,11 @@ class Tape(TorchDispatchMode):
         self._tensors.append(x)
         self._slots[_looks(x)] = len(self._tensors) - 1
         return len(self._tensors) - 1
+
+    @property
+    def fused(self) -> bool:
+        """Whether a kernel was launched, of ours or of torch's fused attention: its gradients have no gradients."""
+        return any("_scaled_dot_product_" in str(step.run) or not hasattr(step.run, "_schema") for step in self.steps)
 
     def finished(self, answers: Sequence[Tensor | None], also: Sequence[int] = ()) -> Callable[..., Slots]:
         """A function of tensors like those given, and of those saved, that answers as was answered here.

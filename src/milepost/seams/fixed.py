@@ -20,7 +20,7 @@ def is_fixed(part: object) -> bool:
         return False
     for name in names:
         value = getattr(part, name)
-        if isinstance(value, nn.Module) or (dataclasses.is_dataclass(value) and not is_fixed(value)):
+        if isinstance(value, (nn.Module, Tensor)) or (dataclasses.is_dataclass(value) and not is_fixed(value)):
             return False
     try:
         hash(part)
@@ -62,7 +62,7 @@ def _state_of_value(value: object) -> Hashable | None:
     if isinstance(value, PLAIN):
         return (value,)
     if isinstance(value, Tensor):
-        return id(value)
+        return None if value.requires_grad else id(value)
     if isinstance(value, tuple):
         states = tuple(_state_of_value(each) for each in value)  # pyright: ignore
         return None if None in states else states
