@@ -77,6 +77,20 @@ def test_outputs_and_gradients_are_the_specifications(name: str):
             close(ours, exact)
 
 
+@pytest.mark.parametrize(
+    "place", [mp.Rerope(7), mp.Pivot(mp.LeakyRerope(7, 3.0), 9), mp.SelfExtend(4, 8)], ids=["rerope", "pivot", "self"]
+)
+def test_without_gradients_far_keys_come_before_near_ones(place: object):
+    scheme = mp.Scheme(mp.Rope(D), place, causal)
+    q, k, v = (each.detach() for each in inputs())
+    # Channels that do not lie side by side.
+    v = v.transpose(2, 3).contiguous().transpose(2, 3)
+    ours, lse = mp.attend(q, k, v, scheme, backend="triton", return_lse=True)
+    exact, exact_lse = mp.attend(q, k, v, scheme, backend="reference", return_lse=True)
+    close(ours, exact)
+    close(lse, exact_lse)
+
+
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("name", [name for name in SCHEMES if name != "encoder"])
 def test_decoding_is_the_specifications(name: str, turned: bool):

@@ -19,6 +19,7 @@ from milepost.call.merge import merge
 from milepost.numerics.kept import has_numbers, kept
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band
+from milepost.seams.fixed import is_fixed
 
 PLAYED = True
 CANNOT: dict[str, str] = {
@@ -157,21 +158,29 @@ def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | No
     least = second.distances()[0]
     if (first.distances()[1], second.distances()[1]) != (least - 1, math.inf) or first.contrast is not None:
         return None
-    dtype, contrasted = call.q.dtype, second.contrast is not None
-    ours = rotated(call, dtype, near)
-    others = None if ours is None else rotated(call, dtype, far, contrasted)
-    if ours is None or others is None:
-        return None
     # Loaded here, because it needs triton.
-    from milepost.backends.triton.fields import Fields, fields
+    from milepost.backends.triton.fields import Fields, fields, one_after_the_other
 
-    strength = None
+    dtype, contrasted, strength = call.q.dtype, second.contrast is not None, None
+    place = call.scheme.answering("place")[0]
+    if not is_fixed(place):
+        return None
     if contrasted:
-        place = call.scheme.answering("place")[0]
         strength = _strength(place, far, layout.first, call.queries.count, layout.key_first + call.keys.count, v.device)
     limits = {name: value for name, value in _limits(band.behind, band.ahead).items() if value is not None}
     how = Fields(int(least), call.scheme.scale(call.q.shape[-1]), offset=layout.offset, strength=strength, **limits)
-    return fields(*ours, v, how, *others)
+
+    def ours() -> tuple[Tensor, Tensor] | None:
+        return rotated(call, dtype, near)
+
+    def others() -> tuple[Tensor, Tensor] | None:
+        return rotated(call, dtype, far, contrasted)
+
+    if not call.needs_grad:
+        return one_after_the_other(ours, others, v, how)
+    beside = ours()
+    apart = None if beside is None else others()
+    return None if beside is None or apart is None else fields(*beside, v, how, *apart)
 
 
 @kept(16)

@@ -16,6 +16,7 @@ The 1 + λ is in the queries already. What M says of the near scores through L i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -74,9 +75,8 @@ def fields(
     q, far_q: [b h t d], k, far_k: [b g s d], v: [b g s dv]; table: [h n], added to near scores by distance from 0 on,
     float32. Far keys are read by q and k themselves where no others are given.
     """
-    q, k, v, far_q, far_k = (
-        each if each is None or each.stride(-1) == 1 else each.contiguous() for each in (q, k, v, far_q, far_k)
-    )
+    q, k, v = _close(q, k, v)
+    far_q, far_k = (None, None) if far_q is None or far_k is None else _close(far_q, far_k)
     if torch.is_grad_enabled() and any(
         each is not None and each.requires_grad for each in (q, k, v, far_q, far_k, table)
     ):
@@ -109,27 +109,58 @@ class _Fields(torch.autograd.Function):
             return *_backward(tensors, ctx.how, grad, grad_lse, out, lse, more, ctx.dice), None
 
 
+Turned = Callable[[], tuple[Tensor, Tensor] | None]
+"""Makes queries and keys turned in one way, when they are wanted."""
+
+
+def one_after_the_other(near: Turned, far: Turned, v: Tensor, how: Fields) -> tuple[Tensor, Tensor] | None:
+    """The same without gradients: far queries and keys are let go before near ones are made. None where these are."""
+    apart = far()
+    if apart is None:
+        return None
+    (v,) = _close(v)
+    with _device_of(v):
+        answered, _ = _far(*_close(*apart), v, how)
+        del apart
+        beside = near()
+        return None if beside is None else _near(*_close(*beside), v, None, how, answered)[:2]
+
+
+def _close(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors whose channels lie side by side."""
+    return tuple([each if each.stride(-1) == 1 else each.contiguous() for each in tensors])
+
+
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, far_q: Tensor | None, far_k: Tensor | None, table: Tensor | None, how: Fields
 ) -> tuple[Tensor, Tensor, Far, tuple[Tensor, ...]]:
     """out, lse, what the far keys answered, and the state of the dice that torch's kernel wants back."""
-    b, h, t, _ = q.shape
-    far_q, far_k = q if far_q is None else far_q, k if far_k is None else far_k
-    out, lse = _like(q, v.shape[3]), q.new_empty(b, h, t, dtype=torch.float32)
-    near_lse = None if how.strength is None else torch.empty_like(lse)
     with _device_of(q):
-        if by_vendor(far_q, far_k, v, how):
-            w = how.near
-            far_out, far_lse, _, _, _, _, *dice, _ = torch.ops.aten._scaled_dot_product_cudnn_attention(
-                far_q[:, :, w:], far_k[:, :, : t - w], v[:, :, : t - w], None, True, 0.0, True, False, scale=how.scale
-            )
-            far = Far(far_out, far_lse.squeeze(-1), w, how.strength, near_lse)
-        else:
-            dice = ()
-            far = Far(_like(q, v.shape[3]), torch.empty_like(lse), 0, how.strength, near_lse)
-            launch_forward(_far_call(far_q, far_k, v, how), far.out, far.lse)
-        launch_forward(_near_call(q, k, v, table, how), out, lse, far)
-    return out, lse, far, tuple(dice)
+        far, dice = _far(q if far_q is None else far_q, k if far_k is None else far_k, v, how)
+        return *_near(q, k, v, table, how, far), dice
+
+
+def _far(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> tuple[Far, tuple[Tensor, ...]]:
+    """What far keys answer, and the state of the dice."""
+    b, h, t, _ = q.shape
+    if by_vendor(q, k, v, how):
+        w = how.near
+        out, lse, _, _, _, _, *dice, _ = torch.ops.aten._scaled_dot_product_cudnn_attention(
+            q[:, :, w:], k[:, :, : t - w], v[:, :, : t - w], None, True, 0.0, True, False, scale=how.scale
+        )
+        return Far(out, lse.squeeze(-1), w, how.strength), tuple(dice)
+    far = Far(_like(q, v.shape[3]), q.new_empty(b, h, t, dtype=torch.float32), 0, how.strength)
+    launch_forward(_far_call(q, k, v, how), far.out, far.lse)
+    return far, ()
+
+
+def _near(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, how: Fields, far: Far) -> tuple[Tensor, Tensor, Far]:
+    """Near keys' answer joined with that of far ones, its log-sum-exp, and far with what near keys said besides."""
+    out, lse = _like(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
+    if how.strength is not None:
+        far = far._replace(near_lse=torch.empty_like(lse))
+    launch_forward(_near_call(q, k, v, table, how), out, lse, far)
+    return out, lse, far
 
 
 def _near_call(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, how: Fields) -> Call:
