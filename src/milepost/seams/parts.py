@@ -64,7 +64,6 @@ class Parts(nn.Module):
         self._bends_rows = _answering(parts, "bend_rows", BendsRows)
         self._rests = _answering(parts, "rest", Rests)
         self._band = common(part.normal() if hasattr(part, "normal") else None for part in self._sees)  # pyright: ignore
-        self._changing = tuple(part for part in parts if not is_fixed(part))
         _check_together(self)
 
     # What the parts say of themselves
@@ -124,7 +123,11 @@ class Parts(nn.Module):
 
     def state(self) -> Hashable | None:
         """What was said to parts that can change, but for numbers in their tensors; None where it cannot be read."""
-        states = tuple([state_of(part) for part in self._changing])
+        # Asked when it is wanted first: a scheme may be made in a graph that is traced.
+        changing = self.__dict__.get("_changing")
+        if changing is None:
+            changing = self.__dict__["_changing"] = tuple(part for part in self.parts if not is_fixed(part))
+        states = tuple([state_of(part) for part in changing])
         return None if None in states else states
 
     # The seams, all parts together
