@@ -13,7 +13,8 @@ from torch import Tensor
 from milepost.backends import BACKENDS
 from milepost.call.call import Call, CannotRun
 from milepost.call.options import NAMES, Options
-from milepost.call.plan import Plan, Worth, can_play, laid_out, surroundings
+from milepost.call.plan import Plan, Worth
+from milepost.call.playable import can_play, is_plain_weight, laid_out, surroundings
 from milepost.call.resolve import counted_call, resolve
 from milepost.scheme import Scheme
 from milepost.seams.arguments import did_you_mean
@@ -53,20 +54,24 @@ class Kind:
         said: dict[str, Any] = {
             name: value for name, value in options.items() if value is not None and name != "dropout"
         }
-        tensors = [name for name, value in said.items() if isinstance(value, Tensor)]
+        tensors: dict[str, Tensor] = {"q": q, "k": k, "v": v}
+        tensors |= {name: value for name, value in said.items() if isinstance(value, Tensor)}
+        # Positions of queries and keys, say, are often one tensor: it is given once.
+        given = tuple({id(each): each for each in tensors.values()}.values())
+        places = [next(n for n, one in enumerate(given) if one is each) for each in tensors.values()]
 
-        def compute(q: Tensor, k: Tensor, v: Tensor, *given: Tensor) -> tuple[Tensor, Tensor | None]:
+        def compute(*given: Tensor) -> tuple[Tensor, Tensor | None]:
+            q, k, v, *others = (given[n] for n in places)
             if said:
-                filled: Any = said | dict(zip(tensors, given, strict=True))
+                filled: Any = said | dict(zip([*tensors][3:], others, strict=True))
                 return BACKENDS[self.backend].run(resolve(q, k, v, scheme, filled, return_lse))
             return BACKENDS[self.backend].run(counted_call(q, k, v, scheme, return_lse))
 
-        given = (q, k, v, *(said[name] for name in tensors))
         if not BACKENDS[self.backend].PLAYED or not can_play(q):
             return compute(*given)
         weights = scheme.weights()
         state = scheme.state()
-        if state is None:
+        if state is None or not all(map(is_plain_weight, weights)):
             return compute(*given)
         where = (laid_out((*given, *weights)), surroundings(q), state)
         plan = self.plans.get(where)
@@ -74,7 +79,7 @@ class Kind:
             if len(self.plans) >= LAYOUTS:
                 self.plans.clear()
             plan = self.plans[where] = Plan(self.worth)
-        return plan.run(compute, given, weights)
+        return plan.run(compute, given, weights, scheme.weights)
 
 
 _chosen: WeakKeyDictionary[Parts, dict[Hashable, Kind]] = WeakKeyDictionary()
@@ -109,7 +114,8 @@ def looks_of(
     return (
         q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, backend, return_lse,
         torch.is_grad_enabled(), q.requires_grad, k.requires_grad, v.requires_grad, *said,
-        tuple([(weight.device, weight.requires_grad) for weight in scheme.weights()]),
+        q is k, k is v, q is v,
+        tuple([(weight.device, weight.dtype, weight.shape, weight.requires_grad) for weight in scheme.weights()]),
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU taken for a device that Python is too slow for."""
-    monkeypatch.setattr(plan, "DEVICES", ("cpu",))
+    monkeypatch.setattr("milepost.call.playable.DEVICES", ("cpu",))
 
 
 def learning(t: int = 6, seed: int = 0, **shapes: int) -> tuple[Tensor, ...]:
@@ -56,7 +56,7 @@ def plans(scheme: mp.Scheme) -> list[plan.Plan]:
 
 
 def played(scheme: mp.Scheme) -> bool:
-    return any(each.forward is not None for each in plans(scheme))
+    return any(each.kept is not None for each in plans(scheme))
 
 
 def warm(scheme: mp.Scheme, **options: Any) -> None:
@@ -144,7 +144,7 @@ def test_tensors_that_lie_otherwise_have_a_plan_of_their_own():
     for _ in range(plan.SEEN + 3):
         for ours, theirs in zip(answers(*given, scheme), answers(*given, scheme, "reference"), strict=True):
             assert_same(ours, theirs, 1e-10)
-    assert len([each for each in plans(scheme) if each.forward is not None]) == 2
+    assert len([each for each in plans(scheme) if each.kept is not None]) == 2
 
 
 def test_documents_are_given_anew(monkeypatch: pytest.MonkeyPatch):
@@ -197,7 +197,8 @@ def test_a_call_of_fused_kernels_keeps_nothing_but_what_its_backward_pass_reads(
         q, k, v = learning(seed=seed)
         torch.autograd.grad(mp.attend(q, k, v, scheme).sum(), (q, k, v))
     (only,) = plans(scheme)
-    assert only.once
+    assert only.kept is not None
+    assert only.kept.once
     q, k, v = learning(seed=60)
     kept: list[Tensor] = []
     out = mp.attend(q * 1, k * 1, v, scheme)
@@ -336,5 +337,76 @@ def test_where_keys_grow_with_every_step_writing_down_is_given_up():
                 ours = mp.attend(q, k, v, scheme)
             assert_same(ours, mp.attend(q, k, v, scheme, backend="reference"), 1e-10)
     found = plans(scheme)
-    assert sum(each.forward is not None for each in found) == plan.TRIED
+    assert sum(each.kept is not None for each in found) == plan.TRIED
     assert not found[0].worth
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_listens_to_a_weights_gradient_hears_it_once(when: str):
+    scheme = SCHEMES["t5"]().double()
+    (weight,) = scheme.parameters()
+    if when == "after":
+        warm(scheme)
+    handle = weight.register_hook(lambda grad: grad / 2)
+    for seed in range(plan.SEEN + 3):
+        q, k, v = learning(seed=seed)
+        found = [
+            torch.autograd.grad(mp.attend(q, k, v, scheme, backend=backend).square().sum(), weight)[0]
+            for backend in (None, "reference")
+        ]
+        assert_same(found[0], found[1], 1e-10)
+    handle.remove()
+
+
+def test_weights_of_another_dtype_are_another_kind():
+    scheme = SCHEMES["kerple"]()
+    q, k, v = (each.float().requires_grad_() for each in inputs(h=4, g=2, t=6))
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        scheme.to(dtype)
+        for _ in range(plan.SEEN + 3):
+            ours, theirs = (
+                torch.autograd.grad(mp.attend(q, k, v, scheme, backend=backend).square().sum(), q)[0]
+                for backend in (None, "reference")
+            )
+            assert_same(ours, theirs, 1e-4)
+
+
+def test_a_buffer_is_read_as_it_is_now():
+    class Buffered(Steep):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("share", torch.tensor(0.1, dtype=torch.float64))
+
+        def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+            return score - self.share.exp() * (p - r).abs()  # pyright: ignore
+
+    part = Buffered()
+    scheme = mp.Scheme(part, mp.causal)
+    warm(scheme)
+    part.load_state_dict({"share": torch.tensor(2.0)})
+    given = learning(seed=70)
+    assert_same(answers(*given, scheme)[0], answers(*given, scheme, "reference")[0], 1e-10)
+
+
+def test_weights_that_are_lent_for_a_call_are_those_of_its_gradients():
+    scheme = SCHEMES["t5"]().double()
+    for seed in range(plan.SEEN + 3):
+        q, k, v = learning(seed=seed)
+        lent = {name: torch.randn_like(weight).requires_grad_() for name, weight in scheme.named_parameters()}
+        found: list[tuple[Tensor, ...]] = []
+        for backend in ("chunked", "reference"):
+            with torch.nn.utils.stateless._reparametrize_module(scheme, lent):  # pyright: ignore
+                out = mp.attend(q, k, v, scheme, backend=backend)
+            found.append(torch.autograd.grad(out.square().sum(), (q, *lent.values()), create_graph=True))
+        for one, two in zip(*found, strict=True):
+            assert_same(one, two, 1e-10)
+
+
+def test_one_tensor_may_be_the_position_of_both():
+    scheme = SCHEMES["rope"]()
+    for seed in range(plan.SEEN + 4):
+        at = torch.arange(6) * (seed + 1)
+        q, k, v = inputs(h=4, g=2, t=6, seed=seed)
+        ours = mp.attend(q, k, v, scheme, position=at, key_position=at, backend="chunked")
+        assert_same(ours, mp.attend(q, k, v, scheme, position=at, key_position=at, backend="reference"), 1e-10)
+    assert played(scheme)

@@ -63,13 +63,40 @@ def test_a_constant_is_read_again_and_not_copied():
     assert_same(play(x)[0], 2 * x)
 
 
-def test_what_follows_from_constants_alone_is_made_once():
+def test_what_is_made_from_no_tensor_is_made_once():
     x = torch.randn(5)
     with Tape(x) as tape:
-        answer = x + (torch.arange(5) * TABLE[1, 1]).cos()
+        answer = x + (torch.arange(5) * 2).cos()
     play = tape.finished([answer])
     assert [str(step.run) for step in tape.steps] == ["aten.add.Tensor"]
     assert_same(play(x)[0], answer)
+
+
+def test_what_follows_from_a_constant_is_made_again():
+    constant, x = torch.ones(5), torch.randn(5)
+    with Tape(x) as tape:
+        answer = x + constant.exp()
+    play = tape.finished([answer])
+    constant.fill_(2.0)
+    assert_same(play(x)[0], x + constant.exp())
+
+
+def test_a_conjugate_is_another_tensor():
+    x = torch.randn(3, dtype=torch.complex64)
+    with Tape(x) as tape:
+        answer = x * x.conj()
+    play = tape.finished([answer])
+    assert_same(play(2 * x)[0], 4 * x * x.conj())
+
+
+def test_a_view_that_lies_where_another_given_tensor_lies_is_refused():
+    x = torch.randn(3, 4)
+    with Tape(x, x[:, 2:]) as tape:
+        x[:, 2:].sum()
+    assert "given elsewhere" in tape.refused
+    with Tape(x) as tape:
+        made = x + 1
+    assert "given again" in Tape(made, after=tape).refused
 
 
 def test_room_that_is_written_to_is_made_anew():

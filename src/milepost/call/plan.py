@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from milepost.numerics.kept import recording
 from milepost.numerics.tape import Tape
 
-DEVICES = ("cuda",)
-"""Where Python is slower than the device, so that it pays."""
 SEEN = 2
 """Calls of a kind that are run as they come, before one is written down: what they keep is then made."""
 TRIED, PAYS = 16, 8
@@ -24,39 +22,13 @@ STRIKES = 3
 """Times that a kind of call may turn out not to be playable, before that is believed."""
 Result = tuple[Tensor, Tensor | None]
 Compute = Callable[..., Result]
+Read = Callable[[], tuple[Tensor, ...]]
 Kind = tuple[tuple[int, ...], bool]
 """How a gradient lies: its steps, and whether it starts at sixteen bytes."""
+_one_at_a_time = threading.Lock()
+"""Held while a tape runs: torch asks a global, and not the thread, whether it is heard."""
 _in_graphs: set[Any] = set()
 """Plans that a CUDA graph was recorded of: the graph reads their constants for as long as it lives."""
-
-
-def can_play(x: Tensor) -> bool:
-    """Whether a call on this device, made just now, may be written down and played."""
-    return (
-        x.device.type in DEVICES
-        and not torch.compiler.is_compiling()
-        and not is_in_torch_dispatch_mode()
-        and (x.device.type != "cuda" or x.device.index == torch.cuda.current_device())
-        # Checkpoints count what a forward pass saves, and want the same number when it is run again.
-        and torch._C._autograd._top_saved_tensors_default_hooks(True) is None  # pyright: ignore
-        and not torch._C._are_functorch_transforms_active()  # pyright: ignore
-        and not torch.is_anomaly_enabled()
-    )
-
-
-def surroundings(x: Tensor) -> Hashable:
-    """What decides how operations run, besides the tensors they are given."""
-    backends = torch.backends.cuda
-    return (
-        torch._C._cuda_getCurrentRawStream(x.device.index) if x.device.type == "cuda" else 0,  # pyright: ignore
-        torch.is_inference_mode_enabled(), torch.are_deterministic_algorithms_enabled(), backends.flash_sdp_enabled(),
-        backends.mem_efficient_sdp_enabled(), backends.math_sdp_enabled(), backends.cudnn_sdp_enabled(),
-    )  # fmt: skip
-
-
-def laid_out(tensors: Sequence[Tensor]) -> Hashable:
-    """How tensors lie in memory: kernels are compiled for it."""
-    return tuple([(each.stride(), each.data_ptr() % 16) for each in tensors])
 
 
 class Worth:
@@ -69,6 +41,17 @@ class Worth:
         return self.written < TRIED or self.played >= PAYS * self.written
 
 
+class _Kept(NamedTuple):
+    """What plays a kind of call."""
+
+    forward: Callable[..., Sequence[Any]]
+    backward: Callable[..., Sequence[Any]] | None = None
+    grads: Sequence[Kind | None] = ()
+    """How the gradients lay that the backward pass was written down with."""
+    once: bool = False
+    """Whether its gradients have none: fused kernels were launched, and there is one output."""
+
+
 class Plan:
     """One kind of call. The first ones run as they come, one is written down, and the others play that."""
 
@@ -77,54 +60,57 @@ class Plan:
         self.seen = self.strikes = 0
         self.refused = ""
         """Why a call could not be written down, the last time."""
-        self.forward: Callable[..., Sequence[Any]] | None = None
-        self.backward: Callable[..., Sequence[Any]] | None = None
-        self.grads: Sequence[Kind | None] = ()
-        """How the gradients lay that the backward pass was written down with."""
-        self.once = False
-        """Whether its gradients have none: fused kernels were launched, and one output."""
+        self.kept: _Kept | None = None
         self.written: weakref.ref[_Written] | None = None
         """The call that is being written down, until its backward pass is over."""
 
-    def run(self, compute: Compute, given: tuple[Tensor, ...], weights: tuple[Tensor, ...]) -> Result:
-        """compute(*given), which reads weights besides."""
+    def run(
+        self, compute: Compute, given: tuple[Tensor, ...], weights: tuple[Tensor, ...], read: Read = tuple
+    ) -> Result:
+        """compute(*given), which reads weights besides; read() are these, when it is asked."""
         self.seen += 1
-        if self.seen <= SEEN or self.strikes >= STRIKES or (self.forward is None and not self.worth):
+        kept = self.kept
+        if self.seen <= SEEN or self.strikes >= STRIKES or (kept is None and not self.worth):
             return compute(*given)
-        inputs = given + weights
-        if recording(inputs[0].device):
-            if self.forward is None:
+        if recording(given[0].device):
+            if kept is None:
                 return compute(*given)
             _in_graphs.add(self)
-        if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
-            if self.forward is None and self._writing():
+        inputs = given + weights
+        learns = torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
+        if kept is None:
+            if (learns and self._writing()) or not _one_at_a_time.acquire(blocking=False):
                 # Another layer's call is being written down, and its backward pass is yet to come.
                 return compute(*given)
-            return self._with_gradients(compute, given, inputs)
-        if self.forward is not None:
-            self.worth.played += 1
-            out, lse = self.forward(*inputs)
+            try:
+                return self._write(compute, given, inputs, learns, read)
+            finally:
+                _one_at_a_time.release()
+        self.worth.played += 1
+        if not learns:
+            out, lse = kept.forward(*inputs)
             return out, lse
-        self.worth.written += 1
-        with Tape(*inputs) as tape:
-            result = compute(*given)
-        self.keep(tape, tape.finished(result))
-        return result
+        if kept.once:
+            return _PlayedOnce.apply(kept, *inputs)  # pyright: ignore
+        return _Played.apply(self, kept, compute, len(given), None, read, *inputs)  # pyright: ignore
 
-    def _with_gradients(self, compute: Compute, given: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> Result:
-        if self.forward is not None:
-            self.worth.played += 1
-            if self.once:
-                return _PlayedOnce.apply(self, *inputs)  # pyright: ignore
-            return _Played.apply(self, compute, len(given), None, *inputs)  # pyright: ignore
+    def _write(
+        self, compute: Compute, given: tuple[Tensor, ...], inputs: tuple[Tensor, ...], learns: bool, read: Read
+    ) -> Result:
+        """Run a call and write it down."""
         self.worth.written += 1
+        if not learns:
+            with Tape(*inputs) as tape:
+                result = compute(*given)
+            self.keep(tape, _Kept(tape.finished(result)))
+            return result
         written = _Written(compute, inputs, len(given))
         if written.tape.refused:
             # A weight that nobody gave, perhaps: its gradient needs the user's own graph.
-            self.strikes, self.refused = self.strikes + 1, written.tape.refused
+            self.keep(written.tape, None)
             return compute(*given)
         self.written = weakref.ref(written)
-        return _Played.apply(self, compute, len(given), written, *inputs)  # pyright: ignore
+        return _Played.apply(self, None, compute, len(given), written, read, *inputs)  # pyright: ignore
 
     def _writing(self) -> bool:
         """Whether a call waits for its backward pass; one that was dropped without it counts."""
@@ -132,12 +118,12 @@ class Plan:
             self.strikes, self.written = self.strikes + 1, None
         return self.written is not None
 
-    def keep(self, tape: Tape, forward: Callable[..., Sequence[Any]], backward: Any = None, grads: Any = ()) -> None:
+    def keep(self, tape: Tape, kept: _Kept | None) -> None:
         """Keep what plays, unless the tape says that it cannot be."""
         if tape.refused:
             self.strikes, self.refused = self.strikes + 1, tape.refused
         else:
-            self.forward, self.backward, self.grads = forward, backward, grads
+            self.kept = kept
 
 
 class _Played(torch.autograd.Function):
@@ -145,49 +131,69 @@ class _Played(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, plan: Plan, compute: Compute, given: int, written: _Written | None, *inputs: Tensor
-    ) -> Result:
-        ctx.plan, ctx.compute, ctx.given, ctx.written = plan, compute, given, written
+        ctx: Any, plan: Plan, kept: _Kept | None, compute: Compute, given: int, written: _Written | None, read: Read,
+        *inputs: Tensor,
+    ) -> Result:  # fmt: skip
+        ctx.plan, ctx.kept, ctx.compute, ctx.given, ctx.written, ctx.read = plan, kept, compute, given, written, read
+        ctx.same_bits = torch.are_deterministic_algorithms_enabled()
         ctx.set_materialize_grads(False)
-        if written is not None or plan.forward is None:
+        if kept is None:
             assert written is not None
             ctx.save_for_backward(*inputs)
             return written.answers
-        ctx.play, ctx.grads, ctx.same_bits = plan.backward, plan.grads, torch.are_deterministic_algorithms_enabled()
-        out, lse, *saved = plan.forward(*inputs)
+        out, lse, *saved = kept.forward(*inputs)
         ctx.save_for_backward(*inputs, *saved)
         return out, lse
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        needs = ctx.needs_input_grad[4:]
-        nobody: tuple[None, ...] = (None,) * 4
+        needs = ctx.needs_input_grad[6:]
+        nobody: tuple[None, ...] = (None,) * 6
         if all(each is None for each in grads):
             return *nobody, *(None for _ in needs)
         inputs, saved = ctx.saved_tensors[: len(needs)], ctx.saved_tensors[len(needs) :]
-        if torch.is_grad_enabled():
-            # A gradient of the gradient is asked for, which must lead back to the inputs themselves.
-            result = ctx.compute(*inputs[: ctx.given])
-            return *nobody, *_gradients(result, inputs, grads, create_graph=True)
-        if ctx.written is not None:
-            return *nobody, *ctx.written.backward(ctx.plan, grads)
-        same_bits = torch.are_deterministic_algorithms_enabled()
-        if [each is None for each in grads] == [each is None for each in ctx.grads] and same_bits == ctx.same_bits:
-            return *nobody, *ctx.play(*_laid(grads, ctx.grads), *saved)
-        # Not those that were written down: this call is run again, and the next is written.
-        ctx.plan.forward, ctx.plan.strikes = None, ctx.plan.strikes + 1
-        again = _Written(ctx.compute, inputs, ctx.given)
-        return *nobody, *_gradients(again.result, again.inputs, grads)
+        with torch.autocast(inputs[0].device.type, enabled=False):
+            if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():  # pyright: ignore
+                # A gradient of the gradient is asked for, which must lead back to the inputs themselves.
+                with torch.enable_grad():
+                    result = _again(ctx, inputs)
+                    return *nobody, *_gradients(result, inputs, grads, create_graph=torch.is_grad_enabled())
+            if ctx.written is not None:
+                return *nobody, *ctx.written.backward(ctx.plan, grads)
+            same = ctx.same_bits == torch.are_deterministic_algorithms_enabled()
+            if same and [each is None for each in grads] == [each is None for each in ctx.kept.grads]:
+                return *nobody, *ctx.kept.backward(*_laid(grads, ctx.kept.grads), *saved)
+            # Not those that were written down: this call is run again, and the next is written.
+            ctx.plan.kept, ctx.plan.strikes = None, ctx.plan.strikes + 1
+            with torch.enable_grad():
+                cut = _cut(inputs, ctx.given)
+                return *nobody, *_gradients(_again(ctx, cut), cut, grads)
+
+
+def _again(ctx: Any, inputs: tuple[Tensor, ...]) -> Result:
+    """The call once more, if its scheme still has the weights it had."""
+    now = ctx.read()
+    if any(one is not two for one, two in zip(inputs[ctx.given :], now, strict=True)):
+        raise RuntimeError(
+            "attend: the scheme has other weights now than in the forward pass (functional_call?), and this backward "
+            "pass has to run it again; run both with the same weights, or give the forward pass backend='reference'"
+        )
+    return ctx.compute(*inputs[: ctx.given])
+
+
+def _cut(inputs: tuple[Tensor, ...], given: int) -> tuple[Tensor, ...]:
+    """Inputs cut off from the user's graph; weights are read by the scheme itself, and stay."""
+    cut = [each.detach().requires_grad_() if each.requires_grad else each for each in inputs[:given]]
+    return (*cut, *inputs[given:])
 
 
 class _PlayedOnce(torch.autograd.Function):
     """A call of fused kernels: nothing is kept but what their backward pass reads, and it cannot be run again."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, *inputs: Tensor) -> Result:
-        assert plan.forward is not None
-        ctx.play, ctx.grads = plan.backward, plan.grads
-        out, lse, *saved = plan.forward(*inputs)
+    def forward(ctx: Any, kept: _Kept, *inputs: Tensor) -> Result:
+        ctx.kept = kept
+        out, lse, *saved = kept.forward(*inputs)
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
         return out, lse
@@ -197,18 +203,19 @@ class _PlayedOnce(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:  # pyright: ignore
         if grads[0] is None:
             return None, *(None for _ in ctx.needs_input_grad[1:])
-        return None, *ctx.play(*_laid(grads, ctx.grads), *ctx.saved_tensors)
+        with torch.autocast(grads[0].device.type, enabled=False):
+            return None, *ctx.kept.backward(*_laid(grads, ctx.kept.grads), *ctx.saved_tensors)
 
 
 class _Written:
     """A call being written down: its own graph on tensors cut off from the user's, and the tape of its operations."""
 
     def __init__(self, compute: Compute, inputs: tuple[Tensor, ...], given: int) -> None:
-        # Weights are read by the scheme itself; what is handed over can be cut off.
-        cut = [each.detach().requires_grad_() if each.requires_grad else each for each in inputs[:given]]
-        self.inputs = (*cut, *inputs[given:])
+        self.inputs = _cut(inputs, given)
         with torch.enable_grad(), Tape(*self.inputs) as self.tape:
-            self.result = compute(*cut)
+            out, lse = compute(*self.inputs[:given])
+            # A node of autograd may not answer a view, if somebody then writes to it.
+            self.result = out.clone() if out._is_view() and not self.tape.fused else out, lse
 
     @property
     def answers(self) -> Result:
@@ -218,18 +225,24 @@ class _Written:
 
     def backward(self, plan: Plan, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The gradients of the inputs, and the plan with all of it kept."""
-        # That of a sum, say, is one number everywhere: with memory of its own it stands for all that come.
-        grads = [each if each is None or 0 not in each.stride() else each.contiguous() for each in grads]
-        with Tape(*(each for each in grads if each is not None), after=self.tape) as tape:
-            found = _gradients(self.result, self.inputs, grads)
-        if plan.forward is None:
+        listening = any(each._backward_hooks for each in self.inputs)
+        if plan.kept is not None or listening or not _one_at_a_time.acquire(blocking=False):
+            return _gradients(self.result, self.inputs, grads)
+        try:
+            # That of a sum, say, is one number everywhere: with memory of its own it stands for all that come.
+            grads = [each if each is None or 0 not in each.stride() else each.contiguous() for each in grads]
+            with Tape(*(each for each in grads if each is not None), after=self.tape) as tape:
+                found = _gradients(self.result, self.inputs, grads)
             backward = tape.finished(found)
             forward = self.tape.finished(self.result, also=tuple(tape.saved.values()))
             self.tape.refused = self.tape.refused or tape.refused
-            plan.once = self.tape.fused and self.result[1] is None
             kinds = [None if each is None else (each.stride(), each.data_ptr() % 16 == 0) for each in grads]
-            plan.keep(self.tape, forward, backward, kinds)
-            plan.written = None
+            once = self.tape.fused and self.result[1] is None
+            plan.keep(self.tape, _Kept(forward, backward, kinds, once))
+        finally:
+            _one_at_a_time.release()
+        # What the tape kept alive need not live as long as the user keeps his loss.
+        plan.written, self.tape = None, Tape()
         return found
 
 

@@ -48,7 +48,7 @@ class Tape(TorchDispatchMode):
         self.steps: list[Step] = []
         self.refused = ""
         """Why this cannot be played, where it cannot."""
-        self.after = after
+        self.after, self.given = after, len(given)
         self.saved: dict[int, int] = {}
         """By slot of this tape: the slot of the earlier one that it is read from."""
         self._slots: dict[Hashable, int] = {}
@@ -63,8 +63,9 @@ class Tape(TorchDispatchMode):
             # The same tensor given twice stands for two that may differ.
             if _looks(each) in self._slots:
                 self.refused = "one tensor was given twice"
+            if after is not None and _memory(each) in after._own:
+                self.refused = "what the earlier tape made was given again"
             self._new(each)
-        self.given = len(given)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -84,6 +85,9 @@ class Tape(TorchDispatchMode):
         if any(isinstance(each, (bool, float, complex, list, tuple)) for each in answers):
             self.refused = f"{func} answers more than tensors"
             return
+        if any(isinstance(each, Tensor) and not self._belongs(each, reads) for each in answers):
+            self.refused = f"{func} answers what was given elsewhere, or on another device"
+            return
         pure = not func._schema.is_mutable
         if not pure:
             self._written |= {_memory(self._tensors[n]) for n in reads}
@@ -93,6 +97,15 @@ class Tape(TorchDispatchMode):
         room = func._schema.name in MAKES_ROOM
         makes = tuple(self._made(each) if isinstance(each, Tensor) else None for each in answers)
         self.steps.append(Step(func, args, kwargs, tuple(reads), makes, single, pure, room))
+
+    def _belongs(self, answer: Tensor, reads: list[int]) -> bool:
+        """Whether an answer is one of this tape's own: not a tensor that was given and happens to lie in the same
+        place, and not a copy on another device, where Python can read numbers unheard.
+        """
+        number = self._slots.get(_looks(answer))
+        if number is not None and number < self.given and number not in reads:
+            return False
+        return not self._tensors or answer.device.type == self._tensors[0].device.type
 
     @staticmethod
     def aside() -> AbstractContextManager[Any]:
@@ -171,19 +184,22 @@ class Tape(TorchDispatchMode):
         return playing(blank, inputs, players, wanted)
 
     def _folded(self) -> set[int]:
-        """The constants, and what follows from them alone and is never written to: need not be made again."""
-        constants = set(self._constants)
+        """The constants, and what is made from no tensor at all and is never written to: need not be made again.
+
+        What follows from a constant is made again: a buffer, say, can be written to between two calls.
+        """
+        constants, still_made = set(self._constants), set[int]()
         kept: list[Step] = []
         for step in self.steps:
             makes = [each for each in step.makes if each is not None]
             seeded = torch.Tag.nondeterministic_seeded in getattr(step.run, "tags", ())
             still = not any(_memory(self._tensors[n]) in self._written for n in makes)
-            if step.pure and not step.room and not seeded and still and constants.issuperset(step.reads):
-                constants.update(makes)
+            if step.pure and not step.room and not seeded and still and still_made.issuperset(step.reads):
+                still_made.update(makes)
             else:
                 kept.append(step)
         self.steps = kept
-        return constants
+        return constants | still_made
 
     def _needed(self, wanted: set[int]) -> list[Step]:
         """The steps that write somewhere, or whose answers are read."""
@@ -206,7 +222,7 @@ def running_tape() -> Tape | None:
 
 def _looks(x: Tensor) -> Hashable:
     """Two tensors that look the same and lie in the same memory are one."""
-    return x.data_ptr(), x.device, x.dtype, x.shape, x.stride()
+    return x.data_ptr(), x.device, x.dtype, x.shape, x.stride(), x.is_conj(), x.is_neg()
 
 
 def _looks_at_numbers(func: Any, args: tuple[Any, ...]) -> bool:

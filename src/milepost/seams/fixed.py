@@ -44,7 +44,9 @@ def state_of(part: object) -> Hashable | None:
     Two calls between which it stayed the same do the same to their tensors.
     """
     found: list[Hashable] = []
-    for name, value in getattr(part, "__dict__", {"": part}).items():
+    if _has_slots(type(part)):
+        return None
+    for name, value in part.__dict__.items():
         if name in _OF_EVERY_MODULE and isinstance(part, nn.Module):
             continue
         state = _state_of_value(value)
@@ -56,6 +58,12 @@ def state_of(part: object) -> Hashable | None:
         children = [state_of(child) for child in part.children()]
         return None if None in children else (*found, *children)
     return tuple(found)
+
+
+@functools.lru_cache(maxsize=256)
+def _has_slots(kind: type) -> bool:
+    """Whether objects keep something elsewhere than in their `__dict__`."""
+    return not hasattr(kind, "__dict__") or any(vars(each).get("__slots__") for each in kind.__mro__)
 
 
 def _state_of_value(value: object) -> Hashable | None:

@@ -5,7 +5,6 @@ launch whose arguments look as they did before goes to the compiled kernel at on
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -64,26 +63,33 @@ class _Tiles:
 
     __slots__ = ("base", "padding", "shape", "strides")
 
-    def __init__(self, base: Tensor, like: TensorDescriptor) -> None:
-        self.base, self.shape, self.strides, self.padding = base, like.shape, like.strides, like.padding
+    def __init__(self, base: Any, shape: Any, strides: Any, padding: Any) -> None:
+        self.base, self.shape, self.strides, self.padding = base, shape, strides, padding
 
 
 def _with_tensors(run: Any, args: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
-    """The launch as a function of its tensors alone, and these."""
-    template = list(args)
+    """The launch as a function of its tensors alone, and these. It keeps none of them."""
     plain = [n for n, each in enumerate(args) if isinstance(each, Tensor)]
-    tiled = [n for n, each in enumerate(args) if isinstance(each, TensorDescriptor)]
-    tiles = (lambda base, like: replace(like, base=base)) if INTERPRETED else _Tiles
+    tiled = [(n, _maker(each)) for n, each in enumerate(args) if isinstance(each, TensorDescriptor)]
+    template = [None if isinstance(each, (Tensor, TensorDescriptor)) else each for each in args]
 
     def again(*tensors: Tensor) -> None:
         args = template.copy()
         for n, each in zip(plain, tensors, strict=False):
             args[n] = each
-        for n, each in zip(tiled, tensors[len(plain) :], strict=True):
-            args[n] = tiles(each, template[n])
+        for (n, tiles), each in zip(tiled, tensors[len(plain) :], strict=True):
+            args[n] = tiles(each)
         run(*args)
 
-    return again, [args[n] for n in plain] + [args[n].base for n in tiled]
+    return again, [args[n] for n in plain] + [args[n].base for n, _ in tiled]
+
+
+def _maker(like: TensorDescriptor) -> Any:
+    """A function that describes another tensor as this one is."""
+    shape, strides, blocks, padding = like.shape, like.strides, like.block_shape, like.padding
+    if INTERPRETED:
+        return lambda base: TensorDescriptor(base, shape, strides, blocks, padding)
+    return lambda base: _Tiles(base, shape, strides, padding)
 
 
 def _looks(x: Any) -> Any:
