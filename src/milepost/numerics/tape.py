@@ -214,7 +214,7 @@ class Tape(TorchDispatchMode):
 
 def running_tape() -> Tape | None:
     """The tape that is written to just now, where nothing else listens to what torch does."""
-    if _len_torch_dispatch_stack() != 1:
+    if torch.compiler.is_compiling() or _len_torch_dispatch_stack() != 1:
         return None
     mode = _get_current_dispatch_mode()
     return mode if isinstance(mode, Tape) else None
