@@ -21,13 +21,14 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from milepost.cli import app
-from milepost.lab import corpus, memory
-from milepost.lab.asked import size_of
-from milepost.lab.cell import Judging, Stepped
-from milepost.lab.progress import Watched, duration
-from milepost.lab.recipe import SIZES, Recipe
-from milepost.lab.store import Score, Store
-from milepost.lab.sweep import Local, Sweep, run
+from milepost.lab.cells.cell import Judging, Stepped
+from milepost.lab.cells.store import Score, Store
+from milepost.lab.command.asked import size_of
+from milepost.lab.command.progress import Watched, duration
+from milepost.lab.sweep.sweep import Local, Sweep, run
+from milepost.lab.text import corpus
+from milepost.lab.training import memory
+from milepost.lab.training.recipe import SIZES, Recipe
 
 TINY = shlex.split("--threads 1 --width 16 --layers 1 --heads 2 --batch 2 --steps 5 --judge 256 --no-free")
 LENGTHS = ["--length", "64", "--longest", "128"]

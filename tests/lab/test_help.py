@@ -12,9 +12,9 @@ import pytest
 import typer
 
 from milepost.cli import app
-from milepost.lab import options
-from milepost.lab.compare import compare
-from milepost.lab.recipe import SIZES
+from milepost.lab.command import options
+from milepost.lab.command.compare import compare
+from milepost.lab.training.recipe import SIZES
 
 COMMAND = typer.main.get_command(app()).commands["compare"]  # pyright: ignore
 HELP = {each.name: each.help for each in COMMAND.params if each.name != "help"}

@@ -11,15 +11,16 @@ import pytest
 import torch
 
 import milepost as mp
-from milepost.lab import own, ray_engine
-from milepost.lab.asked import with_files
-from milepost.lab.cell import Described, Stepped
+from milepost.lab.cells.cell import Described, Stepped
+from milepost.lab.cells.store import Store
+from milepost.lab.command.asked import with_files
+from milepost.lab.engines import ray_engine
 from milepost.lab.exported import export, load
-from milepost.lab.model import Model
-from milepost.lab.recorded import record
-from milepost.lab.schemes import build, learns_bias, learns_more
-from milepost.lab.store import Store
-from milepost.lab.train import Trainer, bias_weights
+from milepost.lab.schemes import own
+from milepost.lab.schemes.named import build, learns_bias, learns_more
+from milepost.lab.sweep.recorded import record
+from milepost.lab.training.model import Model
+from milepost.lab.training.train import Trainer, bias_weights
 from tests.lab.test_compare import done, refused
 from tests.lab.test_sweep import SWEEP, work
 

@@ -17,16 +17,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost.lab import corpus
-from milepost.lab.cell import Described, Judging, Stepped
-from milepost.lab.model import Model, Shape
-from milepost.lab.parallel import Ddp, Fsdp, World, spread_over, world
-from milepost.lab.recipe import Recipe, Size
-from milepost.lab.schemes import build
-from milepost.lab.store import Score, Store
-from milepost.lab.sweep import Local, Sweep, run
-from milepost.lab.torchrun import Torchrun
-from milepost.lab.train import Alone, Trainer, read_checkpoint
+from milepost.lab.cells.cell import Described, Judging, Stepped
+from milepost.lab.cells.store import Score, Store
+from milepost.lab.engines.torchrun import Torchrun
+from milepost.lab.schemes.named import build
+from milepost.lab.sweep.sweep import Local, Sweep, run
+from milepost.lab.text import corpus
+from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.parallel import Ddp, Fsdp, World, spread_over, world
+from milepost.lab.training.recipe import Recipe, Size
+from milepost.lab.training.train import Alone, Trainer, read_checkpoint
 
 pytestmark = pytest.mark.slow
 

@@ -16,14 +16,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from milepost.lab import corpus
-from milepost.lab.cell import Cell, Event, Judging, Stepped, work
-from milepost.lab.model import Shape
-from milepost.lab.own import Source
-from milepost.lab.ray_engine import Post, Ray
-from milepost.lab.recipe import Recipe, Size
-from milepost.lab.store import Score
-from milepost.lab.sweep import Local, Sweep, wanted
+from milepost.lab.cells.cell import Cell, Event, Judging, Stepped, work
+from milepost.lab.cells.store import Score
+from milepost.lab.engines.ray_engine import Post, Ray
+from milepost.lab.schemes.own import Source
+from milepost.lab.sweep.sweep import Local, Sweep, wanted
+from milepost.lab.text import corpus
+from milepost.lab.training.model import Shape
+from milepost.lab.training.recipe import Recipe, Size
 
 pytestmark = pytest.mark.slow
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from milepost.lab.cell import Cell, Described, Event, Stepped
-from milepost.lab.engines import Local
-from milepost.lab.jobs import Jobs
-from milepost.lab.torchrun import Torchrun
-from milepost.lab.train import read_checkpoint, write_checkpoint
-from milepost.lab.turns import Locks, turns
+from milepost.lab.cells.cell import Cell, Described, Event, Stepped
+from milepost.lab.cells.turns import Locks, turns
+from milepost.lab.engines.jobs import Jobs
+from milepost.lab.engines.local import Local
+from milepost.lab.engines.torchrun import Torchrun
+from milepost.lab.training.train import read_checkpoint, write_checkpoint
 from tests.lab.test_sweep import SWEEP, numbers, work
 
 FOUR = replace(SWEEP, schemes=("rope", "kerple", "nope", "alibi"), free=False)
@@ -25,9 +25,9 @@ FOUR = replace(SWEEP, schemes=("rope", "kerple", "nope", "alibi"), free=False)
 SECOND = """
 import sys
 from pathlib import Path
-from milepost.lab.store import Store
-from milepost.lab.sweep import Local, run
-from milepost.lab.cell import Described
+from milepost.lab.cells.store import Store
+from milepost.lab.sweep.sweep import Local, run
+from milepost.lab.cells.cell import Described
 from tests.lab.test_turns import FOUR
 folder, seen = Path(sys.argv[1]), []
 store = Store(folder / "lab.sqlite")
