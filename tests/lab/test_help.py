@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 import typer
@@ -20,6 +21,7 @@ COMMAND = typer.main.get_command(app()).commands["compare"]  # pyright: ignore
 HELP = {each.name: each.help for each in COMMAND.params if each.name != "help"}
 
 
+@cache
 def shown(columns: int) -> str:
     """What a terminal of so many columns gets; typer's own runner always has 80."""
     command, around = [sys.executable, "-m", "milepost", "compare", "--help"], os.environ | {"COLUMNS": str(columns)}

@@ -66,7 +66,9 @@ class Jobs:
 
     def _begin(self, cell: Cell, known: Known, corpus: Corpus) -> tuple[Any, BaseProcess]:
         """A process that works one cell, and the pipe on which it is heard."""
-        context = processes.get_context("spawn")
+        # A process that has imported everything and done nothing is copied for every cell; CUDA is begun in the copies.
+        context = processes.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
         here, there = context.Pipe()
         process = context.Process(
             target=_work, args=(there, cell, known, corpus, self.folder, self.device), daemon=True
