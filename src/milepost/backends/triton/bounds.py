@@ -121,11 +121,11 @@ def outline(
         Index += b * index_b
         OtherIndex += b * other_index_b
     if block < blocks:
-        at = block * OWN + tl.arange(0, OWN)
-        _outlined(Docs, Index, Outlines, at, count, offset, False, DOCS, INDEXED)
+        own = block * OWN + tl.arange(0, OWN)
+        _outlined(Docs, Index, Outlines, own, count, offset, False, DOCS, INDEXED)
     else:
-        at = (block - blocks) * OTHER + tl.arange(0, OTHER)
-        _outlined(OtherDocs, OtherIndex, Outlines, at, others, other_offset, BY_ROWS, DOCS, INDEXED)
+        other = (block - blocks) * OTHER + tl.arange(0, OTHER)
+        _outlined(OtherDocs, OtherIndex, Outlines, other, others, other_offset, BY_ROWS, DOCS, INDEXED)
 
 
 @triton.jit

@@ -47,6 +47,12 @@ CHOSEN: dict[tuple[str, int], Config] = {
 WITH_TABLE: dict[tuple[str, int], Config] = {("forward", 128): Config(128, 64, 8, 3)}
 """Where a bias that is looked up by distance wants another choice: its entries take shared memory, too."""
 
+WITH_TABLE_PACKED: dict[tuple[str, int], Config] = {
+    ("forward", 64): Config(64, 64, 4, 3),
+    ("walk", 64): Config(64, 64, 8, 1, False),
+}
+"""And where documents lie in the row besides: with larger tiles registers spill."""
+
 CANDIDATES: dict[tuple[str, int], tuple[Config, ...]] = {
     ("forward", 64): (
         Config(64, 128, 4, 3), Config(64, 128, 4, 3, lead=True), Config(64, 64, 4, 4, lead=True),
@@ -103,13 +109,15 @@ def narrow(kernel: str, width: int) -> Config:
     return Config(side, 32 if width <= 64 else 16, 4, 1, False)
 
 
-def choose(kernel: str, width: int, itemsize: int, looked_up: bool) -> Config:
+def choose(kernel: str, width: int, itemsize: int, looked_up: bool, packed: bool = False) -> Config:
     """The configuration of a kernel at a head width (the larger of the keys' and the values')."""
     if kernel in _OVERRIDES:
         return _OVERRIDES[kernel]
     if itemsize > 2:
         return narrow(kernel, width)
     known = max(64, width)
+    if looked_up and packed and (kernel, known) in WITH_TABLE_PACKED:
+        return WITH_TABLE_PACKED[kernel, known]
     if looked_up and (kernel, known) in WITH_TABLE:
         return WITH_TABLE[kernel, known]
     return CHOSEN[kernel, known]
