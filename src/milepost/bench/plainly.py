@@ -7,6 +7,8 @@ float32 whatever it is given, as no model does that runs in bfloat16.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -15,9 +17,10 @@ from milepost.backends import reference
 from milepost.call.resolve import resolve
 
 
-def plainly(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, **options: Tensor) -> Tensor:
+def plainly(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, **options: Any) -> Tensor:
     """Softmax attention under a scheme, with the options of `attend`; products and scores are rounded as they come."""
-    call = resolve(q, k, v, scheme, options, False)
+    given: Any = options
+    call = resolve(q, k, v, scheme, given, False)
     regimes = scheme.place()
     relations = scheme.relate(reference._span(call, regimes)) if scheme.answering("relate") else ()
     visible = reference._visible(call)
