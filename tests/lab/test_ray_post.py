@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,10 +14,12 @@ from typing import Any
 import fsspec
 import pytest
 import torch
+from rich.console import Console
 
 from milepost.lab.cells import cell as cells
 from milepost.lab.cells.cell import Stepped
 from milepost.lab.cells.events import Described, Died, Saved
+from milepost.lab.command.progress import Watched
 from milepost.lab.engines import ray_driver
 from milepost.lab.engines.parcels import ByUrl, way
 from milepost.lab.engines.post import Letter, Post
@@ -178,6 +181,17 @@ def test_a_worker_may_die_so_often_in_a_row_and_a_checkpoint_begins_a_new_row(tm
     assert cell is CELL
     assert str(error) == "its worker died 3 times, with no checkpoint in between (it is gone)"
     assert len(found.running) == 4, "begun again after the last"
+
+
+def test_the_log_says_that_a_worker_died_and_where_another_goes_on():
+    said = io.StringIO()
+    watched = Watched([CELL], Console(file=said, width=200))
+    watched(CELL, Died("Its node is gone"))
+    watched(CELL, Stepped(10, [], 0.0, 0, False))
+    assert said.getvalue().splitlines() == [
+        "nope: Its node is gone; another worker goes on from its last checkpoint",
+        "train nope: goes on at step 10 of 14",
+    ]
 
 
 def test_only_a_few_checkpoints_are_on_their_way_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
