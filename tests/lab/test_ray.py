@@ -163,7 +163,7 @@ def test_a_worker_killed_after_its_checkpoint_goes_on_from_there(runs: Runs):
     assert begun == [0, 10, 20, 20]
 
 
-def test_an_error_in_one_cell_is_told_when_the_others_are_done(runs: Runs):
+def test_an_error_in_one_cell_is_reported_when_the_others_are_done(runs: Runs):
     first, *others = str(runs.error).splitlines()
     second, _ = sorted(others, reverse=True)
     assert first == "2 of 5 cells failed; the others are done and kept, and the same command tries again:"
@@ -187,7 +187,7 @@ def test_the_cluster_that_was_started_is_ended(runs: Runs):
     assert "RAY_AUTH_MODE" not in os.environ
 
 
-def test_a_loss_is_told_before_it_is_saved(tmp_path: Path):
+def test_a_loss_is_reported_before_it_is_saved(tmp_path: Path):
     # A checkpoint of steps whose losses were lost would never let them be computed again.
     threads, path = torch.get_num_threads(), tmp_path / f"{ROPE.key}.safetensors"
     events = work(ROPE, TEXT, tmp_path, "cpu", set())

@@ -25,12 +25,12 @@ def work_cell(
     """
     marks = zip(itertools.repeat(number), itertools.repeat(attempt), itertools.count(), strict=False)
 
-    def tell(event: Event | None, parcel: Any = None) -> Any:
+    def report(event: Event | None, parcel: Any = None) -> Any:
         return waited(post.put.remote(Letter(next(marks), event, parcel)))
 
     with tempfile.TemporaryDirectory(prefix="milepost-") as folder:
         path = Path(folder) / f"{cell.key}.safetensors"
-        newest = tell(None)
+        newest = report(None)
         if newest is not None:
             carried.receive(newest, path)
             # Ray keeps it until nobody refers to it.
@@ -42,7 +42,7 @@ def work_cell(
                     # It was sent, or read: a worker that is killed while it waits leaves no file behind.
                     with contextlib.suppress(OSError):
                         path.unlink()
-                tell(event, parcel)
+                report(event, parcel)
         except ValueError as error:
             # A damaged checkpoint is damaged, and to be deleted, where it came from.
             raise ValueError(str(error).replace(str(path), str(out / path.name))) from error
