@@ -1,7 +1,6 @@
 """One cell of a sweep: a scheme and a seed, trained and judged, reported as a stream of events.
 
 Where a cell runs is not its business: the local engine reads its events as they come, Ray sends them from far away.
-Every event may come twice, after a crash, and then says the same.
 """
 
 from __future__ import annotations
@@ -18,6 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from milepost.lab.cells.events import Described as Described
+from milepost.lab.cells.events import Event as Event
+from milepost.lab.cells.events import Saved
+from milepost.lab.cells.events import Stepped as Stepped
 from milepost.lab.cells.store import Score
 from milepost.lab.judging import judge
 from milepost.lab.judging.costs import Cost, cost_of
@@ -121,25 +124,6 @@ class Cell:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Described:
-    """How large the model is and what its scheme computes."""
-
-    parameters: int
-    equation: str
-
-
-@dataclass(frozen=True)
-class Stepped:
-    """Some steps were made."""
-
-    step: int
-    losses: list[tuple[int, float]]
-    seconds: float
-    tokens: int
-    done: bool
-
-
 @cache
 def _built(text: str, shape: Shape, trained: int, longest: int, from_where: tuple[str, ...]) -> dict[str, Any]:
     """All that a scheme is built of, layer by layer; of a method that is not milepost's, `from_where` says which."""
@@ -151,7 +135,6 @@ def _hashed(settings: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
-Event = Described | Stepped | Score | Cost
 Known = set[tuple[str, str, int]]
 """Scores that need not be made again, each by its row, protocol and length."""
 
@@ -227,6 +210,8 @@ def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, here: World, sp
         yield Stepped(trainer.step, known, now - begun, tokens, trainer.done)
         if trainer.spread.agreed(trainer.done or now - saved > pause):
             trainer.save(path)
+            # Whoever sends it elsewhere does so now, and the time that takes counts.
+            yield Saved(trainer.step)
             saved = time.monotonic()
             # At most a hundredth of the time goes into them.
             pause = SAVE * max(1.0, 50 * (saved - now))

@@ -96,7 +96,20 @@ def corpus_of(text: Path | None, dataset: str | None, made: list[Path], third: b
     return corpus.of_python(third) if dataset is None else corpus.of_dataset(dataset, third)
 
 
-def engine_of(name: str, out: Path, device: str, jobs: int) -> Engine:
+def check_cluster(engine: str, device: str, gpus: float | None, checkpoints: str | None) -> None:
+    """Refuse what only a Ray cluster has elsewhere, and a share of a GPU that is none."""
+    for option, value in (("--gpus-per-cell", gpus), ("--checkpoints", checkpoints)):
+        if value is not None and engine != "ray":
+            raise ValueError(f"{option} {value}: only --engine ray takes it; leave it out")
+    if gpus is not None and not 0 < gpus <= 1:
+        raise ValueError(f"--gpus-per-cell {gpus:g}: a model has one GPU, or a share of one such as 0.25")
+    if gpus is not None and not device.startswith("cuda"):
+        raise ValueError(f"--gpus-per-cell {gpus:g}: these models are trained on {device}; add --device cuda")
+
+
+def engine_of(
+    name: str, out: Path, device: str, jobs: int, gpus: float | None = None, checkpoints: str | None = None
+) -> Engine:
     """The engine of that name."""
     from milepost.lab.engines.jobs import Jobs
     from milepost.lab.engines.torchrun import Torchrun
@@ -108,7 +121,7 @@ def engine_of(name: str, out: Path, device: str, jobs: int) -> Engine:
     if name == "ray":
         from milepost.lab.engines.ray_engine import Ray
 
-        return Ray(out, device)
+        return Ray(out, device, gpus=1.0 if gpus is None else gpus, checkpoints=checkpoints)
     if name == "torchrun":
         return Torchrun(out, device)
     raise ValueError(f"--engine {name}: there are local, ray and torchrun")

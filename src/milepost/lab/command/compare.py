@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,8 @@ def compare(
     tune: options.Tune = False,
     engine: options.EngineName = "local",
     jobs: options.JobCount = 1,
+    gpus_per_cell: options.GpusPerCell = None,
+    checkpoints: options.Checkpoints = None,
     device: options.Device = None,
     threads: options.Threads = 2,
     length: options.Length = None,
@@ -81,6 +85,7 @@ def compare(
         _installed(engine, dataset, tensorboard)
         if jobs > 1 and engine != "local":
             raise ValueError(f"--jobs {jobs}: only the local engine takes it; leave it out")
+        asked.check_cluster(engine, device, gpus_per_cell, checkpoints)
         if not free and (every or tune):
             which = "every --no-free: all" if every else "tune --no-free: settings of"
             raise ValueError(f"--{which} the training-free rows, or none; leave one out")
@@ -111,9 +116,10 @@ def compare(
         cores = os.cpu_count() or 1
         if device == "cpu" and engine == "local" and jobs > 1 and jobs * threads > cores:
             note(f"{jobs} jobs of {threads} threads each on {cores} cores are slower than with --threads 1")
+        made_engine = partial(asked.engine_of, engine, out, device, jobs, gpus_per_cell, checkpoints)
     except (ValueError, TypeError, OSError, ImportError) as error:
         refuse(f"compare: {error}")
-    _work(sweep, store, out, lambda: asked.engine_of(engine, out, device, jobs), Files(json, csv, tensorboard))
+    _work(sweep, store, out, made_engine, Files(json, csv, tensorboard))
 
 
 def _work(sweep: Sweep, store: Store, out: Path, engine: Callable[[], Engine], files: Files) -> None:
@@ -124,7 +130,9 @@ def _work(sweep: Sweep, store: Store, out: Path, engine: Callable[[], Engine], f
     ended: BaseException | None = None
     try:
         record(store, sweep, command)
-        sweep = _all(sweep, store, out, engine())
+        # Ray prints what it has to say of dead workers; stdout is for the table.
+        with contextlib.redirect_stdout(sys.stderr):
+            sweep = _all(sweep, store, out, engine())
     except (KeyboardInterrupt, ValueError, OSError, ImportError, RuntimeError) as error:
         ended = error
     try:

@@ -100,6 +100,24 @@ EngineName = Annotated[
     ),
 ]
 JobCount = Annotated[int, typer.Option("--jobs", help="How many models the local engine trains at the same time.")]
+GpusPerCell = Annotated[
+    float | None,
+    typer.Option(
+        "--gpus-per-cell",
+        help="With --engine ray, how much of a GPU each model has: with 0.25, four share one, and must fit into it.",
+        show_default="1 with --device cuda",
+    ),
+]
+Checkpoints = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoints",
+        metavar="<url>",
+        help="With --engine ray, what checkpoints travel through on their way to --out and back to another worker: a "
+        "folder that all nodes share, or an address that fsspec knows, such as s3://bucket/folder.",
+        show_default="Ray's object store",
+    ),
+]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="cuda if there is a GPU")]
 Threads = Annotated[
     int, typer.Option(help="CPU threads for each model. With another number, scores change in their last digits.")

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from milepost.lab.cells.cell import Cell, Event, Stepped, wanted
+from milepost.lab.cells.events import Died
 from milepost.lab.cells.store import Score
 from milepost.lab.judging.scoring import VALIDATION
 from milepost.lab.schemes.named import rates_in_words
@@ -76,6 +77,8 @@ class Watched:
             self._stepped(cell, event)
         elif isinstance(event, Score):
             self._scored(cell, event)
+        elif isinstance(event, Died):
+            self._line(f"{self.names[cell.key]}: {event.why}; another worker goes on from its last checkpoint")
 
     def _stepped(self, cell: Cell, event: Stepped) -> None:
         name = self.names[cell.key]

@@ -10,6 +10,7 @@ from functools import cache
 import torch
 
 from milepost.lab.cells.cell import JUDGED, Cell, Described, Event, Known, Stepped, depends, wanted
+from milepost.lab.cells.events import Died, Saved
 from milepost.lab.cells.store import Score, Store
 from milepost.lab.cells.turns import Locks, turns
 from milepost.lab.engines.local import Engine as Engine
@@ -260,3 +261,5 @@ def keep(store: Store, cell: Cell, event: Event) -> None:
             store.judged(event)
         case Cost(variant=variant, values=values):
             store.cost(cell.key, variant, values)
+        case Saved() | Died():
+            pass
