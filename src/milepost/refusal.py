@@ -12,6 +12,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     # safetensors needs numpy to write what torch has.
     "lab": ("typer", "rich", "safetensors", "numpy", "scipy", "filelock"),
     "hf": ("transformers", "safetensors", "numpy", "scipy", "typer", "rich"),
+    "wandb": ("wandb",),
     "ray": ("ray", "fsspec"),
     "datasets": ("datasets",),
 }

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -251,6 +254,27 @@ def test_tensorboard_has_a_run_for_each_task(whole: Path, tmp_path: Path, monkey
     }
     assert "loss, bits per byte" in runs["rope, seed 0"]
     assert runs["rope, parity-check, seed 0"] == {"loss, bits", "task:parity-check/as trained"}
+
+
+def test_weights_and_biases_has_the_same_runs_and_sends_nothing(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    runs: dict[str, list[dict[str, float]]] = {}
+
+    def begun(mode: str, dir: str, name: str, config: dict[str, object], **_: object) -> SimpleNamespace:
+        assert (mode, dir, config["seed"]) == ("offline", str(tmp_path / "new"), 0)
+        return SimpleNamespace(log=runs.setdefault(name, []).append, finish=lambda: None)
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=begun, Settings=SimpleNamespace))
+    store = Store(whole / "lab.sqlite")
+    board.log_wandb(store, SWEEP, tmp_path / "new")
+    losses = {step: loss / math.log(2) for step, loss in store.losses(SWEEP.cells()[0].key)}
+    scores = {(score.length, score.mean) for score in store.scores(SWEEP.cells()[0].key)}
+    store.close()
+    first = runs[SWEEP.cells()[0].called]
+    assert {each["step"]: each["loss, bits per byte"] for each in first if "step" in each} == losses
+    assert {(each.pop("length"), *each.values()) for each in first if "length" in each} == scores
+    assert len(runs) == len(SWEEP.cells())
 
 
 def test_scores_of_a_longer_sweep_are_left_out(whole: Path):

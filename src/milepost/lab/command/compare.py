@@ -60,6 +60,7 @@ def compare(
     json: options.ToJson = None,
     csv: options.ToCsv = None,
     tensorboard: options.Board = None,
+    wandb: options.Wandb = None,
 ) -> None:
     """Train each scheme at a short length, judge it at long ones.
 
@@ -82,7 +83,7 @@ def compare(
     try:
         if text is not None and dataset is not None:
             raise ValueError("--text and --dataset: one text at a time; leave one out")
-        _installed(engine, dataset, tensorboard)
+        _installed(engine, dataset, tensorboard, wandb)
         if jobs > 1 and engine != "local":
             raise ValueError(f"--jobs {jobs}: only the local engine takes it; leave it out")
         asked.check_cluster(engine, device, gpus_per_cell, checkpoints)
@@ -99,7 +100,7 @@ def compare(
         counts = {"--seeds": seeds, "--jobs": jobs, "--train-bytes": train_bytes, "--judge": judged}
         _refuse_early(counts, json, csv)
         chosen = asked.size_of(size, own, training, longest, device)
-        made = [each for each in (out, json, csv, tensorboard) if each is not None]
+        made = [each for each in (out, json, csv, tensorboard, wandb) if each is not None]
         corpus = asked.corpus_of(text, dataset, made, bool(chosen_here)).first(train_bytes)
         names, rows, files = asked.with_files(schemes or options.DEFAULT, row or (), methods or ())
         sweep = Sweep(
@@ -119,7 +120,7 @@ def compare(
         made_engine = partial(asked.engine_of, engine, out, device, jobs, gpus_per_cell, checkpoints)
     except (ValueError, TypeError, OSError, ImportError) as error:
         refuse(f"compare: {error}")
-    _work(sweep, store, out, made_engine, Files(json, csv, tensorboard))
+    _work(sweep, store, out, made_engine, Files(json, csv, tensorboard, wandb))
 
 
 def _work(sweep: Sweep, store: Store, out: Path, engine: Callable[[], Engine], files: Files) -> None:
@@ -187,13 +188,15 @@ def note(message: str) -> None:
     print(f"milepost: compare: {message}", file=sys.stderr)
 
 
-def _installed(engine: str, dataset: str | None, board: Path | None) -> None:
+def _installed(engine: str, dataset: str | None, board: Path | None, wandb: Path | None) -> None:
     """Refuse what lacks a library, which would be found out only when everything is trained."""
     need("the lab", "lab")
     if engine == "ray":
         need("--engine ray", "ray")
     if dataset is not None:
         need("--dataset", "datasets")
+    if wandb is not None:
+        need("--wandb", "wandb")
     if board is not None:
         need("--tensorboard", "lab", ["tensorboard"])
         from milepost.lab.command.board import writer
@@ -233,6 +236,7 @@ class Files:
     json: Path | None = None
     csv: Path | None = None
     board: Path | None = None
+    wandb: Path | None = None
 
 
 def write(store: Store, sweep: Sweep, out: Path, files: Files, command: str, whole: bool = True) -> None:
@@ -257,6 +261,10 @@ def write(store: Store, sweep: Sweep, out: Path, files: Files, command: str, who
         from milepost.lab.command.board import log
 
         log(store, sweep, files.board)
+    if files.wandb is not None:
+        from milepost.lab.command.board import log_wandb
+
+        log_wandb(store, sweep, files.wandb)
     from milepost.lab.command.shown import table
 
     Console().print(table(findings))

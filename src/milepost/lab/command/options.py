@@ -197,3 +197,7 @@ ToCsv = Annotated[Path | None, typer.Option("--csv", help="A file to write every
 Board = Annotated[
     Path | None, typer.Option("--tensorboard", help="A folder to write losses and scores to, for TensorBoard.")
 ]
+Wandb = Annotated[
+    Path | None,
+    typer.Option(help="A folder to write losses and scores to, as offline runs of Weights & Biases (wandb sync)."),
+]
