@@ -5,7 +5,7 @@
 
 Scores are kept in units of log2(e), so that every exponential is one `exp2`:
 
-    x = q·k · c + bias,     c = scale · sharpen(i) · log2(e),     score = cap · tanh(x / cap) where there is a cap
+    x = (q·k + relate) · c + bias,  c = scale · sharpen(i) · log2(e),  score = cap · tanh(x / cap) where there is a cap
 
 A query has index i (its row plus an offset), a key index j; distance is i − j, positive behind.
 Rows and columns are passed as tensors that broadcast, [rows, 1] and [1, columns] or the other way round, so that the
@@ -157,3 +157,51 @@ def finished(x, bias, cap, HAS_BIAS: tl.constexpr, CAP: tl.constexpr, FAST: tl.c
         bent = tanh(x * (1 / cap), FAST)
         x = cap * bent
     return x, bent
+
+
+@triton.jit
+def related(
+    ByRow, ByKey, i, j, rows_left, keys_left, first, last, row_t, key_t,
+    BM: tl.constexpr, BN: tl.constexpr, RELATE: tl.constexpr,
+):  # fmt: skip
+    """What tables of vectors add to the product of each pair, [BM, BN] in float32: i is [BM, 1], j is [1, BN].
+
+    ByRow and ByKey begin at the tile's first row and key. Each has a number for every distance from `first` to before
+    `last`, from where on there is nothing to add; what is further ahead than `first` has its number. RELATE 1: by row,
+    2: by key, 3: both. One address a pair; neighbours in a warp are neighbours in memory, so a tile that is read by key
+    is read with its keys down.
+    """
+    many = last - first
+    if RELATE != 2:
+        at = tl.arange(0, BM)[:, None]
+        column = tl.maximum(i - j, first) - first
+        found = tl.load(ByRow + (at * row_t + column), mask=(at < rows_left) & (column < many), other=0.0)
+        found = found.to(tl.float32)
+    if RELATE >= 2:
+        at = tl.arange(0, BN)[:, None]
+        column = tl.maximum(i.T - j.T, first) - first
+        across = tl.load(ByKey + (at * key_t + column), mask=(at < keys_left) & (column < many), other=0.0)
+        if RELATE == 3:
+            found += across.T.to(tl.float32)
+        else:
+            found = across.T.to(tl.float32)
+    return found
+
+
+@triton.jit
+def put_related(
+    X, x, distance, visible, left, first, last, stride, OWN: tl.constexpr, MASK: tl.constexpr, ENDS: tl.constexpr
+):
+    """Write a tile [OWN, others] of gradients by distance, to X, which begins at the tile's first row, or key.
+
+    No two pairs that see each other share an address. ENDS: but those that `first` stands for, which are summed.
+    """
+    at = tl.arange(0, OWN)[:, None]
+    inside = (at < left) & (distance < last)
+    if ENDS:
+        inside = inside & (distance > first)
+    else:
+        inside = inside & (distance >= first)
+    if MASK:
+        inside = inside & visible
+    tl.store(X + (at * stride + (distance - first)), x.to(X.dtype.element_ty), mask=inside)

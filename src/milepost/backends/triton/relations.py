@@ -1,0 +1,168 @@
+"""Tables of vectors looked up by distance, as the kernels take them: multiplied by queries and keys beforehand.
+
+    score_ij  =  c_i · ( ⟨q_i, k_j⟩ + (q_i + u)·K[e] + k_j·Q[e] ),   e = clamp(i − j, first, last)
+
+All keys from `last` on behind have one row of each table. (q_i + u)·K[last] is then a number that a whole row of scores
+has in common, which moves its log-sum-exp and nothing else, and k_j·Q[last] is what a query longer by Q[last] gives.
+With these two taken out, far keys have nothing to look up:
+
+    by_row[i, e]  =  (q_i + u)·(K[e] − K[last]),    by_key[j, e]  =  k_j·(Q[e] − Q[last]),    q_i  ←  q_i + Q[last]
+
+Gradients of tables, queries and keys are those of the two products, which torch gives.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from milepost.backends.triton.biases import by_place
+from milepost.backends.views import fitting
+from milepost.call.call import Call
+from milepost.seams.arguments import spell
+from milepost.seams.verbs import Relation, Table
+
+LONGEST = 4096
+"""Distances that a product may have: each takes a number of memory a token and head."""
+ROUND = 8
+"""Distances come in multiples of it, which torch's products are fastest at."""
+
+
+@dataclass(frozen=True)
+class Products:
+    """What tables make of one call: queries and keys as the kernels read them, and what they add by distance."""
+
+    q: Tensor
+    k: Tensor
+    by_row: Tensor | None
+    """[b h t n], for the distances first … first + n − 1; 0 past them."""
+    by_key: Tensor | None
+    """[b h s n]."""
+    first: int
+    common: Tensor | None
+    """[b h t], what all scores of a row have more than these say, before their scale; None where nobody asked."""
+
+    @property
+    def facets(self) -> dict[str, Any]:
+        """As `flash` takes them."""
+        return {"by_row": self.by_row, "by_key": self.by_key, "first": self.first}
+
+
+def unrelated(call: Call, few: bool, widest: int) -> str | None:
+    """Why the kernels cannot add what tables of vectors give."""
+    for part in call.scheme.answering("relate"):
+        if getattr(part, "adds_values", False):
+            return f"{spell(part)} adds to the values, which these kernels do not do yet"
+        if not call.at_index:
+            return f"{spell(part)} goes by where tokens stand, and the kernels measure by their indices"
+        if call.index_given and not by_place(call):
+            return f"{spell(part)} has one place for each distance, and given indices may have two tokens there"
+        if call.scheme.answering("place"):
+            return f"{spell(part)} beside parts that move tokens is not in these kernels"
+        if few:
+            return f"{spell(part)} is not decoded by these kernels: there are few queries"
+        if _longest(call, part) > LONGEST:
+            return f"{spell(part)} tells {_longest(call, part)} distances apart, and the kernels take {LONGEST} at most"
+        if call.scheme.answering("turn") and 2 * call.q.shape[-1] > widest:
+            return f"{spell(part)} reads raw keys beside turned ones, too wide together for heads of over {widest // 2}"
+    return _beside(call)
+
+
+def _beside(call: Call) -> str | None:
+    """Why not together with the other parts."""
+    related = call.scheme.answering("relate")
+    if not related:
+        return None
+    for part in call.scheme.answering("bend"):
+        if not any(part is each for facet in ("cap", "slopes") for each in call.scheme.answering(facet)):
+            return f"{spell(part)} adds by distance beside {spell(related[0])}, and these kernels do one of the two"
+    for part in call.scheme.answering("sharpen"):
+        if isinstance(part, nn.Module) and any(each.requires_grad for each in part.parameters()):
+            return f"{spell(part)} learns to sharpen beside {spell(related[0])}, which these kernels do not do"
+    return None
+
+
+def _longest(call: Call, part: object) -> float:
+    """How many distances a part may tell apart in this call, as far as is known before its tables are made."""
+    nearest, furthest = _distances(call)
+    reach = getattr(part, "reach", None)
+    reach = math.inf if reach is None else reach
+    return min(furthest, reach) - max(nearest, -reach) + 1
+
+
+def _distances(call: Call) -> tuple[int, int]:
+    """The least and the largest distance between a query and a key that it sees."""
+    band = call.scheme.band()
+    assert band is not None
+    if call.queries.first is not None and call.keys.first is not None:
+        offset = call.queries.first - call.keys.first
+        nearest, furthest = offset - call.keys.count + 1, offset + call.queries.count - 1
+    else:
+        # Without an index, every index is below the number of keys.
+        nearest, furthest = 1 - call.keys.count, call.keys.count - 1
+    nearest = max(nearest, -band.ahead)
+    return int(nearest), int(max(nearest, furthest if band.sinks else min(furthest, band.behind - 1)))
+
+
+def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
+    """Multiply the tables by raw queries and keys; q, k: turned. common: whether the true log-sum-exp is wanted."""
+    nearest, furthest = _distances(call)
+    relations = fitting(call, call.scheme.relate(max(abs(nearest), abs(furthest))))
+    tables = [each for relation in relations for each in (relation.keys, relation.queries) if each is not None]
+    first = max(nearest, min((each.first for each in tables), default=nearest))
+    last = max(first, min(furthest, max((each.first + len(each.row) - 1 for each in tables), default=first)))
+    distance = torch.arange(first, last + 1, device=call.q.device)
+    by_row, by_key, everywhere = None, None, None
+    for relation in relations:
+        if relation.keys is not None:
+            near, far = _split(relation.keys, distance, call)
+            queries = _shifted(call.q, relation)
+            by_row = _sum(by_row, _product(queries, near) if last > first else None)
+            if common:
+                everywhere = _sum(everywhere, (queries.float() * far.float()).sum(-1))
+        if relation.queries is not None:
+            near, far = _split(relation.queries, distance, call)
+            by_key = _sum(by_key, _product(_repeated(call), near) if last > first else None)
+            q, k = _longer(call, q, k, far)
+    return Products(q, k, by_row, by_key, first, everywhere)
+
+
+def _split(table: Table, distance: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+    """Rows of all distances but the last, less the last one's, [h|1 n d], and that, [h|1 1 d]; zeros round n up."""
+    rows = table.rows.to(distance.device).index_select(1, table.find(distance))
+    near, far = rows[:, :-1] - rows[:, -1:], rows[:, -1:]
+    near = pad(near, (0, 0, 0, -near.shape[1] % ROUND))
+    return near.to(call.q.dtype), far.to(call.q.dtype)
+
+
+def _shifted(q: Tensor, relation: Relation) -> Tensor:
+    return q if relation.shift is None else q + relation.shift.to(q.dtype)[:, None]
+
+
+def _product(x: Tensor, rows: Tensor) -> Tensor:
+    """x [b h t d] with the rows of each head, [h|1 n d] → [b h t n]; with rows that heads share in one product."""
+    return x @ (rows[0] if rows.shape[0] == 1 else rows).mT
+
+
+def _repeated(call: Call) -> Tensor:
+    """Raw keys, each for all the query heads that it serves."""
+    return call.k.repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
+
+
+def _sum(total: Tensor | None, more: Tensor | None) -> Tensor | None:
+    return total if more is None else more if total is None else total + more
+
+
+def _longer(call: Call, q: Tensor, k: Tensor, far: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys whose product has k_j·far besides, of raw keys; far: [h|1 1 d].
+
+    Where keys were turned, their raw channels stand beside the turned ones.
+    """
+    if k is call.k:
+        return q + far, k
+    return torch.cat((q, far.expand_as(call.q)), -1), torch.cat((k, call.k), -1)
