@@ -79,7 +79,10 @@ def _beside(call: Call) -> str | None:
     if not related:
         return None
     for part in call.scheme.answering("bend"):
-        if not any(part is each for facet in ("cap", "slopes") for each in call.scheme.answering(facet)):
+        if any(part is each for each in call.scheme.answering("cap")):
+            # What a whole row has in common is then no longer nothing to the softmax.
+            return f"{spell(part)} caps what {spell(related[0])} adds to, which these kernels do not do"
+        if not any(part is each for each in call.scheme.answering("slopes")):
             return f"{spell(part)} adds by distance beside {spell(related[0])}, and these kernels do one of the two"
     for part in call.scheme.answering("sharpen"):
         if isinstance(part, nn.Module) and any(each.requires_grad for each in part.parameters()):
@@ -113,28 +116,40 @@ def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
     """Multiply the tables by raw queries and keys; q, k: turned. common: whether the true log-sum-exp is wanted."""
     nearest, furthest = _distances(call)
     relations = fitting(call, call.scheme.relate(max(abs(nearest), abs(furthest))))
-    tables = [each for relation in relations for each in (relation.keys, relation.queries) if each is not None]
-    first = max(nearest, min((each.first for each in tables), default=nearest))
-    last = max(first, min(furthest, max((each.first + len(each.row) - 1 for each in tables), default=first)))
-    distance = torch.arange(first, last + 1, device=call.q.device)
+    first, last = _ends(relations, nearest, furthest)
     by_row, by_key, everywhere = None, None, None
     for relation in relations:
         if relation.keys is not None:
-            near, far = _split(relation.keys, distance, call)
+            near, far = _split(relation.keys, first, last, call)
             queries = _shifted(call.q, relation)
-            by_row = _sum(by_row, _product(queries, near) if last > first else None)
+            by_row = _sum(by_row, queries @ near.mT if last > first else None)
             if common:
                 everywhere = _sum(everywhere, (queries.float() * far.float()).sum(-1))
         if relation.queries is not None:
-            near, far = _split(relation.queries, distance, call)
-            by_key = _sum(by_key, _product(_repeated(call), near) if last > first else None)
+            near, far = _split(relation.queries, first, last, call)
+            by_key = _sum(by_key, _repeated(call) @ near.mT if last > first else None)
             q, k = _longer(call, q, k, far)
     return Products(q, k, by_row, by_key, first, everywhere)
 
 
-def _split(table: Table, distance: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+def _ends(relations: tuple[Relation, ...], nearest: int, furthest: int) -> tuple[int, int]:
+    """The first and the last distance that tables tell from those past it, among the distances that occur."""
+    tables = [each for relation in relations for each in (relation.keys, relation.queries) if each is not None]
+    if not tables:
+        return nearest, nearest
+    first = max(nearest, min([each.first for each in tables]))
+    return first, max(first, min(furthest, max([each.first + len(each.row) - 1 for each in tables])))
+
+
+def _split(table: Table, first: int, last: int, call: Call) -> tuple[Tensor, Tensor]:
     """Rows of all distances but the last, less the last one's, [h|1 n d], and that, [h|1 1 d]; zeros round n up."""
-    rows = table.rows.to(distance.device).index_select(1, table.find(distance))
+    device = call.q.device
+    begin, end = first - table.first, last + 1 - table.first
+    if begin >= 0 and end <= len(table.row):
+        numbers = table.row.to(device)[begin:end]
+    else:
+        numbers = table.find(torch.arange(first, last + 1, device=device))
+    rows = table.rows.to(device).index_select(1, numbers)
     near, far = rows[:, :-1] - rows[:, -1:], rows[:, -1:]
     near = pad(near, (0, 0, 0, -near.shape[1] % ROUND))
     return near.to(call.q.dtype), far.to(call.q.dtype)
@@ -142,11 +157,6 @@ def _split(table: Table, distance: Tensor, call: Call) -> tuple[Tensor, Tensor]:
 
 def _shifted(q: Tensor, relation: Relation) -> Tensor:
     return q if relation.shift is None else q + relation.shift.to(q.dtype)[:, None]
-
-
-def _product(x: Tensor, rows: Tensor) -> Tensor:
-    """x [b h t d] with the rows of each head, [h|1 n d] → [b h t n]; with rows that heads share in one product."""
-    return x @ (rows[0] if rows.shape[0] == 1 else rows).mT
 
 
 def _repeated(call: Call) -> Tensor:
