@@ -21,6 +21,8 @@ from milepost.backends.triton.score import (
     between,
     distances,
     finished,
+    from_key,
+    from_row,
     looked_up,
     put,
     put_related,
@@ -31,7 +33,7 @@ from milepost.backends.triton.score import (
     up_to,
 )
 
-_COUNTS = ["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last"]
+_COUNTS = ["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "key_first", "many"]
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -82,12 +84,12 @@ def _across(x, UPRIGHT: tl.constexpr):
 def _rows_of_keys(
     dk, dv, before_sum, k, v, Q, Grad, Lse2, Delta, Sharpen, b, h, lo, hi, j0, offset, scale, rows, keys, q_t, do_t,
     behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, index, other, Docs, Index,
-    ByRow, ByKey, DByKey, br_t, bk_t,
+    ByRow, ByKey, DByKey, br_t, bk_t, key_first, many,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
     TMA: tl.constexpr, PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr,
-    INDEXED: tl.constexpr, MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr,
+    INDEXED: tl.constexpr, MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
     """Add what the rows lo … hi of one head give to dk and dv.
 
@@ -126,11 +128,16 @@ def _rows_of_keys(
             by_row = ByRow
             if RELATE != 2:
                 by_row += row.to(tl.int64) * br_t
+            row_first = from_row(first, row, MOVES)
             if UPRIGHT:
-                x += related(by_row, ByKey, i, j, rows - row, keys - j0, first, last, br_t, bk_t, BM, BN, RELATE)
+                x += related(
+                    by_row, ByKey, i, j, rows - row, keys - j0, row_first, key_first, many, br_t, bk_t, BM, BN, RELATE
+                )
             else:
-                more = related(by_row, ByKey, i.T, j.T, rows - row, keys - j0, first, last, br_t, bk_t, BM, BN, RELATE)
-                x += more.T
+                x += related(
+                    by_row, ByKey, i.T, j.T, rows - row, keys - j0, row_first, key_first, many, br_t, bk_t, BM, BN,
+                    RELATE,
+                ).T  # fmt: skip
         c = scale * LOG2E
         if SHARPEN:
             sharpen = _along(tl.load(Sharpen + row + down, mask=row + down < rows, other=1.0), UPRIGHT)
@@ -180,13 +187,13 @@ def _rows_of_keys(
             ds = ds * sharpen
         if RELATE >= 2:
             if ENDS:
-                before_sum += tl.sum(tl.where(i - j <= first, ds, 0.0), 0 if UPRIGHT else 1)
+                before_sum += tl.sum(tl.where(i - j <= key_first, ds, 0.0), 0 if UPRIGHT else 1)
             if UPRIGHT:
                 shown = visible.T if MASK else 0
-                put_related(DByKey, ds.T * scale, i.T - j.T, shown, keys - j0, first, last, bk_t, BN, MASK, ENDS)
+                put_related(DByKey, ds.T * scale, i.T - j.T, shown, keys - j0, key_first, many, bk_t, BN, MASK, ENDS)
             else:
                 shown = visible if MASK else 0
-                put_related(DByKey, ds * scale, i - j, shown, keys - j0, first, last, bk_t, BN, MASK, ENDS)
+                put_related(DByKey, ds * scale, i - j, shown, keys - j0, key_first, many, bk_t, BN, MASK, ENDS)
         if UPRIGHT:
             dk = tl.dot(ds.to(q.dtype).T, q, dk, input_precision=PRECISION)
         else:
@@ -199,14 +206,14 @@ def backward_keys(
     Q, K, V, Grad, Lse2, Delta, DK, DV_, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b,
-    ByRow, ByKey, br_b, br_h, br_t, bk_b, bk_h, bk_t, DByKey,
+    ByRow, ByKey, br_b, br_h, br_t, bk_b, bk_h, bk_t, key_first, many, DByKey,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, apart_blocks, part_rows, dk_part, dv_part,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, SINGLE: tl.constexpr, PARTS: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr,
+    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one block of keys, summed over the query heads that share them.
 
@@ -293,6 +300,7 @@ def backward_keys(
     LOOK: tl.constexpr = 2 if TABLE else 0
     ONE: tl.constexpr = 1 if TABLE else 0
 
+    key_first = from_key(key_first, j0, MOVES)
     dk = tl.zeros([BN, WIDTH], tl.float32)
     dv = tl.zeros([BN, VWIDTH], tl.float32)
     # A loop of one is folded away, and its accumulators with it, which otherwise take registers twice.
@@ -332,40 +340,40 @@ def backward_keys(
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, start, full, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
-                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
             )  # fmt: skip
         if TWO_SIDED and (TABLE or SLOPES) and (RELATE == 0):
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, full, near, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_ahead, cap,
-                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
             )  # fmt: skip
         if LOOKED:
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, near, beyond, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
-                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
             )  # fmt: skip
         dk, dv, before_sum = _rows_of_keys(
             dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, beyond, edge, j0, offset, scale, rows,
             keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_behind, cap,
-            index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t,
+            index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS,
+            PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
         )  # fmt: skip
         if BEHIND or BOUNDED:
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, edge, end, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
-                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
             )  # fmt: skip
         if (RELATE >= 2) and ENDS:
             ends = d_by_key + tl.arange(0, BN) * bk_t
@@ -378,13 +386,13 @@ def backward_keys(
 def _keys_of_rows(
     dq, behind_sum, ahead_sum, past_sum, before_sum, q, grad, lse, delta, K, V, b, g, lo, hi, row, i0, c, keys,
     k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, i, own, KeyDocs, KeyIndex,
-    ByRow, ByKey, DByRow, factor, rows_left, br_t, bk_t,
+    ByRow, ByKey, DByRow, factor, rows_left, br_t, bk_t, row_first, key_first, many,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr,
     FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr,
+    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
     """Add what the keys lo … hi give to dq, and, where asked, to the sums that biases need.
 
@@ -408,7 +416,10 @@ def _keys_of_rows(
             by_key = ByKey
             if RELATE >= 2:
                 by_key += j0.to(tl.int64) * bk_t
-            x += related(ByRow, by_key, i, j, rows_left, keys - j0, first, last, br_t, bk_t, BM, BN, RELATE)
+            x += related(
+                ByRow, by_key, i, j, rows_left, keys - j0, row_first, from_key(key_first, j0, MOVES), many, br_t, bk_t,
+                BM, BN, RELATE,
+            )  # fmt: skip
         if LEAD:
             # Begun before the exponentials, which then run beside it.
             v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
@@ -460,9 +471,9 @@ def _keys_of_rows(
             ds = ds * (1 - bent * bent)
         if RELATE == 1 or RELATE == 3:
             if ENDS:
-                before_sum += tl.sum(tl.where(i - j <= first, ds, 0.0), 1)
+                before_sum += tl.sum(tl.where(i - j <= row_first, ds, 0.0), 1)
             shown = visible if MASK else 0
-            put_related(DByRow, ds * factor, i - j, shown, rows_left, first, last, br_t, BM, MASK, ENDS)
+            put_related(DByRow, ds * factor, i - j, shown, rows_left, row_first, many, br_t, BM, MASK, ENDS)
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
     return dq, behind_sum, ahead_sum, past_sum, before_sum
 
@@ -472,14 +483,14 @@ def backward_rows(
     Q, K, V, Grad, Lse2, Delta, DQ, Sums, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dq_b, dq_h, dq_t,
     l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b, sums_b, sums_h,
-    ByRow, ByKey, br_b, br_h, br_t, bk_b, bk_h, bk_t, DByRow,
+    ByRow, ByKey, br_b, br_h, br_t, bk_b, bk_h, bk_t, key_first, many, DByRow,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr,
+    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
     """dq of one block of rows. Sums [b h blocks 4]: for the slopes behind and ahead, for distances past and before."""
     block = tl.program_id(0)
@@ -508,6 +519,7 @@ def backward_rows(
     BOUNDED: tl.constexpr = DOCS or INDEXED
     c = scale * LOG2E
     factor = scale
+    row_first = from_row(first, row, MOVES)
     if RELATE == 1 or RELATE == 3:
         ByRow += b64 * br_b + h64 * br_h + row.to(tl.int64) * br_t
         DByRow += b64 * br_b + h64 * br_h + row.to(tl.int64) * br_t
@@ -593,47 +605,47 @@ def backward_rows(
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, sink, past, row, some, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
         )  # fmt: skip
     if BEHIND or BOUNDED:
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, start, full, row, some, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, full, near, row, i0, c,
         keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap, i, own,
-        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t,
+        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS,
+        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
     )  # fmt: skip
     if LOOKED:
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, near, beyond, row, i0, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR and BOUNDED, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS,
+            PRECISION, SUM_SLOPES, SUM_FAR and BOUNDED, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
         )  # fmt: skip
     if TWO_SIDED and (TABLE or SLOPES) and (RELATE == 0):
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, beyond, edge, row, i0, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, edge, end, row, some, c,
         keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t,
+        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS,
+        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
     )  # fmt: skip
     dq = dq * factor
     if ((RELATE == 1) or (RELATE == 3)) and ENDS:

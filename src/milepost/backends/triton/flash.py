@@ -41,7 +41,7 @@ FACETS = (
     "SymInt ahead, SymInt sinks, SymInt first, float cap, bool cap_first"
 )
 TOKENS = "Tensor? documents=None, Tensor? key_documents=None, Tensor? index=None, Tensor? key_index=None"
-PRODUCTS = "Tensor? by_row=None, Tensor? by_key=None"
+PRODUCTS = "Tensor? by_row=None, Tensor? by_key=None, bool moves=False"
 
 
 def flash(
@@ -67,6 +67,7 @@ def flash(
     key_index: Tensor | None = None,
     by_row: Tensor | None = None,
     by_key: Tensor | None = None,
+    moves: bool = False,
     checked: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Attention and each row's log-sum-exp, both with gradients.
@@ -80,7 +81,9 @@ def flash(
     are the keys, indices that count from 0 in each document, and documents: the gradient is summed along diagonals.
 
     by_row: [b h t n], by_key: [b h s n], in q's dtype, where there is no table; no two keys that a query sees have one
-    index then, nor two queries that see a key. checked: nothing of this is looked at again.
+    index then, nor two queries that see a key. moves: queries are as many as keys, and no index is given; the numbers
+    of rows 128 g … 128 g + 127 begin at the distance first + 128 g, those of such keys at offset − 127 − 128 g, and
+    every distance that occurs has its own. checked: nothing of this is looked at again.
     """
     if not checked:
         _check(q, k, v, slopes, slopes_ahead, table, sharpen, scale, cap)
@@ -99,7 +102,7 @@ def flash(
     )  # fmt: skip
     learned = (q, k, v, slopes, slopes_ahead, table, sharpen, by_row, by_key)
     if not (torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in learned)):
-        return operator("flash", _flash)(q, k, v, *facets, *tokens, by_row, by_key)
+        return operator("flash", _flash)(q, k, v, *facets, *tokens, by_row, by_key, moves)
     if (
         table is not None
         and table.requires_grad
@@ -116,7 +119,7 @@ def flash(
     v = v.view_as(v) if v is q or v is k else v
     k = k.view_as(k) if k is q else k
     tokens = tokens.apart()
-    return _Flash.apply(q, k, v, *facets, *tokens, by_row, by_key)  # pyright: ignore
+    return _Flash.apply(q, k, v, *facets, *tokens, by_row, by_key, moves)  # pyright: ignore
 
 
 def _check(
@@ -196,9 +199,9 @@ class _Flash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *facets: Any) -> tuple[Tensor, Tensor]:
         out, lse = operator("flash", _flash)(q, k, v, *facets)
-        slopes, slopes_ahead, table, sharpen, *numbers = facets
+        slopes, slopes_ahead, table, sharpen, *numbers, moves = facets
         ctx.save_for_backward(q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *numbers[-6:])
-        ctx.numbers = numbers[:-6]
+        ctx.numbers, ctx.moves = numbers[:-6], moves
         ctx.set_materialize_grads(False)
         return out, lse
 
@@ -206,13 +209,13 @@ class _Flash(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
         q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *tokens = ctx.saved_tensors
         if grad is None and grad_lse is None:
-            return (None,) * 21
+            return (None,) * 22
         needs = ctx.needs_input_grad
         if grad is None:
             grad = torch.zeros_like(out)
         grads = operator("flash_backward", _flash_backward)(
             grad, grad_lse, q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *ctx.numbers,
-            needs[3] or needs[4], needs[5], *tokens,
+            needs[3] or needs[4], needs[5], *tokens, ctx.moves,
         )  # fmt: skip
         dq, dk, dv, d_slopes, d_ahead, d_table, d_by_row, d_by_key = grads
         d_sharpen = None
@@ -231,6 +234,7 @@ class _Flash(torch.autograd.Function):
             *(None,) * 12,
             d_by_row if needs[19] else None,
             d_by_key if needs[20] else None,
+            None,
         )
 
 
@@ -246,7 +250,7 @@ def _flash(
     q: Tensor, k: Tensor, v: Tensor,
     slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
     scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
-    *tokens: Tensor | None,
+    *more: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The forward kernel, launched."""
     b, h, t, _ = q.shape
@@ -272,7 +276,7 @@ def _flash(
         first,
         cap,
         cap_first,
-        *tokens_and_products(tokens),
+        *tokens_and_products(more),
     )
     with _device_of(q):
         launch_forward(call, out, lse)
@@ -283,7 +287,7 @@ def _flash_backward(
     grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
     scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
-    slopes_too: bool, table_too: bool, *tokens: Tensor | None,
+    slopes_too: bool, table_too: bool, *more: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The backward kernels, launched: dq, dk, dv, and the gradients of slopes behind, ahead and table where asked.
 
@@ -297,7 +301,7 @@ def _flash_backward(
             torch.zeros_like(each) if each is not None and asked else lse.new_empty(0)
             for each, asked in ((slopes, slopes_too), (slopes_ahead, slopes_too), (table, table_too))
         ]
-        related = products_like(lse, tokens_and_products(tokens)[1])
+        related = products_like(lse, tokens_and_products(more)[1])
         return dq.zero_(), dk.zero_(), dv.zero_(), small[0], small[1], small[2], *related
     if grad.stride(-1) != 1 or 0 in grad.stride():
         grad = grad.contiguous()
@@ -317,7 +321,7 @@ def _flash_backward(
         first,
         cap,
         cap_first,
-        *tokens_and_products(tokens),
+        *tokens_and_products(more),
     )
     with _device_of(q):
         lse2, delta = launch_prepare(grad, grad_lse, out, lse)
@@ -328,10 +332,10 @@ def _flash_backward(
     return dq, dk, dv, *learned, d_by_row, d_by_key
 
 
-def tokens_and_products(given: tuple[Tensor | None, ...]) -> tuple[tuple[Tensor | None, ...], ...]:
-    """Documents and indices, and by_row and by_key: what TOKENS and PRODUCTS list, with what was left out."""
-    given = (*given, *(None,) * (6 - len(given)))
-    return given[:4], given[4:]
+def tokens_and_products(given: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...], bool]:
+    """Documents and indices, by_row and by_key, and moves: what TOKENS and PRODUCTS list, with what was left out."""
+    given = (*given, *(None,) * (7 - len(given)))
+    return given[:4], given[4:6], bool(given[6])
 
 
 def products_like(some: Tensor, products: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
@@ -378,7 +382,7 @@ def launch_forward(call: Call, out: Tensor, lse: Tensor, far: Far | None = None)
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
         *call.tokens.steps, limits[1], *call.related, *call.counts, call.scale, call.cap,
         **call.constants(config, tma), **call.sides, LEAD=config.lead, MASK_STAGES=min(config.stages, 2),
-        RELATE=call.relates, FAR=0 if far is None else 1 if far.strength is None else 2,
+        RELATE=call.relates, MOVES=call.moves, FAR=0 if far is None else 1 if far.strength is None else 2,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
@@ -435,7 +439,7 @@ def _launch_keys(
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], *call.related, d_by_key,
         *call.counts, call.scale, call.cap, apart, part, dk.numel(), dv.numel(),
         **call.constants(config, tma), **call.sides, UPRIGHT=config.upright, SINGLE=q.shape[1] == k.shape[1],
-        PARTS=part > 0, LEAD=config.lead, MASK_STAGES=min(config.stages, 2), RELATE=call.relates, ENDS=call.ends,
+        PARTS=part > 0, LEAD=config.lead, MASK_STAGES=min(config.stages, 2), RELATE=call.relates, ENDS=call.ends, MOVES=call.moves,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
@@ -463,7 +467,7 @@ def launch_rows(
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], h * blocks * 4, blocks * 4,
         *call.related, d_by_row, *call.counts, call.scale, call.cap,
         **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too, LEAD=config.lead,
-        MASK_STAGES=min(config.stages, 2), RELATE=call.relates, ENDS=call.ends,
+        MASK_STAGES=min(config.stages, 2), RELATE=call.relates, ENDS=call.ends, MOVES=call.moves,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return sums
@@ -557,6 +561,7 @@ class Call:
         slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
         scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
         tokens: tuple[Tensor | None, ...] = (), products: tuple[Tensor | None, ...] = (None, None),
+        moves: bool = False,
     ) -> None:  # fmt: skip
         if not (q.is_cuda or INTERPRETED):
             raise RuntimeError(f"the kernels run on CUDA devices; the tensors are on {q.device}")
@@ -576,8 +581,11 @@ class Call:
         self.products = by_row, by_key = tuple(None if each is None else each.contiguous() for each in products)
         self.relates = (1 if by_row is not None else 0) + (2 if by_key is not None else 0)
         last = first if table is None else first + table.shape[1] - 1
-        for each in products:
-            last = last if each is None else first + each.shape[3]
+        self.moves = moves
+        many = max(0 if each is None else each.shape[3] for each in products)
+        if self.relates:
+            # What moves along has no end.
+            last = first + (UNLIMITED // 4 if moves else many)
         self.counts = (q.shape[2], k.shape[2], q.shape[1] // k.shape[1], offset, behind, ahead, sinks, first, last)
         self.two_slopes = slopes_ahead is not None
         self.sides = {"TABLE": table is not None, "TWO_SIDED": ahead > 0}
@@ -585,12 +593,13 @@ class Call:
         # Whether a key can be seen that is further ahead than the first distance of by_row and by_key.
         nearest = -UNLIMITED if self.tokens.index is not None else offset - k.shape[2] + 1
         self.ends = self.relates > 0 and max(nearest, -ahead) < first
+        self.places = (offset - 127 if moves else first, many)
 
     @property
     def related(self) -> tuple[Any, ...]:
-        """by_row and by_key, and how far apart their batches, heads and tokens lie."""
+        """by_row and by_key, how far apart their batches, heads and tokens lie, and which distances they have."""
         steps = ((0, 0, 0) if each is None else each.stride()[:3] for each in self.products)
-        return (*self.products, *next(steps), *next(steps))
+        return (*self.products, *next(steps), *next(steps), *self.places)
 
     def bounds(self, config: Config, by_rows: bool) -> tuple[Tensor | None, int]:
         """Which blocks each block of rows, or of keys, has to do with, where documents or indices were given."""

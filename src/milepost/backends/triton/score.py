@@ -160,27 +160,43 @@ def finished(x, bias, cap, HAS_BIAS: tl.constexpr, CAP: tl.constexpr, FAST: tl.c
 
 
 @triton.jit
+def from_row(first, row, MOVES: tl.constexpr):
+    """The distance that the numbers of a tile of rows begin with. MOVES: each square of rows has its own."""
+    if MOVES:
+        return first + row // GRANULE * GRANULE
+    else:
+        return first
+
+
+@triton.jit
+def from_key(first, j0, MOVES: tl.constexpr):
+    """The distance that the numbers of a tile of keys begin with: the later the keys, the further ahead."""
+    if MOVES:
+        return first - j0 // GRANULE * GRANULE
+    else:
+        return first
+
+
+@triton.jit
 def related(
-    ByRow, ByKey, i, j, rows_left, keys_left, first, last, row_t, key_t,
+    ByRow, ByKey, i, j, rows_left, keys_left, row_first, key_first, many, row_t, key_t,
     BM: tl.constexpr, BN: tl.constexpr, RELATE: tl.constexpr,
 ):  # fmt: skip
-    """What tables of vectors add to the product of each pair, [BM, BN] in float32: i is [BM, 1], j is [1, BN].
+    """What vectors by distance add to the product of each pair, [BM, BN] in float32: i is [BM, 1], j is [1, BN].
 
-    ByRow and ByKey begin at the tile's first row and key. Each has a number for every distance from `first` to before
-    `last`, from where on there is nothing to add; what is further ahead than `first` has its number. RELATE 1: by row,
-    2: by key, 3: both. One address a pair; neighbours in a warp are neighbours in memory, so a tile that is read by key
-    is read with its keys down.
+    ByRow and ByKey begin at the tile's first row and key. Each has `many` numbers a token, for row_first or key_first
+    and the distances after it; past them there is nothing to add, and what is further ahead has the first. RELATE 1: by
+    row, 2: by key, 3: both. One address a pair; neighbours in a warp are neighbours in memory, so a tile that is read
+    by key is read with its keys down. Tokens past the end have the last one's, which nobody reads.
     """
-    many = last - first
     if RELATE != 2:
-        at = tl.arange(0, BM)[:, None]
-        column = tl.maximum(i - j, first) - first
-        found = tl.load(ByRow + (at * row_t + column), mask=(at < rows_left) & (column < many), other=0.0)
-        found = found.to(tl.float32)
+        at = tl.minimum(tl.arange(0, BM), rows_left - 1)[:, None] * row_t
+        column = tl.maximum(i - j - row_first, 0)
+        found = tl.load(ByRow + (at + column), mask=column < many, other=0.0).to(tl.float32)
     if RELATE >= 2:
-        at = tl.arange(0, BN)[:, None]
-        column = tl.maximum(i.T - j.T, first) - first
-        across = tl.load(ByKey + (at * key_t + column), mask=(at < keys_left) & (column < many), other=0.0)
+        at = tl.minimum(tl.arange(0, BN), keys_left - 1)[:, None] * key_t
+        column = tl.maximum(i.T - j.T - key_first, 0)
+        across = tl.load(ByKey + (at + column), mask=column < many, other=0.0)
         if RELATE == 3:
             found += across.T.to(tl.float32)
         else:
@@ -190,18 +206,19 @@ def related(
 
 @triton.jit
 def put_related(
-    X, x, distance, visible, left, first, last, stride, OWN: tl.constexpr, MASK: tl.constexpr, ENDS: tl.constexpr
+    X, x, distance, visible, left, first, many, stride, OWN: tl.constexpr, MASK: tl.constexpr, ENDS: tl.constexpr
 ):
     """Write a tile [OWN, others] of gradients by distance, to X, which begins at the tile's first row, or key.
 
     No two pairs that see each other share an address. ENDS: but those that `first` stands for, which are summed.
     """
     at = tl.arange(0, OWN)[:, None]
-    inside = (at < left) & (distance < last)
+    column = distance - first
+    inside = (at < left) & (column < many)
     if ENDS:
-        inside = inside & (distance > first)
+        inside = inside & (column > 0)
     else:
-        inside = inside & (distance >= first)
+        inside = inside & (column >= 0)
     if MASK:
         inside = inside & visible
-    tl.store(X + (at * stride + (distance - first)), x.to(X.dtype.element_ty), mask=inside)
+    tl.store(X + (at * stride + column), x.to(X.dtype.element_ty), mask=inside)
