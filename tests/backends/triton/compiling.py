@@ -37,6 +37,7 @@ FACETS: dict[str, dict[str, Any]] = {
     "by both": {"rows": True, "keys": True, "behind": REACH},
     "by both, causal": {"rows": True, "keys": True},
     "by both, encoder": {"rows": True, "keys": True, "ahead": flash.UNLIMITED},
+    "by both, squares": {"rows": True, "keys": True, "ahead": flash.UNLIMITED, "squares": True},
     "by both, documents": {"rows": True, "keys": True, "documents": True},
     "plain": {},
 }
@@ -55,9 +56,9 @@ def launches(width: int, how: dict[str, Any]) -> dict[str, tuple[Any, tuple[Any,
     lse, lse2, delta = (torch.empty(b, h, t, device="meta") for _ in range(3))
     ahead = how.get("ahead", 0)
     n = REACH if ahead == 0 else 2 * REACH
+    shape = (b, h, t // 128, 128, t + 128) if how.get("squares") else (b, h, t, n)
     by_row, by_key = (
-        torch.empty(b, h, t, n, dtype=torch.bfloat16, device="meta") if how.get(each) else None
-        for each in ("rows", "keys")
+        torch.empty(shape, dtype=torch.bfloat16, device="meta") if how.get(each) else None for each in ("rows", "keys")
     )
     tokens: tuple[Tensor, ...] = ()
     if how.get("documents"):

@@ -45,10 +45,12 @@ def made(make: Make) -> mp.Scheme:
     return scheme
 
 
-def inputs(t: int = T, s: int | None = None, h: int = H, g: int = H, d: int = D) -> list[Tensor]:
+def inputs(t: int = T, s: int | None = None, h: int = H, g: int = H, d: int = D, b: int = 1) -> list[Tensor]:
+    """q, k and v; in a batch of several, tokens come before heads in memory."""
     torch.manual_seed(3)
     s = t if s is None else s
-    return [torch.randn(1, heads, n, d, device=DEVICE) for heads, n in ((h, t), (g, s), (g, s))]
+    drawn = [torch.randn(b, n, heads, d, device=DEVICE).transpose(1, 2) for heads, n in ((h, t), (g, s), (g, s))]
+    return [each if b > 1 else each.contiguous() for each in drawn]
 
 
 def answers(scheme: mp.Scheme, qkv: list[Tensor], backend: str, dtype: torch.dtype, **options: Any) -> list[Tensor]:
@@ -56,7 +58,7 @@ def answers(scheme: mp.Scheme, qkv: list[Tensor], backend: str, dtype: torch.dty
     scheme.to(torch.float64 if dtype == torch.float64 else torch.float32)
     q, k, v = leaves = [each.to(dtype).requires_grad_() for each in qkv]
     out, lse = mp.attend(q, k, v, scheme, backend=backend, return_lse=True, **options)
-    weights = torch.linspace(-1, 1, out.numel(), device=DEVICE).view_as(out).to(out.dtype)
+    weights = torch.linspace(-1, 1, out.numel(), device=DEVICE).view(out.shape).to(out.dtype)
     total = (out * weights).sum().to(lse.dtype) + 0.3 * lse.masked_fill(lse.isinf(), 0.0).sum()
     return [out, lse, *torch.autograd.grad(total, [*leaves, *scheme.parameters()])]
 
@@ -68,7 +70,15 @@ def agree(make: Make, qkv: list[Tensor], tile: Config | None = None, **options: 
         ours = answers(scheme, qkv, "triton", torch.float32, **options)
     exact = answers(scheme, qkv, "reference", torch.float64, **options)
     for mine, true in zip(ours, exact, strict=True):
-        assert off(mine, true) < 4e-6
+        close(mine, true)
+
+
+def close(mine: Tensor, true: Tensor) -> None:
+    """Within a few last places of float32, of what was summed: a sum may be far smaller than what it is made of."""
+    finite = true.isfinite()
+    assert torch.equal(mine.isfinite(), finite)
+    mine, true = mine.detach().double()[finite], true.detach()[finite]
+    assert float((mine - true).norm()) < 4e-6 * max(float(true.norm()), max(1, true.numel()) ** 0.5)
 
 
 CALLS: dict[str, tuple[Make, dict[str, int], dict[str, Any]]] = {
@@ -77,7 +87,7 @@ CALLS: dict[str, tuple[Make, dict[str, int], dict[str, Any]]] = {
     "keys and queries": (deberta(9, causal), {"g": 1}, {}),
     "keys and queries, encoder": (deberta(9, everything), {"g": 1}, {}),
     "buckets, as the paper has them": (deberta(30, everything, buckets=4, index="paper", bias="both"), {}, {}),
-    "biased queries": (xl(7, causal), {"g": 1}, {}),
+    "biased queries": (xl(7, causal), {"g": 1, "b": 2}, {}),
     "no end": (xl(None, causal), {"t": 20, "s": T}, {}),
     "documents": (deberta(9, causal), {}, {"documents": DOCUMENTS}),
     "documents, encoder": (deberta(9, everything), {}, {"documents": DOCUMENTS}),
@@ -110,6 +120,12 @@ def test_far_squares_have_nothing_to_look_up(seen: object):
     agree(deberta(9, seen), inputs(290), None if GPU else Config(128, 128, 4, 1, False))
 
 
+@pytest.mark.parametrize("b", [1, 2] if GPU else [2])
+def test_squares_of_an_encoder_have_distances_of_their_own(b: int):
+    # As long as the reach, in whole squares: each meets 384 of the 511 distances.
+    agree(deberta(300, everything), inputs(256, b=b), None if GPU else Config(128, 128, 4, 1, False))
+
+
 @pytest.mark.parametrize(("upright", "lead"), [(True, True), (True, False), (False, True)][: None if GPU else 1])
 def test_tiles_upright_and_leading_agree(upright: bool, lead: bool):
     agree(deberta(9, everything), inputs(), Config(32, 32, 4, 1, False, upright, lead))
@@ -125,7 +141,7 @@ def test_rest_is_weighed_against_far_keys_that_are_apart(monkeypatch: pytest.Mon
     monkeypatch.setattr(fields, "worth_it", lambda *_: True)
     scheme, (q, k, v) = made(lambda: mp.Scheme(mp.T5Bias(H, 8, 12), mp.SinkLogit(H), causal)), inputs(30)
     ours, exact = (mp.attend(q, k, v, scheme, backend=backend) for backend in ("triton", "reference"))
-    assert off(ours, exact) < 4e-6
+    close(ours, exact.double())
 
 
 @pytest.mark.gpu

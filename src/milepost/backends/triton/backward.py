@@ -29,6 +29,7 @@ from milepost.backends.triton.score import (
     related,
     seen,
     sloped,
+    stands,
     tile,
     up_to,
 )
@@ -84,7 +85,7 @@ def _across(x, UPRIGHT: tl.constexpr):
 def _rows_of_keys(
     dk, dv, before_sum, k, v, Q, Grad, Lse2, Delta, Sharpen, b, h, lo, hi, j0, offset, scale, rows, keys, q_t, do_t,
     behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, index, other, Docs, Index,
-    ByRow, ByKey, DByKey, br_t, bk_t, key_first, many,
+    ByRow, ByKey, DByKey, br_g, br_t, bk_t, key_first, many,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
@@ -127,7 +128,7 @@ def _rows_of_keys(
         if RELATE > 0:
             by_row = ByRow
             if RELATE != 2:
-                by_row += row.to(tl.int64) * br_t
+                by_row += stands(row, br_g, br_t)
             row_first = from_row(first, row, MOVES)
             if UPRIGHT:
                 x += related(
@@ -206,7 +207,7 @@ def backward_keys(
     Q, K, V, Grad, Lse2, Delta, DK, DV_, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b,
-    ByRow, ByKey, br_b, br_h, br_t, bk_b, bk_h, bk_t, key_first, many, DByKey,
+    ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many, DByKey,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, apart_blocks, part_rows, dk_part, dv_part,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
@@ -334,13 +335,13 @@ def backward_keys(
         if RELATE == 1 or RELATE == 3:
             by_row += b64 * br_b + h64 * br_h
         if RELATE >= 2:
-            by_key += b64 * bk_b + h64 * bk_h + j0.to(tl.int64) * bk_t
-            d_by_key += b64 * bk_b + h64 * bk_h + j0.to(tl.int64) * bk_t
+            by_key += b64 * bk_b + h64 * bk_h + stands(j0, bk_g, bk_t)
+            d_by_key += b64 * bk_b + h64 * bk_h + stands(j0, bk_g, bk_t)
         if AHEAD or BOUNDED:
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, start, full, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
-                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, key_first, many,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
                 PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
             )  # fmt: skip
@@ -348,7 +349,7 @@ def backward_keys(
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, full, near, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_ahead, cap,
-                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, key_first, many,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
                 PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
             )  # fmt: skip
@@ -356,14 +357,14 @@ def backward_keys(
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, near, beyond, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
-                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, key_first, many,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
                 PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
             )  # fmt: skip
         dk, dv, before_sum = _rows_of_keys(
             dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, beyond, edge, j0, offset, scale, rows,
             keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_behind, cap,
-            index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, key_first, many,
+            index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
             PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
         )  # fmt: skip
@@ -371,7 +372,7 @@ def backward_keys(
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, edge, end, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
-                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, key_first, many,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
                 PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
             )  # fmt: skip
@@ -386,7 +387,7 @@ def backward_keys(
 def _keys_of_rows(
     dq, behind_sum, ahead_sum, past_sum, before_sum, q, grad, lse, delta, K, V, b, g, lo, hi, row, i0, c, keys,
     k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, i, own, KeyDocs, KeyIndex,
-    ByRow, ByKey, DByRow, factor, rows_left, br_t, bk_t, row_first, key_first, many,
+    ByRow, ByKey, DByRow, factor, rows_left, br_t, bk_g, bk_t, row_first, key_first, many,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr,
@@ -415,7 +416,7 @@ def _keys_of_rows(
         if RELATE > 0:
             by_key = ByKey
             if RELATE >= 2:
-                by_key += j0.to(tl.int64) * bk_t
+                by_key += stands(j0, bk_g, bk_t)
             x += related(
                 ByRow, by_key, i, j, rows_left, keys - j0, row_first, from_key(key_first, j0, MOVES), many, br_t, bk_t,
                 BM, BN, RELATE,
@@ -483,7 +484,7 @@ def backward_rows(
     Q, K, V, Grad, Lse2, Delta, DQ, Sums, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dq_b, dq_h, dq_t,
     l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b, sums_b, sums_h,
-    ByRow, ByKey, br_b, br_h, br_t, bk_b, bk_h, bk_t, key_first, many, DByRow,
+    ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many, DByRow,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
@@ -521,8 +522,8 @@ def backward_rows(
     factor = scale
     row_first = from_row(first, row, MOVES)
     if RELATE == 1 or RELATE == 3:
-        ByRow += b64 * br_b + h64 * br_h + row.to(tl.int64) * br_t
-        DByRow += b64 * br_b + h64 * br_h + row.to(tl.int64) * br_t
+        ByRow += b64 * br_b + h64 * br_h + stands(row, br_g, br_t)
+        DByRow += b64 * br_b + h64 * br_h + stands(row, br_g, br_t)
     if RELATE >= 2:
         ByKey += b64 * bk_b + h64 * bk_h
     if SHARPEN:
@@ -605,7 +606,7 @@ def backward_rows(
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, sink, past, row, some, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
             PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
         )  # fmt: skip
@@ -613,14 +614,14 @@ def backward_rows(
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, start, full, row, some, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
             PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, full, near, row, i0, c,
         keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap, i, own,
-        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
+        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
         PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
     )  # fmt: skip
@@ -628,7 +629,7 @@ def backward_rows(
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, near, beyond, row, i0, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
             PRECISION, SUM_SLOPES, SUM_FAR and BOUNDED, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
         )  # fmt: skip
@@ -636,14 +637,14 @@ def backward_rows(
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, beyond, edge, row, i0, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
             PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, edge, end, row, some, c,
         keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
+        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
         PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
     )  # fmt: skip

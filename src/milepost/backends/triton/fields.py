@@ -38,6 +38,7 @@ from milepost.backends.triton.flash import (
     launch_learned,
     launch_prepare,
     launch_rows,
+    packed,
     products_like,
 )
 from milepost.backends.triton.launch import launch
@@ -81,7 +82,7 @@ def fields(
     """
     q, k, v = _close(q, k, v)
     far_q, far_k = (None, None) if far_q is None or far_k is None else _close(far_q, far_k)
-    given = (q, k, v, far_q, far_k, table, by_row, by_key)
+    given = (q, k, v, far_q, far_k, table, packed(by_row), packed(by_key))
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in given):
         return _Fields.apply(*given, how)  # pyright: ignore
     return _forward(*given, how)[:2]

@@ -41,7 +41,7 @@ FACETS = (
     "SymInt ahead, SymInt sinks, SymInt first, float cap, bool cap_first"
 )
 TOKENS = "Tensor? documents=None, Tensor? key_documents=None, Tensor? index=None, Tensor? key_index=None"
-PRODUCTS = "Tensor? by_row=None, Tensor? by_key=None, bool moves=False"
+PRODUCTS = "Tensor? by_row=None, Tensor? by_key=None"
 
 
 def flash(
@@ -67,7 +67,6 @@ def flash(
     key_index: Tensor | None = None,
     by_row: Tensor | None = None,
     by_key: Tensor | None = None,
-    moves: bool = False,
     checked: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Attention and each row's log-sum-exp, both with gradients.
@@ -81,9 +80,9 @@ def flash(
     are the keys, indices that count from 0 in each document, and documents: the gradient is summed along diagonals.
 
     by_row: [b h t n], by_key: [b h s n], in q's dtype, where there is no table; no two keys that a query sees have one
-    index then, nor two queries that see a key. moves: queries are as many as keys, and no index is given; the numbers
-    of rows 128 g … 128 g + 127 begin at the distance first + 128 g, those of such keys at offset − 127 − 128 g, and
-    every distance that occurs has its own. checked: nothing of this is looked at again.
+    index then, nor two queries that see a key. In squares of tokens, [b h t/128 128 n], where there are as many queries
+    as keys and no indices, the numbers of square x begin at the distance first + 128 x by row, and by key at offset −
+    127 − 128 x, and all distances that occur have one. checked: nothing of this is looked at again.
     """
     if not checked:
         _check(q, k, v, slopes, slopes_ahead, table, sharpen, scale, cap)
@@ -96,13 +95,14 @@ def flash(
     behind = UNLIMITED if behind is None else min(behind, UNLIMITED)
     ahead = UNLIMITED if ahead is None else min(ahead, UNLIMITED)
     slopes_ahead = None if slopes_ahead is slopes else slopes_ahead
+    by_row, by_key = packed(by_row), packed(by_key)
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
     facets = (
         slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap or 0.0, cap_first
     )  # fmt: skip
     learned = (q, k, v, slopes, slopes_ahead, table, sharpen, by_row, by_key)
     if not (torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in learned)):
-        return operator("flash", _flash)(q, k, v, *facets, *tokens, by_row, by_key, moves)
+        return operator("flash", _flash)(q, k, v, *facets, *tokens, by_row, by_key)
     if (
         table is not None
         and table.requires_grad
@@ -119,7 +119,7 @@ def flash(
     v = v.view_as(v) if v is q or v is k else v
     k = k.view_as(k) if k is q else k
     tokens = tokens.apart()
-    return _Flash.apply(q, k, v, *facets, *tokens, by_row, by_key, moves)  # pyright: ignore
+    return _Flash.apply(q, k, v, *facets, *tokens, by_row, by_key)  # pyright: ignore
 
 
 def _check(
@@ -170,9 +170,9 @@ def _check(
 def _check_related(q: Tensor, k: Tensor, table: Tensor | None, by_row: Tensor | None, by_key: Tensor | None) -> None:
     if table is not None and not (by_row is None and by_key is None):
         raise ValueError("flash: by_row and by_key do not go together with a table; add its entries to by_row")
-    n = next((each.shape[-1] for each in (by_row, by_key) if each is not None), 0)
+    some = next((each for each in (by_row, by_key) if each is not None), q)
     for name, each, tokens in (("by_row", by_row, q.shape[2]), ("by_key", by_key, k.shape[2])):
-        shape = (q.shape[0], q.shape[1], tokens, n)
+        shape = (*q.shape[:2], *((tokens // 128, 128) if some.dim() == 5 else (tokens,)), some.shape[-1])
         if each is not None and (each.shape != shape or each.dtype != q.dtype):
             raise ValueError(f"flash: {name} is {list(each.shape)} in {each.dtype}; give {list(shape)} in {q.dtype}")
 
@@ -199,9 +199,9 @@ class _Flash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *facets: Any) -> tuple[Tensor, Tensor]:
         out, lse = operator("flash", _flash)(q, k, v, *facets)
-        slopes, slopes_ahead, table, sharpen, *numbers, moves = facets
+        slopes, slopes_ahead, table, sharpen, *numbers = facets
         ctx.save_for_backward(q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *numbers[-6:])
-        ctx.numbers, ctx.moves = numbers[:-6], moves
+        ctx.numbers = numbers[:-6]
         ctx.set_materialize_grads(False)
         return out, lse
 
@@ -209,13 +209,13 @@ class _Flash(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
         q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *tokens = ctx.saved_tensors
         if grad is None and grad_lse is None:
-            return (None,) * 22
+            return (None,) * 21
         needs = ctx.needs_input_grad
         if grad is None:
             grad = torch.zeros_like(out)
         grads = operator("flash_backward", _flash_backward)(
             grad, grad_lse, q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *ctx.numbers,
-            needs[3] or needs[4], needs[5], *tokens, ctx.moves,
+            needs[3] or needs[4], needs[5], *tokens,
         )  # fmt: skip
         dq, dk, dv, d_slopes, d_ahead, d_table, d_by_row, d_by_key = grads
         d_sharpen = None
@@ -234,7 +234,6 @@ class _Flash(torch.autograd.Function):
             *(None,) * 12,
             d_by_row if needs[19] else None,
             d_by_key if needs[20] else None,
-            None,
         )
 
 
@@ -250,7 +249,7 @@ def _flash(
     q: Tensor, k: Tensor, v: Tensor,
     slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
     scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
-    *more: Any,
+    *more: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The forward kernel, launched."""
     b, h, t, _ = q.shape
@@ -287,7 +286,7 @@ def _flash_backward(
     grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
     scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
-    slopes_too: bool, table_too: bool, *more: Any,
+    slopes_too: bool, table_too: bool, *more: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The backward kernels, launched: dq, dk, dv, and the gradients of slopes behind, ahead and table where asked.
 
@@ -332,15 +331,24 @@ def _flash_backward(
     return dq, dk, dv, *learned, d_by_row, d_by_key
 
 
-def tokens_and_products(given: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...], bool]:
-    """Documents and indices, by_row and by_key, and moves: what TOKENS and PRODUCTS list, with what was left out."""
-    given = (*given, *(None,) * (7 - len(given)))
-    return given[:4], given[4:6], bool(given[6])
+def tokens_and_products(given: tuple[Tensor | None, ...]) -> tuple[tuple[Tensor | None, ...], ...]:
+    """Documents and indices, and by_row and by_key: what TOKENS and PRODUCTS list, with what was left out."""
+    given = (*given, *(None,) * (6 - len(given)))
+    return given[:4], given[4:]
+
+
+def packed(product: Tensor | None) -> Tensor | None:
+    """by_row or by_key with nothing between its numbers, so that a tensor like it lies in memory as it does."""
+    if product is None or product.is_contiguous():
+        return product
+    order = sorted(range(product.dim()), key=lambda axis: -product.stride(axis))
+    fits = order[-1] == product.dim() - 1 and product.permute(order).is_contiguous()
+    return product if fits else product.contiguous()
 
 
 def products_like(some: Tensor, products: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
     """Where the gradients of by_row and by_key go: a pair that no kernel looks at leaves a 0."""
-    by_row, by_key = (some.new_empty(0) if each is None else each.new_zeros(each.shape) for each in products)
+    by_row, by_key = (some.new_empty(0) if each is None else torch.zeros_like(each) for each in products)
     return by_row, by_key
 
 
@@ -439,7 +447,8 @@ def _launch_keys(
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], *call.related, d_by_key,
         *call.counts, call.scale, call.cap, apart, part, dk.numel(), dv.numel(),
         **call.constants(config, tma), **call.sides, UPRIGHT=config.upright, SINGLE=q.shape[1] == k.shape[1],
-        PARTS=part > 0, LEAD=config.lead, MASK_STAGES=min(config.stages, 2), RELATE=call.relates, ENDS=call.ends, MOVES=call.moves,
+        PARTS=part > 0, LEAD=config.lead, MASK_STAGES=min(config.stages, 2),
+        RELATE=call.relates, ENDS=call.ends, MOVES=call.moves,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
@@ -467,7 +476,8 @@ def launch_rows(
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], h * blocks * 4, blocks * 4,
         *call.related, d_by_row, *call.counts, call.scale, call.cap,
         **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too, LEAD=config.lead,
-        MASK_STAGES=min(config.stages, 2), RELATE=call.relates, ENDS=call.ends, MOVES=call.moves,
+        MASK_STAGES=min(config.stages, 2),
+        RELATE=call.relates, ENDS=call.ends, MOVES=call.moves,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return sums
@@ -561,7 +571,6 @@ class Call:
         slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
         scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
         tokens: tuple[Tensor | None, ...] = (), products: tuple[Tensor | None, ...] = (None, None),
-        moves: bool = False,
     ) -> None:  # fmt: skip
         if not (q.is_cuda or INTERPRETED):
             raise RuntimeError(f"the kernels run on CUDA devices; the tensors are on {q.device}")
@@ -578,14 +587,14 @@ class Call:
             0 if sharpen is None or sharpen.shape[0] == 1 else sharpen.stride(0),
         )
         self.tokens = ready(tokens)
-        self.products = by_row, by_key = tuple(None if each is None else each.contiguous() for each in products)
+        self.products = by_row, by_key = products
         self.relates = (1 if by_row is not None else 0) + (2 if by_key is not None else 0)
         last = first if table is None else first + table.shape[1] - 1
-        self.moves = moves
-        many = max(0 if each is None else each.shape[3] for each in products)
+        self.moves = any(each is not None and each.dim() == 5 for each in products)
+        many = max(0 if each is None else each.shape[-1] for each in products)
         if self.relates:
-            # What moves along has no end.
-            last = first + (UNLIMITED // 4 if moves else many)
+            # What moves along with the tokens has no end.
+            last = first + (UNLIMITED // 4 if self.moves else many)
         self.counts = (q.shape[2], k.shape[2], q.shape[1] // k.shape[1], offset, behind, ahead, sinks, first, last)
         self.two_slopes = slopes_ahead is not None
         self.sides = {"TABLE": table is not None, "TWO_SIDED": ahead > 0}
@@ -593,13 +602,17 @@ class Call:
         # Whether a key can be seen that is further ahead than the first distance of by_row and by_key.
         nearest = -UNLIMITED if self.tokens.index is not None else offset - k.shape[2] + 1
         self.ends = self.relates > 0 and max(nearest, -ahead) < first
-        self.places = (offset - 127 if moves else first, many)
+        self.places = (offset - 127 if self.moves else first, many)
 
     @property
     def related(self) -> tuple[Any, ...]:
         """by_row and by_key, how far apart their batches, heads and tokens lie, and which distances they have."""
-        steps = ((0, 0, 0) if each is None else each.stride()[:3] for each in self.products)
-        return (*self.products, *next(steps), *next(steps), *self.places)
+        steps = [
+            (0, 0, 0, 0) if each is None else each.stride()[:4] if each.dim() == 5
+            else (*each.stride()[:2], 128 * each.stride(2), each.stride(2))
+            for each in self.products
+        ]  # fmt: skip
+        return (*self.products, *steps[0], *steps[1], *self.places)
 
     def bounds(self, config: Config, by_rows: bool) -> tuple[Tensor | None, int]:
         """Which blocks each block of rows, or of keys, has to do with, where documents or indices were given."""

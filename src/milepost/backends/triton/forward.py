@@ -25,6 +25,7 @@ from milepost.backends.triton.score import (
     related,
     seen,
     sloped,
+    stands,
     tile,
     up_to,
 )
@@ -34,7 +35,7 @@ from milepost.backends.triton.score import (
 def _span(
     acc, l, m, led, q, K, V, b, g, lo, hi, i0, c, keys, k_t, v_t,
     behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, i, own, KeyDocs, KeyIndex,
-    ByRow, ByKey, rows_left, br_t, bk_t, row_first, key_first, many,
+    ByRow, ByKey, rows_left, br_t, bk_g, bk_t, row_first, key_first, many,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
@@ -72,7 +73,7 @@ def _span(
         if RELATE > 0:
             by_key = ByKey
             if RELATE >= 2:
-                by_key += j0.to(tl.int64) * bk_t
+                by_key += stands(j0, bk_g, bk_t)
             x += related(
                 ByRow, by_key, i, j, rows_left, keys - j0, row_first, from_key(key_first, j0, MOVES), many, br_t, bk_t,
                 BM, BN, RELATE,
@@ -146,7 +147,7 @@ def forward(
     FarOut, FarLse, Strength, NearLse, fo_b, fo_h, fo_t, fl_b, fl_h, strength_b, far_row,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, l_b, l_h, table_h, sharpen_b,
     docs_b, key_docs_b, index_b, key_index_b, bounds_b,
-    ByRow, ByKey, br_b, br_h, br_t, bk_b, bk_h, bk_t, key_first, many,
+    ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
@@ -192,7 +193,7 @@ def forward(
     cap = cap * LOG2E
     row_first = from_row(first, row, MOVES)
     if RELATE == 1 or RELATE == 3:
-        ByRow += b.to(tl.int64) * br_b + h.to(tl.int64) * br_h + row.to(tl.int64) * br_t
+        ByRow += b.to(tl.int64) * br_b + h.to(tl.int64) * br_h + stands(row, br_g, br_t)
     if RELATE >= 2:
         ByKey += b.to(tl.int64) * bk_b + h.to(tl.int64) * bk_h
 
@@ -263,7 +264,7 @@ def forward(
         acc, l, m, _ = _span(
             acc, l, m, 0.0, q, K, V, b, g, sink, past, some, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
             PRECISION, False, DOCS, INDEXED, MASK_STAGES, RELATE, MOVES,
         )  # fmt: skip
@@ -271,14 +272,14 @@ def forward(
         acc, l, m, led = _span(
             acc, l, m, led, q, K, V, b, g, start, full, some, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
             PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, MOVES,
         )  # fmt: skip
     acc, l, m, led = _span(
         acc, l, m, led, q, K, V, b, g, full, near, i0, c, keys, k_t, v_t,
         behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap, i, own,
-        KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_t, row_first, key_first, many,
+        KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
         PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, 0, MOVES,
     )  # fmt: skip
@@ -286,7 +287,7 @@ def forward(
         acc, l, m, led = _span(
             acc, l, m, led, q, K, V, b, g, near, beyond, i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
             PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, MOVES,
         )  # fmt: skip
@@ -294,14 +295,14 @@ def forward(
         acc, l, m, led = _span(
             acc, l, m, led, q, K, V, b, g, beyond, edge, i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
             PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, 0, MOVES,
         )  # fmt: skip
     acc, l, m, led = _span(
         acc, l, m, led, q, K, V, b, g, edge, end, some, c, keys, k_t, v_t,
         behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-        KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_t, row_first, key_first, many,
+        KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
         PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, MOVES,
     )  # fmt: skip

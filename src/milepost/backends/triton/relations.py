@@ -29,6 +29,8 @@ from milepost.seams.verbs import Relation, Table
 
 LONGEST = 4096
 """Distances that a product may have: each takes a number of memory a token and head."""
+SQUARE = 128
+"""Tokens of a square: see GRANULE in `score.py`, which needs triton."""
 ROUND = 8
 """Distances come in multiples of it, which torch's products are fastest at."""
 
@@ -40,7 +42,7 @@ class Products:
     q: Tensor
     k: Tensor
     by_row: Tensor | None
-    """[b h t n], for the distances first … first + n − 1; 0 past them."""
+    """[b h t n], for the distances first … first + n − 1, or as `flash` has it in squares of tokens; 0 past them."""
     by_key: Tensor | None
     """[b h s n]."""
     first: int
@@ -117,19 +119,31 @@ def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
     nearest, furthest = _distances(call)
     relations = fitting(call, call.scheme.relate(max(abs(nearest), abs(furthest))))
     first, last = _ends(relations, nearest, furthest)
+    moves = _moves(call, nearest, furthest, last - first)
+    if moves:
+        # Every distance there is and one more, which makes their number twice that of the tokens.
+        first, last = nearest, furthest + 1
     by_row, by_key, everywhere = None, None, None
     for relation in relations:
         if relation.keys is not None:
             near, far = _split(relation.keys, first, last, call)
             queries = _shifted(call.q, relation)
-            by_row = _sum(by_row, queries @ near.mT if last > first else None)
+            by_row = _sum(by_row, _product(queries, near, moves and 1) if last > first else None)
             if common:
                 everywhere = _sum(everywhere, (queries.float() * far.float()).sum(-1))
         if relation.queries is not None:
             near, far = _split(relation.queries, first, last, call)
-            by_key = _sum(by_key, _repeated(call) @ near.mT if last > first else None)
+            by_key = _sum(by_key, _product(_repeated(call), near, moves and -1) if last > first else None)
             q, k = _longer(call, q, k, far)
     return Products(q, k, by_row, by_key, first, everywhere)
+
+
+def _moves(call: Call, nearest: int, furthest: int, many: int) -> bool:
+    """Whether each square of tokens has distances of its own, and fewer: in an encoder no longer than the reach."""
+    t = call.queries.count
+    if not by_place(call) or t != call.keys.count or t % SQUARE or furthest - nearest != 2 * t - 2:
+        return False
+    return many > t + SQUARE
 
 
 def _ends(relations: tuple[Relation, ...], nearest: int, furthest: int) -> tuple[int, int]:
@@ -157,6 +171,26 @@ def _split(table: Table, first: int, last: int, call: Call) -> tuple[Tensor, Ten
 
 def _shifted(q: Tensor, relation: Relation) -> Tensor:
     return q if relation.shift is None else q + relation.shift.to(q.dtype)[:, None]
+
+
+def _product(x: Tensor, rows: Tensor, way: int) -> Tensor:
+    """x [b h t d] with rows [h|1 n d] → [b h t n], heads first in memory where that copies less.
+
+    way 1: each square of tokens meets its own t + 128 of 2 t rows, those that begin one square later than the last
+    square's; −1: earlier. Then [b h t/128 128 t + 128].
+    """
+    b, h, t, d = x.shape
+    rows = rows.expand(h, -1, -1)
+    if way:
+        near = rows.unfold(1, t + SQUARE, SQUARE)
+        near = (near if way > 0 else near.flip(1)).flatten(0, 1)
+        squares = x.unflatten(2, (-1, SQUARE)).permute(1, 2, 0, 3, 4)
+        found = squares.reshape(-1, b * SQUARE, d) @ near
+        return found.view(h, t // SQUARE, b, SQUARE, -1).permute(2, 0, 1, 3, 4)
+    if b > 1 and (x.stride(1) < x.stride(2) or rows.shape[1] > t):
+        found = x.transpose(0, 1).reshape(h, b * t, d) @ rows.mT
+        return found.view(h, b, t, -1).transpose(0, 1)
+    return x @ rows.mT
 
 
 def _repeated(call: Call) -> Tensor:

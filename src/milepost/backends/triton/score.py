@@ -160,6 +160,13 @@ def finished(x, bias, cap, HAS_BIAS: tl.constexpr, CAP: tl.constexpr, FAST: tl.c
 
 
 @triton.jit
+def stands(at, square_step, step):
+    """Where the numbers of the token at a place begin; tokens lie in squares, `square_step` apart."""
+    square = at // GRANULE
+    return square.to(tl.int64) * square_step + (at - square * GRANULE) * step
+
+
+@triton.jit
 def from_row(first, row, MOVES: tl.constexpr):
     """The distance that the numbers of a tile of rows begin with. MOVES: each square of rows has its own."""
     if MOVES:
