@@ -184,7 +184,7 @@ def _product(x: Tensor, rows: Tensor, way: int) -> Tensor:
     if way:
         near = rows.unfold(1, t + SQUARE, SQUARE)
         near = (near if way > 0 else near.flip(1)).flatten(0, 1)
-        squares = x.unflatten(2, (-1, SQUARE)).permute(1, 2, 0, 3, 4)
+        squares = x.reshape(b, h, t // SQUARE, SQUARE, d).permute(1, 2, 0, 3, 4)
         found = squares.reshape(-1, b * SQUARE, d) @ near
         return found.view(h, t // SQUARE, b, SQUARE, -1).permute(2, 0, 1, 3, 4)
     if b > 1 and (x.stride(1) < x.stride(2) or rows.shape[1] > t):
