@@ -26,6 +26,7 @@ from milepost.seams.fixed import is_fixed
 
 PLAYED = True
 CANNOT: dict[str, str] = {
+    "adds_values": "adds to the values, which these kernels do not do yet",
     "bends_unread": "bends scores in a way that no facet says",
     "bend_rows": "bends whole rows of scores",
 }

@@ -58,8 +58,6 @@ class Products:
 def unrelated(call: Call, few: bool, widest: int) -> str | None:
     """Why the kernels cannot add what tables of vectors give."""
     for part in call.scheme.answering("relate"):
-        if getattr(part, "adds_values", False):
-            return f"{spell(part)} adds to the values, which these kernels do not do yet"
         if not call.at_index:
             return f"{spell(part)} goes by where tokens stand, and the kernels measure by their indices"
         if call.index_given and not by_place(call):
