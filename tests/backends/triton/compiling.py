@@ -3,8 +3,9 @@
 
     python -m tests.backends.triton.compiling --capability 90
 
-Prints, one JSON a line, what each kernel takes: registers, bytes of stack (what does not fit into registers) and shared
-memory. Needs Triton's compiler, so it runs in a process of its own: the tests run its interpreter.
+Prints, one JSON a line, what each kernel takes: registers, bytes of stack (what does not fit into registers), shared
+memory, and how many tiles of single numbers it reads or writes across. Needs Triton's compiler, so it runs in a process
+of its own: the tests run its interpreter.
 """
 
 from __future__ import annotations
@@ -97,7 +98,17 @@ def compiled(kernel: Any, args: tuple[Any, ...], named: dict[str, Any], capabili
             attributes[number,] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constants, attributes)
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    return {**usage(made.asm["cubin"]), "shared": made.metadata.shared}
+    return {**usage(made.asm["cubin"]), "shared": made.metadata.shared, "across": across(made.asm["ttgir"])}
+
+
+def across(text: str) -> int:
+    """How many loads and stores of single numbers have a warp's threads side by side in a tile, not one below another.
+
+    Numbers by distance lie in memory down a tile; read across it, every thread would touch another line.
+    """
+    layouts = re.findall(r"(#\w+) = #ttg.blocked<{sizePerThread = \[1, 1\], threadsPerWarp = \[1, 32\]", text)
+    uses = re.findall(r"tt\.(?:load|store) .*x!tt\.ptr<\w+>, (#\w+)>", text)
+    return sum(each in layouts for each in uses)
 
 
 def usage(cubin: bytes) -> dict[str, int]:

@@ -40,3 +40,4 @@ def test_vectors_by_distance_fit(capability: int, width: int, facet: str, kernel
         # A few registers that are written to memory cost nothing that shows.
         assert line["stack"] <= 32, line
         assert line["shared"] <= SHARED[capability], line
+        assert line["across"] == 0, line

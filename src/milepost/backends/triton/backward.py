@@ -114,6 +114,21 @@ def _rows_of_keys(
         q = tile(Q, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
         lse = _along(tl.load(Lse2 + row + down), UPRIGHT)
         i = _along(numbered(Index, row + down, row + down < rows, offset, READ), UPRIGHT)
+        if RELATE > 0:
+            by_row = ByRow
+            if RELATE != 2:
+                by_row += stands(row, br_g, br_t)
+            # Asked for before the product, which it comes beside.
+            row_first = from_row(first, row, MOVES)
+            if UPRIGHT:
+                more = related(
+                    by_row, ByKey, i, j, rows - row, keys - j0, row_first, key_first, many, br_t, bk_t, BM, BN, RELATE
+                )
+            else:
+                more = related(
+                    by_row, ByKey, i.T, j.T, rows - row, keys - j0, row_first, key_first, many, br_t, bk_t, BM, BN,
+                    RELATE,
+                ).T  # fmt: skip
         if UPRIGHT:
             x = tl.dot(q, k.T, input_precision=PRECISION)
         else:
@@ -126,19 +141,7 @@ def _rows_of_keys(
             else:
                 dp = tl.dot(v, grad.T, input_precision=PRECISION)
         if RELATE > 0:
-            by_row = ByRow
-            if RELATE != 2:
-                by_row += stands(row, br_g, br_t)
-            row_first = from_row(first, row, MOVES)
-            if UPRIGHT:
-                x += related(
-                    by_row, ByKey, i, j, rows - row, keys - j0, row_first, key_first, many, br_t, bk_t, BM, BN, RELATE
-                )
-            else:
-                x += related(
-                    by_row, ByKey, i.T, j.T, rows - row, keys - j0, row_first, key_first, many, br_t, bk_t, BM, BN,
-                    RELATE,
-                ).T  # fmt: skip
+            x += more
         c = scale * LOG2E
         if SHARPEN:
             sharpen = _along(tl.load(Sharpen + row + down, mask=row + down < rows, other=1.0), UPRIGHT)
@@ -190,11 +193,11 @@ def _rows_of_keys(
             if ENDS:
                 before_sum += tl.sum(tl.where(i - j <= key_first, ds, 0.0), 0 if UPRIGHT else 1)
             if UPRIGHT:
-                shown = visible.T if MASK else 0
-                put_related(DByKey, ds.T * scale, i.T - j.T, shown, keys - j0, key_first, many, bk_t, BN, MASK, ENDS)
-            else:
                 shown = visible if MASK else 0
                 put_related(DByKey, ds * scale, i - j, shown, keys - j0, key_first, many, bk_t, BN, MASK, ENDS)
+            else:
+                shown = visible.T if MASK else 0
+                put_related(DByKey, ds.T * scale, i.T - j.T, shown, keys - j0, key_first, many, bk_t, BN, MASK, ENDS)
         if UPRIGHT:
             dk = tl.dot(ds.to(q.dtype).T, q, dk, input_precision=PRECISION)
         else:
@@ -411,16 +414,19 @@ def _keys_of_rows(
         j0 = tl.multiple_of(j0, BN)
         at = j0 + tl.arange(0, BN)
         j = numbered(KeyIndex, at, at < keys, 0, READ)[None, :]
-        k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
-        x = tl.dot(q, k.T, input_precision=PRECISION)
         if RELATE > 0:
             by_key = ByKey
             if RELATE >= 2:
                 by_key += stands(j0, bk_g, bk_t)
-            x += related(
+            # Asked for before the product, which it comes beside.
+            more = related(
                 ByRow, by_key, i, j, rows_left, keys - j0, row_first, from_key(key_first, j0, MOVES), many, br_t, bk_t,
                 BM, BN, RELATE,
             )  # fmt: skip
+        k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
+        x = tl.dot(q, k.T, input_precision=PRECISION)
+        if RELATE > 0:
+            x += more
         if LEAD:
             # Begun before the exponentials, which then run beside it.
             v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
@@ -473,8 +479,8 @@ def _keys_of_rows(
         if RELATE == 1 or RELATE == 3:
             if ENDS:
                 before_sum += tl.sum(tl.where(i - j <= row_first, ds, 0.0), 1)
-            shown = visible if MASK else 0
-            put_related(DByRow, ds * factor, i - j, shown, rows_left, row_first, many, br_t, BM, MASK, ENDS)
+            shown = visible.T if MASK else 0
+            put_related(DByRow, (ds * factor).T, i.T - j.T, shown, rows_left, row_first, many, br_t, BM, MASK, ENDS)
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
     return dq, behind_sum, ahead_sum, past_sum, before_sum
 

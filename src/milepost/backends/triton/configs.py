@@ -51,7 +51,7 @@ WITH_PRODUCTS: dict[tuple[str, int], Config] = {
     ("forward", 64): Config(64, 64, 4, 3),
     ("forward", 128): Config(64, 64, 8, 3),
     ("forward", 256): Config(64, 32, 8, 2),
-    ("keys", 64): Config(32, 64, 4, 3),
+    ("keys", 64): Config(32, 64, 8, 3),
     ("keys", 128): Config(32, 64, 8, 3),
     ("keys", 256): Config(32, 32, 8, 1),
     ("rows", 64): Config(64, 32, 4, 3),

@@ -63,6 +63,15 @@ def _span(
         j0 = tl.multiple_of(j0, BN)
         at = j0 + tl.arange(0, BN)
         j = numbered(KeyIndex, at, at < keys, 0, READ)[None, :]
+        if RELATE > 0:
+            by_key = ByKey
+            if RELATE >= 2:
+                by_key += stands(j0, bk_g, bk_t)
+            # Asked for before the product, which it comes beside.
+            more = related(
+                ByRow, by_key, i, j, rows_left, keys - j0, row_first, from_key(key_first, j0, MOVES), many, br_t, bk_t,
+                BM, BN, RELATE,
+            )  # fmt: skip
         if LEAD:
             x = led
             k = tile(K, b, g, j0 + BN, keys, k_t, BN, WIDTH, D, TMA)
@@ -71,13 +80,7 @@ def _span(
             k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
             x = tl.dot(q, k.T, input_precision=PRECISION)
         if RELATE > 0:
-            by_key = ByKey
-            if RELATE >= 2:
-                by_key += stands(j0, bk_g, bk_t)
-            x += related(
-                ByRow, by_key, i, j, rows_left, keys - j0, row_first, from_key(key_first, j0, MOVES), many, br_t, bk_t,
-                BM, BN, RELATE,
-            )  # fmt: skip
+            x += more
         if (SLOPE == 0) and (TABLE < 2) and (CAP == 0) and (not SHARPEN) and (not MASK):
             # Nothing but a factor and a number for the whole block: one multiply-add a score.
             highest = tl.maximum(m, tl.max(x, 1) * c + far)

@@ -193,21 +193,22 @@ def related(
 
     ByRow and ByKey begin at the tile's first row and key. Each has `many` numbers a token, for row_first or key_first
     and the distances after it; past them there is nothing to add, and what is further ahead has the first. RELATE 1: by
-    row, 2: by key, 3: both. One address a pair; neighbours in a warp are neighbours in memory, so a tile that is read
-    by key is read with its keys down. Tokens past the end have the last one's, which nobody reads.
+    row, 2: by key, 3: both. One address a pair. Where the compiler sees no order in addresses, a warp reads down a
+    tile, so what a row owns is read with its rows across, and what a key owns with its keys across: neighbours in a
+    warp are then neighbours in memory. Tokens past the end have the last one's, which nobody reads.
     """
     if RELATE != 2:
-        at = tl.minimum(tl.arange(0, BM), rows_left - 1)[:, None] * row_t
-        column = tl.maximum(i - j - row_first, 0)
-        found = tl.load(ByRow + (at + column), mask=column < many, other=0.0).to(tl.float32)
+        at = tl.minimum(tl.arange(0, BM), rows_left - 1)[None, :] * row_t
+        column = tl.maximum(i.T - j.T - row_first, 0)
+        found = tl.load(ByRow + (at + column), mask=column < many, other=0.0).T.to(tl.float32)
     if RELATE >= 2:
-        at = tl.minimum(tl.arange(0, BN), keys_left - 1)[:, None] * key_t
-        column = tl.maximum(i.T - j.T - key_first, 0)
-        across = tl.load(ByKey + (at + column), mask=column < many, other=0.0)
+        at = tl.minimum(tl.arange(0, BN), keys_left - 1)[None, :] * key_t
+        column = tl.maximum(i - j - key_first, 0)
+        down = tl.load(ByKey + (at + column), mask=column < many, other=0.0).to(tl.float32)
         if RELATE == 3:
-            found += across.T.to(tl.float32)
+            found += down
         else:
-            found = across.T.to(tl.float32)
+            found = down
     return found
 
 
@@ -215,11 +216,11 @@ def related(
 def put_related(
     X, x, distance, visible, left, first, many, stride, OWN: tl.constexpr, MASK: tl.constexpr, ENDS: tl.constexpr
 ):
-    """Write a tile [OWN, others] of gradients by distance, to X, which begins at the tile's first row, or key.
+    """Write a tile [others, OWN] of gradients by distance, to X, which begins at the tile's first row, or key.
 
     No two pairs that see each other share an address. ENDS: but those that `first` stands for, which are summed.
     """
-    at = tl.arange(0, OWN)[:, None]
+    at = tl.arange(0, OWN)[None, :]
     column = distance - first
     inside = (at < left) & (column < many)
     if ENDS:
