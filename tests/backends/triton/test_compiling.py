@@ -37,7 +37,7 @@ def test_vectors_by_distance_fit(capability: int, width: int, facet: str, kernel
     lines = [json.loads(line) for line in said.stdout.splitlines()]
     assert [line["kernel"] for line in lines] == list(kernels)
     for line in lines:
-        # A few registers that are written to memory cost nothing that shows.
-        assert line["stack"] <= 32, line
+        # Where documents have to be read besides, wide heads do not fit: a few registers are written to memory.
+        assert line["stack"] <= (256 if "documents" in facet else 0), line
         assert line["shared"] <= SHARED[capability], line
         assert line["across"] == 0, line
