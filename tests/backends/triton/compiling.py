@@ -30,7 +30,7 @@ from milepost.backends.triton import configs, flash
 from milepost.backends.triton.configs import Config
 
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64"}
-SHAPES = {64: (1, 4, 2048, 64), 128: (1, 4, 2048, 128)}
+SHAPES = {64: (1, 4, 2048, 64), 128: (1, 4, 2048, 128), 256: (1, 4, 1024, 256)}
 REACH = 512
 FACETS: dict[str, dict[str, Any]] = {
     "by row": {"rows": True, "behind": REACH},

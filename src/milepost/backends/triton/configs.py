@@ -53,10 +53,10 @@ WITH_PRODUCTS: dict[tuple[str, int], Config] = {
     ("forward", 256): Config(64, 32, 8, 2),
     ("keys", 64): Config(32, 64, 8, 3),
     ("keys", 128): Config(32, 64, 8, 3),
-    ("keys", 256): Config(32, 32, 8, 1),
+    ("keys", 256): Config(32, 64, 8, 2),
     ("rows", 64): Config(64, 32, 4, 3),
     ("rows", 128): Config(64, 32, 8, 3),
-    ("rows", 256): Config(32, 32, 8, 1),
+    ("rows", 256): Config(64, 32, 8, 2),
 }
 """Where vectors by distance are added, one address a pair: chosen so that registers hold it all, and not yet timed."""
 

@@ -341,6 +341,9 @@ def packed(product: Tensor | None) -> Tensor | None:
     """by_row or by_key with nothing between its numbers, so that a tensor like it lies in memory as it does."""
     if product is None or product.is_contiguous():
         return product
+    if torch.compiler.is_compiling():
+        # A graph serves many lengths, and steps are no constants to it.
+        return product.contiguous()
     order = sorted(range(product.dim()), key=lambda axis: -product.stride(axis))
     fits = order[-1] == product.dim() - 1 and product.permute(order).is_contiguous()
     return product if fits else product.contiguous()

@@ -139,9 +139,9 @@ def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
 def _moves(call: Call, nearest: int, furthest: int, many: int) -> bool:
     """Whether each square of tokens has distances of its own, and fewer: in an encoder no longer than the reach."""
     t = call.queries.count
-    if not by_place(call) or t != call.keys.count or t % SQUARE or furthest - nearest != 2 * t - 2:
+    if torch.compiler.is_compiling() or not by_place(call) or t != call.keys.count or t % SQUARE:
         return False
-    return many > t + SQUARE
+    return furthest - nearest == 2 * t - 2 and many > t + SQUARE
 
 
 def _ends(relations: tuple[Relation, ...], nearest: int, furthest: int) -> tuple[int, int]:
@@ -161,7 +161,8 @@ def _split(table: Table, first: int, last: int, call: Call) -> tuple[Tensor, Ten
         numbers = table.row.to(device)[begin:end]
     else:
         numbers = table.find(torch.arange(first, last + 1, device=device))
-    rows = table.rows.to(device).index_select(1, numbers)
+    # An index, whose gradient is summed in one order, and not index_select, whose is not.
+    rows = table.rows.to(device)[:, numbers.long()]
     near, far = rows[:, :-1] - rows[:, -1:], rows[:, -1:]
     near = pad(near, (0, 0, 0, -near.shape[1] % ROUND))
     return near.to(call.q.dtype), far.to(call.q.dtype)
@@ -185,7 +186,7 @@ def _product(x: Tensor, rows: Tensor, way: int) -> Tensor:
         squares = x.reshape(b, h, t // SQUARE, SQUARE, d).permute(1, 2, 0, 3, 4)
         found = squares.reshape(-1, b * SQUARE, d) @ near
         return found.view(h, t // SQUARE, b, SQUARE, -1).permute(2, 0, 1, 3, 4)
-    if b > 1 and (x.stride(1) < x.stride(2) or rows.shape[1] > t):
+    if not torch.compiler.is_compiling() and b > 1 and (x.stride(1) < x.stride(2) or rows.shape[1] > t):
         found = x.transpose(0, 1).reshape(h, b * t, d) @ rows.mT
         return found.view(h, b, t, -1).transpose(0, 1)
     return x @ rows.mT
