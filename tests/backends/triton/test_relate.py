@@ -183,8 +183,9 @@ def test_it_gives_the_same_bits_every_time():
         (shaw(9, mp.Rope(D), mp.Rerope(7), causal), {}, "beside parts that move tokens is not in these kernels"),
         (shaw(9, mp.SoftCap(5.0), causal), {}, "SoftCap(5) caps what Shaw(16, reach=9, values=False) adds to"),
         (shaw(9, mp.T5Bias(H), causal), {}, "T5Bias(2) adds by distance beside Shaw(16, reach=9, values=False)"),
+        (shaw(9, mp.OffsetAlibi(H), causal), {}, "OffsetAlibi(2) adds by distance beside Shaw(16"),
     ],
-    ids=["values", "position", "index", "place", "cap", "bias"],
+    ids=["values", "position", "index", "place", "cap", "bias", "step"],
 )  # fmt: skip
 def test_what_is_refused_says_why(make: Make, options: dict[str, Any], says: str):
     q, k, v = inputs()

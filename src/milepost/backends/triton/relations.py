@@ -25,6 +25,7 @@ from milepost.backends.triton.biases import by_place
 from milepost.backends.views import fitting
 from milepost.call.call import Call
 from milepost.seams.arguments import spell
+from milepost.seams.facets import HasSlopes
 from milepost.seams.verbs import Relation, Table
 
 LONGEST = 4096
@@ -79,15 +80,21 @@ def _beside(call: Call) -> str | None:
     if not related:
         return None
     for part in call.scheme.answering("bend"):
-        if any(part is each for each in call.scheme.answering("cap")):
+        if _among(part, call, "cap"):
             # What a whole row has in common is then no longer nothing to the softmax.
             return f"{spell(part)} caps what {spell(related[0])} adds to, which these kernels do not do"
-        if not any(part is each for each in call.scheme.answering("slopes")):
+        slopes = part.slopes(1) if isinstance(part, HasSlopes) and _among(part, call, "slopes") else None
+        # A step besides is a table of two.
+        if slopes is None or slopes.step is not None:
             return f"{spell(part)} adds by distance beside {spell(related[0])}, and these kernels do one of the two"
     for part in call.scheme.answering("sharpen"):
         if isinstance(part, nn.Module) and any(each.requires_grad for each in part.parameters()):
             return f"{spell(part)} learns to sharpen beside {spell(related[0])}, which these kernels do not do"
     return None
+
+
+def _among(part: object, call: Call, facet: str) -> bool:
+    return any(part is each for each in call.scheme.answering(facet))
 
 
 def _longest(call: Call, part: object) -> float:
@@ -121,7 +128,7 @@ def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
     if moves:
         # Every distance there is and one more, which makes their number twice that of the tokens.
         first, last = nearest, furthest + 1
-    by_row, by_key, everywhere = None, None, None
+    by_row, by_key, everywhere, longer = None, None, None, None
     for relation in relations:
         if relation.keys is not None:
             near, far = _split(relation.keys, first, last, call)
@@ -132,7 +139,9 @@ def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
         if relation.queries is not None:
             near, far = _split(relation.queries, first, last, call)
             by_key = _sum(by_key, _product(_repeated(call), near, moves and -1) if last > first else None)
-            q, k = _longer(call, q, k, far)
+            longer = _sum(longer, far)
+    if longer is not None:
+        q, k = _longer(call, q, k, longer)
     return Products(q, k, by_row, by_key, first, everywhere)
 
 
