@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import milepost as mp
 from milepost.hf import extend, plan, restore, save
 from milepost.hf.small import FAR, train_small
-from milepost.lab.corpus import Corpus, of_path
+from milepost.lab.text.corpus import Corpus, of_path
 
 RECIPES = ("longchat", "storywriter")
 READ = 1 << 20

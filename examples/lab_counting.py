@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from milepost.lab.intervals import interval
-from milepost.lab.model import Shape
-from milepost.lab.recipe import Recipe
+from milepost.lab.statistics.intervals import interval
 from milepost.lab.tasks import Counting, score, trained_on, trivial
 from milepost.lab.tasks.run import Losses, side_by_side
-from milepost.lab.train import precision
+from milepost.lab.training.model import Shape
+from milepost.lab.training.recipe import Recipe
+from milepost.lab.training.train import precision
 
 SCHEMES = {
     "absolute": "Learned({block}, width)",

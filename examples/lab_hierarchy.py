@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 import milepost as mp
-from milepost.lab.intervals import interval
-from milepost.lab.model import Shape
-from milepost.lab.recipe import Recipe
+from milepost.lab.statistics.intervals import interval
 from milepost.lab.tasks import HIERARCHY, score, trained_on, trivial
 from milepost.lab.tasks.run import Losses, side_by_side
-from milepost.lab.train import precision
+from milepost.lab.training.model import Shape
+from milepost.lab.training.recipe import Recipe
+from milepost.lab.training.train import precision
 
 TASKS = [
     "bucket-sort", "reverse-string", "duplicate-string", "odds-first", "stack-manipulation", "missing-duplicate",

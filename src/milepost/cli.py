@@ -44,8 +44,8 @@ def app() -> typer.Typer:
     from milepost.catalogue.command import methods
     from milepost.hf.command import check, extend, plan
     from milepost.hf.export_command import export
-    from milepost.lab.commands import diff, report
-    from milepost.lab.compare import compare
+    from milepost.lab.command.commands import diff, report
+    from milepost.lab.command.compare import compare
 
     hub = typer.Typer(
         help="How Transformers know where a token stands, and how far past their training length they can go.",

@@ -12,7 +12,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     # safetensors needs numpy to write what torch has.
     "lab": ("typer", "rich", "safetensors", "numpy", "scipy", "filelock"),
     "hf": ("transformers", "safetensors", "numpy", "scipy", "typer", "rich"),
-    "ray": ("ray",),
+    "ray": ("ray", "fsspec"),
     "datasets": ("datasets",),
 }
 """What has to be there for all that an extra is for."""

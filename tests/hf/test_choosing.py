@@ -16,9 +16,9 @@ import milepost as mp
 from milepost.cli import app
 from milepost.hf import choose, extend, load, small
 from milepost.hf.extension import extension_of
-from milepost.lab.corpus import of_bytes
-from milepost.lab.model import Shape
-from milepost.lab.recipe import Recipe, Size
+from milepost.lab.text.corpus import of_bytes
+from milepost.lab.training.model import Shape
+from milepost.lab.training.recipe import Recipe, Size
 
 LETTERS = string.ascii_lowercase + " ."
 WORDS = "the cat sat on a mat and saw that the rat ran far. " * 40

@@ -13,11 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import milepost as mp
 from milepost.hf import export
 from milepost.hf.export import tokenizer_of_bytes
-from milepost.lab.cell import Cell, Judging, make
-from milepost.lab.model import Model, Shape
-from milepost.lab.recipe import Recipe
-from milepost.lab.store import Store
-from milepost.lab.train import write_checkpoint
+from milepost.lab.cells.cell import Cell, Judging, make
+from milepost.lab.cells.store import Store
+from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.recipe import Recipe
+from milepost.lab.training.train import write_checkpoint
 
 SIZES: dict[str, Any] = {"width": 48, "layers": 2, "heads": 6, "key_heads": 2, "hidden": 40}
 TEXTS = torch.randint(0, 256, (2, 90), generator=torch.Generator().manual_seed(1))

@@ -13,7 +13,7 @@ from torch import nn
 import milepost as mp
 from milepost.hf import export, load
 from milepost.hf.extension import extension_of
-from milepost.lab.model import Model, Shape
+from milepost.lab.training.model import Model, Shape
 
 WORDS = "the cat sat on a mat and saw that the rat ran far. " * 200
 

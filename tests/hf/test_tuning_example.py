@@ -10,7 +10,7 @@ import torch
 
 import milepost as mp
 from milepost.hf import export
-from milepost.lab.model import Model, Shape
+from milepost.lab.training.model import Model, Shape
 
 WORDS = "the cat sat on a mat and saw that the rat ran far. " * 40
 

@@ -22,7 +22,8 @@ FLOORS = (
     ("catalogue",),
     # `milepost` itself: what a user imports, and so do the rooms of programs above it.
     ("milepost",),
-    ("lab",),
+    *(("lab.text", "lab.training"), ("lab.schemes",), ("lab.tasks",), ("lab.statistics",), ("lab.judging",)),
+    *(("lab.cells",), ("lab.engines",), ("lab.sweep",), ("lab.report", "lab.exported"), ("lab.command",), ("lab",)),
     ("hf",),
     ("bench",),
     ("cli",),
@@ -96,8 +97,10 @@ def circles(arrows: Arrows) -> set[frozenset[str]]:
 
 
 def room_of(module: str) -> str:
-    """The folder that a module is in, or the file where it is in none."""
+    """The folder that a module is in, or the file where it is in none; the lab has rooms of its own."""
     words = module.split(".")
+    if words[1:2] == ["lab"]:
+        return ".".join(words[1:3])
     return words[1] if len(words) > 1 else words[0]
 
 
@@ -201,15 +204,22 @@ def test_a_circle_through_a_function_and_through_types_would_be_caught(tmp_path:
 
 
 def test_an_arrow_upwards_would_be_caught_however_it_is_written(tmp_path: Path):
-    up = {("milepost.seams.low", "milepost.lab.high")}
+    up = {("milepost.seams.low", "milepost.hf.high")}
     for text in (
-        f"{FOR_TYPES}from milepost.lab.high import thing\n",
-        "def late():\n    from milepost.lab import high\n",
-        "import milepost.lab.high as high\n",
-        "from ..lab.high import thing\n",
-        "import importlib\nimportlib.import_module('milepost.lab.high')\n",
+        f"{FOR_TYPES}from milepost.hf.high import thing\n",
+        "def late():\n    from milepost.hf import high\n",
+        "import milepost.hf.high as high\n",
+        "from ..hf.high import thing\n",
+        "import importlib\nimportlib.import_module('milepost.hf.high')\n",
     ):
-        assert not_downwards(arrows_of(package(tmp_path, seams__low=text, lab__high="thing = 1\n"))) == up, text
+        assert not_downwards(arrows_of(package(tmp_path, seams__low=text, hf__high="thing = 1\n"))) == up, text
+
+
+def test_an_arrow_upwards_within_the_lab_would_be_caught(tmp_path: Path):
+    (tmp_path / "lab").mkdir()
+    package(tmp_path / "lab", text__low="from milepost.lab.command import high\n", command__high="")
+    (tmp_path / "__init__.py").touch()
+    assert not_downwards(arrows_of(tmp_path)) == {("milepost.lab.text.low", "milepost.lab.command.high")}
 
 
 def test_arrows_along_a_floor_and_to_the_package_itself_would_be_caught(tmp_path: Path):
@@ -224,8 +234,8 @@ def test_arrows_downwards_and_within_a_room_are_let_pass(tmp_path: Path):
     package(
         tmp_path,
         seams__low="",
-        lab__one="from milepost.lab import two\nfrom milepost.seams.low import x\n",
-        lab__two="",
+        hf__one="from milepost.hf import two\nfrom milepost.seams.low import x\n",
+        hf__two="",
         scheme="",
         attend="from milepost.scheme import Scheme\n",
     )

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import milepost as mp
-from milepost.lab.model import Model, Shape
-from milepost.lab.recipe import Recipe
-from milepost.lab.schemes import build, hides_ahead, refuse_ahead
+from milepost.lab.schemes.named import build, hides_ahead, refuse_ahead
 from milepost.lab.tasks import TASKS, trained_on
+from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.recipe import Recipe
 from tests.lab.test_sweep import SWEEP, work
 
 SHAPE = Shape(16, 2, 2)

@@ -21,13 +21,15 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from milepost.cli import app
-from milepost.lab import corpus, memory
-from milepost.lab.asked import size_of
-from milepost.lab.cell import Judging, Stepped
-from milepost.lab.progress import Watched, duration
-from milepost.lab.recipe import SIZES, Recipe
-from milepost.lab.store import Score, Store
-from milepost.lab.sweep import Local, Sweep, run
+from milepost.lab.cells.cell import Judging, Stepped
+from milepost.lab.cells.store import Score, Store
+from milepost.lab.command.asked import engine_of, size_of
+from milepost.lab.command.progress import Watched, duration
+from milepost.lab.engines.ray_engine import Ray
+from milepost.lab.sweep.sweep import Local, Sweep, run
+from milepost.lab.text import corpus
+from milepost.lab.training import memory
+from milepost.lab.training.recipe import SIZES, Recipe
 
 TINY = shlex.split("--threads 1 --width 16 --layers 1 --heads 2 --batch 2 --steps 5 --judge 256 --no-free")
 LENGTHS = ["--length", "64", "--longest", "128"]
@@ -179,6 +181,16 @@ def test_the_dial_scales_with_what_overrides_it():
         (["rope", "--seeds", "0"], "--seeds 0"),
         (["rope", "--jobs", "0"], "--jobs 0: give at least 1"),
         (["rope", "--jobs", "2", "--engine", "ray"], "--jobs 2: only the local engine takes it"),
+        (["rope", "--gpus-per-cell", "0.5"], "--gpus-per-cell 0.5: only --engine ray takes it; leave it out"),
+        (["rope", "--checkpoints", "there"], "--checkpoints there: only --engine ray takes it; leave it out"),
+        (
+            ["rope", "--engine", "ray", "--device", "cuda", "--gpus-per-cell", "2"],
+            "--gpus-per-cell 2: a model has one GPU, or a share of one such as 0.25",
+        ),
+        (
+            ["rope", "--engine", "ray", "--device", "cpu", "--gpus-per-cell", "0.5"],
+            "--gpus-per-cell 0.5: these models are trained on cpu; add --device cuda",
+        ),
         (["rope", "--longest", "32"], "--longest 32"),
         (["rope", "--recall", "far"], "--recall far: give whole numbers with commas between them, such as 256,3072"),
         (["rope", "--recall", "8"], "copies of 16 bytes cannot stand 8 apart"),
@@ -218,8 +230,16 @@ def test_a_gpu_that_only_a_cluster_has_is_looked_for_there(text: Path, tmp_path:
     errors = SimpleNamespace(RayError=RuntimeError)
     ray = SimpleNamespace(is_initialized=lambda: True, nodes=lambda: nodes, exceptions=errors)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    said = refused(text, tmp_path, "rope", "--engine", "ray", "--device", "cuda")
-    assert "a cell asks for 1 CPUs and 1 GPUs of one node, but the nodes of this cluster have 4 and 0" in said
+    words = ["rope", "--engine", "ray", "--device", "cuda"]
+    none = "GPUs of one node, but the nodes of this cluster have 4 and 0"
+    assert f"a cell asks for 1 CPUs and 1 {none}" in refused(text, tmp_path, *words)
+    assert f"a cell asks for 1 CPUs and 0.5 {none}" in refused(text, tmp_path, *words, "--gpus-per-cell", "0.5")
+
+
+def test_where_checkpoints_travel_is_for_the_engine_to_know(tmp_path: Path):
+    asked_for = engine_of("ray", tmp_path, "cuda", 1, 0.25, "s3://bucket")
+    assert asked_for == Ray(tmp_path, "cuda", gpus=0.25, checkpoints="s3://bucket")
+    assert engine_of("ray", tmp_path, "cpu", 1) == Ray(tmp_path)
 
 
 def test_a_text_that_cannot_be_read_is_named(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

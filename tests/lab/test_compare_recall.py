@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from milepost.lab import asked
-from milepost.lab.recipe import SIZES, Recipe
+from milepost.lab.command import asked
+from milepost.lab.training.recipe import SIZES, Recipe
 
 
 @pytest.mark.parametrize("length", [16, 64, 128, 512])

@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from milepost.lab import corpus
-from milepost.lab.corpus import Corpus
+from milepost.lab.text import corpus
+from milepost.lab.text.corpus import Corpus
 
 
 def bytes_of(n: int, seed: int = 0) -> bytes:

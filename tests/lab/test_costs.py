@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from milepost.lab.costs import Cost, cost_of
-from milepost.lab.model import Model, Shape
+from milepost.lab.cells.store import Store
+from milepost.lab.judging.costs import Cost, cost_of
 from milepost.lab.report import gather, page
-from milepost.lab.schemes import build
-from milepost.lab.store import Store
+from milepost.lab.schemes.named import build
+from milepost.lab.training.model import Model, Shape
 from tests.lab.test_sweep import SWEEP, work
 
 SHAPE = Shape(16, 1, 2, hidden=16)

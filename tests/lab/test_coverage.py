@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from milepost.lab.intervals import over_seeds
-from milepost.lab.measures import Measure, halves, measured, paired
+from milepost.lab.statistics.intervals import over_seeds
+from milepost.lab.statistics.measures import Measure, halves, measured, paired
 
 STORES, SEEDS, TRUTH = 2000, 3, 0.05
 CORRELATED = (0.0, 0.3, 0.5, 0.7)

@@ -11,13 +11,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from milepost.lab.cell import Stepped
-from milepost.lab.expressions import evaluate, spelled
-from milepost.lab.model import Shape
-from milepost.lab.progress import Watched
-from milepost.lab.schemes import build
-from milepost.lab.store import Score
-from milepost.lab.sweep import Sweep
+from milepost.lab.cells.cell import Stepped
+from milepost.lab.cells.store import Score
+from milepost.lab.command.progress import Watched
+from milepost.lab.schemes.expressions import evaluate, spelled
+from milepost.lab.schemes.named import build
+from milepost.lab.sweep.sweep import Sweep
+from milepost.lab.training.model import Shape
 from tests.lab.test_sweep import SIZE, SWEEP
 
 SHAPE = Shape(width=16, layers=2, heads=2, hidden=16)
@@ -46,9 +46,9 @@ REFUSED = {
 ASK = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
-from milepost.lab.schemes import build
-from milepost.lab.model import Shape
-from milepost.lab.expressions import spelled
+from milepost.lab.schemes.named import build
+from milepost.lab.training.model import Shape
+from milepost.lab.schemes.expressions import spelled
 text = sys.stdin.read()
 for ask in (lambda: build(text, Shape(width=16, layers=2, heads=2, hidden=16), 16, 64), lambda: spelled(text)):
     try:
@@ -114,7 +114,7 @@ def test_signs_of_the_terminal_in_a_name_are_printed_and_not_obeyed(terminal: bo
 
 
 def test_nor_in_the_table(tmp_path: Path):
-    from milepost.lab.shown import table
+    from milepost.lab.command.shown import table
     from tests.lab.test_table import made, row
 
     shown = io.StringIO()

@@ -7,19 +7,21 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 import typer
 
 from milepost.cli import app
-from milepost.lab import options
-from milepost.lab.compare import compare
-from milepost.lab.recipe import SIZES
+from milepost.lab.command import options
+from milepost.lab.command.compare import compare
+from milepost.lab.training.recipe import SIZES
 
 COMMAND = typer.main.get_command(app()).commands["compare"]  # pyright: ignore
 HELP = {each.name: each.help for each in COMMAND.params if each.name != "help"}
 
 
+@cache
 def shown(columns: int) -> str:
     """What a terminal of so many columns gets; typer's own runner always has 80."""
     command, around = [sys.executable, "-m", "milepost", "compare", "--help"], os.environ | {"COLUMNS": str(columns)}

@@ -9,7 +9,7 @@ import statistics
 import numpy as np
 import pytest
 
-from milepost.lab.intervals import interval, over_seeds, over_windows, student
+from milepost.lab.statistics.intervals import interval, over_seeds, over_windows, student
 
 
 def test_students_t_is_that_of_the_tables():

@@ -14,13 +14,13 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from milepost.lab import corpus
-from milepost.lab.cell import Cell, Event, Judging, Stepped
-from milepost.lab.jobs import Jobs, _work
-from milepost.lab.model import Shape
-from milepost.lab.recipe import Recipe, Size
-from milepost.lab.store import Store
-from milepost.lab.sweep import Engine, Local, Sweep, run
+from milepost.lab.cells.cell import Cell, Event, Judging, Stepped
+from milepost.lab.cells.store import Store
+from milepost.lab.engines.jobs import Jobs, _work
+from milepost.lab.sweep.sweep import Engine, Local, Sweep, run
+from milepost.lab.text import corpus
+from milepost.lab.training.model import Shape
+from milepost.lab.training.recipe import Recipe, Size
 
 pytestmark = pytest.mark.slow
 

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import milepost as mp
-from milepost.lab import corpus, judge
-from milepost.lab.cell import Cell, Judging, judged, make
-from milepost.lab.intervals import over_windows
-from milepost.lab.model import Model, Shape
-from milepost.lab.recipe import Recipe
+from milepost.lab.cells.cell import Cell, Judging, judged, make
+from milepost.lab.judging import judge
+from milepost.lab.statistics.intervals import over_windows
+from milepost.lab.text import corpus
+from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.recipe import Recipe
 
 TEXT = torch.randint(0, 50, (400,), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
 NUMBERED = torch.arange(5_000_000, dtype=torch.int32)

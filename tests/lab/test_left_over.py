@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from milepost import Scheme, causal
-from milepost.lab.model import Model, Shape
-from milepost.lab.recipe import Recipe
-from milepost.lab.train import Trainer, read_checkpoint, write_checkpoint
+from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.recipe import Recipe
+from milepost.lab.training.train import Trainer, read_checkpoint, write_checkpoint
 from tests.lab.test_sweep import SWEEP, work
 
 
@@ -35,7 +35,7 @@ def test_half_a_checkpoint_of_a_killed_process_is_cleared_away(tmp_path: Path):
 KILLED = """
 import sys, torch
 from pathlib import Path
-from milepost.lab.train import write_checkpoint
+from milepost.lab.training.train import write_checkpoint
 write_checkpoint(Path(sys.argv[1]), {"weight": torch.zeros(1 << 26)}, {})
 """
 

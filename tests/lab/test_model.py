@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import milepost as mp
-from milepost.lab.model import Model, Shape
-from milepost.lab.schemes import build
+from milepost.lab.schemes.named import build
+from milepost.lab.training.model import Model, Shape
 from tests.oracles import assert_same, turned
 
 ROPE = mp.Scheme(mp.Rope(8), mp.causal)

@@ -11,16 +11,19 @@ import pytest
 import torch
 
 import milepost as mp
-from milepost.lab import own, ray_engine
-from milepost.lab.asked import with_files
-from milepost.lab.cell import Described, Stepped
+from milepost.lab.cells.cell import Described, Stepped
+from milepost.lab.cells.store import Store
+from milepost.lab.command.asked import with_files
+from milepost.lab.engines.parcels import ByUrl
+from milepost.lab.engines.ray_worker import work_cell
 from milepost.lab.exported import export, load
-from milepost.lab.model import Model
-from milepost.lab.recorded import record
-from milepost.lab.schemes import build, learns_bias, learns_more
-from milepost.lab.store import Store
-from milepost.lab.train import Trainer, bias_weights
+from milepost.lab.schemes import own
+from milepost.lab.schemes.named import build, learns_bias, learns_more
+from milepost.lab.sweep.recorded import record
+from milepost.lab.training.model import Model
+from milepost.lab.training.train import Trainer, bias_weights
 from tests.lab.test_compare import done, refused
+from tests.lab.test_ray_post import PostHere
 from tests.lab.test_sweep import SWEEP, work
 
 WAVES = '''
@@ -146,16 +149,13 @@ def test_scores_of_a_row_are_made_again_when_its_file_changes(tmp_path: Path):
     }
 
 
-def test_a_worker_of_ray_needs_nothing_but_the_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_worker_of_ray_needs_nothing_but_the_cell(tmp_path: Path):
     """What Ray calls on a worker, where no file of methods is and none was read."""
     (cell,) = replace(OWN, schemes=("WaveBias(heads)",)).cells()
     own.use(())
-    events: list[object] = []
-    post = type(
-        "Post", (), {"put": type("Put", (), {"remote": staticmethod(lambda number, event: events.append(event))})}
-    )
-    monkeypatch.setitem(sys.modules, "ray", type("ray", (), {"get": staticmethod(lambda answer: answer)}))
-    ray_engine._work(0, cell, OWN.corpus, tmp_path / "far", "cpu", set(), post)
+    post = PostHere()
+    work_cell(0, 0, cell, set(), OWN.corpus, tmp_path / "far", "cpu", ByUrl("memory://own"), post)
+    events = [letter.event for letter in post.letters]
     assert any(isinstance(event, Stepped) and event.done for event in events)
 
 

@@ -17,16 +17,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost.lab import corpus
-from milepost.lab.cell import Described, Judging, Stepped
-from milepost.lab.model import Model, Shape
-from milepost.lab.parallel import Ddp, Fsdp, World, spread_over, world
-from milepost.lab.recipe import Recipe, Size
-from milepost.lab.schemes import build
-from milepost.lab.store import Score, Store
-from milepost.lab.sweep import Local, Sweep, run
-from milepost.lab.torchrun import Torchrun
-from milepost.lab.train import Alone, Trainer, read_checkpoint
+from milepost.lab.cells.cell import Described, Judging, Stepped
+from milepost.lab.cells.store import Score, Store
+from milepost.lab.engines.torchrun import Torchrun
+from milepost.lab.judging.costs import Cost
+from milepost.lab.schemes.named import build
+from milepost.lab.sweep.sweep import Local, Sweep, run
+from milepost.lab.text import corpus
+from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.parallel import Ddp, Fsdp, World, spread_over, world
+from milepost.lab.training.recipe import Recipe, Size
+from milepost.lab.training.train import Alone, Trainer, read_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -182,7 +183,7 @@ def test_a_sweep_over_two_processes_finds_what_one_finds(runs: Runs, tmp_path: P
 
 
 def test_only_the_first_process_tells_events(runs: Runs):
-    kinds = [Described.__name__, *[Stepped.__name__] * 3, *[Score.__name__] * 6]
+    kinds = [Described.__name__, *[Stepped.__name__] * 3, *[Score.__name__] * 6, Cost.__name__]
     assert runs.ranks[0]["events"] == kinds
     assert "events" not in runs.ranks[1]
     assert all(rank["group left"] for rank in runs.ranks)

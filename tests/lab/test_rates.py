@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import milepost as mp
-from milepost.lab.model import Model, Shape
-from milepost.lab.recipe import Recipe
-from milepost.lab.schemes import build, learns_bias
-from milepost.lab.train import Trainer
+from milepost.lab.schemes.named import build, learns_bias
+from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.recipe import Recipe
+from milepost.lab.training.train import Trainer
 from tests.lab.test_sweep import SIZE, SWEEP
 
 SHAPE = Shape(16, 2, 2, hidden=16, vocabulary=20)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import inspect
 import os
 import signal
@@ -16,14 +15,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from milepost.lab import corpus
-from milepost.lab.cell import Cell, Event, Judging, Stepped, work
-from milepost.lab.model import Shape
-from milepost.lab.own import Source
-from milepost.lab.ray_engine import Post, Ray
-from milepost.lab.recipe import Recipe, Size
-from milepost.lab.store import Score
-from milepost.lab.sweep import Local, Sweep, wanted
+from milepost.lab.cells.cell import Cell, Event, Judging, Stepped, work
+from milepost.lab.cells.events import Died, Saved
+from milepost.lab.cells.store import Score
+from milepost.lab.engines.ray_engine import Ray
+from milepost.lab.schemes import own
+from milepost.lab.schemes.own import Source
+from milepost.lab.sweep.sweep import Local, Sweep, wanted
+from milepost.lab.text import corpus
+from milepost.lab.training.model import Shape
+from milepost.lab.training.recipe import Recipe, Size
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +44,19 @@ class HalfAlibi:
         return score - (p - r).abs().to(score.dtype) / 2
 """
 (OWN,) = replace(SWEEP, schemes=("HalfAlibi(heads)",), own=(Source("mine.py", MINE),)).cells()
+# As if a GPU had room for two texts at a time.
+LARGE = """
+from dataclasses import dataclass
+import torch
+
+@dataclass(frozen=True)
+class Large:
+    def embed(self, x, index):
+        if len(x) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return x
+"""
+(OVER,) = replace(SWEEP, schemes=("Large()",), own=(Source("large.py", LARGE),)).cells()
 
 
 def descends(pid: int) -> bool:
@@ -73,11 +87,15 @@ class Runs:
     local: list[tuple[Cell, Event]]
     ray: list[tuple[Cell, Event]]
     error: RuntimeError
+    folder: Path
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    """RoPE's worker is killed in training, ALiBi's while it judges, and NoPE's checkpoint is damaged."""
+    """RoPE's worker is killed in training, ALiBi's while it judges, and NoPE's checkpoint is damaged.
+
+    Checkpoints travel by a folder; in test_ray_cluster.py they have none, and travel by Ray.
+    """
     folder, threads = tmp_path_factory.mktemp("ray"), torch.get_num_threads()
     (folder / "ray").mkdir()
     (folder / "ray" / f"{NOPE.key}.safetensors").write_bytes(b"no checkpoint")
@@ -88,7 +106,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     found: list[tuple[Cell, Event]] = []
 
     def watch() -> None:
-        for cell, event in Ray(folder / "ray", address="local").run(open_cells(ROPE, ALIBI, NOPE, OWN), TEXT):
+        ray = Ray(folder / "ray", address="local", checkpoints=str(folder / "shared"))
+        for cell, event in ray.run(open_cells(ROPE, ALIBI, NOPE, OWN, OVER), TEXT):
             found.append((cell, event))
             if cell in due and due[cell](event):
                 # It waits for its event to be kept, and so stands exactly here.
@@ -98,7 +117,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     with pytest.raises(RuntimeError) as raised:
         watch()
     assert not due, "nobody was killed"
-    yield Runs(list(Local(folder).run(open_cells(ROPE, ALIBI, OWN), TEXT)), found, raised.value)
+    yield Runs(list(Local(folder).run(open_cells(ROPE, ALIBI, OWN), TEXT)), found, raised.value, folder)
+    own.use(())
     torch.set_num_threads(threads)
 
 
@@ -127,6 +147,13 @@ def test_ray_gives_the_local_engines_numbers_exactly(runs: Runs, cell: Cell):
 def test_a_worker_killed_before_its_first_checkpoint_begins_anew(runs: Runs):
     steps = [step for step, _ in losses(runs.ray, ROPE)]
     assert steps == [*range(10), *range(20)]
+    assert [event for cell, event in runs.ray if cell == ROPE and isinstance(event, Died)]
+
+
+def test_checkpoints_come_by_the_folder_that_was_named_and_none_is_left_there(runs: Runs):
+    cells = ROPE, ALIBI, NOPE, OWN
+    assert {each.stem for each in (runs.folder / "ray").glob("*.safetensors")} == {cell.key for cell in cells}
+    assert list((runs.folder / "shared").rglob("*")) == []
 
 
 def test_a_worker_killed_after_its_checkpoint_goes_on_from_there(runs: Runs):
@@ -136,11 +163,20 @@ def test_a_worker_killed_after_its_checkpoint_goes_on_from_there(runs: Runs):
     assert begun == [0, 10, 20, 20]
 
 
-def test_an_error_in_one_cell_is_told_when_the_others_are_done(runs: Runs):
-    first, second = str(runs.error).splitlines()
-    assert first == "1 of 4 cells failed; the others are done and kept, and the same command tries again:"
-    assert second.startswith("  nope, seed 0: ValueError: the checkpoint ")
+def test_an_error_in_one_cell_is_reported_when_the_others_are_done(runs: Runs):
+    first, *others = str(runs.error).splitlines()
+    second, _ = sorted(others, reverse=True)
+    assert first == "2 of 5 cells failed; the others are done and kept, and the same command tries again:"
+    path = runs.folder / "ray" / f"{NOPE.key}.safetensors"
+    assert second.startswith(f"  nope, seed 0: ValueError: the checkpoint {path} is damaged"), "the one to delete"
     assert second.endswith("; delete it, and its model will be trained again")
+
+
+def test_a_worker_that_runs_out_of_memory_says_what_would_fit_as_a_local_run_does(runs: Runs, tmp_path: Path):
+    with pytest.raises(RuntimeError) as raised:
+        list(Local(tmp_path).run(open_cells(OVER), TEXT))
+    assert "the GPU ran out of memory with batches of 4 × 32 bytes in 1 part: --accumulate 2 fits" in str(raised.value)
+    assert f"  Large(), seed 0: RuntimeError: {raised.value}" in str(runs.error).splitlines()
 
 
 def test_the_cluster_that_was_started_is_ended(runs: Runs):
@@ -151,31 +187,21 @@ def test_the_cluster_that_was_started_is_ended(runs: Runs):
     assert "RAY_AUTH_MODE" not in os.environ
 
 
-def test_a_loss_is_told_before_it_is_saved(tmp_path: Path):
+def test_a_loss_is_reported_before_it_is_saved(tmp_path: Path):
     # A checkpoint of steps whose losses were lost would never let them be computed again.
     threads, path = torch.get_num_threads(), tmp_path / f"{ROPE.key}.safetensors"
     events = work(ROPE, TEXT, tmp_path, "cpu", set())
     assert next(not path.exists() for event in events if isinstance(event, Stepped) and event.done)
-    assert isinstance(next(events), Score)
+    assert next(events) == Saved(SIZE.recipe.steps)
     assert path.exists()
     torch.set_num_threads(threads)
 
 
-def test_whoever_sends_an_event_waits_until_it_is_kept():
-    async def play() -> list[bool]:
-        post, seen = Post(), list[bool]()
-        sent = asyncio.create_task(post.put(7, Stepped(1, [], 0.0, 0, False)))
-        assert await post.take() == [(7, Stepped(1, [], 0.0, 0, False))]
-        await asyncio.sleep(0)
-        seen.append(sent.done())
-        # Whoever takes again has kept what was taken before.
-        again = asyncio.create_task(post.take())
-        await sent
-        seen.append(sent.done())
-        again.cancel()
-        return seen
-
-    assert asyncio.run(play()) == [False, True]
+def test_a_share_of_a_gpu_is_asked_of_ray_and_none_where_there_is_no_gpu(tmp_path: Path):
+    asked = {"num_cpus": 1, "num_gpus": 0.25}
+    assert Ray(tmp_path, "cuda:1", gpus=0.25)._needs(ROPE) == asked
+    assert Ray(tmp_path, "cuda")._needs(ROPE) == asked | {"num_gpus": 1.0}
+    assert Ray(tmp_path)._needs(ROPE) == asked | {"num_gpus": 0}
 
 
 def test_what_no_node_can_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from milepost import Rope, Scheme, Stream, causal, sinks, window
-from milepost.lab import corpus
-from milepost.lab.baselines import by_frequency, by_pairs
-from milepost.lab.cell import Cell, Judging, depends, judged, make
-from milepost.lab.intervals import over_windows
-from milepost.lab.model import Shape
-from milepost.lab.recipe import Recipe, Size
+from milepost.lab.cells.cell import Cell, Judging, depends, judged, make
+from milepost.lab.cells.store import Score, Store
 from milepost.lab.report import gather, page, to_csv, to_json
 from milepost.lab.report.figure import spread
 from milepost.lab.report.gather import sees_all, thinned
 from milepost.lab.report.scale import broken, doubling, straight
-from milepost.lab.store import Score, Store
-from milepost.lab.sweep import Sweep
+from milepost.lab.statistics.intervals import over_windows
+from milepost.lab.sweep.sweep import Sweep
+from milepost.lab.text import corpus
+from milepost.lab.text.baselines import by_frequency, by_pairs
+from milepost.lab.training.model import Shape
+from milepost.lab.training.recipe import Recipe, Size
 
 TEXT = corpus.of_bytes(bytes(range(256)) * 40, "every byte in turn")
 SMALL = Size(Shape(width=16, layers=2, heads=2, hidden=16), Recipe(length=32, batch=2, steps=4), 64)

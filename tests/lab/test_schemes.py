@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import milepost as mp
-from milepost.lab.expressions import named, spelled
-from milepost.lab.model import Model, Shape
-from milepost.lab.recipe import SIZES
-from milepost.lab.schemes import AND_THE_REST, TRAINED, WITHOUT_TRAINING, build, rows_on, try_out
+from milepost.lab.schemes.expressions import named, spelled
+from milepost.lab.schemes.named import AND_THE_REST, TRAINED, WITHOUT_TRAINING, build, rows_on, try_out
+from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.recipe import SIZES
 from tests.oracles import assert_same
 
 SHAPE = Shape(32, 3, 4, 2, hidden=32, vocabulary=50)

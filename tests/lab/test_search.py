@@ -12,15 +12,17 @@ import torch
 from typer.testing import CliRunner
 
 from milepost.cli import app
-from milepost.lab import corpus, judge, schemes
-from milepost.lab.cell import Cell, Event, asked, depends, load
-from milepost.lab.choices import choices
-from milepost.lab.progress import Watched
-from milepost.lab.recipe import Recipe
+from milepost.lab.cells.cell import Cell, Event, asked, depends, load
+from milepost.lab.cells.store import Score, Store
+from milepost.lab.command.progress import Watched
+from milepost.lab.judging import judge
 from milepost.lab.report import gather, page, to_json
-from milepost.lab.search import SEED, as_chosen, cells_of_rates, cells_of_rows, grid, tried, with_rates
-from milepost.lab.store import Score, Store
-from milepost.lab.sweep import Local, Sweep, run
+from milepost.lab.schemes import named as schemes
+from milepost.lab.schemes.choices import choices
+from milepost.lab.sweep.search import SEED, as_chosen, cells_of_rates, cells_of_rows, grid, tried, with_rates
+from milepost.lab.sweep.sweep import Local, Sweep, run
+from milepost.lab.text import corpus
+from milepost.lab.training.recipe import Recipe
 from tests.lab.test_compare import asked as called
 from tests.lab.test_compare import done, refused
 from tests.lab.test_sweep import JUDGING, SIZE, WORDS

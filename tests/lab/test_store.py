@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from milepost.lab.store import Score, Store
+from milepost.lab.cells.store import Score, Store
 
 SCORE = Score("a", "", "windows", 128, 1.5, 0.25, 4096, {"last": 1.25, "by_position": [[0, 8.0], [1, 2.5]]})
 
@@ -147,7 +147,7 @@ def test_two_stores_on_one_file_take_turns(path: Path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from milepost.lab.store import Store
+from milepost.lab.cells.store import Store
 store = Store(Path(sys.argv[1]))
 store.add("a", {})
 store.trained("a", 3, [(0, 1.5), (1, 2.5), (2, 3.5)], 1.0, False)

@@ -11,15 +11,15 @@ import torch
 from typer.testing import CliRunner, Result
 
 from milepost.cli import app
-from milepost.lab.cell import Cell, Event, load
-from milepost.lab.difference import beside, differ
+from milepost.lab.cells.cell import Cell, Event, load
+from milepost.lab.cells.store import Store
+from milepost.lab.command.progress import Watched
 from milepost.lab.exported import export
 from milepost.lab.exported import load as load_folder
-from milepost.lab.measures import paired
-from milepost.lab.progress import Watched
-from milepost.lab.recorded import record, recorded
 from milepost.lab.report import gather
-from milepost.lab.store import Store
+from milepost.lab.statistics.difference import beside, differ
+from milepost.lab.statistics.measures import paired
+from milepost.lab.sweep.recorded import record, recorded
 from tests.lab.test_compare import asked
 from tests.lab.test_sweep import SWEEP, work
 

@@ -16,15 +16,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from milepost.lab import cell as cells
-from milepost.lab import corpus, naming, schemes, sweep
-from milepost.lab.cell import Cell, Event, Judging, Stepped, make
-from milepost.lab.expressions import tree_of
-from milepost.lab.model import Shape
-from milepost.lab.recipe import Recipe, Size
-from milepost.lab.store import Score, Store
-from milepost.lab.sweep import Local, Sweep, run
-from milepost.lab.train import Trainer
+from milepost.lab.cells import cell as cells
+from milepost.lab.cells.cell import Cell, Event, Judging, Stepped, make
+from milepost.lab.cells.store import Score, Store
+from milepost.lab.schemes import named as schemes
+from milepost.lab.schemes import naming
+from milepost.lab.schemes.expressions import tree_of
+from milepost.lab.sweep import sweep
+from milepost.lab.sweep.sweep import Local, Sweep, run
+from milepost.lab.text import corpus
+from milepost.lab.training.model import Shape
+from milepost.lab.training.recipe import Recipe, Size
+from milepost.lab.training.train import Trainer
 
 WORDS = b"the quick brown fox jumps over a lazy dog and then sleeps "
 TEXT = corpus.of_bytes(b"".join(WORDS[n % 57 : n % 57 + n % 23] for n in range(1200)), "words")

@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from milepost.lab.naming import proper
-from milepost.lab.reach import reach
 from milepost.lab.report import Findings, Measure, Ran, Row, to_csv, to_json
-from milepost.lab.table import Line, Table, interval_in_words, signed, table
+from milepost.lab.schemes.naming import proper
+from milepost.lab.statistics.reach import reach
+from milepost.lab.statistics.table import Line, Table, interval_in_words, signed, table
 
 LENGTHS = (512, 1024, 2048, 4096)
 RAN = Ran(

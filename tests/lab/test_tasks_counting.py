@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost.lab.model import Model, Shape
-from milepost.lab.schemes import build
+from milepost.lab.schemes.named import build
 from milepost.lab.tasks import Counting
+from milepost.lab.training.model import Model, Shape
 
 BLANK = 16
 WORDS = [*map(str, range(11)), "pass;", "++;", "=", ";", "print", "<pad>", *"abcdefgh"]

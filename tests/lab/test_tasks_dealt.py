@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost.lab.model import Shape
-from milepost.lab.recipe import Recipe
 from milepost.lab.tasks import HIERARCHY, Copy, Counting, dealt, score, trained_on
 from milepost.lab.tasks.task import NOT_JUDGED
+from milepost.lab.training.model import Shape
+from milepost.lab.training.recipe import Recipe
 
 
 def rows(batch: tuple[Tensor, Tensor]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:

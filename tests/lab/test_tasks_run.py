@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import milepost as mp
-from milepost.lab.model import Shape
-from milepost.lab.recipe import Recipe
 from milepost.lab.tasks import HIERARCHY, TASKS, Copy, score, train_on, trained_on
 from milepost.lab.tasks.run import JUDGING, Losses, make, placed, side_by_side
 from milepost.lab.tasks.task import DRAWN_ONCE
+from milepost.lab.training.model import Shape
+from milepost.lab.training.recipe import Recipe
 
 TINY = Shape(width=32, layers=2, heads=2, hidden=64)
 QUICK = Recipe(batch=8, steps=3, warmup=1)

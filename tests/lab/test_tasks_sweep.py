@@ -13,18 +13,20 @@ import pytest
 import torch
 from rich.console import Console
 
-from milepost.lab import board, schemes, scoring
-from milepost.lab import cell as cells
-from milepost.lab.cell import Cell, Event, Judging, Stepped, batches_of, load
-from milepost.lab.findings import Findings, Ran, Row
-from milepost.lab.model import Model, Shape
-from milepost.lab.recipe import Recipe, Size
+from milepost.lab.cells import cell as cells
+from milepost.lab.cells.cell import Cell, Event, Judging, Stepped, batches_of, load
+from milepost.lab.cells.store import Store
+from milepost.lab.command import board
+from milepost.lab.command.shown import table
+from milepost.lab.judging import scoring
 from milepost.lab.report import Measure, gather, page, tables, views
-from milepost.lab.shown import table
-from milepost.lab.store import Store
-from milepost.lab.sweep import Sweep
+from milepost.lab.schemes import named as schemes
+from milepost.lab.statistics.findings import Findings, Ran, Row
+from milepost.lab.sweep.sweep import Sweep
 from milepost.lab.tasks import TASKS, Needle, score
-from milepost.lab.train import Trainer
+from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.recipe import Recipe, Size
+from milepost.lab.training.train import Trainer
 from tests.lab.test_compare import done, refused, text  # noqa: F401
 from tests.lab.test_sweep import TEXT, numbers, often, work
 

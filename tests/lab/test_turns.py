@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +15,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from milepost.lab.cell import Cell, Described, Event, Stepped
-from milepost.lab.engines import Local
-from milepost.lab.jobs import Jobs
-from milepost.lab.torchrun import Torchrun
-from milepost.lab.train import read_checkpoint, write_checkpoint
-from milepost.lab.turns import Locks, turns
+from milepost.lab.cells.cell import Cell, Described, Event, Stepped
+from milepost.lab.cells.turns import Locks, turns
+from milepost.lab.engines.jobs import Jobs
+from milepost.lab.engines.local import Local
+from milepost.lab.engines.torchrun import Torchrun
+from milepost.lab.training.train import read_checkpoint, write_checkpoint
+from tests.lab.test_compare import LENGTHS, TINY, done
+from tests.lab.test_compare import text as text
 from tests.lab.test_sweep import SWEEP, numbers, work
 
 FOUR = replace(SWEEP, schemes=("rope", "kerple", "nope", "alibi"), free=False)
@@ -25,9 +30,9 @@ FOUR = replace(SWEEP, schemes=("rope", "kerple", "nope", "alibi"), free=False)
 SECOND = """
 import sys
 from pathlib import Path
-from milepost.lab.store import Store
-from milepost.lab.sweep import Local, run
-from milepost.lab.cell import Described
+from milepost.lab.cells.store import Store
+from milepost.lab.sweep.sweep import Local, run
+from milepost.lab.cells.cell import Described
 from tests.lab.test_turns import FOUR
 folder, seen = Path(sys.argv[1]), []
 store = Store(folder / "lab.sqlite")
@@ -59,6 +64,32 @@ def test_two_processes_at_once_work_every_cell_once_and_end_with_the_numbers_of_
     assert Counter(here + there) == Counter(FOUR.schemes), "a cell was worked twice, or by nobody"
     assert numbers(both) == numbers(alone)
     assert len(list(both.glob("*.safetensors"))) == 4
+
+
+@pytest.mark.slow
+def test_two_commands_on_one_folder_work_every_cell_once_and_end_with_the_numbers_of_one(text: Path, tmp_path: Path):
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    done(text, alone, *FOUR.schemes)
+    # One cell is kept from them until both are there, and have done all else.
+    (last,) = [key for key, settings, *_ in numbers(alone)["cells"] if json.loads(settings)["name"] == "alibi"]
+    locks = Locks(both / ".locks")
+    assert locks.take(last)
+    words = [*FOUR.schemes, "--text", str(text), "--out", str(both), *TINY, *LENGTHS]
+    command = [sys.executable, "-m", "milepost", "compare", *words]
+    logs = [tmp_path / "first", tmp_path / "second"]
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(log.open("w")) for log in logs]
+        begun = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file) for file in files]
+        until = time.monotonic() + 100
+        while not all("waiting for it" in log.read_text() for log in logs):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        locks.release_all()
+        assert [each.wait(100) for each in begun] == [0, 0]
+    lines = [{line.split(":")[0].split(",")[0] for line in log.read_text().splitlines()} for log in logs]
+    worked = Counter(name for said in lines for name in FOUR.schemes if said & {f"train {name}", f"judge {name}"})
+    assert worked == Counter(FOUR.schemes), "a cell was worked twice, or by nobody"
+    assert numbers(both) == numbers(alone)
 
 
 def test_a_cell_that_another_process_has_is_left_to_it_until_it_lets_go(tmp_path: Path):

@@ -16,13 +16,13 @@ import milepost as mp
 from milepost.attend import Explanation, explain
 from milepost.catalogue.page import facts
 from milepost.catalogue.sheet import find, sheets
-from milepost.lab import model as models
-from milepost.lab.findings import Equation, Findings, Term
-from milepost.lab.model import Model, Shape
+from milepost.lab.cells.store import Store
 from milepost.lab.report import gather, page, tables, views
-from milepost.lab.store import Store
+from milepost.lab.statistics.findings import Equation, Findings, Term
 from milepost.lab.tasks import DEPTHS, PROTOCOLS, TASKS, Needle, Passkey, protocols
-from milepost.lab.train import write_checkpoint
+from milepost.lab.training import model as models
+from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.train import write_checkpoint
 from tests.lab.test_report import scored, sweep
 from tests.lab.test_table import RAN, anchors, row
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from milepost import Scheme, attend
+from milepost.bench.plainly import plainly
 from milepost.bench.report import Agreement
 
 ROWS = 64
@@ -39,7 +40,7 @@ def against_float64(
     ours += grads[3:]
     some = [q[:1, :, first:][:, :, rows], k[:1, :, first:], v[:1, :, first:], grad[:1, :, first + rows]]
     exact = _answers(some, rows, scheme, torch.float64)
-    plain = _answers(some, rows, scheme, q.dtype)
+    plain = _answers(some, rows, scheme, q.dtype, plainly)
     return compared(ours, exact, plain, FLOORS[q.dtype])
 
 
@@ -56,11 +57,17 @@ def _rows(count: int, device: torch.device) -> Tensor:
     return torch.cat((torch.arange(middle, middle + ROWS), torch.arange(count - ROWS, count))).to(device)
 
 
-def _answers(some: list[Tensor], rows: Tensor, scheme: Scheme, dtype: torch.dtype) -> Answers:
-    """The same rows and gradients by the specification, in a dtype; weights are float32 or better."""
+def _specified(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, index: Tensor) -> Tensor:
+    return attend(q, k, v, scheme, index=index, backend="reference")
+
+
+def _answers(
+    some: list[Tensor], rows: Tensor, scheme: Scheme, dtype: torch.dtype, by: Callable[..., Tensor] = _specified
+) -> Answers:
+    """The same rows and gradients in a dtype, by the specification or otherwise; weights are float32 or better."""
     own = copy.deepcopy(scheme).to(torch.promote_types(dtype, torch.float32))
     q, k, v = (each.detach().to(dtype).requires_grad_() for each in some[:3])
-    out = attend(q, k, v, own, index=rows, backend="reference")
+    out = by(q, k, v, own, index=rows)
     weights = learned(own)
     grads = torch.autograd.grad(out, (q, k, v, *weights), some[3].to(dtype), materialize_grads=True)
     return [out[0], *(each[0] for each in grads[:3]), *grads[3:]]

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from milepost.lab.cell import Cell, Judging, Stepped, make, work
-from milepost.lab.corpus import Corpus, of_python
-from milepost.lab.recipe import SIZES, Recipe, Size
-from milepost.lab.store import Store
-from milepost.lab.sweep import keep
-from milepost.lab.train import Trainer, precision
+from milepost.lab.cells.cell import Cell, Judging, Stepped, make, work
+from milepost.lab.cells.store import Store
+from milepost.lab.sweep.sweep import keep
+from milepost.lab.text.corpus import Corpus, of_python
+from milepost.lab.training.recipe import SIZES, Recipe, Size
+from milepost.lab.training.train import Trainer, precision
 
 Step = Callable[[int], Tensor]
 PEERS: dict[str, dict[str, Any]] = {

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+COUNTING: dict[str, Callable[[Tensor], Tensor | None]] = {}
+"""By kind of device, a quicker way to number tokens, or None where it does not serve; attached from above."""
 
 
 def documents_of(cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,6 +37,10 @@ def documents_of(cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
 
 def order_within(documents: Tensor) -> Tensor:
     """Number the tokens of each document 0, 1, 2 …; documents [b t] need not lie together in the row."""
+    quick = COUNTING.get(documents.device.type)
+    counted = None if quick is None else quick(documents)
+    if counted is not None:
+        return counted
     ordered, order = documents.sort(dim=-1, stable=True)
     count = torch.arange(documents.shape[-1], device=documents.device).expand_as(order)
     rank = torch.empty_like(order).scatter_(-1, order, count)

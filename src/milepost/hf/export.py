@@ -15,11 +15,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from milepost.lab.model import Model, Shape
-from milepost.lab.recipe import Recipe
-from milepost.lab.schemes import build
-from milepost.lab.store import Store
-from milepost.lab.train import read_checkpoint
+from milepost.lab.cells.store import Store
+from milepost.lab.schemes.named import build
+from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.recipe import Recipe
+from milepost.lab.training.train import read_checkpoint
 from milepost.methods.rope import Rope
 from milepost.refusal import need
 from milepost.scheme import Scheme
@@ -35,7 +35,7 @@ def export(model: Model | str | os.PathLike[str], folder: str | os.PathLike[str]
     """Write a RoPE model of the lab into a folder that stock transformers reads, with the same logits.
 
         export("out/demo/0f….safetensors", "folder")   # a checkpoint of milepost compare
-        export(model, "folder", trained=128)           # a milepost.lab.model.Model
+        export(model, "folder", trained=128)           # a milepost.lab.training.model.Model
 
     trained: the length it was trained at, which a checkpoint says itself. The tokenizer is one of bytes, with the lab's
     own ids; a model of another vocabulary gets none.

@@ -28,7 +28,7 @@ def export(
 
     milepost.lab.exported.load(FOLDER) reads it back; with --transformers, AutoModelForCausalLM.from_pretrained(FOLDER).
     """
-    from milepost.lab.commands import file_name
+    from milepost.lab.command.commands import file_name
     from milepost.lab.exported import export as as_folder
 
     folder = out / "exported" / file_name(name) if to is None else to

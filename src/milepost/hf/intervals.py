@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from milepost.lab.intervals import over_seeds, over_windows
+from milepost.lab.statistics.intervals import over_seeds, over_windows
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def measure(
     copies of a passage; by default half of each length; () for none. shuffled: draw the passage token by token. needle:
     the lengths of texts with a pass key; by default those of `lengths`; () for none. All but the perplexity is the mean
     of `trials` texts, drawn at random. Intervals are the lab's: for windows in the order of the text they allow for
-    neighbours that are alike (`milepost.lab.intervals`).
+    neighbours that are alike (`milepost.lab.statistics.intervals`).
     """
     need("measure", "hf", ("scipy", "rich"))
     for name, value in {"last": last, "windows": windows, "passage": passage, "trials": trials}.items():

@@ -7,8 +7,8 @@ from typing import Any
 from milepost.catalogue.spelling import plain
 from milepost.hf.models import Layers
 from milepost.hf.rotary import turn_of
-from milepost.lab.expressions import Sum, evaluate, words_in
-from milepost.lab.schemes import AND_THE_REST, WITHOUT_TRAINING
+from milepost.lab.schemes.expressions import Sum, evaluate, words_in
+from milepost.lab.schemes.named import AND_THE_REST, WITHOUT_TRAINING
 from milepost.methods.alibi import Alibi
 from milepost.methods.partial import Partial
 from milepost.methods.rope import Rope

@@ -21,7 +21,7 @@ from milepost.hf.companion import NAME, read_schedule, write
 from milepost.hf.extension import NEEDED, extended, extension_of
 from milepost.hf.models import demand_model
 from milepost.hf.t5 import stacks_of
-from milepost.lab.train import FULL
+from milepost.lab.training.train import FULL
 from milepost.refusal import need
 from milepost.schedule import Schedule
 

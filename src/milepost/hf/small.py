@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 
 from milepost.hf.export import export
-from milepost.lab.corpus import Corpus, of_python
-from milepost.lab.model import Model
-from milepost.lab.recipe import SIZES, Size
-from milepost.lab.schemes import build
-from milepost.lab.train import Trainer
+from milepost.lab.schemes.named import build
+from milepost.lab.text.corpus import Corpus, of_python
+from milepost.lab.training.model import Model
+from milepost.lab.training.recipe import SIZES, Size
+from milepost.lab.training.train import Trainer
 from milepost.refusal import need
 
 SMALL = "demo"

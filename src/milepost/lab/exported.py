@@ -3,7 +3,7 @@
 milepost export out/compare t5 --to folder
 
 from milepost.lab.exported import load
-model = load("folder")        # a milepost.lab.model.Model
+model = load("folder")        # a milepost.lab.training.model.Model
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 import torch
 
 import milepost
-from milepost.lab import own
-from milepost.lab.cell import Cell, make
-from milepost.lab.expressions import spelled
-from milepost.lab.model import Model, Shape
-from milepost.lab.naming import proper
-from milepost.lab.own import Source
-from milepost.lab.recorded import recorded
-from milepost.lab.search import as_chosen
-from milepost.lab.store import Store
-from milepost.lab.train import read_checkpoint, write_checkpoint
+from milepost.lab.cells.cell import Cell, make
+from milepost.lab.cells.store import Store
+from milepost.lab.schemes import own
+from milepost.lab.schemes.expressions import spelled
+from milepost.lab.schemes.naming import proper
+from milepost.lab.schemes.own import Source
+from milepost.lab.sweep.recorded import recorded
+from milepost.lab.sweep.search import as_chosen
+from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.train import read_checkpoint, write_checkpoint
 from milepost.refusal import need
 from milepost.schedule import Schedule
 

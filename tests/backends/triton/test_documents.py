@@ -20,6 +20,7 @@ from milepost.backends.triton.bounds import Tokens, bounds
 from milepost.backends.triton.configs import Config
 from milepost.backends.triton.decode import decode
 from milepost.backends.triton.flash import UNLIMITED, flash
+from milepost.backends.triton.numbering import order_within
 
 T = 70
 WALK = Config(128, 128, 4, 1, False)
@@ -231,3 +232,15 @@ def test_a_table_that_learns_wants_documents_beside_an_index():
     index = torch.arange(8, device=DEVICE)[None]
     with pytest.raises(ValueError, match="with an index it needs documents"):
         flash(q, k, v, table=torch.randn(1, 4, device=DEVICE, requires_grad=True), index=index, key_index=index)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize(("b", "t"), [(1, 1), (3, 40), (2, 700)])
+def test_tokens_are_numbered_within_their_documents(b: int, t: int, dtype: torch.dtype):
+    documents = torch.randint(-1, 4, (b, t), dtype=dtype, device=DEVICE)
+    documents[0] = documents[0].sort().values
+    documents[-1, t // 2 :] = 1 << 30
+    want = [[row[:i].count(row[i]) for i in range(t)] for row in documents.tolist()]
+    assert order_within(documents).tolist() == want
+    assert order_within(documents.mT.contiguous().mT).tolist() == want
+    assert order_within(documents[:1].expand(4, t)).tolist() == [want[0]] * 4

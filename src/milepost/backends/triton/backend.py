@@ -18,6 +18,7 @@ from milepost.backends.triton.biases import biases, by_place, unknown, unread
 from milepost.backends.triton.relations import products, unrelated
 from milepost.backends.views import refusal, seen_regimes, turned, values
 from milepost.call.call import Call
+from milepost.call.documents import COUNTING
 from milepost.call.merge import merge
 from milepost.numerics.kept import has_numbers, kept
 from milepost.seams.arguments import spell
@@ -306,3 +307,16 @@ def _missing(device: torch.device) -> str | None:
 
 # What torch.compiler.assume_constant_result does, which would import the compiler: a graph asks once, as it is traced.
 _no_device._dynamo_marked_constant = True  # pyright: ignore
+
+
+def _numbered(documents: Tensor) -> Tensor | None:
+    """The tokens of packed rows numbered by the kernel, where it can run and is quicker than sorting."""
+    if not has_numbers() or torch._C._are_functorch_transforms_active() or _no_device(documents.device):  # pyright: ignore
+        return None
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.numbering import LONGEST, order_within
+
+    return order_within(documents) if documents.shape[-1] <= LONGEST else None
+
+
+COUNTING["cuda"] = _numbered

@@ -4,9 +4,9 @@
 """Which blocks anybody sees, where tokens have documents or indices of their own: found on the device, read there.
 
 A document is a number of 0 or more; anything below is padding, which sees nothing and is not seen. For every block of
-rows (or of keys) one small kernel looks at the least and the largest document and index in it and in every block of the
-other side. Nothing is hidden that a pair could see, whatever the order of the tokens; how much is left out depends on
-it: everything that can be, where documents lie together and count up.
+rows (or of keys) one small kernel finds the least and the largest document and index in it, and another compares these
+with every block of the other side. Nothing is hidden that a pair could see, whatever the order of the tokens; how much
+is left out depends on it: everything that can be, where documents lie together and count up.
 """
 
 from __future__ import annotations
@@ -79,11 +79,10 @@ def belonging(Docs, at, inside, NOBODY: tl.constexpr):
 
 
 @triton.jit
-def _outline(Docs, Index, at, count, offset, AXIS: tl.constexpr, STRICT: tl.constexpr, DOCS: tl.constexpr,
-             INDEXED: tl.constexpr):  # fmt: skip
-    """Of the tokens at `at`, block by block: the least and the largest document, index, and index less place.
+def _outlined(Docs, Index, Outline, at, count, offset, STRICT: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr):
+    """Of the tokens at `at`: the least and the largest document, index, and index less place; whether none is padding.
 
-    The last answer: whether there is no padding. STRICT: places past the end count as padding.
+    STRICT: places past the end count as padding.
     """
     inside = at < count
     if DOCS:
@@ -93,37 +92,67 @@ def _outline(Docs, Index, at, count, offset, AXIS: tl.constexpr, STRICT: tl.cons
     index = numbered(Index, at, inside, offset, INDEXED)
     real = document >= 0
     if STRICT:
-        clean = tl.min(real.to(tl.int32), AXIS)
+        clean = tl.min(real.to(tl.int32), 0)
     else:
-        clean = tl.min((real | (at >= count)).to(tl.int32), AXIS)
-    return (
-        tl.min(tl.where(real, document, LAST_NAME), AXIS),
-        tl.max(tl.where(real, document, -1), AXIS),
-        tl.min(tl.where(real, index, MANY), AXIS),
-        tl.max(tl.where(real, index, -MANY), AXIS),
-        tl.min(tl.where(real, index - at, MANY), AXIS),
-        tl.max(tl.where(real, index - at, -MANY), AXIS),
-        clean > 0,
-    )
+        clean = tl.min((real | (at >= count)).to(tl.int32), 0)
+    tl.store(Outline, tl.min(tl.where(real, document, LAST_NAME), 0))
+    tl.store(Outline + 1, tl.max(tl.where(real, document, -1), 0))
+    tl.store(Outline + 2, tl.min(tl.where(real, index, MANY), 0))
+    tl.store(Outline + 3, tl.max(tl.where(real, index, -MANY), 0))
+    tl.store(Outline + 4, tl.min(tl.where(real, index - at, MANY), 0))
+    tl.store(Outline + 5, tl.max(tl.where(real, index - at, -MANY), 0))
+    tl.store(Outline + 6, clean)
+
+
+@triton.jit(do_not_specialize=["count", "others", "offset", "other_offset", "blocks"])
+def outline(
+    Docs, OtherDocs, Index, OtherIndex, Outlines, doc_b, other_doc_b, index_b, other_index_b,
+    count, others, offset, other_offset, blocks,
+    OWN: tl.constexpr, OTHER: tl.constexpr, BY_ROWS: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+):  # fmt: skip
+    """What there is in each block of OWN tokens, and after these in each block of OTHER tokens of the other side."""
+    block = tl.program_id(0)
+    b = tl.program_id(1).to(tl.int64)
+    Outlines += (b * tl.num_programs(0) + block) * 8
+    if DOCS:
+        Docs += b * doc_b
+        OtherDocs += b * other_doc_b
+    if INDEXED:
+        Index += b * index_b
+        OtherIndex += b * other_index_b
+    if block < blocks:
+        own = block * OWN + tl.arange(0, OWN)
+        _outlined(Docs, Index, Outlines, own, count, offset, False, DOCS, INDEXED)
+    else:
+        other = (block - blocks) * OTHER + tl.arange(0, OTHER)
+        _outlined(OtherDocs, OtherIndex, Outlines, other, others, other_offset, BY_ROWS, DOCS, INDEXED)
 
 
 @triton.jit
 def _compared(
-    Docs, Index, at, count, offset, a_doc, b_doc, a, b, behind, ahead, sinks,
-    BY_ROWS: tl.constexpr, BEHIND: tl.constexpr, AHEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    Outlines, c, blocks, a_doc, b_doc, a, b, behind, ahead, sinks,
+    BY_ROWS: tl.constexpr, BEHIND: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Blocks of the other side beside one whose documents are a_doc … b_doc and whose indices are a … b.
+    """Blocks c of the other side beside one whose documents are a_doc … b_doc and whose indices are a … b.
 
     Which may be seen (for rows: not only as sinks), which may be seen as sinks, which are seen whole, as far as these
     numbers tell, and the index less the place in each.
     """
-    c_doc, d_doc, c, d, low, high, clean = _outline(Docs, Index, at, count, offset, 1, BY_ROWS, DOCS, INDEXED)
+    inside = c < blocks
+    at = Outlines + c * 8
+    c_doc = tl.load(at, mask=inside, other=LAST_NAME)
+    d_doc = tl.load(at + 1, mask=inside, other=-1)
+    least = tl.load(at + 2, mask=inside, other=MANY).to(tl.int32)
+    most = tl.load(at + 3, mask=inside, other=-MANY).to(tl.int32)
+    low = tl.load(at + 4, mask=inside, other=MANY).to(tl.int32)
+    high = tl.load(at + 5, mask=inside, other=-MANY).to(tl.int32)
+    clean = tl.load(at + 6, mask=inside, other=0) > 0
     near = (a_doc <= d_doc) & (c_doc <= b_doc)
     whole = clean & (c_doc == d_doc) & (a_doc == b_doc) & (a_doc == c_doc) & (low == high)
     if BY_ROWS:
-        least_i, most_i, least_j, most_j = a, b, c, d
+        least_i, most_i, least_j, most_j = a, b, least, most
     else:
-        least_i, most_i, least_j, most_j = c, d, a, b
+        least_i, most_i, least_j, most_j = least, most, a, b
     if AHEAD:
         near = near & (least_j - most_i <= ahead)
         whole = whole & (most_j - least_i <= ahead)
@@ -136,32 +165,30 @@ def _compared(
     return near, sink, whole & near, low
 
 
-@triton.jit(do_not_specialize=["count", "others", "offset", "other_offset", "behind", "ahead", "sinks"])
+@triton.jit(do_not_specialize=["blocks", "behind", "ahead", "sinks"])
 def cut(
-    Docs, OtherDocs, Index, OtherIndex, Bounds, doc_b, other_doc_b, index_b, other_index_b,
-    count, others, offset, other_offset, behind, ahead, sinks,
-    OWN: tl.constexpr, OTHER: tl.constexpr, MANY_BLOCKS: tl.constexpr, BY_ROWS: tl.constexpr,
-    BEHIND: tl.constexpr, AHEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    Outlines, Bounds, blocks, behind, ahead, sinks,
+    OTHER: tl.constexpr, MANY_BLOCKS: tl.constexpr, BY_ROWS: tl.constexpr, BEHIND: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """The bounds of one block of OWN rows (BY_ROWS) or keys among blocks of OTHER tokens of the other side.
+    """The bounds of one block of rows (BY_ROWS) or keys among the blocks of OTHER tokens of the other side.
 
     Blocks in [start, full) and [edge, end) need a mask, those in [full, edge) are seen whole: one document, and indices
     that count up, so that i − j = offset + row − key. Sinks before start lie between the first two numbers; rows only.
     """
     block = tl.program_id(0)
     b = tl.program_id(1).to(tl.int64)
-    if DOCS:
-        Docs += b * doc_b
-        OtherDocs += b * other_doc_b
-    if INDEXED:
-        Index += b * index_b
-        OtherIndex += b * other_index_b
-    a_doc, b_doc, first, last, low, high, clean = _outline(
-        Docs, Index, block * OWN + tl.arange(0, OWN), count, offset, 0, False, DOCS, INDEXED
-    )
+    own = tl.num_programs(0)
+    Outlines += b * (own + blocks) * 8
+    mine = Outlines + block * 8
+    Outlines += own * 8
+    a_doc = tl.load(mine)
+    b_doc = tl.load(mine + 1)
+    first = tl.load(mine + 2).to(tl.int32)
+    last = tl.load(mine + 3).to(tl.int32)
+    low = tl.load(mine + 4).to(tl.int32)
+    high = tl.load(mine + 5).to(tl.int32)
+    clean = tl.load(mine + 6) > 0
     number = tl.arange(0, MANY_BLOCKS)
-    within = tl.arange(0, OTHER)[None, :]
-    blocks = (others + OTHER - 1) // OTHER
     start = tl.full([], 1 << 30, tl.int32)
     end = tl.zeros([], tl.int32)
     full = tl.full([], 1 << 30, tl.int32)
@@ -170,8 +197,7 @@ def cut(
     for c0 in range(0, blocks, MANY_BLOCKS):
         c = c0 + number
         near, _, whole, moved = _compared(
-            OtherDocs, OtherIndex, c[:, None] * OTHER + within, others, other_offset, a_doc, b_doc, first, last,
-            behind, ahead, sinks, BY_ROWS, BEHIND, AHEAD, DOCS, INDEXED,
+            Outlines, c, blocks, a_doc, b_doc, first, last, behind, ahead, sinks, BY_ROWS, BEHIND, AHEAD
         )  # fmt: skip
         whole = whole & clean & (low == high)
         start = tl.minimum(start, tl.min(tl.where(near, c, MANY), 0))
@@ -192,8 +218,7 @@ def cut(
         for c0 in range(0, tl.where(sinks > 0, blocks, 0), MANY_BLOCKS):
             c = c0 + number
             _, sink, _, _ = _compared(
-                OtherDocs, OtherIndex, c[:, None] * OTHER + within, others, other_offset, a_doc, b_doc, first, last,
-                behind, ahead, sinks, BY_ROWS, BEHIND, AHEAD, DOCS, INDEXED,
+                Outlines, c, blocks, a_doc, b_doc, first, last, behind, ahead, sinks, BY_ROWS, BEHIND, AHEAD
             )  # fmt: skip
             before = sink & (c < past)
             sink_first = tl.minimum(sink_first, tl.min(tl.where(before, c, MANY), 0))
@@ -233,11 +258,15 @@ def bounds(
     some = next(each for each in pointers if each is not None)
     batches = max(each.shape[0] for each in pointers if each is not None) if any(steps) else 1
     blocks = blocks_of(sides[0], own)
+    others = blocks_of(sides[1], other)
     found = torch.empty(batches, blocks, FIELDS, dtype=torch.int32, device=some.device)
-    many = min(power_of_two(blocks_of(sides[1], other)), max(1, 8192 // other))
+    outlines = torch.empty(batches, blocks + others, FIELDS, dtype=torch.int64, device=some.device)
     launch(
-        cut, (blocks, batches),
-        *pointers, found, *steps, *sides, behind, ahead, sinks, OWN=own, OTHER=other, MANY_BLOCKS=many,
-        BY_ROWS=by_rows, **flags, **tokens.flags, num_warps=8,
+        outline, (blocks + others, batches), *pointers, outlines, *steps, *sides, blocks,
+        OWN=own, OTHER=other, BY_ROWS=by_rows, **tokens.flags, num_warps=4,
+    )  # fmt: skip
+    launch(
+        cut, (blocks, batches), outlines, found, others, behind, ahead, sinks,
+        OTHER=other, MANY_BLOCKS=min(power_of_two(others), 1024), BY_ROWS=by_rows, **flags, num_warps=4,
     )  # fmt: skip
     return found, 0 if batches == 1 else blocks * FIELDS

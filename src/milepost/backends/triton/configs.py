@@ -60,6 +60,15 @@ WITH_PRODUCTS: dict[tuple[str, int], Config] = {
 }
 """Where vectors by distance are added, one address a pair: chosen so that registers hold it all, and not yet timed."""
 
+WITH_PRODUCTS_PACKED: dict[tuple[str, int], Config] = {("rows", 64): Config(64, 32, 8, 3)}
+"""And where documents lie in the row besides."""
+
+WITH_TABLE_PACKED: dict[tuple[str, int], Config] = {
+    ("forward", 64): Config(64, 64, 4, 3),
+    ("walk", 64): Config(64, 64, 8, 1, False),
+}
+"""Where documents lie in a row, and a bias is looked up by distance: with larger tiles registers spill."""
+
 CANDIDATES: dict[tuple[str, int], tuple[Config, ...]] = {
     ("forward", 64): (
         Config(64, 128, 4, 3), Config(64, 128, 4, 3, lead=True), Config(64, 64, 4, 4, lead=True),
@@ -116,18 +125,24 @@ def narrow(kernel: str, width: int) -> Config:
     return Config(side, 32 if width <= 64 else 16, 4, 1, False)
 
 
-def choose(kernel: str, width: int, itemsize: int, looked_up: bool, products: bool = False) -> Config:
+def choose(
+    kernel: str, width: int, itemsize: int, looked_up: bool, packed: bool = False, products: bool = False
+) -> Config:
     """The configuration of a kernel at a head width (the larger of the keys' and the values').
 
-    looked_up: a bias by distance. products: vectors by distance.
+    looked_up: a bias by distance. packed: documents. products: vectors by distance.
     """
     if kernel in _OVERRIDES:
         return _OVERRIDES[kernel]
     if itemsize > 2:
         return narrow(kernel, width)
     known = max(64, width)
+    if products and packed and (kernel, known) in WITH_PRODUCTS_PACKED:
+        return WITH_PRODUCTS_PACKED[kernel, known]
     if products and (kernel, known) in WITH_PRODUCTS:
         return WITH_PRODUCTS[kernel, known]
+    if looked_up and packed and (kernel, known) in WITH_TABLE_PACKED:
+        return WITH_TABLE_PACKED[kernel, known]
     if looked_up and (kernel, known) in WITH_TABLE:
         return WITH_TABLE[kernel, known]
     return CHOSEN[kernel, known]

@@ -632,7 +632,8 @@ class Call:
 
     def config(self, kernel: str) -> Config:
         width = max(_width(self.q.shape[3]), _width(self.v.shape[3]))
-        return configs.choose(kernel, width, self.q.itemsize, self.tensors[2] is not None, self.relates > 0)
+        looked_up, packed = self.tensors[2] is not None, self.tokens.any
+        return configs.choose(kernel, width, self.q.itemsize, looked_up, packed, self.relates > 0)
 
     def described(self, config: Config, tma: bool) -> tuple[Any, Any, Any]:
         """q, k and v, as tensors or as descriptors of their tiles."""

@@ -9,9 +9,9 @@ import math
 from dataclasses import asdict, replace
 from typing import Any, cast
 
-from milepost.lab.findings import Findings, Measure
-from milepost.lab.measures import Difference
-from milepost.lab.table import table
+from milepost.lab.statistics.findings import Findings, Measure
+from milepost.lab.statistics.measures import Difference
+from milepost.lab.statistics.table import table
 
 COLUMNS = (
     "label", "scheme", "variant", "trivial", "whole", "seeds", "parameters", "reach",

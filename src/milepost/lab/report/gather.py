@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 import milepost
-from milepost.lab.cell import Cell, asked, wanted
-from milepost.lab.findings import PLAIN, Equation, Findings, Measure, Ran, Row, Term
-from milepost.lab.measures import measured
-from milepost.lab.schemes import build, expression
-from milepost.lab.scoring import DRAWN
-from milepost.lab.search import as_chosen, tried
-from milepost.lab.store import Score, Store
-from milepost.lab.sweep import Sweep, valid
+from milepost.lab.cells.cell import Cell, asked, wanted
+from milepost.lab.cells.store import Score, Store
+from milepost.lab.judging.scoring import DRAWN
+from milepost.lab.schemes.named import build, expression
+from milepost.lab.statistics.findings import PLAIN, Equation, Findings, Measure, Ran, Row, Term
+from milepost.lab.statistics.measures import measured
+from milepost.lab.sweep.search import as_chosen, tried
+from milepost.lab.sweep.sweep import Sweep, valid
 from milepost.lab.tasks import PROTOCOLS
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from milepost.lab.findings import Findings, Measure, Row
-from milepost.lab.naming import WINDOW, proper
-from milepost.lab.reach import Reach
-from milepost.lab.table import Line, Table, difference_in_words, in_words, not_apart, saves, shown
+from milepost.lab.schemes.naming import WINDOW, proper
+from milepost.lab.statistics.findings import Findings, Measure, Row
+from milepost.lab.statistics.reach import Reach
+from milepost.lab.statistics.table import Line, Table, difference_in_words, in_words, not_apart, saves, shown
 
 STILL = 0.02
 """A model whose loss fell by more bits than this in the last fifth of its training was still learning."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from milepost.lab.findings import Findings
-from milepost.lab.naming import TRIVIAL
+from milepost.lab.schemes.naming import TRIVIAL
+from milepost.lab.statistics.findings import Findings
 
 COLOURS = 9
 """How many colours report.css names, c0 … c8; cx is the grey of what is trivial."""

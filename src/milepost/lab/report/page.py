@@ -7,8 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, cast
 
-from milepost.lab.findings import Findings, Ran
-from milepost.lab.judge import LAST
+from milepost.lab.judging.judge import LAST
 from milepost.lab.report import tables, views
 from milepost.lab.report.document import document, write_whole
 from milepost.lab.report.headlines import lede
@@ -22,7 +21,8 @@ from milepost.lab.report.words import (
     about_positions,
     about_table,
 )
-from milepost.lab.table import RECALLS, Table, table
+from milepost.lab.statistics.findings import Findings, Ran
+from milepost.lab.statistics.table import RECALLS, Table, table
 
 VIEWS = ("windows", "ends", "recall", "passages")
 

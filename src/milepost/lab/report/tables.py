@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from milepost.lab.findings import Equation, Findings, Measure, Row, Tried
-from milepost.lab.measures import Difference
-from milepost.lab.naming import proper
 from milepost.lab.report.look import looks, swatch
 from milepost.lab.report.words import MEANS
-from milepost.lab.table import (
+from milepost.lab.schemes.naming import proper
+from milepost.lab.statistics.findings import Equation, Findings, Measure, Row, Tried
+from milepost.lab.statistics.measures import Difference
+from milepost.lab.statistics.table import (
     Line,
     Table,
     extreme,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from milepost.lab.findings import Findings, Row
-from milepost.lab.naming import proper
 from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, finite
 from milepost.lab.report.look import looks
 from milepost.lab.report.scale import broken, decades, doubling, straight
+from milepost.lab.schemes.naming import proper
+from milepost.lab.statistics.findings import Findings, Row
 from milepost.lab.tasks import PROTOCOLS
 
 Points = Callable[[Row], Sequence[Point]]

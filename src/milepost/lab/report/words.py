@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from milepost.lab.findings import Findings
+from milepost.lab.statistics.findings import Findings
 
 MEANS = {
     "windows": (

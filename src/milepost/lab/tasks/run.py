@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from milepost.cache import Cache
-from milepost.lab.expressions import joined
-from milepost.lab.model import Model, Shape
-from milepost.lab.recipe import Recipe
-from milepost.lab.schemes import build, expression, refuse_ahead
+from milepost.lab.schemes.expressions import joined
+from milepost.lab.schemes.named import build, expression, refuse_ahead
 from milepost.lab.tasks.task import NOT_JUDGED, Task, batches, dealt
-from milepost.lab.train import Trainer, precision
+from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.recipe import Recipe
+from milepost.lab.training.train import Trainer, precision
 from milepost.seams import demand
 
 Positions = Callable[[int], Tensor]

@@ -1,0 +1,44 @@
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
+# ruff: noqa: N803, N806
+"""Tokens of packed rows, numbered within their documents by one launch: sorting them takes a dozen."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from milepost.backends.triton.configs import blocks_of
+from milepost.backends.triton.launch import launch
+
+LONGEST = 1 << 15
+"""Every token looks at all before it, which past so many takes longer than to sort them."""
+
+
+@triton.jit(do_not_specialize=["count"])
+def number(Docs, Order, d_b, o_b, count, OWN: tl.constexpr, OTHER: tl.constexpr):
+    """How many of the tokens before each of OWN tokens are of its document."""
+    first = tl.program_id(0) * OWN
+    b = tl.program_id(1).to(tl.int64)
+    Docs += b * d_b
+    i = first + tl.arange(0, OWN)
+    own = tl.load(Docs + i, mask=i < count, other=0)
+    found = tl.zeros([OWN, OTHER], tl.int32)
+    for j0 in range(0, first + OWN, OTHER):
+        j = j0 + tl.arange(0, OTHER)
+        other = tl.load(Docs + j, mask=j < count, other=0)
+        found += ((own[:, None] == other[None, :]) & (j[None, :] < i[:, None])).to(tl.int32)
+    tl.store(Order + b * o_b + i, tl.sum(found, 1).to(tl.int64), mask=i < count)
+
+
+def order_within(documents: Tensor) -> Tensor:
+    """Number the tokens of each document 0, 1, 2 …, [b t] as int64."""
+    documents = documents if documents.stride(-1) == 1 else documents.contiguous()
+    b, t = documents.shape
+    order = torch.empty(b, t, dtype=torch.int64, device=documents.device)
+    if order.numel():
+        launch(
+            number, (blocks_of(t, 16), b), documents, order, documents.stride(0), t, t, OWN=16, OTHER=512, num_warps=4
+        )
+    return order

@@ -1,0 +1,215 @@
+# pyright: basic, reportMissingImports=false
+"""Every committed configuration of the kernels compiled, without a GPU: `python -m milepost.bench.chips`.
+
+The kernels are launched on small tensors in main memory as if these were on a GPU, and each launch is compiled for
+several chips in place of being run. What Triton's interpreter lets pass and its compiler does not, registers that spill
+and shared memory that a chip does not have are found here, before anybody waits for a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from milepost.bench.kernels import FACETS, facets
+
+SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+"""Bytes of shared memory that a block can have, by compute capability."""
+MEASURED = 90
+"""The chip whose configurations were chosen by measurement; there nothing may spill."""
+QUICK = {"64 table, packed": (90,), "64 vectors": (90,), "rotary": (80, 100), "decoding of 64": (90,)}
+"""The cases that the tests compile: every kernel once."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One kernel for one chip."""
+
+    case: str
+    kernel: str
+    chip: int
+    registers: int = 0
+    spilled: int = 0
+    shared: int = 0
+    failed: str = ""
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong with it, or nothing."""
+        if self.failed:
+            return self.failed
+        if self.shared > SHARED[self.chip]:
+            return f"{self.shared} bytes of shared memory, and the chip has {SHARED[self.chip]}"
+        if self.spilled and self.chip == MEASURED:
+            return f"{self.spilled} bytes of registers spill"
+        return ""
+
+
+def cases() -> dict[str, Callable[[], None]]:
+    """What is compiled: each pass forward and backward, by width and facet; decoding; rotation."""
+    made: dict[str, Callable[[], None]] = {
+        f"{width} {name}": lambda width=width, name=name: _attention(width, name)
+        for width in (64, 128, 256)
+        for name in (*FACETS, "table, packed")
+    }
+    made |= {
+        f"{width} {name}": lambda width=width, name=name: _vectors(width, name)
+        for width in (64, 128)
+        for name in ("vectors", "vectors of an encoder")
+    }
+    made["64 vectors, packed"] = lambda: _vectors(64, "vectors, packed")
+    made |= {f"decoding of {width}": lambda width=width: _decoding(width) for width in (64, 128)}
+    return made | {"rotary": _rotary}
+
+
+def _inputs(width: int, tokens: int = 512, heads: int = 2) -> list[Any]:
+    return [torch.randn(1, heads, tokens, width, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+
+
+def _attention(width: int, name: str) -> None:
+    from milepost.backends.triton.flash import flash
+    from milepost.backends.triton.numbering import order_within
+
+    q, k, v = _inputs(width)
+    names = ("table 256", "documents") if name == "table, packed" else (name,)
+    options = {key: value for each in names for key, value in facets(each, 2, 512, "cpu").items()}
+    if "documents" in options:
+        order_within(options["documents"])
+    out, _ = flash(q, k, v, **options)
+    out.backward(torch.ones_like(out))
+
+
+def _vectors(width: int, name: str) -> None:
+    """Vectors by distance on keys and queries: near keys of a causal text, an encoder in squares, documents."""
+    from milepost.backends.triton.flash import flash
+
+    encoder = "encoder" in name
+    shape = (1, 2, 4, 128, 640) if encoder else (1, 2, 512, 128)
+    by_row, by_key = (torch.randn(shape, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    options = facets("documents", 2, 512, "cpu") if "packed" in name else {} if encoder else {"ahead": 0, "behind": 128}
+    out, _ = flash(*_inputs(width), by_row=by_row, by_key=by_key, first=-511 if encoder else 0, **options)
+    out.backward(torch.ones_like(out))
+
+
+def _decoding(width: int) -> None:
+    from milepost.backends.triton.decode import decode
+
+    q, k, v = _inputs(width, 8192)
+    cos = torch.ones(1, 8192, width // 2)
+    with torch.no_grad():
+        each: dict[str, Any]
+        for each in ({}, {"key_cos": cos, "key_sin": cos}, {"slopes": torch.ones(2)}):
+            decode(q[:, :, :1], k, v, **each)
+
+
+def _rotary() -> None:
+    from milepost.backends.triton.rotary import rotate_qk
+
+    q, k, _ = _inputs(128)
+    cos = torch.ones(1, 512, 64)
+    for neighbours in (False, True):
+        a, b = rotate_qk(q, k, cos, cos, neighbours=neighbours)
+        (a.sum() + b.sum()).backward()
+
+
+def compile_case(job: tuple[str, tuple[int, ...]]) -> list[Compiled]:
+    """One case, in a process of its own: nothing of this process can launch a kernel afterwards."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+
+    from milepost.backends.triton import flash, launch, rotary
+
+    case, chips = job
+    chip = _Chip()
+    driver.set_active(chip)  # pyright: ignore
+    torch.Tensor.is_cuda = True  # pyright: ignore
+    flash._device_of = rotary._device_of = lambda _: contextlib.nullcontext()
+    fits_tma = flash._fits_tma
+    found: list[Compiled] = []
+
+    def compile_only(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        binary = kernel.warmup(*args, grid=grid, **named)
+        registers, spilled = _resources(binary.asm["cubin"])
+        found.append(Compiled(case, kernel.__name__, chip.number, registers, spilled, binary.metadata.shared))
+        return lambda *_: None
+
+    launch._launch = compile_only
+    for number in chips:
+        chip.number, chip.target = number, GPUTarget("cuda", number, 32)
+        flash._fits_tma = fits_tma if number >= 90 else lambda *_: False
+        try:
+            cases()[case]()
+        except Exception as error:
+            found.append(Compiled(case, "", number, failed=f"{type(error).__name__}: {str(error)[-300:]}"))
+    return list(dict.fromkeys(found))
+
+
+class _Chip:
+    """A driver that knows what a chip is called, and has none."""
+
+    number = 0
+    target: Any = None
+
+    def get_current_target(self) -> Any:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return self.number
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
+    """Registers of a thread, and bytes of them that spill, as the vendor's tool reads them from the binary."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        said = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    return read_resources(said)
+
+
+def read_resources(said: str) -> tuple[int, int]:
+    """Registers and spilled bytes, from what the tool says: a stack and local memory are where registers spill to."""
+    (words,) = re.findall(r"REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", said)
+    registers, stack, local = map(int, words)
+    return registers, stack + local
+
+
+def main(words: list[str] | None = None) -> int:
+    """Compile, print a line for each kernel, and say how many are wrong."""
+    parser = argparse.ArgumentParser(prog="python -m milepost.bench.chips", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few cases, in which every kernel comes once")
+    parser.add_argument("--chips", type=int, nargs="+", default=sorted(SHARED), choices=sorted(SHARED))
+    parser.add_argument("--case", action="append", help="one case by its name; may be said several times")
+    asked = parser.parse_args(words)
+    jobs = list(QUICK.items()) if asked.quick else [(each, tuple(asked.chips)) for each in asked.case or cases()]
+    os.environ.pop("TRITON_INTERPRET", None)
+    wrong = 0
+    with multiprocessing.get_context("spawn").Pool(min(len(jobs), os.cpu_count() or 1), maxtasksperchild=1) as pool:
+        for found in pool.imap_unordered(compile_case, jobs):
+            for each in found:
+                numbers = f"{each.registers:4} registers {each.shared / 1024:6.1f} KiB shared"
+                print(f"sm_{each.chip:<4}{each.case:18}{each.kernel:16}{numbers}  {each.wrong}", flush=True)
+                wrong += bool(each.wrong)
+    print(f"{wrong} wrong" if wrong else "all compile, and nothing spills that may not")
+    return min(wrong, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

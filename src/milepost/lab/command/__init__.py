@@ -1,0 +1,1 @@
+"""milepost compare, report, diff and export: their options, progress and printed tables."""

@@ -1,0 +1,143 @@
+"""What was asked for on the command line, as the values that a sweep is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from milepost.lab.schemes import own
+from milepost.seams.arguments import did_you_mean
+
+if TYPE_CHECKING:
+    from milepost.lab.judging.scoring import Judging
+    from milepost.lab.sweep.sweep import Engine
+    from milepost.lab.text.corpus import Corpus
+    from milepost.lab.training.recipe import Size
+
+
+def size_of(name: str, own: dict[str, Any], training: dict[str, Any], longest: int | None, device: str) -> Size:
+    """The size of that name, with what else was asked for."""
+    from milepost.lab.training.recipe import SIZES, Size
+
+    if name not in SIZES:
+        raise ValueError(f"--size {name}: there are {', '.join(SIZES)}{did_you_mean(name, SIZES)}")
+    chosen = SIZES[name]
+    given = {key: value for key, value in training.items() if value is not None}
+    if device == "cpu":
+        # On a CPU bfloat16 saves nothing and costs much.
+        given["precision"] = "float32"
+    recipe = replace(chosen.recipe, **given)
+    ratio = chosen.longest // chosen.recipe.length
+    return Size(
+        replace(chosen.shape, **{key: value for key, value in own.items() if value is not None}),
+        replace(recipe, warmup=min(recipe.warmup, max(1, recipe.steps // 10))),
+        recipe.length * ratio if longest is None else longest,
+        chosen.judged,
+    )
+
+
+def judging_of(chosen: Size, judged: int | None, recall: str | None) -> Judging:
+    """How models of a size are judged."""
+    from milepost.lab.judging.scoring import Judging
+
+    length, longest = chosen.recipe.length, chosen.longest
+    total = chosen.judged if judged is None else judged
+    few = max(8, total // (2 * longest))
+    # So short that two copies, and something between them, lie within the trained length.
+    copied = min(128, max(1, length // 4))
+    if recall is None:
+        # Distances within the trained length, then others that double, past it and up to the longest.
+        spread = [length // 2, *(3 * length // 4 << n for n in range(longest.bit_length()))]
+        distances = sorted({each for each in spread if copied <= each <= longest - copied})
+    else:
+        distances = _numbers("--recall", recall)
+        if max(distances) > longest - copied:
+            raise ValueError(
+                f"--recall {max(distances)}: the second copy would end past the longest length, {longest}; lower it, "
+                f"or raise --longest"
+            )
+    ends, copies = min(64, 2 * few), min(32, few)
+    return Judging(longest, total=total, ends=ends, recall=tuple(distances), copies=copies, copied=copied)
+
+
+def tasks_of(text: str | None) -> tuple[str, ...]:
+    """The names of tasks with commas between them."""
+    names = () if text is None else tuple(each.strip() for each in text.split(","))
+    if not all(names):
+        raise ValueError(f"--tasks {text!r}: an empty name; give some with commas between them, such as copy,needle")
+    return names
+
+
+def row_of(text: str) -> tuple[str, str]:
+    """A row of the user's own: the scheme it is judged on, and its expression."""
+    name, colon, expression = (each.strip() for each in text.partition(":"))
+    if not (name and colon and expression):
+        raise ValueError(
+            f"--row {text!r}: name the scheme it is judged on, then a colon: 'rope: Rope(dim) + Rerope(32)'"
+        )
+    return name, expression
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{option} {text}: give whole numbers with commas between them, such as 256,3072") from None
+
+
+def corpus_of(text: Path | None, dataset: str | None, made: list[Path], third: bool = False) -> Corpus:
+    """What is read; with a `third` part where settings are chosen by it."""
+    from milepost.lab.text import corpus
+
+    if text is not None:
+        return corpus.of_path(text, made, third)
+    return corpus.of_python(third) if dataset is None else corpus.of_dataset(dataset, third)
+
+
+def check_cluster(engine: str, device: str, gpus: float | None, checkpoints: str | None) -> None:
+    """Refuse what only a Ray cluster has elsewhere, and a share of a GPU that is none."""
+    for option, value in (("--gpus-per-cell", gpus), ("--checkpoints", checkpoints)):
+        if value is not None and engine != "ray":
+            raise ValueError(f"{option} {value}: only --engine ray takes it; leave it out")
+    if gpus is not None and not 0 < gpus <= 1:
+        raise ValueError(f"--gpus-per-cell {gpus:g}: a model has one GPU, or a share of one such as 0.25")
+    if gpus is not None and not device.startswith("cuda"):
+        raise ValueError(f"--gpus-per-cell {gpus:g}: these models are trained on {device}; add --device cuda")
+
+
+def engine_of(
+    name: str, out: Path, device: str, jobs: int, gpus: float | None = None, checkpoints: str | None = None
+) -> Engine:
+    """The engine of that name."""
+    from milepost.lab.engines.jobs import Jobs
+    from milepost.lab.engines.torchrun import Torchrun
+    from milepost.lab.sweep.sweep import Local
+
+    out.mkdir(parents=True, exist_ok=True)
+    if name == "local":
+        return Local(out, device) if jobs == 1 else Jobs(out, device, jobs)
+    if name == "ray":
+        from milepost.lab.engines.ray_engine import Ray
+
+        return Ray(out, device, gpus=1.0 if gpus is None else gpus, checkpoints=checkpoints)
+    if name == "torchrun":
+        return Torchrun(out, device)
+    raise ValueError(f"--engine {name}: there are local, ray and torchrun")
+
+
+def with_files(
+    schemes: Sequence[str], rows: Sequence[str], files: Sequence[Path]
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[own.Source, ...]]:
+    """Schemes and rows without the files that their methods are from, and those files, read."""
+    paths = [str(path) for path in files]
+
+    def without(text: str) -> str:
+        plain, found = own.apart(text)
+        paths.extend(found)
+        return plain
+
+    named = tuple(map(without, schemes))
+    changed = tuple(row_of(without(text)) for text in rows)
+    return named, changed, tuple(dict.fromkeys(own.read(path) for path in dict.fromkeys(paths)))

@@ -1,0 +1,69 @@
+"""`milepost report` and `milepost diff`: what a store knows, without training or reading anything."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from milepost.lab.command import options
+from milepost.refusal import need, refuse
+
+if TYPE_CHECKING:
+    from milepost.lab.statistics.findings import Findings
+
+Folder = Annotated[Path, typer.Argument(metavar="OUT", help="The --out of a milepost compare, finished or not.")]
+Other = Annotated[Path, typer.Argument(metavar="OTHER", help="The --out of another.")]
+
+
+def report(out: Folder, json: options.ToJson = None, csv: options.ToCsv = None) -> None:
+    """Write the report of a sweep from what its store knows, finished or not, and print the table."""
+    from milepost.lab.command.compare import Files, write
+    from milepost.lab.exported import opened
+    from milepost.lab.sweep.recorded import recorded
+    from milepost.lab.sweep.search import as_chosen
+
+    try:
+        need("report", "lab")
+        store = opened(out)
+        try:
+            sweep, command = recorded(store)
+            write(store, as_chosen(sweep, store), out, Files(json, csv), command or f"milepost report {out}")
+        finally:
+            store.close()
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        refuse(f"report: {error}")
+
+
+def diff(out: Folder, other: Other) -> None:
+    """Say how two sweeps differ: what was asked, and each row that both have, paired where they read the same text."""
+    from rich.console import Console
+
+    from milepost.lab.statistics.difference import shown
+
+    try:
+        need("diff", "lab")
+        found = [_gathered(each) for each in (out, other)]
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        refuse(f"diff: {error}")
+    Console().print(shown(found[0], found[1], (str(out), str(other))))
+
+
+def _gathered(out: Path) -> Findings:
+    from milepost.lab.exported import opened
+    from milepost.lab.report import gather
+    from milepost.lab.sweep.recorded import recorded
+
+    store = opened(out)
+    try:
+        sweep, command = recorded(store)
+        return gather(store, sweep, command)
+    finally:
+        store.close()
+
+
+def file_name(name: str) -> str:
+    """A scheme's name as that of a folder."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-") or "model"

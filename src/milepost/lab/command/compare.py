@@ -1,0 +1,263 @@
+"""`milepost compare`: train one small model for each scheme, judge each far past its length, and report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from milepost.lab.command import asked, options
+from milepost.refusal import need, refuse
+
+if TYPE_CHECKING:
+    from milepost.lab.cells.cell import Cell
+    from milepost.lab.cells.store import Store
+    from milepost.lab.sweep.sweep import Engine, Sweep
+
+
+def compare(
+    schemes: options.Schemes = None,
+    size: options.SizeName = "demo",
+    text: options.Text = None,
+    dataset: options.Dataset = None,
+    train_bytes: options.TrainBytes = None,
+    out: options.Out = Path("out/compare"),
+    seeds: options.Seeds = 1,
+    free: options.Free = True,
+    every: options.Every = False,
+    row: options.Rows = None,
+    methods: options.Methods = None,
+    search: options.Search = 0,
+    tune: options.Tune = False,
+    engine: options.EngineName = "local",
+    jobs: options.JobCount = 1,
+    gpus_per_cell: options.GpusPerCell = None,
+    checkpoints: options.Checkpoints = None,
+    device: options.Device = None,
+    threads: options.Threads = 2,
+    length: options.Length = None,
+    longest: options.Longest = None,
+    steps: options.Steps = None,
+    batch: options.Batch = None,
+    rate: options.Rate = None,
+    width: options.Width = None,
+    layers: options.Layers = None,
+    heads: options.Heads = None,
+    key_heads: options.KeyHeads = None,
+    accumulate: options.Accumulate = None,
+    compiled: options.Compiled = None,
+    judged: options.Judged = None,
+    recall: options.Recall = None,
+    tasks: options.Tasks = None,
+    json: options.ToJson = None,
+    csv: options.ToCsv = None,
+    tensorboard: options.Board = None,
+) -> None:
+    """Train each scheme at a short length, judge it at long ones.
+
+    One small language model is trained for each scheme, all under the same conditions, and judged at lengths that
+    double, up to 16 or 32 times its own. A table is printed, and a report written: one HTML file.
+
+    Stop it at any moment: the same command goes on where it stopped, and ends with the same numbers.
+    """
+    from milepost.lab.cells.store import Store
+    from milepost.lab.engines.torchrun import Torchrun
+    from milepost.lab.sweep.search import cells_of_rates, cells_of_rows
+    from milepost.lab.sweep.sweep import Sweep
+    from milepost.lab.training.parallel import world
+
+    device = _device(device, engine)
+    own: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "key_heads": key_heads}
+    training: dict[str, Any] = {"length": length, "steps": steps, "batch": batch, "rate": rate}
+    training["accumulate"] = accumulate
+    training["compiled"] = device.startswith("cuda") if compiled is None else compiled
+    try:
+        if text is not None and dataset is not None:
+            raise ValueError("--text and --dataset: one text at a time; leave one out")
+        _installed(engine, dataset, tensorboard)
+        if jobs > 1 and engine != "local":
+            raise ValueError(f"--jobs {jobs}: only the local engine takes it; leave it out")
+        asked.check_cluster(engine, device, gpus_per_cell, checkpoints)
+        if not free and (every or tune):
+            which = "every --no-free: all" if every else "tune --no-free: settings of"
+            raise ValueError(f"--{which} the training-free rows, or none; leave one out")
+        if engine != "torchrun" and world(device).size > 1:
+            raise ValueError(
+                f"{world(device).size} processes were started together (WORLD_SIZE); add --engine torchrun"
+            )
+        chosen_here = search or tune or any("{" in each for each in row or [])
+        if engine == "torchrun" and chosen_here:
+            raise ValueError("--engine torchrun: it chooses no rates and no settings; use the local engine, or ray")
+        counts = {"--seeds": seeds, "--jobs": jobs, "--train-bytes": train_bytes, "--judge": judged}
+        _refuse_early(counts, json, csv)
+        chosen = asked.size_of(size, own, training, longest, device)
+        made = [each for each in (out, json, csv, tensorboard) if each is not None]
+        corpus = asked.corpus_of(text, dataset, made, bool(chosen_here)).first(train_bytes)
+        names, rows, files = asked.with_files(schemes or options.DEFAULT, row or (), methods or ())
+        sweep = Sweep(
+            names, chosen, corpus, tuple(range(seeds)), asked.judging_of(chosen, judged, recall),
+            free, threads, asked.tasks_of(tasks), every, rows, search, tune, own=files,
+        )  # fmt: skip
+        if chosen.longest < chosen.recipe.length:
+            raise ValueError(f"--longest {chosen.longest}: less than the {chosen.recipe.length} trained at; raise it")
+        _ = sweep.cells(), cells_of_rates(sweep), cells_of_rows(sweep)
+        if engine == "torchrun" and world(device).rank:
+            # The first process has the store and tells; this one trains along.
+            return Torchrun(out, device).follow(corpus)
+        store = Store(out / "lab.sqlite")
+        cores = os.cpu_count() or 1
+        if device == "cpu" and engine == "local" and jobs > 1 and jobs * threads > cores:
+            note(f"{jobs} jobs of {threads} threads each on {cores} cores are slower than with --threads 1")
+        made_engine = partial(asked.engine_of, engine, out, device, jobs, gpus_per_cell, checkpoints)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        refuse(f"compare: {error}")
+    _work(sweep, store, out, made_engine, Files(json, csv, tensorboard))
+
+
+def _work(sweep: Sweep, store: Store, out: Path, engine: Callable[[], Engine], files: Files) -> None:
+    """Choose what is to be chosen, then train and judge; what was found is written however it ends."""
+    from milepost.lab.sweep.recorded import record
+
+    command = shlex.join(["milepost", *sys.argv[1:]])
+    ended: BaseException | None = None
+    try:
+        record(store, sweep, command)
+        # Ray prints what it has to say of dead workers; stdout is for the table.
+        with contextlib.redirect_stdout(sys.stderr):
+            sweep = _all(sweep, store, out, engine())
+    except (KeyboardInterrupt, ValueError, OSError, ImportError, RuntimeError) as error:
+        ended = error
+    try:
+        write(store, sweep, out, files, command, whole=ended is None)
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        # What went wrong first is what matters.
+        ended = ended or error
+    finally:
+        store.close()
+    if isinstance(ended, KeyboardInterrupt):
+        note(f"stopped; the same command goes on from {out}, each model from its last checkpoint")
+        raise SystemExit(130) from None
+    if ended is not None:
+        refuse(f"compare: {ended}")
+
+
+def _all(sweep: Sweep, store: Store, out: Path, engine: Engine) -> Sweep:
+    """Work through a sweep stage by stage; returns it as it was chosen to be."""
+    from milepost.lab.cells.cell import wanted
+    from milepost.lab.command.progress import Watched
+    from milepost.lab.sweep.search import cells_of_rates, cells_of_rows, with_rates, with_settings
+    from milepost.lab.sweep.sweep import missing, outdated, run
+
+    def stage(cells: list[Cell], what: str) -> None:
+        open_cells = missing(sweep, store, cells)
+        done = len(cells) - len(open_cells)
+        again = outdated(store, cells)
+        if again:
+            note(f"{again} models were judged by an earlier version, and are judged again from their checkpoints")
+        if done:
+            note(f"{done} of {len(cells)} {what} are done already, in {out}")
+        left = {cell.key: len(wanted(cell) - known) for cell, known in open_cells}
+        with Watched(cells, left=left) as watched:
+            run(sweep, store, engine, watched, cells, _waits)
+
+    if cells := cells_of_rates(sweep):
+        stage(cells, "runs that choose rates")
+        sweep = with_rates(sweep, store)
+    if cells := cells_of_rows(sweep):
+        stage(cells, "models that choose settings")
+        sweep = with_settings(sweep, store)
+    stage(sweep.cells(), "models")
+    return sweep
+
+
+def _waits(count: int) -> None:
+    note(f"another process is at work on the last {count} in this folder; waiting for it")
+
+
+def note(message: str) -> None:
+    """Say something beside the table, which others may read from stdout."""
+    print(f"milepost: compare: {message}", file=sys.stderr)
+
+
+def _installed(engine: str, dataset: str | None, board: Path | None) -> None:
+    """Refuse what lacks a library, which would be found out only when everything is trained."""
+    need("the lab", "lab")
+    if engine == "ray":
+        need("--engine ray", "ray")
+    if dataset is not None:
+        need("--dataset", "datasets")
+    if board is not None:
+        need("--tensorboard", "lab", ["tensorboard"])
+        from milepost.lab.command.board import writer
+
+        writer()
+
+
+def _refuse_early(counts: dict[str, int | None], json: Path | None, csv: Path | None) -> None:
+    """Refuse what would fail only after everything is trained."""
+    for option, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"{option} {count}: give at least 1")
+    for option, path in (("--json", json), ("--csv", csv)):
+        if path is not None and path.is_dir():
+            raise ValueError(f"{option} {path}: that is a folder; name a file")
+
+
+def _device(device: str | None, engine: str) -> str:
+    """The device asked for, or the best there is; that of a cluster's workers need not be here."""
+    import torch
+
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.split(":")[0] == "cuda" and engine != "ray" and not torch.cuda.is_available():
+        refuse(f"compare --device {device}: torch sees no GPU here; leave --device out to use the CPU")
+    try:
+        torch.device(device)
+    except RuntimeError:
+        refuse(f"compare --device {device}: torch knows no such device; give cpu or cuda")
+    return device
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is written besides the report, where it was asked for."""
+
+    json: Path | None = None
+    csv: Path | None = None
+    board: Path | None = None
+
+
+def write(store: Store, sweep: Sweep, out: Path, files: Files, command: str, whole: bool = True) -> None:
+    """Write the report of what is known so far, and print its table; one that is not whole is written and no more."""
+    from rich.console import Console
+
+    from milepost.lab.report import gather, to_csv, to_json
+    from milepost.lab.report import write as write_page
+
+    findings = gather(store, sweep, command=command)
+    page = out / "report.html"
+    if not whole and not findings.rows and not any(each.bits for each in findings.tried):
+        return
+    write_page(findings, page)
+    if not whole:
+        return note(f"the report of what was found so far: {page}")
+    for path, made in ((files.json, to_json), (files.csv, to_csv)):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(made(findings), encoding="utf-8")
+    if files.board is not None:
+        from milepost.lab.command.board import log
+
+        log(store, sweep, files.board)
+    from milepost.lab.command.shown import table
+
+    Console().print(table(findings))
+    typer.echo(f"report: {page}")

@@ -1,0 +1,199 @@
+"""The options of `milepost compare`: what each one sets, and what holds if it is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from milepost.lab.training.recipe import SIZES, Size
+
+DEFAULT = ("nope", "sinusoidal", "rope", "alibi", "t5", "kerple")
+"""The schemes that are compared where none is named."""
+
+
+def _by_size(read: Callable[[Size], float]) -> str:
+    """A default that follows --size."""
+    return ", ".join(f"{name} {read(size)}" for name, size in SIZES.items())
+
+
+Schemes = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SCHEMES",
+        help="Ways of telling a model where tokens stand: names such as rope or alibi, or expressions such as "
+        "'Rope(dim, theta=1e5) + LogN(trained)'.",
+        show_default=" ".join(DEFAULT),
+    ),
+]
+SizeName = Annotated[
+    str,
+    typer.Option("--size", help="How large the models are and how long they train: demo, small, base or large."),
+]
+Text = Annotated[
+    Path | None,
+    typer.Option(
+        help="What models read: a text file, a .gz, or a folder of texts.",
+        show_default="the source code of Python's standard library",
+    ),
+]
+Dataset = Annotated[
+    str | None,
+    typer.Option(help="What models read, from the Hugging Face hub: NAME or NAME:PART, with a column called text."),
+]
+TrainBytes = Annotated[
+    int | None,
+    typer.Option(help="How many bytes to train on, from the start of the text.", show_default="all but those judged"),
+]
+Out = Annotated[Path, typer.Option(help="The folder for the scores, the checkpoints and the report.")]
+Seeds = Annotated[int, typer.Option(help="How many models are trained for each scheme, each from another random seed.")]
+Free = Annotated[
+    bool,
+    typer.Option(
+        "--free/--no-free",
+        help="Whether changes that need no training, such as YaRN or ReRoPE, are judged on the trained RoPE and ALiBi.",
+    ),
+]
+Every = Annotated[bool, typer.Option("--every", help="Judge all of these changes, not only the leading ones.")]
+Rows = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--row",
+        metavar="<str>",
+        help="Judge a change of your own without training, written after the scheme that it changes: "
+        "'rope: Rope(dim) + Rerope(32)'. Can be given several times.",
+    ),
+]
+Search = Annotated[
+    int,
+    typer.Option(
+        "--search",
+        help="Choose each scheme's learning rates, its model's and that of what it learns, from so many runs on "
+        "validation text that is never judged: a multiple of 3, such as 9. With 0, rates are the same for all.",
+    ),
+]
+Tune = Annotated[
+    bool,
+    typer.Option(
+        "--tune",
+        help="Choose the settings of changes without training on validation text, from three for each. In a --row, "
+        "write settings to choose from as {0.25|0.5|1}; they are chosen without this option.",
+    ),
+]
+Methods = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--methods",
+        metavar="<path>",
+        help="A file with methods of your own, which schemes and rows may then name; 'mine.py:WaveBias(heads)' does "
+        "the same for one. Can be given several times.",
+    ),
+]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="Where models are trained: local, on this machine; ray, on a Ray cluster; torchrun, each over all "
+        "processes of torchrun -m milepost compare …",
+    ),
+]
+JobCount = Annotated[int, typer.Option("--jobs", help="How many models the local engine trains at the same time.")]
+GpusPerCell = Annotated[
+    float | None,
+    typer.Option(
+        "--gpus-per-cell",
+        help="With --engine ray, how much of a GPU each model has: with 0.25, four share one, and must fit into it.",
+        show_default="1 with --device cuda",
+    ),
+]
+Checkpoints = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoints",
+        metavar="<url>",
+        help="With --engine ray, what checkpoints travel through on their way to --out and back to another worker: a "
+        "folder that all nodes share, or an address that fsspec knows, such as s3://bucket/folder.",
+        show_default="Ray's object store",
+    ),
+]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="cuda if there is a GPU")]
+Threads = Annotated[
+    int, typer.Option(help="CPU threads for each model. With another number, scores change in their last digits.")
+]
+Length = Annotated[
+    int | None,
+    typer.Option(help="The length trained at, in bytes.", show_default=_by_size(lambda s: s.recipe.length)),
+]
+Longest = Annotated[
+    int | None,
+    typer.Option(
+        help="The longest length judged at, in bytes.",
+        show_default=f"times --length: {_by_size(lambda s: s.longest // s.recipe.length)}",
+    ),
+]
+Steps = Annotated[
+    int | None,
+    typer.Option(help="How many steps each model trains for.", show_default=_by_size(lambda s: s.recipe.steps)),
+]
+Batch = Annotated[
+    int | None, typer.Option(help="How many texts a step reads.", show_default=_by_size(lambda s: s.recipe.batch))
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        help="The highest learning rate. What a bias of scores learns, such as T5's table, has ten times that.",
+        show_default=_by_size(lambda s: s.recipe.rate),
+    ),
+]
+Width = Annotated[
+    int | None, typer.Option(help="Channels of the model.", show_default=_by_size(lambda s: s.shape.width))
+]
+Layers = Annotated[
+    int | None, typer.Option(help="Layers of the model.", show_default=_by_size(lambda s: s.shape.layers))
+]
+Heads = Annotated[
+    int | None,
+    typer.Option(help="Attention heads, which share the width.", show_default=_by_size(lambda s: s.shape.heads)),
+]
+KeyHeads = Annotated[
+    int | None,
+    typer.Option(help="Heads of keys and values; fewer are grouped queries.", show_default="as many as --heads"),
+]
+Accumulate = Annotated[
+    int | None,
+    typer.Option(
+        help="In how many parts a batch is worked through. More need less memory, and give the same model.",
+        show_default="1",
+    ),
+]
+Compiled = Annotated[
+    bool | None,
+    typer.Option("--compile/--no-compile", help="Whether torch.compile is used.", show_default="on a GPU alone"),
+]
+Judged = Annotated[
+    int | None,
+    typer.Option(
+        "--judge", help="About how many bytes are judged at each length.", show_default=_by_size(lambda s: s.judged)
+    ),
+]
+Recall = Annotated[
+    str | None,
+    typer.Option(
+        help="Distances in bytes over which models must recall what they read, such as 256,3072.",
+        show_default="some from half of --length up to --longest",
+    ),
+]
+Tasks = Annotated[
+    str | None,
+    typer.Option(
+        help="Tasks that each scheme is also trained on and judged by, such as copy,needle. There are copy, reverse, "
+        "sort, addition, counting, needle, passkey, and fifteen of the Chomsky hierarchy, such as parity-check.",
+    ),
+]
+ToJson = Annotated[Path | None, typer.Option("--json", help="A file to write all results to, as JSON.")]
+ToCsv = Annotated[Path | None, typer.Option("--csv", help="A file to write every score to, as CSV.")]
+Board = Annotated[
+    Path | None, typer.Option("--tensorboard", help="A folder to write losses and scores to, for TensorBoard.")
+]

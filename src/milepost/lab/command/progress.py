@@ -1,0 +1,165 @@
+"""What a sweep shows while it runs: a bar a model, with its loss, its speed and the time left, and the table so far."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from milepost.lab.cells.cell import Cell, Event, Stepped, wanted
+from milepost.lab.cells.events import Died
+from milepost.lab.cells.store import Score
+from milepost.lab.judging.scoring import VALIDATION
+from milepost.lab.schemes.named import rates_in_words
+
+# Lines of the live table; a terminal has no room for more.
+ROWS = 24
+
+
+class Watched:
+    """Draws events as they come: bars and a live table in a terminal, a line now and then in a pipe."""
+
+    def __init__(
+        self, cells: Sequence[Cell], console: Console | None = None, left: Mapping[str, int] | None = None
+    ) -> None:
+        """left: by key, how many scores each cell still lacks; what is not there is done."""
+        self.console = Console(file=sys.stderr) if console is None else console
+        self.live = self.console.is_terminal
+        self.bars = Progress(
+            # Names are printed as they are: a sign such as [/bold] in one is no markup.
+            TextColumn("{task.description}", justify="right", markup=False),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}", markup=False),
+            TimeRemainingColumn(compact=True),
+            console=self.console,
+            expand=True,
+        )
+        self.cells = {cell.key: cell for cell in cells}
+        self.scores: dict[tuple[str, str], dict[int, float]] = {}
+        self.tasks: dict[str, TaskID] = {}
+        self.last: dict[str, float] = {}
+        several = len({cell.seed for cell in cells}) > 1
+        self.names = {
+            cell.key: " · ".join(filter(None, (cell.name, cell.task, f"seed {cell.seed}" if several else "")))
+            for cell in cells
+        }
+        if len({*self.names.values()}) < len(self.names):
+            # They differ in their rates.
+            rates = {cell.key: rates_in_words(cell.recipe, cell.name) for cell in cells}
+            self.names = {key: f"{name} · {rates[key]}" for key, name in self.names.items()}
+        self.left = {cell.key: len(wanted(cell)) for cell in cells} if left is None else dict(left)
+        self.open, self.begun = len(self.left), time.monotonic()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Watched:
+        if self.live:
+            self._live = Live(console=self.console, refresh_per_second=4, get_renderable=self._drawn)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, cell: Cell, event: Event) -> None:
+        if isinstance(event, Stepped):
+            self._stepped(cell, event)
+        elif isinstance(event, Score):
+            self._scored(cell, event)
+        elif isinstance(event, Died):
+            self._line(f"{self.names[cell.key]}: {event.why}; another worker goes on from its last checkpoint")
+
+    def _stepped(self, cell: Cell, event: Stepped) -> None:
+        name = self.names[cell.key]
+        if cell.key not in self.tasks:
+            self.tasks[cell.key] = self.bars.add_task(f"train {name}", total=cell.recipe.steps, status="")
+        bits = event.losses[-1][1] / math.log(2) if event.losses else math.nan
+        speed = event.tokens / event.seconds if event.seconds else 0.0
+        unit = "tokens" if cell.task else "bytes"
+        status = f"{bits:.3f} bits  {speed:,.0f} {unit}/s" if event.losses else ""
+        self.bars.update(self.tasks[cell.key], completed=event.step, status=status)
+        if event.done:
+            self._judging(cell)
+        elif event.step and not event.losses:
+            self._line(f"train {name}: goes on at step {event.step} of {cell.recipe.steps}")
+        if event.losses and (event.done or self._due(cell.key)):
+            self._line(f"train {name}: step {event.step} of {cell.recipe.steps}, {status}")
+
+    def _judging(self, cell: Cell) -> None:
+        key, name = f"judge {cell.key}", self.names[cell.key]
+        if key not in self.tasks:
+            total = len(wanted(cell))
+            self.tasks[key] = self.bars.add_task(f"judge {name}", total=total, status="")
+
+    def _scored(self, cell: Cell, score: Score) -> None:
+        self._judging(cell)
+        if score.protocol in ("windows", VALIDATION):
+            self.scores.setdefault((cell.key, score.variant), {})[score.length] = score.mean
+        status = f"{score.variant or 'as trained'}: {score.mean:.3f} at {score.length:,}"
+        self.bars.update(self.tasks[f"judge {cell.key}"], advance=1, status=status)
+        if self._due(cell.key):
+            self._line(f"judge {self.names[cell.key]}, {status} ({score.protocol})")
+        self.left[cell.key] = self.left.get(cell.key, 1) - 1
+        if not self.left[cell.key] and self._still_open():
+            self._line(self._whole())
+
+    def _still_open(self) -> int:
+        """How many cells still lack scores."""
+        return sum(each > 0 for each in self.left.values())
+
+    def _whole(self) -> str:
+        """How far the whole sweep has come; the time left is that of the cells so far, for as many as are left."""
+        left = self._still_open()
+        done = self.open - left
+        if not done:
+            return f"0 of {self.open} models done"
+        seconds = (time.monotonic() - self.begun) / done * left
+        return f"{done} of {self.open} models done, about {duration(seconds)} left"
+
+    def _due(self, key: str) -> bool:
+        """Whether five seconds have passed since the last line about a cell."""
+        now = time.monotonic()
+        due = now - self.last.get(key, -math.inf) >= 5
+        if due:
+            self.last[key] = now
+        return due
+
+    def _line(self, text: str) -> None:
+        if not self.live:
+            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def _drawn(self) -> Group:
+        lengths = sorted({length for row in self.scores.values() for length in row})
+        table = Table(box=None, pad_edge=False, title="bits per byte, by length", title_justify="left")
+        table.add_column("")
+        for length in lengths:
+            table.add_column(f"{length:,}", justify="right")
+        shown = list(self.scores.items())[-ROWS:]
+        for (key, variant), row in shown:
+            name = f"  {variant}" if variant else self.names[key]
+            cells = (f"{row[length]:.3f}" if length in row else "" for length in lengths)
+            table.add_row(Text(name), *cells, style="" if not variant else "dim")
+        # What is done gives up its bar.
+        for task in self.bars.tasks:
+            task.visible = not task.finished
+        whole = Text(self._whole(), style="dim")
+        return Group(table, self.bars, whole) if shown else Group(self.bars, whole)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: `40 s`, `12 min`, `3 h 20 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

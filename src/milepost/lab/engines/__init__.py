@@ -1,0 +1,1 @@
+"""Where cells are worked: this process, several, a Ray cluster, or torchrun."""

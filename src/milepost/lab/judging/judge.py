@@ -1,0 +1,135 @@
+"""Judging a model past its length: three protocols that must not be confused, and recall, which a window cannot fake.
+
+All scores are bits per byte. Every protocol answers the bits of single tokens, so that means, positions and confidence
+intervals are taken from the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from milepost.lab.training.model import Model
+
+# Tokens read in one forward pass.
+AT_ONCE = 1 << 16
+# Rows of logits held at once.
+ROWS = 1 << 15
+LAST = 256
+
+
+@torch.no_grad()
+def bits(model: Model, windows: Tensor, keep: int | None = None) -> Tensor:
+    """The bits of each next byte in windows [n, T + 1]: [n, T], or of the last `keep` only, float32 on the CPU."""
+    model.eval()
+    device = model.tokens.weight.device
+    n, length = windows.shape[0], windows.shape[1] - 1
+    keep = length if keep is None else min(keep, length)
+    step = max(1, AT_ONCE // length)
+    rows: list[Tensor] = []
+    for first in range(0, n, step):
+        part = windows[first : first + step].to(device)
+        states = model.states(part[:, :-1])[:, length - keep :]
+        rows.append(_bits(model, states, part[:, 1 + length - keep :]).cpu())
+    return torch.cat(rows) if n else torch.empty(0, keep)
+
+
+def _bits(model: Model, states: Tensor, targets: Tensor) -> Tensor:
+    """−log2 of the probability of each target, a few thousand rows of logits at a time."""
+    flat, wanted = states.flatten(0, 1), targets.flatten()
+    weight = model.tokens.weight.to(flat.dtype)
+    rows = [
+        F.cross_entropy(F.linear(flat[a : a + ROWS], weight).float(), wanted[a : a + ROWS], reduction="none")
+        for a in range(0, len(flat), ROWS)
+    ]
+    return (torch.cat(rows) / math.log(2)).view(targets.shape)
+
+
+def windows(text: Tensor, length: int, total: int) -> Tensor:
+    """About `total` bytes as windows of `length` + 1, spread evenly over the text, int64."""
+    count = max(1, total // length)
+    room = len(text) - length - 1
+    starts = torch.tensor([n * room // max(1, count - 1) for n in range(count)])
+    return text[starts[:, None] + torch.arange(length + 1)].long()
+
+
+def non_overlapping(model: Model, text: Tensor, length: int, total: int) -> Tensor:
+    """Bits of every byte in windows of `length`, [n, length]; the first of each window have little to go by."""
+    return bits(model, windows(text, length, min(total, len(text) - 1)))
+
+
+def at_ends(model: Model, text: Tensor, length: int, longest: int, count: int, last: int = LAST) -> Tensor:
+    """Bits of the last bytes before `count` fixed ends, given `length` bytes in all, [count, last].
+
+    The ends are the same at every length, and so the same bytes are judged: what changes is only how far back the model
+    may look. There are fewer where a short text would have its bytes judged twice.
+    """
+    room = len(text) - longest - 1
+    count = min(count, room // last + 1)
+    ends = [longest + n * room // max(1, count - 1) for n in range(count)]
+    chosen = torch.stack([text[end - length : end + 1] for end in ends]).long()
+    return bits(model, chosen, last)
+
+
+def sliding(model: Model, text: Tensor, length: int, stride: int, total: int) -> Tensor:
+    """Bits of about `total` bytes, each given between length − stride and length bytes before it, [n, stride]."""
+    count = max(1, min(total // stride, (len(text) - length - 1) // stride + 1))
+    first = (len(text) - length - 1 - (count - 1) * stride) // 2
+    starts = first + torch.arange(count) * stride
+    return bits(model, text[starts[:, None] + torch.arange(length + 1)].long(), stride)
+
+
+def each_alone(model: Model, text: Tensor, length: int, total: int) -> Tensor:
+    """Bits of `total` bytes spread over the text, each on exactly its own last `length`, [total, 1]."""
+    return bits(model, windows(text, length, total * length), 1)
+
+
+def check_distance(distance: int, size: int = 128) -> None:
+    """Refuse copies that would overlap."""
+    if distance < size:
+        raise ValueError(f"recall: copies of {size} bytes cannot stand {distance} apart")
+
+
+def recall(
+    model: Model, text: Tensor, distance: int, size: int = 128, count: int = 32, seed: int = 0, real: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Bits on `size` bytes that come again `distance` after they first came, and on the same ones fresh, [count, size].
+
+    Both times the same bytes are judged, at the same place, after the same bytes but one stretch: where the first copy
+    stands in one reading, others stand in the other. So the difference is what looking back saves, and nothing else.
+    Bytes are drawn from the text one by one; `real` ones are passages of the text, in the text between them.
+    """
+    check_distance(distance, size)
+    twice, other = (_passages if real else _drawn)(text, distance, size, count, seed)
+    twice[:, distance + 1 :] = twice[:, 1 : size + 1]
+    fresh = twice.clone()
+    fresh[:, 1 : size + 1] = other
+    return bits(model, twice, size), bits(model, fresh, size)
+
+
+def _drawn(text: Tensor, distance: int, size: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Random bytes, as often as each comes in the text: whole windows, and others for the place of the first copy."""
+    generator = torch.Generator().manual_seed(seed)
+    places = torch.randint(0, len(text), (count, distance + 2 * size + 1), generator=generator)
+    found = text[places].long()
+    return found[:, : distance + size + 1].clone(), found[:, distance + size + 1 :]
+
+
+def _passages(text: Tensor, distance: int, size: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Stretches spread evenly over the text; what takes the place of a first copy is from half the text away."""
+    room = len(text) - distance - size - 1
+    starts = torch.tensor([n * room // max(1, count - 1) for n in range(count)])
+    found = text[starts[:, None] + torch.arange(distance + size + 1)].long()
+    others = (starts + 1 + len(text) // 2) % (len(text) - size)
+    return found, text[others[:, None] + torch.arange(size)].long()
+
+
+def lengths_up_to(length: int, longest: int) -> Iterator[int]:
+    """length, and its doubles up to longest."""
+    while length <= longest:
+        yield length
+        length *= 2

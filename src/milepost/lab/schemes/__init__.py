@@ -1,0 +1,1 @@
+"""The schemes that are compared: their names, expressions, and methods from a user's own files."""

@@ -1,0 +1,211 @@
+"""Schemes as they are written: a name in any spelling, or an expression such as `Rope(dim, theta=1e5) + LogN(trained)`.
+
+An expression is read as a tree, and can call milepost's methods, those of the user's own, and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from milepost.catalogue.spelling import method_called, plain
+from milepost.lab.schemes import limits, own
+from milepost.lab.schemes.naming import HWFA, TRAINED
+from milepost.seams.arguments import did_you_mean
+from milepost.seams.visible import causal, chunks, everything, sinks, window
+
+LONGEST = 2000
+"""Letters of an expression; none that people write has a tenth of it."""
+SEEN: dict[str, Any] = {"causal": causal, "everything": everything}
+CALLS: dict[str, Callable[..., Any]] = {"window": window, "sinks": sinks, "chunks": chunks, "max": max, "min": min}
+BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Sub: limits.minus, ast.Mult: limits.times, ast.FloorDiv: limits.floored, ast.Div: limits.divided,
+    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.Pow: limits.power, ast.Mod: limits.rest,
+}  # fmt: skip
+# A name alone has dashes and blanks, but no other sign.
+NAME = re.compile(r"[\w\s-]+")
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Parts joined by +."""
+
+    parts: tuple[object, ...]
+
+
+# How it is spelled
+
+
+def named(text: str) -> str:
+    """The name of a scheme, whichever way it is written: `rope` for RoPE, Rope and Rope(dim); others are left alone."""
+    return _name_of(text) or _by_expression().get(_written(text), text)
+
+
+def spelled(text: str) -> str:
+    """The one spelling of a scheme: its name, if it has one, or its expression in the names of the classes."""
+    name = named(text)
+    return name if name in (*TRAINED, HWFA) else _written(name)
+
+
+def _written(text: str) -> str:
+    try:
+        return ast.unparse(tree_of(text))
+    except RecursionError:
+        raise _too_deep(text) from None
+
+
+def joined(text: str, more: str) -> str:
+    """An expression with one more part."""
+    return ast.unparse(ast.BinOp(_parsed(text), ast.Add(), _parsed(more)))
+
+
+def words_in(text: str) -> set[str]:
+    """The words that an expression reads, such as `dim` or `longest`."""
+    return {node.id for node in ast.walk(tree_of(text)) if isinstance(node, ast.Name)}
+
+
+def methods_in(text: str) -> list[type]:
+    """The classes of the methods that an expression calls."""
+    return list(classes_in(text).values())
+
+
+def classes_in(text: str) -> dict[str, type]:
+    """The same, by name."""
+    calls = [node.func for node in ast.walk(tree_of(text)) if isinstance(node, ast.Call)]
+    called = sorted({node.id for node in calls if isinstance(node, ast.Name) and node.id[:1].isupper()})
+    found = {name: own.named(name) for name in called}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+@cache
+def tree_of(text: str) -> ast.expr:
+    """The tree of an expression, with methods by the names of their classes, and names by what they stand for."""
+    try:
+        return _Spelling().visit(_parsed(text))
+    except RecursionError:
+        raise _too_deep(text) from None
+
+
+def _parsed(text: str) -> ast.expr:
+    if len(text) > LONGEST:
+        raise ValueError(f"the scheme {limits.cut(text)!r} has {len(text):,} characters; at most {LONGEST:,} are read")
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (RecursionError, MemoryError):
+        raise _too_deep(text) from None
+    except (SyntaxError, ValueError) as error:
+        why = limits.cut(str(error.msg if isinstance(error, SyntaxError) else error), 200)
+        raise ValueError(f"the scheme {limits.cut(text)!r} is no expression: {why}{_hint(text)}") from None
+
+
+def _too_deep(text: str) -> ValueError:
+    return ValueError(f"the scheme {limits.cut(text)!r} is nested too deeply; write it in fewer brackets and signs")
+
+
+class _Spelling(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        called = node.func
+        if isinstance(called, ast.Name) and called.id not in CALLS:
+            lower = called.id.lower()
+            called = ast.Name(lower if lower in CALLS else method_called(called.id) or called.id)
+        arguments = [self.visit(each) for each in node.args]
+        return ast.Call(called, arguments, [ast.keyword(each.arg, self.visit(each.value)) for each in node.keywords])
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        name = _name_of(node.id)
+        if node.id.lower() in SEEN:
+            return ast.Name(node.id.lower())
+        return _parsed(TRAINED[name]) if name in TRAINED else node
+
+
+def _name_of(text: str) -> str | None:
+    if len(text) > LONGEST or not NAME.fullmatch(text):
+        return None
+    names = _names()
+    return names.get(plain(text)) or names.get(plain(method_called(text) or ""))
+
+
+@cache
+def _names() -> dict[str, str]:
+    """Names by their plain spelling, and by the method that one of them is."""
+    found = {plain(name): name for name in (*TRAINED, HWFA)}
+    for name, text in TRAINED.items():
+        match _parsed(text):
+            case ast.Call(func=ast.Name(id=method)):
+                found.setdefault(plain(method), name)
+            case _:
+                pass
+    return found
+
+
+@cache
+def _by_expression() -> dict[str, str]:
+    return {ast.unparse(_parsed(text)): name for name, text in TRAINED.items()}
+
+
+# What it is
+
+
+def evaluate(text: str, sizes: Mapping[str, int]) -> Any:
+    """The value of an expression of milepost's methods, numbers and the model's own sizes; it can call nothing else."""
+    words = {**SEEN, **sizes}
+    calls: dict[str, Callable[..., Any]] = {**CALLS, **classes_in(text)}
+
+    def value(node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=constant):
+                return limits.within(constant)
+            case ast.Name(id=name) if name in words:
+                return words[name]
+            case ast.Tuple(elts=items) | ast.List(elts=items):
+                return tuple(value(item) for item in items)
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                return limits.minus(0, value(inner))
+            case ast.UnaryOp(op=ast.Invert(), operand=inner):
+                return ~value(inner)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return _added(value(left), value(right))
+            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in BINARY:
+                return BINARY[type(sign)](value(left), value(right))
+            case ast.Call(func=ast.Name(id=name), args=given, keywords=keywords) if name in calls:
+                named_ = {str(each.arg): value(each.value) for each in keywords}
+                return limits.called(calls[name], *map(value, given), **named_)
+            case _:
+                asked = node.func if isinstance(node, ast.Call) else node
+                raise ValueError(
+                    f"the scheme {text!r}: {ast.unparse(node)!r} is not known{_hint(ast.unparse(asked), asked is node)}"
+                )
+
+    try:
+        return value(tree_of(text))
+    except limits.TooMuchError as error:
+        raise ValueError(f"the scheme {limits.cut(text)!r}: {error}") from None
+    except RecursionError:
+        raise _too_deep(text) from None
+    except ZeroDivisionError:
+        raise ValueError(f"the scheme {text!r} divides by zero") from None
+
+
+def _added(left: Any, right: Any) -> Any:
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+        return limits.within(left + right)
+    parts: list[object] = []
+    for side in (left, right):
+        parts.extend(side.parts if isinstance(side, Sum) else (side,))
+    return Sum(tuple(parts))
+
+
+def _hint(asked: str, alone: bool = True) -> str:
+    """What may have been meant by a name that is not known, or not known there."""
+    if _name_of(asked) == HWFA:
+        return ": it is a name, and stands alone, since its layers differ"
+    if alone and (method_called(asked) or asked in CALLS):
+        return f"; it takes arguments: {method_called(asked) or asked}(…)"
+    methods = [name for name in own.names() if name.lower() not in TRAINED or asked[:1].isupper()]
+    known = [name for name in (*TRAINED, HWFA) if not asked[:1].isupper()] + methods
+    return did_you_mean(asked, known) or f"; by name there are {', '.join([*TRAINED, HWFA])}"

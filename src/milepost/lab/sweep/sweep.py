@@ -1,0 +1,265 @@
+"""A sweep: which cells there are, run by an engine, gathered in a store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+
+from milepost.lab.cells.cell import JUDGED, Cell, Described, Event, Known, Stepped, depends, wanted
+from milepost.lab.cells.events import Died, Saved
+from milepost.lab.cells.store import Score, Store
+from milepost.lab.cells.turns import Locks, turns
+from milepost.lab.engines.local import Engine as Engine
+from milepost.lab.engines.local import Local as Local
+from milepost.lab.judging import judge
+from milepost.lab.judging.costs import Cost
+from milepost.lab.judging.scoring import Judging
+from milepost.lab.schemes import own
+from milepost.lab.schemes.choices import choices, is_open
+from milepost.lab.schemes.expressions import classes_in, named, spelled
+from milepost.lab.schemes.named import build, expression, origins_of, refuse_ahead, refuse_leak, rows_on, try_out
+from milepost.lab.schemes.own import Source
+from milepost.lab.tasks import named as task_named
+from milepost.lab.tasks.run import written_for
+from milepost.lab.text.corpus import Corpus
+from milepost.lab.training.model import Shape, carried
+from milepost.lab.training.recipe import Recipe, Size
+from milepost.scheme import Scheme
+
+# Examples in a batch of a task, at least.
+EXAMPLES = 32
+Watch = Callable[[Cell, Event], None]
+"""Called with every event, after it was kept."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What was asked for."""
+
+    schemes: tuple[str, ...]
+    size: Size
+    corpus: Corpus
+    seeds: tuple[int, ...] = (0,)
+    judging: Judging | None = None
+    free: bool = True
+    """Whether training-free rows are judged on the checkpoints that have some."""
+    threads: int = 2
+    tasks: tuple[str, ...] = ()
+    """Tasks that each scheme is trained on and judged by, besides language."""
+    every: bool = False
+    """Whether the training-free rows are all there are, and not only the leading ones."""
+    rows: tuple[tuple[str, str], ...] = ()
+    """Training-free rows of the user's own: a scheme and the expression judged on its checkpoint."""
+    search: int = 0
+    """From how many runs each scheme's rates are chosen; with 0, they are the recipe's."""
+    tune: bool = False
+    """Whether the settings of our own training-free rows are chosen, too."""
+    recipes: tuple[tuple[str, Recipe], ...] = ()
+    """By scheme: the recipe that a search chose."""
+    chosen: tuple[tuple[str, str, str], ...] = ()
+    """Scheme, row and the expression that was chosen for it."""
+    own: tuple[Source, ...] = ()
+    """Files of methods that schemes and rows may name."""
+
+    def cells(self) -> list[Cell]:
+        """One cell for each scheme and seed; an unknown scheme is refused before anything is trained."""
+        own.use(self.own)
+        judging = Judging(self.size.longest, self.size.judged) if self.judging is None else self.judging
+        self.corpus.needs(self.size.recipe.length, judging.longest)
+        for distance in judging.recall:
+            judge.check_distance(distance, judging.copied)
+            if "passages" in judging.protocols:
+                self.corpus.needs(self.size.recipe.length, distance + judging.copied)
+        # One scheme written in two ways is trained once.
+        names: dict[str, str] = {}
+        for text in self.schemes:
+            names.setdefault(spelled(text), named(text))
+        for on, text in self.rows:
+            if spelled(on) not in names:
+                raise ValueError(
+                    f"the row {text!r} is on {on!r}, which is not trained; there are {', '.join(self.schemes)}"
+                )
+        cells: list[Cell] = []
+        digest = self.corpus.digest
+        for seed in self.seeds:
+            for name in names.values():
+                shape, recipe = self.size.shape, dict(self.recipes).get(name, self.size.recipe)
+                if seed == self.seeds[0]:
+                    texts = tuple(text for row in self._rows_on(name).values() for text in choices(row))
+                    _can_be_judged(name, texts, shape, recipe.length, judging.longest, _origins(name, *texts))
+                rows = self._chosen_rows(name)
+                used = own.sources([each for text in (name, *rows.values()) for each in classes_in(expression(text))])
+                cell = Cell(name, seed, shape, recipe, judging, digest, tuple(rows.items()), self.threads, own=used)
+                cells += [cell, *(self._on(task, cell) for task in dict.fromkeys(self.tasks))]
+        return cells
+
+    def _rows_on(self, name: str) -> dict[str, str]:
+        """The training-free rows on a scheme, by label; those with a setting to choose leave it open."""
+        more = [text for on, text in self.rows if spelled(on) == spelled(name)]
+        return rows_on(name, free=self.free, every=self.every, own=more, tune=self.tune)
+
+    def open_rows(self, name: str) -> dict[str, str]:
+        """The rows on a scheme that have a setting to choose."""
+        return {label: text for label, text in self._rows_on(name).items() if is_open(text)}
+
+    def _chosen_rows(self, name: str) -> dict[str, str]:
+        """The rows on a scheme with the settings that were chosen, or the first of each."""
+        chosen = {(on, label): text for on, label, text in self.chosen}
+        found: dict[str, str] = {}
+        for label, text in self._rows_on(name).items():
+            one = chosen.get((name, label)) or choices(text)[0]
+            # A row of the user's own is called what it is.
+            found[one if label == text else label] = one
+        return found
+
+    def _on(self, task: str, cell: Cell) -> Cell:
+        """The same cell on a task. Lengths vary there, so nothing is compiled."""
+        found = task_named(task)
+        recipe = replace(cell.recipe, batch=max(cell.recipe.batch, EXAMPLES), compiled=False)
+        try:
+            found.within(recipe.length)
+        except ValueError as error:
+            raise ValueError(f"the task {task}: {error}; raise --length") from None
+        # Encoders look ahead, and training-free rows do not.
+        cell = replace(cell, task=task, recipe=recipe, variants=() if found.bidirectional else cell.variants)
+        if found.bidirectional:
+            try:
+                schedule = build(written_for(found, cell.name), cell.shape, recipe.length, cell.judging.longest)
+                try_out(schedule, cell.shape, cell.judging.longest)
+                if not all(_sees_ahead(scheme, cell.shape.heads) for scheme in schedule):
+                    raise ValueError("it hides them; leave out what it sees")
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{cell.name} cannot be trained on {task}, where tokens look ahead: {error}") from None
+        return cell
+
+
+def _origins(*texts: str) -> tuple[str, ...]:
+    return tuple(each for text in texts for each in origins_of(text))
+
+
+@cache
+def _can_be_judged(
+    name: str, rows: tuple[str, ...], shape: Shape, trained: int, longest: int, from_where: tuple[str, ...]
+) -> None:
+    """Refuse a scheme, or a row on its checkpoint, that does not fit the model, sees ahead or cannot read so far."""
+    trained_with = build(name, shape, trained, longest)
+    refuse_ahead(trained_with, name)
+    try_out(trained_with, shape, longest)
+    refuse_leak(trained_with, name, shape, longest)
+    for text in rows:
+        row = carried(trained_with, build(text, shape, trained, longest))
+        refuse_ahead(row, text, "row")
+        try_out(row, shape, longest)
+        refuse_leak(row, text, shape, longest, "row")
+
+
+def _sees_ahead(scheme: Scheme, heads: int) -> bool:
+    seen = scheme.see(torch.tensor(0), torch.arange(heads)[:, None], torch.tensor(0), torch.tensor([[1]]))
+    return seen is None or bool(seen.all())
+
+
+def run(
+    sweep: Sweep,
+    store: Store,
+    engine: Engine,
+    watch: Watch | None = None,
+    cells: Sequence[Cell] | None = None,
+    waits: Callable[[int], None] | None = None,
+) -> None:
+    """Do what of a sweep, or of some cells of its own, is not done yet.
+
+    Every event is in the store before anybody hears of it. `waits` hears how many cells are left where other processes
+    work on all of them.
+    """
+    locks = Locks(store.path.parent / ".locks")
+    left: dict[str, Known] = {}
+
+    def known(cell: Cell) -> Known | None:
+        found = scores_of(store, cell)
+        left[cell.key] = wanted(cell) - found if found is not None else set()
+        return found
+
+    try:
+        open_cells = [cell for cell, _ in missing(sweep, store, cells)]
+        for cell, event in engine.run(turns(open_cells, locks, known, waits), sweep.corpus):
+            keep(store, cell, event)
+            if watch is not None:
+                watch(cell, event)
+            if isinstance(event, Score):
+                left[cell.key].discard((event.variant, event.protocol, event.length))
+                if not left[cell.key]:
+                    locks.release(cell.key)
+    finally:
+        locks.release_all()
+
+
+def missing(sweep: Sweep, store: Store, cells: Sequence[Cell] | None = None) -> list[tuple[Cell, Known]]:
+    """The cells of a sweep, or those given, that are not done, each with the scores that it has."""
+    found: list[tuple[Cell, Known]] = []
+    for cell in sweep.cells() if cells is None else cells:
+        _take_over(store, cell)
+        store.add(cell.key, cell.settings())
+        known = scores_of(store, cell)
+        if known is not None:
+            found.append((cell, known))
+    return found
+
+
+def scores_of(store: Store, cell: Cell) -> Known | None:
+    """The scores that a cell has; None where these are all, and it is done."""
+    known = {(score.variant, score.protocol, score.length) for score in valid(store, cell)}
+    return None if store.progress(cell.key)[1] and wanted(cell) <= known else known
+
+
+def valid(store: Store, cell: Cell) -> list[Score]:
+    """The scores of a cell that were made as they would be today."""
+    return [
+        score
+        for score in store.scores(cell.key)
+        if score.detail.get("asked") == depends(cell, score.variant, score.protocol)
+    ]
+
+
+def outdated(store: Store, cells: Sequence[Cell]) -> int:
+    """How many trained cells have scores of an earlier version, which kept no windows, or judged others."""
+    return sum(
+        any(score.detail.get("asked", [None])[0] != JUDGED for score in store.scores(cell.key))
+        for cell in cells
+        if store.progress(cell.key)[1]
+    )
+
+
+def _take_over(store: Store, cell: Cell) -> None:
+    """Let a cell of an earlier version go on under its key of today, with its checkpoint, if it computes the same.
+
+    The checkpoint first: killed in between, the rest is done the next time.
+    """
+    old = cell.former_key
+    if store.knows(cell.key) or not store.knows(old):
+        return
+    schedule = build(cell.written, cell.shape, cell.recipe.length, cell.judging.longest)
+    if store.cell(old)["equation"] != str(schedule[0]):
+        return
+    with contextlib.suppress(FileNotFoundError):
+        # There may be none, or another process has done the same.
+        store.path.with_name(f"{old}.safetensors").replace(store.path.with_name(f"{cell.key}.safetensors"))
+    store.rename(old, cell.key)
+
+
+def keep(store: Store, cell: Cell, event: Event) -> None:
+    """Put an event into the store."""
+    match event:
+        case Described(parameters=parameters, equation=equation):
+            store.describe(cell.key, parameters, equation)
+        case Stepped(step=step, losses=losses, seconds=seconds, done=done):
+            store.trained(cell.key, step, losses, seconds, done)
+        case Score():
+            store.judged(event)
+        case Cost(variant=variant, values=values):
+            store.cost(cell.key, variant, values)
+        case Saved() | Died():
+            pass

@@ -1,0 +1,93 @@
+"""How a model is trained: lengths, batches, steps and the rate, for each --size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from milepost.lab.training.model import Shape
+from milepost.seams import demand
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that training depends on besides the scheme, the text and the machine."""
+
+    length: int = 512
+    batch: int = 64
+    steps: int = 1500
+    rate: float = 1e-3
+    bias_rate: float = 10.0
+    """How many times the rate is that of what bends scores: a few numbers by distance, which must move by whole units,
+    while the rate suits matrices, whose entries are hundredths."""
+    learned_rate: float = 1.0
+    """The same for all else that schemes learn: vectors by distance, tables of positions, frequencies."""
+    warmup: int = 100
+    floor: float = 0.1
+    """The share of the rate that the cosine ends at."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    decay: float = 0.1
+    clip: float = 1.0
+    accumulate: int = 1
+    """In how many parts a batch is worked through."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 is autocast: weights stay float32."""
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "betas", tuple(self.betas))
+        # Half of a text is judged by its ends, and of one byte nothing is left.
+        for name, least in (("length", 2), ("batch", 1), ("steps", 1), ("accumulate", 1)):
+            demand.whole(self, name, getattr(self, name), least=least)
+        for name in ("rate", "bias_rate", "learned_rate"):
+            demand.finite(self, name, getattr(self, name), above=0)
+        demand.one_of(self, "precision", self.precision, ("float32", "bfloat16"))
+        if self.batch % self.accumulate:
+            raise ValueError(f"Recipe(batch={self.batch}, accumulate={self.accumulate}): parts must be of one size")
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step: a linear rise, then half a cosine down to the floor."""
+        if step < self.warmup:
+            return self.rate * (step + 1) / self.warmup
+        done = (step - self.warmup) / max(1, self.steps - self.warmup)
+        return self.rate * (self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2)
+
+
+@dataclass(frozen=True)
+class Size:
+    """What `--size` stands for."""
+
+    shape: Shape
+    recipe: Recipe
+    longest: int
+    judged: int = 1 << 17
+    """About how many bytes are judged at each length."""
+
+
+SIZES: dict[str, Size] = {
+    "demo": Size(
+        Shape(width=96, layers=2, heads=3, hidden=256),
+        Recipe(length=128, batch=4, steps=1000, rate=4e-3),
+        longest=2048,
+        judged=1 << 14,
+    ),
+    "small": Size(
+        Shape(width=192, layers=4, heads=6, hidden=512),
+        Recipe(length=256, batch=16, steps=4000, rate=2e-3),
+        longest=4096,
+        judged=1 << 17,
+    ),
+    "base": Size(
+        Shape(width=384, layers=6, heads=6),
+        Recipe(length=512, batch=64, steps=1500, precision="bfloat16"),
+        longest=16384,
+        judged=1 << 20,
+    ),
+    "large": Size(
+        Shape(width=768, layers=12, heads=12),
+        Recipe(length=1024, batch=64, steps=5000, rate=6e-4, warmup=300, precision="bfloat16"),
+        longest=32768,
+        judged=1 << 20,
+    ),
+}
