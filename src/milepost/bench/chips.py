@@ -205,7 +205,7 @@ def main(words: list[str] | None = None) -> int:
         for found in pool.imap_unordered(compile_case, jobs):
             for each in found:
                 numbers = f"{each.registers:4} registers {each.shared / 1024:6.1f} KiB shared"
-                print(f"sm_{each.chip:<4}{each.case:18}{each.kernel:16}{numbers}  {each.wrong}", flush=True)
+                print(f"sm_{each.chip:<4}{each.case:26}{each.kernel:16}{numbers}  {each.wrong}", flush=True)
                 wrong += bool(each.wrong)
     print(f"{wrong} wrong" if wrong else "all compile, and nothing spills that may not")
     return min(wrong, 1)
