@@ -86,10 +86,10 @@ def relations(call: Call, seen: list[View]) -> tuple[Relation, ...]:
         span = call.span * max(view.regime.growth for view in seen)
     else:
         span = max(span_of(view.p, view.r) for view in seen)
-    return _fitting(call, call.scheme.relate(span))
+    return fitting(call, call.scheme.relate(span))
 
 
-def _fitting(call: Call, related: tuple[Relation, ...]) -> tuple[Relation, ...]:
+def fitting(call: Call, related: tuple[Relation, ...]) -> tuple[Relation, ...]:
     """Refuse tables of another width than what they meet."""
     for part, relation in zip(call.scheme.answering("relate"), related, strict=True):
         tables = {"queries": relation.keys, "keys": relation.queries, "values": relation.values}

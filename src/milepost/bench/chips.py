@@ -29,7 +29,7 @@ SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes of shared memory that a block can have, by compute capability."""
 MEASURED = 90
 """The chip whose configurations were chosen by measurement; there nothing may spill."""
-QUICK = {"64 table, packed": (90,), "rotary": (80, 100), "decoding of 64": (90,)}
+QUICK = {"64 table, packed": (90,), "64 vectors": (90,), "rotary": (80, 100), "decoding of 64": (90,)}
 """The cases that the tests compile: every kernel once."""
 
 
@@ -64,6 +64,12 @@ def cases() -> dict[str, Callable[[], None]]:
         for width in (64, 128, 256)
         for name in (*FACETS, "table, packed")
     }
+    made |= {
+        f"{width} {name}": lambda width=width, name=name: _vectors(width, name)
+        for width in (64, 128)
+        for name in ("vectors", "vectors of an encoder")
+    }
+    made["64 vectors, packed"] = lambda: _vectors(64, "vectors, packed")
     made |= {f"decoding of {width}": lambda width=width: _decoding(width) for width in (64, 128)}
     return made | {"rotary": _rotary}
 
@@ -82,6 +88,18 @@ def _attention(width: int, name: str) -> None:
     if "documents" in options:
         order_within(options["documents"])
     out, _ = flash(q, k, v, **options)
+    out.backward(torch.ones_like(out))
+
+
+def _vectors(width: int, name: str) -> None:
+    """Vectors by distance on keys and queries: near keys of a causal text, an encoder in squares, documents."""
+    from milepost.backends.triton.flash import flash
+
+    encoder = "encoder" in name
+    shape = (1, 2, 4, 128, 640) if encoder else (1, 2, 512, 128)
+    by_row, by_key = (torch.randn(shape, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    options = facets("documents", 2, 512, "cpu") if "packed" in name else {} if encoder else {"ahead": 0, "behind": 128}
+    out, _ = flash(*_inputs(width), by_row=by_row, by_key=by_key, first=-511 if encoder else 0, **options)
     out.backward(torch.ones_like(out))
 
 
@@ -187,7 +205,7 @@ def main(words: list[str] | None = None) -> int:
         for found in pool.imap_unordered(compile_case, jobs):
             for each in found:
                 numbers = f"{each.registers:4} registers {each.shared / 1024:6.1f} KiB shared"
-                print(f"sm_{each.chip:<4}{each.case:18}{each.kernel:16}{numbers}  {each.wrong}", flush=True)
+                print(f"sm_{each.chip:<4}{each.case:26}{each.kernel:16}{numbers}  {each.wrong}", flush=True)
                 wrong += bool(each.wrong)
     print(f"{wrong} wrong" if wrong else "all compile, and nothing spills that may not")
     return min(wrong, 1)

@@ -1,4 +1,6 @@
-"""Our own kernels, for schemes whose facets say what happens to a score: slopes, tables by distance, a soft cap."""
+"""Our own kernels, for schemes whose facets say what happens to a score: slopes, tables by distance, a soft cap, and
+vectors by distance that meet queries and keys.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from torch import Tensor
 from milepost.backends.estimate import seconds, seen_pairs
 from milepost.backends.rotated import rotated, rotated_queries
 from milepost.backends.triton.biases import biases, by_place, unknown, unread
+from milepost.backends.triton.relations import products, unrelated
 from milepost.backends.views import refusal, seen_regimes, turned, values
 from milepost.call.call import Call
 from milepost.call.documents import COUNTING
@@ -24,7 +27,7 @@ from milepost.seams.fixed import is_fixed
 
 PLAYED = True
 CANNOT: dict[str, str] = {
-    "relate": "adds tables looked up by distance to the dot products, which these kernels do not do yet",
+    "adds_values": "adds to the values, which these kernels do not do yet",
     "bends_unread": "bends scores in a way that no facet says",
     "bend_rows": "bends whole rows of scores",
 }
@@ -48,7 +51,8 @@ def refuses(call: Call) -> str | None:
     band = call.scheme.band()
     if band is None or band.chunk is not None or band.behind == -math.inf:
         return "what is visible is no window with sinks"
-    return unknown(call) or _regimes_unread(call, band) or _no_device(call.q.device)
+    reason = unrelated(call, _few(call), WIDEST) if call.scheme.answering("relate") else None
+    return reason or unknown(call) or _regimes_unread(call, band) or _no_device(call.q.device)
 
 
 def cost(call: Call) -> float:
@@ -57,9 +61,12 @@ def cost(call: Call) -> float:
         # Triton's interpreter, which is there to be checked against.
         return math.inf
     each = 1.15 if call.scheme.answering("bend") else 1.1
+    related = bool(call.scheme.answering("relate"))
+    # Products with tables cost about as much again where most keys are near, and little where they are far.
+    each += 0.2 if related else 0
     # Of several documents about half of all pairs are never looked at, or more.
     pairs = seen_pairs(call) / (1 if call.documents is None else 2)
-    return seconds(call, pairs, each * (2.5 if call.q.dtype == torch.float32 else 1), launches=12)
+    return seconds(call, pairs, each * (2.5 if call.q.dtype == torch.float32 else 1), launches=14 if related else 12)
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -80,14 +87,26 @@ def _at_once(call: Call) -> tuple[Tensor, Tensor]:
     # Sinks are the first keys of the text, and these keys may begin later.
     skipped = call.keys.first if by_place(call) and call.keys.first is not None else 0
     near = _limits(band.behind, band.ahead) | {"sinks": max(0, band.sinks - skipped)}
-    how = near | biases(call) | {"sharpen": _sharpness(call)}
+    how: dict[str, Any] = near | biases(call) | {"sharpen": _sharpness(call)}
     few = _turned_as_read(call, 0)
     if few is not None:
         q, k, waves = few
         return _launch(call, q, k, v, how | waves)
     q, k = turned(call, call.q.dtype)
-    apart = _near_table(call, q, k, v, how)
-    return _launch(call, q, k, v, how) if apart is None else apart
+    common: Tensor | None = None
+    if call.scheme.answering("relate"):
+        made = products(call, q, k, _wants_lse(call))
+        q, k, common, how = made.q, made.k, made.common, how | made.facets
+    out, lse = _near_field(call, q, k, v, how) or _launch(call, q, k, v, how)
+    if common is not None:
+        factor = call.scheme.scale(call.q.shape[-1])
+        lse = lse + common * (factor if how["sharpen"] is None else factor * how["sharpen"][:, None])
+    return out, lse
+
+
+def _wants_lse(call: Call) -> bool:
+    """Whether the log-sum-exp is read, and not only what the softmax made with it."""
+    return call.return_lse or bool(call.scheme.answering("rest"))
 
 
 def _turned_as_read(call: Call, number: int) -> tuple[Tensor, Tensor, dict[str, Any]] | None:
@@ -126,26 +145,29 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
     return merge(*found)
 
 
-def _near_table(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-    """A bias by distance that far keys share: all that it says of them is the row's log-sum-exp.
+def _near_field(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
+    """A bias by distance that far keys share: all that it says of them is the row's log-sum-exp; and tables of vectors,
+    which say nothing of them.
 
-    None where it has no end, or where two fields cost more than they spare.
+    None where there is no end to what is near, or where two fields cost more than they spare.
     """
-    table = how.get("table")
+    table, by_row, by_key = (how.get(name) for name in ("table", "by_row", "by_key"))
     plain = how["ahead"] == 0 and how["behind"] is None and how["sharpen"] is None and how.get("first") == 0
-    if table is None or not plain or call.layout is None or not has_numbers():
-        return None
-    if "slopes" in how or "cap" in how or table.shape[1] < 2:
+    reach = next((each.shape[-1] for each in (by_row, by_key) if each is not None), 0)
+    reach = reach if table is None else table.shape[1] - 1
+    if reach < 1 or not plain or "slopes" in how or "cap" in how or call.layout is None or not has_numbers():
         return None
     # Loaded here, because it needs triton.
-    from milepost.backends.triton.fields import Fields, by_vendor, fields
+    from milepost.backends.triton.fields import Fields, fields, worth_it
 
-    apart = Fields(table.shape[1] - 1, call.scheme.scale(call.q.shape[-1]), offset=call.layout.offset)
-    if not by_vendor(q, k, v, apart):
+    apart = Fields(reach, call.scheme.scale(call.q.shape[-1]), offset=call.layout.offset)
+    if not worth_it(q, k, v, apart):
         return None
+    if table is None:
+        return fields(q, k, v, apart, by_row=by_row, by_key=by_key)
     far = table[:, -1:]
     out, lse = fields(q, k, v, apart, table=(table[:, :-1] - far).contiguous())
-    return out, lse + far if call.return_lse else lse
+    return out, lse + far if _wants_lse(call) else lse
 
 
 def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | None:

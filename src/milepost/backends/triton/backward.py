@@ -21,15 +21,20 @@ from milepost.backends.triton.score import (
     between,
     distances,
     finished,
+    from_key,
+    from_row,
     looked_up,
     put,
+    put_related,
+    related,
     seen,
     sloped,
+    stands,
     tile,
     up_to,
 )
 
-_COUNTS = ["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last"]
+_COUNTS = ["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "key_first", "many"]
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -78,20 +83,22 @@ def _across(x, UPRIGHT: tl.constexpr):
 
 @triton.jit
 def _rows_of_keys(
-    dk, dv, k, v, Q, Grad, Lse2, Delta, Sharpen, b, h, lo, hi, j0, offset, scale, rows, keys, q_t, do_t,
+    dk, dv, before_sum, k, v, Q, Grad, Lse2, Delta, Sharpen, b, h, lo, hi, j0, offset, scale, rows, keys, q_t, do_t,
     behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, index, other, Docs, Index,
+    ByRow, ByKey, DByKey, br_g, br_t, bk_t, key_first, many,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
     TMA: tl.constexpr, PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr,
-    INDEXED: tl.constexpr, MASK_STAGES: tl.constexpr,
+    INDEXED: tl.constexpr, MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
     """Add what the rows lo … hi of one head give to dk and dv.
 
     UPRIGHT tiles have rows down and keys across, and reach dk and dv through shared memory; the others are transposed
     and stay in registers. Keys past the end give garbage in their own rows of dk and dv only, which nobody writes: no
     mask for them. Rows past the end have a log-sum-exp of +∞, so that their weights are 0. `index` and `other`, the
-    keys' own, are read with a MASK: see `_span` of the forward pass.
+    keys' own, are read with a MASK: see `_span` of the forward pass. RELATE: what tables of queries add to the scores
+    gets its gradient here, by key and distance; before_sum has that of all distances from the first on ahead.
     """
     READ: tl.constexpr = MASK and INDEXED
     # Documents and indices take shared memory, too.
@@ -107,6 +114,21 @@ def _rows_of_keys(
         q = tile(Q, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
         lse = _along(tl.load(Lse2 + row + down), UPRIGHT)
         i = _along(numbered(Index, row + down, row + down < rows, offset, READ), UPRIGHT)
+        if RELATE > 0:
+            by_row = ByRow
+            if RELATE != 2:
+                by_row += stands(row, br_g, br_t)
+            # Asked for before the product, which it comes beside.
+            row_first = from_row(first, row, MOVES)
+            if UPRIGHT:
+                more = related(
+                    by_row, ByKey, i, j, rows - row, keys - j0, row_first, key_first, many, br_t, bk_t, BM, BN, RELATE
+                )
+            else:
+                more = related(
+                    by_row, ByKey, i.T, j.T, rows - row, keys - j0, row_first, key_first, many, br_t, bk_t, BM, BN,
+                    RELATE,
+                ).T  # fmt: skip
         if UPRIGHT:
             x = tl.dot(q, k.T, input_precision=PRECISION)
         else:
@@ -118,6 +140,8 @@ def _rows_of_keys(
                 dp = tl.dot(grad, v.T, input_precision=PRECISION)
             else:
                 dp = tl.dot(v, grad.T, input_precision=PRECISION)
+        if RELATE > 0:
+            x += more
         c = scale * LOG2E
         if SHARPEN:
             sharpen = _along(tl.load(Sharpen + row + down, mask=row + down < rows, other=1.0), UPRIGHT)
@@ -165,11 +189,20 @@ def _rows_of_keys(
             ds = ds * (1 - bent * bent)
         if SHARPEN:
             ds = ds * sharpen
+        if RELATE >= 2:
+            if ENDS:
+                before_sum += tl.sum(tl.where(i - j <= key_first, ds, 0.0), 0 if UPRIGHT else 1)
+            if UPRIGHT:
+                shown = visible if MASK else 0
+                put_related(DByKey, ds * scale, i - j, shown, keys - j0, key_first, many, bk_t, BN, MASK, ENDS)
+            else:
+                shown = visible.T if MASK else 0
+                put_related(DByKey, ds.T * scale, i.T - j.T, shown, keys - j0, key_first, many, bk_t, BN, MASK, ENDS)
         if UPRIGHT:
             dk = tl.dot(ds.to(q.dtype).T, q, dk, input_precision=PRECISION)
         else:
             dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
-    return dk, dv
+    return dk, dv, before_sum
 
 
 @triton.jit(do_not_specialize=[*_COUNTS, "apart_blocks", "part_rows"])
@@ -177,13 +210,14 @@ def backward_keys(
     Q, K, V, Grad, Lse2, Delta, DK, DV_, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b,
+    ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many, DByKey,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, apart_blocks, part_rows, dk_part, dv_part,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, SINGLE: tl.constexpr, PARTS: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr,
+    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one block of keys, summed over the query heads that share them.
 
@@ -244,10 +278,11 @@ def backward_keys(
         offset = tl.load(Bounds + 6)
     near = full
     beyond = full
-    if TABLE:
+    LOOKED: tl.constexpr = TABLE or (RELATE > 0)
+    if LOOKED:
         corner = j0 // GRANULE * GRANULE - offset
         beyond = between(up_to(tl.maximum(corner + GRANULE - 1 + last, 0), GRANULE), full, edge)
-        if TWO_SIDED:
+        if TWO_SIDED and TABLE:
             near = between(tl.maximum(corner - GRANULE + 1 + first + GRANULE, 0) // GRANULE * GRANULE, full, beyond)
     elif SLOPES and TWO_SIDED:
         near = between(up_to(tl.maximum(j1 - offset, 0), BM), full, edge)
@@ -265,10 +300,11 @@ def backward_keys(
         edge = between(edge, low, high)
         end = between(end, low, high)
     ANY: tl.constexpr = 2 if SLOPES else 0
-    BACK: tl.constexpr = (2 if TABLE and TWO_SIDED else 1) if SLOPES else 0
+    BACK: tl.constexpr = (2 if LOOKED and TWO_SIDED else 1) if SLOPES else 0
     LOOK: tl.constexpr = 2 if TABLE else 0
     ONE: tl.constexpr = 1 if TABLE else 0
 
+    key_first = from_key(key_first, j0, MOVES)
     dk = tl.zeros([BN, WIDTH], tl.float32)
     dv = tl.zeros([BN, VWIDTH], tl.float32)
     # A loop of one is folded away, and its accumulators with it, which otherwise take registers twice.
@@ -295,45 +331,57 @@ def backward_keys(
             table = Table + h64 * table_h
             far_behind = tl.load(table + (last - first)) * LOG2E
             far_ahead = tl.load(table) * LOG2E
+        by_row = ByRow
+        by_key = ByKey
+        d_by_key = DByKey
+        before_sum = tl.zeros([BN], tl.float32)
+        if RELATE == 1 or RELATE == 3:
+            by_row += b64 * br_b + h64 * br_h
+        if RELATE >= 2:
+            by_key += b64 * bk_b + h64 * bk_h + stands(j0, bk_g, bk_t)
+            d_by_key += b64 * bk_b + h64 * bk_h + stands(j0, bk_g, bk_t)
         if AHEAD or BOUNDED:
-            dk, dv = _rows_of_keys(
-                dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, start, full, j0, offset, scale, rows, keys, q_t,
-                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap, index, other,
-                Docs, Index,
+            dk, dv, before_sum = _rows_of_keys(
+                dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, start, full, j0, offset, scale, rows,
+                keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
             )  # fmt: skip
-        if TWO_SIDED and (TABLE or SLOPES):
-            dk, dv = _rows_of_keys(
-                dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, full, near, j0, offset, scale, rows, keys, q_t,
-                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_ahead, cap, index, other,
-                Docs, Index,
+        if TWO_SIDED and (TABLE or SLOPES) and (RELATE == 0):
+            dk, dv, before_sum = _rows_of_keys(
+                dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, full, near, j0, offset, scale, rows,
+                keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_ahead, cap,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
             )  # fmt: skip
-        if TABLE:
-            dk, dv = _rows_of_keys(
-                dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, near, beyond, j0, offset, scale, rows, keys, q_t,
-                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap, index, other,
-                Docs, Index,
+        if LOOKED:
+            dk, dv, before_sum = _rows_of_keys(
+                dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, near, beyond, j0, offset, scale, rows,
+                keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
             )  # fmt: skip
-        dk, dv = _rows_of_keys(
-            dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, beyond, edge, j0, offset, scale, rows, keys, q_t,
-            do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_behind, cap, index, other,
-            Docs, Index,
+        dk, dv, before_sum = _rows_of_keys(
+            dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, beyond, edge, j0, offset, scale, rows,
+            keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_behind, cap,
+            index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
+            PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
         )  # fmt: skip
         if BEHIND or BOUNDED:
-            dk, dv = _rows_of_keys(
-                dk, dv, k, v, q, grad, lse2, delta, Sharpen, b, h, edge, end, j0, offset, scale, rows, keys, q_t,
-                do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap, index, other,
-                Docs, Index,
+            dk, dv, before_sum = _rows_of_keys(
+                dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, edge, end, j0, offset, scale, rows,
+                keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
             )  # fmt: skip
+        if (RELATE >= 2) and ENDS:
+            ends = d_by_key + tl.arange(0, BN) * bk_t
+            tl.store(ends, (before_sum * scale).to(DByKey.dtype.element_ty), mask=at < keys)
     put(DK + b64 * dk_b + g64 * dk_h, dk * scale, j0, keys, dk_t, BN, WIDTH, D)
     put(DV_ + b64 * dv_b + g64 * dv_h, dv, j0, keys, dv_t, BN, VWIDTH, DV)
 
@@ -342,16 +390,19 @@ def backward_keys(
 def _keys_of_rows(
     dq, behind_sum, ahead_sum, past_sum, before_sum, q, grad, lse, delta, K, V, b, g, lo, hi, row, i0, c, keys,
     k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, i, own, KeyDocs, KeyIndex,
+    ByRow, ByKey, DByRow, factor, rows_left, br_t, bk_g, bk_t, row_first, key_first, many,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr,
     FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr,
+    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
     """Add what the keys lo … hi give to dq, and, where asked, to the sums that biases need.
 
-    Distances past the table's ends: block by block, or where DOCS or INDEXED one by one.
+    Distances past the table's ends: block by block, or where DOCS or INDEXED one by one. RELATE: what tables of keys
+    add to the scores gets its gradient here, dS · factor, by row and distance; before_sum has that of all distances
+    from the first on ahead.
     """
     READ: tl.constexpr = MASK and INDEXED
     # Documents and indices take shared memory, too.
@@ -363,8 +414,19 @@ def _keys_of_rows(
         j0 = tl.multiple_of(j0, BN)
         at = j0 + tl.arange(0, BN)
         j = numbered(KeyIndex, at, at < keys, 0, READ)[None, :]
+        if RELATE > 0:
+            by_key = ByKey
+            if RELATE >= 2:
+                by_key += stands(j0, bk_g, bk_t)
+            # Asked for before the product, which it comes beside.
+            more = related(
+                ByRow, by_key, i, j, rows_left, keys - j0, row_first, from_key(key_first, j0, MOVES), many, br_t, bk_t,
+                BM, BN, RELATE,
+            )  # fmt: skip
         k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
         x = tl.dot(q, k.T, input_precision=PRECISION)
+        if RELATE > 0:
+            x += more
         if LEAD:
             # Begun before the exponentials, which then run beside it.
             v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
@@ -414,6 +476,11 @@ def _keys_of_rows(
                 before_sum += tl.where(is_past, 0.0, tl.where(is_before, summed, 0.0))
         if CAP == 1:
             ds = ds * (1 - bent * bent)
+        if RELATE == 1 or RELATE == 3:
+            if ENDS:
+                before_sum += tl.sum(tl.where(i - j <= row_first, ds, 0.0), 1)
+            shown = visible.T if MASK else 0
+            put_related(DByRow, (ds * factor).T, i.T - j.T, shown, rows_left, row_first, many, br_t, BM, MASK, ENDS)
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
     return dq, behind_sum, ahead_sum, past_sum, before_sum
 
@@ -423,13 +490,14 @@ def backward_rows(
     Q, K, V, Grad, Lse2, Delta, DQ, Sums, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dq_b, dq_h, dq_t,
     l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b, sums_b, sums_h,
+    ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many, DByRow,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr,
+    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
     """dq of one block of rows. Sums [b h blocks 4]: for the slopes behind and ahead, for distances past and before."""
     block = tl.program_id(0)
@@ -457,9 +525,17 @@ def backward_rows(
     SHIFT: tl.constexpr = SLOPES and (CAP != 2) and (not INDEXED)
     BOUNDED: tl.constexpr = DOCS or INDEXED
     c = scale * LOG2E
+    factor = scale
+    row_first = from_row(first, row, MOVES)
+    if RELATE == 1 or RELATE == 3:
+        ByRow += b64 * br_b + h64 * br_h + stands(row, br_g, br_t)
+        DByRow += b64 * br_b + h64 * br_h + stands(row, br_g, br_t)
+    if RELATE >= 2:
+        ByKey += b64 * bk_b + h64 * bk_h
     if SHARPEN:
         sharpen = tl.load(Sharpen + b64 * sharpen_b + at, mask=at < rows, other=1.0)[:, None]
         c = c * sharpen
+        factor = factor * sharpen
     behind_slope = 0.0
     ahead_slope = 0.0
     if SLOPES:
@@ -513,16 +589,17 @@ def backward_rows(
         i0 = offset + row
     near = edge
     beyond = edge
-    if TABLE:
+    LOOKED: tl.constexpr = TABLE or (RELATE > 0)
+    if LOOKED:
         corner = offset + row // GRANULE * GRANULE
         near = between(tl.maximum(corner - last + 1, 0) // GRANULE * GRANULE, full, edge)
-        if TWO_SIDED:
+        if TWO_SIDED and TABLE:
             beyond = between(up_to(tl.maximum(corner + GRANULE - 1 - first, 0), GRANULE), near, edge)
     elif SLOPES and TWO_SIDED:
         near = between(tl.maximum(i0 + 1, 0) // BN * BN, full, edge)
         beyond = near
     ANY: tl.constexpr = 2 if SLOPES else 0
-    BACK: tl.constexpr = (2 if TABLE and TWO_SIDED else 1) if SLOPES else 0
+    BACK: tl.constexpr = (2 if LOOKED and TWO_SIDED else 1) if SLOPES else 0
     LOOK: tl.constexpr = 2 if TABLE else 0
     ONE: tl.constexpr = 1 if TABLE else 0
 
@@ -535,51 +612,52 @@ def backward_rows(
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, sink, past, row, some, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
         )  # fmt: skip
     if BEHIND or BOUNDED:
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, start, full, row, some, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, full, near, row, i0, c,
         keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap, i, own,
-        KeyDocs, KeyIndex,
+        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
+        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
     )  # fmt: skip
-    if TABLE:
+    if LOOKED:
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, near, beyond, row, i0, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR and BOUNDED, LEAD, DOCS, INDEXED, MASK_STAGES,
+            PRECISION, SUM_SLOPES, SUM_FAR and BOUNDED, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
         )  # fmt: skip
-    if TWO_SIDED and (TABLE or SLOPES):
+    if TWO_SIDED and (TABLE or SLOPES) and (RELATE == 0):
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, beyond, edge, row, i0, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap, i, own,
-            KeyDocs, KeyIndex,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, edge, end, row, some, c,
         keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-        KeyDocs, KeyIndex,
+        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES,
+        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
     )  # fmt: skip
-    dq = dq * scale
-    if SHARPEN:
-        dq = dq * sharpen
+    dq = dq * factor
+    if ((RELATE == 1) or (RELATE == 3)) and ENDS:
+        ends = (s3[:, None] * factor).to(DByRow.dtype.element_ty)
+        tl.store(DByRow + (tl.arange(0, BM) * br_t)[:, None], ends, mask=(at < rows)[:, None])
     put(DQ + b64 * dq_b + h64 * dq_h, dq, row, rows, dq_t, BM, WIDTH, D)
     if SUM_SLOPES or SUM_FAR:
         Sums += b64 * sums_b + h64 * sums_h + block * 4

@@ -47,11 +47,27 @@ CHOSEN: dict[tuple[str, int], Config] = {
 WITH_TABLE: dict[tuple[str, int], Config] = {("forward", 128): Config(128, 64, 8, 3)}
 """Where a bias that is looked up by distance wants another choice: its entries take shared memory, too."""
 
+WITH_PRODUCTS: dict[tuple[str, int], Config] = {
+    ("forward", 64): Config(64, 64, 4, 3),
+    ("forward", 128): Config(64, 64, 8, 3),
+    ("forward", 256): Config(64, 32, 8, 2),
+    ("keys", 64): Config(32, 64, 8, 3),
+    ("keys", 128): Config(32, 64, 8, 3),
+    ("keys", 256): Config(32, 64, 8, 2),
+    ("rows", 64): Config(64, 32, 4, 3),
+    ("rows", 128): Config(64, 32, 8, 3),
+    ("rows", 256): Config(64, 32, 8, 2),
+}
+"""Where vectors by distance are added, one address a pair: chosen so that registers hold it all, and not yet timed."""
+
+WITH_PRODUCTS_PACKED: dict[tuple[str, int], Config] = {("rows", 64): Config(64, 32, 8, 3)}
+"""And where documents lie in the row besides."""
+
 WITH_TABLE_PACKED: dict[tuple[str, int], Config] = {
     ("forward", 64): Config(64, 64, 4, 3),
     ("walk", 64): Config(64, 64, 8, 1, False),
 }
-"""And where documents lie in the row besides: with larger tiles registers spill."""
+"""Where documents lie in a row, and a bias is looked up by distance: with larger tiles registers spill."""
 
 CANDIDATES: dict[tuple[str, int], tuple[Config, ...]] = {
     ("forward", 64): (
@@ -109,13 +125,22 @@ def narrow(kernel: str, width: int) -> Config:
     return Config(side, 32 if width <= 64 else 16, 4, 1, False)
 
 
-def choose(kernel: str, width: int, itemsize: int, looked_up: bool, packed: bool = False) -> Config:
-    """The configuration of a kernel at a head width (the larger of the keys' and the values')."""
+def choose(
+    kernel: str, width: int, itemsize: int, looked_up: bool, packed: bool = False, products: bool = False
+) -> Config:
+    """The configuration of a kernel at a head width (the larger of the keys' and the values').
+
+    looked_up: a bias by distance. packed: documents. products: vectors by distance.
+    """
     if kernel in _OVERRIDES:
         return _OVERRIDES[kernel]
     if itemsize > 2:
         return narrow(kernel, width)
     known = max(64, width)
+    if products and packed and (kernel, known) in WITH_PRODUCTS_PACKED:
+        return WITH_PRODUCTS_PACKED[kernel, known]
+    if products and (kernel, known) in WITH_PRODUCTS:
+        return WITH_PRODUCTS[kernel, known]
     if looked_up and packed and (kernel, known) in WITH_TABLE_PACKED:
         return WITH_TABLE_PACKED[kernel, known]
     if looked_up and (kernel, known) in WITH_TABLE:

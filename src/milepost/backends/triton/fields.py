@@ -38,6 +38,8 @@ from milepost.backends.triton.flash import (
     launch_learned,
     launch_prepare,
     launch_rows,
+    packed,
+    products_like,
 )
 from milepost.backends.triton.launch import launch
 from milepost.backends.triton.score import LOG2E, tile
@@ -69,19 +71,21 @@ def fields(
     far_q: Tensor | None = None,
     far_k: Tensor | None = None,
     table: Tensor | None = None,
+    by_row: Tensor | None = None,
+    by_key: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention to near keys by q·k and to far ones by far_q·far_k, and its log-sum-exp, with gradients.
 
-    q, far_q: [b h t d], k, far_k: [b g s d], v: [b g s dv]; table: [h n], added to near scores by distance from 0 on,
-    float32. Far keys are read by q and k themselves where no others are given.
+    q, far_q: [b h t d], k, far_k: [b g s d], v: [b g s dv]. Far keys are read by q and k themselves where no others are
+    given. Near scores gain by distance from 0 on: table: [h n] in float32, or by_row: [b h t n] and by_key: [b h s n],
+    before the scale, in q's dtype.
     """
     q, k, v = _close(q, k, v)
     far_q, far_k = (None, None) if far_q is None or far_k is None else _close(far_q, far_k)
-    if torch.is_grad_enabled() and any(
-        each is not None and each.requires_grad for each in (q, k, v, far_q, far_k, table)
-    ):
-        return _Fields.apply(q, k, v, far_q, far_k, table, how)  # pyright: ignore
-    return _forward(q, k, v, far_q, far_k, table, how)[:2]
+    given = (q, k, v, far_q, far_k, table, packed(by_row), packed(by_key))
+    if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in given):
+        return _Fields.apply(*given, how)  # pyright: ignore
+    return _forward(*given, how)[:2]
 
 
 class _Fields(torch.autograd.Function):
@@ -99,7 +103,7 @@ class _Fields(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
         if grad is None and grad_lse is None:
-            return (None,) * 7
+            return (None,) * 9
         *tensors, out, lse, far_out, far_lse, near_lse = ctx.saved_tensors
         grad = torch.zeros_like(out) if grad is None else grad
         # As torch's kernel wants it: laid out as the output is.
@@ -109,6 +113,9 @@ class _Fields(torch.autograd.Function):
             return *_backward(tensors, ctx.how, grad, grad_lse, out, lse, more, ctx.dice), None
 
 
+Gains = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""What near scores gain by distance: table, by_row, by_key."""
+NOTHING: Gains = (None, None, None)
 Turned = Callable[[], tuple[Tensor, Tensor] | None]
 """Makes queries and keys turned in one way, when they are wanted."""
 
@@ -123,7 +130,7 @@ def one_after_the_other(near: Turned, far: Turned, v: Tensor, how: Fields) -> tu
         answered, _ = _far(*_close(*apart), v, how)
         del apart
         beside = near()
-        return None if beside is None else _near(*_close(*beside), v, None, how, answered)[:2]
+        return None if beside is None else _near(*_close(*beside), v, NOTHING, how, answered)[:2]
 
 
 def _close(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -132,12 +139,13 @@ def _close(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _forward(
-    q: Tensor, k: Tensor, v: Tensor, far_q: Tensor | None, far_k: Tensor | None, table: Tensor | None, how: Fields
-) -> tuple[Tensor, Tensor, Far, tuple[Tensor, ...]]:
+    q: Tensor, k: Tensor, v: Tensor, far_q: Tensor | None, far_k: Tensor | None, table: Tensor | None,
+    by_row: Tensor | None, by_key: Tensor | None, how: Fields,
+) -> tuple[Tensor, Tensor, Far, tuple[Tensor, ...]]:  # fmt: skip
     """out, lse, what the far keys answered, and the state of the dice that torch's kernel wants back."""
     with _device_of(q):
         far, dice = _far(q if far_q is None else far_q, k if far_k is None else far_k, v, how)
-        return *_near(q, k, v, table, how, far), dice
+        return *_near(q, k, v, (table, by_row, by_key), how, far), dice
 
 
 def _far(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> tuple[Far, tuple[Tensor, ...]]:
@@ -154,22 +162,28 @@ def _far(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> tuple[Far, tuple[Tenso
     return far, ()
 
 
-def _near(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, how: Fields, far: Far) -> tuple[Tensor, Tensor, Far]:
+def _near(q: Tensor, k: Tensor, v: Tensor, more: Gains, how: Fields, far: Far) -> tuple[Tensor, Tensor, Far]:
     """Near keys' answer joined with that of far ones, its log-sum-exp, and far with what near keys said besides."""
     out, lse = _like(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
     if how.strength is not None:
         far = far._replace(near_lse=torch.empty_like(lse))
-    launch_forward(_near_call(q, k, v, table, how), out, lse, far)
+    launch_forward(_near_call(q, k, v, more, how), out, lse, far)
     return out, lse, far
 
 
-def _near_call(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, how: Fields) -> Call:
-    near = min(how.near, how.behind)
-    return Call(q, k, v, None, None, table, None, how.scale, how.offset, near, how.ahead, 0, 0, 0.0, False)
+def _near_call(q: Tensor, k: Tensor, v: Tensor, more: Gains, how: Fields) -> Call:
+    near, (table, *products) = min(how.near, how.behind), more
+    numbers = (how.scale, how.offset, near, how.ahead, 0, 0, 0.0, False)
+    return Call(q, k, v, None, None, table, None, *numbers, (), tuple(products))
 
 
 def _far_call(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> Call:
     return Call(q, k, v, None, None, None, None, how.scale, how.offset, how.behind, -how.near, 0, 0, 0.0, False)
+
+
+def worth_it(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> bool:
+    """Whether two fields that read the same queries and keys cost less than one pass over all: on torch's kernel."""
+    return by_vendor(q, k, v, how)
 
 
 def by_vendor(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> bool:
@@ -193,17 +207,19 @@ def _backward(
     tensors: list[Any], how: Fields, grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, more: Any,
     dice: tuple[Tensor, ...],
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The gradients of q, k, v, far_q, far_k and the table."""
-    q, k, v, far_q, far_k, table = tensors
+    """The gradients of q, k, v, far_q, far_k, table, by_row and by_key."""
+    q, k, v, far_q, far_k, table, *products = tensors
     if how.strength is None:
         lse2, delta = launch_prepare(grad, grad_lse, out, lse)
         far_lse2, far_delta = lse2, delta
     else:
         lse2, delta, far_lse2, far_delta = _contrast(grad, grad_lse, out, lse, how.strength, *more)
     dq, dk, dv = (_like(each, each.shape[3]) for each in (q, k, v))
-    call = _near_call(q, k, v, table, how)
-    launch_keys(call, grad, lse2, delta, dk, dv)
-    sums = launch_rows(call, grad, lse2, delta, dq, False, table is not None)
+    call = _near_call(q, k, v, (table, *products), how)
+    made = products_like(lse, call.products)
+    launch_keys(call, grad, lse2, delta, dk, dv, made[1])
+    sums = launch_rows(call, grad, lse2, delta, dq, False, table is not None, made[0])
+    gains = [None if each is None else found for each, found in zip(products, made, strict=True)]
     d_table = None if table is None else launch_learned(call, grad, lse2, delta, sums, False, True)[2]
     read = (q, k, v) if far_q is None else (far_q, far_k, v)
     # Asked for the same bits only now, or given a gradient of the log-sum-exp: ours does it.
@@ -221,10 +237,10 @@ def _backward(
     if far_q is None:
         dq[:, :, first:].add_(far_dq)
         dk[:, :, :keys].add_(far_dk)
-        return dq, dk, dv, None, None, d_table
+        return dq, dk, dv, None, None, d_table, *gains
     if first:
         far_dq, far_dk = pad(far_dq, (0, 0, first, 0)), pad(far_dk, (0, 0, 0, k.shape[2] - keys))
-    return dq, dk, dv, far_dq, far_dk, d_table
+    return dq, dk, dv, far_dq, far_dk, d_table, *gains
 
 
 def _vendor_backward(

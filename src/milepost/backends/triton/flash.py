@@ -7,13 +7,14 @@
     out, lse = flash(q, k, v, slopes=slopes)                            # an encoder with a linear penalty
     out, lse = flash(q, k, v, ahead=0, table=table, first=0)            # an additive bias by distance, learned
     out, lse = flash(q, k, v, ahead=0, documents=d, key_documents=d)    # several texts in a row
+    out, lse = flash(q, k, v, ahead=0, by_row=q @ rows.mT)              # vectors by distance, [n d], on the keys
 
 The score of query i and key j, i − j positive behind:
 
-    q_i·k_j · scale · sharpen_i − slope · |i − j| + table[clamp(i − j, first, first + n − 1) − first]
+    (q_i·k_j + by_row[i, e] + by_key[j, e]) · scale · sharpen_i − slope · |i − j| + table[min(e, n − 1)]
 
-with a soft cap before or after the bias. Key j is seen iff j − i ≤ ahead and (i − j < behind or j < sinks), and it
-is of the query's document.
+e = max(i − j, first) − first, by_row and by_key being 0 past their ends, with a soft cap before or after the bias. Key
+j is seen iff j − i ≤ ahead and (i − j < behind or j < sinks), and it is of the query's document.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ FACETS = (
     "SymInt ahead, SymInt sinks, SymInt first, float cap, bool cap_first"
 )
 TOKENS = "Tensor? documents=None, Tensor? key_documents=None, Tensor? index=None, Tensor? key_index=None"
+PRODUCTS = "Tensor? by_row=None, Tensor? by_key=None"
 
 
 def flash(
@@ -63,6 +65,8 @@ def flash(
     key_documents: Tensor | None = None,
     index: Tensor | None = None,
     key_index: Tensor | None = None,
+    by_row: Tensor | None = None,
+    by_key: Tensor | None = None,
     checked: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Attention and each row's log-sum-exp, both with gradients.
@@ -74,11 +78,16 @@ def flash(
     documents: [b|1 t], key_documents: [b|1 s], whole numbers, below 0 for padding. index, key_index: [b|1 t], [b|1 s],
     the i and j above, in place of offset + row and key. A table that has both them and a gradient wants queries that
     are the keys, indices that count from 0 in each document, and documents: the gradient is summed along diagonals.
-    checked: nothing of this is looked at again.
+
+    by_row: [b h t n], by_key: [b h s n], in q's dtype, where there is no table; no two keys that a query sees have one
+    index then, nor two queries that see a key. In squares of tokens, [b h t/128 128 n], where there are as many queries
+    as keys and no indices, the numbers of square x begin at the distance first + 128 x by row, and by key at offset −
+    127 − 128 x, and all distances that occur have one. checked: nothing of this is looked at again.
     """
     if not checked:
         _check(q, k, v, slopes, slopes_ahead, table, sharpen, scale, cap)
         check_tokens("flash", q, k, documents, key_documents, index, key_index)
+        _check_related(q, k, table, by_row, by_key)
     tokens = Tokens(documents, key_documents, index, key_index)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if sharpen is not None and sharpen.dim() == 1:
@@ -86,13 +95,14 @@ def flash(
     behind = UNLIMITED if behind is None else min(behind, UNLIMITED)
     ahead = UNLIMITED if ahead is None else min(ahead, UNLIMITED)
     slopes_ahead = None if slopes_ahead is slopes else slopes_ahead
+    by_row, by_key = packed(by_row), packed(by_key)
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
     facets = (
         slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap or 0.0, cap_first
     )  # fmt: skip
-    learned = (q, k, v, slopes, slopes_ahead, table, sharpen)
+    learned = (q, k, v, slopes, slopes_ahead, table, sharpen, by_row, by_key)
     if not (torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in learned)):
-        return operator("flash", _flash)(q, k, v, *facets, *tokens)
+        return operator("flash", _flash)(q, k, v, *facets, *tokens, by_row, by_key)
     if (
         table is not None
         and table.requires_grad
@@ -103,11 +113,13 @@ def flash(
             "flash: the gradient of a table is summed along diagonals; with an index it needs documents, and queries "
             "that are the keys"
         )
+    if sharpen is not None and sharpen.requires_grad and not (by_row is None and by_key is None):
+        raise ValueError("flash: sharpen has no gradient beside by_row and by_key; detach it, or leave them out")
     # The tracer wants every argument to be another tensor.
     v = v.view_as(v) if v is q or v is k else v
     k = k.view_as(k) if k is q else k
     tokens = tokens.apart()
-    return _Flash.apply(q, k, v, *facets, *tokens)  # pyright: ignore
+    return _Flash.apply(q, k, v, *facets, *tokens, by_row, by_key)  # pyright: ignore
 
 
 def _check(
@@ -155,6 +167,16 @@ def _check(
         raise ValueError("flash: slopes_ahead was given without slopes; give both")
 
 
+def _check_related(q: Tensor, k: Tensor, table: Tensor | None, by_row: Tensor | None, by_key: Tensor | None) -> None:
+    if table is not None and not (by_row is None and by_key is None):
+        raise ValueError("flash: by_row and by_key do not go together with a table; add its entries to by_row")
+    some = next((each for each in (by_row, by_key) if each is not None), q)
+    for name, each, tokens in (("by_row", by_row, q.shape[2]), ("by_key", by_key, k.shape[2])):
+        shape = (*q.shape[:2], *((tokens // 128, 128) if some.dim() == 5 else (tokens,)), some.shape[-1])
+        if each is not None and (each.shape != shape or each.dtype != q.dtype):
+            raise ValueError(f"flash: {name} is {list(each.shape)} in {each.dtype}; give {list(shape)} in {q.dtype}")
+
+
 def check_tokens(name: str, q: Tensor, k: Tensor, *given: Tensor | None) -> Tokens:
     """Documents and indices, of both sides or of neither."""
     b, t, s = q.shape[0], q.shape[2], k.shape[2]
@@ -178,8 +200,8 @@ class _Flash(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *facets: Any) -> tuple[Tensor, Tensor]:
         out, lse = operator("flash", _flash)(q, k, v, *facets)
         slopes, slopes_ahead, table, sharpen, *numbers = facets
-        ctx.save_for_backward(q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *numbers[-4:])
-        ctx.numbers = numbers[:-4]
+        ctx.save_for_backward(q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *numbers[-6:])
+        ctx.numbers = numbers[:-6]
         ctx.set_materialize_grads(False)
         return out, lse
 
@@ -187,7 +209,7 @@ class _Flash(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
         q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *tokens = ctx.saved_tensors
         if grad is None and grad_lse is None:
-            return (None,) * 19
+            return (None,) * 21
         needs = ctx.needs_input_grad
         if grad is None:
             grad = torch.zeros_like(out)
@@ -195,7 +217,7 @@ class _Flash(torch.autograd.Function):
             grad, grad_lse, q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *ctx.numbers,
             needs[3] or needs[4], needs[5], *tokens,
         )  # fmt: skip
-        dq, dk, dv, d_slopes, d_ahead, d_table = grads
+        dq, dk, dv, d_slopes, d_ahead, d_table, d_by_row, d_by_key = grads
         d_sharpen = None
         if needs[6]:
             # dq_i = sharpen_i · (what q_i·k_j's sum gives), so q_i · dq_i / sharpen_i is the derivative by sharpen_i.
@@ -210,6 +232,8 @@ class _Flash(torch.autograd.Function):
             d_table if needs[5] else None,
             d_sharpen,
             *(None,) * 12,
+            d_by_row if needs[19] else None,
+            d_by_key if needs[20] else None,
         )
 
 
@@ -225,7 +249,7 @@ def _flash(
     q: Tensor, k: Tensor, v: Tensor,
     slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
     scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
-    *tokens: Tensor | None,
+    *more: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The forward kernel, launched."""
     b, h, t, _ = q.shape
@@ -251,7 +275,7 @@ def _flash(
         first,
         cap,
         cap_first,
-        tokens,
+        *tokens_and_products(more),
     )
     with _device_of(q):
         launch_forward(call, out, lse)
@@ -262,9 +286,12 @@ def _flash_backward(
     grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
     scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
-    slopes_too: bool, table_too: bool, *tokens: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The backward kernels, launched: dq, dk, dv, and the gradients of slopes behind, ahead and table where asked."""
+    slopes_too: bool, table_too: bool, *more: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The backward kernels, launched: dq, dk, dv, and the gradients of slopes behind, ahead and table where asked.
+
+    Then those of by_row and by_key, which are empty where there are none.
+    """
     b, h, t, d = q.shape
     s = k.shape[2]
     dq, dk, dv = _like(q, d), _like(k, d), _like(v, v.shape[3])
@@ -273,7 +300,8 @@ def _flash_backward(
             torch.zeros_like(each) if each is not None and asked else lse.new_empty(0)
             for each, asked in ((slopes, slopes_too), (slopes_ahead, slopes_too), (table, table_too))
         ]
-        return dq.zero_(), dk.zero_(), dv.zero_(), small[0], small[1], small[2]
+        related = products_like(lse, tokens_and_products(more)[1])
+        return dq.zero_(), dk.zero_(), dv.zero_(), small[0], small[1], small[2], *related
     if grad.stride(-1) != 1 or 0 in grad.stride():
         grad = grad.contiguous()
     call = Call(
@@ -292,14 +320,39 @@ def _flash_backward(
         first,
         cap,
         cap_first,
-        tokens,
+        *tokens_and_products(more),
     )
     with _device_of(q):
         lse2, delta = launch_prepare(grad, grad_lse, out, lse)
-        launch_keys(call, grad, lse2, delta, dk, dv)
-        sums = launch_rows(call, grad, lse2, delta, dq, slopes_too, table_too)
+        d_by_row, d_by_key = products_like(lse, call.products)
+        launch_keys(call, grad, lse2, delta, dk, dv, d_by_key)
+        sums = launch_rows(call, grad, lse2, delta, dq, slopes_too, table_too, d_by_row)
         learned = launch_learned(call, grad, lse2, delta, sums, slopes_too, table_too)
-    return dq, dk, dv, *learned
+    return dq, dk, dv, *learned, d_by_row, d_by_key
+
+
+def tokens_and_products(given: tuple[Tensor | None, ...]) -> tuple[tuple[Tensor | None, ...], ...]:
+    """Documents and indices, and by_row and by_key: what TOKENS and PRODUCTS list, with what was left out."""
+    given = (*given, *(None,) * (6 - len(given)))
+    return given[:4], given[4:]
+
+
+def packed(product: Tensor | None) -> Tensor | None:
+    """by_row or by_key with nothing between its numbers, so that a tensor like it lies in memory as it does."""
+    if product is None or product.is_contiguous():
+        return product
+    if torch.compiler.is_compiling():
+        # A graph serves many lengths, and steps are no constants to it.
+        return product.contiguous()
+    order = sorted(range(product.dim()), key=lambda axis: -product.stride(axis))
+    fits = order[-1] == product.dim() - 1 and product.permute(order).is_contiguous()
+    return product if fits else product.contiguous()
+
+
+def products_like(some: Tensor, products: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
+    """Where the gradients of by_row and by_key go: a pair that no kernel looks at leaves a 0."""
+    by_row, by_key = (some.new_empty(0) if each is None else torch.zeros_like(each) for each in products)
+    return by_row, by_key
 
 
 class Far(NamedTuple):
@@ -338,9 +391,9 @@ def launch_forward(call: Call, out: Tensor, lse: Tensor, far: Far | None = None)
         *call.described(config, tma), out, lse, *call.tensors, *call.tokens, limits[0],
         *(NO_FAR if far is None else far.arguments),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
-        *call.tokens.steps, limits[1], *call.counts, call.scale, call.cap,
+        *call.tokens.steps, limits[1], *call.related, *call.counts, call.scale, call.cap,
         **call.constants(config, tma), **call.sides, LEAD=config.lead, MASK_STAGES=min(config.stages, 2),
-        FAR=0 if far is None else 1 if far.strength is None else 2,
+        RELATE=call.relates, MOVES=call.moves, FAR=0 if far is None else 1 if far.strength is None else 2,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
@@ -359,29 +412,32 @@ def launch_prepare(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tens
     return lse2, delta
 
 
-def launch_keys(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, dk: Tensor, dv: Tensor) -> None:
-    """Write dk and dv."""
+def launch_keys(
+    call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, dk: Tensor, dv: Tensor, d_by_key: Tensor | None = None
+) -> None:
+    """Write dk, dv and the gradient of by_key."""
     config = call.config("keys")
     rows, keys, _, _, behind, _, sinks, *_ = call.counts
     blocks, sink_blocks = blocks_of(keys, config.keys), 0
     # Every row sees the sinks, a window of rows any other key: the sinks' rows are shared out by windows.
     part = blocks_of(max(behind + config.keys, 1024), 128) * 128
     parts = blocks_of(rows, part)
-    if behind < UNLIMITED and sinks > 0 and parts > 2 and not call.tokens.any:
+    if behind < UNLIMITED and sinks > 0 and parts > 2 and not call.tokens.any and not call.ends:
         sink_blocks = blocks_of(min(sinks, keys), config.keys)
         length = sink_blocks * config.keys
         b, g = dk.shape[:2]
         some_dk, some_dv = (lse2.new_empty(parts, b, g, length, each.shape[3]) for each in (dk, dv))
-        _launch_keys(call, config, grad, lse2, delta, some_dk[0], some_dv[0], parts * sink_blocks, sink_blocks, part)
+        launched = (parts * sink_blocks, sink_blocks, part)
+        _launch_keys(call, config, grad, lse2, delta, some_dk[0], some_dv[0], d_by_key, *launched)
         dk[:, :, :length] = some_dk.sum(0)[:, :, :keys]
         dv[:, :, :length] = some_dv.sum(0)[:, :, :keys]
     if blocks > sink_blocks:
-        _launch_keys(call, config, grad, lse2, delta, dk, dv, blocks - sink_blocks, sink_blocks, 0)
+        _launch_keys(call, config, grad, lse2, delta, dk, dv, d_by_key, blocks - sink_blocks, sink_blocks, 0)
 
 
 def _launch_keys(
-    call: Call, config: Config, grad: Tensor, lse2: Tensor, delta: Tensor, dk: Tensor, dv: Tensor, programs: int,
-    apart: int, part: int,
+    call: Call, config: Config, grad: Tensor, lse2: Tensor, delta: Tensor, dk: Tensor, dv: Tensor,
+    d_by_key: Tensor | None, programs: int, apart: int, part: int,
 ) -> None:  # fmt: skip
     q, k, v = call.qkv
     tma = config.tma and _fits_tma(q, k, v, grad)
@@ -391,18 +447,23 @@ def _launch_keys(
         *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dk, dv, *call.tensors,
         *call.tokens, limits[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
-        *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], *call.counts, call.scale, call.cap,
-        apart, part, dk.numel(), dv.numel(),
+        *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], *call.related, d_by_key,
+        *call.counts, call.scale, call.cap, apart, part, dk.numel(), dv.numel(),
         **call.constants(config, tma), **call.sides, UPRIGHT=config.upright, SINGLE=q.shape[1] == k.shape[1],
         PARTS=part > 0, LEAD=config.lead, MASK_STAGES=min(config.stages, 2),
+        RELATE=call.relates, ENDS=call.ends, MOVES=call.moves,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
 
 def launch_rows(
-    call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, dq: Tensor, slopes_too: bool, table_too: bool
-) -> Tensor:
-    """Write dq; return what each block of rows has for the slopes and the table's ends, [b h blocks 4]."""
+    call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, dq: Tensor, slopes_too: bool, table_too: bool,
+    d_by_row: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Write dq and the gradient of by_row.
+
+    Returned: what each block of rows has for the slopes and the table's ends, [b h blocks 4].
+    """
     q, k, v = call.qkv
     b, h, t, _ = q.shape
     config = call.config("rows")
@@ -416,9 +477,10 @@ def launch_rows(
         *call.tokens, limits[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dq.stride()[:3],
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], h * blocks * 4, blocks * 4,
-        *call.counts, call.scale, call.cap,
+        *call.related, d_by_row, *call.counts, call.scale, call.cap,
         **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too, LEAD=config.lead,
         MASK_STAGES=min(config.stages, 2),
+        RELATE=call.relates, ENDS=call.ends, MOVES=call.moves,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return sums
@@ -511,7 +573,7 @@ class Call:
         self, q: Tensor, k: Tensor, v: Tensor,
         slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
         scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
-        tokens: tuple[Tensor | None, ...] = (),
+        tokens: tuple[Tensor | None, ...] = (), products: tuple[Tensor | None, ...] = (None, None),
     ) -> None:  # fmt: skip
         if not (q.is_cuda or INTERPRETED):
             raise RuntimeError(f"the kernels run on CUDA devices; the tensors are on {q.device}")
@@ -528,11 +590,32 @@ class Call:
             0 if sharpen is None or sharpen.shape[0] == 1 else sharpen.stride(0),
         )
         self.tokens = ready(tokens)
+        self.products = by_row, by_key = products
+        self.relates = (1 if by_row is not None else 0) + (2 if by_key is not None else 0)
         last = first if table is None else first + table.shape[1] - 1
+        self.moves = any(each is not None and each.dim() == 5 for each in products)
+        many = max(0 if each is None else each.shape[-1] for each in products)
+        if self.relates:
+            # What moves along with the tokens has no end.
+            last = first + (UNLIMITED // 4 if self.moves else many)
         self.counts = (q.shape[2], k.shape[2], q.shape[1] // k.shape[1], offset, behind, ahead, sinks, first, last)
         self.two_slopes = slopes_ahead is not None
         self.sides = {"TABLE": table is not None, "TWO_SIDED": ahead > 0}
         self.capped = (1 if cap_first else 2) if cap else 0
+        # Whether a key can be seen that is further ahead than the first distance of by_row and by_key.
+        nearest = -UNLIMITED if self.tokens.index is not None else offset - k.shape[2] + 1
+        self.ends = self.relates > 0 and max(nearest, -ahead) < first
+        self.places = (offset - 127 if self.moves else first, many)
+
+    @property
+    def related(self) -> tuple[Any, ...]:
+        """by_row and by_key, how far apart their batches, heads and tokens lie, and which distances they have."""
+        steps = [
+            (0, 0, 0, 0) if each is None else each.stride()[:4] if each.dim() == 5
+            else (*each.stride()[:2], 128 * each.stride(2), each.stride(2))
+            for each in self.products
+        ]  # fmt: skip
+        return (*self.products, *steps[0], *steps[1], *self.places)
 
     def bounds(self, config: Config, by_rows: bool) -> tuple[Tensor | None, int]:
         """Which blocks each block of rows, or of keys, has to do with, where documents or indices were given."""
@@ -549,7 +632,8 @@ class Call:
 
     def config(self, kernel: str) -> Config:
         width = max(_width(self.q.shape[3]), _width(self.v.shape[3]))
-        return configs.choose(kernel, width, self.q.itemsize, self.tensors[2] is not None, self.tokens.any)
+        looked_up, packed = self.tensors[2] is not None, self.tokens.any
+        return configs.choose(kernel, width, self.q.itemsize, looked_up, packed, self.relates > 0)
 
     def described(self, config: Config, tma: bool) -> tuple[Any, Any, Any]:
         """q, k and v, as tensors or as descriptors of their tiles."""
@@ -607,13 +691,14 @@ def _device_of(x: Tensor) -> Any:
 
 torch.library.define(
     "milepost::flash",
-    f"(Tensor q, Tensor k, Tensor v, {FACETS}, {TOKENS}) -> (Tensor, Tensor)",
+    f"(Tensor q, Tensor k, Tensor v, {FACETS}, {TOKENS}, {PRODUCTS}) -> (Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 torch.library.define(
     "milepost::flash_backward",
     f"(Tensor grad, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {FACETS}, bool slopes_too, "
-    f"bool table_too, {TOKENS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"bool table_too, {TOKENS}, {PRODUCTS}) -> "
+    f"(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 for _kind in ("CUDA", "CPU"):
@@ -638,4 +723,5 @@ def _(
         table.shape if table_too and table is not None else (0,),
     )
     small = (q.new_empty(shape, dtype=torch.float32) for shape in shapes)
-    return _like(q, q.shape[3]), _like(k, k.shape[3]), _like(v, v.shape[3]), *small
+    products = products_like(lse, tokens_and_products(facets[11:])[1])
+    return _like(q, q.shape[3]), _like(k, k.shape[3]), _like(v, v.shape[3]), *small, *products

@@ -18,10 +18,14 @@ from milepost.backends.triton.score import (
     between,
     distances,
     finished,
+    from_key,
+    from_row,
     looked_up,
     put,
+    related,
     seen,
     sloped,
+    stands,
     tile,
     up_to,
 )
@@ -31,18 +35,20 @@ from milepost.backends.triton.score import (
 def _span(
     acc, l, m, led, q, K, V, b, g, lo, hi, i0, c, keys, k_t, v_t,
     behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, i, own, KeyDocs, KeyIndex,
+    ByRow, ByKey, rows_left, br_t, bk_g, bk_t, row_first, key_first, many,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
     TMA: tl.constexpr, PRECISION: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr,
+    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
     """Go over the keys lo … hi, in blocks of one kind.
 
     LEAD: the product with the next block is begun before this block's softmax, so that tensor cores and exponentials
     work at the same time; `led` is the product with the block at lo, and the one at hi is returned.
 
-    SLOPE 0: none, 1: every key behind, 2: any. TABLE 0: none, 1: one entry for all, `far`, 2: looked up.
+    SLOPE 0: none, 1: every key behind, 2: any. TABLE 0: none, 1: one entry for all, `far`, 2: looked up. RELATE: see
+    `related`; 0 where there is nothing to add.
 
     MASK with DOCS: `own`, the rows' documents, must be the keys'. MASK with INDEXED: rows have the indices `i`, keys
     have theirs; otherwise rows count up from i0 and keys from 0.
@@ -57,6 +63,15 @@ def _span(
         j0 = tl.multiple_of(j0, BN)
         at = j0 + tl.arange(0, BN)
         j = numbered(KeyIndex, at, at < keys, 0, READ)[None, :]
+        if RELATE > 0:
+            by_key = ByKey
+            if RELATE >= 2:
+                by_key += stands(j0, bk_g, bk_t)
+            # Asked for before the product, which it comes beside.
+            more = related(
+                ByRow, by_key, i, j, rows_left, keys - j0, row_first, from_key(key_first, j0, MOVES), many, br_t, bk_t,
+                BM, BN, RELATE,
+            )  # fmt: skip
         if LEAD:
             x = led
             k = tile(K, b, g, j0 + BN, keys, k_t, BN, WIDTH, D, TMA)
@@ -64,6 +79,8 @@ def _span(
         else:
             k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
             x = tl.dot(q, k.T, input_precision=PRECISION)
+        if RELATE > 0:
+            x += more
         if (SLOPE == 0) and (TABLE < 2) and (CAP == 0) and (not SHARPEN) and (not MASK):
             # Nothing but a factor and a number for the whole block: one multiply-add a score.
             highest = tl.maximum(m, tl.max(x, 1) * c + far)
@@ -124,19 +141,22 @@ def _joined(
 
 
 @triton.jit(
-    do_not_specialize=["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "far_row"]
-)
+    do_not_specialize=[
+        "rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "far_row", "key_first", "many",
+    ]
+)  # fmt: skip
 def forward(
     Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     FarOut, FarLse, Strength, NearLse, fo_b, fo_h, fo_t, fl_b, fl_h, strength_b, far_row,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, l_b, l_h, table_h, sharpen_b,
     docs_b, key_docs_b, index_b, key_index_b, bounds_b,
+    ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr, FAR: tl.constexpr,
+    MASK_STAGES: tl.constexpr, FAR: tl.constexpr, RELATE: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
     """out = softmax(scores) v and lse, the natural log of each row's sum, for one block of rows of one head."""
     block = tl.program_id(0)
@@ -174,6 +194,11 @@ def forward(
         far_behind = tl.load(Table + (last - first)) * LOG2E
         far_ahead = tl.load(Table) * LOG2E
     cap = cap * LOG2E
+    row_first = from_row(first, row, MOVES)
+    if RELATE == 1 or RELATE == 3:
+        ByRow += b.to(tl.int64) * br_b + h.to(tl.int64) * br_h + stands(row, br_g, br_t)
+    if RELATE >= 2:
+        ByKey += b.to(tl.int64) * bk_b + h.to(tl.int64) * bk_h
 
     BOUNDED: tl.constexpr = DOCS or INDEXED
     # Blocks of keys, by what they need: [start, full), masked; [full, near), [near, beyond), [beyond, edge), whole;
@@ -217,16 +242,17 @@ def forward(
         i0 = offset + row
     near = edge
     beyond = edge
-    if TABLE:
+    LOOKED: tl.constexpr = TABLE or (RELATE > 0)
+    if LOOKED:
         corner = offset + row // GRANULE * GRANULE
         near = between(tl.maximum(corner - last + 1, 0) // GRANULE * GRANULE, full, edge)
-        if TWO_SIDED:
+        if TWO_SIDED and TABLE:
             beyond = between(up_to(tl.maximum(corner + GRANULE - 1 - first, 0), GRANULE), near, edge)
     elif SLOPES and TWO_SIDED:
         near = between(tl.maximum(i0 + 1, 0) // BN * BN, full, edge)
         beyond = near
     ANY: tl.constexpr = 2 if SLOPES else 0
-    BACK: tl.constexpr = (2 if TABLE and TWO_SIDED else 1) if SLOPES else 0
+    BACK: tl.constexpr = (2 if LOOKED and TWO_SIDED else 1) if SLOPES else 0
     LOOK: tl.constexpr = 2 if TABLE else 0
     ONE: tl.constexpr = 1 if TABLE else 0
 
@@ -241,47 +267,47 @@ def forward(
         acc, l, m, _ = _span(
             acc, l, m, 0.0, q, K, V, b, g, sink, past, some, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex,
+            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, False, DOCS, INDEXED, MASK_STAGES,
+            PRECISION, False, DOCS, INDEXED, MASK_STAGES, RELATE, MOVES,
         )  # fmt: skip
     if BEHIND or BOUNDED:
         acc, l, m, led = _span(
             acc, l, m, led, q, K, V, b, g, start, full, some, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex,
+            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
+            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, MOVES,
         )  # fmt: skip
     acc, l, m, led = _span(
         acc, l, m, led, q, K, V, b, g, full, near, i0, c, keys, k_t, v_t,
         behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap, i, own,
-        KeyDocs, KeyIndex,
+        KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-        PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
+        PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, 0, MOVES,
     )  # fmt: skip
-    if TABLE:
+    if LOOKED:
         acc, l, m, led = _span(
             acc, l, m, led, q, K, V, b, g, near, beyond, i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex,
+            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
+            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, MOVES,
         )  # fmt: skip
-    if TWO_SIDED and (TABLE or SLOPES):
+    if TWO_SIDED and (TABLE or SLOPES) and (RELATE == 0):
         acc, l, m, led = _span(
             acc, l, m, led, q, K, V, b, g, beyond, edge, i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap, i, own,
-            KeyDocs, KeyIndex,
+            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
+            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, 0, MOVES,
         )  # fmt: skip
     acc, l, m, led = _span(
         acc, l, m, led, q, K, V, b, g, edge, end, some, c, keys, k_t, v_t,
         behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-        KeyDocs, KeyIndex,
+        KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-        PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES,
+        PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, MOVES,
     )  # fmt: skip
 
     # A row that saw nothing has l = 0: zeros, and a log-sum-exp of −∞.

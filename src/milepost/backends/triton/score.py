@@ -5,7 +5,7 @@
 
 Scores are kept in units of log2(e), so that every exponential is one `exp2`:
 
-    x = q·k · c + bias,     c = scale · sharpen(i) · log2(e),     score = cap · tanh(x / cap) where there is a cap
+    x = (q·k + relate) · c + bias,  c = scale · sharpen(i) · log2(e),  score = cap · tanh(x / cap) where there is a cap
 
 A query has index i (its row plus an offset), a key index j; distance is i − j, positive behind.
 Rows and columns are passed as tensors that broadcast, [rows, 1] and [1, columns] or the other way round, so that the
@@ -157,3 +157,76 @@ def finished(x, bias, cap, HAS_BIAS: tl.constexpr, CAP: tl.constexpr, FAST: tl.c
         bent = tanh(x * (1 / cap), FAST)
         x = cap * bent
     return x, bent
+
+
+@triton.jit
+def stands(at, square_step, step):
+    """Where the numbers of the token at a place begin; tokens lie in squares, `square_step` apart."""
+    square = at // GRANULE
+    return square.to(tl.int64) * square_step + (at - square * GRANULE) * step
+
+
+@triton.jit
+def from_row(first, row, MOVES: tl.constexpr):
+    """The distance that the numbers of a tile of rows begin with. MOVES: each square of rows has its own."""
+    if MOVES:
+        return first + row // GRANULE * GRANULE
+    else:
+        return first
+
+
+@triton.jit
+def from_key(first, j0, MOVES: tl.constexpr):
+    """The distance that the numbers of a tile of keys begin with: the later the keys, the further ahead."""
+    if MOVES:
+        return first - j0 // GRANULE * GRANULE
+    else:
+        return first
+
+
+@triton.jit
+def related(
+    ByRow, ByKey, i, j, rows_left, keys_left, row_first, key_first, many, row_t, key_t,
+    BM: tl.constexpr, BN: tl.constexpr, RELATE: tl.constexpr,
+):  # fmt: skip
+    """What vectors by distance add to the product of each pair, [BM, BN] in float32: i is [BM, 1], j is [1, BN].
+
+    ByRow and ByKey begin at the tile's first row and key. Each has `many` numbers a token, for row_first or key_first
+    and the distances after it; past them there is nothing to add, and what is further ahead has the first. RELATE 1: by
+    row, 2: by key, 3: both. One address a pair. Where the compiler sees no order in addresses, a warp reads down a
+    tile, so what a row owns is read with its rows across, and what a key owns with its keys across: neighbours in a
+    warp are then neighbours in memory. Tokens past the end have the last one's, which nobody reads.
+    """
+    if RELATE != 2:
+        at = tl.minimum(tl.arange(0, BM), rows_left - 1)[None, :] * row_t
+        column = tl.maximum(i.T - j.T - row_first, 0)
+        found = tl.load(ByRow + (at + column), mask=column < many, other=0.0).T.to(tl.float32)
+    if RELATE >= 2:
+        at = tl.minimum(tl.arange(0, BN), keys_left - 1)[None, :] * key_t
+        column = tl.maximum(i - j - key_first, 0)
+        down = tl.load(ByKey + (at + column), mask=column < many, other=0.0).to(tl.float32)
+        if RELATE == 3:
+            found += down
+        else:
+            found = down
+    return found
+
+
+@triton.jit
+def put_related(
+    X, x, distance, visible, left, first, many, stride, OWN: tl.constexpr, MASK: tl.constexpr, ENDS: tl.constexpr
+):
+    """Write a tile [others, OWN] of gradients by distance, to X, which begins at the tile's first row, or key.
+
+    No two pairs that see each other share an address. ENDS: but those that `first` stands for, which are summed.
+    """
+    at = tl.arange(0, OWN)[None, :]
+    column = distance - first
+    inside = (at < left) & (column < many)
+    if ENDS:
+        inside = inside & (column > 0)
+    else:
+        inside = inside & (column >= 0)
+    if MASK:
+        inside = inside & visible
+    tl.store(X + (at * stride + column), x.to(X.dtype.element_ty), mask=inside)

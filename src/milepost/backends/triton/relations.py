@@ -1,0 +1,220 @@
+"""Tables of vectors looked up by distance, as the kernels take them: multiplied by queries and keys beforehand.
+
+    score_ij  =  c_i · ( ⟨q_i, k_j⟩ + (q_i + u)·K[e] + k_j·Q[e] ),   e = clamp(i − j, first, last)
+
+All keys from `last` on behind have one row of each table. (q_i + u)·K[last] is then a number that a whole row of scores
+has in common, which moves its log-sum-exp and nothing else, and k_j·Q[last] is what a query longer by Q[last] gives.
+With these two taken out, far keys have nothing to look up:
+
+    by_row[i, e]  =  (q_i + u)·(K[e] − K[last]),    by_key[j, e]  =  k_j·(Q[e] − Q[last]),    q_i  ←  q_i + Q[last]
+
+Gradients of tables, queries and keys are those of the two products, which torch gives.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from milepost.backends.triton.biases import by_place
+from milepost.backends.views import fitting
+from milepost.call.call import Call
+from milepost.seams.arguments import spell
+from milepost.seams.facets import HasSlopes
+from milepost.seams.verbs import Relation, Table
+
+LONGEST = 4096
+"""Distances that a product may have: each takes a number of memory a token and head."""
+SQUARE = 128
+"""Tokens of a square: see GRANULE in `score.py`, which needs triton."""
+ROUND = 8
+"""Distances come in multiples of it, which torch's products are fastest at."""
+
+
+@dataclass(frozen=True)
+class Products:
+    """What tables make of one call: queries and keys as the kernels read them, and what they add by distance."""
+
+    q: Tensor
+    k: Tensor
+    by_row: Tensor | None
+    """[b h t n], for the distances first … first + n − 1, or as `flash` has it in squares of tokens; 0 past them."""
+    by_key: Tensor | None
+    """[b h s n]."""
+    first: int
+    common: Tensor | None
+    """[b h t], what all scores of a row have more than these say, before their scale; None where nobody asked."""
+
+    @property
+    def facets(self) -> dict[str, Any]:
+        """As `flash` takes them."""
+        return {"by_row": self.by_row, "by_key": self.by_key, "first": self.first}
+
+
+def unrelated(call: Call, few: bool, widest: int) -> str | None:
+    """Why the kernels cannot add what tables of vectors give."""
+    for part in call.scheme.answering("relate"):
+        if not call.at_index:
+            return f"{spell(part)} goes by where tokens stand, and the kernels measure by their indices"
+        if call.index_given and not by_place(call):
+            return f"{spell(part)} has one place for each distance, and given indices may have two tokens there"
+        if call.scheme.answering("place"):
+            return f"{spell(part)} beside parts that move tokens is not in these kernels"
+        if few:
+            return f"{spell(part)} is not decoded by these kernels: there are few queries"
+        if _longest(call, part) > LONGEST:
+            return f"{spell(part)} tells {_longest(call, part)} distances apart, and the kernels take {LONGEST} at most"
+        if call.scheme.answering("turn") and 2 * call.q.shape[-1] > widest:
+            return f"{spell(part)} reads raw keys beside turned ones, too wide together for heads of over {widest // 2}"
+    return _beside(call)
+
+
+def _beside(call: Call) -> str | None:
+    """Why not together with the other parts."""
+    related = call.scheme.answering("relate")
+    if not related:
+        return None
+    for part in call.scheme.answering("bend"):
+        if _among(part, call, "cap"):
+            # What a whole row has in common is then no longer nothing to the softmax.
+            return f"{spell(part)} caps what {spell(related[0])} adds to, which these kernels do not do"
+        slopes = part.slopes(1) if isinstance(part, HasSlopes) and _among(part, call, "slopes") else None
+        # A step besides is a table of two.
+        if slopes is None or slopes.step is not None:
+            return f"{spell(part)} adds by distance beside {spell(related[0])}, and these kernels do one of the two"
+    for part in call.scheme.answering("sharpen"):
+        if isinstance(part, nn.Module) and any(each.requires_grad for each in part.parameters()):
+            return f"{spell(part)} learns to sharpen beside {spell(related[0])}, which these kernels do not do"
+    return None
+
+
+def _among(part: object, call: Call, facet: str) -> bool:
+    return any(part is each for each in call.scheme.answering(facet))
+
+
+def _longest(call: Call, part: object) -> float:
+    """How many distances a part may tell apart in this call, as far as is known before its tables are made."""
+    nearest, furthest = _distances(call)
+    reach = getattr(part, "reach", None)
+    reach = math.inf if reach is None else reach
+    return min(furthest, reach) - max(nearest, -reach) + 1
+
+
+def _distances(call: Call) -> tuple[int, int]:
+    """The least and the largest distance between a query and a key that it sees."""
+    band = call.scheme.band()
+    assert band is not None
+    if call.queries.first is not None and call.keys.first is not None:
+        offset = call.queries.first - call.keys.first
+        nearest, furthest = offset - call.keys.count + 1, offset + call.queries.count - 1
+    else:
+        # Without an index, every index is below the number of keys.
+        nearest, furthest = 1 - call.keys.count, call.keys.count - 1
+    nearest = max(nearest, -band.ahead)
+    return int(nearest), int(max(nearest, furthest if band.sinks else min(furthest, band.behind - 1)))
+
+
+def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
+    """Multiply the tables by raw queries and keys; q, k: turned. common: whether the true log-sum-exp is wanted."""
+    nearest, furthest = _distances(call)
+    relations = fitting(call, call.scheme.relate(max(abs(nearest), abs(furthest))))
+    first, last = _ends(relations, nearest, furthest)
+    moves = _moves(call, nearest, furthest, last - first)
+    if moves:
+        # Every distance there is and one more, which makes their number twice that of the tokens.
+        first, last = nearest, furthest + 1
+    by_row, by_key, everywhere, longer = None, None, None, None
+    for relation in relations:
+        if relation.keys is not None:
+            near, far = _split(relation.keys, first, last, call)
+            queries = _shifted(call.q, relation)
+            by_row = _sum(by_row, _product(queries, near, moves and 1) if last > first else None)
+            if common:
+                everywhere = _sum(everywhere, (queries.float() * far.float()).sum(-1))
+        if relation.queries is not None:
+            near, far = _split(relation.queries, first, last, call)
+            by_key = _sum(by_key, _product(_repeated(call), near, moves and -1) if last > first else None)
+            longer = _sum(longer, far)
+    if longer is not None:
+        q, k = _longer(call, q, k, longer)
+    return Products(q, k, by_row, by_key, first, everywhere)
+
+
+def _moves(call: Call, nearest: int, furthest: int, many: int) -> bool:
+    """Whether each square of tokens has distances of its own, and fewer: in an encoder no longer than the reach."""
+    t = call.queries.count
+    if torch.compiler.is_compiling() or not by_place(call) or t != call.keys.count or t % SQUARE:
+        return False
+    return furthest - nearest == 2 * t - 2 and many > t + SQUARE
+
+
+def _ends(relations: tuple[Relation, ...], nearest: int, furthest: int) -> tuple[int, int]:
+    """The first and the last distance that tables tell from those past it, among the distances that occur."""
+    tables = [each for relation in relations for each in (relation.keys, relation.queries) if each is not None]
+    if not tables:
+        return nearest, nearest
+    first = max(nearest, min([each.first for each in tables]))
+    return first, max(first, min(furthest, max([each.first + len(each.row) - 1 for each in tables])))
+
+
+def _split(table: Table, first: int, last: int, call: Call) -> tuple[Tensor, Tensor]:
+    """Rows of all distances but the last, less the last one's, [h|1 n d], and that, [h|1 1 d]; zeros round n up."""
+    device = call.q.device
+    begin, end = first - table.first, last + 1 - table.first
+    if begin >= 0 and end <= len(table.row):
+        numbers = table.row.to(device)[begin:end]
+    else:
+        numbers = table.find(torch.arange(first, last + 1, device=device))
+    # An index, whose gradient is summed in one order, and not index_select, whose is not.
+    rows = table.rows.to(device)[:, numbers.long()]
+    near, far = rows[:, :-1] - rows[:, -1:], rows[:, -1:]
+    near = pad(near, (0, 0, 0, -near.shape[1] % ROUND))
+    return near.to(call.q.dtype), far.to(call.q.dtype)
+
+
+def _shifted(q: Tensor, relation: Relation) -> Tensor:
+    return q if relation.shift is None else q + relation.shift.to(q.dtype)[:, None]
+
+
+def _product(x: Tensor, rows: Tensor, way: int) -> Tensor:
+    """x [b h t d] with rows [h|1 n d] → [b h t n], heads first in memory where that copies less.
+
+    way 1: each square of tokens meets its own t + 128 of 2 t rows, those that begin one square later than the last
+    square's; −1: earlier. Then [b h t/128 128 t + 128].
+    """
+    b, h, t, d = x.shape
+    rows = rows.expand(h, -1, -1)
+    if way:
+        near = rows.unfold(1, t + SQUARE, SQUARE)
+        near = (near if way > 0 else near.flip(1)).flatten(0, 1)
+        squares = x.reshape(b, h, t // SQUARE, SQUARE, d).permute(1, 2, 0, 3, 4)
+        found = squares.reshape(-1, b * SQUARE, d) @ near
+        return found.view(h, t // SQUARE, b, SQUARE, -1).permute(2, 0, 1, 3, 4)
+    if not torch.compiler.is_compiling() and b > 1 and (x.stride(1) < x.stride(2) or rows.shape[1] > t):
+        found = x.transpose(0, 1).reshape(h, b * t, d) @ rows.mT
+        return found.view(h, b, t, -1).transpose(0, 1)
+    return x @ rows.mT
+
+
+def _repeated(call: Call) -> Tensor:
+    """Raw keys, each for all the query heads that it serves."""
+    return call.k.repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
+
+
+def _sum(total: Tensor | None, more: Tensor | None) -> Tensor | None:
+    return total if more is None else more if total is None else total + more
+
+
+def _longer(call: Call, q: Tensor, k: Tensor, far: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys whose product has k_j·far besides, of raw keys; far: [h|1 1 d].
+
+    Where keys were turned, their raw channels stand beside the turned ones.
+    """
+    if k is call.k:
+        return q + far, k
+    return torch.cat((q, far.expand_as(call.q)), -1), torch.cat((k, call.k), -1)
