@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, finite
+from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, ends_of_bars, finite
 from milepost.lab.report.look import looks
 from milepost.lab.report.scale import broken, decades, doubling, straight
 from milepost.lab.schemes.naming import proper
@@ -40,7 +40,7 @@ def by_length(findings: Findings, protocol: str) -> list[str]:
     every = _values(findings, points)
     if not every:
         return []
-    firsts = [point.y for row in findings.rows for point in finite(points(row)) if point.x == lengths[0]]
+    firsts = [end for row in findings.rows for end in ends_of_bars([p for p in points(row) if p.x == lengths[0]])]
     x = doubling(lengths, *SIDES)
     beneath = tuple(f"{value / trained:g}×" for value, _ in x.ticks)
     y = broken(every, firsts, BOTTOM, TOP)
@@ -104,7 +104,7 @@ def by_step(findings: Findings) -> list[str]:
     x = decades(min(steps), max(steps), *SIDES)
     y = broken(every, [], BOTTOM, TOP, near=1.0)
     rows = [row for row in findings.rows if row.losses]
-    curves = _curves(findings, rows, points, named=lambda row: row.base)
+    curves = curves_of(findings, rows, points, named=lambda row: row.base)
     return [drawn(Panel("Training loss", curves, x, y, "step", BITS, dense=True))]
 
 
@@ -121,7 +121,8 @@ def by_task(findings: Findings) -> list[str]:
 
         lengths = findings.lengths(task)
         x = doubling(lengths, *SIDES, most=7)
-        y = straight(0.0, 100.0, BOTTOM, TOP, most=5)
+        every = _values(findings, points)
+        y = straight(min(0.0, *every), max(100.0, *every), BOTTOM, TOP, most=5)
         upright = _inside(findings.ran.trained, lengths)
         guess = 100 * PROTOCOLS[task].task.random
         level = guess, f"a guess, {guess:.0f} %"
@@ -137,7 +138,7 @@ def by_task(findings: Findings) -> list[str]:
 
 
 def _values(findings: Findings, points: Points) -> list[float]:
-    return [point.y for row in findings.rows for point in finite(points(row))]
+    return [end for row in findings.rows for end in ends_of_bars(points(row))]
 
 
 def _inside(trained: int, values: Sequence[float]) -> tuple[float, str] | None:
@@ -155,13 +156,15 @@ def _grouped(findings: Findings, points: Points) -> list[Group]:
             return f"{row.base} as trained" if inside and not row.variant else row.short
 
         title = f"{escape(base)}, changed without training" if name else "As trained"
-        curves = _curves(findings, rows, points, named)
+        curves = curves_of(findings, rows, points, named)
         if any(curve.points for curve in curves):
             found.append(Group(name, title, curves))
     return found
 
 
-def _curves(findings: Findings, rows: Sequence[Row], points: Points, named: Callable[[Row], str]) -> tuple[Curve, ...]:
+def curves_of(
+    findings: Findings, rows: Sequence[Row], points: Points, named: Callable[[Row], str]
+) -> tuple[Curve, ...]:
     """The curves of some rows, what is trivial first and so beneath the others."""
     numbers = {(row.name, row.variant): n for n, row in enumerate(findings.rows)}
     styles = looks(findings)
