@@ -14,7 +14,8 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	$(BIN)/milepost compare --out out/demo
+	$(BIN)/milepost compare --jobs 2 --threads 1 --out out/demo
+	$(BIN)/milepost report out/demo --claims
 
 # The core, in under two minutes; the lab, checkpoints, configurations and the rules of the house are left to `test`.
 CORE := across backends call face methods numerics seams theory

@@ -286,7 +286,8 @@ def test_a_table_as_long_as_the_longest_text_is_trained_anew_for_a_longer_one():
 
 @pytest.mark.parametrize(
     "spellings",
-    [("rope", "RoPE", "Rope", "rope(dim)", "Rope(dim)"), ("t5", "T5", "T5Bias(heads)"), ("kerple", "KERPLE"),
+    [("rope", "RoPE", "Rope", "rope(dim)", "Rope(dim)"), ("kerple", "KERPLE"),
+     ("t5", "T5", "T5Bias(heads, reach=min(128, max(32, trained // 2)))"),
      ("Rope(dim, theta=1e5)", "RoPE(dim, theta=100000.0)", "rope( dim,theta=1e5 )")],
 )  # fmt: skip
 def test_a_scheme_has_one_key_whichever_way_it_is_written(spellings: tuple[str, ...]):

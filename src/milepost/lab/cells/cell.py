@@ -96,6 +96,9 @@ class Cell:
             settings.pop(name)
         if not self.task:
             settings.pop("task")
+        if not self.shape.scaled:
+            # It came later, and without it models start as they did before.
+            settings["shape"].pop("scaled")
         recipe = settings["recipe"]
         # Rates that nothing has are left out, and so is one that came later and is what it was before.
         if not learns_bias(self.name):

@@ -93,7 +93,7 @@ def corpus_of(text: Path | None, dataset: str | None, made: list[Path], third: b
 
     if text is not None:
         return corpus.of_path(text, made, third)
-    return corpus.of_python(third) if dataset is None else corpus.of_dataset(dataset, third)
+    return corpus.of_own() if dataset is None else corpus.of_dataset(dataset, third)
 
 
 def engine_of(name: str, out: Path, device: str, jobs: int) -> Engine:

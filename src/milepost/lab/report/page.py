@@ -161,7 +161,7 @@ def _ran(ran: Ran) -> str:
     facts = {
         "schemes": ", ".join(ran.schemes),
         "seeds": ", ".join(map(str, ran.seeds)),
-        "text": f"{ran.corpus}: {ran.train_bytes:,} bytes to train on, {ran.test_bytes:,} to judge on; {ran.digest}",
+        "text": _text(ran),
         "lengths": f"trained at {ran.trained:,}, judged at {', '.join(f'{length:,}' for length in ran.lengths)}",
         "model": _in_a_line(ran.shape),
         "recipe": _in_a_line(ran.recipe),
@@ -171,6 +171,15 @@ def _ran(ran: Ran) -> str:
     }
     items = "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items())
     return f'<pre class="again" tabindex="0"><code>{escape(ran.again)}</code></pre><dl class="facts">{items}</dl>'
+
+
+def _text(ran: Ran) -> str:
+    """What was read, how it was split, and how much of what was judged had been read in training."""
+    shared = ""
+    if ran.shared is not None and ran.shared == ran.shared:
+        share = f"{100 * ran.shared:.1f} %" if ran.shared else "none"
+        shared = f"; of the judged stretches of 32 bytes {share} stand in the training text"
+    return f"{ran.corpus}: {ran.train_bytes:,} bytes to train on, {ran.test_bytes:,} to judge on{shared}; {ran.digest}"
 
 
 def _in_a_line(settings: dict[str, Any]) -> str:

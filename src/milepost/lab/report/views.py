@@ -30,7 +30,12 @@ class Group:
 
 
 def by_length(findings: Findings, protocol: str) -> list[str]:
-    """Bits by length, a panel for each group of rows."""
+    """Bits by length, a picture for each group of rows."""
+    return [drawn(panel) for panel in panels_by_length(findings, protocol)]
+
+
+def panels_by_length(findings: Findings, protocol: str) -> list[Panel]:
+    """The same as data."""
     lengths = findings.lengths(protocol)
     trained = findings.ran.trained
 
@@ -45,13 +50,18 @@ def by_length(findings: Findings, protocol: str) -> list[str]:
     beneath = tuple(f"{value / trained:g}×" for value, _ in x.ticks)
     y = broken(every, firsts, BOTTOM, TOP)
     return [
-        drawn(Panel(group.title, group.curves, x, y, "length in bytes", BITS, beneath=beneath))
+        Panel(group.title, group.curves, x, y, "length in bytes", BITS, beneath=beneath)
         for group in _grouped(findings, points)
     ]
 
 
 def by_distance(findings: Findings, protocol: str) -> list[str]:
-    """Bits saved by distance, a panel for each group of rows."""
+    """Bits saved by distance, a picture for each group of rows."""
+    return [drawn(panel) for panel in panels_by_distance(findings, protocol)]
+
+
+def panels_by_distance(findings: Findings, protocol: str) -> list[Panel]:
+    """The same as data."""
     distances = findings.lengths(protocol)
 
     def points(row: Row) -> list[Point]:
@@ -65,7 +75,7 @@ def by_distance(findings: Findings, protocol: str) -> list[str]:
     level = 0.0, "nothing saved"
     upright = _inside(findings.ran.trained, distances)
     return [
-        drawn(Panel(group.title, group.curves, x, y, "distance in bytes", SAVED, upright=upright, level=level))
+        Panel(group.title, group.curves, x, y, "distance in bytes", SAVED, upright=upright, level=level)
         for group in _grouped(findings, points)
     ]
 

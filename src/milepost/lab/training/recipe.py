@@ -67,10 +67,10 @@ class Size:
 
 SIZES: dict[str, Size] = {
     "demo": Size(
-        Shape(width=96, layers=2, heads=3, hidden=256),
-        Recipe(length=128, batch=4, steps=1000, rate=4e-3),
-        longest=2048,
-        judged=1 << 14,
+        Shape(width=64, layers=2, heads=2, hidden=128, scaled=True),
+        Recipe(length=64, batch=16, steps=1500, rate=4e-3),
+        longest=1024,
+        judged=1 << 15,
     ),
     "small": Size(
         Shape(width=192, layers=4, heads=6, hidden=512),
