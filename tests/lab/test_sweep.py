@@ -410,3 +410,12 @@ def test_a_model_that_computed_something_else_under_its_name_is_not_taken_over(t
     assert store.knows(cell.former_key)
     assert store.cell(cell.key)["parameters"] == 0
     store.close()
+
+
+def test_a_model_that_starts_as_all_did_before_keeps_its_key():
+    """Whether weights are scaled came later; stores of before know their cells by keys without it."""
+    cell = SWEEP.cells()[0]
+    plain = {name: value for name, value in cell.settings()["shape"].items() if name != "scaled"}
+    assert cell.shape.scaled is False
+    assert cell._settings()["shape"] == plain  # pyright: ignore[reportPrivateUsage]
+    assert replace(cell, shape=replace(cell.shape, scaled=True)).key != cell.key
