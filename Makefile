@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo check test lint bench docs clean
+.PHONY: install demo claims check test lint bench docs clean
 
 install: $(READY)
 
@@ -15,6 +15,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/milepost compare --jobs 2 --threads 1 --out out/demo
+
+# What the demo is there to show, claim by claim, each by its interval.
+claims: demo
 	$(BIN)/milepost report out/demo --claims
 
 # The core, in under two minutes; the lab, checkpoints, configurations and the rules of the house are left to `test`.

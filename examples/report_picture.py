@@ -105,7 +105,8 @@ def _frame(ax: Axes, panel: Panel) -> None:
         ax.plot([panel.x.at(panel.upright[0])] * 2, [TOP, BOTTOM], c=rule, lw=0.7, ls=":")
     if panel.level is not None:
         ax.plot([LEFT, RIGHT], [panel.y.at(panel.level[0])] * 2, c=rule, lw=0.9, ls=":")
-        ax.text(LEFT + 4, panel.y.at(panel.level[0]) - 4, panel.level[1], size=6.5, color=soft)
+        below = 12 if panel.level_beneath else -4
+        ax.text(LEFT + 4, panel.y.at(panel.level[0]) + below, panel.level[1], size=6.5, color=soft)
     ax.text(LEFT - 34, 14, panel.y_name, size=7, color=soft)
     ax.text(RIGHT, BOTTOM + (43 if panel.beneath else 30), panel.x_name, ha="right", size=7, color=soft)
 

@@ -57,7 +57,9 @@ class Panel:
     upright: tuple[float, str] | None = None
     """A vertical rule and its name: the trained length."""
     level: tuple[float, str] | None = None
-    """A horizontal rule and its name: a guess."""
+    """A horizontal rule and its name: a guess, or the window."""
+    level_beneath: bool = False
+    """Whether the name stands beneath its rule."""
     dense: bool = False
     """Curves of so many points that they carry no markers."""
     decimals: int = 3
@@ -125,7 +127,8 @@ def _frame(panel: Panel) -> str:
     if panel.level is not None:
         y = panel.y.at(panel.level[0])
         parts.append(f'<path class="rule" d="M{LEFT} {y:.1f}H{RIGHT}"/>')
-        parts.append(_text(LEFT + 4, y - 4, panel.level[1], "faint"))
+        # Above the rule, or beneath it where all curves begin there.
+        parts.append(_text(LEFT + 4, y + (12 if panel.level_beneath else -4), panel.level[1], "faint"))
     return "".join(parts)
 
 

@@ -46,7 +46,8 @@ def panels(findings: Findings) -> list[Panel]:
         title = f"{base}, changed without training" if name else "As trained"
         level = 0.0, "the window" if name else f"{proper(bar.name)} in a window"
         said = f"{title}, less {'the window' if name else f'{base} in a window'}"
-        found.append(Panel(said, curves, x, y, "length in bytes", "more bits per byte", beneath, level=level))
+        axes = x, y, "length in bytes", "more bits per byte"
+        found.append(Panel(said, curves, *axes, beneath, level=level, level_beneath=True))
     return found
 
 
