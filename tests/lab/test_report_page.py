@@ -253,3 +253,14 @@ def test_the_page_says_how_many_last_bytes_are_judged(trained: int, said: str | 
     scores = {"windows": {trained: Measure(2.0, None, 1, 8)}, "ends": {trained: Measure(1.9, None, 1, 8)}}
     short = replace(found, ran=replace(RAN, trained=trained), rows=(replace(found.rows[0], scores=scores),))
     assert re.findall(r"\(Here the last [^)]*\)", page(short)) == ([] if said is None else [said])
+
+
+@pytest.mark.parametrize(
+    ("shared", "said"),
+    [(0.0, "none stand"), (0.0016, "0.2 % stand"), (0.7, "70.0 % stand"), (None, None), (math.nan, None)],
+)
+def test_the_page_says_how_much_of_the_judged_text_was_trained_on(shared: float | None, said: str | None):
+    text = page(replace(anchors(), ran=replace(RAN, shared=shared)))
+    found = re.findall(r"; of the judged stretches of 32 bytes (.*?) in the training text", text)
+    assert found == ([] if said is None else [said])
+    assert "trained on enwik8, at 512 bytes, and judged to 4,096, 8 times as far" in text

@@ -56,7 +56,7 @@ def _asked(ran: Ran) -> str:
     count = len(ran.schemes)
     models = f"{count} position encodings, one small byte model each" if count > 1 else "One small byte model"
     return escape(
-        f"{models}, trained on {ran.corpus} at {ran.trained:,} bytes and judged to {longest:,}, "
+        f"{models}, trained on {ran.corpus}, at {ran.trained:,} bytes, and judged to {longest:,}, "
         f"{longest / ran.trained:g} times as far; {seeds}."
     )
 
