@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from milepost.lab.cells.store import Store
+from milepost.lab.command.options import DEFAULT
 from milepost.lab.report import Findings, Row, gather
 from milepost.lab.report.headlines import lede
 from milepost.lab.statistics.claims import MUCH, NOTHING, Claim, claims
@@ -43,16 +44,19 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Findings]:
     store.close()
 
 
+@pytest.mark.slow
 def test_the_demo_shows_what_the_field_argues_about(demo: Findings):
     assert [(each.says, each.figures) for each in claims(demo) if not each.holds] == []
 
 
+@pytest.mark.slow
 def test_the_recorded_store_is_that_of_the_whole_demo(demo: Findings):
     assert demo.ran.done == demo.ran.cells
     assert max(demo.ran.lengths) == 16 * demo.ran.trained
-    assert {"rope", "alibi", "t5", "kerple"} <= set(demo.ran.schemes)
+    assert demo.ran.schemes == DEFAULT
 
 
+@pytest.mark.slow
 def test_the_claims_are_there_in_the_numbers_themselves(demo: Findings):
     """The same once more, without what the claims are made of: bits at the ends, and bits saved."""
     longest, trained = max(demo.ran.lengths), demo.ran.trained
@@ -70,7 +74,7 @@ def test_the_claims_are_there_in_the_numbers_themselves(demo: Findings):
         return found.mean - found.half, found.mean + found.half
 
     assert cost("rope")[0] > MUCH
-    for name in ("alibi", "t5", "kerple"):
+    for name in ("alibi-steep", "kerple"):
         assert cost(name)[1] < 0.1, name
     assert cost("rope", "window")[1] < 0.1
     window = demo.of("rope", "window")
@@ -81,6 +85,7 @@ def test_the_claims_are_there_in_the_numbers_themselves(demo: Findings):
     assert any(saves(each.scores["recall"][far]) for each in holding)
 
 
+@pytest.mark.slow
 def test_the_headline_of_the_demo_says_no_more_than_its_intervals(demo: Findings):
     check_headline(demo)
 
@@ -96,7 +101,8 @@ def check_headline(found: Findings) -> None:
     trained = [line for line in sorted_.lines if not line.row.variant and line.reach is not None]
     for verb, true in (("holds? to [\\d,]+", surely), ("breaks? before", breaks), ("cannot be placed", unsure)):
         for names in re.findall(f"{verb}: ([^;.]*)", said):
-            assert [line.row.label for line in trained if line.row.base in names and not true(line)] == [], verb
+            listed = re.split(", | and ", names)
+            assert [line.row.label for line in trained if line.row.base in listed and not true(line)] == [], verb
     best = re.search(r"At [\d,]+ (\S+) reads best", said)
     if best is not None:
         others = [
@@ -152,10 +158,9 @@ def shown(**changed: Row) -> list[Claim]:
         "window": remembers(row("rope", "window", flat), 0.0, 0.001),
         "repaired": remembers(row("rope", "ReRoPE, pivot", flat), 2.0),
         "alibi": row("alibi", "", flat),
-        "t5": row("t5", "", flat),
         "kerple": row("kerple", "", flat),
     }
-    found = Findings(tuple((rows | changed).values()), replace(RAN, schemes=("rope", "alibi", "t5", "kerple")))
+    found = Findings(tuple((rows | changed).values()), replace(RAN, schemes=("rope", "alibi", "kerple")))
     check_headline(found)
     return claims(found)
 
@@ -167,7 +172,7 @@ def failing(found: list[Claim]) -> list[str]:
 def test_a_sweep_that_shows_everything_is_said_to():
     found = shown()
     assert failing(found) == []
-    assert len(found) == 9
+    assert len(found) == 8
 
 
 @pytest.mark.parametrize(
@@ -175,7 +180,7 @@ def test_a_sweep_that_shows_everything_is_said_to():
     [
         ("rope", remembers(row("rope", "", (1.5, 1.5, 1.6, 1.9)), 0.0), "plain RoPE breaks"),
         ("alibi", row("alibi", "", (1.5, 1.5, 1.6, 1.7)), "a fixed bias holds"),
-        ("t5", row("t5", "", (1.5, 1.5, 1.5, 1.58), noise=0.5), "a learned bias holds"),
+        ("kerple", row("kerple", "", (1.5, 1.5, 1.5, 1.58), noise=0.5), "a learned bias holds"),
         ("window", remembers(row("rope", "window", (1.5, 1.5, 1.5, 1.5)), 0.01, 0.05), "the window forgets"),
         ("repaired", remembers(row("rope", "ReRoPE, pivot", (1.5, 1.5, 1.6, 1.7)), 2.0), REPAIRED),
     ],
@@ -194,5 +199,5 @@ def test_recall_must_be_clear_of_zero_and_of_the_window():
 
 def test_what_was_not_judged_is_not_shown():
     found = claims(Findings((row("alibi", "", (1.5,) * 4),), RAN))
-    assert [each.holds for each in found] == [False, True, *[False] * 6]
-    assert "not judged" in found[0].figures
+    assert [each.holds for each in found] == [False, True, *[False] * 5]
+    assert all("not judged" in each.figures for each in (found[0], found[2], found[3], found[4]))

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from milepost.lab.command import asked
+from milepost.lab.text import corpus
 from milepost.lab.text.again import BACK, with_passages_again
 from milepost.lab.text.baselines import shared_with
 from milepost.lab.text.corpus import Corpus, of_own, own_files
@@ -39,6 +41,11 @@ def test_what_parts_share_in_the_end_is_short_passages_said_often_and_the_report
     """Six blanks, said six times, stand in any two parts."""
     assert own.facts.shared is not None
     assert 0 < own.facts.shared < 0.005
+
+
+def test_it_is_what_is_read_where_no_text_is_named(monkeypatch: pytest.MonkeyPatch, own: Corpus):
+    monkeypatch.setattr(corpus, "of_own", lambda: own)
+    assert asked.corpus_of(None, None, []) is own
 
 
 def test_the_text_is_long_enough_for_the_demo_and_for_choosing_settings(own: Corpus):

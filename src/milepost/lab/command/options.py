@@ -10,7 +10,7 @@ import typer
 
 from milepost.lab.training.recipe import SIZES, Size
 
-DEFAULT = ("rope", "alibi", "t5", "kerple")
+DEFAULT = ("rope", "alibi", "alibi-steep", "t5", "kerple")
 """The schemes that are compared where none is named."""
 
 

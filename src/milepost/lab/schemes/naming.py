@@ -13,6 +13,7 @@ TRAINED: dict[str, str] = {
     "rope-logn": "Rope(dim) + LogN(trained, clip=False)",
     "learned-rope": "LearnedRope(dim)",
     "alibi": "Alibi(heads)",
+    "alibi-steep": "Alibi(heads, AlibiInterpolate(trained / 512))",
     "t5": "T5Bias(heads, reach=min(128, max(32, trained // 2)))",
     "kerple": "Kerple(heads)",
     "kerple-power": 'Kerple(heads, "power")',
