@@ -9,7 +9,7 @@ from html import escape
 
 from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, ends_of_bars, finite
 from milepost.lab.report.look import looks
-from milepost.lab.report.scale import broken, decades, doubling, straight
+from milepost.lab.report.scale import Axis, broken, decades, doubling, straight
 from milepost.lab.schemes.naming import proper
 from milepost.lab.statistics.findings import Findings, Row
 from milepost.lab.tasks import PROTOCOLS
@@ -42,17 +42,22 @@ def panels_by_length(findings: Findings, protocol: str) -> list[Panel]:
     def points(row: Row) -> list[Point]:
         return [Point(length, found.mean, found.interval) for length, found in row.scores.get(protocol, {}).items()]
 
-    every = _values(findings, points)
-    if not every:
+    if not _values(findings, points):
         return []
-    firsts = [end for row in findings.rows for end in ends_of_bars([p for p in points(row) if p.x == lengths[0]])]
     x = doubling(lengths, *SIDES)
     beneath = tuple(f"{value / trained:g}×" for value, _ in x.ticks)
-    y = broken(every, firsts, BOTTOM, TOP)
     return [
-        Panel(group.title, group.curves, x, y, "length in bytes", BITS, beneath=beneath)
+        Panel(group.title, group.curves, x, _near_and_far(group.curves), "length in bytes", BITS, beneath=beneath)
         for group in _grouped(findings, points)
     ]
+
+
+def _near_and_far(curves: Sequence[Curve]) -> Axis:
+    """An axis of bits for these curves alone: a scheme that reads badly would press those of another picture flat."""
+    first = min(point.x for curve in curves for point in curve.points)
+    every = [end for curve in curves for end in ends_of_bars(curve.points)]
+    firsts = [end for curve in curves for end in ends_of_bars([each for each in curve.points if each.x == first])]
+    return broken(every, firsts, BOTTOM, TOP)
 
 
 def by_distance(findings: Findings, protocol: str) -> list[str]:
