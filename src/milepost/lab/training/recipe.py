@@ -77,7 +77,7 @@ SIZES: dict[str, Size] = {
         judged=1 << 15,
         # Short texts have few bytes at each end, and small models are unsure of them.
         ends=192,
-        copies=48,
+        copies=32,
     ),
     "small": Size(
         Shape(width=192, layers=4, heads=6, hidden=512),
