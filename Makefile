@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo check test lint bench docs clean
+.PHONY: install demo claims check test lint bench docs clean
 
 install: $(READY)
 
@@ -14,7 +14,11 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	$(BIN)/milepost compare --out out/demo
+	$(BIN)/milepost compare --jobs 2 --threads 1 --out out/demo
+
+# What the demo is there to show, claim by claim, each by its interval.
+claims: demo
+	$(BIN)/milepost report out/demo --claims
 
 # The core, in under two minutes; the lab, checkpoints, configurations and the rules of the house are left to `test`.
 CORE := across backends call face methods numerics seams theory

@@ -28,3 +28,11 @@ def test_distances_that_were_asked_for_are_taken():
 
 def test_the_size_of_the_anchors_is_asked_at_their_distances():
     assert asked.judging_of(SIZES["base"], None, None).recall[:5] == (256, 384, 768, 1536, 3072)
+
+
+def test_the_demo_judges_more_ends_and_copies_than_so_few_bytes_would_give_unless_bytes_are_asked_for():
+    demo = asked.size_of("demo", {}, {}, None, "cpu")
+    found = asked.judging_of(demo, None, None)
+    assert (found.ends, found.copies) == (demo.ends, demo.copies) == (192, 32)
+    few = asked.judging_of(demo, 1 << 15, None)
+    assert (few.ends, few.copies) == (32, 16)

@@ -105,6 +105,16 @@ def test_what_joins_the_stream_starts_smaller_the_deeper_the_model():
             assert float(weight.detach().std()) == pytest.approx(wanted, rel=5 / math.sqrt(2 * weight.numel())), name
 
 
+def test_a_scaled_model_starts_by_the_width_of_what_goes_in():
+    torch.manual_seed(0)
+    model = Model(Shape(64, 8, 4, hidden=256, scaled=True), ROPE)
+    assert float(model.tokens.weight.detach().std()) == pytest.approx(0.1, rel=0.05)
+    for name, weight in model.layers.named_parameters():
+        if weight.dim() > 1:
+            wanted = weight.shape[1] ** -0.5 / (4 if name.endswith(("out.weight", "down.weight")) else 1)
+            assert float(weight.detach().std()) == pytest.approx(wanted, rel=0.05), name
+
+
 # Generating
 
 

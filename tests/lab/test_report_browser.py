@@ -98,8 +98,9 @@ def test_nothing_goes_wrong_and_nothing_is_asked_for(found: dict[str, Any]):
 
 
 def test_one_view_is_shown_and_tabs_change_it(found: dict[str, Any]):
-    assert found["tabs"] == ["Windows", "Recall by distance"]
-    assert found["views"] == [[True, False], [False, True], [True, False]]
+    assert found["tabs"] == ["Windows", "Less the window", "Last bytes at fixed ends", "Recall of random bytes"]
+    first, second = [True, False, False, False], [False, True, False, False]
+    assert found["views"] == [first, second, first]
 
 
 def test_a_name_hides_its_row_in_every_picture_and_its_box_shows_it_again(found: dict[str, Any]):

@@ -62,8 +62,9 @@ def test_the_pictures_are_there_without_a_script():
     text = re.sub(r"<script>.*?</script>", "", page(anchors()), flags=re.S)
     curves = re.findall(r'data-values="([^"]*)"', text)
     values = [each.split("|") for each in curves]
-    # By length, twice: two trained rows, and six on the checkpoint of RoPE; by distance: one and three.
-    assert [len(each) for each in values].count(4) == 16
+    # By length, twice: two trained rows, and six on the checkpoint of RoPE, and once less the window, which is not less
+    # than itself; by distance: one and three.
+    assert [len(each) for each in values].count(4) == 16 + 7
     assert [len(each) for each in values].count(2) == 4
     assert ["1.546 ±0.010", "2.352 ±0.010", "3.662 ±0.010", "4.480 ±0.010"] in values
     assert text.count("display: none !important") == 1, "only the names beside a picture give way, on a phone"
@@ -252,3 +253,14 @@ def test_the_page_says_how_many_last_bytes_are_judged(trained: int, said: str | 
     scores = {"windows": {trained: Measure(2.0, None, 1, 8)}, "ends": {trained: Measure(1.9, None, 1, 8)}}
     short = replace(found, ran=replace(RAN, trained=trained), rows=(replace(found.rows[0], scores=scores),))
     assert re.findall(r"\(Here the last [^)]*\)", page(short)) == ([] if said is None else [said])
+
+
+@pytest.mark.parametrize(
+    ("shared", "said"),
+    [(0.0, "none stand"), (0.0016, "0.2 % stand"), (0.7, "70.0 % stand"), (None, None), (math.nan, None)],
+)
+def test_the_page_says_how_much_of_the_judged_text_was_trained_on(shared: float | None, said: str | None):
+    text = page(replace(anchors(), ran=replace(RAN, shared=shared)))
+    found = re.findall(r"; of the judged stretches of 32 bytes (.*?) in the training text", text)
+    assert found == ([] if said is None else [said])
+    assert "trained on enwik8, at 512 bytes, and judged to 4,096, 8 times as far" in text

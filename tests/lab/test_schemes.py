@@ -87,7 +87,7 @@ def test_without_a_visible_part_a_scheme_is_causal():
     [
         (["RoPE", "rope", "Rope", "ROPE", " rope ", "rotary", "Rope(dim)", "rope(dim)", "RoPE( dim )"], "rope"),
         (["ALiBi", "alibi", "Alibi", "ALiBi(heads)"], "alibi"),
-        (["T5", "t5", "T5Bias", "t5-bias", "T5(heads)", "t5bias(heads)"], "t5"),
+        (["T5", "t5", "T5Bias", "t5-bias", "t5(heads, reach = min(128, max(32, trained // 2)))"], "t5"),
         (["KERPLE", "Kerple", "kerple"], "kerple"),
         (["FIRE", "Fire", "FIRE(heads, trained)"], "fire"),
         (["CoPE", "cope", "Cope(dim, 64)"], "cope"),
@@ -400,3 +400,20 @@ def test_what_is_no_expression_is_refused(text: str):
 def test_what_is_no_scheme_is_refused_before_it_is_used(text: str):
     with pytest.raises((ValueError, TypeError)):
         build(text, SHAPE, 16, 64)
+
+
+@pytest.mark.parametrize(("trained", "reach"), [(16, 32), (64, 32), (128, 64), (256, 128), (512, 128), (4096, 128)])
+def test_the_last_bucket_of_t5_begins_within_the_trained_length_and_is_the_papers_from_256_on(trained: int, reach: int):
+    assert build("t5", SHAPE, trained, 16 * trained).same_as(
+        build(f"T5Bias(heads, reach={reach})", SHAPE, trained, 16 * trained)
+    )
+
+
+def test_steep_alibi_falls_as_much_over_its_trained_length_as_alibi_over_512():
+    first = torch.tensor([0])
+    plain = mp.Scheme(mp.Alibi(2)).bias(torch.tensor([512]), first)
+    steep = mp.Scheme(mp.Alibi(2, mp.AlibiInterpolate(64 / 512))).bias(torch.tensor([64]), first)
+    assert_same(plain, steep)
+    shape = Shape(16, 1, 2)
+    wanted = mp.Scheme(mp.Alibi(2, mp.AlibiInterpolate(64 / 512)), mp.causal)
+    assert build("alibi-steep", shape, 64, 1024)[0].same_as(wanted)

@@ -286,7 +286,8 @@ def test_a_table_as_long_as_the_longest_text_is_trained_anew_for_a_longer_one():
 
 @pytest.mark.parametrize(
     "spellings",
-    [("rope", "RoPE", "Rope", "rope(dim)", "Rope(dim)"), ("t5", "T5", "T5Bias(heads)"), ("kerple", "KERPLE"),
+    [("rope", "RoPE", "Rope", "rope(dim)", "Rope(dim)"), ("kerple", "KERPLE"),
+     ("t5", "T5", "T5Bias(heads, reach=min(128, max(32, trained // 2)))"),
      ("Rope(dim, theta=1e5)", "RoPE(dim, theta=100000.0)", "rope( dim,theta=1e5 )")],
 )  # fmt: skip
 def test_a_scheme_has_one_key_whichever_way_it_is_written(spellings: tuple[str, ...]):
@@ -409,3 +410,12 @@ def test_a_model_that_computed_something_else_under_its_name_is_not_taken_over(t
     assert store.knows(cell.former_key)
     assert store.cell(cell.key)["parameters"] == 0
     store.close()
+
+
+def test_a_model_that_starts_as_all_did_before_keeps_its_key():
+    """Whether weights are scaled came later; stores of before know their cells by keys without it."""
+    cell = SWEEP.cells()[0]
+    plain = {name: value for name, value in cell.settings()["shape"].items() if name != "scaled"}
+    assert cell.shape.scaled is False
+    assert cell._settings()["shape"] == plain  # pyright: ignore[reportPrivateUsage]
+    assert replace(cell, shape=replace(cell.shape, scaled=True)).key != cell.key

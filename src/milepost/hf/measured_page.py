@@ -12,7 +12,7 @@ from milepost.hf.attention_mass import Mass
 from milepost.hf.intervals import Score, plus_minus
 from milepost.hf.scores import LOG2, Scores
 from milepost.lab.report.document import document, write_whole
-from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, finite
+from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, ends_of_bars, finite
 from milepost.lab.report.look import COLOURS, MARKERS, Look
 from milepost.lab.report.scale import broken, doubling
 
@@ -94,8 +94,8 @@ def _panel(
         return ""
     xs = sorted({point.x for point in points})
     x = doubling(xs, *SIDES)
-    firsts = [point.y for point in points if point.x == xs[0]]
-    y = broken([point.y for point in points], firsts, BOTTOM, TOP)
+    firsts = ends_of_bars([point for point in points if point.x == xs[0]])
+    y = broken(ends_of_bars(points), firsts, BOTTOM, TOP)
     upright = (float(measured.trained), f"trained length, {measured.trained:,}")
     inside = xs[0] < measured.trained < xs[-1]
     return drawn(Panel(escape(title), curves, x, y, x_name, y_name, upright=upright if inside else None))

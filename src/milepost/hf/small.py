@@ -18,7 +18,7 @@ from milepost.refusal import need
 SMALL = "demo"
 """The lab's smallest size: about a minute on one core."""
 FAR = 1024
-"""Eight times what it is trained at."""
+"""Sixteen times what it is trained at."""
 
 
 def train_small(

@@ -94,13 +94,12 @@ class Cell:
         return _hashed(settings)
 
     def _settings(self) -> dict[str, Any]:
-        settings = asdict(self)
-        for name in ("judging", "variants", "own"):
-            settings.pop(name)
-        if not self.task:
-            settings.pop("task")
-        recipe = settings["recipe"]
-        # Rates that nothing has are left out, and so is one that came later and is what it was before.
+        left_out = {"judging", "variants", "own", *([] if self.task else ["task"])}
+        settings = {name: value for name, value in asdict(self).items() if name not in left_out}
+        recipe, shape = settings["recipe"], settings["shape"]
+        # Rates that nothing has are left out, and so is what came later and is as it was before.
+        if not shape["scaled"]:
+            shape.pop("scaled")
         if not learns_bias(self.name):
             recipe.pop("bias_rate")
         if not learns_more(self.name) or self.recipe.learned_rate == 1.0:

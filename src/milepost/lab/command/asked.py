@@ -35,6 +35,8 @@ def size_of(name: str, own: dict[str, Any], training: dict[str, Any], longest: i
         replace(recipe, warmup=min(recipe.warmup, max(1, recipe.steps // 10))),
         recipe.length * ratio if longest is None else longest,
         chosen.judged,
+        chosen.ends,
+        chosen.copies,
     )
 
 
@@ -59,6 +61,8 @@ def judging_of(chosen: Size, judged: int | None, recall: str | None) -> Judging:
                 f"or raise --longest"
             )
     ends, copies = min(64, 2 * few), min(32, few)
+    if judged is None:
+        ends, copies = chosen.ends or ends, chosen.copies or copies
     return Judging(longest, total=total, ends=ends, recall=tuple(distances), copies=copies, copied=copied)
 
 
@@ -93,7 +97,7 @@ def corpus_of(text: Path | None, dataset: str | None, made: list[Path], third: b
 
     if text is not None:
         return corpus.of_path(text, made, third)
-    return corpus.of_python(third) if dataset is None else corpus.of_dataset(dataset, third)
+    return corpus.of_own() if dataset is None else corpus.of_dataset(dataset, third)
 
 
 def check_cluster(engine: str, device: str, gpus: float | None, checkpoints: str | None) -> None:

@@ -18,7 +18,13 @@ Folder = Annotated[Path, typer.Argument(metavar="OUT", help="The --out of a mile
 Other = Annotated[Path, typer.Argument(metavar="OTHER", help="The --out of another.")]
 
 
-def report(out: Folder, json: options.ToJson = None, csv: options.ToCsv = None) -> None:
+Claims = Annotated[
+    bool,
+    typer.Option("--claims", help="Check what the demo is there to show, each by its interval; ends with 1 if not."),
+]
+
+
+def report(out: Folder, json: options.ToJson = None, csv: options.ToCsv = None, claims: Claims = False) -> None:
     """Write the report of a sweep from what its store knows, finished or not, and print the table."""
     from milepost.lab.command.compare import Files, write
     from milepost.lab.exported import opened
@@ -35,6 +41,19 @@ def report(out: Folder, json: options.ToJson = None, csv: options.ToCsv = None) 
             store.close()
     except (ValueError, TypeError, OSError, ImportError) as error:
         refuse(f"report: {error}")
+    if claims:
+        _check(out)
+
+
+def _check(out: Path) -> None:
+    """Print every claim of the demo, with its figures; end with 1 where one does not hold."""
+    from milepost.lab.statistics.claims import claims
+
+    found = claims(_gathered(out))
+    for each in found:
+        typer.echo(f"{'holds' if each.holds else 'FAILS'}  {each.says}: {each.figures}")
+    if not all(each.holds for each in found):
+        raise SystemExit(1)
 
 
 def diff(out: Folder, other: Other) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from milepost.lab.training.recipe import SIZES, Size
 
-DEFAULT = ("nope", "sinusoidal", "rope", "alibi", "t5", "kerple")
+DEFAULT = ("rope", "alibi", "alibi-steep", "t5", "kerple")
 """The schemes that are compared where none is named."""
 
 
@@ -36,7 +36,7 @@ Text = Annotated[
     Path | None,
     typer.Option(
         help="What models read: a text file, a .gz, or a folder of texts.",
-        show_default="the source code of Python's standard library",
+        show_default="milepost's own sources and documents, with passages that come again",
     ),
 ]
 Dataset = Annotated[

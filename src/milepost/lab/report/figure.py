@@ -16,6 +16,8 @@ LEFT, RIGHT, TOP, BOTTOM = 40.0, 390.0, 26.0, 276.0
 INSET = 10.0
 APART = 13.0
 """The least distance between two names."""
+DODGE = 1.3
+"""How far apart two curves are drawn where they stand at the same x, so that bars do not hide one another."""
 LONGEST = 24
 """Letters of a name that fit beside a picture."""
 
@@ -55,7 +57,9 @@ class Panel:
     upright: tuple[float, str] | None = None
     """A vertical rule and its name: the trained length."""
     level: tuple[float, str] | None = None
-    """A horizontal rule and its name: a guess."""
+    """A horizontal rule and its name: a guess, or the window."""
+    level_beneath: bool = False
+    """Whether the name stands beneath its rule."""
     dense: bool = False
     """Curves of so many points that they carry no markers."""
     decimals: int = 3
@@ -71,7 +75,10 @@ def drawn(panel: Panel) -> str:
     keys = sorted({point.x for curve in panel.curves for point in curve.points})
     labels = "|".join(_key(key) for key in keys)
     pixels = " ".join(f"{panel.x.at(key):.1f}" for key in keys)
-    body = "".join([_frame(panel), *(_curve(panel, curve, keys) for curve in panel.curves)])
+    # The first curves, those that are trivial, are drawn first, beneath the others, and stand farthest to the left.
+    aside = [DODGE * (n - (len(panel.curves) - 1) / 2) for n in range(len(panel.curves))]
+    curves = zip(panel.curves, [0.0] * len(aside) if panel.dense else aside, strict=True)
+    body = "".join([_frame(panel), *(_curve(panel, curve, keys, by) for curve, by in curves)])
     key = "".join(_entry(curve) for curve in panel.curves)
     return (
         f'<figure class="panel"><figcaption>{panel.title}</figcaption><div class="drawing">'
@@ -120,7 +127,8 @@ def _frame(panel: Panel) -> str:
     if panel.level is not None:
         y = panel.y.at(panel.level[0])
         parts.append(f'<path class="rule" d="M{LEFT} {y:.1f}H{RIGHT}"/>')
-        parts.append(_text(LEFT + 4, y - 4, panel.level[1], "faint"))
+        # Above the rule, or beneath it where all curves begin there.
+        parts.append(_text(LEFT + 4, y + (12 if panel.level_beneath else -4), panel.level[1], "faint"))
     return "".join(parts)
 
 
@@ -128,8 +136,8 @@ def _text(x: float, y: float, label: str, classes: str) -> str:
     return f'<text class="{classes}" x="{x:.1f}" y="{y:.1f}">{escape(label)}</text>'
 
 
-def _curve(panel: Panel, curve: Curve, keys: Sequence[float]) -> str:
-    places = [(panel.x.at(point.x), panel.y.at(point.y), point) for point in curve.points]
+def _curve(panel: Panel, curve: Curve, keys: Sequence[float], aside: float = 0.0) -> str:
+    places = [(panel.x.at(point.x) + aside, panel.y.at(point.y), point) for point in curve.points]
     line = "".join(f"{'L' if n else 'M'}{x:.1f} {y:.1f}" for n, (x, y, _) in enumerate(places))
     bars = "".join(
         f"M{x:.1f} {panel.y.at(point.y - point.half):.1f}V{panel.y.at(point.y + point.half):.1f}"
@@ -201,3 +209,8 @@ def _entry(curve: Curve) -> str:
 def finite(points: Sequence[Point]) -> tuple[Point, ...]:
     """The points that can be drawn."""
     return tuple(point for point in points if math.isfinite(point.y))
+
+
+def ends_of_bars(points: Sequence[Point]) -> list[float]:
+    """What an axis must have room for: every value, and both ends of its interval."""
+    return [point.y + side * (point.half or 0.0) for point in finite(points) for side in (-1, 1)]

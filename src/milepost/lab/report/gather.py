@@ -240,6 +240,7 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
         done=done,
         made=date.today().isoformat(),
         pairs=math.inf if facts.pairs is None else facts.pairs,
+        shared=facts.shared,
     )
 
 

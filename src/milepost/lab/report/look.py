@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from milepost.lab.schemes.naming import TRIVIAL
-from milepost.lab.statistics.findings import Findings
+from milepost.lab.statistics.findings import Findings, Row
 
 COLOURS = 9
 """How many colours report.css names, c0 … c8; cx is the grey of what is trivial."""
@@ -16,6 +16,10 @@ MARKERS = {
     "m3": '<path d="M0-4.2 4.2 0 0 4.2-4.2 0Z"/>',
     "m4": '<path d="M0 4 3.8-3H-3.8Z"/>',
     "m5": '<path d="M-3.4-1.2H-1.2V-3.4H1.2V-1.2H3.4V1.2H1.2V3.4H-1.2V1.2H-3.4Z"/>',
+    "m6": '<circle class="hollow" r="2.9"/>',
+    "m7": '<path class="hollow" d="M-2.7-2.7H2.7V2.7H-2.7Z"/>',
+    "m8": '<path class="hollow" d="M0-3.8 3.6 2.7H-3.6Z"/>',
+    "m9": '<path class="hollow" d="M-3-3 3 3M-3 3 3-3"/>',
 }
 
 
@@ -28,23 +32,33 @@ class Look:
 
 
 def looks(findings: Findings) -> dict[tuple[str, str], Look]:
-    """The look of every row, by name and variant: the same in every picture."""
+    """The look of every row, by name and variant: the same in every picture.
+
+    What was trained is a solid line, each in a hue of its own. Rows on one checkpoint are broken lines, in hues that
+    are not the checkpoint's: long dashes where tokens are placed anew, dots where the rotation is stretched. What
+    forgets is grey. No two rows of a checkpoint share hue and marker.
+    """
     found: dict[tuple[str, str], Look] = {}
-    names = list(dict.fromkeys(row.name for row in findings.rows))
-    for number, name in enumerate(names):
-        found[name, ""] = _look(number)
-        # A change of a scheme is drawn beside the scheme itself, so it has another colour.
-        free = [n for n in range(4 * COLOURS) if n % COLOURS != number % COLOURS]
+    for number, name in enumerate(dict.fromkeys(row.name for row in findings.rows)):
+        found[name, ""] = Look(f"c{number % COLOURS} d{3 * (number >= COLOURS)}", f"m{number % len(MARKERS)}")
+        hues = [n for n in range(COLOURS) if n != number % COLOURS]
         own = [row for row in findings.rows if row.name == name and row.variant]
-        for row in (each for each in own if each.trivial):
-            found[name, row.variant] = Look(f"cx d{1 + TRIVIAL.index(row.variant)}", f"m{TRIVIAL.index(row.variant)}")
-        for n, row in enumerate(each for each in own if not each.trivial):
-            found[name, row.variant] = _look(free[n % len(free)])
+        forgets = [row for row in own if row.trivial or not row.whole]
+        for n, row in enumerate(sorted(forgets, key=_trivial_first)):
+            found[name, row.variant] = Look(f"cx d{1 + n % 3}", f"m{n % len(MARKERS)}")
+        for n, row in enumerate(row for row in own if row not in forgets):
+            found[name, row.variant] = Look(f"c{hues[n % len(hues)]} {_dash(row)}", f"m{n % len(MARKERS)}")
     return found
 
 
-def _look(number: int) -> Look:
-    return Look(f"c{number % COLOURS} d{number // COLOURS % 4}", f"m{number % len(MARKERS)}")
+def _trivial_first(row: Row) -> int:
+    return TRIVIAL.index(row.variant) if row.trivial else len(TRIVIAL)
+
+
+def _dash(row: Row) -> str:
+    """By what a row without training changes: where tokens are placed, or something else."""
+    verbs = {term.verb for equation in row.equations for term in equation.terms}
+    return "d1" if "place" in verbs or not verbs else "d2"
 
 
 def definitions() -> str:

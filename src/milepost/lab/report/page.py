@@ -11,6 +11,7 @@ from milepost.lab.judging.judge import LAST
 from milepost.lab.report import tables, views
 from milepost.lab.report.document import document, write_whole
 from milepost.lab.report.headlines import lede
+from milepost.lab.report.less_window import less_window
 from milepost.lab.report.words import (
     ABOUT_CHOSEN,
     ABOUT_TASKS,
@@ -24,7 +25,8 @@ from milepost.lab.report.words import (
 from milepost.lab.statistics.findings import Findings, Ran
 from milepost.lab.statistics.table import RECALLS, Table, table
 
-VIEWS = ("windows", "ends", "recall", "passages")
+VIEWS = ("windows", "less", "ends", "recall", "passages")
+"""The pictures, in the order of their tabs."""
 
 
 def write(findings: Findings, path: str | Path) -> None:
@@ -54,7 +56,7 @@ def _asked(ran: Ran) -> str:
     count = len(ran.schemes)
     models = f"{count} position encodings, one small byte model each" if count > 1 else "One small byte model"
     return escape(
-        f"{models}, trained on {ran.corpus} at {ran.trained:,} bytes and judged to {longest:,}, "
+        f"{models}, trained on {ran.corpus}, at {ran.trained:,} bytes, and judged to {longest:,}, "
         f"{longest / ran.trained:g} times as far; {seeds}."
     )
 
@@ -129,13 +131,16 @@ def _views(findings: Findings) -> str:
     """The curves under each protocol, one after the other; a script puts them behind one another."""
     found: list[str] = []
     for name in VIEWS:
-        panels = views.by_distance(findings, name) if name in RECALLS else views.by_length(findings, name)
+        if name == "less":
+            panels = less_window(findings)
+        else:
+            panels = views.by_distance(findings, name) if name in RECALLS else views.by_length(findings, name)
         if panels:
             title, means = MEANS[name]
             last = findings.ran.trained // 2
             short = f" (Here the last {last}, half of what was trained at.)" if name == "ends" and last < LAST else ""
             over = "seeds" if len(findings.ran.seeds) > 1 else "windows"
-            note = _means(f"{means}{short} Bars are 95 % intervals over {over}; grey lines are the trivial baselines.")
+            note = _means(f"{means}{short} Bars are 95 % intervals over {over}; what is grey forgets.")
             found.append(f'<div class="view" id="view-{name}"><h3>{escape(title)}</h3>{_panels(panels, note)}</div>')
     return f'<section id="curves"><h2>How far each holds</h2>{"".join(found)}</section>' if found else ""
 
@@ -156,7 +161,7 @@ def _ran(ran: Ran) -> str:
     facts = {
         "schemes": ", ".join(ran.schemes),
         "seeds": ", ".join(map(str, ran.seeds)),
-        "text": f"{ran.corpus}: {ran.train_bytes:,} bytes to train on, {ran.test_bytes:,} to judge on; {ran.digest}",
+        "text": _text(ran),
         "lengths": f"trained at {ran.trained:,}, judged at {', '.join(f'{length:,}' for length in ran.lengths)}",
         "model": _in_a_line(ran.shape),
         "recipe": _in_a_line(ran.recipe),
@@ -166,6 +171,15 @@ def _ran(ran: Ran) -> str:
     }
     items = "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items())
     return f'<pre class="again" tabindex="0"><code>{escape(ran.again)}</code></pre><dl class="facts">{items}</dl>'
+
+
+def _text(ran: Ran) -> str:
+    """What was read, how it was split, and how much of what was judged had been read in training."""
+    shared = ""
+    if ran.shared is not None and ran.shared == ran.shared:
+        share = f"{100 * ran.shared:.1f} %" if ran.shared else "none"
+        shared = f"; of the judged stretches of 32 bytes {share} stand in the training text"
+    return f"{ran.corpus}: {ran.train_bytes:,} bytes to train on, {ran.test_bytes:,} to judge on{shared}; {ran.digest}"
 
 
 def _in_a_line(settings: dict[str, Any]) -> str:

@@ -41,21 +41,22 @@ def by_length(findings: Findings, table: Table) -> str:
     body = "".join(_line(line, table, swatch(styles[line.row.name, line.row.variant]), windows) for line in table.lines)
     return (
         '<div class="wide" tabindex="0" role="region" aria-label="Table sorted by reach"><table class="reach"><thead>'
-        f'<tr><th scope="col" rowspan="2">scheme</th><th scope="col" rowspan="2">reach</th>'
-        f'<th scope="colgroup" colspan="{over}" class="over">bits per byte at length</th>'
-        f"{saved if table.recalls else ''}{against}</tr>"
-        f"<tr>{lengths}{kinds}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<tr><th scope="col" rowspan="2">scheme</th><th scope="col" rowspan="2">reach</th>{against}'
+        f"{saved if table.recalls else ''}"
+        f'<th scope="colgroup" colspan="{over}" class="over">bits per byte at length</th></tr>'
+        f"<tr>{kinds}{lengths}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
 def _line(line: Line, table: Table, piece: str, windows: bool) -> str:
+    # What a narrow screen shows without scrolling comes first.
     cells: list[str] = []
+    if windows:
+        cells.append(f'<td class="sign">{"" if line.against is None else _difference(line.against)}</td>')
+    cells += [cell(each, best=best) for each, best in zip(line.recall, line.best_recall, strict=True)]
     for length, measure, same, best in zip(table.lengths, line.bits, line.same, line.best, strict=True):
         past = measure is not None and line.reach is not None and length > (line.reach.length or 0)
         cells.append(cell(measure, best=best, classes=("same" if same else "", "past" if past else "")))
-    cells += [cell(each, best=best) for each, best in zip(line.recall, line.best_recall, strict=True)]
-    if windows:
-        cells.append(f'<td class="sign">{"" if line.against is None else _difference(line.against)}</td>')
     times = "" if line.effective_length is None else f"<i>{line.effective_length / table.trained:g}×</i>"
     between = "" if line.reach is None else interval_in_words(line.reach)
     between = f'<small title="95 % interval of the reach">{between}</small>' if between else ""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, finite
+from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, ends_of_bars, finite
 from milepost.lab.report.look import looks
-from milepost.lab.report.scale import broken, decades, doubling, straight
+from milepost.lab.report.scale import Axis, broken, decades, doubling, straight
 from milepost.lab.schemes.naming import proper
 from milepost.lab.statistics.findings import Findings, Row
 from milepost.lab.tasks import PROTOCOLS
@@ -30,28 +30,43 @@ class Group:
 
 
 def by_length(findings: Findings, protocol: str) -> list[str]:
-    """Bits by length, a panel for each group of rows."""
+    """Bits by length, a picture for each group of rows."""
+    return [drawn(panel) for panel in panels_by_length(findings, protocol)]
+
+
+def panels_by_length(findings: Findings, protocol: str) -> list[Panel]:
+    """The same as data."""
     lengths = findings.lengths(protocol)
     trained = findings.ran.trained
 
     def points(row: Row) -> list[Point]:
         return [Point(length, found.mean, found.interval) for length, found in row.scores.get(protocol, {}).items()]
 
-    every = _values(findings, points)
-    if not every:
+    if not _values(findings, points):
         return []
-    firsts = [point.y for row in findings.rows for point in finite(points(row)) if point.x == lengths[0]]
     x = doubling(lengths, *SIDES)
     beneath = tuple(f"{value / trained:g}×" for value, _ in x.ticks)
-    y = broken(every, firsts, BOTTOM, TOP)
     return [
-        drawn(Panel(group.title, group.curves, x, y, "length in bytes", BITS, beneath=beneath))
+        Panel(group.title, group.curves, x, _near_and_far(group.curves), "length in bytes", BITS, beneath=beneath)
         for group in _grouped(findings, points)
     ]
 
 
+def _near_and_far(curves: Sequence[Curve]) -> Axis:
+    """An axis of bits for these curves alone: a scheme that reads badly would press those of another picture flat."""
+    first = min(point.x for curve in curves for point in curve.points)
+    every = [end for curve in curves for end in ends_of_bars(curve.points)]
+    firsts = [end for curve in curves for end in ends_of_bars([each for each in curve.points if each.x == first])]
+    return broken(every, firsts, BOTTOM, TOP)
+
+
 def by_distance(findings: Findings, protocol: str) -> list[str]:
-    """Bits saved by distance, a panel for each group of rows."""
+    """Bits saved by distance, a picture for each group of rows."""
+    return [drawn(panel) for panel in panels_by_distance(findings, protocol)]
+
+
+def panels_by_distance(findings: Findings, protocol: str) -> list[Panel]:
+    """The same as data."""
     distances = findings.lengths(protocol)
 
     def points(row: Row) -> list[Point]:
@@ -65,7 +80,7 @@ def by_distance(findings: Findings, protocol: str) -> list[str]:
     level = 0.0, "nothing saved"
     upright = _inside(findings.ran.trained, distances)
     return [
-        drawn(Panel(group.title, group.curves, x, y, "distance in bytes", SAVED, upright=upright, level=level))
+        Panel(group.title, group.curves, x, y, "distance in bytes", SAVED, upright=upright, level=level)
         for group in _grouped(findings, points)
     ]
 
@@ -104,7 +119,7 @@ def by_step(findings: Findings) -> list[str]:
     x = decades(min(steps), max(steps), *SIDES)
     y = broken(every, [], BOTTOM, TOP, near=1.0)
     rows = [row for row in findings.rows if row.losses]
-    curves = _curves(findings, rows, points, named=lambda row: row.base)
+    curves = curves_of(findings, rows, points, named=lambda row: row.base)
     return [drawn(Panel("Training loss", curves, x, y, "step", BITS, dense=True))]
 
 
@@ -121,7 +136,8 @@ def by_task(findings: Findings) -> list[str]:
 
         lengths = findings.lengths(task)
         x = doubling(lengths, *SIDES, most=7)
-        y = straight(0.0, 100.0, BOTTOM, TOP, most=5)
+        every = _values(findings, points)
+        y = straight(min(0.0, *every), max(100.0, *every), BOTTOM, TOP, most=5)
         upright = _inside(findings.ran.trained, lengths)
         guess = 100 * PROTOCOLS[task].task.random
         level = guess, f"a guess, {guess:.0f} %"
@@ -137,7 +153,7 @@ def by_task(findings: Findings) -> list[str]:
 
 
 def _values(findings: Findings, points: Points) -> list[float]:
-    return [point.y for row in findings.rows for point in finite(points(row))]
+    return [end for row in findings.rows for end in ends_of_bars(points(row))]
 
 
 def _inside(trained: int, values: Sequence[float]) -> tuple[float, str] | None:
@@ -155,13 +171,15 @@ def _grouped(findings: Findings, points: Points) -> list[Group]:
             return f"{row.base} as trained" if inside and not row.variant else row.short
 
         title = f"{escape(base)}, changed without training" if name else "As trained"
-        curves = _curves(findings, rows, points, named)
+        curves = curves_of(findings, rows, points, named)
         if any(curve.points for curve in curves):
             found.append(Group(name, title, curves))
     return found
 
 
-def _curves(findings: Findings, rows: Sequence[Row], points: Points, named: Callable[[Row], str]) -> tuple[Curve, ...]:
+def curves_of(
+    findings: Findings, rows: Sequence[Row], points: Points, named: Callable[[Row], str]
+) -> tuple[Curve, ...]:
     """The curves of some rows, what is trivial first and so beneath the others."""
     numbers = {(row.name, row.variant): n for n, row in enumerate(findings.rows)}
     styles = looks(findings)

@@ -11,6 +11,12 @@ MEANS = {
         "window have little before them to go by, so longer windows score better for that reason alone (the "
         "early-token effect): compare rows at one length, rather than lengths of one row.",
     ),
+    "less": (
+        "Less the window",
+        "The bits of each row less those of the trivial window, on the same windows of text: what these have in common "
+        "falls out, so rows come apart here that lie on one another by their bits. Below zero a row gains from what "
+        "lies farther back; above zero it would have been better to forget it.",
+    ),
     "ends": (
         "Last bytes at fixed ends",
         "The same bytes, the last 256 at most before fixed places in the text, are judged at every length; only how "

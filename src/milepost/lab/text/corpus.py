@@ -9,12 +9,15 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from milepost.lab.text.baselines import by_frequency, by_pairs
+from milepost.lab.text.again import with_passages_again
+from milepost.lab.text.baselines import by_frequency, by_pairs, shared_with
+from milepost.lab.text.gather import parts_of
 from milepost.refusal import need
 
 # One file in twenty is kept for judging; of a single text, its end is.
@@ -37,6 +40,8 @@ class Facts:
     """Bits of a byte to who knows only how often each comes."""
     pairs: float | None = None
     """Bits of a byte to who knows only the one before it."""
+    shared: float | None = None
+    """The share of the judged text that stands in the training text too, by stretches of 32 bytes."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,8 @@ class Corpus:
     def facts(self) -> Facts:
         """What a report says of the text."""
         pairs, guess = by_pairs(self.train, self.test), by_frequency(self.test)
-        return Facts(self.source, self.digest, self.chosen_by, len(self.train), len(self.test), guess, pairs)
+        sizes, shared = (len(self.train), len(self.test)), shared_with(self.train, self.test)
+        return Facts(self.source, self.digest, self.chosen_by, *sizes, guess, pairs, shared)
 
     @cached_property
     def chosen_by(self) -> str:
@@ -132,6 +138,26 @@ class Remembered(Corpus):
 
     def needs(self, length: int, longest: int, chosen: int = 0) -> None:
         """It was long enough when it was read."""
+
+
+OWN = "milepost's own sources and documents, with passages that come again"
+
+
+def of_own() -> Corpus:
+    """The default: milepost's own text of one day, the same bytes on every machine, with passages that come again.
+
+    Whole files are judged on, others are there to choose settings by, and no stretch of 32 bytes in them stands in the
+    files that are trained on. Passages come again within a part only, and are drawn from a seed of its own; short ones,
+    said often, may be said in two parts.
+    """
+    made = [with_passages_again(BETWEEN.join(part), seed) for seed, part in enumerate(parts_of(own_files()))]
+    train, test, validation = map(_tensor, made)
+    return Corpus(train, test, OWN, validation)
+
+
+def own_files() -> list[bytes]:
+    """The files of which the default text is made."""
+    return gzip.decompress((files("milepost.lab.text") / "own.txt.gz").read_bytes()).split(BETWEEN)
 
 
 def of_python(third: bool = False) -> Corpus:

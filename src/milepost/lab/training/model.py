@@ -30,6 +30,9 @@ class Shape:
     vocabulary: int = 256
     normed: bool = True
     """Whether queries and keys are brought to one size before they meet, which steadies training."""
+    scaled: bool = False
+    """Whether matrices start at 1/√inputs and embeddings at 0.1, not all at 0.02: narrow models then learn to look back
+    within a few hundred steps."""
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "vocabulary"):
@@ -121,13 +124,14 @@ class Model(nn.Module):
         self._start()
 
     def _start(self) -> None:
-        nn.init.normal_(self.tokens.weight, std=0.02)
+        scaled = self.shape.scaled
+        nn.init.normal_(self.tokens.weight, std=0.1 if scaled else 0.02)
         for name, weight in self.layers.named_parameters():
-            if name.endswith(("out.weight", "down.weight")):
+            if weight.dim() > 1:
+                std = weight.shape[1] ** -0.5 if scaled else 0.02
                 # What joins the stream starts small, so that depth does not make it grow.
-                nn.init.normal_(weight, std=0.02 / (2 * self.shape.layers) ** 0.5)
-            elif weight.dim() > 1:
-                nn.init.normal_(weight, std=0.02)
+                joins = name.endswith(("out.weight", "down.weight"))
+                nn.init.normal_(weight, std=std / (2 * self.shape.layers) ** 0.5 if joins else std)
 
     def forward(self, tokens: Tensor, caches: list[Cache] | None = None, position: Tensor | None = None) -> Tensor:
         """tokens: [b t]; with caches, one a layer, they follow what came before. Returns logits [b t vocabulary]."""

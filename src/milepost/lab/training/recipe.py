@@ -63,14 +63,21 @@ class Size:
     longest: int
     judged: int = 1 << 17
     """About how many bytes are judged at each length."""
+    ends: int | None = None
+    """At how many fixed ends the last bytes are judged; None: by how much is judged."""
+    copies: int | None = None
+    """How many pairs of copies are made for each distance of recall; likewise."""
 
 
 SIZES: dict[str, Size] = {
     "demo": Size(
-        Shape(width=96, layers=2, heads=3, hidden=256),
-        Recipe(length=128, batch=4, steps=1000, rate=4e-3),
-        longest=2048,
-        judged=1 << 14,
+        Shape(width=64, layers=2, heads=2, hidden=128, scaled=True),
+        Recipe(length=64, batch=16, steps=1500, rate=4e-3),
+        longest=1024,
+        judged=1 << 15,
+        # Short texts have few bytes at each end, and small models are unsure of them.
+        ends=192,
+        copies=32,
     ),
     "small": Size(
         Shape(width=192, layers=4, heads=6, hidden=512),

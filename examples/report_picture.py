@@ -1,0 +1,131 @@
+"""The first pictures of a report as a PNG: `python examples/report_picture.py out/demo docs/report.png`.
+
+The report itself is a page, drawn by a browser; this draws the same panels with matplotlib, where there is none.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from milepost.lab.cells.store import Store
+from milepost.lab.report import Findings, gather
+from milepost.lab.report.figure import (
+    APART,
+    BESIDE,
+    BOTTOM,
+    DODGE,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Curve,
+    Panel,
+    spread,
+)
+from milepost.lab.report.headlines import lede
+from milepost.lab.report.less_window import panels as panels_less_window
+from milepost.lab.report.views import panels_by_distance, panels_by_length
+from milepost.lab.statistics.table import table
+from milepost.lab.sweep.recorded import recorded
+
+STYLE = (files("milepost.lab.report") / "report.css").read_text(encoding="utf-8")
+COLOURS = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", STYLE.split("prefers-color-scheme")[0]))
+DASHES = {"d0": "-", "d1": (0, (5, 2.5)), "d2": (0, (1, 2)), "d3": (0, (7, 2, 1.5, 2))}
+MARKS = {"m0": "o", "m1": "s", "m2": "^", "m3": "D", "m4": "v", "m5": "P", "m6": "o", "m7": "s", "m8": "^", "m9": "x"}
+HOLLOW = ("m6", "m7", "m8")
+
+
+def found_in(folder: Path) -> Findings:
+    """What a store found."""
+    store = Store(folder / "lab.sqlite")
+    sweep, command = recorded(store)
+    found = gather(store, sweep, command)
+    store.close()
+    return found
+
+
+def draw(ax: Axes, panel: Panel) -> None:
+    """A panel, in the units of the page."""
+    low = BOTTOM + max(0.0, APART * len(panel.curves) - (BOTTOM - TOP))
+    ax.set(xlim=(0, WIDTH + BESIDE), ylim=(max(HEIGHT, low + 8), 0))
+    ax.axis("off")
+    ax.text(0, -6, panel.title.replace("&#x27;", "'"), weight="bold", size=9)
+    _frame(ax, panel)
+    ends: list[tuple[float, Curve]] = []
+    for n, curve in enumerate(panel.curves):
+        aside = DODGE * (n - (len(panel.curves) - 1) / 2)
+        hue, dash = curve.look.classes.split()
+        ink = COLOURS[hue]
+        places = [(panel.x.at(point.x) + aside, panel.y.at(point.y), point) for point in curve.points]
+        for x, _, point in places:
+            if point.half:
+                ax.plot(
+                    [x, x],
+                    [panel.y.at(point.y - point.half), panel.y.at(point.y + point.half)],
+                    c=ink,
+                    lw=0.6,
+                    alpha=0.7,
+                )
+        face = COLOURS["paper"] if curve.look.marker in HOLLOW else ink
+        mark = {"marker": MARKS[curve.look.marker], "ms": 3.6, "mfc": face, "mew": 0.8}
+        width = 1.5 if dash == "d0" else 1.1
+        ax.plot([x for x, _, _ in places], [y for _, y, _ in places], c=ink, ls=DASHES[dash], lw=width, **mark)
+        if places:
+            ends.append((places[-1][1], curve))
+    ends.sort(key=lambda each: each[0])
+    for (y, curve), at in zip(ends, spread([y for y, _ in ends], APART, TOP, low), strict=True):
+        ink = COLOURS[curve.look.classes.split()[0]]
+        ax.plot([RIGHT - 2, RIGHT + 4, RIGHT + 18, RIGHT + 22], [y, y, at, at], c=ink, lw=0.5, alpha=0.6)
+        ax.text(RIGHT + 26, at + 4, curve.name, color=ink, size=7.5, style="italic" if curve.trivial else "normal")
+
+
+def _frame(ax: Axes, panel: Panel) -> None:
+    soft, hair, rule = COLOURS["soft"], COLOURS["hair"], COLOURS["rule"]
+    if panel.y.broken is not None:
+        bend = panel.y.at(panel.y.broken)
+        ax.add_patch(Rectangle((LEFT, TOP), RIGHT - LEFT, bend - TOP, fc=COLOURS["far"], lw=0))
+    for value, label in panel.y.ticks:
+        ax.plot([LEFT, RIGHT], [panel.y.at(value)] * 2, c=hair, lw=0.6)
+        ax.text(LEFT - 6, panel.y.at(value) + 4, label, ha="right", size=7)
+    ax.plot([LEFT, RIGHT], [BOTTOM] * 2, c=rule, lw=0.8)
+    for n, (value, label) in enumerate(panel.x.ticks):
+        ax.text(panel.x.at(value), BOTTOM + 16, label, ha="center", size=7)
+        if n < len(panel.beneath):
+            ax.text(panel.x.at(value), BOTTOM + 29, panel.beneath[n], ha="center", size=6.5, color=soft)
+    if panel.upright is not None:
+        ax.plot([panel.x.at(panel.upright[0])] * 2, [TOP, BOTTOM], c=rule, lw=0.7, ls=":")
+    if panel.level is not None:
+        ax.plot([LEFT, RIGHT], [panel.y.at(panel.level[0])] * 2, c=rule, lw=0.9, ls=":")
+        below = 12 if panel.level_beneath else -4
+        ax.text(LEFT + 4, panel.y.at(panel.level[0]) + below, panel.level[1], size=6.5, color=soft)
+    ax.text(LEFT - 34, 14, panel.y_name, size=7, color=soft)
+    ax.text(RIGHT, BOTTOM + (43 if panel.beneath else 30), panel.x_name, ha="right", size=7, color=soft)
+
+
+def main() -> None:
+    """Draw what was trained and what was done to RoPE: by bits, less the window, and by what is recalled."""
+    found = found_in(Path(sys.argv[1]))
+    of_rope = [panels_by_length(found, "windows"), panels_less_window(found), panels_by_distance(found, "recall")]
+    chosen = [of_rope[0][0], *(next(each for each in panels if "RoPE, changed" in each.title) for panels in of_rope)]
+    mpl.rcParams["font.family"] = "DejaVu Sans"
+    figure, axes = plt.subplots(2, 2, figsize=(13, 8.2), facecolor=COLOURS["paper"])
+    for ax, panel in zip(axes.flat, chosen, strict=True):
+        draw(ax, panel)
+    axes[1, 1].texts[0].set_text("RoPE, changed without training: random bytes recalled")
+    said = "\n".join(lede(found, table(found))[:3])
+    figure.text(0.02, 0.985, said, va="top", size=8.5, wrap=True)
+    figure.subplots_adjust(left=0.01, right=0.99, top=0.86, bottom=0.02, wspace=0.02, hspace=0.16)
+    figure.savefig(sys.argv[2], dpi=130)
+
+
+if __name__ == "__main__":
+    main()
