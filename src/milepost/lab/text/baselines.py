@@ -4,11 +4,14 @@ how much of what is judged stands in what is trained on."""
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 COUNTED = 1 << 24
 """Bytes of training text that pairs are counted in; more change nothing."""
