@@ -27,7 +27,7 @@ check: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not gpu' $(CORE:%=tests/%)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .

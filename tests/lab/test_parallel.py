@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from milepost.lab.cells.cell import Described, Judging, Stepped
+from milepost.lab.cells.events import Saved
 from milepost.lab.cells.store import Score, Store
 from milepost.lab.engines.torchrun import Torchrun
 from milepost.lab.judging.costs import Cost
@@ -183,8 +184,8 @@ def test_a_sweep_over_two_processes_finds_what_one_finds(runs: Runs, tmp_path: P
 
 
 def test_only_the_first_process_tells_events(runs: Runs):
-    kinds = [Described.__name__, *[Stepped.__name__] * 3, *[Score.__name__] * 6, Cost.__name__]
-    assert runs.ranks[0]["events"] == kinds
+    kinds = [Described, *[Stepped] * 3, Saved, *[Score] * 6, Cost]
+    assert runs.ranks[0]["events"] == [kind.__name__ for kind in kinds]
     assert "events" not in runs.ranks[1]
     assert all(rank["group left"] for rank in runs.ranks)
 
