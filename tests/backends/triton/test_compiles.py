@@ -13,7 +13,7 @@ from milepost.bench.chips import SHARED, Compiled, read_resources
 
 
 @pytest.mark.slow
-def test_every_kernel_compiles_and_none_spills(tmp_path: Path):
+def test_kernels_compile_and_none_spills(tmp_path: Path):
     """A few configurations; `python -m milepost.bench.chips` has all of them, for three chips."""
     around = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
@@ -22,7 +22,7 @@ def test_every_kernel_compiles_and_none_spills(tmp_path: Path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     kernels = {line.split()[-6] for line in done.stdout.splitlines() if "registers" in line}
-    assert kernels >= {"forward", "backward_keys", "backward_rows", "walk", "outline", "cut", "turn", "attend_split"}
+    assert kernels >= {"forward", "backward_keys", "backward_rows", "walk", "outline", "cut", "turn"}
 
 
 @pytest.mark.parametrize(

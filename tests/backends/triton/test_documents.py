@@ -235,7 +235,7 @@ def test_a_table_that_learns_wants_documents_beside_an_index():
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-@pytest.mark.parametrize(("b", "t"), [(1, 1), (3, 40), (2, 530)])
+@pytest.mark.parametrize(("b", "t"), [(1, 1), (2, 530)])
 def test_tokens_are_numbered_within_their_documents(b: int, t: int, dtype: torch.dtype):
     documents = torch.randint(-1, 4, (b, t), dtype=dtype, device=DEVICE)
     documents[0] = documents[0].sort().values

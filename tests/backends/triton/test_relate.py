@@ -108,7 +108,7 @@ def test_outputs_and_gradients_are_the_specifications(name: str):
     agree(make, inputs(**shape), **options)
 
 
-@pytest.mark.parametrize("t", [1, 18, 19, 20, 21])
+@pytest.mark.parametrize("t", [1, 18, 19, 20, 21] if GPU else [1, 19, 20])
 def test_a_reach_as_long_as_the_text_or_about_it(t: int):
     agree(deberta(19, everything), inputs(t))
 
