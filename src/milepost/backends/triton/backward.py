@@ -27,6 +27,7 @@ from milepost.backends.triton.score import (
     put,
     put_related,
     related,
+    related_from,
     seen,
     sloped,
     stands,
@@ -415,13 +416,10 @@ def _keys_of_rows(
         at = j0 + tl.arange(0, BN)
         j = numbered(KeyIndex, at, at < keys, 0, READ)[None, :]
         if RELATE > 0:
-            by_key = ByKey
-            if RELATE >= 2:
-                by_key += stands(j0, bk_g, bk_t)
             # Asked for before the product, which it comes beside.
-            more = related(
-                ByRow, by_key, i, j, rows_left, keys - j0, row_first, from_key(key_first, j0, MOVES), many, br_t, bk_t,
-                BM, BN, RELATE,
+            more = related_from(
+                ByRow, ByKey, i, j, j0, rows_left, keys, row_first, key_first, many, br_t, bk_g, bk_t,
+                BM, BN, RELATE, MOVES,
             )  # fmt: skip
         k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
         x = tl.dot(q, k.T, input_precision=PRECISION)

@@ -137,14 +137,12 @@ def choose(
     if itemsize > 2:
         return narrow(kernel, width)
     known = max(64, width)
-    if products and packed and (kernel, known) in WITH_PRODUCTS_PACKED:
-        return WITH_PRODUCTS_PACKED[kernel, known]
-    if products and (kernel, known) in WITH_PRODUCTS:
-        return WITH_PRODUCTS[kernel, known]
-    if looked_up and packed and (kernel, known) in WITH_TABLE_PACKED:
-        return WITH_TABLE_PACKED[kernel, known]
-    if looked_up and (kernel, known) in WITH_TABLE:
-        return WITH_TABLE[kernel, known]
+    for holds, table in (
+        (products and packed, WITH_PRODUCTS_PACKED), (products, WITH_PRODUCTS),
+        (looked_up and packed, WITH_TABLE_PACKED), (looked_up, WITH_TABLE),
+    ):  # fmt: skip
+        if holds and (kernel, known) in table:
+            return table[kernel, known]
     return CHOSEN[kernel, known]
 
 

@@ -18,11 +18,10 @@ from milepost.backends.triton.score import (
     between,
     distances,
     finished,
-    from_key,
     from_row,
     looked_up,
     put,
-    related,
+    related_from,
     seen,
     sloped,
     stands,
@@ -64,13 +63,10 @@ def _span(
         at = j0 + tl.arange(0, BN)
         j = numbered(KeyIndex, at, at < keys, 0, READ)[None, :]
         if RELATE > 0:
-            by_key = ByKey
-            if RELATE >= 2:
-                by_key += stands(j0, bk_g, bk_t)
             # Asked for before the product, which it comes beside.
-            more = related(
-                ByRow, by_key, i, j, rows_left, keys - j0, row_first, from_key(key_first, j0, MOVES), many, br_t, bk_t,
-                BM, BN, RELATE,
+            more = related_from(
+                ByRow, ByKey, i, j, j0, rows_left, keys, row_first, key_first, many, br_t, bk_g, bk_t,
+                BM, BN, RELATE, MOVES,
             )  # fmt: skip
         if LEAD:
             x = led

@@ -1,6 +1,6 @@
 # pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
-# ruff: noqa: N803
+# ruff: noqa: N803, N806
 """What forward, both backward passes, the gradient of tables and decoding share: tiles, scores, what is visible.
 
 Scores are kept in units of log2(e), so that every exponential is one `exp2`:
@@ -210,6 +210,20 @@ def related(
         else:
             found = down
     return found
+
+
+@triton.jit
+def related_from(
+    ByRow, ByKey, i, j, j0, rows_left, keys, row_first, key_first, many, row_t, key_square, key_t,
+    BM: tl.constexpr, BN: tl.constexpr, RELATE: tl.constexpr, MOVES: tl.constexpr,
+):  # fmt: skip
+    """The same of the keys from j0 on, where ByKey begins at the first key of all and key_first is that key's."""
+    if RELATE >= 2:
+        ByKey += stands(j0, key_square, key_t)
+    return related(
+        ByRow, ByKey, i, j, rows_left, keys - j0, row_first, from_key(key_first, j0, MOVES), many, row_t, key_t,
+        BM, BN, RELATE,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -18,6 +18,9 @@ from milepost.lab.cells.turns import END, PAUSE, End, Turn
 from milepost.lab.engines.local import Local, failures
 from milepost.lab.text.corpus import Corpus
 
+START = "forkserver" if "forkserver" in processes.get_all_start_methods() else "spawn"
+"""How processes begin; Windows copies none."""
+
 
 @dataclass(frozen=True)
 class Jobs:
@@ -66,9 +69,10 @@ class Jobs:
 
     def _begin(self, cell: Cell, known: Known, corpus: Corpus) -> tuple[Any, BaseProcess]:
         """A process that works one cell, and the pipe on which it is heard."""
-        # A process that has imported everything and done nothing is copied for every cell; CUDA is begun in the copies.
-        context = processes.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
+        context: Any = processes.get_context(START)
+        if START == "forkserver":
+            # One that has imported everything and done nothing is copied for every cell; CUDA is begun in the copies.
+            context.set_forkserver_preload([__name__])
         here, there = context.Pipe()
         process = context.Process(
             target=_work, args=(there, cell, known, corpus, self.folder, self.device), daemon=True
