@@ -62,10 +62,6 @@ KERNEL_SCHEMES = {
     "a fixed table": lambda: mp.Scheme(mp.Sandwich(8, 64), mp.causal),
     "two biases and a cap": lambda: mp.Scheme(mp.T5Bias(8), mp.Alibi(8), mp.SoftCap(20.0), mp.causal),
     "a cap before a bias": lambda: mp.Scheme(mp.SoftCap(20.0), mp.T5Bias(8), mp.causal),
-    "vectors on keys": lambda: mp.Scheme(mp.Shaw(64, 40, values=False), mp.causal),
-    "vectors on keys and queries": lambda: mp.Scheme(mp.Deberta(32, 8, 64, 100), mp.causal),
-    "vectors of an encoder": lambda: mp.Scheme(mp.Deberta(32, 8, 64, 100)),
-    "vectors on biased queries": lambda: mp.Scheme(mp.TransformerXL(32, 8, 64, 100), mp.causal),
     "sharpened, with rest": lambda: mp.Scheme(mp.Rope(64), mp.LogN(50), mp.SinkLogit(8), mp.causal),
 }
 

@@ -36,6 +36,8 @@ def tiny(kind: str = "t5", **more: Any) -> Any:
     for name, weight in model.named_parameters():
         if "relative_attention_bias" in name:
             weight.data.normal_()
+    if kind == "umt5" and not model.decoder.block[0].layer[0].SelfAttention.is_causal:
+        pytest.skip("the decoder of UMT5 sees what comes next in this transformers (5.17 does it): nothing to equal")
     return model
 
 

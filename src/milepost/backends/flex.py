@@ -120,6 +120,9 @@ def _attend(
 def _contrasted(score: ScoreMod, strength: Tensor, near: Tensor) -> ScoreMod:
     """Scores turned about what near keys offer: strength [b|1 t|1], near [b h t]."""
     strong, level = reader(strength), torch.where(near > -torch.inf, near, 0.0)
+    if torch.compiler.is_compiling():
+        # Otherwise Inductor would make it again inside the kernel, from an answer that lies nowhere yet.
+        level = _written(level)
 
     def turned(score_: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         bent = score(score_, b, h, i, j)
@@ -127,6 +130,10 @@ def _contrasted(score: ScoreMod, strength: Tensor, near: Tensor) -> ScoreMod:
 
     return turned
 
+
+_written = torch.library.custom_op("milepost::written", torch.clone, mutates_args=(), schema="(Tensor x) -> Tensor")
+"""The same numbers in memory of their own, whatever a compiler would rather fuse."""
+_written.register_fake(torch.empty_like)
 
 Product = tuple[Tensor, bool, Callable[[Tensor], Tensor]]
 """Queries or keys times the rows of a table, [b h n m]; whether it is by query; the row of a distance."""

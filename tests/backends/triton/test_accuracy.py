@@ -25,6 +25,8 @@ pytest.importorskip("triton")
 
 TIMES = 2.0
 COUNT = 320 if GPU else 5
+FEW = 64
+VECTORS = ("Shaw", "DeBERTa", "Transformer-XL")
 LONGEST = 900 if GPU else 40
 Parts = Callable[[int, int], tuple[Any, ...]]
 causal = mp.causal
@@ -42,7 +44,7 @@ class Family:
 
 
 def families() -> list[Family]:
-    """Twenty, of which no kernel is compiled more than a few times."""
+    """Twenty-three, of which no kernel is compiled more than a few times."""
     half, brain, single = torch.float16, torch.bfloat16, torch.float32
     rope = lambda h, d: (mp.Rope(d), causal)  # noqa: E731
     alibi = lambda h, d: (mp.Alibi(h), causal)  # noqa: E731
@@ -61,6 +63,9 @@ def families() -> list[Family]:
         ("rest", lambda h, d: (mp.Rope(d), mp.SinkLogit(h), causal), brain, 64, 64),
         ("log-n", lambda h, d: (mp.Rope(d), mp.LogN(64), causal), brain, 64, 64),
         ("both ways", lambda h, d: (mp.Alibi(h),), brain, 64, 64),
+        ("Shaw", lambda h, d: (mp.Shaw(d, 32, values=False), causal), brain, 64, 64),
+        ("DeBERTa", lambda h, d: (mp.Deberta(32, h, d, 64),), brain, 64, 64),
+        ("Transformer-XL", lambda h, d: (mp.TransformerXL(32, h, d, 64), causal), brain, 128, 128),
         ("RoPE", rope, half, 96, 64),
         ("ALiBi", alibi, half, 128, 128),
         ("T5", t5, half, 64, 32),
@@ -86,13 +91,18 @@ class Drawn:
     options: dict[str, Any]
 
 
-def drawn(number: int) -> Drawn:
-    """The call of a number: sizes, grouped queries, packed rows or indices that begin far out."""
+def drawn(number: int, again: int = 0) -> Drawn:
+    """The call of a number: sizes, grouped queries, packed rows or indices that begin far out.
+
+    again: the same call with other numbers in its tensors.
+    """
     family, luck = FAMILIES[number % len(FAMILIES)], Random(number)
-    torch.manual_seed(number)
+    torch.manual_seed(number + 1000 * again)
     groups = luck.choice([1, 2, 3])
     heads = groups * luck.choice([1, 2, 4])
-    b, t = luck.choice([1, 2, 3]), luck.randint(1, LONGEST)
+    # Plain torch makes vectors by distance for every pair.
+    longest = LONGEST if family.name not in VECTORS else LONGEST // 3
+    b, t = luck.choice([1, 2, 3]), luck.randint(1, longest)
     options: dict[str, Any] = {}
     s = t
     kind = luck.choice(["counted", "packed", "far", "later"])
@@ -102,7 +112,7 @@ def drawn(number: int) -> Drawn:
     elif kind == "far":
         options |= {"index": range(10**6, 10**6 + t), "key_index": range(10**6, 10**6 + t)}
     elif kind == "later":
-        s = t + luck.randint(1, LONGEST)
+        s = t + luck.randint(1, longest)
     sizes = ((heads, t, family.width), (groups, s, family.width), (groups, s, family.values), (heads, t, family.values))
     *given, grad = (torch.randn(b, *each, device=DEVICE).to(family.dtype) for each in sizes)
     return Drawn(mp.Scheme(*family.parts(heads, family.width)).to(DEVICE), given, grad, options)
@@ -125,9 +135,10 @@ def by_kernels(*given: Any, **options: Any) -> Tensor:
     return mp.attend(*given, **options, backend="triton")
 
 
-def off(found: Tensor, exact: Tensor) -> float:
-    """The root mean square of the difference."""
-    return float((found.detach().double() - exact.detach()).square().mean().sqrt())
+def off(found: list[Tensor], exact: list[Tensor]) -> float:
+    """The root mean square of the differences."""
+    apart = [(a.detach().double() - b.detach()).square().mean() for a, b in zip(found, exact, strict=True)]
+    return float(torch.stack(apart).mean().sqrt())
 
 
 def poisoned() -> None:
@@ -139,16 +150,22 @@ def poisoned() -> None:
 
 @pytest.mark.parametrize("number", range(COUNT))
 def test_rounding_is_at_most_twice_that_of_plain_torch(number: int):
-    call = drawn(number)
-    dtype = call.given[0].dtype
-    exact, plain = answers(call, torch.float64, exactly), answers(call, dtype, plainly)
+    calls = [drawn(number)]
+    dtype = calls[0].given[0].dtype
+    if GPU and any(each.numel() < FEW for each in calls[0].scheme.parameters()):
+        # The error of a handful of numbers is luck: there are more of them in several calls.
+        calls += [drawn(number, again) for again in range(1, 16)]
+    exact = [answers(call, torch.float64, exactly) for call in calls]
+    plain = [answers(call, dtype, plainly) for call in calls]
     for by in (by_kernels, mp.attend) if GPU else (by_kernels,):
         poisoned()
-        ours = answers(call, dtype, by)
-        for n, (a, b, c) in enumerate(zip(ours, plain, exact, strict=True)):
-            # In float32 weights are powers of 2 and not of e, which costs a last place. The gradient of what
-            # a scheme learned sums up all pairs, which cancel, and the order of a sum is luck.
-            least = (16 if n > 3 else 2) * torch.finfo(torch.float32).eps * float(c.detach().square().mean().sqrt())
+        ours = [answers(call, dtype, by) for call in calls]
+        for n, (a, b, c) in enumerate(zip(*(zip(*each, strict=True) for each in (ours, plain, exact)), strict=True)):
+            # In float32 plain torch may be off by less than a last place, and weights here are powers of 2 and not of
+            # e: no slope is a short number then. The gradient of what a scheme learned sums up all pairs, which
+            # cancel, and the order of a sum is luck.
+            size = off(c, [torch.zeros_like(each) for each in c])
+            least = (16 if n > 3 else 3) * torch.finfo(torch.float32).eps * size
             assert off(a, c) <= TIMES * max(off(b, c), least), (FAMILIES[number % len(FAMILIES)].name, n)
 
 

@@ -112,3 +112,11 @@ def test_it_is_never_chosen_where_it_is_interpreted():
         pytest.skip("there is a GPU")
     q, k, v = inputs()
     assert mp.explain(made("Alibi"), q, k, v).backend != "triton"
+
+
+def test_what_the_interpreter_does_not_know_is_refused():
+    if DEVICE == "cuda":
+        pytest.skip("there is a GPU")
+    q, k, v = (each.bfloat16() for each in inputs())
+    with pytest.raises(mp.CannotRun, match="interpreter does not know bfloat16"):
+        mp.attend(q, k, v, made("Alibi"), backend="triton")

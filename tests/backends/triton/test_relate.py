@@ -237,6 +237,8 @@ def test_torch_checks_the_operators():
     torch.library.opcheck(torch.ops.milepost.flash_backward.default, given, test_utils=checks)
 
 
+# What Inductor says of TF32 has nothing to do with us.
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
 def test_it_traces_whole_with_its_gradient():
     scheme, qkv = made(deberta(9, causal)), [each.requires_grad_() for each in inputs(24)]
 

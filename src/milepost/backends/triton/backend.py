@@ -46,6 +46,8 @@ def refuses(call: Call) -> str | None:
         return "dropout is not in the kernels; flex has it"
     if call.q.dtype not in DTYPES:
         return f"the kernels take bfloat16, float16 and float32, not {call.q.dtype}"
+    if call.q.device.type == "cpu" and call.q.dtype == torch.bfloat16:
+        return "Triton's interpreter does not know bfloat16; float32 and float16 work"
     if max(call.q.shape[-1], call.v.shape[-1]) > WIDEST:
         return f"heads are wider than {WIDEST} channels"
     band = call.scheme.band()

@@ -33,6 +33,7 @@ from milepost.backends.triton.score import (
     stands,
     tile,
     up_to,
+    weighed,
 )
 
 _COUNTS = ["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "key_first", "many"]
@@ -149,7 +150,7 @@ def _rows_of_keys(
             c = c * sharpen
         bent = 0.0
         if (SLOPE == 0) and (TABLE < 2) and (CAP == 0):
-            p = tl.exp2(x * c - (lse - far))
+            p = weighed(x * c, lse - far)
         else:
             bias = far
             if READ and (TABLE == 2):
@@ -166,7 +167,7 @@ def _rows_of_keys(
             x, bent = finished(x * c, bias, cap, (SLOPE > 0) or (TABLE > 0), CAP, FAST)
             if SHIFT:
                 lse += behind_slope * (i - i0).to(tl.float32)
-            p = tl.exp2(x - lse)
+            p = weighed(x, lse)
         if MASK:
             own = 0
             theirs = 0
@@ -431,7 +432,7 @@ def _keys_of_rows(
             dp = tl.dot(grad, v.T, input_precision=PRECISION)
         bent = 0.0
         if (SLOPE == 0) and (TABLE < 2) and (CAP == 0):
-            p = tl.exp2(x * c - (lse - far)[:, None])
+            p = weighed(x * c, (lse - far)[:, None])
         else:
             bias = far
             if READ and (TABLE == 2):
@@ -442,7 +443,7 @@ def _keys_of_rows(
             if SLOPE > 0:
                 bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, SLOPE, SHIFT)
             x, bent = finished(x * c, bias, cap, (SLOPE > 0) or (TABLE > 0), CAP, FAST)
-            p = tl.exp2(x - lse[:, None])
+            p = weighed(x, lse[:, None])
         if MASK:
             other = belonging(KeyDocs, at, at < keys, -2)[None, :] if DOCS else 0
             visible = seen(i, j, at[None, :], own, other, keys, behind, ahead, sinks, BEHIND, AHEAD, DOCS)

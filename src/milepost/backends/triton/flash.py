@@ -102,7 +102,8 @@ def flash(
     )  # fmt: skip
     learned = (q, k, v, slopes, slopes_ahead, table, sharpen, by_row, by_key)
     if not (torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in learned)):
-        return operator("flash", _flash)(q, k, v, *facets, *tokens, by_row, by_key)
+        out, lse = operator("flash", _flash)(q, k, v, *facets, *tokens, by_row, by_key)
+        return out, lse.float()
     if (
         table is not None
         and table.requires_grad
@@ -203,7 +204,7 @@ class _Flash(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *numbers[-6:])
         ctx.numbers = numbers[:-6]
         ctx.set_materialize_grads(False)
-        return out, lse
+        return out, lse.float()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
@@ -245,6 +246,14 @@ def _like(x: Tensor, width: int) -> Tensor:
     return x.new_empty(b, h, t, width)
 
 
+def _lse_of(q: Tensor) -> Tensor:
+    """An empty log-sum-exp for rows q: twice as precise as they are.
+
+    Weights are made from it once more for gradients, and its rounding is that of a whole row of them.
+    """
+    return q.new_empty(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float32 else torch.float32)
+
+
 def _flash(
     q: Tensor, k: Tensor, v: Tensor,
     slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
@@ -252,9 +261,7 @@ def _flash(
     *more: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The forward kernel, launched."""
-    b, h, t, _ = q.shape
-    out = _like(q, v.shape[3])
-    lse = q.new_empty(b, h, t, dtype=torch.float32)
+    out, lse = _like(q, v.shape[3]), _lse_of(q)
     if 0 in out.shape:
         return out, lse
     if k.shape[2] == 0:
@@ -297,7 +304,7 @@ def _flash_backward(
     dq, dk, dv = _like(q, d), _like(k, d), _like(v, v.shape[3])
     if 0 in (b, h, t, s):
         small = [
-            torch.zeros_like(each) if each is not None and asked else lse.new_empty(0)
+            torch.zeros_like(each) if each is not None and asked else lse.new_empty(0, dtype=torch.float32)
             for each, asked in ((slopes, slopes_too), (slopes_ahead, slopes_too), (table, table_too))
         ]
         related = products_like(lse, tokens_and_products(more)[1])
@@ -402,7 +409,8 @@ def launch_prepare(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tens
     """The log-sum-exp as the backward kernels read it, and delta: [b h t], t rounded up to whole squares."""
     b, h, t, dv = out.shape
     whole = blocks_of(t, 128) * 128
-    delta, lse2 = lse.new_empty(b, h, whole), lse.new_empty(b, h, whole)
+    lse2 = lse.new_empty(b, h, whole)
+    delta = torch.empty_like(lse2, dtype=torch.float32)
     launch(
         backward.prepare, (whole // 64, h, b),
         out, grad, lse, grad_lse, delta, lse2, *out.stride()[:3], *grad.stride()[:3], *lse.stride()[:2],
@@ -426,7 +434,7 @@ def launch_keys(
         sink_blocks = blocks_of(min(sinks, keys), config.keys)
         length = sink_blocks * config.keys
         b, g = dk.shape[:2]
-        some_dk, some_dv = (lse2.new_empty(parts, b, g, length, each.shape[3]) for each in (dk, dv))
+        some_dk, some_dv = (delta.new_empty(parts, b, g, length, each.shape[3]) for each in (dk, dv))
         launched = (parts * sink_blocks, sink_blocks, part)
         _launch_keys(call, config, grad, lse2, delta, some_dk[0], some_dv[0], d_by_key, *launched)
         dk[:, :, :length] = some_dk.sum(0)[:, :, :keys]
@@ -441,10 +449,11 @@ def _launch_keys(
 ) -> None:  # fmt: skip
     q, k, v = call.qkv
     tma = config.tma and _fits_tma(q, k, v, grad)
+    wide = call.value_width
     limits = call.bounds(config, by_rows=False)
     launch(
         backward.backward_keys, (programs, k.shape[1], k.shape[0]),
-        *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dk, dv, *call.tensors,
+        *call.described(config, tma), _described(grad, config.rows, tma, wide), lse2, delta, dk, dv, *call.tensors,
         *call.tokens, limits[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], *call.related, d_by_key,
@@ -468,12 +477,13 @@ def launch_rows(
     b, h, t, _ = q.shape
     config = call.config("rows")
     tma = config.tma and _fits_tma(q, k, v, grad)
+    wide = call.value_width
     blocks = blocks_of(t, config.rows)
-    sums = lse2.new_empty((b, h, blocks, 4) if slopes_too or table_too else (0, 0, 0, 0))
+    sums = delta.new_empty((b, h, blocks, 4) if slopes_too or table_too else (0, 0, 0, 0))
     limits = call.bounds(config, by_rows=True)
     launch(
         backward.backward_rows, (blocks, h, b),
-        *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, dq, sums, *call.tensors,
+        *call.described(config, tma), _described(grad, config.rows, tma, wide), lse2, delta, dq, sums, *call.tensors,
         *call.tokens, limits[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dq.stride()[:3],
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], h * blocks * 4, blocks * 4,
@@ -493,13 +503,13 @@ def launch_learned(
     b, h = call.q.shape[:2]
     first, last = call.counts[-2:]
     sides = slopes_too and call.two_slopes
-    d_slopes, d_ahead = (lse2.new_empty(h if asked else 0) for asked in (slopes_too, sides))
-    d_table = lse2.new_zeros((h, last - first + 1) if table_too else 0)
+    d_slopes, d_ahead = (delta.new_empty(h if asked else 0) for asked in (slopes_too, sides))
+    d_table = delta.new_zeros((h, last - first + 1) if table_too else 0)
     if not (slopes_too or table_too):
         return d_slopes, d_ahead, d_table
-    squares, start = launch_walk(call, grad, lse2, delta) if table_too else (lse2.new_empty(h, 0, 0), 0)
+    squares, start = launch_walk(call, grad, lse2, delta) if table_too else (delta.new_empty(h, 0, 0), 0)
     count, parts = squares.shape[1:3]
-    by_distance = lse2.new_empty(h, (count + 1) * 128 if count else 0)
+    by_distance = delta.new_empty(h, (count + 1) * 128 if count else 0)
     if count:
         launch(
             tables.fold,
@@ -550,13 +560,14 @@ def launch_walk(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> tuple[
     corners = side // config.rows * (side // config.keys)
     # Enough programs to fill the chip about eight times, as far as there are tiles to walk.
     parts = max(1, min(blocks_of(1056, max(1, count * h * corners)), b * blocks_of(min(t, s), side)))
-    squares = lse2.new_empty(h, count, parts, side, side)
+    squares = delta.new_empty(h, count, parts, side, side)
     if count:
         tma = config.tma and _fits_tma(q, k, v, grad) and not call.tokens.any
+        wide = call.value_width
         order = call.order()
         launch(
             tables.walk, (count * parts * corners, h),
-            *call.described(config, tma), _described(grad, config.rows, tma), lse2, delta, squares, *call.tensors,
+            *call.described(config, tma), _described(grad, config.rows, tma, wide), lse2, delta, squares, *call.tensors,
             *call.tokens, order,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *lse2.stride()[:2], *call.steps,
             *call.tokens.steps, 0 if order is None or order.shape[0] == 1 else order.stride(0),
@@ -640,15 +651,24 @@ class Call:
         return (
             _described(self.q, config.rows, tma),
             _described(self.qkv[1], config.keys, tma),
-            _described(self.v, config.keys, tma),
+            _described(self.v, config.keys, tma, self.value_width),
         )
+
+    @property
+    def value_width(self) -> int:
+        """Channels of a tile of values.
+
+        Triton 3.6 makes wrong code of some kernels whose values are narrower than 64 and whose keys are not (with
+        documents and a bias by distance: other numbers, or an illegal access). There tiles are filled up with zeros.
+        """
+        return max(_width(self.v.shape[3]), min(64, _width(self.q.shape[3])) if self.q.itemsize == 2 else 0)
 
     def constants(self, config: Config, tma: bool) -> dict[str, Any]:
         """What the kernels are compiled for."""
         d, dv = self.q.shape[3], self.v.shape[3]
         two_bytes = self.q.itemsize == 2
         return {
-            "BM": config.rows, "BN": config.keys, "WIDTH": _width(d), "VWIDTH": _width(dv), "D": d, "DV": dv,
+            "BM": config.rows, "BN": config.keys, "WIDTH": _width(d), "VWIDTH": self.value_width, "D": d, "DV": dv,
             "BEHIND": self.counts[4] < UNLIMITED, "AHEAD": self.counts[5] < UNLIMITED,
             "SLOPES": self.tensors[0] is not None, "CAP": self.capped, "SHARPEN": self.tensors[3] is not None,
             "SPAN": power_of_two(config.rows + config.keys), "FAST": two_bytes and not INTERPRETED,
@@ -673,12 +693,12 @@ def _fits_tma(*tensors: Tensor) -> bool:
     )
 
 
-def _described(x: Tensor, rows: int, tma: bool) -> Any:
+def _described(x: Tensor, rows: int, tma: bool, width: int = 0) -> Any:
     if not tma:
         return x
     # A step along an axis of length 1 is never taken; any that the copy engine accepts will do.
     steps = [step if n > 1 else 256 for step, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
-    return TensorDescriptor(x, list(x.shape), [*steps, 1], [1, 1, rows, _width(x.shape[3])])
+    return TensorDescriptor(x, list(x.shape), [*steps, 1], [1, 1, rows, width or _width(x.shape[3])])
 
 
 def _device_of(x: Tensor) -> Any:
@@ -708,7 +728,7 @@ for _kind in ("CUDA", "CPU"):
 
 @torch.library.register_fake("milepost::flash")
 def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return _like(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
+    return _like(q, v.shape[3]), _lse_of(q)
 
 
 @torch.library.register_fake("milepost::flash_backward")

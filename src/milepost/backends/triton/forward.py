@@ -309,7 +309,8 @@ def forward(
     # A row that saw nothing has l = 0: zeros, and a log-sum-exp of −∞.
     blind = l == 0
     out = acc / tl.where(blind, 1.0, l)[:, None]
-    lse = m + tl.log2(tl.where(blind, 1.0, l))
+    KEPT: tl.constexpr = Lse.dtype.element_ty
+    lse = m.to(KEPT) + tl.log2(tl.where(blind, 1.0, l).to(KEPT))
     if SHIFT:
         lse -= behind_slope * tl.arange(0, BM).to(tl.float32)
     lse = tl.where(blind, float("-inf"), lse * LN2)

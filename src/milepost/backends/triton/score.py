@@ -56,6 +56,17 @@ def put(X, x, row, rows, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, D: tl.
 
 
 @triton.jit
+def weighed(x, lse):
+    """Weights from scores and their rows' log-sum-exp, which may be more precise than the scores."""
+    if lse.dtype == tl.float64:
+        most = lse.to(tl.float32)
+        left = tl.where(most == float("inf"), 0.0, lse - most)
+        return tl.exp2(x - most - left.to(tl.float32))
+    else:
+        return tl.exp2(x - lse)
+
+
+@triton.jit
 def up_to(x, BLOCK: tl.constexpr):
     """x, rounded up to a whole block."""
     return (x + BLOCK - 1) // BLOCK * BLOCK

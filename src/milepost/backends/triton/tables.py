@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from milepost.backends.triton.bounds import belonging, numbered
-from milepost.backends.triton.score import GRANULE, LOG2E, distances, finished, looked_up, seen, sloped, tile
+from milepost.backends.triton.score import GRANULE, LOG2E, distances, finished, looked_up, seen, sloped, tile, weighed
 
 
 @triton.jit
@@ -65,7 +65,7 @@ def _steps(
         x, bent = finished(x * c, bias, cap, True, CAP, FAST)
         lse = tl.load(Lse2 + b64 * l_b + h.to(tl.int64) * l_h + at)
         delta = tl.load(Delta + b64 * l_b + h.to(tl.int64) * l_h + at)
-        p = tl.exp2(x - lse[:, None])
+        p = weighed(x, lse[:, None])
         if MASK:
             place = (j0 + at_key)[None, :]
             visible = seen((offset + at)[:, None], place, place, 0, 0, keys, behind, ahead, sinks, BEHIND, AHEAD, False)
@@ -143,7 +143,7 @@ def _steps_of_documents(
                 index[:, None], key_index[None, :], key[None, :], own[:, None], other[None, :], keys, behind, ahead,
                 sinks, BEHIND, AHEAD, DOCS,
             )  # fmt: skip
-            p = tl.where(visible, tl.exp2(x - lse[:, None]), 0.0)
+            p = tl.where(visible, weighed(x, lse[:, None]), 0.0)
             ds = p * (tl.dot(grad, v.T, input_precision=PRECISION) - delta[:, None])
             if CAP == 2:
                 ds = ds * (1 - bent * bent)
