@@ -18,12 +18,12 @@ class Cache:
         cache = Cache(scheme)
         for q, k, v in steps:
             cache.append(k, v)
-            out = attend(q, cache.keys, cache.values, scheme, key_index=cache.index)
+            out = attend(q, cache.keys, cache.values, scheme)
 
     `Cache()` keeps keys as they came. `Cache(scheme)` turns a key once, when it is appended, where that is exact: where
     its angle follows from its position alone and nothing reads the raw key. Everywhere else (dynamic stretches, ReRoPE
     and its kin, xPos, tables by distance) keys stay raw all the same, so that decoding equals a fresh pass. `keys`
-    knows which it is, and of which tokens, so `key_index` may be left out; a scheme that would turn otherwise raises.
+    knows which it is, and of which tokens; a scheme that would turn otherwise raises.
     `trim` drops keys that no later query can see. The store grows by doubling, so appending costs no copy on average.
     """
 
@@ -59,7 +59,10 @@ class Cache:
     @property
     def keys(self) -> CachedKeys:
         """[b g s d], raw or turned."""
-        return cached_keys(self._filled(self._keys), self.index, self.position, self._turned_by)
+        keys = self._filled(self._keys)
+        # A range needs no work on the device, and is all that attend asks for.
+        index = self.index if self._first is None else range(self._first, self._first + self._length)
+        return cached_keys(keys, index, self.position, self._turned_by)
 
     @property
     def values(self) -> Tensor:
@@ -231,7 +234,7 @@ class Cache:
     def _filled(self, store: Tensor | None) -> Tensor:
         if store is None:
             raise ValueError("this Cache is empty; append keys and values first")
-        return store[:, :, : self._length]
+        return store.narrow(2, 0, self._length)
 
     def _put(self, store: Tensor | None, new: Tensor, axis: int) -> Tensor:
         """Write `new` after what is there, into a store twice as large where it does not fit."""

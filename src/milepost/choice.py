@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable
 from typing import Any
@@ -13,9 +14,10 @@ from torch import Tensor
 from milepost.backends import BACKENDS
 from milepost.call.call import Call, CannotRun
 from milepost.call.options import NAMES, Options
-from milepost.call.plan import Plan, Worth
+from milepost.call.plan import Compute, Plan, Worth
 from milepost.call.playable import can_play, is_plain_weight, laid_out, surroundings
-from milepost.call.resolve import counted_call, resolve
+from milepost.call.resolve import counted_call, is_step, resolve
+from milepost.call.tokens import CachedKeys
 from milepost.scheme import Scheme
 from milepost.seams.arguments import did_you_mean
 from milepost.seams.parts import Parts
@@ -43,30 +45,23 @@ def named(name: str, call: Call) -> str:
 class Kind:
     """Calls that look alike: who runs them, and how they are run again."""
 
-    def __init__(self, backend: str, worth: Worth) -> None:
-        self.backend, self.worth = backend, worth
+    def __init__(self, backend: str, worth: Worth, steps: bool = False) -> None:
+        self.backend, self.worth, self.steps = backend, worth, steps
         self.plans: dict[Hashable, Plan] = {}
 
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, options: Options, return_lse: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Run one more of them."""
+        if self.steps:
+            # The next one has more keys, so that nothing of it can be played.
+            return BACKENDS[self.backend].run(counted_call(q, k, v, scheme, return_lse))
         said: dict[str, Any] = {
             name: value for name, value in options.items() if value is not None and name != "dropout"
         }
-        tensors: dict[str, Tensor] = {"q": q, "k": k, "v": v}
-        tensors |= {name: value for name, value in said.items() if isinstance(value, Tensor)}
-        # Positions of queries and keys, say, are often one tensor: it is given once.
-        given = tuple({id(each): each for each in tensors.values()}.values())
-        places = [next(n for n, one in enumerate(given) if one is each) for each in tensors.values()]
-
-        def compute(*given: Tensor) -> tuple[Tensor, Tensor | None]:
-            q, k, v, *others = (given[n] for n in places)
-            if said:
-                filled: Any = said | dict(zip([*tensors][3:], others, strict=True))
-                return BACKENDS[self.backend].run(resolve(q, k, v, scheme, filled, return_lse))
-            return BACKENDS[self.backend].run(counted_call(q, k, v, scheme, return_lse))
-
+        given, compute = (q, k, v), functools.partial(self._bare, scheme, return_lse)
+        if said or q is k or k is v or q is v:
+            given, compute = self._told(q, k, v, scheme, said, return_lse)
         if not BACKENDS[self.backend].PLAYED or not can_play(q):
             return compute(*given)
         weights = scheme.weights()
@@ -81,6 +76,29 @@ class Kind:
             plan = self.plans[where] = Plan(self.worth)
         return plan.run(compute, given, weights, scheme.weights)
 
+    def _bare(self, scheme: Scheme, return_lse: bool, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Run a call of three tensors."""
+        return BACKENDS[self.backend].run(counted_call(q, k, v, scheme, return_lse))
+
+    def _told(
+        self, q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, said: dict[str, Any], return_lse: bool
+    ) -> tuple[tuple[Tensor, ...], Compute]:
+        """The tensors of a call of which more was said, and what runs it from these."""
+        tensors: dict[str, Tensor] = {"q": q, "k": k, "v": v}
+        tensors |= {name: value for name, value in said.items() if isinstance(value, Tensor)}
+        # Positions of queries and keys, say, are often one tensor: it is given once.
+        given = tuple({id(each): each for each in tensors.values()}.values())
+        places = [next(n for n, one in enumerate(given) if one is each) for each in tensors.values()]
+
+        def compute(*given: Tensor) -> tuple[Tensor, Tensor | None]:
+            q, k, v, *others = (given[n] for n in places)
+            if not said:
+                return self._bare(scheme, return_lse, q, k, v)
+            filled: Any = said | dict(zip([*tensors][3:], others, strict=True))
+            return BACKENDS[self.backend].run(resolve(q, k, v, scheme, filled, return_lse))
+
+        return given, compute
+
 
 _chosen: WeakKeyDictionary[Parts, dict[Hashable, Kind]] = WeakKeyDictionary()
 _worth: WeakKeyDictionary[Parts, Worth] = WeakKeyDictionary()
@@ -92,7 +110,13 @@ def looks_of(
     """All that decides how a call is run: calls that look alike are checked and weighed once, which would take longer
     than one token. None where it is more than how things look.
     """
-    if torch.compiler.is_compiling() or not isinstance(scheme, Scheme) or not type(q) is type(k) is type(v) is Tensor:
+    if torch.compiler.is_compiling() or not isinstance(scheme, Scheme) or not type(q) is type(v) is Tensor:
+        return None
+    if type(k) is Tensor or type(k) is CachedKeys:
+        step = _step(q, k, v, scheme, backend, return_lse, options)
+        if step is not None or type(k) is CachedKeys:
+            return step
+    else:
         return None
     said: list[Hashable] = []
     for name, value in options.items():
@@ -119,6 +143,28 @@ def looks_of(
     )  # fmt: skip
 
 
+class Step(tuple[Hashable, ...]):
+    """How few queries over keys that grow look: alike until the number of keys has doubled."""
+
+
+def _step(
+    q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, backend: str | None, return_lse: bool, options: Options
+) -> Step | None:
+    if not is_step(q, k, v, scheme, options) or scheme.answering("centred"):
+        return None
+    turned = type(k) is CachedKeys and k.turned_by is not None
+    k = k.plain if type(k) is CachedKeys else k
+    weights = scheme.weights()
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v, *weights)):
+        return None
+    b, g, s, d = k.shape
+    return Step((
+        q.shape, b, g, d, s.bit_length(), v.shape[:2], v.shape[3], q.dtype, k.dtype, v.dtype, q.device, k.device,
+        v.device, backend, return_lse, turned,
+        tuple([(weight.device, weight.dtype, weight.shape) for weight in weights]),
+    ))  # fmt: skip
+
+
 def kinds_of(scheme: Parts) -> dict[Hashable, Kind]:
     """The kinds of calls that are remembered for a scheme, by how they look."""
     known = _chosen.get(scheme)
@@ -132,7 +178,7 @@ def remember(scheme: Parts, looks: Hashable, backend: str) -> None:
     known = kinds_of(scheme)
     if len(known) >= CHOICES:
         known.clear()
-    known[looks] = Kind(backend, _worth.setdefault(scheme, Worth()))
+    known[looks] = Kind(backend, _worth.setdefault(scheme, Worth()), type(looks) is Step)
 
 
 def cheapest(call: Call) -> str:

@@ -331,14 +331,48 @@ def test_a_scheme_forgotten_takes_its_plans_along():
 def test_where_keys_grow_with_every_step_writing_down_is_given_up():
     scheme = SCHEMES["rope"]()
     with torch.no_grad():
-        for s in range(6, 8 + plan.TRIED):
-            q, k, v = inputs(h=4, g=2, t=1, s=s)
+        for s in range(26, 28 + plan.TRIED):
+            q, k, v = inputs(h=4, g=2, t=20, s=s)
             for _ in range(plan.SEEN + 3):
                 ours = mp.attend(q, k, v, scheme)
             assert_same(ours, mp.attend(q, k, v, scheme, backend="reference"), 1e-10)
     found = plans(scheme)
     assert sum(each.kept is not None for each in found) == plan.TRIED
     assert not found[0].worth
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_steps_of_a_text_that_grows_are_weighed_once_until_it_has_doubled(name: str):
+    scheme = SCHEMES[name]().double()
+    cache = mp.Cache(scheme)
+    q, k, v = inputs(h=4, g=2, t=40)
+    with torch.no_grad():
+        cache.append(k[:, :, :31], v[:, :, :31])
+        for n in range(31, 40):
+            step = slice(n, n + 1)
+            cache.append(k[:, :, step], v[:, :, step])
+            ours = mp.attend(q[:, :, step], cache.keys, cache.values, scheme)
+            bare = mp.attend(q[:, :, step], k[:, :, : n + 1], v[:, :, : n + 1], scheme)
+            exact = mp.attend(q[:, :, step], k[:, :, : n + 1], v[:, :, : n + 1], scheme, backend="reference")
+            assert_same(ours, exact, 1e-10)
+            assert_same(bare, exact, 1e-10)
+    steps = [kind for kind in kinds_of(scheme).values() if kind.steps]
+    assert len(steps) == (2 if cache.turned else 1) + 1, "by whether keys are turned; and those of the specification"
+    assert not plans(scheme)
+
+
+def test_a_step_that_does_not_fit_is_refused_though_others_like_it_ran():
+    scheme = SCHEMES["rope"]()
+    q, k, v = inputs(h=4, g=2, t=40)
+    with torch.no_grad():
+        mp.attend(q[:, :, -1:], k, v, scheme)
+        with pytest.raises(ValueError, match="do not fit together"):
+            mp.attend(q[:, :, -1:], k[:, :, 1:], v, scheme)
+        with pytest.raises(ValueError, match="heads cannot share"):
+            mp.attend(q[:, :3, -1:], k, v, scheme)
+        mp.attend(q[:, :, :9], k[:, :, :15], v[:, :, :15], scheme)
+        with pytest.raises(ValueError, match="9 queries but 8 keys"):
+            mp.attend(q[:, :, :9], k[:, :, :8], v[:, :, :8], scheme)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

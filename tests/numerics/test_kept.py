@@ -42,15 +42,29 @@ def test_a_training_loop_makes_its_cosines_once(made: list[int]):
     assert_same(ours, mp.attend(q, k, v, scheme, backend="reference"))
 
 
-def test_every_layer_of_a_decoding_step_shares_its_cosines(made: list[int]):
+def test_every_layer_of_many_decoding_steps_shares_its_cosines(made: list[int]):
     scheme = mp.Scheme(mp.Rope(8, theta=778.0), mp.causal)
-    q, k, v = inputs(t=9)
+    q, k, v = inputs(t=20)
     cache = mp.Cache(scheme)
-    cache.append(k, v)
+    cache.append(k[:, :, :9], v[:, :, :9])
     made.clear()
-    for _ in range(4):
-        mp.attend(q[:, :, 8:], cache.keys, cache.values, scheme)
-    assert made == [1]
+    for n in range(9, 20):
+        cache.append(k[:, :, n : n + 1], v[:, :, n : n + 1])
+        for _ in range(4):
+            ours = mp.attend(q[:, :, n : n + 1], cache.keys, cache.values, scheme)
+        exact = mp.attend(q[:, :, n : n + 1], k[:, :, : n + 1], v[:, :, : n + 1], scheme, backend="reference")
+        assert_same(ours, exact)
+    assert sum(each > 20 for each in made) == 1, "one table for all steps; keys are turned as they come"
+
+
+@pytest.mark.parametrize("first", [1000, 1024, 2040, 5000])
+def test_cosines_out_of_a_table_are_those_of_the_place(first: int):
+    scheme = mp.Scheme(mp.Rope(8, theta=778.0), mp.Rerope(6), mp.causal)
+    q, k, v = inputs(t=30)
+    step = {"key_index": range(first, first + 30)}
+    for t in (1, 5, 16):
+        ours = mp.attend(q[:, :, -t:], k, v, scheme, **step)  # pyright: ignore
+        assert_same(ours, mp.attend(q[:, :, -t:], k, v, scheme, **step, backend="reference"))  # pyright: ignore
 
 
 def test_what_inference_mode_made_is_not_given_to_a_backward_pass():

@@ -21,6 +21,8 @@ LARGEST = 1 << 22
 """Numbers of a table that is kept; a longer one takes less time to make than to read attention's keys."""
 ROOM = 1024
 """Tokens that the tables of a growing cache grow by."""
+FEW = 16
+"""Queries that are steps of a cache that grows."""
 Waves = tuple[Tensor, Tensor]
 
 
@@ -56,26 +58,25 @@ def _turned_queries(q: Tensor, waves: Waves, part: Any) -> Tensor:
     if q.dtype not in DTYPES or not has_numbers() or not _ready(q.device):
         return _turn(q, waves, part)
     # Loaded here, because it needs triton.
-    from milepost.backends.triton.rotary import rotate_qk
+    from milepost.backends.triton.rotary import rotate_queries
 
-    nothing = q.new_empty(q.shape[0], 0, *q.shape[2:])
-    return rotate_qk(q, nothing, *waves, neighbours=part.pairs == "neighbours")[0]
+    return rotate_queries(q, *waves, neighbours=part.pairs == "neighbours")
 
 
-def rotated_queries(call: Call, number: int = 0) -> tuple[Tensor, Waves | None, bool] | None:
-    """The queries rotated where they stand in the regime of that number, cosines and sines [1 ≥ s width/2] for keys
-    that are still to be rotated, and whether pairs neighbour.
+def angles(call: Call, number: int = 0, contrasted: bool = False) -> tuple[Waves, Waves | None, bool] | None:
+    """Cosines and sines [1 t width/2] of the queries in the regime of that number, those [1 ≥ s width/2] of keys that
+    are still to be rotated, and whether pairs neighbour.
 
-    For a kernel that rotates keys as it reads them. None where these are not known from the layout.
+    For a kernel that rotates as it reads; contrasted: as for `rotated`. None where these are not known from the layout.
     """
     part = _rotation(call)
-    both = None if part is None else _counted(call, part, call.q.dtype, number, room=ROOM)
+    both = None if part is None else _counted(call, part, call.q.dtype, number, ROOM, contrasted)
     if part is None or both is None:
         return None
     queries, keys = both
     if keys is not None and _unturned(call, part, number):
         keys = None
-    return _turned_queries(call.q, queries, part), keys, part.pairs == "neighbours"
+    return queries, keys, part.pairs == "neighbours"
 
 
 def _rotation(call: Call) -> Any | None:
@@ -117,7 +118,9 @@ def _counted(
     length = layout.key_first + s if by_length or contrasted else None
     exact = torch.promote_types(dtype, torch.float32)
     where = (part, place, number, length, exact)
-    queries = _along(*where, "contrasted" if contrasted else "query", layout.first, t, call.q.device)
+    queries = _of_few(*where, layout.first, t, call.q.device) if t <= FEW and t < s and length is None else None
+    if queries is None:
+        queries = _along(*where, "contrasted" if contrasted else "query", layout.first, t, call.q.device)
     # Queries that are the keys' own tokens share their angles.
     alike = layout.offset == 0 and t == s and not room and (place is None or _stay(place, number))
     if queries is None or call.keys_turned or alike:
@@ -125,6 +128,19 @@ def _counted(
     count = s if not room else -(-s // room) * room
     keys = _along(*where, "key", layout.key_first, count, call.q.device)
     return None if keys is None else (queries, keys)
+
+
+@kept(64)
+def _of_few(
+    part: Any, place: Any | None, number: int, length: int | None, dtype: torch.dtype, first: int, count: int,
+    device: torch.device,
+) -> Waves | None:  # fmt: skip
+    """Those of a few queries, out of a table that serves many steps."""
+    start = first // ROOM * ROOM
+    waves = _along(part, place, number, length, dtype, "query", start, ROOM + FEW, device)
+    return (
+        None if waves is None else (waves[0].narrow(1, first - start, count), waves[1].narrow(1, first - start, count))
+    )
 
 
 @kept(16)

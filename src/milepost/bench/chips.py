@@ -104,14 +104,22 @@ def _vectors(width: int, name: str) -> None:
 
 
 def _decoding(width: int) -> None:
-    from milepost.backends.triton.decode import decode
+    from milepost.backends.triton.decode import Field, Turns, decode, decode_fields
 
     q, k, v = _inputs(width, 8192)
-    cos = torch.ones(1, 8192, width // 2)
+    q, cos = q[:, :, :1], torch.ones(1, 8192, width // 2)
+    one = cos[:, :1]
     with torch.no_grad():
         each: dict[str, Any]
-        for each in ({}, {"key_cos": cos, "key_sin": cos}, {"slopes": torch.ones(2)}):
-            decode(q[:, :, :1], k, v, **each)
+        for each in (
+            {},
+            {"key_cos": cos, "key_sin": cos},
+            {"query_cos": one, "query_sin": one},
+            {"slopes": torch.ones(2)},
+        ):
+            decode(q, k, v, **each)
+        near, far = Field(Turns(one, one, cos, cos), 512, 0), Field(Turns(one, one), 8192, -512)
+        decode_fields(q, k, v, near, far, scale=1.0, offset=8191, strength=one[0])
 
 
 def _rotary() -> None:

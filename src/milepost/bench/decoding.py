@@ -98,9 +98,9 @@ def _stepping(q: Tensor, k: Tensor, v: Tensor, make: Callable[[], Scheme], setti
         cache.append(k, v)
 
         def run() -> Tensor:
-            return attend(q, cache.keys, cache.values, scheme, key_index=cache.index)
+            return attend(q, cache.keys, cache.values, scheme)
 
-        backend = explain(scheme, q, cache.keys, cache.values, key_index=cache.index).backend
+        backend = explain(scheme, q, cache.keys, cache.values).backend
         return _works(run, backend, _checking(run, q, k, v, scheme))
 
     return works

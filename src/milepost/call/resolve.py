@@ -9,7 +9,7 @@ from milepost.call import inputs
 from milepost.call.call import Call
 from milepost.call.documents import order_within, over_keys
 from milepost.call.options import Options
-from milepost.call.tokens import CachedKeys, Tokens
+from milepost.call.tokens import CachedKeys, CountedIndex, Tokens
 from milepost.seams.parts import Parts
 
 
@@ -43,9 +43,39 @@ def resolve(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options, re
 
 def counted_call(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, return_lse: bool) -> Call:
     """A call of which nothing was said but tensors that were found right before: tokens count up, queries are last."""
+    first, turned, cached = 0, False, isinstance(k, CachedKeys)
+    if isinstance(k, CachedKeys):
+        assert isinstance(k.token_index, range)
+        first, turned, k = k.token_index.start, k.turned_by is not None, k.plain
     t, s = q.shape[2], k.shape[2]
-    queries, keys = Tokens(t, q.device, s - t, None), Tokens(s, q.device, 0, None)
-    return Call(q, k, v, scheme, queries, keys, None, None, None, 0.0, None, return_lse, False, False)
+    queries, keys = Tokens(t, q.device, first + s - t, None), Tokens(s, q.device, first, None)
+    return Call(q, k, v, scheme, queries, keys, None, None, None, 0.0, None, return_lse, turned, cached)
+
+
+FEW = 16
+"""Queries that are a step of a text that grows."""
+
+
+def is_step(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options) -> bool:
+    """Whether a few queries are the last of the keys, which count up, and nothing else was said of them.
+
+    Keys out of a cache may be given the index that the cache knows.
+    """
+    first, keys = 0, k
+    if type(k) is CachedKeys:
+        if type(k.token_index) is not range or k.token_position is not None or k.turned_by not in (None, scheme):
+            return False
+        first, keys = k.token_index.start, k.plain
+    for name, value in options.items():
+        if value is None or (name == "dropout" and value == 0.0):
+            continue
+        if name != "key_index" or keys is k or not isinstance(value, CountedIndex):
+            return False
+        if value.first != first or value.shape[1] != keys.shape[2]:
+            return False
+    if not q.dim() == keys.dim() == v.dim() == 4 or keys.shape[2] != v.shape[2]:
+        return False
+    return q.shape[2] <= FEW and q.shape[2] < keys.shape[2]
 
 
 def _out_of_cache(k: Tensor, scheme: Parts, options: Options) -> tuple[Tensor, Options, bool]:

@@ -37,7 +37,9 @@ class CachedKeys(Tensor):
     A copy knows the same. A part of them is still turned by the same scheme; which tokens it holds is not known.
     """
 
-    token_index: Tensor | None
+    plain: Tensor
+    """The same keys, as a tensor that knows nothing."""
+    token_index: Tensor | range | None
     token_position: Tensor | None
     turned_by: Parts | None
 
@@ -82,10 +84,12 @@ def _joined(answer: Tensor, sources: Any) -> Tensor:
     return cached_keys(answer, None, None, by[0])
 
 
-def cached_keys(keys: Tensor, index: Tensor | None, position: Tensor | None, turned_by: Parts | None) -> CachedKeys:
+def cached_keys(
+    keys: Tensor, index: Tensor | range | None, position: Tensor | None, turned_by: Parts | None
+) -> CachedKeys:
     """Keys with what a cache knows of them."""
     marked = keys.as_subclass(CachedKeys)
-    marked.token_index, marked.token_position, marked.turned_by = index, position, turned_by
+    marked.plain, marked.token_index, marked.token_position, marked.turned_by = keys, index, position, turned_by
     return marked
 
 

@@ -94,7 +94,7 @@ CALLS: dict[str, tuple[str, ...]] = {
         "for q, k, v in torch.randn(100, 3, 1, 8, 1, 64):  # one token at a time",
         "    cache.append(k, v)",
         "    out = mp.attend(",
-        "        q, cache.keys, cache.values, scheme, key_index=cache.index",
+        "        q, cache.keys, cache.values, scheme",
         "    )",
     ),
     "ComplexOrder": (

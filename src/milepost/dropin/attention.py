@@ -51,5 +51,5 @@ class RotaryAttention(nn.Module):
             out = attend(q, k, v, self.scheme)
         else:
             cache.append(k, v)
-            out = attend(q, cache.keys, cache.values, self.scheme, key_index=cache.index)
+            out = attend(q, cache.keys, cache.values, self.scheme)
         return self.out_proj(out.transpose(1, 2).flatten(2))

@@ -14,7 +14,8 @@ from tests.backends.triton.test_rotary import rotated
 pytest.importorskip("triton")
 
 from milepost.backends.triton import decode as decoding
-from milepost.backends.triton.decode import decode
+from milepost.backends.triton.decode import Field, Turns, decode, decode_fields
+from milepost.backends.triton.flash import UNLIMITED
 
 
 def random_step(seed: int) -> Case:
@@ -114,3 +115,57 @@ def test_errors_say_what_to_give():
         with pytest.raises(ValueError) as error:
             decode(q, k, v, **options)
         assert says in str(error.value)
+
+
+@pytest.mark.parametrize("neighbours", [False, True])
+@pytest.mark.parametrize("pairs", [16, 5])
+def test_queries_are_rotated_as_they_are_read(pairs: int, neighbours: bool):
+    torch.manual_seed(pairs)
+    q, k, v = drawn(2, 4, 2, 3, 90, 32, 32)
+    angle = torch.randn(1, 3, pairs, device=DEVICE, dtype=torch.float64)
+    exact = attention(
+        rotated(q.double(), angle, neighbours), k.double(), v.double(), scale=32**-0.5, offset=87, ahead=0
+    )
+    ours = decode(q, k, v, query_cos=angle.cos().float(), query_sin=angle.sin().float(), neighbours=neighbours)
+    assert off(ours[0], exact[0]) < 1e-6
+    assert off(ours[1], exact[1]) < 1e-6
+
+
+@pytest.mark.parametrize("programs", [1, 40, 528])
+@pytest.mark.parametrize("strong", [False, True])
+@pytest.mark.parametrize(("t", "s", "near"), [(1, 90, 20), (3, 200, 64), (16, 130, 1), (2, 70, 500)])
+def test_near_and_far_keys_are_joined_at_once(
+    t: int, s: int, near: int, strong: bool, programs: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(decoding.SETTINGS, "programs", programs)
+    torch.manual_seed(s)
+    q, k, v = drawn(2, 4, 2, t, s, 32, 24)
+    at = lambda n: torch.randn(1, n, 16, device=DEVICE, dtype=torch.float64)  # noqa: E731
+    beside, keys, apart = at(t), at(s), at(t)
+    strength = torch.rand(1, t, device=DEVICE) if strong else None
+    fields = (
+        Field(Turns(*waves(beside), *waves(keys)), near, 0),
+        Field(Turns(*waves(apart)), UNLIMITED, -near),
+    )
+
+    raw = k.double().repeat_interleave(2, 1)
+    one = rotated(q.double(), beside, False) @ rotated(raw, keys, False).mT * 0.2
+    two = rotated(q.double(), apart, False) @ raw.mT * 0.2
+    distance = torch.arange(s - t, s, device=DEVICE)[:, None] - torch.arange(s, device=DEVICE)
+    close, further = (distance >= 0) & (distance < near), distance >= near
+    if strength is not None:
+        offered = one.masked_fill(~close, -torch.inf).logsumexp(-1, keepdim=True)
+        two = two + strength.double()[:, None, :, None] * (two - offered)
+    scores = torch.where(close, one, torch.where(further, two, -torch.inf))
+    exact = scores.softmax(-1) @ v.double().repeat_interleave(2, 1), scores.logsumexp(-1)
+    if strength is not None:
+        # The kernel is given queries that are longer by 1 + strength, as its caller has them.
+        longer = tuple(each * (1 + strength[..., None]) for each in waves(apart))
+        fields = fields[0], Field(Turns(*longer), UNLIMITED, -near)
+    ours = decode_fields(q, k, v, *fields, scale=0.2, offset=s - t, strength=strength)
+    assert off(ours[0], exact[0]) < 2e-6
+    assert off(ours[1], exact[1]) < 2e-6
+
+
+def waves(angle: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return angle.cos().float(), angle.sin().float()

@@ -28,7 +28,7 @@ def test_torch_checks_the_attention_operators():
 
 def test_torch_checks_decoding():
     q, k, v = drawn(1, 2, 1, 1, 20, 16, 16)
-    facets = (None, None, None, None, 0.25, 19, UNLIMITED, 0, 0, 0, 0.0, False, None, None, False, None)
+    facets = (None, None, None, None, 0.25, 19, UNLIMITED, 0, 0, 0, 0.0, False, None, None, None, None, False, None)
     torch.library.opcheck(torch.ops.milepost.decode.default, (q, k, v, *facets), test_utils=CHECKS)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from milepost.backends.estimate import seconds, seen_pairs
-from milepost.backends.rotated import rotated, rotated_queries
+from milepost.backends.rotated import angles, rotated
 from milepost.backends.triton.biases import biases, by_place, unknown, unread
 from milepost.backends.triton.relations import products, unrelated
 from milepost.backends.views import refusal, seen_regimes, turned, values
@@ -90,7 +90,7 @@ def _at_once(call: Call) -> tuple[Tensor, Tensor]:
     skipped = call.keys.first if by_place(call) and call.keys.first is not None else 0
     near = _limits(band.behind, band.ahead) | {"sinks": max(0, band.sinks - skipped)}
     how: dict[str, Any] = near | biases(call) | {"sharpen": _sharpness(call)}
-    few = _turned_as_read(call, 0)
+    few = _turned_as_read(call)
     if few is not None:
         q, k, waves = few
         return _launch(call, q, k, v, how | waves)
@@ -111,14 +111,14 @@ def _wants_lse(call: Call) -> bool:
     return call.return_lse or bool(call.scheme.answering("rest"))
 
 
-def _turned_as_read(call: Call, number: int) -> tuple[Tensor, Tensor, dict[str, Any]] | None:
-    """Queries turned in the regime of that number, raw keys, and what turns these as they are read: for few queries."""
-    queries = rotated_queries(call, number) if _few(call) and call.scheme.answering("turn") else None
-    if queries is None:
+def _turned_as_read(call: Call) -> tuple[Tensor, Tensor, dict[str, Any]] | None:
+    """Raw queries and keys, and what turns them as they are read: for few queries."""
+    waves = angles(call) if _few(call) and call.scheme.answering("turn") else None
+    if waves is None:
         return None
-    q, waves, neighbours = queries
-    how = {} if waves is None else {"key_cos": waves[0], "key_sin": waves[1], "neighbours": neighbours}
-    return q, call.k, how
+    (cos, sin), keys, neighbours = waves
+    how: dict[str, Any] = {"query_cos": cos, "query_sin": sin, "neighbours": neighbours}
+    return call.q, call.k, how if keys is None else how | {"key_cos": keys[0], "key_sin": keys[1]}
 
 
 def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
@@ -129,7 +129,7 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
     """
     band, v = call.scheme.band(), values(call, call.v.dtype)
     assert band is not None
-    joined = _two_fields(call, band, v)
+    joined = _few_in_two_fields(call, band, v) if _few(call) else _two_fields(call, band, v)
     if joined is not None:
         return joined
     found: list[Tensor] = []
@@ -141,8 +141,7 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
             sharpness = (1 + strength if sharpness is None else sharpness * (1 + strength)).contiguous()
             shift = strength[:, None] * torch.where(found[1] > -torch.inf, found[1], 0.0)
         how = _limits(min(band.behind, most + 1), min(band.ahead, -least)) | biases(call) | {"sharpen": sharpness}
-        q, k, waves = _turned_as_read(call, number) or (*turned(call, call.q.dtype, number), {})
-        out, lse = _launch(call, q, k, v, how | waves)
+        out, lse = _launch(call, *turned(call, call.q.dtype, number), v, how)
         found += [out, lse if shift is None else lse - shift]
     return merge(*found)
 
@@ -163,7 +162,8 @@ def _near_field(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]
     from milepost.backends.triton.fields import Fields, fields, worth_it
 
     apart = Fields(reach, call.scheme.scale(call.q.shape[-1]), offset=call.layout.offset)
-    if not worth_it(q, k, v, apart):
+    # A number for all far keys costs our own kernel nothing; torch's is quicker than ours in wide heads alone.
+    if not worth_it(q, k, v, apart) or (table is not None and max(q.shape[3], v.shape[3]) <= 64):
         return None
     if table is None:
         return fields(q, k, v, apart, by_row=by_row, by_key=by_key)
@@ -175,14 +175,10 @@ def _near_field(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]
 def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | None:
     """Near and far keys joined as they are written; None where tokens have to be looked at, or scores are bent."""
     regimes, layout = seen_regimes(call), call.layout
-    if layout is None or len(regimes) != 2 or band.ahead == math.inf or _few(call) or not has_numbers():
+    if layout is None or not _are_two_fields(call, band):
         return None
-    if call.scheme.answering("bend") or call.scheme.answering("sharpen") or call.given_length is not None:
-        return None
-    (near, first), (far, second) = regimes
+    (near, _), (far, second) = regimes
     least = second.distances()[0]
-    if (first.distances()[1], second.distances()[1]) != (least - 1, math.inf) or first.contrast is not None:
-        return None
     # Loaded here, because it needs triton.
     from milepost.backends.triton.fields import Fields, fields, one_after_the_other
 
@@ -206,6 +202,43 @@ def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | No
     beside = ours()
     apart = None if beside is None else others()
     return None if beside is None or apart is None else fields(*beside, v, how, *apart)
+
+
+def _are_two_fields(call: Call, band: Band) -> bool:
+    """Whether near keys end where far ones begin, at a distance, and scores are not changed otherwise."""
+    regimes = seen_regimes(call)
+    if call.layout is None or len(regimes) != 2 or band.ahead == math.inf or not has_numbers():
+        return False
+    if call.scheme.answering("bend") or call.scheme.answering("sharpen") or call.given_length is not None:
+        return False
+    (_, first), (_, second) = regimes
+    ends = (second.distances()[0] - 1, math.inf)
+    return (first.distances()[1], second.distances()[1]) == ends and first.contrast is None
+
+
+def _few_in_two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Few queries over near and far keys, turned as they are read and joined at once."""
+    layout, place = call.layout, call.scheme.answering("place")[0]
+    if layout is None or not _are_two_fields(call, band) or not is_fixed(place):
+        return None
+    (near, _), (far, second) = seen_regimes(call)
+    least, contrasted = int(second.distances()[0]), second.contrast is not None
+    beside, apart = angles(call, near), angles(call, far, contrasted)
+    if beside is None or apart is None:
+        return None
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.decode import Field, Turns, decode_fields
+    from milepost.backends.triton.flash import UNLIMITED
+
+    length = layout.key_first + call.keys.count
+    strength = _strength(place, far, layout.first, call.queries.count, length, v.device) if contrasted else None
+    behind = UNLIMITED if band.behind == math.inf else int(band.behind)
+    turns = [Turns(*queries, *(keys or (None, None)), neighbours) for queries, keys, neighbours in (beside, apart)]
+    return decode_fields(
+        call.q, call.k, v, Field(turns[0], min(behind, least), int(band.ahead)),
+        Field(turns[1], behind, min(int(band.ahead), -least)), scale=call.scheme.scale(call.q.shape[-1]),
+        offset=layout.offset, strength=strength,
+    )  # fmt: skip
 
 
 @kept(16)

@@ -9,6 +9,10 @@ tile, so that a key is read once for all of them. A second kernel joins the part
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -29,33 +33,33 @@ from milepost.backends.triton.flash import (
 )
 from milepost.backends.triton.launch import launch, operator
 from milepost.backends.triton.score import FLOOR, LN2, LOG2E, between, finished, seen, tile, up_to
+from milepost.numerics.kept import has_numbers
 
 
 @triton.jit
-def _rotated(K, j0, keys, k_t, Cos, Sin, c_t, BN: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
-             NEIGHBOURS: tl.constexpr):  # fmt: skip
-    """The two channels of each pair of a block of raw keys, rotated, [BN, HALF] each, in the keys' dtype."""
-    at = j0 + tl.arange(0, BN)
+def _paired(lines, inside, N: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, NEIGHBOURS: tl.constexpr):
+    """The two channels of each pair of some rows, [N, HALF] each; lines: where each row begins, [N, 1]."""
     pair = tl.arange(0, HALF)[None, :]
-    inside = (at < keys)[:, None]
-    mask = inside
-    if PAIRS != HALF:
-        mask = mask & (pair < PAIRS)
-    angle = at.to(tl.int64)[:, None] * c_t + pair
-    cos = tl.load(Cos + angle, mask=mask, other=0.0)
-    sin = tl.load(Sin + angle, mask=mask, other=0.0)
-    rows = K + at.to(tl.int64)[:, None] * k_t
     if NEIGHBOURS:
         both = tl.arange(0, 2 * HALF)[None, :]
-        wide = inside
-        if PAIRS != HALF:
-            wide = wide & (both < 2 * PAIRS)
-        pairs = tl.load(rows + both, mask=wide, other=0.0).to(tl.float32)
-        x, y = tl.split(pairs.reshape([BN, HALF, 2]))
+        pairs = tl.load(lines + both, mask=inside & (both < 2 * PAIRS), other=0.0)
+        return tl.split(pairs.reshape([N, HALF, 2]))
     else:
-        x = tl.load(rows + pair, mask=mask, other=0.0).to(tl.float32)
-        y = tl.load(rows + PAIRS + pair, mask=mask, other=0.0).to(tl.float32)
-    return (x * cos - y * sin).to(K.dtype.element_ty), (x * sin + y * cos).to(K.dtype.element_ty)
+        x = tl.load(lines + pair, mask=inside & (pair < PAIRS), other=0.0)
+        y = tl.load(lines + PAIRS + pair, mask=inside & (pair < PAIRS), other=0.0)
+        return x, y
+
+
+@triton.jit
+def _rotated(x, y, Cos, Sin, at, inside, c_t, HALF: tl.constexpr, PAIRS: tl.constexpr):
+    """The same channels turned by the angles of the tokens `at`, [N, 1], in their own dtype."""
+    pair = tl.arange(0, HALF)[None, :]
+    angle = at.to(tl.int64) * c_t + pair
+    mask = inside & (pair < PAIRS)
+    cos = tl.load(Cos + angle, mask=mask, other=0.0)
+    sin = tl.load(Sin + angle, mask=mask, other=0.0)
+    wide, high = x.to(tl.float32), y.to(tl.float32)
+    return (wide * cos - high * sin).to(x.dtype), (wide * sin + high * cos).to(y.dtype)
 
 
 @triton.jit(
@@ -64,20 +68,20 @@ def _rotated(K, j0, keys, k_t, Cos, Sin, c_t, BN: tl.constexpr, HALF: tl.constex
     ]
 )  # fmt: skip
 def attend_split(
-    Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, Cos, Sin, Lengths,
-    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h, sharpen_b,
-    docs_b, key_docs_b, index_b, key_index_b, bounds_b, c_b, c_t,
+    Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, QCos, QSin, Cos, Sin,
+    Lengths, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h, sharpen_b,
+    docs_b, key_docs_b, index_b, key_index_b, bounds_b, qc_b, qc_t, c_b, c_t,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, splits,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     SHARPEN: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, LENGTHS: tl.constexpr,
-    ROTATE: tl.constexpr, NEIGHBOURS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
-    DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    TURN: tl.constexpr, ROTATE: tl.constexpr, NEIGHBOURS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
+    REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
 ):  # fmt: skip
     """out and lse of one block of rows over one share of the keys.
 
     Row r is token r % rows of query head r // rows of the group. LENGTHS: batch row b has Lengths[b] keys, and its
-    queries are the last of them.
+    queries are the last of them. TURN: queries are rotated here; ROTATE: keys are.
     """
     split = tl.program_id(0) % splits
     top = tl.program_id(0) // splits * BM
@@ -102,18 +106,18 @@ def attend_split(
         i = numbered(Index + b64 * index_b, token, real, 0, True)[:, None]
         KeyIndex += b64 * key_index_b
     lines = Q + b64 * q_b + head.to(tl.int64)[:, None] * q_h + token.to(tl.int64)[:, None] * q_t
-    if ROTATE:
-        pair = tl.arange(0, HALF)[None, :]
-        mask = real[:, None] & (pair < PAIRS)
-        one = 2 * pair if NEIGHBOURS else pair
-        two = one + (1 if NEIGHBOURS else PAIRS)
-        q1 = tl.load(lines + one, mask=mask, other=0.0)
-        q2 = tl.load(lines + two, mask=mask, other=0.0)
+    PAIRED: tl.constexpr = TURN or ROTATE
+    if PAIRED:
+        q1, q2 = _paired(lines, real[:, None], BM, HALF, PAIRS, NEIGHBOURS)
+        if TURN:
+            turns = QCos + b64 * qc_b, QSin + b64 * qc_b
+            q1, q2 = _rotated(q1, q2, turns[0], turns[1], token[:, None], real[:, None], qc_t, HALF, PAIRS)
         if REST > 0:
             rest = 2 * PAIRS + tl.arange(0, REST)[None, :]
             q3 = tl.load(lines + rest, mask=real[:, None] & (rest < D), other=0.0)
-        Cos += b64 * c_b
-        Sin += b64 * c_b
+        if ROTATE:
+            Cos += b64 * c_b
+            Sin += b64 * c_b
     else:
         channel = tl.arange(0, WIDTH)[None, :]
         q = tl.load(lines + channel, mask=real[:, None] & (channel < D), other=0.0)
@@ -155,8 +159,11 @@ def attend_split(
         j0 = tl.where(block < sink_blocks, sink + block * BN, start + (block - sink_blocks) * BN)
         at = j0 + tl.arange(0, BN)
         j = numbered(KeyIndex, at, at < keys, 0, INDEXED)[None, :]
-        if ROTATE:
-            k1, k2 = _rotated(K, j0, keys, k_t, Cos, Sin, c_t, BN, HALF, PAIRS, NEIGHBOURS)
+        if PAIRED:
+            there = (at < keys)[:, None]
+            k1, k2 = _paired(K + at.to(tl.int64)[:, None] * k_t, there, BN, HALF, PAIRS, NEIGHBOURS)
+            if ROTATE:
+                k1, k2 = _rotated(k1, k2, Cos, Sin, at[:, None], there, c_t, HALF, PAIRS)
             x = tl.dot(q1, k1.T, input_precision=PRECISION)
             x = tl.dot(q2, k2.T, x, input_precision=PRECISION)
             if REST > 0:
@@ -195,15 +202,25 @@ def attend_split(
     tl.store(lines + channel, out.to(Out.dtype.element_ty), mask=real[:, None] & (channel < DV))
 
 
-@triton.jit(do_not_specialize=["splits", "rows"])
+@triton.jit(do_not_specialize=["splits", "rows", "near"])
 def join(
-    Parts, PartLse, Out, Lse, o_b, o_h, o_t, heads, rows, splits,
-    SPLITS: tl.constexpr, VWIDTH: tl.constexpr, DV: tl.constexpr,
+    Parts, PartLse, Out, Lse, Strength, o_b, o_h, o_t, strength_b, heads, rows, splits, near,
+    SPLITS: tl.constexpr, VWIDTH: tl.constexpr, DV: tl.constexpr, CONTRAST: tl.constexpr,
 ):  # fmt: skip
-    """One row's parts, Parts [b h t splits dv] and PartLse [b h t splits], joined: Σ out · exp(lse − all's lse)."""
+    """One row's parts, Parts [b h t splits dv] and PartLse [b h t splits], joined: Σ out · exp(lse − all's lse).
+
+    CONTRAST: parts from number `near` on are of far keys, set off against what the others offer.
+    """
     at = tl.program_id(0).to(tl.int64)
     split = tl.arange(0, SPLITS)
     lse = tl.load(PartLse + at * splits + split, mask=split < splits, other=float("-inf"))
+    if CONTRAST:
+        beside = tl.where(split < near, lse, float("-inf"))
+        most = tl.maximum(tl.max(beside, 0), FLOOR)
+        offered = tl.sum(tl.exp2((beside - most) * LOG2E), 0)
+        level = tl.where(offered == 0, 0.0, most + tl.log2(tl.where(offered == 0, 1.0, offered)) * LN2)
+        strength = tl.load(Strength + at // rows // heads * strength_b + at % rows)
+        lse -= tl.where(split < near, 0.0, strength * level)
     highest = tl.maximum(tl.max(lse, 0), FLOOR)
     weight = tl.exp2((lse - highest) * LOG2E)
     total = tl.sum(weight, 0)
@@ -241,6 +258,8 @@ def decode(
     cap: float | None = None,
     cap_first: bool = False,
     sharpen: Tensor | None = None,
+    query_cos: Tensor | None = None,
+    query_sin: Tensor | None = None,
     key_cos: Tensor | None = None,
     key_sin: Tensor | None = None,
     neighbours: bool = False,
@@ -255,16 +274,22 @@ def decode(
     As `flash`, but causal by default, and the queries are the last of the keys unless `offset` says where
     they start. lengths: [b] int32, how many keys each row of the batch has, its queries being the last of them: the
     same launch then serves every step, as a CUDA graph wants. key_cos, key_sin: [b|1 s width/2] float32, for keys that
-    are stored raw: they are rotated as they are read, by halves or `neighbours`; q comes rotated already.
+    are stored raw: they are rotated as they are read, by halves or `neighbours`; query_cos, query_sin: [b|1 t width/2],
+    for queries that are not rotated yet.
     """
     _check(q, k, v, slopes, slopes_ahead, table, sharpen, scale, cap)
     b, _, t, d = q.shape
     s = k.shape[2]
-    if (key_cos is None) != (key_sin is None):
-        raise ValueError("decode: key_cos and key_sin come together; give both or neither")
-    for name, each in (("key_cos", key_cos), ("key_sin", key_sin)):
-        if each is not None and (each.dim() != 3 or each.shape[0] not in (1, b) or each.shape[1] < s):
-            raise ValueError(f"decode: {name} is {list(each.shape)}; give [{b} or 1, {s}, width/2]")
+    for side, count, cos, sin in (("query", t, query_cos, query_sin), ("key", s, key_cos, key_sin)):
+        if (cos is None) != (sin is None):
+            raise ValueError(f"decode: {side}_cos and {side}_sin come together; give both or neither")
+        for name, each in (("cos", cos), ("sin", sin)):
+            if each is not None and (each.dim() != 3 or each.shape[0] not in (1, b) or each.shape[1] < count):
+                raise ValueError(f"decode: {side}_{name} is {list(each.shape)}; give [{b} or 1, {count}, width/2]")
+    if query_cos is not None and key_cos is not None and query_cos.shape[2] != key_cos.shape[2]:
+        raise ValueError(
+            f"decode: query_cos has {query_cos.shape[2]} pairs and key_cos {key_cos.shape[2]}; they must agree"
+        )
     if lengths is not None and (lengths.shape != (b,) or lengths.dtype != torch.int32):
         raise ValueError(f"decode: lengths is {list(lengths.shape)} in {lengths.dtype}; give [{b}] in torch.int32")
     tokens = check_tokens("decode", q, k, documents, key_documents, index, key_index)
@@ -272,12 +297,14 @@ def decode(
         raise ValueError("decode: lengths say which keys each row has; give documents and indices without them")
     if lengths is not None and offset is not None:
         raise ValueError("decode: lengths say where the queries start; leave offset out")
-    return operator("decode", _decode)(
+    # In no graph and no mode the operator would add nothing but time.
+    run = _decode if has_numbers() else operator("decode", _decode)
+    return run(
         q, k, v, slopes, None if slopes_ahead is slopes else slopes_ahead, table,
         sharpen[None] if sharpen is not None and sharpen.dim() == 1 else sharpen,
         d**-0.5 if scale is None else scale, s - t if offset is None else offset,
         UNLIMITED if behind is None else min(behind, UNLIMITED), UNLIMITED if ahead is None else min(ahead, UNLIMITED),
-        sinks, first, cap or 0.0, cap_first, key_cos, key_sin, neighbours, lengths, *tokens,
+        sinks, first, cap or 0.0, cap_first, query_cos, query_sin, key_cos, key_sin, neighbours, lengths, *tokens,
     )  # fmt: skip
 
 
@@ -285,12 +312,12 @@ def _decode(
     q: Tensor, k: Tensor, v: Tensor,
     slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
     scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
-    key_cos: Tensor | None, key_sin: Tensor | None, neighbours: bool, lengths: Tensor | None,
-    *tokens: Tensor | None,
+    query_cos: Tensor | None, query_sin: Tensor | None, key_cos: Tensor | None, key_sin: Tensor | None,
+    neighbours: bool, lengths: Tensor | None, *tokens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Both kernels, launched."""
-    b, h, t, d = q.shape
-    g, s, dv = v.shape[1:]
+    b, h, t, _ = q.shape
+    s, dv = v.shape[2:]
     out = _like(q, dv)
     lse = q.new_empty(b, h, t, dtype=torch.float32)
     if 0 in out.shape:
@@ -316,54 +343,158 @@ def _decode(
         cap_first,
         tokens,
     )
-    pairs = 0
-    if key_cos is not None and key_sin is not None:
-        pairs = key_cos.shape[2]
-        if key_cos.stride(2) != 1 or key_cos.stride() != key_sin.stride():
-            key_cos, key_sin = key_cos.contiguous(), key_sin.contiguous()
-    rows = min(64, max(16, power_of_two(h // g * t)))
-    narrow = q.itemsize > 2 and not INTERPRETED
-    keys = 32 if narrow else SETTINGS["keys"]
-    tops = blocks_of(h // g * t, rows)
-    splits = max(1, min(blocks_of(SETTINGS["programs"], b * g * tops), blocks_of(s, keys), 128))
+    shape = _Shape.of(q, k, v)
+    splits = shape.splits(s)
     if splits == 1:
         parts, part_lse = out, lse
         part_steps = (*out.stride()[:3], 0, *lse.stride(), 0)
     else:
         parts, part_lse = lse.new_empty(b, h, t, splits, dv), lse.new_empty(b, h, t, splits)
         part_steps = (*parts.stride()[:4], *part_lse.stride())
-    sides = {"BEHIND": behind < UNLIMITED, "AHEAD": ahead < UNLIMITED}
+    turns = Turns(query_cos, query_sin, key_cos, key_sin, neighbours)
     with _device_of(q):
-        limits, limits_b = None, 0
+        limits = None, 0
         if call.tokens.any:
-            limits, limits_b = bounds(call.tokens, call.counts, max(16, power_of_two(t)), keys, True, sides)
-        launch(
-            attend_split, (splits * tops, g, b),
-            q, k, v, parts, part_lse, *call.tensors, *call.tokens, limits, key_cos, key_sin, lengths,
-            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *call.steps, *call.tokens.steps, limits_b,
-            key_cos.stride(0) if key_cos is not None and key_cos.shape[0] > 1 else 0,
-            key_cos.stride(1) if key_cos is not None else 0,
-            *call.counts, scale, cap, splits,
-            BM=rows, BN=keys, WIDTH=_width(d), VWIDTH=_width(dv), D=d, DV=dv,
-            **sides, **call.tokens.flags, SLOPES=slopes is not None, TABLE=table is not None,
-            CAP=call.capped, SHARPEN=sharpen is not None, FAST=q.itemsize == 2 and not INTERPRETED, PRECISION="ieee",
-            LENGTHS=lengths is not None, ROTATE=pairs > 0, NEIGHBOURS=neighbours, HALF=_width(pairs), PAIRS=pairs,
-            REST=_width(d - 2 * pairs) if d > 2 * pairs else 0,
-            num_warps=max(SETTINGS["warps"], rows // 8), num_stages=1 if narrow else SETTINGS["stages"],
+            sides = {"BEHIND": behind < UNLIMITED, "AHEAD": ahead < UNLIMITED}
+            limits = bounds(call.tokens, call.counts, max(16, power_of_two(t)), shape.keys, True, sides)
+        _launch_split(
+            q, k, v, parts, part_lse, part_steps, splits, shape, turns, call.counts, scale, call.tensors, call.steps,
+            call.tokens, call.tokens.steps, limits, lengths, cap, call.capped, call.tokens.flags,
         )  # fmt: skip
         if splits > 1:
-            launch(
-                join, (b * h * t,),
-                parts, part_lse, out, lse, *out.stride()[:3], h, t, splits,
-                SPLITS=power_of_two(splits), VWIDTH=_width(dv), DV=dv, num_warps=4,
-            )  # fmt: skip
+            _launch_join(parts, part_lse, out, lse)
     return out, lse
+
+
+class Turns(NamedTuple):
+    """Cosines and sines [b|1 n width/2] by which queries and keys are turned as they are read; None for neither."""
+
+    query_cos: Tensor | None = None
+    query_sin: Tensor | None = None
+    key_cos: Tensor | None = None
+    key_sin: Tensor | None = None
+    neighbours: bool = False
+
+
+class Field(NamedTuple):
+    """Some of the keys: how they meet the queries, and which they are, by distance."""
+
+    turns: Turns
+    behind: int
+    ahead: int
+
+
+class _Shape(NamedTuple):
+    """How a step is shared out: rows and keys of a tile, tiles of rows, programs for each share of the keys."""
+
+    rows: int
+    keys: int
+    tops: int
+    programs: int
+    narrow: bool
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, v: Tensor) -> _Shape:
+        b, h, t, _ = q.shape
+        g = k.shape[1]
+        rows = min(64, max(16, power_of_two(h // g * t)))
+        narrow = q.itemsize > 2 and not INTERPRETED
+        tops = blocks_of(h // g * t, rows)
+        return cls(
+            rows, 32 if narrow else SETTINGS["keys"], tops, blocks_of(SETTINGS["programs"], b * g * tops), narrow
+        )
+
+    def splits(self, keys: int) -> int:
+        """Into how many shares so many keys are split."""
+        return max(1, min(self.programs, blocks_of(keys, self.keys), 128))
+
+
+def decode_fields(
+    q: Tensor, k: Tensor, v: Tensor, near: Field, far: Field, *, scale: float, offset: int,
+    strength: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same where near and far keys meet the queries in different ways, joined at once; no gradient.
+
+    strength: [b|1 t], where far scores are set off against the near keys' log-sum-exp. Never in a graph that is traced.
+    """
+    b, h, t, _ = q.shape
+    g, s, dv = v.shape[1:]
+    out = _like(q, dv)
+    lse = q.new_empty(b, h, t, dtype=torch.float32)
+    q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+    shape = _Shape.of(q, k, v)
+    # Shares of about as many keys each.
+    beside = min(s, near.behind + t - 1 + shape.keys)
+    first = max(1, min(shape.splits(beside), shape.programs * beside // max(1, s)))
+    second = min(shape.splits(max(1, offset + t + far.ahead)), 128 - first)
+    splits = first + second
+    parts, part_lse = lse.new_empty(b, h, t, splits, dv), lse.new_empty(b, h, t, splits)
+    steps = (*parts.stride()[:4], *part_lse.stride())
+    with _device_of(q):
+        for field, start, count in ((near, 0, first), (far, first, second)):
+            counts = (t, s, h // g, offset, field.behind, field.ahead, 0, 0, 0)
+            _launch_split(
+                q, k, v, parts[:, :, :, start:], part_lse[:, :, :, start:], steps, count, shape, field.turns, counts,
+                scale,
+            )  # fmt: skip
+        _launch_join(parts, part_lse, out, lse, first, strength)
+    return out, lse
+
+
+def _launch_split(
+    q: Tensor, k: Tensor, v: Tensor, parts: Tensor, part_lse: Tensor, part_steps: tuple[int, ...], splits: int,
+    shape: _Shape, turns: Turns, counts: tuple[int, ...], scale: float, tensors: Sequence[Tensor | None] = (None,) * 4,
+    steps: tuple[int, ...] = (0, 0), tokens: Sequence[Tensor | None] = (None,) * 4,
+    token_steps: tuple[int, ...] = (0, 0, 0, 0), limits: tuple[Tensor | None, int] = (None, 0),
+    lengths: Tensor | None = None, cap: float = 0.0, capped: int = 0,
+    flags: Mapping[str, bool] = MappingProxyType({"DOCS": False, "INDEXED": False}),
+) -> None:  # fmt: skip
+    d, dv = q.shape[3], v.shape[3]
+    query_cos, query_sin, waves = _even(turns.query_cos, turns.query_sin)
+    key_cos, key_sin, key_waves = _even(turns.key_cos, turns.key_sin)
+    some = query_cos if key_cos is None else key_cos
+    pairs = 0 if some is None else some.shape[2]
+    launch(
+        attend_split, (splits * shape.tops, k.shape[1], q.shape[0]),
+        q, k, v, parts, part_lse, *tensors, *tokens, limits[0], query_cos, query_sin, key_cos, key_sin, lengths,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *steps, *token_steps, limits[1], *waves,
+        *key_waves, *counts, scale, cap, splits,
+        BM=shape.rows, BN=shape.keys, WIDTH=_width(d), VWIDTH=_width(dv), D=d, DV=dv,
+        BEHIND=counts[4] < UNLIMITED, AHEAD=counts[5] < UNLIMITED, **flags, SLOPES=tensors[0] is not None,
+        TABLE=tensors[2] is not None, CAP=capped, SHARPEN=tensors[3] is not None,
+        FAST=q.itemsize == 2 and not INTERPRETED, PRECISION="ieee", LENGTHS=lengths is not None,
+        TURN=query_cos is not None, ROTATE=key_cos is not None, NEIGHBOURS=turns.neighbours, HALF=_width(pairs),
+        PAIRS=pairs, REST=_width(d - 2 * pairs) if d > 2 * pairs else 0,
+        num_warps=max(SETTINGS["warps"], shape.rows // 8), num_stages=1 if shape.narrow else SETTINGS["stages"],
+    )  # fmt: skip
+
+
+def _even(cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor | None, Tensor | None, tuple[int, int]]:
+    """Cosines and sines with the same steps, and these: along the batch and along the tokens."""
+    if cos is None or sin is None:
+        return None, None, (0, 0)
+    if cos.stride(2) != 1 or cos.stride() != sin.stride():
+        cos, sin = cos.contiguous(), sin.contiguous()
+    return cos, sin, (cos.stride(0) if cos.shape[0] > 1 else 0, cos.stride(1))
+
+
+def _launch_join(
+    parts: Tensor, part_lse: Tensor, out: Tensor, lse: Tensor, near: int = 0, strength: Tensor | None = None
+) -> None:
+    b, h, t, splits, dv = parts.shape
+    launch(
+        join, (b * h * t,),
+        parts, part_lse, out, lse, strength, *out.stride()[:3],
+        0 if strength is None or strength.shape[0] == 1 else strength.stride(0), h, t, splits, near,
+        SPLITS=power_of_two(splits), VWIDTH=_width(dv), DV=dv, CONTRAST=strength is not None, num_warps=4,
+    )  # fmt: skip
 
 
 torch.library.define(
     "milepost::decode",
     "(Tensor q, Tensor k, Tensor v, Tensor? slopes, Tensor? slopes_ahead, Tensor? table, Tensor? sharpen, float scale, "
     "SymInt offset, SymInt behind, SymInt ahead, SymInt sinks, SymInt first, float cap, bool cap_first, "
+    "Tensor? query_cos, Tensor? query_sin, "
     f"Tensor? key_cos, Tensor? key_sin, bool neighbours, Tensor? lengths, {TOKENS}) -> (Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )

@@ -150,6 +150,18 @@ def rotate_qk(
     return _Rotate.apply(q, k, cos, sin, key_cos, key_sin, neighbours)  # pyright: ignore
 
 
+def rotate_queries(q: Tensor, cos: Tensor, sin: Tensor, *, neighbours: bool = False) -> Tensor:
+    """The same of q alone: one launch and nothing around it where no gradient is asked for, as in decoding."""
+    if torch.is_grad_enabled() and q.requires_grad:
+        return rotate_qk(q, q.new_empty(q.shape[0], 0, *q.shape[2:]), cos, sin, neighbours=neighbours)[0]
+    out = _like(q, q.shape[3])
+    if q.numel():
+        q = q if q.stride(3) == 1 else q.contiguous()
+        with _device_of(q):
+            _turn(q, q, out, out, cos, sin, None, None, neighbours, False, key_heads=0)
+    return out
+
+
 class _Rotate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -172,11 +184,21 @@ def _rotate_qk(
     if not (q.is_cuda or INTERPRETED):
         raise RuntimeError(f"the kernels run on CUDA devices; the tensors are on {q.device}")
     out_q, out_k = _like(q, q.shape[3]), _like(k, k.shape[3])
-    b, h, t, d = q.shape
-    g, s = k.shape[1:3]
-    if 0 in (b, t, d, s) or not (h or g):
+    if 0 in q.shape[::2] or 0 in (k.shape[2], q.shape[3]) or not (q.shape[1] or k.shape[1]):
         return out_q, out_k
     q, k = (each if each.stride(3) == 1 else each.contiguous() for each in (q, k))
+    with _device_of(q):
+        _turn(q, k, out_q, out_k, cos, sin, key_cos, key_sin, neighbours, inverse, k.shape[1])
+    return out_q, out_k
+
+
+def _turn(
+    q: Tensor, k: Tensor, out_q: Tensor, out_k: Tensor, cos: Tensor, sin: Tensor, key_cos: Tensor | None,
+    key_sin: Tensor | None, neighbours: bool, inverse: bool, key_heads: int,
+) -> None:  # fmt: skip
+    """The launch; key_heads: how many heads of k are turned."""
+    b, h, t, d = q.shape
+    g, s = key_heads, k.shape[2]
     cos, sin = _alike(cos, sin)
     same = key_cos is None or key_sin is None
     key_cos, key_sin = (cos, sin) if key_cos is None or key_sin is None else _alike(key_cos, key_sin)
@@ -191,19 +213,17 @@ def _rotate_qk(
     # All heads in one program, so that cos and sin are read once; shared out only where there are few tokens.
     shares = min(blocks_of(FULL, blocks * b), max(blocks_of(h, at_once), blocks_of(g, at_once)))
     q_share, k_share = blocks_of(h, shares), blocks_of(g, shares)
-    with _device_of(q):
-        launch(
-            turn, (blocks, shares, b),
-            q, k, out_q, out_k, cos, sin, key_cos, key_sin,
-            *q.stride()[:3], *k.stride()[:3], *out_q.stride()[:3], *out_k.stride()[:3],
-            cos.stride(0) if cos.shape[0] > 1 else 0, cos.stride(1),
-            key_cos.stride(0) if key_cos.shape[0] > 1 else 0, key_cos.stride(1),
-            t, s, h, g, query_blocks, q_share, k_share, -1.0 if inverse else 1.0,
-            BQ=min(at_once, power_of_two(q_share)), BK=min(at_once, power_of_two(k_share)),
-            BT=tokens, HALF=half, PAIRS=pairs, REST=power_of_two(d - 2 * pairs) if d > 2 * pairs else 0, D=d,
-            NEIGHBOURS=neighbours, SAME=same, num_warps=warps,
-        )  # fmt: skip
-    return out_q, out_k
+    launch(
+        turn, (blocks, shares, b),
+        q, k, out_q, out_k, cos, sin, key_cos, key_sin,
+        *q.stride()[:3], *k.stride()[:3], *out_q.stride()[:3], *out_k.stride()[:3],
+        cos.stride(0) if cos.shape[0] > 1 else 0, cos.stride(1),
+        key_cos.stride(0) if key_cos.shape[0] > 1 else 0, key_cos.stride(1),
+        t, s, h, g, query_blocks, q_share, k_share, -1.0 if inverse else 1.0,
+        BQ=min(at_once, power_of_two(q_share)), BK=min(at_once, power_of_two(k_share)),
+        BT=tokens, HALF=half, PAIRS=pairs, REST=power_of_two(d - 2 * pairs) if d > 2 * pairs else 0, D=d,
+        NEIGHBOURS=neighbours, SAME=same, num_warps=warps,
+    )  # fmt: skip
 
 
 def _alike(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
