@@ -71,7 +71,7 @@ def attend(
         if k.shape[2] == 0 or q.shape[2] == 0:
             return _nothing(call)
         if looks is not None:
-            remember(scheme, looks, name)
+            remember(scheme, looks, name, call)
         with _without_autocast(q.device):
             out, lse = BACKENDS[name].run(call)
     else:

@@ -11,13 +11,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from milepost.backends import BACKENDS
+from milepost.backends import BACKENDS, STEPPERS, Stepper
 from milepost.call.call import Call, CannotRun
 from milepost.call.options import NAMES, Options
 from milepost.call.plan import Compute, Plan, Worth
 from milepost.call.playable import can_play, is_plain_weight, laid_out, surroundings
 from milepost.call.resolve import counted_call, is_step, resolve
 from milepost.call.tokens import CachedKeys
+from milepost.numerics.kept import has_numbers
 from milepost.scheme import Scheme
 from milepost.seams.arguments import did_you_mean
 from milepost.seams.parts import Parts
@@ -45,8 +46,8 @@ def named(name: str, call: Call) -> str:
 class Kind:
     """Calls that look alike: who runs them, and how they are run again."""
 
-    def __init__(self, backend: str, worth: Worth, steps: bool = False) -> None:
-        self.backend, self.worth, self.steps = backend, worth, steps
+    def __init__(self, backend: str, worth: Worth, steps: bool = False, step: Stepper | None = None) -> None:
+        self.backend, self.worth, self.steps, self.step = backend, worth, steps, step
         self.plans: dict[Hashable, Plan] = {}
 
     def run(
@@ -55,7 +56,8 @@ class Kind:
         """Run one more of them."""
         if self.steps:
             # The next one has more keys, so that nothing of it can be played.
-            return BACKENDS[self.backend].run(counted_call(q, k, v, scheme, return_lse))
+            found = None if self.step is None else self._stepped(self.step, q, k, v, return_lse)
+            return found or BACKENDS[self.backend].run(counted_call(q, k, v, scheme, return_lse))
         said: dict[str, Any] = {
             name: value for name, value in options.items() if value is not None and name != "dropout"
         }
@@ -75,6 +77,19 @@ class Kind:
                 self.plans.clear()
             plan = self.plans[where] = Plan(self.worth)
         return plan.run(compute, given, weights, scheme.weights)
+
+    def _stepped(
+        self, step: Stepper, q: Tensor, k: Tensor, v: Tensor, return_lse: bool
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """Run one more step, where it is like the others."""
+        first = 0
+        if isinstance(k, CachedKeys):
+            assert isinstance(k.token_index, range)
+            first, k = k.token_index.start, k.plain
+        if not has_numbers() or torch._C._are_functorch_transforms_active():  # pyright: ignore
+            return None
+        found = step(q, k, v, first)
+        return found if found is None or return_lse else (found[0], None)
 
     def _bare(self, scheme: Scheme, return_lse: bool, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
         """Run a call of three tensors."""
@@ -173,12 +188,14 @@ def kinds_of(scheme: Parts) -> dict[Hashable, Kind]:
     return known
 
 
-def remember(scheme: Parts, looks: Hashable, backend: str) -> None:
+def remember(scheme: Parts, looks: Hashable, backend: str, call: Call) -> None:
     """Remember who runs one kind more; past the most, all are forgotten."""
+    steps = type(looks) is Step
+    step = STEPPERS[backend](call) if steps and backend in STEPPERS else None
     known = kinds_of(scheme)
     if len(known) >= CHOICES:
         known.clear()
-    known[looks] = Kind(backend, _worth.setdefault(scheme, Worth()), type(looks) is Step)
+    known[looks] = Kind(backend, _worth.setdefault(scheme, Worth()), steps, step)
 
 
 def cheapest(call: Call) -> str:
@@ -193,7 +210,7 @@ def cheapest(call: Call) -> str:
     )  # fmt: skip
     known = kinds_of(call.scheme)
     if key not in known:
-        remember(call.scheme, key, weighed(call))
+        remember(call.scheme, key, weighed(call), call)
     return known[key].backend
 
 

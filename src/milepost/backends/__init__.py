@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -48,3 +49,8 @@ BACKENDS: dict[str, Backend] = {
     "reference": reference,
 }
 """By name, those that are chosen most often first."""
+
+Stepper = Callable[[Tensor, Tensor, Tensor, int], "Result | None"]
+"""Runs q over keys and values, the first of which has an index; None where that step is not like the others."""
+STEPPERS: dict[str, Callable[[Call], Stepper | None]] = {"sdpa": sdpa.stepper, "triton": triton.stepper}
+"""By backend: what runs steps that look like a call, with any number of keys, without asking again what they are."""

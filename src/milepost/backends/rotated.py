@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -77,6 +78,57 @@ def angles(call: Call, number: int = 0, contrasted: bool = False) -> tuple[Waves
     if keys is not None and _unturned(call, part, number):
         keys = None
     return queries, keys, part.pairs == "neighbours"
+
+
+def steps_turned(call: Call) -> Callable[[Tensor, int], Tensor | None] | None:
+    """What turns the queries of steps like this one, given the index of the first, where keys are turned already.
+
+    None where that does not follow from the parts.
+    """
+    if not call.scheme.answering("turn"):
+        return lambda q, first: q
+    waves = steps_angles(call) if call.keys_turned else None
+    part = _rotation(call)
+    if waves is None or part is None:
+        return None
+
+    def turn(q: Tensor, first: int) -> Tensor | None:
+        found = waves(first, 0, 0)
+        return None if found is None else _turned_queries(q, found[0], part)
+
+    return turn
+
+
+Angles = Callable[[int, int, int], "tuple[Waves, Waves | None] | None"]
+
+
+def steps_angles(call: Call, number: int = 0, contrasted: bool = False) -> Angles | None:
+    """`angles` of steps like this one, by the index of the first query, that of the first key, and how many keys.
+
+    None where that does not follow from the parts.
+    """
+    part, place = _rotation(call), next(iter(call.scheme.answering("place")), None)
+    if part is None or not is_fixed(part) or (place is not None and not is_fixed(place)):
+        return None
+    if getattr(part, "by_length", False) or getattr(part, "centred", False) or call.queries.count > FEW:
+        return None
+    t, device, exact = call.queries.count, call.q.device, torch.promote_types(call.q.dtype, torch.float32)
+    raw = call.keys_turned or _unturned(call, part, number)
+
+    def at(first: int, key_first: int, s: int) -> tuple[Waves, Waves | None] | None:
+        if s * part.width > 2 * LARGEST:
+            return None
+        if contrasted:
+            length = key_first + s
+            queries = _along(part, place, number, length, exact, "contrasted", first, t, device)
+        else:
+            queries = _of_few(part, place, number, None, exact, first, t, device)
+        if queries is None or raw:
+            return None if queries is None else (queries, None)
+        keys = _along(part, place, number, None, exact, "key", key_first, -(-s // ROOM) * ROOM, device)
+        return None if keys is None else (queries, keys)
+
+    return at
 
 
 def _rotation(call: Call) -> Any | None:

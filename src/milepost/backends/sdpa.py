@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from milepost.backends.blocks import Block, blocks, formed_pairs
 from milepost.backends.estimate import all_pairs, seconds, seen_pairs
 from milepost.backends.fused import fused
+from milepost.backends.rotated import steps_turned
 from milepost.backends.views import mask, refusal, turned, values
 from milepost.call.call import Call
 from milepost.seams.visible import causal
@@ -61,6 +64,19 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     assert seen is not None
     alive = seen.any(-1, keepdim=True)
     return fused(q, k, v, scale, call.dropout, seen | ~alive) * alive, None
+
+
+def stepper(call: Call) -> Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, None] | None] | None:
+    """What runs steps like this one, with any number of keys; None where each has to be looked at."""
+    factor, turn = call.factor(), steps_turned(call)
+    if turn is None or isinstance(factor, Tensor) or values(call, call.v.dtype) is not call.v or not _is_plain(call):
+        return None
+
+    def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, None] | None:
+        q_turned = turn(q, first + k.shape[2] - 1)
+        return None if q_turned is None else (fused(q_turned, k, v, factor), None)
+
+    return step
 
 
 def _block(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, block: Block) -> Tensor:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from milepost.backends.estimate import seconds, seen_pairs
-from milepost.backends.rotated import angles, rotated
+from milepost.backends.rotated import Waves, angles, rotated, steps_angles
 from milepost.backends.triton.biases import biases, by_place, unknown, unread
 from milepost.backends.triton.relations import products, unrelated
 from milepost.backends.views import refusal, seen_regimes, turned, values
@@ -33,6 +34,7 @@ CANNOT: dict[str, str] = {
 }
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 256
+Step = Callable[[Tensor, Tensor, Tensor, int], "tuple[Tensor, Tensor] | None"]
 FEW = 16
 """Query tokens up to which keys are split over programs."""
 
@@ -218,27 +220,72 @@ def _are_two_fields(call: Call, band: Band) -> bool:
 
 def _few_in_two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | None:
     """Few queries over near and far keys, turned as they are read and joined at once."""
-    layout, place = call.layout, call.scheme.answering("place")[0]
-    if layout is None or not _are_two_fields(call, band) or not is_fixed(place):
+    step, layout = _steps_in_two_fields(call, band), call.layout
+    return None if step is None or layout is None else step(call.q, call.k, v, layout.key_first)
+
+
+def _steps_in_two_fields(call: Call, band: Band) -> Step | None:
+    """What does the same for every step like this one."""
+    place = call.scheme.answering("place")[0]
+    last = call.layout is not None and call.layout.offset == call.keys.count - call.queries.count
+    if not last or not _are_two_fields(call, band) or not is_fixed(place):
         return None
     (near, _), (far, second) = seen_regimes(call)
     least, contrasted = int(second.distances()[0]), second.contrast is not None
-    beside, apart = angles(call, near), angles(call, far, contrasted)
+    beside, apart = steps_angles(call, near), steps_angles(call, far, contrasted)
     if beside is None or apart is None:
         return None
     # Loaded here, because it needs triton.
     from milepost.backends.triton.decode import Field, Turns, decode_fields
     from milepost.backends.triton.flash import UNLIMITED
 
-    length = layout.key_first + call.keys.count
-    strength = _strength(place, far, layout.first, call.queries.count, length, v.device) if contrasted else None
     behind = UNLIMITED if band.behind == math.inf else int(band.behind)
-    turns = [Turns(*queries, *(keys or (None, None)), neighbours) for queries, keys, neighbours in (beside, apart)]
-    return decode_fields(
-        call.q, call.k, v, Field(turns[0], min(behind, least), int(band.ahead)),
-        Field(turns[1], behind, min(int(band.ahead), -least)), scale=call.scheme.scale(call.q.shape[-1]),
-        offset=layout.offset, strength=strength,
-    )  # fmt: skip
+    limits = (min(behind, least), int(band.ahead)), (behind, min(int(band.ahead), -least))
+    neighbours, t = call.scheme.answering("turn")[0].pairs == "neighbours", call.queries.count  # pyright: ignore
+    scale = call.scheme.scale(call.q.shape[-1])
+
+    def turns(queries: Waves, keys: Waves | None) -> Turns:
+        cos, sin = keys or (None, None)
+        return Turns(queries[0], queries[1], cos, sin, neighbours)
+
+    def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, Tensor] | None:
+        s = k.shape[2]
+        offset = s - t
+        close, distant = beside(first + offset, first, s), apart(first + offset, first, s)
+        if close is None or distant is None:
+            return None
+        strength = _strength(place, far, first + offset, t, first + s, q.device) if contrasted else None
+        fields = Field(turns(*close), *limits[0]), Field(turns(*distant), *limits[1])
+        return decode_fields(q, k, v, *fields, scale=scale, offset=offset, strength=strength)
+
+    return step
+
+
+def stepper(call: Call) -> Step | None:
+    """What runs steps like this one, with any number of keys; None where each has to be looked at."""
+    band, scheme = call.scheme.band(), call.scheme
+    changed = scheme.answering("relate") or scheme.answering("sharpen") or scheme.answering("rest")
+    if band is None or changed or not all(map(is_fixed, scheme.parts)) or not _few(call) or not has_numbers():
+        return None
+    if call.layout is None or values(call, call.v.dtype) is not call.v:
+        return None
+    if scheme.answering("place"):
+        return _steps_in_two_fields(call, band)
+    bent = biases(call)
+    by_length = any(getattr(part, "by_length", False) for part in scheme.answering("bend"))
+    if scheme.answering("turn") or band.sinks or by_length or not bent.keys() <= {"slopes", "slopes_ahead"}:
+        return None
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.decode import decode_bare
+    from milepost.backends.triton.flash import UNLIMITED
+
+    behind, ahead = (UNLIMITED if each == math.inf else int(each) for each in (band.behind, band.ahead))
+    scale, t = scheme.scale(call.q.shape[-1]), call.queries.count
+
+    def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        return decode_bare(q, k, v, scale=scale, offset=k.shape[2] - t, behind=behind, ahead=ahead, **bent)
+
+    return step
 
 
 @kept(16)

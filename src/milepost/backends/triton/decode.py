@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -31,7 +31,7 @@ from milepost.backends.triton.flash import (
     _width,
     check_tokens,
 )
-from milepost.backends.triton.launch import launch, operator
+from milepost.backends.triton.launch import launch, launch_alike, looks_of, operator
 from milepost.backends.triton.score import FLOOR, LN2, LOG2E, between, finished, seen, tile, up_to
 from milepost.numerics.kept import has_numbers
 
@@ -366,6 +366,28 @@ def _decode(
     return out, lse
 
 
+def decode_bare(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, offset: int, behind: int, ahead: int,
+    slopes: Tensor | None = None, slopes_ahead: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """`decode` of tensors that were found right before, with slopes at most, and never in a graph that is traced."""
+    b, h, t, _ = q.shape
+    g, s, dv = v.shape[1:]
+    out = _like(q, dv)
+    lse = q.new_empty(b, h, t, dtype=torch.float32)
+    q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+    shape = _Shape.of(q, k, v)
+    splits = shape.splits(s)
+    parts, part_lse = lse.new_empty(b, h, t, splits, dv), lse.new_empty(b, h, t, splits)
+    counts = (t, s, h // g, offset, behind, ahead, 0, 0, 0)
+    tensors = (slopes, slopes if slopes_ahead is None else slopes_ahead, None, None)
+    with _device_of(q):
+        steps = (*parts.stride()[:4], *part_lse.stride())
+        _launch_split(q, k, v, parts, part_lse, steps, splits, shape, Turns(), counts, scale, tensors)
+        _launch_join(parts, part_lse, out, lse)
+    return out, lse
+
+
 class Turns(NamedTuple):
     """Cosines and sines [b|1 n width/2] by which queries and keys are turned as they are read; None for neither."""
 
@@ -454,19 +476,37 @@ def _launch_split(
     key_cos, key_sin, key_waves = _even(turns.key_cos, turns.key_sin)
     some = query_cos if key_cos is None else key_cos
     pairs = 0 if some is None else some.shape[2]
-    launch(
-        attend_split, (splits * shape.tops, k.shape[1], q.shape[0]),
+    grid = splits * shape.tops, k.shape[1], q.shape[0]
+    args = (
         q, k, v, parts, part_lse, *tensors, *tokens, limits[0], query_cos, query_sin, key_cos, key_sin, lengths,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *steps, *token_steps, limits[1], *waves,
         *key_waves, *counts, scale, cap, splits,
-        BM=shape.rows, BN=shape.keys, WIDTH=_width(d), VWIDTH=_width(dv), D=d, DV=dv,
-        BEHIND=counts[4] < UNLIMITED, AHEAD=counts[5] < UNLIMITED, **flags, SLOPES=tensors[0] is not None,
-        TABLE=tensors[2] is not None, CAP=capped, SHARPEN=tensors[3] is not None,
-        FAST=q.itemsize == 2 and not INTERPRETED, PRECISION="ieee", LENGTHS=lengths is not None,
-        TURN=query_cos is not None, ROTATE=key_cos is not None, NEIGHBOURS=turns.neighbours, HALF=_width(pairs),
-        PAIRS=pairs, REST=_width(d - 2 * pairs) if d > 2 * pairs else 0,
-        num_warps=max(SETTINGS["warps"], shape.rows // 8), num_stages=1 if shape.narrow else SETTINGS["stages"],
     )  # fmt: skip
+
+    def named() -> dict[str, Any]:
+        return {
+            "BM": shape.rows, "BN": shape.keys, "WIDTH": _width(d), "VWIDTH": _width(dv), "D": d, "DV": dv,
+            "BEHIND": counts[4] < UNLIMITED, "AHEAD": counts[5] < UNLIMITED, **flags, "SLOPES": tensors[0] is not None,
+            "TABLE": tensors[2] is not None, "CAP": capped, "SHARPEN": tensors[3] is not None,
+            "FAST": q.itemsize == 2 and not INTERPRETED, "PRECISION": "ieee", "LENGTHS": lengths is not None,
+            "TURN": query_cos is not None, "ROTATE": key_cos is not None, "NEIGHBOURS": turns.neighbours,
+            "HALF": _width(pairs), "PAIRS": pairs, "REST": _width(d - 2 * pairs) if d > 2 * pairs else 0,
+            "num_warps": max(SETTINGS["warps"], shape.rows // 8),
+            "num_stages": 1 if shape.narrow else SETTINGS["stages"],
+        }  # fmt: skip
+
+    if tensors[2] is not None or tensors[3] is not None or limits[0] is not None or lengths is not None or capped:
+        launch(attend_split, grid, *args, **named())
+        return
+    # Whatever Triton compiles for follows from these: counts are numbers to it, whatever they are.
+    looks = (
+        q.dtype, q.shape, v.shape[3], shape, pairs, turns.neighbours, query_cos is None, key_cos is None,
+        counts[4] < UNLIMITED, counts[5] < UNLIMITED, tensors[0] is None,
+        *map(looks_of, (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *waves, *key_waves)),
+        *[each.data_ptr() % 16 for each in (q, k, v, parts, part_lse, query_cos, query_sin, key_cos, key_sin, *tensors)
+          if each is not None],
+    )  # fmt: skip
+    launch_alike(looks, attend_split, grid, args, named)
 
 
 def _even(cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor | None, Tensor | None, tuple[int, int]]:
@@ -482,11 +522,18 @@ def _launch_join(
     parts: Tensor, part_lse: Tensor, out: Tensor, lse: Tensor, near: int = 0, strength: Tensor | None = None
 ) -> None:
     b, h, t, splits, dv = parts.shape
-    launch(
-        join, (b * h * t,),
-        parts, part_lse, out, lse, strength, *out.stride()[:3],
-        0 if strength is None or strength.shape[0] == 1 else strength.stride(0), h, t, splits, near,
-        SPLITS=power_of_two(splits), VWIDTH=_width(dv), DV=dv, CONTRAST=strength is not None, num_warps=4,
+    strength_b = 0 if strength is None or strength.shape[0] == 1 else strength.stride(0)
+    looks = (
+        out.dtype, out.shape, out.stride(), power_of_two(splits), strength is None, strength_b,
+        *[each.data_ptr() % 16 for each in (parts, part_lse, out, lse, strength) if each is not None],
+    )  # fmt: skip
+    launch_alike(
+        looks, join, (b * h * t, 1, 1),
+        (parts, part_lse, out, lse, strength, *out.stride()[:3], strength_b, h, t, splits, near),
+        lambda: {
+            "SPLITS": power_of_two(splits), "VWIDTH": _width(dv), "DV": dv, "CONTRAST": strength is not None,
+            "num_warps": 4,
+        },
     )  # fmt: skip
 
 

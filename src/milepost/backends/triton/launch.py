@@ -5,6 +5,7 @@ launch whose arguments look as they did before goes to the compiled kernel at on
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -31,6 +32,25 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **named: Any) -> None
         tape.launched(*_with_tensors(again, args))
 
 
+def launch_alike(
+    looks: Hashable, kernel: Any, grid: tuple[int, int, int], args: tuple[Any, ...], named: Callable[[], dict[str, Any]]
+) -> None:
+    """The same for a launch whose looks the caller knows: what Triton compiles for, of all arguments, and `named`."""
+    if INTERPRETED or running_tape() is not None:
+        launch(kernel, grid, *args, **named())
+        return
+    device = torch.cuda.current_device()
+    key = (id(kernel), device, looks)
+    found = _known.get(key)
+    if found is None:
+        constants = named()
+        _launch(kernel, grid, args, constants)
+        _known[key] = _known[(id(kernel), device, *map(looks_of, args), *constants, *constants.values())]
+        return
+    compiled, rest = found
+    compiled[grid](*args, *rest, stream=torch._C._cuda_getCurrentRawStream(device))  # pyright: ignore
+
+
 def operator(name: str, body: Any) -> Any:
     """One of our operators as torch knows it, or its body, where a tape is to see what it does."""
     return getattr(torch.ops.milepost, name) if running_tape() is None else body
@@ -42,7 +62,7 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], named: di
         kernel[grid](*args, **named)
         return lambda *args: kernel[grid](*args, **named)
     device = torch.cuda.current_device()
-    looks = (id(kernel), device, *map(_looks, args), *named, *named.values())
+    looks = (id(kernel), device, *map(looks_of, args), *named, *named.values())
     found = _known.get(looks)
     if found is None:
         compiled = kernel[grid](*args, **named)
@@ -92,7 +112,7 @@ def _maker(like: TensorDescriptor) -> Any:
     return lambda base: _Tiles(base, shape, strides, padding)
 
 
-def _looks(x: Any) -> Any:
+def looks_of(x: Any) -> Any:
     """What Triton compiles for, of one argument: a number's being 1, or a multiple of 16, and what it is stored in."""
     if x is None:
         return None
