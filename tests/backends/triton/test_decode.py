@@ -131,12 +131,14 @@ def test_queries_are_rotated_as_they_are_read(pairs: int, neighbours: bool):
     assert off(ours[1], exact[1]) < 1e-6
 
 
-@pytest.mark.parametrize("programs", [1, 40, 528])
+@pytest.mark.parametrize(("programs", "little"), [(1, 0), (40, 1 << 25), (528, 0), (528, 1 << 25)])
 @pytest.mark.parametrize("strong", [False, True])
 @pytest.mark.parametrize(("t", "s", "near"), [(1, 90, 20), (3, 200, 64), (16, 130, 1), (2, 70, 500)])
 def test_near_and_far_keys_are_joined_at_once(
-    t: int, s: int, near: int, strong: bool, programs: int, monkeypatch: pytest.MonkeyPatch
+    t: int, s: int, near: int, strong: bool, programs: int, little: int, monkeypatch: pytest.MonkeyPatch
 ):
+    # In one launch, or in two.
+    monkeypatch.setattr(decoding, "LITTLE", little)
     monkeypatch.setitem(decoding.SETTINGS, "programs", programs)
     torch.manual_seed(s)
     q, k, v = drawn(2, 4, 2, t, s, 32, 24)

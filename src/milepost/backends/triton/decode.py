@@ -62,29 +62,23 @@ def _rotated(x, y, Cos, Sin, at, inside, c_t, HALF: tl.constexpr, PAIRS: tl.cons
     return (wide * cos - high * sin).to(x.dtype), (wide * sin + high * cos).to(y.dtype)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "splits", "o_s", "l_s",
-    ]
-)  # fmt: skip
-def attend_split(
+@triton.jit
+def _share(
     Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, QCos, QSin, Cos, Sin,
     Lengths, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h, sharpen_b,
     docs_b, key_docs_b, index_b, key_index_b, bounds_b, qc_b, qc_t, c_b, c_t,
-    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, splits,
+    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, split, splits, slot, top,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     SHARPEN: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, LENGTHS: tl.constexpr,
     TURN: tl.constexpr, ROTATE: tl.constexpr, NEIGHBOURS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
     REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
 ):  # fmt: skip
-    """out and lse of one block of rows over one share of the keys.
+    """out and lse of one block of rows over share number `split` of the keys, written at number `slot` of the parts.
 
     Row r is token r % rows of query head r // rows of the group. LENGTHS: batch row b has Lengths[b] keys, and its
     queries are the last of them. TURN: queries are rotated here; ROTATE: keys are.
     """
-    split = tl.program_id(0) % splits
-    top = tl.program_id(0) // splits * BM
     g = tl.program_id(1)
     b = tl.program_id(2)
     b64 = b.to(tl.int64)
@@ -195,11 +189,78 @@ def attend_split(
     out = acc / tl.where(blind, 1.0, l)[:, None]
     h64 = head.to(tl.int64)
     t64 = token.to(tl.int64)
-    s64 = split.to(tl.int64)
+    s64 = slot.to(tl.int64)
     tl.store(Lse + b64 * l_b + h64 * l_h + t64 * l_t + s64 * l_s, lse, mask=real)
     channel = tl.arange(0, VWIDTH)[None, :]
     lines = Out + b64 * o_b + h64[:, None] * o_h + t64[:, None] * o_t + s64 * o_s
     tl.store(lines + channel, out.to(Out.dtype.element_ty), mask=real[:, None] & (channel < DV))
+
+
+@triton.jit(
+    do_not_specialize=[
+        "rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "splits", "o_s", "l_s",
+    ]
+)  # fmt: skip
+def attend_split(
+    Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, QCos, QSin, Cos, Sin,
+    Lengths, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h, sharpen_b,
+    docs_b, key_docs_b, index_b, key_index_b, bounds_b, qc_b, qc_t, c_b, c_t,
+    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, splits,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
+    SHARPEN: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, LENGTHS: tl.constexpr,
+    TURN: tl.constexpr, ROTATE: tl.constexpr, NEIGHBOURS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
+    REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+):  # fmt: skip
+    """All keys, shared out."""
+    split = tl.program_id(0) % splits
+    _share(
+        Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, QCos, QSin, Cos, Sin,
+        Lengths, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h,
+        sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b, qc_b, qc_t, c_b, c_t,
+        rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, split, splits, split,
+        tl.program_id(0) // splits * BM,
+        BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, SLOPES, TABLE, CAP, SHARPEN, FAST, PRECISION, LENGTHS,
+        TURN, ROTATE, NEIGHBOURS, HALF, PAIRS, REST, DOCS, INDEXED,
+    )  # fmt: skip
+
+
+@triton.jit(
+    do_not_specialize=[
+        "rows", "keys", "group", "offset", "behind", "ahead", "far_behind", "far_ahead", "near", "splits", "o_s", "l_s",
+    ]
+)  # fmt: skip
+def attend_fields(
+    Q, K, V, Out, Lse, QCos, QSin, Cos, Sin, FarQCos, FarQSin, FarCos, FarSin,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s,
+    qc_b, qc_t, c_b, c_t, far_qc_b, far_qc_t, far_c_b, far_c_t,
+    rows, keys, group, offset, behind, ahead, far_behind, far_ahead, scale, near, splits,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    FAR_BEHIND: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, ROTATE: tl.constexpr,
+    FAR_ROTATE: tl.constexpr, NEIGHBOURS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
+):  # fmt: skip
+    """Near keys, shared out over the first `near` shares, and far ones over the others, each turned in its own way."""
+    split = tl.program_id(0) % splits
+    top = tl.program_id(0) // splits * BM
+    if split < near:
+        _share(
+            Q, K, V, Out, Lse, None, None, None, None, None, None, None, None, None, QCos, QSin, Cos, Sin,
+            None, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, 0,
+            0, 0, 0, 0, 0, 0, qc_b, qc_t, c_b, c_t,
+            rows, keys, group, offset, behind, ahead, 0, 0, 0, scale, 0.0, split, near, split, top,
+            BM, BN, WIDTH, VWIDTH, D, DV, True, True, False, False, 0, False, FAST, PRECISION, False,
+            True, ROTATE, NEIGHBOURS, HALF, PAIRS, REST, False, False,
+        )  # fmt: skip
+    else:
+        _share(
+            Q, K, V, Out, Lse, None, None, None, None, None, None, None, None, None, FarQCos, FarQSin, FarCos, FarSin,
+            None, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, 0,
+            0, 0, 0, 0, 0, 0, far_qc_b, far_qc_t, far_c_b, far_c_t,
+            rows, keys, group, offset, far_behind, far_ahead, 0, 0, 0, scale, 0.0, split - near, splits - near, split,
+            top,
+            BM, BN, WIDTH, VWIDTH, D, DV, FAR_BEHIND, True, False, False, 0, False, FAST, PRECISION, False,
+            True, FAR_ROTATE, NEIGHBOURS, HALF, PAIRS, REST, False, False,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["splits", "rows", "near"])
@@ -239,6 +300,8 @@ def join(
 
 SETTINGS = {"keys": 64, "warps": 4, "stages": 3, "programs": 528}
 """Keys a block, warps, blocks in flight, and programs that fill the chip: by measurement."""
+LITTLE = 1 << 25
+"""Bytes of keys up to which near and far ones are read by one launch: it holds more, and launching costs more then."""
 
 
 def decode(
@@ -440,7 +503,7 @@ def decode_fields(
     strength: [b|1 t], where far scores are set off against the near keys' log-sum-exp. Never in a graph that is traced.
     """
     b, h, t, _ = q.shape
-    g, s, dv = v.shape[1:]
+    s, dv = v.shape[2:]
     out = _like(q, dv)
     lse = q.new_empty(b, h, t, dtype=torch.float32)
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
@@ -451,16 +514,54 @@ def decode_fields(
     second = min(shape.splits(max(1, offset + t + far.ahead)), 128 - first)
     splits = first + second
     parts, part_lse = lse.new_empty(b, h, t, splits, dv), lse.new_empty(b, h, t, splits)
-    steps = (*parts.stride()[:4], *part_lse.stride())
     with _device_of(q):
-        for field, start, count in ((near, 0, first), (far, first, second)):
-            counts = (t, s, h // g, offset, field.behind, field.ahead, 0, 0, 0)
-            _launch_split(
-                q, k, v, parts[:, :, :, start:], part_lse[:, :, :, start:], steps, count, shape, field.turns, counts,
-                scale,
-            )  # fmt: skip
+        if k.nbytes <= LITTLE:
+            _launch_fields(q, k, v, parts, part_lse, first, splits, shape, near, far, offset, scale)
+        else:
+            steps = (*parts.stride()[:4], *part_lse.stride())
+            for field, start, count in ((near, 0, first), (far, first, second)):
+                counts = (t, s, h // k.shape[1], offset, field.behind, field.ahead, 0, 0, 0)
+                share = parts[:, :, :, start:], part_lse[:, :, :, start:]
+                _launch_split(q, k, v, *share, steps, count, shape, field.turns, counts, scale)
         _launch_join(parts, part_lse, out, lse, first, strength)
     return out, lse
+
+
+def _launch_fields(
+    q: Tensor, k: Tensor, v: Tensor, parts: Tensor, part_lse: Tensor, first: int, splits: int, shape: _Shape,
+    near: Field, far: Field, offset: int, scale: float,
+) -> None:  # fmt: skip
+    d, dv = q.shape[3], v.shape[3]
+    angles: list[Tensor | None] = []
+    waves: list[int] = []
+    for turns in (near.turns, far.turns):
+        for cos, sin in ((turns.query_cos, turns.query_sin), (turns.key_cos, turns.key_sin)):
+            cos, sin, steps = _even(cos, sin)
+            angles += [cos, sin]
+            waves += steps
+    pairs = near.turns.query_cos.shape[2] if near.turns.query_cos is not None else 0
+    strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *parts.stride()[:4], *part_lse.stride(), *waves)
+    args = (
+        q, k, v, parts, part_lse, *angles, *strides, q.shape[2], k.shape[2], q.shape[1] // k.shape[1], offset,
+        near.behind, near.ahead, far.behind, far.ahead, scale, first, splits,
+    )  # fmt: skip
+    bounded = far.behind < UNLIMITED
+    tensors = [each for each in (q, k, v, parts, part_lse, *angles) if each is not None]
+    looks = (
+        q.dtype, q.shape, dv, shape, *SETTINGS.values(), pairs, near.turns.neighbours, angles[2] is None,
+        angles[6] is None, bounded, *map(looks_of, strides), *[each.data_ptr() % 16 for each in tensors],
+    )  # fmt: skip
+    launch_alike(
+        looks, attend_fields, (splits * shape.tops, k.shape[1], q.shape[0]), args,
+        lambda: {
+            "BM": shape.rows, "BN": shape.keys, "WIDTH": _width(d), "VWIDTH": _width(dv), "D": d, "DV": dv,
+            "FAR_BEHIND": bounded, "FAST": q.itemsize == 2 and not INTERPRETED, "PRECISION": "ieee",
+            "ROTATE": angles[2] is not None, "FAR_ROTATE": angles[6] is not None,
+            "NEIGHBOURS": near.turns.neighbours, "HALF": _width(pairs), "PAIRS": pairs,
+            "REST": _width(d - 2 * pairs) if d > 2 * pairs else 0, "num_warps": max(SETTINGS["warps"], shape.rows // 8),
+            "num_stages": 1 if shape.narrow else SETTINGS["stages"],
+        },
+    )  # fmt: skip
 
 
 def _launch_split(
@@ -500,8 +601,8 @@ def _launch_split(
         return
     # Whatever Triton compiles for follows from these: counts are numbers to it, whatever they are.
     looks = (
-        q.dtype, q.shape, v.shape[3], shape, pairs, turns.neighbours, query_cos is None, key_cos is None,
-        counts[4] < UNLIMITED, counts[5] < UNLIMITED, tensors[0] is None,
+        q.dtype, q.shape, v.shape[3], shape, *SETTINGS.values(), pairs, turns.neighbours, query_cos is None,
+        key_cos is None, counts[4] < UNLIMITED, counts[5] < UNLIMITED, tensors[0] is None,
         *map(looks_of, (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *waves, *key_waves)),
         *[each.data_ptr() % 16 for each in (q, k, v, parts, part_lse, query_cos, query_sin, key_cos, key_sin, *tensors)
           if each is not None],

@@ -19,6 +19,7 @@ INTERPRETED = triton.knobs.runtime.interpret  # pyright: ignore
 MOST = 4096
 """How many kinds of launches are remembered."""
 _known: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
+_alike: dict[Hashable, Callable[..., None]] = {}
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **named: Any) -> None:
@@ -39,16 +40,14 @@ def launch_alike(
     if INTERPRETED or running_tape() is not None:
         launch(kernel, grid, *args, **named())
         return
-    device = torch.cuda.current_device()
-    key = (id(kernel), device, looks)
-    found = _known.get(key)
+    key = (id(kernel), args[0].device, looks)
+    found = _alike.get(key)
     if found is None:
-        constants = named()
-        _launch(kernel, grid, args, constants)
-        _known[key] = _known[(id(kernel), device, *map(looks_of, args), *constants, *constants.values())]
+        if len(_alike) >= MOST:
+            _alike.clear()
+        _alike[key] = _launch(kernel, grid, args, named())
         return
-    compiled, rest = found
-    compiled[grid](*args, *rest, stream=torch._C._cuda_getCurrentRawStream(device))  # pyright: ignore
+    found(*args, grid=grid)
 
 
 def operator(name: str, body: Any) -> Any:
@@ -75,7 +74,12 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], named: di
         compiled[(*grid, 1, 1)[:3]](*args, *rest)
     compiled, rest = found
     run = compiled[(*grid, 1, 1)[:3]]
-    return lambda *args: run(*args, *rest, stream=torch._C._cuda_getCurrentRawStream(device))  # pyright: ignore
+
+    def again(*args: Any, grid: tuple[int, int, int] | None = None) -> None:
+        stream = torch._C._cuda_getCurrentRawStream(device)  # pyright: ignore
+        (run if grid is None else compiled[grid])(*args, *rest, stream=stream)
+
+    return again
 
 
 class _Tiles:

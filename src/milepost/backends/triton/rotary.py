@@ -20,7 +20,7 @@ from torch import Tensor
 
 from milepost.backends.triton.configs import blocks_of, power_of_two
 from milepost.backends.triton.flash import INTERPRETED, _device_of, _like
-from milepost.backends.triton.launch import launch, operator
+from milepost.backends.triton.launch import launch_alike, looks_of, operator
 
 
 @triton.jit
@@ -213,16 +213,24 @@ def _turn(
     # All heads in one program, so that cos and sin are read once; shared out only where there are few tokens.
     shares = min(blocks_of(FULL, blocks * b), max(blocks_of(h, at_once), blocks_of(g, at_once)))
     q_share, k_share = blocks_of(h, shares), blocks_of(g, shares)
-    launch(
-        turn, (blocks, shares, b),
-        q, k, out_q, out_k, cos, sin, key_cos, key_sin,
+    strides = (
         *q.stride()[:3], *k.stride()[:3], *out_q.stride()[:3], *out_k.stride()[:3],
         cos.stride(0) if cos.shape[0] > 1 else 0, cos.stride(1),
         key_cos.stride(0) if key_cos.shape[0] > 1 else 0, key_cos.stride(1),
-        t, s, h, g, query_blocks, q_share, k_share, -1.0 if inverse else 1.0,
-        BQ=min(at_once, power_of_two(q_share)), BK=min(at_once, power_of_two(k_share)),
-        BT=tokens, HALF=half, PAIRS=pairs, REST=power_of_two(d - 2 * pairs) if d > 2 * pairs else 0, D=d,
-        NEIGHBOURS=neighbours, SAME=same, num_warps=warps,
+    )  # fmt: skip
+    tensors = (q, k, out_q, out_k, cos, sin, key_cos, key_sin)
+    looks = (
+        q.dtype, q.shape, k.shape, pairs, g, same, neighbours, inverse, warps, at_once, *map(looks_of, strides),
+        *[each.data_ptr() % 16 for each in tensors],
+    )  # fmt: skip
+    launch_alike(
+        looks, turn, (blocks, shares, b),
+        (*tensors, *strides, t, s, h, g, query_blocks, q_share, k_share, -1.0 if inverse else 1.0),
+        lambda: {
+            "BQ": min(at_once, power_of_two(q_share)), "BK": min(at_once, power_of_two(k_share)), "BT": tokens,
+            "HALF": half, "PAIRS": pairs, "REST": power_of_two(d - 2 * pairs) if d > 2 * pairs else 0, "D": d,
+            "NEIGHBOURS": neighbours, "SAME": same, "num_warps": warps,
+        },
     )  # fmt: skip
 
 
