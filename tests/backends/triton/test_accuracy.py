@@ -165,7 +165,8 @@ def test_rounding_is_at_most_twice_that_of_plain_torch(number: int):
             # e: no slope is a short number then. The gradient of what a scheme learned sums up all pairs, which
             # cancel, and the order of a sum is luck.
             size = off(c, [torch.zeros_like(each) for each in c])
-            least = (16 if n > 3 else 3) * torch.finfo(torch.float32).eps * size
+            # Of a row that sees one key plain torch has no gradient at all, and a kernel has two sums that differ.
+            least = torch.finfo(torch.float32).eps * max((16 if n > 3 else 4) * size, 4.0)
             assert off(a, c) <= TIMES * max(off(b, c), least), (FAMILIES[number % len(FAMILIES)].name, n)
 
 

@@ -25,6 +25,12 @@ SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _counted_anew():
+    """Graphs of one test are not counted against the next."""
+    torch._dynamo.reset()
+
+
 def inputs(t: int, s: int) -> tuple[Tensor, ...]:
     torch.manual_seed(0)
     return tuple(each.requires_grad_() for each in drawn(1, 2, 1, t, s, D, D))
