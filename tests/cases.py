@@ -25,6 +25,7 @@ CASES: dict[str, Callable[[], mp.Scheme]] = {
     "Cope": lambda: mp.Scheme(mp.Cope(D, 6), causal),
     "Deberta": lambda: mp.Scheme(mp.Deberta(10, H, D, reach=5), causal),
     "DeepseekScale": lambda: mp.Scheme(mp.DeepseekScale(40, 0.7), causal),
+    "Dilute": lambda: mp.Scheme(rope(), mp.Dilute(mp.Rerope(4), trained=6), causal),
     "DualChunk": lambda: mp.Scheme(rope(), mp.DualChunk(6, 2), causal),
     "DynamicLinear": lambda: mp.Scheme(rope(mp.DynamicLinear(5)), causal),
     "DynamicNtk": lambda: mp.Scheme(rope(mp.DynamicNtk(5, 2.0)), causal),

@@ -19,6 +19,7 @@ from milepost.methods.complex_order import ComplexOrder as ComplexOrder
 from milepost.methods.cope import Cope as Cope
 from milepost.methods.deberta import Deberta as Deberta
 from milepost.methods.deepseek_scale import DeepseekScale as DeepseekScale
+from milepost.methods.dilute import Dilute as Dilute
 from milepost.methods.dual_chunk import DualChunk as DualChunk
 from milepost.methods.dynamic_linear import DynamicLinear as DynamicLinear
 from milepost.methods.dynamic_ntk import DynamicNtk as DynamicNtk

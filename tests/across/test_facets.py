@@ -26,7 +26,7 @@ ANSWERED = {
     "by_share": {"Fire"},
     "cap": {"SoftCap"},
     "tables": {"Deberta", "Nezha", "Shaw", "TransformerXL"},
-    "bounds": {"DualChunk", "LeakyRerope", "Pivot", "Rerope", "SelfExtend", "Stream"},
+    "bounds": {"Dilute", "DualChunk", "LeakyRerope", "Pivot", "Rerope", "SelfExtend", "Stream"},
     "normal": {"Stream"},
 }
 

@@ -84,7 +84,7 @@ COVERED = {
     "5 iRoPE (Llama 4)": ("llama4", "Llama4Scale", "chunks"),
     "5 soft caps": ("SoftCap",),
     "5 QK norm after the turn": ("QkNorm",),
-    "milepost's own": ("Pivot",),
+    "milepost's own": ("Dilute", "Pivot"),
 }
 
 

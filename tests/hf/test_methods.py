@@ -29,6 +29,7 @@ METHODS: dict[str, tuple[object, ...]] = {
     "dynamic NTK, log-n": (mp.DynamicNtk(12), mp.LogN(8)),
     "dynamic YaRN, ReRoPE, log-n by length": (mp.DynamicYarn(12), mp.Rerope(6), mp.LogN(8, count="length")),
     "ReRoPE, pivot by length": (mp.Pivot(mp.Rerope(6), 8, 1.0, "length"),),
+    "ReRoPE, diluted": (mp.Dilute(mp.Rerope(6), 8),),
     "leaky ReRoPE, pivot": (mp.Pivot(mp.LeakyRerope(6, 4.0), 8),),
     "self-extend, pivot": (mp.Pivot(mp.SelfExtend(2, 6), 8),),
     "dual chunk, pivot": (mp.Pivot(mp.DualChunk(9, 3), 8),),

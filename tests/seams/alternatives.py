@@ -37,6 +37,10 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"model_dim": 12, "heads": 2, "dim": 6, "reach": 8, "buckets": None, "index": "paper", "bias": "both"},
     ),
     "DeepseekScale": ({"factor": 40.0, "weight": 0.7}, {"factor": 41.0, "weight": 0.5}),
+    "Dilute": (
+        {"method": mp.Rerope(4), "trained": 6, "strength": 0.25},
+        {"method": mp.Rerope(3), "trained": 7, "strength": 0.5},
+    ),
     "DualChunk": ({"chunk": 6, "local": 2}, {"chunk": 7, "local": 3}),
     "DynamicLinear": ({"trained": 5}, {"trained": 6}),
     "DynamicNtk": ({"trained": 5, "factor": 2.0}, {"trained": 6, "factor": 3.0}),

@@ -98,6 +98,8 @@ def _attend(
     score = score_mod(call.scheme, view.p, view.r, call.length, sharpness, _products(call, related))
     if view.regime.contrast is not None and near is not None:
         score = _contrasted(score, view.regime.contrast(call.index, call.length), near)
+    if view.regime.shift is not None:
+        score = _shifted(score, view.regime.shift(call.index, call.length))
     visible = block_mask(call, view, number)
     scale = call.scheme.scale(call.q.shape[-1])
     # Tables read inside the kernel are fetched ahead, stage by stage, and more than one stage can outgrow the chip.
@@ -129,6 +131,17 @@ def _contrasted(score: ScoreMod, strength: Tensor, near: Tensor) -> ScoreMod:
         return bent + strong(b, i).to(bent.dtype) * (bent - level[b, h, i])
 
     return turned
+
+
+def _shifted(score: ScoreMod, shift: Tensor) -> ScoreMod:
+    """Scores of a row with one number added: shift [b|1 t|1]."""
+    more = reader(shift)
+
+    def changed(score_: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        bent = score(score_, b, h, i, j)
+        return bent + more(b, i).to(bent.dtype)
+
+    return changed
 
 
 _written = torch.library.custom_op("milepost::written", torch.clone, mutates_args=(), schema="(Tensor x) -> Tensor")

@@ -40,8 +40,9 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
         score = _scores(call, regime, relations, q, k)
         region = _region(call, regime)
         if regime.contrast is not None and near is not None:
-            strength = regime.contrast(call.index, call.length).to(dtype)[:, None, :, None]
-            score = score + strength * (score - near)
+            score = score + regime.contrast(call.index, call.length).to(dtype)[:, None, :, None] * (score - near)
+        if regime.shift is not None:
+            score = score + regime.shift(call.index, call.length).to(dtype)[:, None, :, None]
         if near is None and len(regimes) > 1:
             near = _log_sum(score.masked_fill(~(region & visible), -torch.inf), empty=0.0)
         scores = torch.where(region, score, scores)

@@ -74,6 +74,8 @@ def bent(made: Prepared, rows: slice = ALL, keys: slice = ALL) -> Tensor:
         if view.regime.contrast is not None and near is not None:
             strength = view.regime.contrast(call.index, call.length).to(score.dtype)[:, None, :, None]
             score = score + _of_rows(strength, rows) * (score - near)
+        if view.regime.shift is not None:
+            score = score + _of_rows(view.regime.shift(call.index, call.length).to(score.dtype)[:, None, :, None], rows)
         region = view.regime.holds(*_grid(call.position, call.key_position, rows, columns))
         if near is None and any(each.regime.contrast is not None for each in made.views):
             near = _log_sum(call, score, region, rows, columns)

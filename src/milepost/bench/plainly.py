@@ -31,6 +31,8 @@ def plainly(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, **options: Any) -> 
         if regime.contrast is not None and near is not None:
             strength = regime.contrast(call.index, call.length).to(q.dtype)[:, None, :, None]
             score = score + strength * (score - near)
+        if regime.shift is not None:
+            score = score + regime.shift(call.index, call.length).to(q.dtype)[:, None, :, None]
         if near is None and len(regimes) > 1:
             near = reference._log_sum(score.masked_fill(~(region & visible), -torch.inf).float(), empty=0.0).to(q.dtype)
         scores = torch.where(region, score, scores)

@@ -22,6 +22,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "mp.DeepseekScale(factor=40, weight=0.707)",
         "mp.causal",
     ),
+    "Dilute": ("mp.Rope(64)", "mp.Dilute(mp.Rerope(32), trained=64)", "mp.causal"),
     "DualChunk": ("mp.Rope(64)", "mp.DualChunk(chunk=48, local=8)", "mp.causal"),
     "DynamicLinear": ("mp.Rope(64, stretch=mp.DynamicLinear(trained=64))", "mp.causal"),
     "DynamicNtk": ("mp.Rope(64, stretch=mp.DynamicNtk(trained=64))", "mp.causal"),

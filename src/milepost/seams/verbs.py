@@ -80,7 +80,8 @@ class Regime:
     at p stands at query(p) and a key at r stands at key(r). The regimes of one method do not overlap and share one
     softmax. A backend may skip a regime whose bounds show that nobody in it can be seen. No distance inside the region
     becomes more than `growth` times as large. `contrast(index, length)` answers how strongly each query's scores are
-    set off against the log-sum-exp of the scores of the first regime.
+    set off against the log-sum-exp of the scores of the first regime, and `shift(index, length)` what is then added to
+    them all.
     """
 
     query: Callable[[Tensor], Tensor] = same
@@ -88,6 +89,7 @@ class Regime:
     bounds: tuple[Bound, ...] = ()
     growth: int = 1
     contrast: Callable[[Tensor, Tensor], Tensor] | None = None
+    shift: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def holds(self, p: Tensor, r: Tensor) -> Tensor | None:
         """Which of the pairs p, r lie in the region: a boolean of their broadcast shape, or None for all."""

@@ -144,7 +144,11 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
             shift = strength[:, None] * torch.where(found[1] > -torch.inf, found[1], 0.0)
         how = _limits(min(band.behind, most + 1), min(band.ahead, -least)) | biases(call) | {"sharpen": sharpness}
         out, lse = _launch(call, *turned(call, call.q.dtype, number), v, how)
-        found += [out, lse if shift is None else lse - shift]
+        lse = lse if shift is None else lse - shift
+        if regime.shift is not None:
+            # To a row's far keys together it is their log-sum-exp that moves.
+            lse = lse + _of_rows(call, regime.shift(call.index, call.length), 0.0)[:, None]
+        found += [out, lse]
     return merge(*found)
 
 
@@ -215,7 +219,8 @@ def _are_two_fields(call: Call, band: Band) -> bool:
         return False
     (_, first), (_, second) = regimes
     ends = (second.distances()[0] - 1, math.inf)
-    return (first.distances()[1], second.distances()[1]) == ends and first.contrast is None
+    plain = first.contrast is None and first.shift is None and second.shift is None
+    return (first.distances()[1], second.distances()[1]) == ends and plain
 
 
 def _few_in_two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -1,0 +1,68 @@
+"""Dilute: however many far keys there are, they weigh what as many weighed in training (milepost's own, 2026)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from milepost.seams import demand
+from milepost.seams.verbs import Regime, verbs_of
+
+
+@dataclass(frozen=True)
+class Dilute:
+    """Lower the scores of the keys that a method moves, by the logarithm of how many more there are than in training.
+
+        score  ←  score − strength · ln max(1, (i + 1 − near)/(trained − near))   for the keys that method moves
+        near  =  how many keys it leaves where they are
+
+    A head that spreads over everything behind it, or likes what is far away, gave its far keys a share of its attention
+    that grew with their number; past the trained length that share swallows the near ones. With strength 1 all far keys
+    together weigh what an average of them weighed in training; a larger one trusts them less. Every key is still seen,
+    within the trained length nothing changes, and no training is needed. For causal models.
+    """
+
+    method: Any
+    trained: int
+    strength: float = 1.0
+    needs_causal: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if set(verbs_of(self.method)) != {"place"}:
+            raise TypeError(
+                f"Dilute({self.method!r}): the method must move far keys and do nothing else, as Rerope(256)"
+            )
+        demand.whole(self, "trained", self.trained)
+        demand.finite(self, "strength", self.strength, least=0)
+        if self.near >= self.trained:
+            raise ValueError(
+                f"Dilute({self.method!r}, trained={self.trained}): {self.near} keys are near, so that none was far in "
+                f"training; give the length of the training, or a method that moves keys closer by"
+            )
+
+    @property
+    def near(self) -> float:
+        """How many keys stay where they are."""
+        return self.method.place()[0].distances()[1] + 1
+
+    @property
+    def relative(self) -> bool:
+        return self.method.relative
+
+    @property
+    def contrasts(self) -> bool:
+        """Whether far keys are set off against near ones, as by a Pivot inside."""
+        return getattr(self.method, "contrasts", False)
+
+    def place(self) -> tuple[Regime, ...]:
+        near, *far = self.method.place()
+        return near, *(replace(regime, shift=self._shift) for regime in far)
+
+    def _shift(self, index: Tensor, length: Tensor) -> Tensor:
+        """What the far scores of each query gain: index [b|1 t]."""
+        more = torch.log((index + 1 - self.near).clamp(min=1).double()) - math.log(self.trained - self.near)
+        return -self.strength * more.clamp(min=0)
