@@ -167,11 +167,11 @@ def _step(
 ) -> Step | None:
     if not is_step(q, k, v, scheme, options) or scheme.answering("centred"):
         return None
-    turned = type(k) is CachedKeys and k.turned_by is not None
-    k = k.plain if type(k) is CachedKeys else k
     weights = scheme.weights()
     if torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v, *weights)):
         return None
+    turned = type(k) is CachedKeys and k.turned_by is not None
+    k = k.plain if type(k) is CachedKeys else k
     b, g, s, d = k.shape
     return Step((
         q.shape, b, g, d, s.bit_length(), v.shape[:2], v.shape[3], q.dtype, k.dtype, v.dtype, q.device, k.device,
@@ -183,19 +183,19 @@ def _step(
 def kinds_of(scheme: Parts) -> dict[Hashable, Kind]:
     """The kinds of calls that are remembered for a scheme, by how they look."""
     known = _chosen.get(scheme)
-    if known is None:
-        known = _chosen[scheme] = {}
-    return known
+    # Another thread may be as quick.
+    return _chosen.setdefault(scheme, {}) if known is None else known
 
 
-def remember(scheme: Parts, looks: Hashable, backend: str, call: Call) -> None:
+def remember(scheme: Parts, looks: Hashable, backend: str, call: Call) -> Kind:
     """Remember who runs one kind more; past the most, all are forgotten."""
     steps = type(looks) is Step
     step = STEPPERS[backend](call) if steps and backend in STEPPERS else None
     known = kinds_of(scheme)
     if len(known) >= CHOICES:
         known.clear()
-    known[looks] = Kind(backend, _worth.setdefault(scheme, Worth()), steps, step)
+    known[looks] = kind = Kind(backend, _worth.setdefault(scheme, Worth()), steps, step)
+    return kind
 
 
 def cheapest(call: Call) -> str:
@@ -208,10 +208,8 @@ def cheapest(call: Call) -> str:
         None if call.given_length is None else call.given_length.shape, call.dropout > 0, call.return_lse,
         torch.is_grad_enabled(), call.needs_grad,
     )  # fmt: skip
-    known = kinds_of(call.scheme)
-    if key not in known:
-        remember(call.scheme, key, weighed(call), call)
-    return known[key].backend
+    found = kinds_of(call.scheme).get(key)
+    return (found or remember(call.scheme, key, weighed(call), call)).backend
 
 
 def weighed(call: Call) -> str:

@@ -375,6 +375,59 @@ def test_a_step_that_does_not_fit_is_refused_though_others_like_it_ran():
             mp.attend(q[:, :, :9], k[:, :, :8], v[:, :, :8], scheme)
 
 
+def test_several_queries_of_a_step_without_a_mask_stand_where_they_are():
+    scheme, (q, k, v) = mp.Scheme(mp.Rope(8)), inputs(h=4, g=2, t=24)
+    cache = mp.Cache(scheme)
+    cache.append(k[:, :, :16], v[:, :, :16])
+    with torch.no_grad():
+        for n in range(16, 24):
+            cache.append(k[:, :, n : n + 1], v[:, :, n : n + 1])
+            rows = slice(n - 2, n + 1)
+            exact = mp.attend(q[:, :, rows], k[:, :, : n + 1], v[:, :, : n + 1], scheme, backend="reference")
+            assert_same(mp.attend(q[:, :, rows], cache.keys, cache.values, scheme), exact)
+
+
+def test_a_part_that_changes_is_asked_at_every_step():
+    class Changing:
+        """A scale of one's own that is written to."""
+
+        relative = True
+        factor = 1.0
+
+        def scale(self, dim: int) -> float:
+            return self.factor
+
+    part = Changing()
+    scheme, (q, k, v) = mp.Scheme(part, mp.causal), inputs(h=4, g=2, t=20)
+    with torch.no_grad():
+        for part.factor in (1.0, 4.0, 7.0):
+            ours = mp.attend(q[:, :, -1:], k, v, scheme)
+            assert_same(ours, mp.attend(q[:, :, -1:], k, v, scheme, backend="reference"))
+
+
+def test_a_gradient_of_keys_out_of_a_cache_is_not_lost():
+    scheme, (q, k, v) = SCHEMES["rope"](), inputs(h=4, g=2, t=20)
+    cache = mp.Cache()
+    cache.append(k, v)
+    for _ in range(3):
+        assert mp.attend(q[:, :, -1:], cache.keys.requires_grad_(), cache.values, scheme).requires_grad
+
+
+@pytest.mark.parametrize("wrong", ["rows", "name", "dropout"])
+def test_what_is_said_wrongly_of_a_step_is_refused_though_others_like_it_ran(wrong: str):
+    scheme, (q, k, v) = SCHEMES["rope"](), inputs(b=2, h=4, g=2, t=20)
+    cache, other = mp.Cache(), mp.Cache()
+    cache.append(k, v)
+    other.append(k[:1].repeat(3, 1, 1, 1), v[:1].repeat(3, 1, 1, 1))
+    said = {"rows": {"key_index": other.index}, "name": {"foo": None}, "dropout": {"dropout": None}}[wrong]
+    with torch.no_grad():
+        mp.attend(q[:, :, -1:], cache.keys, cache.values, scheme)
+        with pytest.raises(
+            (TypeError, ValueError), match=r"key_index must be|no option is called|share of the weights"
+        ):
+            mp.attend(q[:, :, -1:], cache.keys, cache.values, scheme, **said)  # pyright: ignore
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_what_listens_to_a_weights_gradient_hears_it_once(when: str):
     scheme = SCHEMES["t5"]().double()

@@ -13,6 +13,7 @@ from milepost.backends.fused import fused
 from milepost.backends.rotated import steps_turned
 from milepost.backends.views import mask, refusal, turned, values
 from milepost.call.call import Call
+from milepost.seams.fixed import is_fixed
 from milepost.seams.visible import causal
 
 PLAYED = True
@@ -68,12 +69,14 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
 
 def stepper(call: Call) -> Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, None] | None] | None:
     """What runs steps like this one, with any number of keys; None where each has to be looked at."""
+    if not all(map(is_fixed, call.scheme.parts)) or not _is_plain(call):
+        return None
     factor, turn = call.factor(), steps_turned(call)
-    if turn is None or isinstance(factor, Tensor) or values(call, call.v.dtype) is not call.v or not _is_plain(call):
+    if turn is None or isinstance(factor, Tensor) or values(call, call.v.dtype) is not call.v:
         return None
 
     def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, None] | None:
-        q_turned = turn(q, first + k.shape[2] - 1)
+        q_turned = turn(q, first + k.shape[2] - q.shape[2])
         return None if q_turned is None else (fused(q_turned, k, v, factor), None)
 
     return step

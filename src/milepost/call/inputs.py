@@ -39,7 +39,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, scheme: object, dropout: floa
                 f"attend: q is on {q.device} but the scheme's weight {name} is on {weight.device}; "
                 f"move it: scheme.to(q.device)"
             )
-    if not 0.0 <= dropout < 1.0:
+    if not isinstance(dropout, (int, float)) or not 0.0 <= dropout < 1.0:
         raise ValueError(f"attend(dropout={dropout}): dropout is a share of the weights, at least 0 and below 1")
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from milepost.call import inputs
 from milepost.call.call import Call
 from milepost.call.documents import order_within, over_keys
-from milepost.call.options import Options
+from milepost.call.options import NAMES, Options
 from milepost.call.tokens import CachedKeys, CountedIndex, Tokens
 from milepost.seams.parts import Parts
 
@@ -67,11 +67,11 @@ def is_step(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options) ->
             return False
         first, keys = k.token_index.start, k.plain
     for name, value in options.items():
-        if value is None or (name == "dropout" and value == 0.0):
+        if (name == "dropout" and value == 0.0) or (value is None and name in NAMES and name != "dropout"):
             continue
         if name != "key_index" or keys is k or not isinstance(value, CountedIndex):
             return False
-        if value.first != first or value.shape[1] != keys.shape[2]:
+        if value.first != first or value.shape != (keys.shape[0], keys.shape[2]) or value.device != keys.device:
             return False
     if not q.dim() == keys.dim() == v.dim() == 4 or keys.shape[2] != v.shape[2]:
         return False

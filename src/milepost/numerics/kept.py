@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Hashable
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -38,6 +39,7 @@ def kept(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
     def keep(make: Callable[P, T]) -> Callable[P, T]:
         known: dict[tuple[Surroundings, Hashable], T] = {}
         recorded: dict[tuple[bool, Hashable], T] = {}
+        lock = threading.Lock()
 
         @functools.wraps(make)
         def answer(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -54,14 +56,17 @@ def kept(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
                         return recorded.setdefault((inference, asked), found)
                 return recorded[inference, asked] if (inference, asked) in recorded else make(*args, **kwargs)
             key = (around, asked)
-            if key in known:
-                # The latest come last.
-                known[key] = known.pop(key)
-            else:
-                known[key] = make(*args, **kwargs)
+            with lock:
+                if key in known:
+                    # The latest come last.
+                    known[key] = known.pop(key)
+                    return known[key]
+            made = make(*args, **kwargs)
+            with lock:
+                known[key] = made
                 if len(known) > most:
                     del known[next(iter(known))]
-            return known[key]
+            return made
 
         answer.cache_clear = known.clear  # pyright: ignore
         return answer

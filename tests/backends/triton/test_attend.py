@@ -120,3 +120,12 @@ def test_what_the_interpreter_does_not_know_is_refused():
     q, k, v = (each.bfloat16() for each in inputs())
     with pytest.raises(mp.CannotRun, match="interpreter does not know bfloat16"):
         mp.attend(q, k, v, made("Alibi"), backend="triton")
+
+
+@pytest.mark.parametrize("t", [3, 18])
+def test_a_strength_that_goes_by_the_length_is_every_querys(t: int):
+    torch.manual_seed(t)
+    scheme = mp.Scheme(mp.Rope(16), mp.Pivot(mp.Rerope(6), trained=12, count="length"), mp.causal)
+    q, k = (torch.randn(1, 2, n, 16, device=DEVICE) for n in (t, 21))
+    with torch.no_grad():
+        close(mp.attend(q, k, k, scheme, backend="triton"), mp.attend(q, k, k, scheme, backend="reference"))

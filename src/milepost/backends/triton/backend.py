@@ -297,7 +297,9 @@ def stepper(call: Call) -> Step | None:
 def _strength(place: Any, number: int, first: int, count: int, length: int, device: torch.device) -> Tensor:
     """How strongly a regime is contrasted, a number a query, [1 t], where tokens count up by one."""
     index = torch.arange(first, first + count, device=device)[None]
-    return place.place()[number].contrast(index, torch.full((1, 1), length, device=device)).float().expand(1, count)
+    found = place.place()[number].contrast(index, torch.full((1, 1), length, device=device))
+    # One number for all queries, where it goes by the length alone; the kernels read one for each.
+    return found.float().expand(1, count).contiguous()
 
 
 def _launch(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor]:
