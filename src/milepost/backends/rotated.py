@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from milepost.call.call import Call
+from milepost.call.tokens import FEW
 from milepost.numerics.kept import has_numbers, kept
 from milepost.numerics.rotation import rotate
 from milepost.seams.fixed import is_fixed
@@ -22,8 +23,6 @@ LARGEST = 1 << 22
 """Numbers of a table that is kept; a longer one takes less time to make than to read attention's keys."""
 ROOM = 1024
 """Tokens that the tables of a growing cache grow by."""
-FEW = 16
-"""Queries that are steps of a cache that grows."""
 Waves = tuple[Tensor, Tensor]
 
 
@@ -64,14 +63,14 @@ def _turned_queries(q: Tensor, waves: Waves, part: Any) -> Tensor:
     return rotate_queries(q, *waves, neighbours=part.pairs == "neighbours")
 
 
-def angles(call: Call, number: int = 0, contrasted: bool = False) -> tuple[Waves, Waves | None, bool] | None:
+def angles(call: Call, number: int = 0) -> tuple[Waves, Waves | None, bool] | None:
     """Cosines and sines [1 t width/2] of the queries in the regime of that number, those [1 ≥ s width/2] of keys that
     are still to be rotated, and whether pairs neighbour.
 
-    For a kernel that rotates as it reads; contrasted: as for `rotated`. None where these are not known from the layout.
+    For a kernel that rotates as it reads. None where these are not known from the layout.
     """
     part = _rotation(call)
-    both = None if part is None else _counted(call, part, call.q.dtype, number, ROOM, contrasted)
+    both = None if part is None else _counted(call, part, call.q.dtype, number, ROOM)
     if part is None or both is None:
         return None
     queries, keys = both
@@ -105,7 +104,7 @@ Angles = Callable[[int, int, int], "tuple[Waves, Waves | None] | None"]
 def steps_angles(call: Call, number: int = 0, contrasted: bool = False) -> Angles | None:
     """`angles` of steps like this one, by the index of the first query, that of the first key, and how many keys.
 
-    None where that does not follow from the parts.
+    contrasted: as for `rotated`. None where that does not follow from the parts.
     """
     part, place = _rotation(call), next(iter(call.scheme.answering("place")), None)
     if part is None or not is_fixed(part) or (place is not None and not is_fixed(place)):

@@ -9,7 +9,7 @@ from milepost.call import inputs
 from milepost.call.call import Call
 from milepost.call.documents import order_within, over_keys
 from milepost.call.options import NAMES, Options
-from milepost.call.tokens import CachedKeys, CountedIndex, Tokens
+from milepost.call.tokens import FEW, CachedKeys, CountedIndex, Tokens
 from milepost.seams.parts import Parts
 
 
@@ -50,10 +50,6 @@ def counted_call(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, return_lse: boo
     t, s = q.shape[2], k.shape[2]
     queries, keys = Tokens(t, q.device, first + s - t, None), Tokens(s, q.device, first, None)
     return Call(q, k, v, scheme, queries, keys, None, None, None, 0.0, None, return_lse, turned, cached)
-
-
-FEW = 16
-"""Queries that are a step of a text that grows."""
 
 
 def is_step(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options) -> bool:

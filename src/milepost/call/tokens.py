@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from milepost.seams.parts import Parts
 
 
+FEW = 16
+"""Queries up to which they are a step of a text that grows: keys are then many, and split over programs on a GPU."""
+
+
 class CountedIndex(Tensor):
     """Indices [b n] that count up by one from `first`: a plain tensor to everyone who does not ask.
 

@@ -21,6 +21,7 @@ from milepost.backends.views import refusal, seen_regimes, turned, values
 from milepost.call.call import Call
 from milepost.call.documents import COUNTING
 from milepost.call.merge import merge
+from milepost.call.tokens import FEW
 from milepost.numerics.kept import has_numbers, kept
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band
@@ -35,8 +36,6 @@ CANNOT: dict[str, str] = {
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 256
 Step = Callable[[Tensor, Tensor, Tensor, int], "tuple[Tensor, Tensor] | None"]
-FEW = 16
-"""Query tokens up to which keys are split over programs."""
 
 
 def refuses(call: Call) -> str | None:
@@ -113,9 +112,9 @@ def _wants_lse(call: Call) -> bool:
     return call.return_lse or bool(call.scheme.answering("rest"))
 
 
-def _turned_as_read(call: Call) -> tuple[Tensor, Tensor, dict[str, Any]] | None:
-    """Raw queries and keys, and what turns them as they are read: for few queries."""
-    waves = angles(call) if _few(call) and call.scheme.answering("turn") else None
+def _turned_as_read(call: Call, number: int = 0) -> tuple[Tensor, Tensor, dict[str, Any]] | None:
+    """Raw queries and keys, and what turns them in the regime of that number as they are read: for few queries."""
+    waves = angles(call, number) if _few(call) and call.scheme.answering("turn") else None
     if waves is None:
         return None
     (cos, sin), keys, neighbours = waves
@@ -143,7 +142,8 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
             sharpness = (1 + strength if sharpness is None else sharpness * (1 + strength)).contiguous()
             shift = strength[:, None] * torch.where(found[1] > -torch.inf, found[1], 0.0)
         how = _limits(min(band.behind, most + 1), min(band.ahead, -least)) | biases(call) | {"sharpen": sharpness}
-        out, lse = _launch(call, *turned(call, call.q.dtype, number), v, how)
+        q, k, waves = _turned_as_read(call, number) or (*turned(call, call.q.dtype, number), {})
+        out, lse = _launch(call, q, k, v, how | waves)
         lse = lse if shift is None else lse - shift
         if regime.shift is not None:
             # To a row's far keys together it is their log-sum-exp that moves.
@@ -330,7 +330,7 @@ def _whole(x: Tensor) -> Tensor:
 
 
 def _few(call: Call) -> bool:
-    """Whether keys are split over programs, because there are few queries."""
+    """Whether keys are split over programs, because there are few queries, as in a step."""
     return call.queries.count <= FEW and not call.needs_grad
 
 
