@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from milepost.lab.command import asked
-from milepost.lab.text import corpus
+from milepost.lab.text import baselines, corpus
 from milepost.lab.text.again import BACK, with_passages_again
 from milepost.lab.text.baselines import shared_with
 from milepost.lab.text.corpus import Corpus, of_own, own_files
@@ -103,6 +103,13 @@ def test_what_is_shared_is_counted_by_stretches_of_32_bytes():
     assert 0.1 < expected < 0.2
     assert shared_with(tensor(train), tensor(test)) == pytest.approx(expected, abs=1e-12)
     assert shared_with(tensor(train), tensor(fresh)) == 0.0
+
+
+def test_what_is_shared_is_found_across_the_parts_that_are_looked_through(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(baselines, "AT_ONCE", 64)
+    train = torch.randint(256, (300,), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    for start in range(0, 269):
+        assert shared_with(train, train[start : start + 32]) == 1.0, start
 
 
 def test_lines_that_stand_in_another_part_are_left_out_when_a_text_is_gathered(tmp_path: Path):
