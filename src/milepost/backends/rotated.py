@@ -91,11 +91,24 @@ def steps_turned(call: Call) -> Callable[[Tensor, int], Tensor | None] | None:
     if waves is None or part is None:
         return None
 
-    def turn(q: Tensor, first: int) -> Tensor | None:
-        found = waves(first, 0, 0)
-        return None if found is None else _turned_queries(q, found[0], part)
+    if call.q.dtype not in DTYPES or not _ready(call.q.device):
 
-    return turn
+        def turn(q: Tensor, first: int) -> Tensor | None:
+            found = waves(first, 0, 0)
+            return None if found is None else _turn(q, found[0], part)
+
+        return turn
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.rotary import QueryRotation
+
+    rotation = QueryRotation(part.pairs == "neighbours")
+
+    def by_kernel(q: Tensor, first: int) -> Tensor | None:
+        again = rotation.again(first, q)
+        found = waves(first, 0, 0) if again is None else None
+        return again if found is None else rotation.rotate(first, q, *found[0])
+
+    return by_kernel
 
 
 Angles = Callable[[int, int, int], "tuple[Waves, Waves | None] | None"]

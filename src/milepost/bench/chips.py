@@ -140,13 +140,14 @@ def compile_case(job: tuple[str, tuple[int, ...]]) -> list[Compiled]:
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
-    from milepost.backends.triton import flash, launch, rotary
+    from milepost.backends.triton import decode, fields, flash, launch, rotary
 
     case, chips = job
     chip = _Chip()
     driver.set_active(chip)  # pyright: ignore
     torch.Tensor.is_cuda = True  # pyright: ignore
-    flash._device_of = rotary._device_of = lambda _: contextlib.nullcontext()
+    for each in (decode, fields, flash, rotary):
+        each.device_of = lambda _: contextlib.nullcontext()
     fits_tma = flash._fits_tma
     found: list[Compiled] = []
 
@@ -154,10 +155,12 @@ def compile_case(job: tuple[str, tuple[int, ...]]) -> list[Compiled]:
         binary = kernel.warmup(*args, grid=grid, **named)
         registers, spilled = _resources(binary.asm["cubin"])
         found.append(Compiled(case, kernel.__name__, chip.number, registers, spilled, binary.metadata.shared))
-        return lambda *_, **more: None
+        return _Nothing()
 
     launch._launch = compile_only
     for number in chips:
+        # What was compiled for another chip is not this one's.
+        launch._alike.clear()
         chip.number, chip.target = number, GPUTarget("cuda", number, 32)
         flash._fits_tma = fits_tma if number >= 90 else lambda *_: False
         try:
@@ -165,6 +168,20 @@ def compile_case(job: tuple[str, tuple[int, ...]]) -> list[Compiled]:
         except Exception as error:
             found.append(Compiled(case, "", number, failed=f"{type(error).__name__}: {str(error)[-300:]}"))
     return list(dict.fromkeys(found))
+
+
+class _Nothing:
+    """A launch that does nothing when it is made again."""
+
+    def __call__(self, *_: Any) -> None:
+        pass
+
+    def on(self, _: Any) -> _Nothing:
+        return self
+
+    @property
+    def device(self) -> int:
+        return 0
 
 
 class _Chip:

@@ -243,11 +243,12 @@ def _steps_in_two_fields(call: Call, band: Band) -> Step | None:
     # Loaded here, because it needs triton.
     from milepost.backends.triton.decode import Field, Turns, decode_fields
     from milepost.backends.triton.flash import UNLIMITED
+    from milepost.backends.triton.launch import Layers
 
     behind = UNLIMITED if band.behind == math.inf else int(band.behind)
     limits = (min(behind, least), int(band.ahead)), (behind, min(int(band.ahead), -least))
     neighbours, t = call.scheme.answering("turn")[0].pairs == "neighbours", call.queries.count  # pyright: ignore
-    scale = call.scheme.scale(call.q.shape[-1])
+    scale, layers = call.scheme.scale(call.q.shape[-1]), Layers()
 
     def turns(queries: Waves, keys: Waves | None) -> Turns:
         cos, sin = keys or (None, None)
@@ -255,13 +256,18 @@ def _steps_in_two_fields(call: Call, band: Band) -> Step | None:
 
     def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, Tensor] | None:
         s = k.shape[2]
+        made = layers.again((s, first), (q, k, v))
+        if made is not None:
+            return made[0], made[1]
         offset = s - t
         close, distant = beside(first + offset, first, s), apart(first + offset, first, s)
         if close is None or distant is None:
             return None
         strength = _strength(place, far, first + offset, t, first + s, q.device) if contrasted else None
         fields = Field(turns(*close), *limits[0]), Field(turns(*distant), *limits[1])
-        return decode_fields(q, k, v, *fields, scale=scale, offset=offset, strength=strength)
+        found = decode_fields(q, k, v, *fields, scale=scale, offset=offset, strength=strength)
+        layers.keep((s, first), (q, k, v), found[:4], found.launches)
+        return found.out, found.lse
 
     return step
 
@@ -283,12 +289,19 @@ def stepper(call: Call) -> Step | None:
     # Loaded here, because it needs triton.
     from milepost.backends.triton.decode import decode_bare
     from milepost.backends.triton.flash import UNLIMITED
+    from milepost.backends.triton.launch import Layers
 
     behind, ahead = (UNLIMITED if each == math.inf else int(each) for each in (band.behind, band.ahead))
-    scale, t = scheme.scale(call.q.shape[-1]), call.queries.count
+    scale, t, layers = scheme.scale(call.q.shape[-1]), call.queries.count, Layers()
 
     def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        return decode_bare(q, k, v, scale=scale, offset=k.shape[2] - t, behind=behind, ahead=ahead, **bent)
+        s = k.shape[2]
+        made = layers.again(s, (q, k, v))
+        if made is not None:
+            return made[0], made[1]
+        found = decode_bare(q, k, v, scale=scale, offset=s - t, behind=behind, ahead=ahead, **bent)
+        layers.keep(s, (q, k, v), found[:4], found.launches)
+        return found.out, found.lse
 
     return step
 

@@ -26,12 +26,11 @@ from milepost.backends.triton.flash import (
     UNLIMITED,
     Call,
     _check,
-    _device_of,
     _like,
     _width,
     check_tokens,
 )
-from milepost.backends.triton.launch import launch, launch_alike, looks_of, operator
+from milepost.backends.triton.launch import Launched, device_of, launch, launch_alike, looks_of, operator
 from milepost.backends.triton.score import FLOOR, LN2, LOG2E, between, finished, seen, tile, up_to
 from milepost.numerics.kept import has_numbers
 
@@ -417,7 +416,7 @@ def _decode(
         parts, part_lse = lse.new_empty(b, h, t, splits, dv), lse.new_empty(b, h, t, splits)
         part_steps = (*parts.stride()[:4], *part_lse.stride())
     turns = Turns(query_cos, query_sin, key_cos, key_sin, neighbours)
-    with _device_of(q):
+    with device_of(q):
         limits = None, 0
         if call.tokens.any:
             sides = {"BEHIND": behind < UNLIMITED, "AHEAD": ahead < UNLIMITED}
@@ -434,7 +433,7 @@ def _decode(
 def decode_bare(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, offset: int, behind: int, ahead: int,
     slopes: Tensor | None = None, slopes_ahead: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> Made:  # fmt: skip
     """`decode` of tensors that were found right before, with slopes at most, and never in a graph that is traced."""
     b, h, t, _ = q.shape
     g, s, dv = v.shape[1:]
@@ -446,11 +445,22 @@ def decode_bare(
     parts, part_lse = lse.new_empty(b, h, t, splits, dv), lse.new_empty(b, h, t, splits)
     counts = (t, s, h // g, offset, behind, ahead, 0, 0, 0)
     tensors = (slopes, slopes if slopes_ahead is None else slopes_ahead, None, None)
-    with _device_of(q):
+    with device_of(q):
         steps = (*parts.stride()[:4], *part_lse.stride())
-        _launch_split(q, k, v, parts, part_lse, steps, splits, shape, Turns(), counts, scale, tensors)
-        _launch_join(parts, part_lse, out, lse)
-    return out, lse
+        split = _launch_split(q, k, v, parts, part_lse, steps, splits, shape, Turns(), counts, scale, tensors)
+        joined = _launch_join(parts, part_lse, out, lse)
+    assert split is not None
+    return Made(out, lse, parts, part_lse, (split, joined))
+
+
+class Made(NamedTuple):
+    """What a step made, what it made on the way, and how."""
+
+    out: Tensor
+    lse: Tensor
+    parts: Tensor
+    part_lse: Tensor
+    launches: tuple[Launched, ...]
 
 
 class Turns(NamedTuple):
@@ -499,7 +509,7 @@ class _Shape(NamedTuple):
 def decode_fields(
     q: Tensor, k: Tensor, v: Tensor, near: Field, far: Field, *, scale: float, offset: int,
     strength: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> Made:  # fmt: skip
     """The same where near and far keys meet the queries in different ways, joined at once; no gradient.
 
     strength: [b|1 t], where far scores are set off against the near keys' log-sum-exp. Never in a graph that is traced.
@@ -516,23 +526,25 @@ def decode_fields(
     second = min(shape.splits(max(1, offset + t + far.ahead)), 128 - first)
     splits = first + second
     parts, part_lse = lse.new_empty(b, h, t, splits, dv), lse.new_empty(b, h, t, splits)
-    with _device_of(q):
+    with device_of(q):
         if k.nbytes <= LITTLE:
-            _launch_fields(q, k, v, parts, part_lse, first, splits, shape, near, far, offset, scale)
-        else:
-            steps = (*parts.stride()[:4], *part_lse.stride())
-            for field, start, count in ((near, 0, first), (far, first, second)):
-                counts = (t, s, h // k.shape[1], offset, field.behind, field.ahead, 0, 0, 0)
-                share = parts[:, :, :, start:], part_lse[:, :, :, start:]
-                _launch_split(q, k, v, *share, steps, count, shape, field.turns, counts, scale)
+            split = _launch_fields(q, k, v, parts, part_lse, first, splits, shape, near, far, offset, scale)
+            joined = _launch_join(parts, part_lse, out, lse, first, strength)
+            return Made(out, lse, parts, part_lse, (split, joined))
+        steps = (*parts.stride()[:4], *part_lse.stride())
+        for field, start, count in ((near, 0, first), (far, first, second)):
+            counts = (t, s, h // k.shape[1], offset, field.behind, field.ahead, 0, 0, 0)
+            share = parts[:, :, :, start:], part_lse[:, :, :, start:]
+            _launch_split(q, k, v, *share, steps, count, shape, field.turns, counts, scale)
         _launch_join(parts, part_lse, out, lse, first, strength)
-    return out, lse
+    # Launches of parts of a tensor are not made again; here there are keys enough to hide what they cost.
+    return Made(out, lse, parts, part_lse, ())
 
 
 def _launch_fields(
     q: Tensor, k: Tensor, v: Tensor, parts: Tensor, part_lse: Tensor, first: int, splits: int, shape: _Shape,
     near: Field, far: Field, offset: int, scale: float,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     d, dv = q.shape[3], v.shape[3]
     angles: list[Tensor | None] = []
     waves: list[int] = []
@@ -553,7 +565,7 @@ def _launch_fields(
         q.dtype, q.shape, dv, shape, *SETTINGS.values(), pairs, near.turns.neighbours, angles[2] is None,
         angles[6] is None, bounded, *map(looks_of, strides), *[each.data_ptr() % 16 for each in tensors],
     )  # fmt: skip
-    launch_alike(
+    return launch_alike(
         looks, attend_fields, (splits * shape.tops, k.shape[1], q.shape[0]), args,
         lambda: {
             "BM": shape.rows, "BN": shape.keys, "WIDTH": _width(d), "VWIDTH": _width(dv), "D": d, "DV": dv,
@@ -573,7 +585,7 @@ def _launch_split(
     token_steps: tuple[int, ...] = (0, 0, 0, 0), limits: tuple[Tensor | None, int] = (None, 0),
     lengths: Tensor | None = None, cap: float = 0.0, capped: int = 0,
     flags: Mapping[str, bool] = MappingProxyType({"DOCS": False, "INDEXED": False}),
-) -> None:  # fmt: skip
+) -> Launched | None:  # fmt: skip
     d, dv = q.shape[3], v.shape[3]
     query_cos, query_sin, waves = _even(turns.query_cos, turns.query_sin)
     key_cos, key_sin, key_waves = _even(turns.key_cos, turns.key_sin)
@@ -600,7 +612,7 @@ def _launch_split(
 
     if tensors[2] is not None or tensors[3] is not None or limits[0] is not None or lengths is not None or capped:
         launch(attend_split, grid, *args, **named())
-        return
+        return None
     # Whatever Triton compiles for follows from these: counts are numbers to it, whatever they are.
     looks = (
         q.dtype, q.shape, v.shape[3], shape, *SETTINGS.values(), pairs, turns.neighbours, query_cos is None,
@@ -609,7 +621,7 @@ def _launch_split(
         *[each.data_ptr() % 16 for each in (q, k, v, parts, part_lse, query_cos, query_sin, key_cos, key_sin, *tensors)
           if each is not None],
     )  # fmt: skip
-    launch_alike(looks, attend_split, grid, args, named)
+    return launch_alike(looks, attend_split, grid, args, named)
 
 
 def _even(cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor | None, Tensor | None, tuple[int, int]]:
@@ -623,14 +635,14 @@ def _even(cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor | None, Tensor
 
 def _launch_join(
     parts: Tensor, part_lse: Tensor, out: Tensor, lse: Tensor, near: int = 0, strength: Tensor | None = None
-) -> None:
+) -> Launched:
     b, h, t, splits, dv = parts.shape
     strength_b = 0 if strength is None or strength.shape[0] == 1 else strength.stride(0)
     looks = (
         out.dtype, out.shape, out.stride(), power_of_two(splits), strength is None, strength_b,
         *[each.data_ptr() % 16 for each in (parts, part_lse, out, lse, strength) if each is not None],
     )  # fmt: skip
-    launch_alike(
+    return launch_alike(
         looks, join, (b * h * t, 1, 1),
         (parts, part_lse, out, lse, strength, *out.stride()[:3], strength_b, h, t, splits, near),
         lambda: {

@@ -30,7 +30,6 @@ from milepost.backends.triton.flash import (
     UNLIMITED,
     Call,
     Far,
-    _device_of,
     _like,
     _width,
     launch_forward,
@@ -41,7 +40,7 @@ from milepost.backends.triton.flash import (
     packed,
     products_like,
 )
-from milepost.backends.triton.launch import launch
+from milepost.backends.triton.launch import device_of, launch
 from milepost.backends.triton.score import LOG2E, tile
 
 WIDEST = 128
@@ -108,7 +107,7 @@ class _Fields(torch.autograd.Function):
         grad = torch.zeros_like(out) if grad is None else grad
         # As torch's kernel wants it: laid out as the output is.
         grad = grad if grad.stride() == out.stride() else torch.empty_like(out).copy_(grad)
-        with _device_of(out):
+        with device_of(out):
             more = (far_out, far_lse, near_lse)
             return *_backward(tensors, ctx.how, grad, grad_lse, out, lse, more, ctx.dice), None
 
@@ -126,7 +125,7 @@ def one_after_the_other(near: Turned, far: Turned, v: Tensor, how: Fields) -> tu
     if apart is None:
         return None
     (v,) = _close(v)
-    with _device_of(v):
+    with device_of(v):
         answered, _ = _far(*_close(*apart), v, how)
         del apart
         beside = near()
@@ -143,7 +142,7 @@ def _forward(
     by_row: Tensor | None, by_key: Tensor | None, how: Fields,
 ) -> tuple[Tensor, Tensor, Far, tuple[Tensor, ...]]:  # fmt: skip
     """out, lse, what the far keys answered, and the state of the dice that torch's kernel wants back."""
-    with _device_of(q):
+    with device_of(q):
         far, dice = _far(q if far_q is None else far_q, k if far_k is None else far_k, v, how)
         return *_near(q, k, v, (table, by_row, by_key), how, far), dice
 

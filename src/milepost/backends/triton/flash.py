@@ -19,7 +19,6 @@ j is seen iff j − i ≤ ahead and (i − j < behind or j < sinks), and it is o
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +29,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from milepost.backends.triton import backward, configs, forward, tables
 from milepost.backends.triton.bounds import Tokens, bounds, ready
 from milepost.backends.triton.configs import Config, blocks_of, power_of_two
-from milepost.backends.triton.launch import launch, operator
+from milepost.backends.triton.launch import device_of, launch, operator
 
 UNLIMITED = 1 << 30
 """A bound that nothing reaches: no limit behind, or ahead."""
@@ -284,7 +283,7 @@ def _flash(
         cap_first,
         *tokens_and_products(more),
     )
-    with _device_of(q):
+    with device_of(q):
         launch_forward(call, out, lse)
     return out, lse
 
@@ -329,7 +328,7 @@ def _flash_backward(
         cap_first,
         *tokens_and_products(more),
     )
-    with _device_of(q):
+    with device_of(q):
         lse2, delta = launch_prepare(grad, grad_lse, out, lse)
         d_by_row, d_by_key = products_like(lse, call.products)
         launch_keys(call, grad, lse2, delta, dk, dv, d_by_key)
@@ -699,14 +698,6 @@ def _described(x: Tensor, rows: int, tma: bool, width: int = 0) -> Any:
     # A step along an axis of length 1 is never taken; any that the copy engine accepts will do.
     steps = [step if n > 1 else 256 for step, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
     return TensorDescriptor(x, list(x.shape), [*steps, 1], [1, 1, rows, width or _width(x.shape[3])])
-
-
-def _device_of(x: Tensor) -> Any:
-    """A context in which kernels are launched where x is; to enter the current device once more would cost as much as
-    the launch.
-    """
-    elsewhere = x.is_cuda and x.device.index != torch.cuda.current_device()
-    return torch.cuda.device(x.device) if elsewhere else contextlib.nullcontext()
 
 
 torch.library.define(

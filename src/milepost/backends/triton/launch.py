@@ -5,8 +5,9 @@ launch whose arguments look as they did before goes to the compiled kernel at on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -19,7 +20,15 @@ INTERPRETED = triton.knobs.runtime.interpret  # pyright: ignore
 MOST = 4096
 """How many kinds of launches are remembered."""
 _known: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
-_alike: dict[Hashable, Callable[..., None]] = {}
+_alike: dict[Hashable, _Again] = {}
+
+
+class Launched(NamedTuple):
+    """A launch that was made."""
+
+    run: Callable[..., None]
+    """Makes it again, of a stream and other arguments like these."""
+    args: tuple[Any, ...]
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **named: Any) -> None:
@@ -35,19 +44,113 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **named: Any) -> None
 
 def launch_alike(
     looks: Hashable, kernel: Any, grid: tuple[int, int, int], args: tuple[Any, ...], named: Callable[[], dict[str, Any]]
-) -> None:
+) -> Launched:
     """The same for a launch whose looks the caller knows: what Triton compiles for, of all arguments, and `named`."""
     if INTERPRETED or running_tape() is not None:
-        launch(kernel, grid, *args, **named())
-        return
+        fixed = named()
+        launch(kernel, grid, *args, **fixed)
+        return Launched(lambda stream, *args: kernel[grid](*args, **fixed), args)
     key = (id(kernel), args[0].device, looks)
     found = _alike.get(key)
     if found is None:
         if len(_alike) >= MOST:
             _alike.clear()
-        _alike[key] = _launch(kernel, grid, args, named())
-        return
-    found(*args, grid=grid)
+        found = _alike[key] = _launch(kernel, grid, args, named())
+        return Launched(found.on(grid), args)
+    run = found.on(grid)
+    run(_stream(found.device), *args)
+    return Launched(run, args)
+
+
+class Layers:
+    """What the latest step launched, for the model's next layer: there nothing is new but where the tensors lie.
+
+    Looking at arguments takes longer than a launch does, and thirty layers would do it thirty times.
+    """
+
+    def __init__(self) -> None:
+        self.latest: tuple[Hashable, Repeated] | None = None
+
+    def again(self, asked: Hashable, given: tuple[Tensor, ...]) -> list[Tensor] | None:
+        """What a layer makes of these; None where the latest step was not `asked` too, or its tensors lay otherwise."""
+        latest = self.latest
+        if latest is None or latest[0] != self.key(asked, given):
+            return None
+        with device_of(given[0]):
+            return latest[1](*given)
+
+    def keep(
+        self, asked: Hashable, given: tuple[Tensor, ...], made: tuple[Tensor, ...], of: Sequence[Launched]
+    ) -> None:
+        """Remember what was launched for these, unless copies of them were."""
+        key, read = self.key(asked, given), {id(each) for one in of for each in one.args}
+        if key is not None and {id(each) for each in given} <= read and len(set(map(id, given))) == len(given):
+            self.latest = key, Repeated(of, given, made)
+
+    @staticmethod
+    def key(asked: Hashable, given: tuple[Tensor, ...]) -> Hashable | None:
+        """How tensors lie, and what else a launch belongs to; None where it is not to be made again.
+
+        A CUDA graph that is recorded reads tables for good, so they are made for it; a tape sees every launch.
+        """
+        device = given[0].device
+        stream = 0
+        if device.type == "cuda":
+            if torch.cuda.is_current_stream_capturing():
+                return None
+            stream = _stream(device.index)
+        if running_tape() is not None:
+            return None
+        return (asked, stream, *[(each.stride(), each.data_ptr() % 16) for each in given])
+
+
+class Repeated:
+    """Launches of a step, to be made again with other tensors that lie alike.
+
+    given: the tensors that will be others; made: those that were made for it; all else is read again.
+    """
+
+    def __init__(self, launches: Sequence[Launched], given: tuple[Tensor, ...], made: tuple[Tensor, ...]) -> None:
+        numbers = {id(each): number for number, each in enumerate((*given, *made))}
+        self.device = given[0].device
+        self.made = [(each.shape, each.stride(), each.dtype) for each in made]
+        self.runs: list[tuple[Callable[..., None], list[Any], list[tuple[int, int]]]] = []
+        # Their memory is read by number, so somebody has to hold them.
+        self.others = [
+            each for one in launches for each in one.args if isinstance(each, Tensor) and id(each) not in numbers
+        ]
+        for run, args in launches:
+            places = [(place, numbers[id(each)]) for place, each in enumerate(args) if id(each) in numbers]
+            self.runs.append((run, [_pointer(each) if isinstance(each, Tensor) else each for each in args], places))
+
+    def __call__(self, *given: Tensor) -> list[Tensor]:
+        """What was made for these."""
+        made = [torch.empty_strided(*lies, dtype=dtype, device=self.device) for *lies, dtype in self.made]
+        pointers = [_pointer(each) for each in (*given, *made)]
+        stream = _stream(self.device.index) if self.device.type == "cuda" else 0
+        for run, args, places in self.runs:
+            args = args.copy()
+            for place, number in places:
+                args[place] = pointers[number]
+            run(stream, *args)
+        return made
+
+
+def device_of(x: Tensor) -> Any:
+    """A context in which kernels are launched where x is; to enter the current device once more would cost as much as
+    the launch.
+    """
+    elsewhere = x.is_cuda and x.device.index != torch.cuda.current_device()
+    return torch.cuda.device(x.device) if elsewhere else contextlib.nullcontext()
+
+
+def _pointer(x: Tensor) -> Any:
+    """Where a tensor begins: Triton takes a number at once, and asks a tensor where it lies, and on which device."""
+    return x if INTERPRETED else x.data_ptr()
+
+
+def _stream(device: int) -> int:
+    return torch._C._cuda_getCurrentRawStream(device)  # pyright: ignore
 
 
 def operator(name: str, body: Any) -> Any:
@@ -72,14 +175,25 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], named: di
     else:
         compiled, rest = found
         compiled[(*grid, 1, 1)[:3]](*args, *rest)
-    compiled, rest = found
-    run = compiled[(*grid, 1, 1)[:3]]
+    return _Again(*found, (*grid, 1, 1)[:3], device)
 
-    def again(*args: Any, grid: tuple[int, int, int] | None = None) -> None:
-        stream = torch._C._cuda_getCurrentRawStream(device)  # pyright: ignore
-        (run if grid is None else compiled[grid])(*args, *rest, stream=stream)
 
-    return again
+class _Again:
+    """A compiled kernel and what it was compiled for, launched with other arguments."""
+
+    __slots__ = ("compiled", "device", "rest", "run")
+
+    def __init__(self, compiled: Any, rest: tuple[Any, ...], grid: tuple[int, ...], device: int) -> None:
+        self.compiled, self.rest, self.device = compiled, rest, device
+        self.run = compiled[grid]
+
+    def __call__(self, *args: Any) -> None:
+        self.run(*args, *self.rest, stream=_stream(self.device))
+
+    def on(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+        """The launch on another grid, of a stream and the arguments."""
+        run, rest = self.compiled[grid], self.rest
+        return lambda stream, *args: run(*args, *rest, stream=stream)
 
 
 class _Tiles:

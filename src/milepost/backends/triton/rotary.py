@@ -11,6 +11,7 @@ so that cos and sin are read once a token. The gradient is the same kernel with 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -19,8 +20,8 @@ import triton.language as tl
 from torch import Tensor
 
 from milepost.backends.triton.configs import blocks_of, power_of_two
-from milepost.backends.triton.flash import INTERPRETED, _device_of, _like
-from milepost.backends.triton.launch import launch_alike, looks_of, operator
+from milepost.backends.triton.flash import INTERPRETED, _like
+from milepost.backends.triton.launch import Launched, Layers, device_of, launch_alike, looks_of, operator
 
 
 @triton.jit
@@ -154,12 +155,34 @@ def rotate_queries(q: Tensor, cos: Tensor, sin: Tensor, *, neighbours: bool = Fa
     """The same of q alone: one launch and nothing around it where no gradient is asked for, as in decoding."""
     if torch.is_grad_enabled() and q.requires_grad:
         return rotate_qk(q, q.new_empty(q.shape[0], 0, *q.shape[2:]), cos, sin, neighbours=neighbours)[0]
+    return _rotate_queries(q, cos, sin, neighbours)[0]
+
+
+def _rotate_queries(q: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> tuple[Tensor, list[Launched]]:
     out = _like(q, q.shape[3])
-    if q.numel():
-        q = q if q.stride(3) == 1 else q.contiguous()
-        with _device_of(q):
-            _turn(q, q, out, out, cos, sin, None, None, neighbours, False, key_heads=0)
-    return out
+    if not q.numel():
+        return out, []
+    q = q if q.stride(3) == 1 else q.contiguous()
+    with device_of(q):
+        return out, [_turn(q, q, out, out, cos, sin, None, None, neighbours, False, key_heads=0)]
+
+
+class QueryRotation:
+    """`rotate_queries` in every layer of a model: what one layer launched is launched again for the next."""
+
+    def __init__(self, neighbours: bool) -> None:
+        self.layers, self.neighbours = Layers(), neighbours
+
+    def again(self, asked: Hashable, q: Tensor) -> Tensor | None:
+        """q rotated as the latest was, if that was `asked` as well."""
+        made = self.layers.again(asked, (q,))
+        return None if made is None else made[0]
+
+    def rotate(self, asked: Hashable, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """q rotated, and remembered."""
+        out, launches = _rotate_queries(q, cos, sin, self.neighbours)
+        self.layers.keep(asked, (q,), (out,), launches)
+        return out
 
 
 class _Rotate(torch.autograd.Function):
@@ -187,7 +210,7 @@ def _rotate_qk(
     if 0 in q.shape[::2] or 0 in (k.shape[2], q.shape[3]) or not (q.shape[1] or k.shape[1]):
         return out_q, out_k
     q, k = (each if each.stride(3) == 1 else each.contiguous() for each in (q, k))
-    with _device_of(q):
+    with device_of(q):
         _turn(q, k, out_q, out_k, cos, sin, key_cos, key_sin, neighbours, inverse, k.shape[1])
     return out_q, out_k
 
@@ -195,7 +218,7 @@ def _rotate_qk(
 def _turn(
     q: Tensor, k: Tensor, out_q: Tensor, out_k: Tensor, cos: Tensor, sin: Tensor, key_cos: Tensor | None,
     key_sin: Tensor | None, neighbours: bool, inverse: bool, key_heads: int,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     """The launch; key_heads: how many heads of k are turned."""
     b, h, t, d = q.shape
     g, s = key_heads, k.shape[2]
@@ -223,7 +246,7 @@ def _turn(
         q.dtype, q.shape, k.shape, pairs, g, same, neighbours, inverse, warps, at_once, *map(looks_of, strides),
         *[each.data_ptr() % 16 for each in tensors],
     )  # fmt: skip
-    launch_alike(
+    return launch_alike(
         looks, turn, (blocks, shares, b),
         (*tensors, *strides, t, s, h, g, query_blocks, q_share, k_share, -1.0 if inverse else 1.0),
         lambda: {

@@ -1,0 +1,133 @@
+"""The layers of a model in one step: what the first launched is launched again for the others, with their tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import milepost as mp
+from tests.backends.triton.dense import DEVICE, GPU, off
+
+pytest.importorskip("triton")
+
+from milepost.backends.triton import launch
+
+D = 64 if GPU else 16
+SCHEMES = {
+    "ReRoPE": lambda: mp.Scheme(mp.Rope(D), mp.Rerope(9), mp.causal),
+    "ReRoPE of neighbours": lambda: mp.Scheme(mp.Rope(D, pairs="neighbours"), mp.Rerope(9), mp.causal),
+    "Self-Extend": lambda: mp.Scheme(mp.Rope(D), mp.SelfExtend(4, 8), mp.causal),
+    "Pivot": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(9), 16), mp.causal),
+    "ALiBi": lambda: mp.Scheme(mp.Alibi(4), mp.causal),
+    "window": lambda: mp.Scheme(mp.Alibi(4), mp.window(11)),
+}
+
+
+@pytest.fixture
+def repeated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One more number for every layer that was launched again."""
+    calls: list[int] = []
+    own = launch.Repeated.__call__
+
+    def counted(self: launch.Repeated, *given: Tensor) -> list[Tensor]:
+        calls.append(len(given))
+        return own(self, *given)
+
+    monkeypatch.setattr(launch.Repeated, "__call__", counted)
+    return calls
+
+
+def layer(seed: int, s: int, t: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of one layer."""
+    torch.manual_seed(seed)
+    return tuple(torch.randn(2, heads, n, D).to(DEVICE) for heads, n in ((4, t), (2, s), (2, s)))  # pyright: ignore
+
+
+def check(q: Tensor, k: Tensor, v: Tensor, scheme: mp.Scheme) -> None:
+    """Ours against the specification in float64."""
+    ours = mp.attend(q, k, v, scheme, backend="triton", return_lse=True)
+    exact = mp.attend(q.double(), k.double(), v.double(), scheme.double(), backend="reference", return_lse=True)
+    scheme.float()
+    for mine, true in zip(ours, exact, strict=True):
+        assert off(mine, true) < 2e-6
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("t", [1, 3])
+@torch.no_grad()
+def test_layers_of_a_step_are_launched_again_with_their_own_tensors(name: str, t: int, repeated: list[int]):
+    scheme = SCHEMES[name]().to(DEVICE)
+    for s in (40, 41, 42):
+        for number in range(4):
+            check(*layer(10 * s + number, s, t), scheme)
+    # The very first is looked at; then, of each step, the first layer.
+    assert len(repeated) == 3 * 4 - 1 - 3
+
+
+@pytest.mark.parametrize("name", ["ReRoPE", "Pivot", "ALiBi"])
+@torch.no_grad()
+def test_tensors_that_lie_otherwise_are_looked_at(name: str, repeated: list[int]):
+    scheme = SCHEMES[name]().to(DEVICE)
+    for number in range(3):
+        check(*layer(number, 40), scheme)
+    assert len(repeated) == 1
+    q, k, v = layer(3, 40)
+    check(q, k.transpose(1, 2).contiguous().transpose(1, 2), v, scheme)
+    # These are copied, and the copy is not what the next layer has.
+    check(q, k, v.mT.contiguous().mT, scheme)
+    check(q, k, k.mT.contiguous().mT, scheme)
+    check(q, k, k, scheme)
+    check(q, k.clone(), v.clone(), scheme)
+    wide = torch.randn(2 * 4 * D + 1, device=DEVICE)
+    check(wide[1:].view(2, 4, 1, D), k, v, scheme)
+    check(q, torch.cat((k, k), 2)[:, :, :40], v, scheme)
+    assert len(repeated) == 1
+    check(*layer(4, 40), scheme)
+    check(*layer(5, 40), scheme)
+    assert len(repeated) == 2
+
+
+@torch.no_grad()
+def test_keys_that_begin_at_another_index_are_looked_at():
+    # How strongly far scores are turned goes by the index.
+    scheme = SCHEMES["Pivot"]().to(DEVICE)
+    q, k, v = layer(7, 40)
+    for first in (0, 0, 0, 100, 100, 0):
+        cache = mp.Cache()
+        cache.append(k, v, index=range(first, first + 40))
+        ours = mp.attend(q, cache.keys, cache.values, scheme, backend="triton")
+        exact = mp.attend(
+            q.double(), k.double(), v.double(), scheme, backend="reference", key_index=range(first, first + 40)
+        )
+        assert off(ours, exact) < 2e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+@pytest.mark.parametrize("name", SCHEMES)
+@torch.no_grad()
+def test_graphs_and_streams_have_launches_of_their_own(name: str, repeated: list[int]):
+    scheme = SCHEMES[name]().to(DEVICE)
+    q, k, v = layer(0, 40)
+    for _ in range(3):
+        check(q, k, v, scheme)
+    before = len(repeated)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = mp.attend(q, k, v, scheme, backend="triton")
+    assert len(repeated) == before
+    for s in range(41, 60):
+        # Tables of other steps take the place of those that the graph reads.
+        check(*layer(s, s), scheme)
+    for each, other in zip((q, k, v), layer(1, 40), strict=True):
+        each.copy_(other)
+    graph.replay()
+    exact = mp.attend(q.double(), k.double(), v.double(), scheme.double(), backend="reference")
+    scheme.float()
+    assert off(out, exact) < 2e-6
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        check(*layer(2, 40), scheme)
+    torch.cuda.current_stream().wait_stream(side)
