@@ -2,13 +2,16 @@
 
     python examples/step_speed.py --context 8192 --batch 1 16
 
-What a step costs does not depend on what the weights are, so none are needed. Each figure is the best of some rounds,
-in which all rows take turns; a round reads the context into a fresh cache and then makes tokens one by one.
+What a step costs does not depend on what the weights are, so none are needed. Every row reads the context into a cache
+of its own; then rows take turns, a few tokens each, because a machine's speed wanders. A row is compared with stock
+transformers in the same round, and the figure is the middle of all rounds.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+import statistics
 import time
 from typing import Any
 
@@ -16,7 +19,7 @@ import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import milepost as mp
-from milepost.hf import extend, restore
+from milepost.hf import extend
 
 TRAINED = 8192
 ROWS: dict[str, tuple[Any, ...]] = {
@@ -39,43 +42,52 @@ def built(device: str) -> Any:
     return LlamaForCausalLM(config).to(device, torch.bfloat16 if device == "cuda" else torch.float32).eval()
 
 
+class Reader:
+    """A model that has read a context, and makes one token after another."""
+
+    def __init__(self, model: Any, ids: torch.Tensor) -> None:
+        self.model, self.cache, self.token = model, DynamicCache(config=model.config), ids[:, -1:]
+        for part in ids.split(2048, 1):
+            model.model(part, past_key_values=self.cache)
+
+    def seconds(self, steps: int) -> float:
+        """Seconds a token takes, over some."""
+        wait = torch.cuda.synchronize if self.token.is_cuda else (lambda: None)
+        wait()
+        start = time.perf_counter()
+        for _ in range(steps):
+            self.token = self.model(self.token, past_key_values=self.cache).logits[:, -1:].argmax(-1)
+        wait()
+        return (time.perf_counter() - start) / steps
+
+
 @torch.no_grad()
-def step_seconds(model: Any, ids: torch.Tensor, steps: int) -> float:
-    """Seconds a step, after the context was read in parts."""
-    wait = torch.cuda.synchronize if ids.is_cuda else (lambda: None)
-    cache, token = DynamicCache(config=model.config), ids[:, -1:]
-    for part in ids.split(2048, 1):
-        model.model(part, past_key_values=cache)
-    for number in range(8 + steps):
-        if number == 8:
-            wait()
-            start = time.perf_counter()
-        token = model(token, past_key_values=cache).logits[:, -1:].argmax(-1)
-    wait()
-    return (time.perf_counter() - start) / steps
-
-
 def main() -> None:
     """Print a table."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--context", type=int, default=8192, help="tokens in the cache before the first step")
     asked.add_argument("--batch", type=int, nargs="+", default=[1, 16], help="rows of a batch")
-    asked.add_argument("--steps", type=int, default=40, help="tokens that are made in a round")
-    asked.add_argument("--rounds", type=int, default=3, help="rounds, of which the best counts")
+    asked.add_argument("--steps", type=int, default=4, help="tokens that a row makes in its turn")
+    asked.add_argument("--rounds", type=int, default=20, help="turns of each row")
     told = asked.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = built(device)
+    own = built(device)
+    models = {name: extend(copy.deepcopy(own), *parts) if parts else own for name, parts in ROWS.items()}
     for batch in told.batch:
         ids = torch.randint(0, 49152, (batch, told.context), device=device)
-        found: dict[str, list[float]] = {name: [] for name in ROWS}
-        for _ in range(told.rounds):
-            for name, parts in ROWS.items():
-                found[name].append(step_seconds(extend(model, *parts) if parts else model, ids, told.steps))
-                restore(model)
-        stock = min(found["stock"])
-        for name, seconds in found.items():
-            best = min(seconds)
-            print(f"batch {batch:3}  {name:18} {batch / best:8.1f} tokens/s  {stock / best:.2f} of stock", flush=True)
+        readers = {name: Reader(model, ids) for name, model in models.items()}
+        for reader in readers.values():
+            reader.seconds(8)
+        rounds = [{name: reader.seconds(told.steps) for name, reader in readers.items()} for _ in range(told.rounds)]
+        for name in readers:
+            seconds = statistics.median(each[name] for each in rounds)
+            ratios = sorted(each["stock"] / each[name] for each in rounds)
+            low, middle, high = (ratios[len(ratios) * n // 8] for n in (1, 4, 7))
+            print(
+                f"batch {batch:3}  {name:18} {batch / seconds:8.1f} tokens/s  {middle:.2f} of stock in the same round "
+                f"(three quarters of them {low:.2f} to {high:.2f})",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
