@@ -157,7 +157,7 @@ def compile_case(job: tuple[str, tuple[int, ...]]) -> list[Compiled]:
         found.append(Compiled(case, kernel.__name__, chip.number, registers, spilled, binary.metadata.shared))
         return _Nothing()
 
-    launch._launch = compile_only
+    launch._launch, launch._stream = compile_only, lambda _: 0
     for number in chips:
         # What was compiled for another chip is not this one's.
         launch._alike.clear()
