@@ -11,7 +11,7 @@ from tests.backends.triton.dense import DEVICE, GPU, off
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import launch
+from milepost.backends.triton import decode, launch
 
 D = 64 if GPU else 16
 SCHEMES = {
@@ -54,9 +54,13 @@ def check(q: Tensor, k: Tensor, v: Tensor, scheme: mp.Scheme) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-@pytest.mark.parametrize("t", [1, 3])
+@pytest.mark.parametrize(("t", "little"), [(1, 1 << 25), (3, 1 << 25), (1, 0)])
 @torch.no_grad()
-def test_layers_of_a_step_are_launched_again_with_their_own_tensors(name: str, t: int, repeated: list[int]):
+def test_layers_of_a_step_are_launched_again_with_their_own_tensors(
+    name: str, t: int, little: int, repeated: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    # Near and far keys in one launch where there is little to read, otherwise in two.
+    monkeypatch.setattr(decode, "LITTLE", little)
     scheme = SCHEMES[name]().to(DEVICE)
     for s in (40, 41, 42):
         for number in range(4):

@@ -532,13 +532,13 @@ def decode_fields(
             joined = _launch_join(parts, part_lse, out, lse, first, strength)
             return Made(out, lse, parts, part_lse, (split, joined))
         steps = (*parts.stride()[:4], *part_lse.stride())
+        launches: list[Launched | None] = []
         for field, start, count in ((near, 0, first), (far, first, second)):
             counts = (t, s, h // k.shape[1], offset, field.behind, field.ahead, 0, 0, 0)
             share = parts[:, :, :, start:], part_lse[:, :, :, start:]
-            _launch_split(q, k, v, *share, steps, count, shape, field.turns, counts, scale)
-        _launch_join(parts, part_lse, out, lse, first, strength)
-    # Launches of parts of a tensor are not made again; here there are keys enough to hide what they cost.
-    return Made(out, lse, parts, part_lse, ())
+            launches.append(_launch_split(q, k, v, *share, steps, count, shape, field.turns, counts, scale))
+        launches.append(_launch_join(parts, part_lse, out, lse, first, strength))
+    return Made(out, lse, parts, part_lse, tuple(each for each in launches if each is not None))
 
 
 def _launch_fields(

@@ -107,20 +107,29 @@ class Layers:
 class Repeated:
     """Launches of a step, to be made again with other tensors that lie alike.
 
-    given: the tensors that will be others; made: those that were made for it; all else is read again.
+    given: the tensors that will be others; made: those that were made for it, or lie in what was; all else is read
+    again.
     """
 
     def __init__(self, launches: Sequence[Launched], given: tuple[Tensor, ...], made: tuple[Tensor, ...]) -> None:
         numbers = {id(each): number for number, each in enumerate((*given, *made))}
+        memory = {each.untyped_storage().data_ptr(): number for number, each in enumerate(made, len(given))}
         self.device = given[0].device
         self.made = [(each.shape, each.stride(), each.dtype) for each in made]
-        self.runs: list[tuple[Callable[..., None], list[Any], list[tuple[int, int]]]] = []
+        self.runs: list[tuple[Callable[..., None], list[Any], list[tuple[int, int, Any]]]] = []
         # Their memory is read by number, so somebody has to hold them.
-        self.others = [
-            each for one in launches for each in one.args if isinstance(each, Tensor) and id(each) not in numbers
-        ]
+        self.others: list[Tensor] = []
         for run, args in launches:
-            places = [(place, numbers[id(each)]) for place, each in enumerate(args) if id(each) in numbers]
+            places: list[tuple[int, int, Any]] = []
+            for place, each in enumerate(args):
+                if not isinstance(each, Tensor):
+                    continue
+                if id(each) in numbers:
+                    places.append((place, numbers[id(each)], None))
+                elif each.untyped_storage().data_ptr() in memory:
+                    places.append((place, memory[each.untyped_storage().data_ptr()], _part(each)))
+                else:
+                    self.others.append(each)
             self.runs.append((run, [_pointer(each) if isinstance(each, Tensor) else each for each in args], places))
 
     def __call__(self, *given: Tensor) -> list[Tensor]:
@@ -130,10 +139,19 @@ class Repeated:
         stream = _stream(self.device.index) if self.device.type == "cuda" else 0
         for run, args, places in self.runs:
             args = args.copy()
-            for place, number in places:
-                args[place] = pointers[number]
+            for place, number, part in places:
+                args[place] = pointers[number] if part is None else _part_of(pointers[number], part)
             run(stream, *args)
         return made
+
+
+def _part(x: Tensor) -> Any:
+    """Where a tensor lies in the memory that it is a part of."""
+    return (x.shape, x.stride(), x.storage_offset()) if INTERPRETED else x.storage_offset() * x.itemsize
+
+
+def _part_of(whole: Any, part: Any) -> Any:
+    return whole.as_strided(*part) if INTERPRETED else whole + part
 
 
 def device_of(x: Tensor) -> Any:
