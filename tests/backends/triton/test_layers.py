@@ -46,7 +46,9 @@ def layer(seed: int, s: int, t: int = 1) -> tuple[Tensor, Tensor, Tensor]:
 
 def check(q: Tensor, k: Tensor, v: Tensor, scheme: mp.Scheme) -> None:
     """Ours against the specification in float64."""
+    alone = mp.attend(q, k, v, scheme, backend="triton")
     ours = mp.attend(q, k, v, scheme, backend="triton", return_lse=True)
+    assert torch.equal(alone, ours[0])
     exact = mp.attend(q.double(), k.double(), v.double(), scheme.double(), backend="reference", return_lse=True)
     scheme.float()
     for mine, true in zip(ours, exact, strict=True):
@@ -65,8 +67,8 @@ def test_layers_of_a_step_are_launched_again_with_their_own_tensors(
     for s in (40, 41, 42):
         for number in range(4):
             check(*layer(10 * s + number, s, t), scheme)
-    # The very first is looked at; then, of each step, the first layer.
-    assert len(repeated) == 3 * 4 - 1 - 3
+    # The very first is looked at; then, of each step, the first layer; with the log-sum-exp and without.
+    assert len(repeated) == 2 * (3 * 4 - 1 - 3)
 
 
 @pytest.mark.parametrize("name", ["ReRoPE", "Pivot", "ALiBi"])
@@ -75,7 +77,7 @@ def test_tensors_that_lie_otherwise_are_looked_at(name: str, repeated: list[int]
     scheme = SCHEMES[name]().to(DEVICE)
     for number in range(3):
         check(*layer(number, 40), scheme)
-    assert len(repeated) == 1
+    assert len(repeated) == 2
     q, k, v = layer(3, 40)
     check(q, k.transpose(1, 2).contiguous().transpose(1, 2), v, scheme)
     # These are copied, and the copy is not what the next layer has.
@@ -86,10 +88,10 @@ def test_tensors_that_lie_otherwise_are_looked_at(name: str, repeated: list[int]
     wide = torch.randn(2 * 4 * D + 1, device=DEVICE)
     check(wide[1:].view(2, 4, 1, D), k, v, scheme)
     check(q, torch.cat((k, k), 2)[:, :, :40], v, scheme)
-    assert len(repeated) == 1
+    assert len(repeated) == 2
     check(*layer(4, 40), scheme)
     check(*layer(5, 40), scheme)
-    assert len(repeated) == 2
+    assert len(repeated) == 4
 
 
 @torch.no_grad()

@@ -35,7 +35,7 @@ CANNOT: dict[str, str] = {
 }
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 256
-Step = Callable[[Tensor, Tensor, Tensor, int], "tuple[Tensor, Tensor] | None"]
+Step = Callable[[Tensor, Tensor, Tensor, int], "tuple[Tensor, Tensor | None] | None"]
 
 
 def refuses(call: Call) -> str | None:
@@ -225,11 +225,16 @@ def _are_two_fields(call: Call, band: Band) -> bool:
 
 def _few_in_two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | None:
     """Few queries over near and far keys, turned as they are read and joined at once."""
-    step, layout = _steps_in_two_fields(call, band), call.layout
-    return None if step is None or layout is None else step(call.q, call.k, v, layout.key_first)
+    step, layout = _steps_in_two_fields(call, band, wants_lse=True), call.layout
+    found = None if step is None or layout is None else step(call.q, call.k, v, layout.key_first)
+    if found is None:
+        return None
+    out, lse = found
+    assert lse is not None
+    return out, lse
 
 
-def _steps_in_two_fields(call: Call, band: Band) -> Step | None:
+def _steps_in_two_fields(call: Call, band: Band, wants_lse: bool) -> Step | None:
     """What does the same for every step like this one."""
     place = call.scheme.answering("place")[0]
     last = call.layout is not None and call.layout.offset == call.keys.count - call.queries.count
@@ -254,20 +259,22 @@ def _steps_in_two_fields(call: Call, band: Band) -> Step | None:
         cos, sin = keys or (None, None)
         return Turns(queries[0], queries[1], cos, sin, neighbours)
 
-    def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, Tensor] | None:
+    def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, Tensor | None] | None:
         s = k.shape[2]
         made = layers.again((s, first), (q, k, v))
         if made is not None:
-            return made[0], made[1]
+            return made[0], made[1] if wants_lse else None
         offset = s - t
         close, distant = beside(first + offset, first, s), apart(first + offset, first, s)
         if close is None or distant is None:
             return None
         strength = _strength(place, far, first + offset, t, first + s, q.device) if contrasted else None
         fields = Field(turns(*close), *limits[0]), Field(turns(*distant), *limits[1])
-        found = decode_fields(q, k, v, *fields, scale=scale, offset=offset, strength=strength)
-        layers.keep((s, first), (q, k, v), found[:4], found.launches)
-        return found.out, found.lse
+        found = decode_fields(
+            q, k, v, *fields, scale=scale, offset=offset, strength=strength, return_lse=wants_lse
+        )  # fmt: skip
+        layers.keep((s, first), (q, k, v), found.made, found.launches)
+        return found.out, found.lse if wants_lse else None
 
     return step
 
@@ -281,7 +288,7 @@ def stepper(call: Call) -> Step | None:
     if call.layout is None or values(call, call.v.dtype) is not call.v:
         return None
     if scheme.answering("place"):
-        return _steps_in_two_fields(call, band)
+        return _steps_in_two_fields(call, band, call.return_lse)
     bent = biases(call)
     by_length = any(getattr(part, "by_length", False) for part in scheme.answering("bend"))
     if scheme.answering("turn") or band.sinks or by_length or not bent.keys() <= {"slopes", "slopes_ahead"}:
@@ -292,16 +299,18 @@ def stepper(call: Call) -> Step | None:
     from milepost.backends.triton.launch import Layers
 
     behind, ahead = (UNLIMITED if each == math.inf else int(each) for each in (band.behind, band.ahead))
-    scale, t, layers = scheme.scale(call.q.shape[-1]), call.queries.count, Layers()
+    scale, t, layers, wants_lse = scheme.scale(call.q.shape[-1]), call.queries.count, Layers(), call.return_lse
 
-    def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, Tensor | None]:
         s = k.shape[2]
         made = layers.again(s, (q, k, v))
         if made is not None:
-            return made[0], made[1]
-        found = decode_bare(q, k, v, scale=scale, offset=s - t, behind=behind, ahead=ahead, **bent)
-        layers.keep(s, (q, k, v), found[:4], found.launches)
-        return found.out, found.lse
+            return made[0], made[1] if wants_lse else None
+        found = decode_bare(
+            q, k, v, scale=scale, offset=s - t, behind=behind, ahead=ahead, return_lse=wants_lse, **bent
+        )  # fmt: skip
+        layers.keep(s, (q, k, v), found.made, found.launches)
+        return found.out, found.lse if wants_lse else None
 
     return step
 

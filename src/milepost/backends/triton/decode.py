@@ -432,17 +432,15 @@ def _decode(
 
 def decode_bare(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, offset: int, behind: int, ahead: int,
-    slopes: Tensor | None = None, slopes_ahead: Tensor | None = None,
+    slopes: Tensor | None = None, slopes_ahead: Tensor | None = None, return_lse: bool = True,
 ) -> Made:  # fmt: skip
     """`decode` of tensors that were found right before, with slopes at most, and never in a graph that is traced."""
-    b, h, t, _ = q.shape
-    g, s, dv = v.shape[1:]
-    out = _like(q, dv)
-    lse = q.new_empty(b, h, t, dtype=torch.float32)
+    h, t = q.shape[1:3]
+    g, s = v.shape[1:3]
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
     shape = _Shape.of(q, k, v)
     splits = shape.splits(s)
-    parts, part_lse = lse.new_empty(b, h, t, splits, dv), lse.new_empty(b, h, t, splits)
+    out, lse, parts, part_lse, made = _room(q, v, splits, return_lse)
     counts = (t, s, h // g, offset, behind, ahead, 0, 0, 0)
     tensors = (slopes, slopes if slopes_ahead is None else slopes_ahead, None, None)
     with device_of(q):
@@ -450,17 +448,34 @@ def decode_bare(
         split = _launch_split(q, k, v, parts, part_lse, steps, splits, shape, Turns(), counts, scale, tensors)
         joined = _launch_join(parts, part_lse, out, lse)
     assert split is not None
-    return Made(out, lse, parts, part_lse, (split, joined))
+    return Made(out, lse, made, (split, joined))
 
 
 class Made(NamedTuple):
-    """What a step made, what it made on the way, and how."""
+    """What a step made, and how."""
 
     out: Tensor
     lse: Tensor
-    parts: Tensor
-    part_lse: Tensor
+    """Part of what was made on the way, where nobody asked for it."""
+    made: tuple[Tensor, ...]
+    """All memory that was asked for: the output, the log-sum-exp if it was wanted, and what was made on the way."""
     launches: tuple[Launched, ...]
+
+
+def _room(
+    q: Tensor, v: Tensor, splits: int, return_lse: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
+    """Memory for the output, the log-sum-exp, and both of each split, in few tensors: each takes microseconds."""
+    b, h, t, _ = q.shape
+    dv, rows = v.shape[3], b * h * t
+    # Whole lines of sixteen bytes, so that all of it can be read in those.
+    first = 0 if return_lse else -(-rows // 4) * 4
+    last = first + -(-rows * splits // 4) * 4
+    out, beside = _like(q, dv), q.new_empty(last + rows * splits * dv, dtype=torch.float32)
+    lse = q.new_empty(b, h, t, dtype=torch.float32) if return_lse else beside[:rows].view(b, h, t)
+    part_lse = beside[first : first + rows * splits].view(b, h, t, splits)
+    parts = beside[last:].view(b, h, t, splits, dv)
+    return out, lse, parts, part_lse, (out, lse, beside) if return_lse else (out, beside)
 
 
 class Turns(NamedTuple):
@@ -508,16 +523,13 @@ class _Shape(NamedTuple):
 
 def decode_fields(
     q: Tensor, k: Tensor, v: Tensor, near: Field, far: Field, *, scale: float, offset: int,
-    strength: Tensor | None = None,
+    strength: Tensor | None = None, return_lse: bool = True,
 ) -> Made:  # fmt: skip
     """The same where near and far keys meet the queries in different ways, joined at once; no gradient.
 
     strength: [b|1 t], where far scores are set off against the near keys' log-sum-exp. Never in a graph that is traced.
     """
-    b, h, t, _ = q.shape
-    s, dv = v.shape[2:]
-    out = _like(q, dv)
-    lse = q.new_empty(b, h, t, dtype=torch.float32)
+    h, t, s = *q.shape[1:3], v.shape[2]
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
     shape = _Shape.of(q, k, v)
     # Shares of about as many keys each.
@@ -525,12 +537,12 @@ def decode_fields(
     first = max(1, min(shape.splits(beside), shape.programs * beside // max(1, s)))
     second = min(shape.splits(max(1, offset + t + far.ahead)), 128 - first)
     splits = first + second
-    parts, part_lse = lse.new_empty(b, h, t, splits, dv), lse.new_empty(b, h, t, splits)
+    out, lse, parts, part_lse, made = _room(q, v, splits, return_lse)
     with device_of(q):
         if k.nbytes <= LITTLE:
             split = _launch_fields(q, k, v, parts, part_lse, first, splits, shape, near, far, offset, scale)
             joined = _launch_join(parts, part_lse, out, lse, first, strength)
-            return Made(out, lse, parts, part_lse, (split, joined))
+            return Made(out, lse, made, (split, joined))
         steps = (*parts.stride()[:4], *part_lse.stride())
         launches: list[Launched | None] = []
         for field, start, count in ((near, 0, first), (far, first, second)):
@@ -538,7 +550,7 @@ def decode_fields(
             share = parts[:, :, :, start:], part_lse[:, :, :, start:]
             launches.append(_launch_split(q, k, v, *share, steps, count, shape, field.turns, counts, scale))
         launches.append(_launch_join(parts, part_lse, out, lse, first, strength))
-    return Made(out, lse, parts, part_lse, tuple(each for each in launches if each is not None))
+    return Made(out, lse, made, tuple(each for each in launches if each is not None))
 
 
 def _launch_fields(
