@@ -57,6 +57,7 @@ CASES: dict[str, Callable[[], mp.Scheme]] = {
     "QkNorm": lambda: mp.Scheme(rope(), mp.QkNorm(D), causal),
     "Recurrent": lambda: mp.Scheme(mp.Recurrent(WIDTH), causal),
     "Rerope": lambda: mp.Scheme(rope(), mp.Rerope(4), causal),
+    "Rerope, far keys nearer": lambda: mp.Scheme(rope(), mp.Rerope(4, at=2), causal),
     "Rope": lambda: mp.Scheme(rope(), causal),
     "Sandwich": lambda: mp.Scheme(mp.Sandwich(H, 12), causal),
     "Scale": lambda: mp.Scheme(mp.Scale(0.5), causal),

@@ -46,6 +46,20 @@ def test_no_two_tokens_stand_further_apart_than_the_window(sees_ahead: bool):
 
 
 @pytest.mark.parametrize("sees_ahead", [False, True])
+@pytest.mark.parametrize("at", [1, 2, 9])
+def test_far_keys_may_stand_elsewhere_than_at_the_window(at: int, sees_ahead: bool):
+    q, k, v = inputs(dv=5)
+    scheme = Scheme(Rope(8), Rerope(4, at)) if sees_ahead else Scheme(Rope(8), Rerope(4, at), causal)
+    expected = by_distance(q, k, v, lambda n: n if abs(n) < 4 else math.copysign(at, n), sees_ahead)
+    assert_same(attend(q, k, v, scheme), expected)
+
+
+def test_far_keys_at_the_window_are_rerope():
+    q, k, v = inputs()
+    assert_same(attend(q, k, v, Scheme(Rope(8), Rerope(4, 4))), attend(q, k, v, Scheme(Rope(8), Rerope(4))))
+
+
+@pytest.mark.parametrize("sees_ahead", [False, True])
 @pytest.mark.parametrize("factor", [3.0, 1 / 16])
 def test_distances_leak_past_the_window(factor: float, sees_ahead: bool):
     """A factor below 1 is InvLeaky, which makes far distances larger."""

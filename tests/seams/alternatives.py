@@ -102,7 +102,7 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "QkNorm": ({"dim": 8, "eps": 1e-6}, {"dim": 6, "eps": 1e-5}),
     "Randomized": ({"longest": 64}, {"longest": 65}),
     "Recurrent": ({"dim": 6, "cell": "gru", "longest": 64}, {"dim": 8, "cell": "tanh", "longest": 65}),
-    "Rerope": ({"window": 4}, {"window": 5}),
+    "Rerope": ({"window": 4, "at": 2}, {"window": 5, "at": 3}),
     "Rope": (
         {"dim": 8, "theta": 100.0, "pairs": "halves", "stretch": mp.Ntk(2.0)},
         {"dim": 6, "theta": 50.0, "pairs": "neighbours", "stretch": mp.Ntk(3.0)},

@@ -15,6 +15,7 @@ from milepost.methods.alibi_dynamic_ntk import AlibiDynamicNtk
 from milepost.methods.alibi_interpolate import AlibiInterpolate
 from milepost.methods.alibi_ntk import AlibiNtk
 from milepost.methods.by_parts import ByParts
+from milepost.methods.dilute import Dilute
 from milepost.methods.dual_chunk import DualChunk
 from milepost.methods.dynamic_ntk import DynamicNtk
 from milepost.methods.dynamic_yarn import DynamicYarn
@@ -153,7 +154,13 @@ def places(rope: Rope | None, trained: int, target: int, causal: bool) -> Iterat
         "self-extend": (SelfExtend(group, half // group * group), "far keys share positions in groups"),
     }  # fmt: skip
     if causal:
+        near = Rerope(half, at=max(1, trained // 8))
         own |= {
+            "ReRoPE, diluted pivot": (
+                Dilute(Pivot(Rerope(half), trained, 0.25), trained, 0.5),
+                "sees every key; more far ones weigh little more",
+            ),
+            "ReRoPE, diluted": (Dilute(near, trained, 2.0), "sees every key; far ones weigh little"),
             "leaky ReRoPE, log-n": ((LeakyRerope(w, slow), LogN(trained)), "keeps the order of far keys"),
             "dual chunk": (DualChunk(max(2, 3 * trained // 4), max(1, trained // 8)), "positions start over in chunks"),
             "streaming": (Stream(4, max(1, trained - 4)), "endless text at constant cost; forgets the rest"),

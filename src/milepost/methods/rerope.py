@@ -15,23 +15,28 @@ from milepost.seams.verbs import Bound, Regime
 class Rerope:
     """Let no two tokens stand further apart than a window.
 
-        distance  ←  p − r  where |p − r| < window,   ±window  beyond
+        at=None:  distance  ←  p − r  where |p − r| < window,   ±window  beyond
+        at=…:     distance  ←  p − r  where |p − r| < window,   ±at  beyond
 
     Needs no training. A window of a quarter to a half of the trained length works; the whole of it does not.
-    Keys ahead of the query stay at −window.
+    Keys ahead of the query stay at −window. at: where far keys stand instead (milepost's own, 2026): a model that finds
+    what is near more surely than what is far may be told that far keys are near, such as at an eighth of its length.
     """
 
     window: int
+    at: int | None = None
     relative: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "window", self.window)
+        if self.at is not None:
+            demand.whole(self, "at", self.at)
 
     def place(self) -> tuple[Regime, ...]:
-        w = self.window
+        w, at = self.window, self.window if self.at is None else self.at
         behind, ahead = Bound(low=w), Bound(low=w, mirrored=True)
         return (
             Regime(bounds=(Bound(high=w), Bound(high=w, mirrored=True))),
-            Regime(query=lambda p: torch.full_like(p, w), key=torch.zeros_like, bounds=(behind,)),
-            Regime(query=torch.zeros_like, key=lambda r: torch.full_like(r, w), bounds=(ahead,)),
+            Regime(query=lambda p: torch.full_like(p, at), key=torch.zeros_like, bounds=(behind,)),
+            Regime(query=torch.zeros_like, key=lambda r: torch.full_like(r, at), bounds=(ahead,)),
         )

@@ -63,7 +63,8 @@ AND_THE_REST: dict[str, dict[str, str]] = {
         "Llama 3": ROPE.format("Llama3(longest / trained, trained)"),
         "log-n": "Rope(dim) + LogN(trained)",
         "leaky ReRoPE": "Rope(dim) + LeakyRerope(trained // 4, 16)",
-        "ReRoPE, diluted": "Rope(dim) + Dilute(Rerope(trained // 4), trained)",
+        "ReRoPE, diluted": "Rope(dim) + Dilute(Rerope(trained // 2, at=trained // 8), trained, 2)",
+        "ReRoPE, diluted pivot": "Rope(dim) + Dilute(Pivot(Rerope(trained // 2), trained, 0.25), trained, 0.5)",
     },
     "alibi": {
         "interpolation, fixed": "Alibi(heads, AlibiInterpolate(longest / trained))",
@@ -86,7 +87,9 @@ TO_TUNE: dict[str, dict[str, str]] = {
         "dynamic NTK": ROPE.format("DynamicNtk(trained, {1|2|4})"),
         "log-n": "Rope(dim) + LogN({trained // 2|trained|2 * trained})",
         "leaky ReRoPE": "Rope(dim) + LeakyRerope({trained // 8|trained // 4|trained // 2}, 16)",
-        "ReRoPE, diluted": "Rope(dim) + Dilute(Rerope(trained // 4), trained, {1|2|4})",
+        "ReRoPE, diluted": "Rope(dim) + Dilute(Rerope(trained // 2, at=trained // 8), trained, {1|2|4})",
+        "ReRoPE, diluted pivot": "Rope(dim) + "
+        "Dilute(Pivot(Rerope(trained // 2), trained, 0.25), trained, {0.25|0.5|1})",
         "YaRN": ROPE.format("Yarn(max(1, {0.5|1|2} * longest / trained), trained)"),
         "NTK": ROPE.format("Ntk(max(1, {0.5|1|2} * longest / trained))"),
     },
