@@ -91,24 +91,17 @@ def steps_turned(call: Call) -> Callable[[Tensor, int], Tensor | None] | None:
     if waves is None or part is None:
         return None
 
-    if call.q.dtype not in DTYPES or not _ready(call.q.device):
+    if call.q.dtype in DTYPES and _ready(call.q.device):
+        # Loaded here, because it needs triton.
+        from milepost.backends.triton.rotary import QueryRotation
 
-        def turn(q: Tensor, first: int) -> Tensor | None:
-            found = waves(first, 0, 0)
-            return None if found is None else _turn(q, found[0], part)
+        return QueryRotation(lambda first: waves(first, 0, 0), part.pairs == "neighbours")
 
-        return turn
-    # Loaded here, because it needs triton.
-    from milepost.backends.triton.rotary import QueryRotation
+    def turn(q: Tensor, first: int) -> Tensor | None:
+        found = waves(first, 0, 0)
+        return None if found is None else _turn(q, found[0], part)
 
-    rotation = QueryRotation(part.pairs == "neighbours")
-
-    def by_kernel(q: Tensor, first: int) -> Tensor | None:
-        again = rotation.again(first, q)
-        found = waves(first, 0, 0) if again is None else None
-        return again if found is None else rotation.rotate(first, q, *found[0])
-
-    return by_kernel
+    return turn
 
 
 Angles = Callable[[int, int, int], "tuple[Waves, Waves | None] | None"]

@@ -139,7 +139,7 @@ def _table(plan: Plan) -> list[str]:
             f"{each.sets['magnitude']:.4f}" if "magnitude" in each.sets else "",
             slowest,
             inner.get("rope_type", "–"),
-            textwrap.shorten(each.call, 38, placeholder=" …"),
+            textwrap.shorten(each.call, 37, placeholder=" …"),
         ))  # fmt: skip
     widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
     return [

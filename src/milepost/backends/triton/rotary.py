@@ -11,7 +11,7 @@ so that cos and sin are read once a token. The gradient is the same kernel with 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -170,18 +170,19 @@ def _rotate_queries(q: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> tu
 class QueryRotation:
     """`rotate_queries` in every layer of a model: what one layer launched is launched again for the next."""
 
-    def __init__(self, neighbours: bool) -> None:
-        self.layers, self.neighbours = Layers(), neighbours
+    def __init__(self, waves: Callable[[int], tuple[Any, Any] | None], neighbours: bool) -> None:
+        self.layers, self.waves, self.neighbours = Layers(), waves, neighbours
 
-    def again(self, asked: Hashable, q: Tensor) -> Tensor | None:
-        """q rotated as the latest was, if that was `asked` as well."""
-        made = self.layers.again(asked, (q,))
-        return None if made is None else made[0]
-
-    def rotate(self, asked: Hashable, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """q rotated, and remembered."""
-        out, launches = _rotate_queries(q, cos, sin, self.neighbours)
-        self.layers.keep(asked, (q,), (out,), launches)
+    def __call__(self, q: Tensor, first: int) -> Tensor | None:
+        """Queries of which the first has an index, rotated; None where there are no cosines and sines for them."""
+        made = self.layers.again(first, (q,))
+        if made is not None:
+            return made[0]
+        found = self.waves(first)
+        if found is None:
+            return None
+        out, launches = _rotate_queries(q, *found[0], self.neighbours)
+        self.layers.keep(first, (q,), (out,), launches)
         return out
 
 
