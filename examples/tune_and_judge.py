@@ -24,12 +24,15 @@ from milepost.hf import extend, measure, plan, restore
 from milepost.hf.measured import Measured
 
 PIVOT = "Rope(dim) + Pivot({inner}, trained, {strength})"
+DILUTED = "Rope(dim) + Dilute({inner}, trained, {strength})"
 BESIDE = ("ReRoPE", "ReRoPE, log-n", "self-extend", "YaRN", "dynamic NTK")
 """Rows of the lab that are judged beside the best, as they come."""
 
 
 def grid(trained: int) -> dict[str, str]:
-    """The settings that are tried: how far near keys reach, and how strongly far ones are set off against them."""
+    """The settings tried: how far near keys reach, where far ones stand, how strongly these are set off against
+    them, and how much less more of them weigh.
+    """
     found: dict[str, str] = {}
     for near in (trained // 4, trained // 2, 3 * trained // 4):
         for strength in (0.1, 0.25, 0.5, 1.0):
@@ -37,6 +40,13 @@ def grid(trained: int) -> dict[str, str]:
     for near in (trained // 4, trained // 2):
         for inner, name in ((f"LeakyRerope({near}, 16)", "leaky"), (f"SelfExtend(8, {near})", "self-extend")):
             found[f"{name} {near}, pivot 0.25"] = PIVOT.format(inner=inner, strength=0.25)
+    for near, at in ((trained // 2, trained // 2), (trained // 2, trained // 4), (trained // 2, trained // 8)):
+        inner, name = f"Rerope({near}, {at})", f"ReRoPE {near} at {at}"
+        for strength in (0.5, 1.0, 2.0):
+            found[f"{name}, diluted {strength}"] = DILUTED.format(inner=inner, strength=strength)
+        for strength in (0.25, 0.5):
+            both = DILUTED.format(inner=f"Pivot({inner}, trained, 0.25)", strength=strength)
+            found[f"{name}, pivot 0.25, diluted {strength}"] = both
     return found
 
 
