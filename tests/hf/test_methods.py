@@ -30,6 +30,8 @@ METHODS: dict[str, tuple[object, ...]] = {
     "dynamic YaRN, ReRoPE, log-n by length": (mp.DynamicYarn(12), mp.Rerope(6), mp.LogN(8, count="length")),
     "ReRoPE, pivot by length": (mp.Pivot(mp.Rerope(6), 8, 1.0, "length"),),
     "ReRoPE, diluted": (mp.Dilute(mp.Rerope(6), 8),),
+    "ReRoPE, far keys nearer, diluted": (mp.Dilute(mp.Rerope(6, at=2), 8, 2.0),),
+    "ReRoPE, diluted pivot": (mp.Dilute(mp.Pivot(mp.Rerope(6), 8, 0.25), 8, 0.5),),
     "leaky ReRoPE, pivot": (mp.Pivot(mp.LeakyRerope(6, 4.0), 8),),
     "self-extend, pivot": (mp.Pivot(mp.SelfExtend(2, 6), 8),),
     "dual chunk, pivot": (mp.Pivot(mp.DualChunk(9, 3), 8),),
