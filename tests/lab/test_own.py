@@ -20,8 +20,8 @@ from milepost.lab.exported import export, load
 from milepost.lab.schemes import own
 from milepost.lab.schemes.named import build, learns_bias, learns_more
 from milepost.lab.sweep.recorded import record
-from milepost.lab.training.model import Model
-from milepost.lab.training.train import Trainer, bias_weights
+from milepost.lab.training.model import Model, bias_weights
+from milepost.lab.training.train import Trainer
 from tests.lab.test_compare import done, refused
 from tests.lab.test_ray_post import PostHere
 from tests.lab.test_sweep import SWEEP, work

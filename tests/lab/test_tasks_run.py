@@ -15,6 +15,7 @@ from milepost.lab.tasks import HIERARCHY, TASKS, Copy, score, train_on, trained_
 from milepost.lab.tasks.run import JUDGING, Losses, make, placed, side_by_side
 from milepost.lab.tasks.task import DRAWN_ONCE
 from milepost.lab.training.model import Shape
+from milepost.lab.training.reader import Reader
 from milepost.lab.training.recipe import Recipe
 
 TINY = Shape(width=32, layers=2, heads=2, hidden=64)
@@ -22,7 +23,7 @@ QUICK = Recipe(batch=8, steps=3, warmup=1)
 REVERSE = HIERARCHY["reverse-string"]
 
 
-class Knows(nn.Module):
+class Knows(Reader):
     """Reverses the first half of its input, but for the examples that begin with a 1; notes where tokens stand."""
 
     def __init__(self) -> None:

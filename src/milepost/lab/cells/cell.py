@@ -35,6 +35,7 @@ from milepost.lab.tasks.run import written_for
 from milepost.lab.text.corpus import Corpus
 from milepost.lab.training.model import Model, Shape
 from milepost.lab.training.parallel import World, spread_over
+from milepost.lab.training.reader import Reader
 from milepost.lab.training.recipe import Recipe
 from milepost.lab.training.train import Batches, Trainer, precision, read_checkpoint
 
@@ -122,6 +123,10 @@ class Cell:
         """The cell as what JSON can hold."""
         return asdict(self)
 
+    def model(self) -> Reader:
+        """The model as it starts. What another library made has cells of a class of its own, whose fields say which."""
+        return make(self)
+
 
 @cache
 def _built(text: str, shape: Shape, trained: int, longest: int, from_where: tuple[str, ...]) -> dict[str, Any]:
@@ -167,9 +172,9 @@ def work(
     torch.set_num_threads(cell.threads)
     own.use(cell.own)
     here = World(0, 1, torch.device(device)) if here is None else here
-    model = make(cell)
+    model = cell.model()
     if here.rank == 0:
-        yield Described(model.count(), str(model.schedule[0]))
+        yield Described(model.count(), model.equation())
     path = folder / f"{cell.key}.safetensors"
     for event in _train(cell, model, corpus, path, here, spread):
         if here.rank == 0:
@@ -178,7 +183,7 @@ def work(
         yield from judged(cell, model if here.size == 1 else load(cell, path, here.device), corpus, known)
 
 
-def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, here: World, spread: str) -> Iterator[Event]:
+def _train(cell: Cell, model: Reader, corpus: Corpus, path: Path, here: World, spread: str) -> Iterator[Event]:
     source, tokens = batches_of(cell, corpus.on(here.device), cell.recipe), 0
 
     def batch(step: int) -> tuple[Tensor, Tensor]:
@@ -217,9 +222,9 @@ def _train(cell: Cell, model: Model, corpus: Corpus, path: Path, here: World, sp
         losses, tokens, begun = [], 0, time.monotonic()
 
 
-def load(cell: Cell, path: Path, device: str | torch.device) -> Model:
+def load(cell: Cell, path: Path, device: str | torch.device) -> Reader:
     """The trained model of a cell."""
-    model = make(cell)
+    model = cell.model()
     tensors, _ = read_checkpoint(path)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -227,14 +232,10 @@ def load(cell: Cell, path: Path, device: str | torch.device) -> Model:
     return model.to(device).eval()
 
 
-def judged(cell: Cell, model: Model, corpus: Corpus, known: Known) -> Iterator[Score | Cost]:
-    """Scores of the model as trained, then of every training-free row, and what each costs."""
-    device = model.tokens.weight.device
-    variants = [("", model)]
-    for label, text in cell.variants:
-        schedule = build(text, cell.shape, cell.recipe.length, cell.judging.longest)
-        variants.append((label, model.using(schedule)))
-    for label, each in variants:
+def judged(cell: Cell, model: Reader, corpus: Corpus, known: Known) -> Iterator[Score | Cost]:
+    """Scores of the model as trained, then of every training-free row, and what each of the lab's own costs."""
+    device = model.device
+    for label, each in _rows(cell, model):
         each.uncompiled()
         left = [found for found in asked(cell, label) if (label, *found) not in known]
         for protocol, length in left:
@@ -243,9 +244,18 @@ def judged(cell: Cell, model: Model, corpus: Corpus, known: Known) -> Iterator[S
                 found = scored(cell.judging, each, text, protocol, length, cell.recipe.length, cell.seed)
             detail = found.detail | {"asked": depends(cell, label, protocol)}
             yield Score(cell.key, label, protocol, length, found.mean, found.half, found.count, detail, found.windows)
-        if any(protocol == "windows" for protocol, _ in left):
+        if isinstance(each, Model) and any(protocol == "windows" for protocol, _ in left):
             with precision(cell.recipe, device):
                 yield Cost(cell.key, label, cost_of(each, cell.judging.longest))
+
+
+def _rows(cell: Cell, model: Reader) -> Iterator[tuple[str, Reader]]:
+    """The model as trained, then under the scheme of every training-free row, by label."""
+    yield "", model
+    for label, text in cell.variants:
+        if not isinstance(model, Model):
+            raise TypeError(f"{cell.called}: the row {label} changes a scheme, and {type(model).__name__} has none")
+        yield label, model.using(build(text, cell.shape, cell.recipe.length, cell.judging.longest))
 
 
 def depends(cell: Cell, variant: str, protocol: str) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from milepost.lab.cells.cell import Cell, Event, batches_of, make, work
+from milepost.lab.cells.cell import Cell, Event, batches_of, work
 from milepost.lab.cells.turns import PAUSE, Turn
 from milepost.lab.text.corpus import Corpus
 from milepost.lab.training import memory
@@ -53,7 +53,7 @@ class Local:
 def fits(cell: Cell, corpus: Corpus, device: str, recipe: Recipe) -> bool:
     """Whether one step of a cell fits on a device, with another recipe."""
     try:
-        Trainer(make(cell), replace(recipe, compiled=False), batches_of(cell, corpus, recipe), device).advance()
+        Trainer(cell.model(), replace(recipe, compiled=False), batches_of(cell, corpus, recipe), device).advance()
     except torch.OutOfMemoryError:
         return False
     finally:

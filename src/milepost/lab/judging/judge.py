@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from milepost.lab.training.model import Model
+from milepost.lab.training.reader import Reader
 
 # Tokens read in one forward pass.
 AT_ONCE = 1 << 16
@@ -23,10 +23,10 @@ LAST = 256
 
 
 @torch.no_grad()
-def bits(model: Model, windows: Tensor, keep: int | None = None) -> Tensor:
+def bits(model: Reader, windows: Tensor, keep: int | None = None) -> Tensor:
     """The bits of each next byte in windows [n, T + 1]: [n, T], or of the last `keep` only, float32 on the CPU."""
     model.eval()
-    device = model.tokens.weight.device
+    device = model.device
     n, length = windows.shape[0], windows.shape[1] - 1
     keep = length if keep is None else min(keep, length)
     step = max(1, AT_ONCE // length)
@@ -38,12 +38,11 @@ def bits(model: Model, windows: Tensor, keep: int | None = None) -> Tensor:
     return torch.cat(rows) if n else torch.empty(0, keep)
 
 
-def _bits(model: Model, states: Tensor, targets: Tensor) -> Tensor:
+def _bits(model: Reader, states: Tensor, targets: Tensor) -> Tensor:
     """−log2 of the probability of each target, a few thousand rows of logits at a time."""
     flat, wanted = states.flatten(0, 1), targets.flatten()
-    weight = model.tokens.weight.to(flat.dtype)
     rows = [
-        F.cross_entropy(F.linear(flat[a : a + ROWS], weight).float(), wanted[a : a + ROWS], reduction="none")
+        F.cross_entropy(model.logits(flat[a : a + ROWS]).float(), wanted[a : a + ROWS], reduction="none")
         for a in range(0, len(flat), ROWS)
     ]
     return (torch.cat(rows) / math.log(2)).view(targets.shape)
@@ -57,12 +56,12 @@ def windows(text: Tensor, length: int, total: int) -> Tensor:
     return text[starts[:, None] + torch.arange(length + 1)].long()
 
 
-def non_overlapping(model: Model, text: Tensor, length: int, total: int) -> Tensor:
+def non_overlapping(model: Reader, text: Tensor, length: int, total: int) -> Tensor:
     """Bits of every byte in windows of `length`, [n, length]; the first of each window have little to go by."""
     return bits(model, windows(text, length, min(total, len(text) - 1)))
 
 
-def at_ends(model: Model, text: Tensor, length: int, longest: int, count: int, last: int = LAST) -> Tensor:
+def at_ends(model: Reader, text: Tensor, length: int, longest: int, count: int, last: int = LAST) -> Tensor:
     """Bits of the last bytes before `count` fixed ends, given `length` bytes in all, [count, last].
 
     The ends are the same at every length, and so the same bytes are judged: what changes is only how far back the model
@@ -75,7 +74,7 @@ def at_ends(model: Model, text: Tensor, length: int, longest: int, count: int, l
     return bits(model, chosen, last)
 
 
-def sliding(model: Model, text: Tensor, length: int, stride: int, total: int) -> Tensor:
+def sliding(model: Reader, text: Tensor, length: int, stride: int, total: int) -> Tensor:
     """Bits of about `total` bytes, each given between length − stride and length bytes before it, [n, stride]."""
     count = max(1, min(total // stride, (len(text) - length - 1) // stride + 1))
     first = (len(text) - length - 1 - (count - 1) * stride) // 2
@@ -83,7 +82,7 @@ def sliding(model: Model, text: Tensor, length: int, stride: int, total: int) ->
     return bits(model, text[starts[:, None] + torch.arange(length + 1)].long(), stride)
 
 
-def each_alone(model: Model, text: Tensor, length: int, total: int) -> Tensor:
+def each_alone(model: Reader, text: Tensor, length: int, total: int) -> Tensor:
     """Bits of `total` bytes spread over the text, each on exactly its own last `length`, [total, 1]."""
     return bits(model, windows(text, length, total * length), 1)
 
@@ -95,7 +94,7 @@ def check_distance(distance: int, size: int = 128) -> None:
 
 
 def recall(
-    model: Model, text: Tensor, distance: int, size: int = 128, count: int = 32, seed: int = 0, real: bool = False
+    model: Reader, text: Tensor, distance: int, size: int = 128, count: int = 32, seed: int = 0, real: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Bits on `size` bytes that come again `distance` after they first came, and on the same ones fresh, [count, size].
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from milepost.lab.judging import judge
 from milepost.lab.statistics.intervals import over_seeds, over_windows
 from milepost.lab.tasks import PROTOCOLS, score
-from milepost.lab.training.model import Model
+from milepost.lab.training.reader import Reader
 
 # Examples of a task that are judged however long they are.
 FEWEST = 16
@@ -62,7 +62,9 @@ def half_over_windows(windows: tuple[float, ...], protocol: str) -> float | None
     return half if np.isfinite(half) else None
 
 
-def scored(judging: Judging, model: Model, text: Tensor, protocol: str, length: int, trained: int, seed: int) -> Scored:
+def scored(
+    judging: Judging, model: Reader, text: Tensor, protocol: str, length: int, trained: int, seed: int
+) -> Scored:
     """Judge a model that was trained at `trained` by one protocol, at one length or distance."""
     if protocol in ("recall", "passages"):
         return _saved(judging, model, text, protocol, length)
@@ -75,7 +77,7 @@ def scored(judging: Judging, model: Model, text: Tensor, protocol: str, length: 
     return Scored(float(bits.double().mean()), half_over_windows(windows, protocol), bits.numel(), windows, detail)
 
 
-def _bits(judging: Judging, model: Model, text: Tensor, protocol: str, length: int, trained: int, seed: int) -> Tensor:
+def _bits(judging: Judging, model: Reader, text: Tensor, protocol: str, length: int, trained: int, seed: int) -> Tensor:
     """The bits of every byte, or whether each answer is right, [windows, bytes]."""
     if protocol in PROTOCOLS:
         task = PROTOCOLS[protocol].task
@@ -93,7 +95,7 @@ def _bits(judging: Judging, model: Model, text: Tensor, protocol: str, length: i
             return judge.each_alone(model, text, length, judging.alone)
 
 
-def _saved(judging: Judging, model: Model, text: Tensor, protocol: str, distance: int) -> Scored:
+def _saved(judging: Judging, model: Reader, text: Tensor, protocol: str, distance: int) -> Scored:
     """The bits that a second copy saves against the same bytes fresh, in the same place; more is better."""
     real = protocol == "passages"
     second, fresh = judge.recall(model, text, distance, judging.copied, judging.copies, real=real)

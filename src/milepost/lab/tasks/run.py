@@ -20,6 +20,7 @@ from milepost.lab.schemes.expressions import joined
 from milepost.lab.schemes.named import build, expression, refuse_ahead
 from milepost.lab.tasks.task import NOT_JUDGED, Task, batches, dealt
 from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.reader import Reader
 from milepost.lab.training.recipe import Recipe
 from milepost.lab.training.train import Trainer, precision
 from milepost.seams import demand
@@ -119,7 +120,7 @@ def trained_on(
 
 @torch.no_grad()
 def score(
-    model: Model,
+    model: Reader,
     task: Task,
     length: int,
     count: int,
@@ -133,7 +134,7 @@ def score(
     if None; its `exact` counts whole answers.
     """
     model.eval()
-    device = model.tokens.weight.device
+    device = model.device
     measure = task.accuracy if measure is None else measure
     seed = JUDGING + seed * 1_000_003 + length
     inputs, targets = task.batch(count, length, torch.Generator().manual_seed(seed))
@@ -141,7 +142,8 @@ def score(
     for first in range(0, count, ROWS):
         position = placed(positions, inputs.shape[1], seed + first)
         part = slice(first, first + ROWS)
-        logits = model(inputs[part].to(device), position=None if position is None else position.to(device))
+        where = {} if position is None else {"position": position.to(device)}
+        logits = model(inputs[part].to(device), **where)
         found.append(measure(logits.float(), targets[part].to(device)).cpu())
     return torch.cat(found)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +11,11 @@ from torch.nn import functional as F  # noqa: N812
 
 from milepost.attend import attend, explain
 from milepost.cache import Cache
+from milepost.lab.training.reader import Reader
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
 from milepost.seams import demand
+from milepost.seams.arguments import arguments
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Layer(nn.Module):
         return x + self.down(F.silu(gate) * value)
 
 
-class Model(nn.Module):
+class Model(Reader):
     """Tokens to logits. Whether it is a decoder or an encoder is the scheme's business: causal, or not."""
 
     def __init__(self, shape: Shape, schedule: Schedule | Scheme) -> None:
@@ -135,8 +137,7 @@ class Model(nn.Module):
 
     def forward(self, tokens: Tensor, caches: list[Cache] | None = None, position: Tensor | None = None) -> Tensor:
         """tokens: [b t]; with caches, one a layer, they follow what came before. Returns logits [b t vocabulary]."""
-        x = self.states(tokens, caches, position)
-        return F.linear(x, self.tokens.weight)
+        return self.logits(self.states(tokens, caches, position))
 
     def states(self, tokens: Tensor, caches: list[Cache] | None = None, position: Tensor | None = None) -> Tensor:
         """The last layer's normed states [b t D], before they meet the vocabulary."""
@@ -147,6 +148,9 @@ class Model(nn.Module):
             cache, backend = None if caches is None else caches[number], self.backends[number]
             x = layer(x, self.attention[number], cache, position, backend)
         return self.norm(x)
+
+    def logits(self, states: Tensor) -> Tensor:
+        return F.linear(states, self.tokens.weight.to(states.dtype))
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         """The embeddings of tokens, [b t D].
@@ -192,9 +196,26 @@ class Model(nn.Module):
             logits = self(made[-1][:, None], caches)[:, -1]
         return torch.cat([tokens, torch.stack(made, 1)], 1) if made else tokens
 
-    def count(self) -> int:
-        """How many numbers are learned, each once."""
-        return sum(weight.numel() for weight in self.parameters())
+    def learned(self) -> Iterator[nn.Parameter]:
+        return self.schedule.parameters()
+
+    def biases(self) -> Iterator[nn.Parameter]:
+        return bias_weights(self.schedule)
+
+    def equation(self) -> str:
+        return str(self.schedule[0])
+
+    def parts(self) -> Iterable[nn.Module]:
+        return self.layers
+
+
+def bias_weights(schedule: Schedule) -> Iterator[nn.Parameter]:
+    """What the parts that bend scores learn, or what is inside them; a weight that layers share comes once for each."""
+    for scheme in schedule:
+        for part in scheme.answering("bend"):
+            for each in (part, *arguments(part).values()):
+                if isinstance(each, nn.Module):
+                    yield from each.parameters()
 
 
 @torch.no_grad()

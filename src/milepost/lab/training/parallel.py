@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from milepost.lab.training.model import Model
+from milepost.lab.training.reader import Reader
 from milepost.lab.training.recipe import Recipe
 from milepost.lab.training.train import Alone, Loss, read_checkpoint
 from milepost.seams import demand
@@ -70,7 +70,7 @@ class Ddp(Alone):
     def __init__(self, here: World) -> None:
         self.here, self.first = here, here.rank == 0
 
-    def wrapped(self, model: Model, recipe: Recipe) -> nn.Module:
+    def wrapped(self, model: Reader, recipe: Recipe) -> nn.Module:
         self._fits(recipe)
         self.module = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
         return self.module
@@ -83,9 +83,9 @@ class Ddp(Alone):
                 f"another number of processes"
             )
 
-    def compiled(self, loss: Loss, model: Model) -> Loss:
+    def compiled(self, loss: Loss, model: Reader) -> Loss:
         # Layer by layer: gradients travel while earlier layers are still at work, and hooks between layers stay whole.
-        for layer in model.layers:
+        for layer in model.parts():
             layer.forward = torch.compile(layer.forward, fullgraph=True)
         return loss
 
@@ -124,17 +124,17 @@ class Fsdp(Ddp):
     What schemes learn is small, or a single number, and is kept whole.
     """
 
-    def wrapped(self, model: Model, recipe: Recipe) -> nn.Module:
+    def wrapped(self, model: Reader, recipe: Recipe) -> nn.Module:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         self._fits(recipe)
         mesh = init_device_mesh(self.here.device.type, (self.here.size,))
-        self.learned = list(model.schedule.parameters())
+        self.learned = list(model.learned())
         with torch.no_grad():
             for weight in model.parameters():
                 dist.broadcast(weight, 0)
-        for layer in model.layers:
+        for layer in model.parts():
             fully_shard(layer, mesh=mesh)
         self.sharded = fully_shard(model, mesh=mesh, ignored_params=set(self.learned))
         return model
@@ -148,7 +148,7 @@ class Fsdp(Ddp):
                 if weight.grad is not None:
                     dist.all_reduce(weight.grad.div_(self.here.size))
 
-    def clip(self, model: Model, most: float) -> None:
+    def clip(self, model: Reader, most: float) -> None:
         kept = {id(weight) for weight in self.learned}
         groups = [[each for each in model.parameters() if (id(each) in kept) == known] for known in (False, True)]
         grads = [[each.grad for each in group if each.grad is not None] for group in groups]

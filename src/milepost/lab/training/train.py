@@ -14,12 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from milepost.lab.training.model import Model
+from milepost.lab.training.reader import Reader
 from milepost.lab.training.recipe import Recipe
 from milepost.lab.training.whole import FULL as FULL
 from milepost.lab.training.whole import whole
-from milepost.schedule import Schedule
-from milepost.seams.arguments import arguments
 
 Batches = Callable[[int], tuple[Tensor, Tensor]]
 """The inputs and targets of a step, [batch, length] each; targets of −100 are not counted."""
@@ -40,11 +38,11 @@ class Alone:
     first = True
     """Whether this process is the one that reads, writes and tells."""
 
-    def wrapped(self, model: Model, recipe: Recipe) -> nn.Module:
+    def wrapped(self, model: Reader, recipe: Recipe) -> nn.Module:
         """The module that is called in the model's place."""
         return model
 
-    def compiled(self, loss: Loss, model: Model) -> Loss:
+    def compiled(self, loss: Loss, model: Reader) -> Loss:
         """The loss, compiled."""
         return torch.compile(loss, fullgraph=True)
 
@@ -60,7 +58,7 @@ class Alone:
         """Add the gradients of a loss that is a sum over the rows here."""
         loss.backward()
 
-    def clip(self, model: Model, most: float) -> None:
+    def clip(self, model: Reader, most: float) -> None:
         """Scale all gradients so that their norm is at most `most`."""
         nn.utils.clip_grad_norm_(model.parameters(), most)
 
@@ -90,7 +88,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: Model,
+        model: Reader,
         recipe: Recipe,
         batches: Batches,
         device: torch.device | str = "cpu",
@@ -209,13 +207,13 @@ def precision(recipe: Recipe, device: torch.device) -> contextlib.AbstractContex
     return torch.autocast(device.type, torch.bfloat16)
 
 
-def _groups(model: Model, recipe: Recipe) -> list[dict[str, Any]]:
+def _groups(model: Reader, recipe: Recipe) -> list[dict[str, Any]]:
     """Matrices decay; gains and biases do not, nor what schemes learn, which is never sharded and so stays apart.
 
     What schemes learn has rates of its own: one for the biases of scores, and one for all else.
     """
-    learned = {id(weight) for weight in model.schedule.parameters()}
-    biases = {id(weight) for weight in bias_weights(model.schedule)}
+    learned = {id(weight) for weight in model.learned()}
+    biases = {id(weight) for weight in model.biases()}
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     own = [weight for weight in weights if id(weight) not in learned]
     others = [weight for weight in weights if id(weight) in learned - biases]
@@ -229,12 +227,3 @@ def _groups(model: Model, recipe: Recipe) -> list[dict[str, Any]]:
             "times": recipe.bias_rate,
         },
     ]
-
-
-def bias_weights(schedule: Schedule) -> Iterator[nn.Parameter]:
-    """What the parts that bend scores learn, or what is inside them; a weight that layers share comes once for each."""
-    for scheme in schedule:
-        for part in scheme.answering("bend"):
-            for each in (part, *arguments(part).values()):
-                if isinstance(each, nn.Module):
-                    yield from each.parameters()
