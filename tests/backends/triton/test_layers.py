@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 
 from milepost.backends.triton import decode, launch
 
-D = 64 if GPU else 16
+B, D = (2, 64) if GPU else (1, 16)
 SCHEMES = {
     "ReRoPE": lambda: mp.Scheme(mp.Rope(D), mp.Rerope(9), mp.causal),
     "ReRoPE of neighbours": lambda: mp.Scheme(mp.Rope(D, pairs="neighbours"), mp.Rerope(9), mp.causal),
@@ -26,7 +26,11 @@ SCHEMES = {
 
 @pytest.fixture
 def repeated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One more number for every layer that was launched again."""
+    """One more number for every layer that was launched again; in the interpreter, which takes them one by one, there
+    are few programs.
+    """
+    if not GPU:
+        monkeypatch.setitem(decode.SETTINGS, "programs", 8)
     calls: list[int] = []
     own = launch.Repeated.__call__
 
@@ -41,7 +45,7 @@ def repeated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def layer(seed: int, s: int, t: int = 1) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of one layer."""
     torch.manual_seed(seed)
-    return tuple(torch.randn(2, heads, n, D).to(DEVICE) for heads, n in ((4, t), (2, s), (2, s)))  # pyright: ignore
+    return tuple(torch.randn(B, heads, n, D).to(DEVICE) for heads, n in ((4, t), (2, s), (2, s)))  # pyright: ignore
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, scheme: mp.Scheme) -> None:
@@ -56,7 +60,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, scheme: mp.Scheme) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-@pytest.mark.parametrize(("t", "little"), [(1, 1 << 25), (3, 1 << 25), (1, 0)])
+@pytest.mark.parametrize(("t", "little"), [(1, 1 << 25), (3, 0)])
 @torch.no_grad()
 def test_layers_of_a_step_are_launched_again_with_their_own_tensors(
     name: str, t: int, little: int, repeated: list[int], monkeypatch: pytest.MonkeyPatch
@@ -64,14 +68,14 @@ def test_layers_of_a_step_are_launched_again_with_their_own_tensors(
     # Near and far keys in one launch where there is little to read, otherwise in two.
     monkeypatch.setattr(decode, "LITTLE", little)
     scheme = SCHEMES[name]().to(DEVICE)
-    for s in (40, 41, 42):
-        for number in range(4):
+    for s in (40, 41):
+        for number in range(3):
             check(*layer(10 * s + number, s, t), scheme)
     # The very first is looked at; then, of each step, the first layer; with the log-sum-exp and without.
-    assert len(repeated) == 2 * (3 * 4 - 1 - 3)
+    assert len(repeated) == 2 * (2 * 3 - 1 - 2)
 
 
-@pytest.mark.parametrize("name", ["ReRoPE", "Pivot", "ALiBi"])
+@pytest.mark.parametrize("name", ["ReRoPE", "ALiBi"])
 @torch.no_grad()
 def test_tensors_that_lie_otherwise_are_looked_at(name: str, repeated: list[int]):
     scheme = SCHEMES[name]().to(DEVICE)
@@ -85,8 +89,8 @@ def test_tensors_that_lie_otherwise_are_looked_at(name: str, repeated: list[int]
     check(q, k, k.mT.contiguous().mT, scheme)
     check(q, k, k, scheme)
     check(q, k.clone(), v.clone(), scheme)
-    wide = torch.randn(2 * 4 * D + 1, device=DEVICE)
-    check(wide[1:].view(2, 4, 1, D), k, v, scheme)
+    wide = torch.randn(B * 4 * D + 1, device=DEVICE)
+    check(wide[1:].view(B, 4, 1, D), k, v, scheme)
     check(q, torch.cat((k, k), 2)[:, :, :40], v, scheme)
     assert len(repeated) == 2
     check(*layer(4, 40), scheme)
@@ -95,7 +99,7 @@ def test_tensors_that_lie_otherwise_are_looked_at(name: str, repeated: list[int]
 
 
 @torch.no_grad()
-def test_keys_that_begin_at_another_index_are_looked_at():
+def test_keys_that_begin_at_another_index_are_looked_at(repeated: list[int]):
     # How strongly far scores are turned goes by the index.
     scheme = SCHEMES["Pivot"]().to(DEVICE)
     q, k, v = layer(7, 40)
@@ -107,6 +111,7 @@ def test_keys_that_begin_at_another_index_are_looked_at():
             q.double(), k.double(), v.double(), scheme, backend="reference", key_index=range(first, first + 40)
         )
         assert off(ours, exact) < 2e-6
+    assert repeated
 
 
 @pytest.mark.gpu
