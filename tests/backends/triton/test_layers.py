@@ -8,10 +8,12 @@ from torch import Tensor
 
 import milepost as mp
 from tests.backends.triton.dense import DEVICE, GPU, off
+from tests.backends.triton.test_rotary import rotated
 
 pytest.importorskip("triton")
 
 from milepost.backends.triton import decode, launch
+from milepost.backends.triton.rotary import QueryRotation
 
 B, D = (2, 64) if GPU else (1, 16)
 SCHEMES = {
@@ -112,6 +114,29 @@ def test_keys_that_begin_at_another_index_are_looked_at(repeated: list[int]):
         )
         assert off(ours, exact) < 2e-6
     assert repeated
+
+
+@pytest.mark.parametrize("neighbours", [False, True])
+@torch.no_grad()
+def test_queries_of_layers_are_rotated_where_they_stand(neighbours: bool, repeated: list[int]):
+    asked: list[int] = []
+
+    def angle(first: int) -> Tensor:
+        return (torch.arange(D // 2).double()[None, None] + first).to(DEVICE)
+
+    def waves(first: int) -> tuple[tuple[Tensor, Tensor], None] | None:
+        asked.append(first)
+        return None if first < 0 else ((angle(first).cos().float(), angle(first).sin().float()), None)
+
+    rotation = QueryRotation(waves, neighbours)
+    for first in (3, 3, 3, 4, 4, 3):
+        q = layer(first + len(asked), 1)[0]
+        found = rotation(q, first)
+        assert found is not None
+        assert off(found, rotated(q.double(), angle(first), neighbours)) < 2e-7
+    assert asked == [3, 4, 3]
+    assert len(repeated) == 3
+    assert rotation(layer(9, 1)[0], -1) is None
 
 
 @pytest.mark.gpu
