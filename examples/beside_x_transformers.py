@@ -39,7 +39,7 @@ from milepost.lab.statistics.findings import Findings, Row
 from milepost.lab.statistics.measures import Difference, paired
 from milepost.lab.statistics.table import difference_in_words, in_words
 from milepost.lab.sweep.recorded import recorded
-from milepost.lab.sweep.search import cells_of_rates, with_rates
+from milepost.lab.sweep.search import rounds_of_rates, with_rates
 from milepost.lab.sweep.sweep import Sweep, missing, run
 from milepost.lab.text.corpus import Corpus
 from milepost.lab.training.model import Shape
@@ -167,7 +167,8 @@ def worked(sweep: Sweep, peers: Sweep, store: Store, asked: argparse.Namespace) 
             with Watched(cells) as watched:
                 run(replace(peers, corpus=text_of(sweep, asked.text)), store, engine, watched, cells)
 
-    stage(cells_of_rates(peers))
+    for cells in rounds_of_rates(peers, store):
+        stage(cells)
     peers = with_rates(peers, store)
     stage(peers.cells())
     return peers

@@ -5,6 +5,10 @@
 What a step costs does not depend on what the weights are, so none are needed. Every row reads the context into a cache
 of its own; then rows take turns, a few tokens each, because a machine's speed wanders. A row is compared with stock
 transformers in the same round, and the figure is the middle of all rounds.
+
+Where torch has cuDNN attend, every number of keys that a process has not seen yet is planned anew, which takes longer
+than the step. So no row meets a number that another one has planned: their contexts differ in length, by a little. With
+--no-cudnn torch has its other kernels attend, which need no plan.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ import milepost as mp
 from milepost.hf import extend
 
 TRAINED = 8192
+WARM = 8
+"""Steps of each row that are not counted."""
 ROWS: dict[str, tuple[Any, ...]] = {
     "stock": (),
     "YaRN": (mp.Yarn(4, trained=TRAINED),),
@@ -69,15 +75,21 @@ def main() -> None:
     asked.add_argument("--batch", type=int, nargs="+", default=[1, 16], help="rows of a batch")
     asked.add_argument("--steps", type=int, default=4, help="tokens that a row makes in its turn")
     asked.add_argument("--rounds", type=int, default=20, help="turns of each row")
+    asked.add_argument("--no-cudnn", action="store_true", help="keep torch from attending by cuDNN")
     told = asked.parse_args()
+    torch.backends.cuda.enable_cudnn_sdp(not told.no_cudnn)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     own = built(device)
     models = {name: extend(copy.deepcopy(own), *parts) if parts else own for name, parts in ROWS.items()}
     for batch in told.batch:
-        ids = torch.randint(0, 49152, (batch, told.context), device=device)
-        readers = {name: Reader(model, ids) for name, model in models.items()}
+        apart = WARM + told.steps * told.rounds
+        ids = torch.randint(0, 49152, (batch, told.context + apart * len(models)), device=device)
+        readers = {
+            name: Reader(model, ids[:, : told.context + apart * number])
+            for number, (name, model) in enumerate(models.items())
+        }
         for reader in readers.values():
-            reader.seconds(8)
+            reader.seconds(WARM)
         # Another row begins each round: the first pays for the memory that all of them grow into.
         names = list(readers)
         turns = [names[n % len(names) :] + names[: n % len(names)] for n in range(told.rounds)]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from milepost.lab.cells.cell import Cell, Event, Stepped, load, make
 from milepost.lab.cells.store import Store
 from milepost.lab.engines.jobs import Jobs
-from milepost.lab.sweep.search import cells_of_rates, with_rates
+from milepost.lab.sweep.search import cells_of_rates, rounds_of_rates, with_rates
 from milepost.lab.sweep.sweep import Local, Sweep, run
 from milepost.lab.text import corpus
 from milepost.lab.training.model import Model
@@ -135,7 +135,8 @@ def test_its_rates_are_sought_in_the_same_grid(tmp_path: Path):
     chosen: list[object] = []
     for name, sweep in (("own", asked), ("twins", twins)):
         store = Store(tmp_path / name / "lab.sqlite")
-        run(sweep, store, Local(tmp_path / name), cells=cells_of_rates(sweep))
+        for cells in rounds_of_rates(sweep, store):
+            run(sweep, store, Local(tmp_path / name), cells=cells)
         chosen.append(with_rates(sweep, store).recipes)
         store.close()
     assert chosen[0]

@@ -15,7 +15,7 @@ import torch
 
 from milepost.lab.cells.store import Store
 from milepost.lab.sweep.recorded import record
-from milepost.lab.sweep.search import as_chosen, cells_of_rates
+from milepost.lab.sweep.search import as_chosen, cells_of_rates, rounds_of_rates
 from milepost.lab.sweep.sweep import Local, Sweep, run
 from milepost.lab.text import corpus
 from milepost.lab.training.model import Shape
@@ -49,7 +49,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lab")
     store = Store(folder / "lab.sqlite")
     record(store, ASKED, "milepost compare")
-    run(ASKED, store, Local(folder), cells=cells_of_rates(ASKED))
+    for cells in rounds_of_rates(ASKED, store):
+        run(ASKED, store, Local(folder), cells=cells)
     run(as_chosen(ASKED, store), store, Local(folder))
     store.close()
     (folder / "text").write_bytes(BYTES)

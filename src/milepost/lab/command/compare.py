@@ -154,7 +154,7 @@ def _all(sweep: Sweep, store: Store, out: Path, engine: Engine) -> Sweep:
     """Work through a sweep stage by stage; returns it as it was chosen to be."""
     from milepost.lab.cells.cell import wanted
     from milepost.lab.command.progress import Watched
-    from milepost.lab.sweep.search import cells_of_rates, cells_of_rows, with_rates, with_settings
+    from milepost.lab.sweep.search import cells_of_rows, rounds_of_rates, with_rates, with_settings
     from milepost.lab.sweep.sweep import missing, outdated, run
 
     def stage(cells: list[Cell], what: str) -> None:
@@ -169,9 +169,9 @@ def _all(sweep: Sweep, store: Store, out: Path, engine: Engine) -> Sweep:
         with Watched(cells, left=left) as watched:
             run(sweep, store, engine, watched, cells, _waits)
 
-    if cells := cells_of_rates(sweep):
+    for cells in rounds_of_rates(sweep, store):
         stage(cells, "runs that choose rates")
-        sweep = with_rates(sweep, store)
+    sweep = with_rates(sweep, store)
     if cells := cells_of_rows(sweep):
         stage(cells, "models that choose settings")
         sweep = with_settings(sweep, store)

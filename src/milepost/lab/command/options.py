@@ -71,7 +71,7 @@ Search = Annotated[
     typer.Option(
         "--search",
         help="Choose each scheme's learning rates, its model's and that of what it learns, from so many runs on "
-        "validation text that is never judged: a multiple of 3, such as 9. With 0, rates are the same for all.",
+        "validation text that is never judged: 3 or more, such as 6. With 0, rates are the same for all.",
     ),
 ]
 Tune = Annotated[

@@ -2,9 +2,10 @@
 
 For each scheme some models are trained that differ in their rates alone, from a seed that no judged model has. Each is
 judged on the validation text at the trained length and, where the sweep goes so far, at 8 times it; the rates with the
-fewest bits, averaged over the two, are the scheme's own from then on. A scheme that learns something divides its runs
-between the model's rate and its own; one that learns nothing spends all of them on the model's rate. Settings of rows
-without training are then chosen in the same way, on the chosen model.
+fewest bits, averaged over the two, are the scheme's own from then on. They are sought by steps: the next run is beside
+the best so far, at twice or half the model's rate, or ten times or a tenth of the rate of what the scheme learns. A
+scheme that learns nothing spends all of its runs on the model's rate. Settings of rows without training are then chosen
+in the same way, from a list, on the chosen model.
 
 All of it is cells like any other: kept, resumed, and run by any engine.
 """
@@ -12,7 +13,7 @@ All of it is cells like any other: kept, resumed, and run by any engine.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from milepost.lab.cells.cell import Cell, asked
@@ -26,31 +27,63 @@ from milepost.lab.training.recipe import Recipe
 
 SEED = 1000
 """The seed of every model that is trained to choose by; those that are judged count from 0."""
-TIMES = (1.0, 0.1, 10.0)
-"""The rate of what a scheme learns, in terms of its default."""
-OCTAVES = 4.0
-"""The model's rate is sought between a quarter of its default and four times it; by steps of two where runs are few."""
+LEAST = 3
+"""How many runs a scheme has at the least: with two rates to choose, it takes a step of each."""
+STEP, OWN_STEP = 2.0, 10.0
+"""By how much a step changes the model's rate, and the rate of what a scheme learns."""
+Place = tuple[float, float]
+"""How many steps the two rates are from their defaults."""
 
 
-def grid(recipe: Recipe, name: str, runs: int) -> list[Recipe]:
-    """The recipes that are tried for a scheme, `runs` of them; the default is the first."""
-    if runs < len(TIMES) or runs % len(TIMES):
-        raise ValueError(
-            f"--search {runs}: give a multiple of {len(TIMES)}, such as 9; a scheme that learns something tries "
-            f"{len(TIMES)} rates for it beside each rate of the model"
-        )
-    if not learns(name):
-        return [replace(recipe, rate=rate) for rate in _rates(recipe.rate, runs)]
-    return [
-        replace(
-            recipe,
-            rate=rate,
-            bias_rate=recipe.bias_rate * (times if learns_bias(name) else 1.0),
-            learned_rate=recipe.learned_rate * (times if learns_more(name) else 1.0),
-        )
-        for rate in _rates(recipe.rate, runs // len(TIMES))
-        for times in TIMES
-    ]
+def walk(runs: int, learns: bool, bits: Callable[[Place], float | None]) -> list[Place]:
+    """Where a scheme's runs are, as far as it is known: the place of one hangs on what came of those before.
+
+    bits: what came of a run; None if that is not known yet.
+    """
+    if runs < LEAST:
+        raise ValueError(f"--search {runs}: give at least {LEAST}; a scheme that learns something has two rates")
+    # The second is there whatever the first gives, so the two can run side by side.
+    made: list[Place] = [(0.0, 0.0), (1.0, 0.0)]
+    while len(made) < runs:
+        found = [bits(place) for place in made]
+        known = [math.inf if each is None or math.isnan(each) else each for each in found]
+        if None in found:
+            break
+        made.append(_beside(made[known.index(min(known))], made, learns))
+    return made
+
+
+def _beside(best: Place, made: Sequence[Place], learns: bool) -> Place:
+    """The next place to try: a step from the best so far, upwards first; where all are tried, half a step.
+
+    The rate of which fewer values were tried has its turn first.
+    """
+    ways: list[Place] = [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)] if learns else [(1.0, 0.0), (-1.0, 0.0)]
+    ways.sort(key=lambda way: len({place[0 if way[0] else 1] for place in made}))
+    size = 1.0
+    while True:
+        for model, own in ways:
+            place = best[0] + size * model, best[1] + size * own
+            if place not in made:
+                return place
+        size /= 2
+
+
+def recipe_at(recipe: Recipe, name: str, place: Place) -> Recipe:
+    """The recipe with the rates of a place."""
+    if place == (0.0, 0.0):
+        return recipe
+    times = OWN_STEP ** place[1]
+    return replace(
+        recipe,
+        rate=_short(recipe.rate * STEP ** place[0]),
+        bias_rate=_short(recipe.bias_rate * times) if learns_bias(name) else recipe.bias_rate,
+        learned_rate=_short(recipe.learned_rate * times) if learns_more(name) else recipe.learned_rate,
+    )
+
+
+def _short(rate: float) -> float:
+    return float(f"{rate:.4g}")
 
 
 def learns(name: str) -> bool:
@@ -58,25 +91,30 @@ def learns(name: str) -> bool:
     return learns_bias(name) or learns_more(name)
 
 
-def _rates(rate: float, count: int) -> list[float]:
-    """So many rates about the default, evenly spaced by their logarithms; the default is the first."""
-    step = 1.0 if count < 2 else min(1.0, OCTAVES / (count - 1))
-    places = sorted((n - (count - 1) // 2 for n in range(count)), key=lambda n: (abs(n), n))
-    return [float(f"{rate * 2 ** (n * step):.4g}") if n else rate for n in places]
-
-
 # What is trained and judged
 
 
-def cells_of_rates(sweep: Sweep) -> list[Cell]:
-    """One cell for each scheme and recipe that is tried; none where no rates are sought."""
-    if not sweep.search:
-        return []
-    return [
-        _by_validation(sweep, cell, recipe)
-        for cell in _first(replace(sweep, recipes=(), chosen=()))
-        for recipe in grid(cell.recipe, cell.name, sweep.search)
-    ]
+def cells_of_rates(sweep: Sweep, store: Store | None = None) -> list[Cell]:
+    """One cell for each scheme and recipe that is tried, as far as the store tells; none where no rates are sought."""
+    found: list[Cell] = []
+    for cell in _first(replace(sweep, recipes=(), chosen=())) if sweep.search else ():
+
+        def at(place: Place, cell: Cell = cell) -> Cell:
+            return _by_validation(sweep, cell, recipe_at(cell.recipe, cell.name, place))
+
+        def bits(place: Place, at: Callable[[Place], Cell] = at) -> float | None:
+            return None if store is None else _mean(store, at(place))
+
+        found += map(at, walk(sweep.search, learns(cell.name), bits))
+    return found
+
+
+def rounds_of_rates(sweep: Sweep, store: Store) -> Iterator[list[Cell]]:
+    """The same cells round by round: which are in the next one is known when those of the last are worked."""
+    before: set[str] = set()
+    while cells := [cell for cell in cells_of_rates(sweep, store) if cell.key not in before]:
+        yield cells
+        before |= {cell.key for cell in cells}
 
 
 def cells_of_rows(sweep: Sweep) -> list[Cell]:
@@ -130,7 +168,7 @@ def tried(sweep: Sweep, store: Store) -> tuple[Tried, ...]:
 
 def _tried_rates(sweep: Sweep, store: Store) -> Iterator[tuple[Recipe, Tried]]:
     by_name: dict[str, list[Cell]] = {}
-    for cell in cells_of_rates(sweep):
+    for cell in cells_of_rates(sweep, store):
         by_name.setdefault(cell.name, []).append(cell)
     for name, cells in by_name.items():
         bits = [_bits(store, cell).get("", {}) for cell in cells]
@@ -161,6 +199,14 @@ def _bits(store: Store, cell: Cell) -> dict[str, dict[int, float]]:
             if score.protocol == VALIDATION:
                 found.setdefault(score.variant, {})[score.length] = score.mean
     return found
+
+
+def _mean(store: Store, cell: Cell) -> float | None:
+    """The bits that a run is chosen by; None where it is not judged to the end."""
+    bits, lengths = _bits(store, cell).get("", {}), [length for _, length in asked(cell)]
+    return (
+        math.fsum(bits[length] for length in lengths) / len(lengths) if all(each in bits for each in lengths) else None
+    )
 
 
 def _best(bits: Sequence[Mapping[int, float]], lengths: Sequence[int]) -> int | None:

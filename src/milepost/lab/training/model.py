@@ -181,7 +181,10 @@ class Model(Reader):
         weight = self.tokens.weight
         q, k = (weight.new_zeros(1, heads, 2, self.shape.dim) for heads in (self.shape.heads, self.shape.groups))
         for number, scheme in enumerate(self.attention):
-            self.backends[number] = "sdpa" if "sdpa" in explain(scheme, q, k).able else "chunked"
+            found = explain(scheme, q, k)
+            # What a GPU has kernels for is weighed at every length; elsewhere one backend gives the same bits at all.
+            fused = weight.is_cuda and found.backend in ("sdpa", "triton")
+            self.backends[number] = None if fused else "sdpa" if "sdpa" in found.able else "chunked"
         return self
 
     @torch.no_grad()
