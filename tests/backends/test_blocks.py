@@ -149,15 +149,14 @@ def test_a_window_traces_whole_for_any_length():
         assert_same(compiled(q, k, v), mp.attend(q, k, v, scheme, backend="reference"))
 
 
-@pytest.mark.parametrize("name", ["Fire", "T5Bias", "Nope"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Fire", "Nope"])
 def test_gradients_of_many_blocks_of_rows_trace_whole(name: str, small: None):
     torch._dynamo.reset()
     torch.manual_seed(0)
     part: Any = mp.Nope() if name == "Nope" else getattr(mp, name)(4)
-    scheme, (q, k, v) = mp.Scheme(part, causal), inputs(t=40)
-    compiled = torch.compile(
-        lambda q: mp.attend(q, k, v, scheme, backend="chunked"), backend="aot_eager", fullgraph=True
-    )
+    scheme, (q, k, v) = mp.Scheme(part, causal), inputs(t=12)
+    compiled = torch.compile(lambda q: mp.attend(q, k, v, scheme, backend="chunked"), backend="eager", fullgraph=True)
     found: list[Tensor] = []
     for attend in (compiled, lambda q: mp.attend(q, k, v, scheme, backend="reference")):
         given = q.clone().requires_grad_()

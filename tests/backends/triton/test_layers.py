@@ -61,8 +61,9 @@ def check(q: Tensor, k: Tensor, v: Tensor, scheme: mp.Scheme) -> None:
         assert off(mine, true) < 2e-6
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-@pytest.mark.parametrize(("t", "little"), [(1, 1 << 25), (3, 0)])
+@pytest.mark.parametrize(
+    ("name", "t", "little"), [*((name, 1, 1 << 25) for name in SCHEMES), ("Pivot", 3, 0), ("ALiBi", 3, 0)]
+)
 @torch.no_grad()
 def test_layers_of_a_step_are_launched_again_with_their_own_tensors(
     name: str, t: int, little: int, repeated: list[int], monkeypatch: pytest.MonkeyPatch
