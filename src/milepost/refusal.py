@@ -10,8 +10,8 @@ from typing import NoReturn
 EXTRAS: dict[str, tuple[str, ...]] = {
     "cli": ("typer", "rich"),
     # safetensors needs numpy to write what torch has.
-    "lab": ("typer", "rich", "safetensors", "numpy", "scipy", "filelock"),
-    "hf": ("transformers", "safetensors", "numpy", "scipy", "typer", "rich"),
+    "lab": ("typer", "rich", "safetensors", "numpy", "scipy", "filelock", "jinja2"),
+    "hf": ("transformers", "safetensors", "numpy", "scipy", "typer", "rich", "jinja2"),
     "wandb": ("wandb",),
     "ray": ("ray", "fsspec"),
     "datasets": ("datasets",),

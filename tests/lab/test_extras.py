@@ -52,6 +52,7 @@ def test_what_compare_lacks_is_named_before_anything_is_trained(text: Path, tmp_
     [
         ("safetensors", [], "the lab needs safetensors, which is not installed: pip install 'milepost[lab]'"),
         ("numpy", [], "the lab needs numpy, which is not installed: pip install 'milepost[lab]'"),
+        ("jinja2", [], "the lab needs jinja2, which is not installed: pip install 'milepost[lab]'"),
         ("ray", ["--engine", "ray"], "--engine ray needs ray, which is not installed: pip install 'milepost[ray]'"),
         ("wandb", ["--wandb", "logs"], "--wandb needs wandb, which is not installed: pip install 'milepost[wandb]'"),
         ("tensorboard", ["--tensorboard", "logs"], "--tensorboard needs tensorboard, which is not installed: pip"),

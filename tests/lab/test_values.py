@@ -17,7 +17,7 @@ from milepost.attend import Explanation, explain
 from milepost.catalogue.page import facts
 from milepost.catalogue.sheet import find, sheets
 from milepost.lab.cells.store import Store
-from milepost.lab.report import gather, page, tables, views
+from milepost.lab.report import gather, page, views
 from milepost.lab.statistics.findings import Equation, Findings, Term
 from milepost.lab.tasks import DEPTHS, PROTOCOLS, TASKS, Needle, Passkey, protocols
 from milepost.lab.training import model as models
@@ -76,7 +76,7 @@ def test_what_is_printed_of_a_scheme_is_not_read_again():
     """A formula with what used to part names from formulas stays whole."""
     terms = (Term("bend", "Odd(a:  b)", "score_i:  x  ←  y"), Term("", "Nope()", ""))
     odd = replace(row("rope", "", (2.0, 2.0, 2.0, 2.0)), equation="?", equations=(Equation(1, 3, "out_i", terms),))
-    drawn = tables.equations(Findings((odd,), RAN))
+    drawn = page(Findings((odd,), RAN))
     assert '<p class="sum">1 of 3 layers: out<sub>i</sub></p>' in drawn
     assert '<b>bend</b><code>Odd(a:  b)</code><span class="does">score<sub>i</sub>:  x  ←  y</span>' in drawn
     assert '<b></b><code>Nope()</code><span class="does"></span>' in drawn

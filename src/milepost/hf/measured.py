@@ -7,6 +7,7 @@ from pathlib import Path
 
 from milepost.hf.measured_page import write
 from milepost.hf.scores import Scores
+from milepost.refusal import need
 
 
 @dataclass
@@ -15,4 +16,5 @@ class Measured(Scores):
 
     def to_html(self, path: str | Path) -> Path:
         """Write the report: one HTML file that needs no network."""
+        need("to_html", "hf", ("jinja2",))
         return write(self, Path(path))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Mapping
 from pathlib import Path
 
 from milepost import __version__
 from milepost.hf.attention_mass import Mass
 from milepost.hf.intervals import Score, plus_minus
 from milepost.hf.scores import LOG2, Scores
-from milepost.lab.report.document import document, write_whole
-from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, ends_of_bars, finite
+from milepost.lab.report.document import write_whole
+from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, ends_of_bars, finite
 from milepost.lab.report.look import COLOURS, MARKERS, Look
 from milepost.lab.report.scale import broken, doubling
 
@@ -28,19 +27,25 @@ def write(measured: Scores, path: Path) -> Path:
 
 def page(measured: Scores) -> str:
     """The report as HTML."""
-    longest = measured.lengths[-1]
-    sections = [
-        _section("How far each holds", _curves(measured)),
-        _section("By length", _lengths(measured)),
-        _section("Needles", _needles(measured)),
-        _section("Where attention goes", _masses(measured)),
-    ]
-    asked = (
-        f"The same last {measured.last} tokens of {measured.windows} windows at every length; intervals of 95 %, "
-        f"which allow for windows of one text being alike; differences paired over the same tokens."
+    # It has a library of its own, which is not loaded for anything else.
+    from milepost.lab.report.layout import laid_out
+
+    return laid_out(
+        "measure.html",
+        "milepost.hf",
+        command="measure",
+        title=f"Trained at {measured.trained:,}, measured to {measured.lengths[-1]:,}",
+        asked=f"The same last {measured.last} tokens of {measured.windows} windows at every length; intervals of 95 %, "
+        "which allow for windows of one text being alike; differences paired over the same tokens.",
+        lede=_lede(measured),
+        made=f"milepost {__version__}",
+        panels=_panels(measured),
+        beside=measured.beside,
+        lengths=measured.lengths,
+        perplexities={row: [_perplexity(measured, row, n) for n in measured.lengths] for row in measured.rows},
+        needles=[_needle(row, found) for row, found in measured.needle.items()],
+        masses=_masses(measured),
     )
-    title = f"Trained at {measured.trained:,}, measured to {longest:,}"
-    return document("measure", title, escape(asked), _lede(measured), sections, f"milepost {__version__}")
 
 
 def _lede(measured: Scores) -> list[str]:
@@ -59,31 +64,27 @@ def _lede(measured: Scores) -> list[str]:
     return lines
 
 
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
-
-
 def _look(measured: Scores, row: str) -> Look:
     if row in measured.trivial:
         n = measured.trivial.index(row)
-        return Look(f"cx d{1 + n % 3}", f"m{n % len(MARKERS)}")
+        return Look(f"cx d{1 + n % 3}", f"m{n % MARKERS}")
     n = [each for each in measured.rows if each not in measured.trivial].index(row)
-    return Look(f"c{n % COLOURS} d{n // COLOURS % 4}", f"m{n % len(MARKERS)}")
+    return Look(f"c{n % COLOURS} d{n // COLOURS % 4}", f"m{n % MARKERS}")
 
 
-def _curves(measured: Scores) -> str:
+def _panels(measured: Scores) -> list[Panel]:
     recall = {row: {n: each.second for n, each in found.items()} for row, found in measured.recall.items()}
     panels = [
         _panel(measured, "Loss on the same last tokens", measured.nats, "length in tokens", BITS),
         _panel(measured, "Recall: loss on the second copy of a passage", recall, "distance in tokens", BITS),
         _panel(measured, "Entropy of the guess", measured.entropy, "length in tokens", "bits"),
     ]
-    return f'<div class="panels">{"".join(panels)}</div>'
+    return [panel for panel in panels if panel is not None]
 
 
 def _panel(
     measured: Scores, title: str, by_row: Mapping[str, Mapping[int, Score]], x_name: str, y_name: str
-) -> str:  # fmt: skip
+) -> Panel | None:  # fmt: skip
     curves = tuple(
         Curve(n, row, _look(measured, row), finite(_points(by_row[row])), row in measured.trivial)
         for n, row in enumerate(measured.rows)
@@ -91,14 +92,14 @@ def _panel(
     )
     points = [point for curve in curves for point in curve.points]
     if not points:
-        return ""
+        return None
     xs = sorted({point.x for point in points})
     x = doubling(xs, *SIDES)
     firsts = ends_of_bars([point for point in points if point.x == xs[0]])
     y = broken(ends_of_bars(points), firsts, BOTTOM, TOP)
     upright = (float(measured.trained), f"trained length, {measured.trained:,}")
     inside = xs[0] < measured.trained < xs[-1]
-    return drawn(Panel(escape(title), curves, x, y, x_name, y_name, upright=upright if inside else None))
+    return Panel(title, curves, x, y, x_name, y_name, upright=upright if inside else None)
 
 
 def _points(found: Mapping[int, Score]) -> list[Point]:
@@ -108,59 +109,24 @@ def _points(found: Mapping[int, Score]) -> list[Point]:
     return [Point(float(x), score.mean / LOG2, half(score)) for x, score in found.items()]
 
 
-# Tables
+def _perplexity(measured: Scores, row: str, length: int) -> tuple[str, str]:
+    """A perplexity, and the nats a token more than what it stands beside."""
+    perplexity = f"{measured.nats[row][length].perplexity:.4g}"
+    if row == measured.beside or not measured.beside:
+        return perplexity, ""
+    more = measured.against(row, measured.beside, length)
+    return perplexity, f"{more.mean:+.3f}" + plus_minus(more.half, space="\N{NO-BREAK SPACE}")
 
 
-def _lengths(measured: Scores) -> str:
-    heads = [f"{length:,}" for length in measured.lengths]
-    cells: list[list[str]] = []
-    for row in measured.rows:
-        line: list[str] = []
-        for length in measured.lengths:
-            found = measured.nats[row][length]
-            more = "" if row == measured.beside or not measured.beside else _more(measured, row, length)
-            line.append(f"{found.perplexity:.4g}{more}")
-        cells.append(line)
-    about = f"Perplexity; small, the nats a token more than {measured.beside}, paired." if measured.beside else ""
-    return f'<p class="about">{escape(about)}</p>{_table(heads, measured.rows, cells)}'
+def _needle(row: str, found: Mapping[int, Mapping[float, float]]) -> tuple[str, list[int], dict[float, list[float]]]:
+    """How often a row found the needle, by depth, at each of the lengths."""
+    depths = sorted({depth for each in found.values() for depth in each})
+    return row, list(found), {depth: [each[depth] for each in found.values()] for depth in depths}
 
 
-def _more(measured: Scores, row: str, length: int) -> str:
-    found = measured.against(row, measured.beside, length)
-    return f"<i>{found.mean:+.3f}{plus_minus(found.half, space='&nbsp;')}</i>"
-
-
-def _table(heads: Sequence[str], names: Sequence[str], cells: Sequence[Sequence[str]], styles: bool = False) -> str:
-    top = "".join(f"<th scope=col>{head}</th>" for head in heads)
-    body = "".join(
-        f"<tr><th scope=row>{escape(name)}</th>{''.join(row) if styles else ''.join(f'<td>{c}</td>' for c in row)}</tr>"
-        for name, row in zip(names, cells, strict=True)
-    )
-    inner = f"<thead><tr><th></th>{top}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="wide" tabindex="0"><table>{inner}</table></div>'
-
-
-def _needles(measured: Scores) -> str:
-    """A heat map for each row: how often the needle was found, by depth and length."""
-    maps: list[str] = []
-    for row, by_length in measured.needle.items():
-        depths = sorted({depth for each in by_length.values() for depth in each})
-        cells = [[_shade(by_length[length][depth]) for length in by_length] for depth in depths]
-        heads = [f"{length:,}" for length in by_length]
-        names = [f"{depth:.0%} of the way" for depth in depths]
-        maps.append(
-            f"<figure><figcaption>{escape(row)}</figcaption>{_table(heads, names, cells, styles=True)}</figure>"
-        )
-    return f'<div class="panels">{"".join(maps)}</div>' if maps else ""
-
-
-def _shade(share: float) -> str:
-    """A cell whose green says how often; the number says it too."""
-    return f'<td style="background:rgb(31 122 77 / {0.75 * share:.2f})">{100 * share:.0f} %</td>'
-
-
-def _masses(measured: Scores) -> str:
-    items: list[str] = []
+def _masses(measured: Scores) -> list[tuple[str, str]]:
+    """Rows, and where their attention goes, or why that is not to be seen."""
+    items: list[tuple[str, str]] = []
     unseen: dict[str, list[str]] = {}
     for row, found in measured.mass.items():
         if isinstance(found, Mass):
@@ -169,9 +135,7 @@ def _masses(measured: Scores) -> str:
             words = (
                 f"layer by layer {layers} on the first {found.sinks} of {found.length:,} tokens; entropy {bits} bits"
             )
-            items.append(f"<dt>{escape(row)}</dt><dd>{escape(words)}</dd>")
+            items.append((row, words))
         else:
             unseen.setdefault(found, []).append(row)
-    for why, rows in unseen.items():
-        items.append(f"<dt>{escape(', '.join(rows))}</dt><dd>not to be seen: {escape(why)}</dd>")
-    return f'<dl class="meanings">{"".join(items)}</dl>' if items else ""
+    return items + [(", ".join(rows), f"not to be seen: {why}") for why, rows in unseen.items()]

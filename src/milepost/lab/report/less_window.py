@@ -7,9 +7,8 @@ that lie on one another by their bits come apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from html import escape
 
-from milepost.lab.report.figure import BOTTOM, TOP, Panel, Point, drawn, ends_of_bars
+from milepost.lab.report.figure import BOTTOM, TOP, Panel, Point, ends_of_bars
 from milepost.lab.report.scale import broken, doubling
 from milepost.lab.report.views import SIDES, Points, curves_of
 from milepost.lab.schemes.naming import WINDOW, proper
@@ -20,13 +19,8 @@ NEAR = 0.3
 """So many bits about the window are drawn to scale; what is farther off is compressed."""
 
 
-def less_window(findings: Findings) -> list[str]:
-    """Bits by length less those of a window, a panel for each group of rows that has one to be less of."""
-    return [drawn(panel) for panel in panels(findings)]
-
-
 def panels(findings: Findings) -> list[Panel]:
-    """The pictures as data."""
+    """Bits by length less those of a window, a picture for each group of rows that has one to be less of."""
     found: list[Panel] = []
     for name, rows in findings.groups():
         bar = bar_of(findings, name)
@@ -42,9 +36,9 @@ def panels(findings: Findings) -> list[Panel]:
         x = doubling(lengths, *SIDES)
         y = broken([*ends, 0.0], [*firsts, 0.0], BOTTOM, TOP, near=NEAR)
         beneath = tuple(f"{value / findings.ran.trained:g}×" for value, _ in x.ticks)
-        base = escape(proper(bar.name))
+        base = proper(bar.name)
         title = f"{base}, changed without training" if name else "As trained"
-        level = 0.0, "the window" if name else f"{proper(bar.name)} in a window"
+        level = 0.0, "the window" if name else f"{base} in a window"
         said = f"{title}, less {'the window' if name else f'{base} in a window'}"
         axes = x, y, "length in bytes", "more bits per byte"
         found.append(Panel(said, curves, *axes, beneath, level=level, level_beneath=True))

@@ -9,18 +9,8 @@ from milepost.lab.statistics.findings import Findings, Row
 
 COLOURS = 9
 """How many colours report.css names, c0 … c8; cx is the grey of what is trivial."""
-MARKERS = {
-    "m0": '<circle r="3.2"/>',
-    "m1": '<path d="M-3-3H3V3H-3Z"/>',
-    "m2": '<path d="M0-4 3.8 3H-3.8Z"/>',
-    "m3": '<path d="M0-4.2 4.2 0 0 4.2-4.2 0Z"/>',
-    "m4": '<path d="M0 4 3.8-3H-3.8Z"/>',
-    "m5": '<path d="M-3.4-1.2H-1.2V-3.4H1.2V-1.2H3.4V1.2H1.2V3.4H-1.2V1.2H-3.4Z"/>',
-    "m6": '<circle class="hollow" r="2.9"/>',
-    "m7": '<path class="hollow" d="M-2.7-2.7H2.7V2.7H-2.7Z"/>',
-    "m8": '<path class="hollow" d="M0-3.8 3.6 2.7H-3.6Z"/>',
-    "m9": '<path class="hollow" d="M-3-3 3 3M-3 3 3-3"/>',
-}
+MARKERS = 10
+"""How many markers report.html draws, m0 … m9."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +30,14 @@ def looks(findings: Findings) -> dict[tuple[str, str], Look]:
     """
     found: dict[tuple[str, str], Look] = {}
     for number, name in enumerate(dict.fromkeys(row.name for row in findings.rows)):
-        found[name, ""] = Look(f"c{number % COLOURS} d{3 * (number >= COLOURS)}", f"m{number % len(MARKERS)}")
+        found[name, ""] = Look(f"c{number % COLOURS} d{3 * (number >= COLOURS)}", f"m{number % MARKERS}")
         hues = [n for n in range(COLOURS) if n != number % COLOURS]
         own = [row for row in findings.rows if row.name == name and row.variant]
         forgets = [row for row in own if row.trivial or not row.whole]
         for n, row in enumerate(sorted(forgets, key=_trivial_first)):
-            found[name, row.variant] = Look(f"cx d{1 + n % 3}", f"m{n % len(MARKERS)}")
+            found[name, row.variant] = Look(f"cx d{1 + n % 3}", f"m{n % MARKERS}")
         for n, row in enumerate(row for row in own if row not in forgets):
-            found[name, row.variant] = Look(f"c{hues[n % len(hues)]} {_dash(row)}", f"m{n % len(MARKERS)}")
+            found[name, row.variant] = Look(f"c{hues[n % len(hues)]} {_dash(row)}", f"m{n % MARKERS}")
     return found
 
 
@@ -59,17 +49,3 @@ def _dash(row: Row) -> str:
     """By what a row without training changes: where tokens are placed, or something else."""
     verbs = {term.verb for equation in row.equations for term in equation.terms}
     return "d1" if "place" in verbs or not verbs else "d2"
-
-
-def definitions() -> str:
-    """The markers, once for all pictures."""
-    shapes = "".join(f'<g id="{name}">{shape}</g>' for name, shape in MARKERS.items())
-    return f'<svg class="definitions" aria-hidden="true" width="0" height="0"><defs>{shapes}</defs></svg>'
-
-
-def swatch(look: Look) -> str:
-    """A short piece of a row's line."""
-    return (
-        f'<svg class="swatch {look.classes}" viewBox="0 0 26 10" aria-hidden="true">'
-        f'<path class="line" d="M1 5H25"/><use href="#{look.marker}" x="13" y="5"/></svg>'
-    )

@@ -1,13 +1,12 @@
-"""The pictures of a report, as figures of HTML: which rows, under which protocol, on which axes."""
+"""The pictures of a report, as data: which rows, under which protocol, on which axes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 
-from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, drawn, ends_of_bars, finite
+from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, ends_of_bars, finite
 from milepost.lab.report.look import looks
 from milepost.lab.report.scale import Axis, broken, decades, doubling, straight
 from milepost.lab.schemes.naming import proper
@@ -29,13 +28,8 @@ class Group:
     curves: tuple[Curve, ...]
 
 
-def by_length(findings: Findings, protocol: str) -> list[str]:
+def by_length(findings: Findings, protocol: str) -> list[Panel]:
     """Bits by length, a picture for each group of rows."""
-    return [drawn(panel) for panel in panels_by_length(findings, protocol)]
-
-
-def panels_by_length(findings: Findings, protocol: str) -> list[Panel]:
-    """The same as data."""
     lengths = findings.lengths(protocol)
     trained = findings.ran.trained
 
@@ -60,13 +54,8 @@ def _near_and_far(curves: Sequence[Curve]) -> Axis:
     return broken(every, firsts, BOTTOM, TOP)
 
 
-def by_distance(findings: Findings, protocol: str) -> list[str]:
+def by_distance(findings: Findings, protocol: str) -> list[Panel]:
     """Bits saved by distance, a picture for each group of rows."""
-    return [drawn(panel) for panel in panels_by_distance(findings, protocol)]
-
-
-def panels_by_distance(findings: Findings, protocol: str) -> list[Panel]:
-    """The same as data."""
     distances = findings.lengths(protocol)
 
     def points(row: Row) -> list[Point]:
@@ -85,7 +74,7 @@ def panels_by_distance(findings: Findings, protocol: str) -> list[Panel]:
     ]
 
 
-def by_position(findings: Findings, length: int) -> list[str]:
+def by_position(findings: Findings, length: int) -> list[Panel]:
     """Bits by position in windows of one length, a panel for each group of rows."""
 
     def points(row: Row) -> list[Point]:
@@ -101,12 +90,12 @@ def by_position(findings: Findings, length: int) -> list[str]:
     y = broken(every, [], BOTTOM, TOP, near=1.0)
     upright = _inside(findings.ran.trained, places)
     return [
-        drawn(Panel(group.title, group.curves, x, y, "position in the window", BITS, upright=upright, dense=True))
+        Panel(group.title, group.curves, x, y, "position in the window", BITS, upright=upright, dense=True)
         for group in _grouped(findings, points)
     ]
 
 
-def by_step(findings: Findings) -> list[str]:
+def by_step(findings: Findings) -> list[Panel]:
     """Bits in training, by step."""
 
     def points(row: Row) -> list[Point]:
@@ -120,12 +109,12 @@ def by_step(findings: Findings) -> list[str]:
     y = broken(every, [], BOTTOM, TOP, near=1.0)
     rows = [row for row in findings.rows if row.losses]
     curves = curves_of(findings, rows, points, named=lambda row: row.base)
-    return [drawn(Panel("Training loss", curves, x, y, "step", BITS, dense=True))]
+    return [Panel("Training loss", curves, x, y, "step", BITS, dense=True)]
 
 
-def by_task(findings: Findings) -> list[str]:
+def by_task(findings: Findings) -> list[Panel]:
     """Right answers in per cent by length, a panel for each task and group of rows."""
-    panels: list[str] = []
+    panels: list[Panel] = []
     for task in findings.tasks():
 
         def points(row: Row, task: str = task) -> list[Point]:
@@ -144,11 +133,10 @@ def by_task(findings: Findings) -> list[str]:
         groups = _grouped(findings, points)
         # A checkpoint whose training-free rows were not judged has nothing beside itself.
         for group in [each for each in groups if len(each.curves) > 1] or groups[:1]:
-            named = escape(PROTOCOLS[task].title)
+            named = PROTOCOLS[task].title
             named += f": {group.title}" if len(group.curves) > 1 and group.checkpoint else ""
             axes = "length in tokens", "right, in %"
-            panel = Panel(named, group.curves, x, y, *axes, upright=upright, level=level, decimals=1, unit=" %")
-            panels.append(drawn(panel))
+            panels.append(Panel(named, group.curves, x, y, *axes, upright=upright, level=level, decimals=1, unit=" %"))
     return panels
 
 
@@ -170,7 +158,7 @@ def _grouped(findings: Findings, points: Points) -> list[Group]:
         def named(row: Row, inside: bool = bool(name)) -> str:
             return f"{row.base} as trained" if inside and not row.variant else row.short
 
-        title = f"{escape(base)}, changed without training" if name else "As trained"
+        title = f"{base}, changed without training" if name else "As trained"
         curves = curves_of(findings, rows, points, named)
         if any(curve.points for curve in curves):
             found.append(Group(name, title, curves))

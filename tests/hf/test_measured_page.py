@@ -1,0 +1,40 @@
+"""The page of a measurement: names of models are shown and not obeyed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from milepost.hf import measure
+from milepost.hf.measured import Measured
+from milepost.hf.measured_page import page
+from tests.hf.test_measure import QUICK, VOCABULARY, copier, llama
+from tests.pages import HOSTILE, shown_as_text
+
+pytest.importorskip("transformers")
+pytest.importorskip("scipy")
+
+
+def called(word: str) -> Measured:
+    """Two models, of which one shows its attention; the first is also given a window."""
+    ids = torch.randint(0, VOCABULARY, (600,), generator=torch.Generator().manual_seed(1))
+    return measure({word: llama(), f"{word}!": copier}, ids, lengths=[32, 64], **QUICK)
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+def test_the_name_of_a_model_is_text_wherever_it_stands(word: str):
+    text = page(called(word))
+    assert shown_as_text(text, page(called("x" * len(word))), word) > 20
+    for title in ("How far each holds", "By length", "Needles", "Where attention goes"):
+        assert f"<h2>{title}</h2>" in text
+
+
+def test_a_page_without_its_library_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found = called("mine")
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ImportError, match=r"^to_html needs jinja2, which is not installed: pip install"):
+        found.to_html(tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
