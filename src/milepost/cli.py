@@ -45,7 +45,8 @@ def app() -> typer.Typer:
     from milepost.hf.command import check, extend, plan
     from milepost.hf.export_command import export
     from milepost.lab.command.commands import diff, report
-    from milepost.lab.command.compare import compare
+    from milepost.lab.command.compare import Compare, compare
+    from milepost.lab.command.settings import table
 
     hub = typer.Typer(
         help="How Transformers know where a token stands, and how far past their training length they can go.",
@@ -61,7 +62,7 @@ def app() -> typer.Typer:
     def options(version: bool = version) -> None: ...
 
     hub.command()(methods)
-    hub.command()(compare)
+    hub.command(cls=Compare, epilog=table())(compare)
     hub.command()(report)
     hub.command()(diff)
     hub.command()(export)

@@ -7,10 +7,10 @@ import html
 import io
 import json
 import re
-import shlex
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,14 +25,23 @@ from milepost.lab.cells.cell import Judging, Stepped
 from milepost.lab.cells.store import Score, Store
 from milepost.lab.command.asked import engine_of, size_of
 from milepost.lab.command.progress import Watched, duration
+from milepost.lab.command.settings import Settings
 from milepost.lab.engines.ray_engine import Ray
 from milepost.lab.sweep.sweep import Local, Sweep, run
 from milepost.lab.text import corpus
 from milepost.lab.training import memory
 from milepost.lab.training.recipe import SIZES, Recipe
 
-TINY = shlex.split("--threads 1 --width 16 --layers 1 --heads 2 --batch 2 --steps 5 --judge 256 --no-free")
-LENGTHS = ["--length", "64", "--longest", "128"]
+SMALL = Settings(width=16, layers=1, heads=2, length=16, steps=15, longest=32)
+TINY = {"width": 16, "layers": 1, "heads": 2, "batch": 2, "steps": 5, "judge": 256, "length": 64, "longest": 128}
+
+
+def tiny(*words: str) -> list[str]:
+    """The options of a tiny size, less what the words set: nothing may be set twice."""
+    sets = [word for before, word in pairwise(words) if before == "--set"]
+    own = {each.partition("=")[0].strip() for word in sets for each in word.split(",")}
+    left = ",".join(f"{name}={value}" for name, value in TINY.items() if name not in own)
+    return ["--threads", "1", "--no-free", "--set", left]
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +52,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asked(text: Path, out: Path, *words: str) -> Result:
-    """Run the command; later words win over the tiny size."""
-    command = ["compare", "--text", str(text), "--out", str(out), *TINY, *LENGTHS, *words]
+    """Run the command; words win over the tiny size."""
+    command = ["compare", "--text", str(text), "--out", str(out), *tiny(*words), *words]
     return CliRunner().invoke(app(), command, env={"COLUMNS": "120"})
 
 
@@ -84,10 +93,11 @@ def test_a_run_prints_the_table_and_writes_the_report_the_json_and_the_csv(text:
 
 
 def test_the_report_says_how_to_run_it_again(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, "argv", ["/somewhere/milepost", "compare", "Rope(dim, theta=5.0)", "--seeds", "1"])
+    words = ["compare", "Rope(dim, theta=5.0)", "--set", "steps=5,rate=1e-3"]
+    monkeypatch.setattr(sys, "argv", ["/somewhere/milepost", *words])
     done(text, tmp_path, "nope")
     page = html.unescape((tmp_path / "report.html").read_text())
-    assert "milepost compare 'Rope(dim, theta=5.0)' --seeds 1" in page
+    assert "milepost compare 'Rope(dim, theta=5.0)' --set steps=5,rate=1e-3" in page
 
 
 def scores(out: Path) -> dict[tuple, tuple]:
@@ -132,12 +142,12 @@ def test_names_are_taken_as_people_write_them(text: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     "words",
     [
-        ["rope", "--length", "16", "--longest", "64"],
-        ["learned", "--longest", "64"],
-        ["learned", "--longest", "256"],
-        ["rope", "--free", "--length", "24", "--longest", "96"],
-        ["rope", "--rate", "1e30"],
-        ["t5", "--key-heads", "1", "--accumulate", "2", "--train-bytes", "1000", "--seeds", "2"],
+        ["rope", "--set", "length=16,longest=64"],
+        ["learned", "--set", "longest=64"],
+        ["learned", "--set", "longest=256"],
+        ["rope", "--free", "--set", "length=24", "--set", "longest=96"],
+        ["rope", "--set", "rate=1e30"],
+        ["t5", "--set", "key-heads=1,accumulate=2", "--train-bytes", "1000", "--seeds", "2"],
     ],
     ids=" ".join,
 )
@@ -146,13 +156,14 @@ def test_unusual_sizes_end_with_a_table(words: list[str], text: Path, tmp_path: 
 
 
 def test_the_dial_scales_with_what_overrides_it():
-    size = size_of("base", {"width": 96, "heads": None}, {"length": 32, "steps": 50}, None, "cpu")
+    size = size_of("base", Settings(width=96, length=32, steps=50), "cpu")
     assert size.shape == replace(SIZES["base"].shape, width=96)
     assert size.longest == 32 * 16384 // 512
     # A tenth of the steps at most; and on a CPU bfloat16 would only be slow.
     assert (size.recipe.warmup, size.recipe.precision) == (5, "float32")
-    assert size_of("base", {}, {}, None, "cuda") == SIZES["base"]
-    assert size_of("demo", {}, {}, 300, "cpu").longest == 300
+    compiled = replace(SIZES["base"].recipe, compiled=True)
+    assert size_of("base", Settings(), "cuda") == replace(SIZES["base"], recipe=compiled)
+    assert size_of("demo", Settings(longest=300), "cpu").longest == 300
 
 
 # Bad input
@@ -166,18 +177,14 @@ def test_the_dial_scales_with_what_overrides_it():
         (["Rope(dim // 0)"], "the scheme 'Rope(dim // 0)'"),
         (["rope", "Alibi(3)"], "Alibi(3)"),
         (["rope", "--size", "larg"], "--size larg: there are demo, small, base, large; did you mean large?"),
-        (["rope", "--longest", "4096"], "bytes to judge on, but 4,097 are needed to train at 64 and judge at 4096"),
+        (["rope", "--set", "longest=4096"], "bytes to judge on, but 4,097 are needed to train at 64 and judge at 4096"),
         (["rope", "--train-bytes", "0"], "--train-bytes 0: give at least 1"),
         (["rope", "--train-bytes", "-5"], "--train-bytes -5: give at least 1"),
         (["rope", "--train-bytes", "100"], "100 bytes to train on, but 128 are needed"),
-        (["rope", "--judge", "0"], "--judge 0: give at least 1"),
-        (["rope", "--length", "1"], "Recipe(length=1): length must be at least 2"),
         (["Learned(trained, width)", "rope"], "index 127 is past the table"),
-        (["rope", "--heads", "3"], "Shape(width=16, heads=3): heads must divide the width"),
-        (["rope", "--key-heads", "0"], "Shape(key_heads=0)"),
-        (["rope", "--accumulate", "3"], "Recipe(batch=2, accumulate=3): parts must be of one size"),
-        (["rope", "--steps", "0"], "Recipe(steps=0): steps must be at least 1"),
-        (["rope", "--rate", "nan"], "Recipe(rate=nan)"),
+        (["rope", "--set", "heads=3"], "Shape(width=16, heads=3): heads must divide the width"),
+        (["rope", "--set", "accumulate=3"], "Recipe(batch=2, accumulate=3): parts must be of one size"),
+        (["rope", "--set", "steps=0"], "compare: --set steps=0: give a whole number of at least 1"),
         (["rope", "--seeds", "0"], "--seeds 0"),
         (["rope", "--jobs", "0"], "--jobs 0: give at least 1"),
         (["rope", "--jobs", "2", "--engine", "ray"], "--jobs 2: only the local engine takes it"),
@@ -191,7 +198,7 @@ def test_the_dial_scales_with_what_overrides_it():
             ["rope", "--engine", "ray", "--device", "cpu", "--gpus-per-cell", "0.5"],
             "--gpus-per-cell 0.5: these models are trained on cpu; add --device cuda",
         ),
-        (["rope", "--longest", "32"], "--longest 32"),
+        (["rope", "--set", "longest=32"], "--set longest=32: less than the 64 trained at; raise it"),
         (["rope", "--recall", "far"], "--recall far: give whole numbers with commas between them, such as 256,3072"),
         (["rope", "--recall", "8"], "copies of 16 bytes cannot stand 8 apart"),
         (["rope", "--recall", "128,200"], "--recall 200: the second copy would end past the longest length, 128"),
@@ -307,12 +314,12 @@ def test_a_damaged_checkpoint_is_named_and_without_it_the_numbers_are_the_same(t
     for harm in ("cut off", "another model's"):
         if harm != "cut off":
             save_file({"other": torch.zeros(3)}, path, metadata={"step": "5"})
-        said = refused(text, tmp_path, "rope", "--longest", "256")
+        said = refused(text, tmp_path, "rope", "--set", "longest=256")
         assert f"the checkpoint {path} is damaged (" in said
         assert said.endswith("delete it, and its model will be trained again")
         assert scores(tmp_path).items() >= before.items()
     path.unlink()
-    done(text, tmp_path, "rope", "--longest", "256")
+    done(text, tmp_path, "rope", "--set", "longest=256")
     assert all(scores(tmp_path)[key] == value for key, value in before.items() if key[2] == "windows")
 
 
@@ -331,7 +338,7 @@ def test_a_damaged_store_is_named_and_moved_away_the_checkpoints_are_used(from_b
 @pytest.mark.slow
 def test_a_full_disk_is_told_and_the_same_command_goes_on(text: Path, tmp_path: Path):
     limited = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (10**5,) * 2); from milepost.cli import main; main()"
-    words = ["compare", "rope", "--text", str(text), "--out", str(tmp_path), *TINY, *LENGTHS]
+    words = ["compare", "rope", "--text", str(text), "--out", str(tmp_path), *tiny()]
     found = subprocess.run([sys.executable, "-c", limited, *words], capture_output=True, text=True)
     assert "Traceback" not in found.stderr
     assert found.returncode == 2
@@ -363,7 +370,7 @@ def test_jobs_that_crowd_the_cores_are_noted(text: Path, tmp_path: Path, monkeyp
 
 
 def test_a_model_that_goes_on_says_from_where(tmp_path: Path):
-    size = size_of("demo", {"width": 16, "layers": 1, "heads": 2}, {"length": 16, "steps": 15}, 32, "cpu")
+    size = size_of("demo", SMALL, "cpu")
     here = corpus.of_bytes(b"round and round " * 300, "here")
     cell = Sweep(("rope",), size, here, judging=Judging(32, total=64), threads=1, free=False).cells()[0]
     screen = io.StringIO()
@@ -386,7 +393,7 @@ def test_a_time_is_said_as_people_say_it(seconds: float, words: str):
 
 
 def test_the_time_left_is_that_of_the_models_done_for_as_many_as_are_left(monkeypatch: pytest.MonkeyPatch):
-    size = size_of("demo", {"width": 16, "layers": 1, "heads": 2}, {"length": 16, "steps": 15}, 32, "cpu")
+    size = size_of("demo", SMALL, "cpu")
     here = corpus.of_bytes(b"round and round " * 300, "here")
     judging = Judging(32, total=64, protocols=("windows",))
     cells = Sweep(("rope", "alibi", "nope", "t5"), size, here, judging=judging, threads=1, free=False).cells()
@@ -403,7 +410,7 @@ def test_the_time_left_is_that_of_the_models_done_for_as_many_as_are_left(monkey
 
 
 def test_a_terminal_sees_bars_and_the_table_so_far(tmp_path: Path):
-    size = size_of("demo", {"width": 16, "layers": 1, "heads": 2}, {"length": 16, "steps": 15}, 32, "cpu")
+    size = size_of("demo", SMALL, "cpu")
     here = corpus.of_bytes(b"round and round " * 300, "here")
     sweep = Sweep(("rope",), size, here, judging=Judging(32, total=64), threads=1, free=False)
     screen, store = io.StringIO(), Store(tmp_path / "lab.sqlite")
@@ -421,13 +428,13 @@ def test_a_terminal_sees_bars_and_the_table_so_far(tmp_path: Path):
 @pytest.mark.parametrize(
     ("batch", "parts", "least", "message"),
     [
-        (64, 1, 4, "--accumulate 4 fits"),
-        (64, 4, 4, "--accumulate 8 fits"),
-        (64, 1, 64, "--accumulate 64 fits"),
-        (6, 1, 3, "--accumulate 3 fits"),
-        (6, 1, 6, "--accumulate 6 fits"),
-        (12, 2, 5, "--accumulate 6 fits"),
-        (1, 1, 2, "not even one text of 512 bytes fits; try a smaller --size, or a shorter --length"),
+        (64, 1, 4, "--set accumulate=4 fits"),
+        (64, 4, 4, "--set accumulate=8 fits"),
+        (64, 1, 64, "--set accumulate=64 fits"),
+        (6, 1, 3, "--set accumulate=3 fits"),
+        (6, 1, 6, "--set accumulate=6 fits"),
+        (12, 2, 5, "--set accumulate=6 fits"),
+        (1, 1, 2, "not even one text of 512 bytes fits; try a smaller --size, or a shorter --set length=…"),
         (6, 6, 7, "not even one text of 512 bytes fits"),
     ],
 )

@@ -164,7 +164,7 @@ def test_a_text_too_short_is_refused_with_how_much_is_needed():
     found.needs(16, 99)
     judged = (
         "my.txt: 100 bytes to judge on, but 1,025 are needed to train at 16 and judge at 1024; give a longer text, "
-        "or lower --length or --longest"
+        "or lower --set length=… or longest=…"
     )
     with pytest.raises(ValueError, match=judged):
         found.needs(16, 1024)

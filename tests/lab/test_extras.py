@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from milepost.cli import app
 from milepost.refusal import EXTRAS, need
-from tests.lab.test_compare import LENGTHS, TINY, refused, text  # noqa: F401
+from tests.lab.test_compare import refused, text, tiny  # noqa: F401
 
 WITHOUT = """
 import sys
@@ -38,7 +38,7 @@ def without(lacking: list[str], *words: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.slow
 def test_what_compare_lacks_is_named_before_anything_is_trained(text: Path, tmp_path: Path):  # noqa: F811
     out = tmp_path / "out"
-    words = ["compare", "rope", "--text", str(text), "--out", str(out), *TINY, *LENGTHS]
+    words = ["compare", "rope", "--text", str(text), "--out", str(out), *tiny()]
     found = without(["typer", "rich", "safetensors"], *words)
     assert found.returncode != 0
     assert "Traceback" not in found.stderr

@@ -15,6 +15,7 @@ import typer
 from milepost.cli import app
 from milepost.lab.command import options
 from milepost.lab.command.compare import compare
+from milepost.lab.command.settings import SETTINGS
 from milepost.lab.training.recipe import SIZES
 
 COMMAND = typer.main.get_command(app()).commands["compare"]  # pyright: ignore
@@ -52,8 +53,25 @@ def test_an_option_that_is_nothing_by_default_says_what_holds_then(option: str):
 
 @pytest.mark.slow
 def test_the_defaults_of_a_size_are_those_of_the_size():
-    text = " ".join(shown(120).split())
-    for name, size in SIZES.items():
-        for value in (size.recipe.steps, size.recipe.rate, size.shape.width, size.judged):
-            assert f"{name} {value}" in text
-    assert f"[default: ({' '.join(options.DEFAULT)})]" in text
+    for columns in (80, 120):
+        lines = shown(columns).splitlines()
+        begins = lines.index("  Settings for --set, and what each size has:")
+        rows = {line.split()[0]: line.split()[1:5] for line in lines[begins + 3 :]}
+        assert lines[begins + 2].split() == list(SIZES)
+        assert rows["steps"] == [str(size.recipe.steps) for size in SIZES.values()]
+        assert rows["rate"] == [str(size.recipe.rate) for size in SIZES.values()]
+        assert rows["width"] == [str(size.shape.width) for size in SIZES.values()]
+        assert rows["judge"] == [str(size.judged) for size in SIZES.values()]
+        assert f"[default: ({' '.join(options.DEFAULT)})]" in " ".join(" ".join(lines).split())
+
+
+@pytest.mark.slow
+def test_the_settings_stand_in_columns():
+    """Names begin in one column and what they mean in another; no line begins elsewhere."""
+    lines = shown(80).splitlines()
+    head, *rows = lines[lines.index("  Settings for --set, and what each size has:") + 2 :]
+    meanings = len(head) + 2
+    assert [row[:meanings].split()[0] for row in rows if row[:meanings].strip()] == list(SETTINGS)
+    assert all(row[meanings - 2 : meanings] == "  " and row[meanings] != " " for row in rows)
+    said = " ".join(row[meanings:] for row in rows)
+    assert said == " ".join(each.meaning for each in SETTINGS.values())

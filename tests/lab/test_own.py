@@ -257,9 +257,9 @@ def test_own_methods_from_the_command_line(waves: Path, tmp_path: Path):
     text = tmp_path / "text.txt"
     text.write_text("every good boy does fine " * 400)
     out = tmp_path / "out"
-    first = done(text, out, f"{waves}:WaveBias(heads)", "--steps", "2")
+    first = done(text, out, f"{waves}:WaveBias(heads)", "--set", "steps=2")
     assert "WaveBias(heads)" in first.stdout
-    again = done(text, out, "WaveBias(heads)", "--methods", str(waves), "--steps", "2")
+    again = done(text, out, "WaveBias(heads)", "--methods", str(waves), "--set", "steps=2")
     assert "1 of 1 models are done already" in again.stderr
     assert "cannot be read" in refused(text, out, "none.py:WaveBias(heads)")
 

@@ -175,7 +175,8 @@ def test_an_error_in_one_cell_is_reported_when_the_others_are_done(runs: Runs):
 def test_a_worker_that_runs_out_of_memory_says_what_would_fit_as_a_local_run_does(runs: Runs, tmp_path: Path):
     with pytest.raises(RuntimeError) as raised:
         list(Local(tmp_path).run(open_cells(OVER), TEXT))
-    assert "the GPU ran out of memory with batches of 4 × 32 bytes in 1 part: --accumulate 2 fits" in str(raised.value)
+    message = "the GPU ran out of memory with batches of 4 × 32 bytes in 1 part: --set accumulate=2 fits"
+    assert message in str(raised.value)
     assert f"  Large(), seed 0: RuntimeError: {raised.value}" in str(runs.error).splitlines()
 
 

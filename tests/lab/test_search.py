@@ -315,7 +315,7 @@ def novel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_search_from_the_command_line_is_resumed_and_reported(novel: Path, tmp_path: Path):
-    words = ["nope", "kerple", "--search", "3", "--steps", "2"]
+    words = ["nope", "kerple", "--search", "3", "--set", "steps=2"]
     first = done(novel, tmp_path, *words)
     assert "learning rates, chosen on validation text: NoPE 0.0" in first.stdout
     assert "Chosen on validation text" in (tmp_path / "report.html").read_text()
@@ -334,7 +334,7 @@ def test_a_search_that_is_stopped_reports_the_grid_so_far(novel: Path, tmp_path:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Watched, "__call__", stop)
-    found = called(novel, tmp_path, "nope", "alibi", "--search", "3", "--steps", "1")
+    found = called(novel, tmp_path, "nope", "alibi", "--search", "3", "--set", "steps=1")
     assert found.exit_code == 130
     page = (tmp_path / "report.html").read_text()
     assert "Chosen on validation text" in page

@@ -118,7 +118,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked_for = replace(SMALL, schemes=("rope",), size=size)
     work(asked_for, folder)
     store = Store(folder / "lab.sqlite")
-    record(store, asked_for, "milepost compare rope --rate 2e-2")
+    record(store, asked_for, "milepost compare rope --set rate=2e-2")
     store.close()
     return folder
 

@@ -359,7 +359,7 @@ def test_a_gpu_out_of_memory_is_told_what_fits(tmp_path: Path, monkeypatch: pyte
     recipes = [replace(SIZE.recipe, batch=8, accumulate=parts) for parts in (2, 4)]
     short = replace(SWEEP, schemes=("kerple",), judging=replace(JUDGING, protocols=("windows",)))
     before, after = (replace(short, size=replace(SIZE, recipe=recipe)) for recipe in recipes)
-    message = r"batches of 8 × 16 bytes in 2 parts: --accumulate 4 fits, .* \(CUDA out of memory\)"
+    message = r"batches of 8 × 16 bytes in 2 parts: --set accumulate=4 fits, .* \(CUDA out of memory\)"
     with pytest.raises(RuntimeError, match=message):
         work(before, tmp_path)
     assert trained(work(after, tmp_path)) == {"kerple": 14}

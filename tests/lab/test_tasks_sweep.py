@@ -288,7 +288,7 @@ def test_scores_of_a_longer_sweep_are_left_out(whole: Path):
 
 
 def test_the_command_takes_tasks(text: Path, tmp_path: Path):  # noqa: F811
-    printed = done(text, tmp_path, "nope", "--tasks", "copy, sort", "--steps", "2").stdout
+    printed = done(text, tmp_path, "nope", "--tasks", "copy, sort", "--set", "steps=2").stdout
     assert "right answers, %" in printed
     assert "copy" in printed
     assert "sort" in printed
@@ -312,5 +312,5 @@ def test_the_command_takes_tasks(text: Path, tmp_path: Path):  # noqa: F811
     ],
 )
 def test_tasks_that_cannot_be_are_refused(tasks: str, scheme: str, message: str, text: Path, tmp_path: Path):  # noqa: F811
-    assert message in refused(text, tmp_path, scheme, "--tasks", tasks, "--layers", "2")
+    assert message in refused(text, tmp_path, scheme, "--tasks", tasks, "--set", "layers=2")
     assert not list(tmp_path.glob("*.safetensors"))

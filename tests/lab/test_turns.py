@@ -21,7 +21,7 @@ from milepost.lab.engines.jobs import Jobs
 from milepost.lab.engines.local import Local
 from milepost.lab.engines.torchrun import Torchrun
 from milepost.lab.training.train import read_checkpoint, write_checkpoint
-from tests.lab.test_compare import LENGTHS, TINY, done
+from tests.lab.test_compare import done, tiny
 from tests.lab.test_compare import text as text
 from tests.lab.test_sweep import SWEEP, numbers, work
 
@@ -74,7 +74,7 @@ def test_two_commands_on_one_folder_work_every_cell_once_and_end_with_the_number
     (last,) = [key for key, settings, *_ in numbers(alone)["cells"] if json.loads(settings)["name"] == "alibi"]
     locks = Locks(both / ".locks")
     assert locks.take(last)
-    words = [*FOUR.schemes, "--text", str(text), "--out", str(both), *TINY, *LENGTHS]
+    words = [*FOUR.schemes, "--text", str(text), "--out", str(both), *tiny()]
     command = [sys.executable, "-m", "milepost", "compare", *words]
     logs = [tmp_path / "first", tmp_path / "second"]
     with contextlib.ExitStack() as stack:

@@ -5,35 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from milepost.lab.schemes import own
 from milepost.seams.arguments import did_you_mean
 
 if TYPE_CHECKING:
+    from milepost.lab.command.settings import Settings
     from milepost.lab.judging.scoring import Judging
     from milepost.lab.sweep.sweep import Engine
     from milepost.lab.text.corpus import Corpus
     from milepost.lab.training.recipe import Size
 
 
-def size_of(name: str, own: dict[str, Any], training: dict[str, Any], longest: int | None, device: str) -> Size:
-    """The size of that name, with what else was asked for."""
+def size_of(name: str, settings: Settings, device: str) -> Size:
+    """The size of that name, with what was set of it."""
     from milepost.lab.training.recipe import SIZES, Size
 
     if name not in SIZES:
         raise ValueError(f"--size {name}: there are {', '.join(SIZES)}{did_you_mean(name, SIZES)}")
     chosen = SIZES[name]
-    given = {key: value for key, value in training.items() if value is not None}
+    training = settings.only("length", "steps", "batch", "rate", "accumulate")
+    training["compiled"] = device.startswith("cuda") if settings.compile is None else settings.compile
     if device == "cpu":
         # On a CPU bfloat16 saves nothing and costs much.
-        given["precision"] = "float32"
-    recipe = replace(chosen.recipe, **given)
+        training["precision"] = "float32"
+    recipe = replace(chosen.recipe, **training)
     ratio = chosen.longest // chosen.recipe.length
     return Size(
-        replace(chosen.shape, **{key: value for key, value in own.items() if value is not None}),
+        replace(chosen.shape, **settings.only("width", "layers", "heads", "key_heads")),
         replace(recipe, warmup=min(recipe.warmup, max(1, recipe.steps // 10))),
-        recipe.length * ratio if longest is None else longest,
+        recipe.length * ratio if settings.longest is None else settings.longest,
         chosen.judged,
         chosen.ends,
         chosen.copies,
@@ -58,7 +60,7 @@ def judging_of(chosen: Size, judged: int | None, recall: str | None) -> Judging:
         if max(distances) > longest - copied:
             raise ValueError(
                 f"--recall {max(distances)}: the second copy would end past the longest length, {longest}; lower it, "
-                f"or raise --longest"
+                f"or raise --set longest=…"
             )
     ends, copies = min(64, 2 * few), min(32, few)
     if judged is None:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperCommand
 
 from milepost.lab.command import asked, options
+from milepost.lab.command.settings import check_words, settings_of
 from milepost.refusal import need, refuse
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 def compare(
     schemes: options.Schemes = None,
     size: options.SizeName = "demo",
+    given: options.Given = None,
     text: options.Text = None,
     dataset: options.Dataset = None,
     train_bytes: options.TrainBytes = None,
@@ -43,18 +46,6 @@ def compare(
     checkpoints: options.Checkpoints = None,
     device: options.Device = None,
     threads: options.Threads = 2,
-    length: options.Length = None,
-    longest: options.Longest = None,
-    steps: options.Steps = None,
-    batch: options.Batch = None,
-    rate: options.Rate = None,
-    width: options.Width = None,
-    layers: options.Layers = None,
-    heads: options.Heads = None,
-    key_heads: options.KeyHeads = None,
-    accumulate: options.Accumulate = None,
-    compiled: options.Compiled = None,
-    judged: options.Judged = None,
     recall: options.Recall = None,
     tasks: options.Tasks = None,
     json: options.ToJson = None,
@@ -76,11 +67,8 @@ def compare(
     from milepost.lab.training.parallel import world
 
     device = _device(device, engine)
-    own: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "key_heads": key_heads}
-    training: dict[str, Any] = {"length": length, "steps": steps, "batch": batch, "rate": rate}
-    training["accumulate"] = accumulate
-    training["compiled"] = device.startswith("cuda") if compiled is None else compiled
     try:
+        settings = settings_of(given or ())
         if text is not None and dataset is not None:
             raise ValueError("--text and --dataset: one text at a time; leave one out")
         _installed(engine, dataset, tensorboard, wandb)
@@ -97,18 +85,19 @@ def compare(
         chosen_here = search or tune or any("{" in each for each in row or [])
         if engine == "torchrun" and chosen_here:
             raise ValueError("--engine torchrun: it chooses no rates and no settings; use the local engine, or ray")
-        counts = {"--seeds": seeds, "--jobs": jobs, "--train-bytes": train_bytes, "--judge": judged}
-        _refuse_early(counts, json, csv)
-        chosen = asked.size_of(size, own, training, longest, device)
+        _refuse_early({"--seeds": seeds, "--jobs": jobs, "--train-bytes": train_bytes}, json, csv)
+        chosen = asked.size_of(size, settings, device)
         made = [each for each in (out, json, csv, tensorboard, wandb) if each is not None]
         corpus = asked.corpus_of(text, dataset, made, bool(chosen_here)).first(train_bytes)
         names, rows, files = asked.with_files(schemes or options.DEFAULT, row or (), methods or ())
         sweep = Sweep(
-            names, chosen, corpus, tuple(range(seeds)), asked.judging_of(chosen, judged, recall),
+            names, chosen, corpus, tuple(range(seeds)), asked.judging_of(chosen, settings.judge, recall),
             free, threads, asked.tasks_of(tasks), every, rows, search, tune, own=files,
         )  # fmt: skip
         if chosen.longest < chosen.recipe.length:
-            raise ValueError(f"--longest {chosen.longest}: less than the {chosen.recipe.length} trained at; raise it")
+            raise ValueError(
+                f"--set longest={chosen.longest}: less than the {chosen.recipe.length} trained at; raise it"
+            )
         _ = sweep.cells(), cells_of_rates(sweep), cells_of_rows(sweep)
         if engine == "torchrun" and world(device).rank:
             # The first process has the store and tells; this one trains along.
@@ -121,6 +110,17 @@ def compare(
     except (ValueError, TypeError, OSError, ImportError) as error:
         refuse(f"compare: {error}")
     _work(sweep, store, out, made_engine, Files(json, csv, tensorboard, wandb))
+
+
+class Compare(TyperCommand):
+    """The command, which says how a setting is written to whoever writes it as an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            check_words(args)
+        except ValueError as error:
+            refuse(f"compare: {error}")
+        return super().parse_args(ctx, args)
 
 
 def _work(sweep: Sweep, store: Store, out: Path, engine: Callable[[], Engine], files: Files) -> None:

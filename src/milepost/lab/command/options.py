@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from milepost.lab.training.recipe import SIZES, Size
-
 DEFAULT = ("rope", "alibi", "alibi-steep", "t5", "kerple")
 """The schemes that are compared where none is named."""
-
-
-def _by_size(read: Callable[[Size], float]) -> str:
-    """A default that follows --size."""
-    return ", ".join(f"{name} {read(size)}" for name, size in SIZES.items())
 
 
 Schemes = Annotated[
@@ -31,6 +23,16 @@ Schemes = Annotated[
 SizeName = Annotated[
     str,
     typer.Option("--size", help="How large the models are and how long they train: demo, small, base or large."),
+]
+Given = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="<name=value,…>",
+        help="Change what the size sets, such as steps=3000,width=256; all settings are listed below. Can be given "
+        "several times.",
+        show_default="as --size has it",
+    ),
 ]
 Text = Annotated[
     Path | None,
@@ -122,67 +124,11 @@ Device = Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="c
 Threads = Annotated[
     int, typer.Option(help="CPU threads for each model. With another number, scores change in their last digits.")
 ]
-Length = Annotated[
-    int | None,
-    typer.Option(help="The length trained at, in bytes.", show_default=_by_size(lambda s: s.recipe.length)),
-]
-Longest = Annotated[
-    int | None,
-    typer.Option(
-        help="The longest length judged at, in bytes.",
-        show_default=f"times --length: {_by_size(lambda s: s.longest // s.recipe.length)}",
-    ),
-]
-Steps = Annotated[
-    int | None,
-    typer.Option(help="How many steps each model trains for.", show_default=_by_size(lambda s: s.recipe.steps)),
-]
-Batch = Annotated[
-    int | None, typer.Option(help="How many texts a step reads.", show_default=_by_size(lambda s: s.recipe.batch))
-]
-Rate = Annotated[
-    float | None,
-    typer.Option(
-        help="The highest learning rate. What a bias of scores learns, such as T5's table, has ten times that.",
-        show_default=_by_size(lambda s: s.recipe.rate),
-    ),
-]
-Width = Annotated[
-    int | None, typer.Option(help="Channels of the model.", show_default=_by_size(lambda s: s.shape.width))
-]
-Layers = Annotated[
-    int | None, typer.Option(help="Layers of the model.", show_default=_by_size(lambda s: s.shape.layers))
-]
-Heads = Annotated[
-    int | None,
-    typer.Option(help="Attention heads, which share the width.", show_default=_by_size(lambda s: s.shape.heads)),
-]
-KeyHeads = Annotated[
-    int | None,
-    typer.Option(help="Heads of keys and values; fewer are grouped queries.", show_default="as many as --heads"),
-]
-Accumulate = Annotated[
-    int | None,
-    typer.Option(
-        help="In how many parts a batch is worked through. More need less memory, and give the same model.",
-        show_default="1",
-    ),
-]
-Compiled = Annotated[
-    bool | None,
-    typer.Option("--compile/--no-compile", help="Whether torch.compile is used.", show_default="on a GPU alone"),
-]
-Judged = Annotated[
-    int | None,
-    typer.Option(
-        "--judge", help="About how many bytes are judged at each length.", show_default=_by_size(lambda s: s.judged)
-    ),
-]
 Recall = Annotated[
     str | None,
     typer.Option(
         help="Distances in bytes over which models must recall what they read, such as 256,3072.",
-        show_default="some from half of --length up to --longest",
+        show_default="some from half the length trained at up to the longest",
     ),
 ]
 Tasks = Annotated[

@@ -36,7 +36,7 @@ def _unlearned(lines: Sequence[Line], pairs: float) -> list[str]:
     return [
         f"{listed(names)} {has} not learned to read: a table of byte pairs, which knows one byte back, needs "
         f"{pairs:.2f} bits per byte, and it is not shown that a longer look back helps. How far {they} is not said; "
-        f"train with more --steps."
+        f"train with more steps (--set steps=…)."
     ]
 
 
@@ -144,7 +144,7 @@ def _still_learning(lines: Sequence[Line]) -> list[str]:
     of = "" if len(still) == 1 else f", {most} the most"
     return [
         f"{names} {were} still learning when training ended{of} ({in_words(gain)} bits in its last fifth of steps): "
-        f"undertrained, and with more --steps the order may change."
+        f"undertrained, and with more steps (--set steps=…) the order may change."
     ]
 
 

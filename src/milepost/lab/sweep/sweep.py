@@ -123,7 +123,7 @@ class Sweep:
         try:
             found.within(recipe.length)
         except ValueError as error:
-            raise ValueError(f"the task {task}: {error}; raise --length") from None
+            raise ValueError(f"the task {task}: {error}; raise --set length=…") from None
         # Encoders look ahead, and training-free rows do not.
         cell = replace(cell, task=task, recipe=recipe, variants=() if found.bidirectional else cell.variants)
         if found.bidirectional:

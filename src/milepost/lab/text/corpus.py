@@ -107,7 +107,7 @@ class Corpus:
             if len(part) < least:
                 raise ValueError(
                     f"{self.source}: {len(part):,} bytes to {name}, but {least:,} are needed to train at {length} and "
-                    f"judge at {longest}; give a longer text, or lower --length or --longest"
+                    f"judge at {longest}; give a longer text, or lower --set length=… or longest=…"
                 )
 
 

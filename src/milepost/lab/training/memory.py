@@ -17,8 +17,8 @@ def advice(recipe: Recipe, fits: Callable[[Recipe], bool]) -> str:
     """
     for parts in range(recipe.accumulate + 1, recipe.batch + 1):
         if recipe.batch % parts == 0 and fits(replace(recipe, accumulate=parts)):
-            return f"--accumulate {parts} fits, and gives the same numbers"
-    return f"not even one text of {recipe.length} bytes fits; try a smaller --size, or a shorter --length"
+            return f"--set accumulate={parts} fits, and gives the same numbers"
+    return f"not even one text of {recipe.length} bytes fits; try a smaller --size, or a shorter --set length=…"
 
 
 def out_of_memory(recipe: Recipe, fits: Callable[[Recipe], bool], error: BaseException) -> RuntimeError:
