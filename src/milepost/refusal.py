@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 EXTRAS: dict[str, tuple[str, ...]] = {
-    "cli": ("typer", "rich"),
+    # Commands are declared together, and intervals are numpy's work.
+    "cli": ("typer", "rich", "numpy"),
     # safetensors needs numpy to write what torch has.
     "lab": ("typer", "rich", "safetensors", "numpy", "scipy", "filelock", "jinja2"),
     "hf": ("transformers", "safetensors", "numpy", "scipy", "typer", "rich", "jinja2"),

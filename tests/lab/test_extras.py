@@ -51,7 +51,6 @@ def test_what_compare_lacks_is_named_before_anything_is_trained(text: Path, tmp_
     ("lacking", "options", "message"),
     [
         ("safetensors", [], "the lab needs safetensors, which is not installed: pip install 'milepost[lab]'"),
-        ("numpy", [], "the lab needs numpy, which is not installed: pip install 'milepost[lab]'"),
         ("jinja2", [], "the lab needs jinja2, which is not installed: pip install 'milepost[lab]'"),
         ("ray", ["--engine", "ray"], "--engine ray needs ray, which is not installed: pip install 'milepost[ray]'"),
         ("wandb", ["--wandb", "logs"], "--wandb needs wandb, which is not installed: pip install 'milepost[wandb]'"),
@@ -82,8 +81,23 @@ def test_a_dataset_is_not_asked_for_without_its_library(tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["methods"], "the command line needs numpy, which is not installed: pip install 'milepost[cli]'"),
+        (["compare", "rope"], "compare needs numpy, which is not installed: pip install 'milepost[lab]'"),
+    ],
+)
+def test_what_every_command_needs_is_named(words: list[str], said: str):
+    found = without(["numpy"], *words)
+    # torch itself warns that there is no numpy.
+    assert (found.returncode, found.stdout, found.stderr.splitlines()[-1]) == (1, "", f"milepost: {said}")
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.slow
 def test_the_catalogue_needs_nothing_of_the_lab():
-    lacking = ["safetensors", "ray", "tensorboard", "datasets", "torchdiffeq"]
+    lacking = ["safetensors", "scipy", "jinja2", "transformers", "ray", "tensorboard", "datasets", "torchdiffeq"]
     found = without(lacking, "methods", "Rope")
     assert (found.returncode, found.stderr) == (0, "")
 
