@@ -262,7 +262,7 @@ def test_a_text_that_cannot_be_read_is_named(text: Path, tmp_path: Path, monkeyp
 def test_places_that_cannot_be_written_to_are_named_before_anything_is_trained(text: Path, tmp_path: Path):
     (tmp_path / "file").write_text("mine")
     assert str(tmp_path / "file") in refused(text, tmp_path / "file", "rope")
-    for option in ("--json", "--csv"):
+    for option in ("--json", "--csv", "--markdown"):
         assert str(tmp_path) in refused(text, tmp_path / option, "rope", option, str(tmp_path))
         assert not list((tmp_path / option).glob("*.safetensors"))
 

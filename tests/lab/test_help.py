@@ -47,7 +47,7 @@ def test_the_help_keeps_to_the_width_and_uses_it(columns: int):
 def test_an_option_that_is_nothing_by_default_says_what_holds_then(option: str):
     """Unless leaving it out is to do nothing."""
     (default,) = [each.show_default for each in COMMAND.params if each.name == option]
-    nothing = {"dataset", "row", "methods", "tasks", "json", "csv", "tensorboard", "wandb"}
+    nothing = {"dataset", "row", "methods", "tasks", "json", "csv", "markdown", "tensorboard", "wandb"}
     assert isinstance(default, str) is (option not in nothing)
 
 

@@ -24,7 +24,13 @@ Claims = Annotated[
 ]
 
 
-def report(out: Folder, json: options.ToJson = None, csv: options.ToCsv = None, claims: Claims = False) -> None:
+def report(
+    out: Folder,
+    json: options.ToJson = None,
+    csv: options.ToCsv = None,
+    markdown: options.ToMarkdown = None,
+    claims: Claims = False,
+) -> None:
     """Write the report of a sweep from what its store knows, finished or not, and print the table."""
     from milepost.lab.command.compare import Files, write
     from milepost.lab.exported import opened
@@ -36,7 +42,7 @@ def report(out: Folder, json: options.ToJson = None, csv: options.ToCsv = None, 
         store = opened(out)
         try:
             sweep, command = recorded(store)
-            write(store, as_chosen(sweep, store), out, Files(json, csv), command or f"milepost report {out}")
+            write(store, as_chosen(sweep, store), out, Files(json, csv, markdown), command or f"milepost report {out}")
         finally:
             store.close()
     except (ValueError, TypeError, OSError, ImportError) as error:

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,7 @@ def compare(
     tasks: options.Tasks = None,
     json: options.ToJson = None,
     csv: options.ToCsv = None,
+    markdown: options.ToMarkdown = None,
     tensorboard: options.Board = None,
     wandb: options.Wandb = None,
 ) -> None:
@@ -85,9 +86,10 @@ def compare(
         chosen_here = search or tune or any("{" in each for each in row or [])
         if engine == "torchrun" and chosen_here:
             raise ValueError("--engine torchrun: it chooses no rates and no settings; use the local engine, or ray")
-        _refuse_early({"--seeds": seeds, "--jobs": jobs, "--train-bytes": train_bytes}, json, csv)
+        written = Files(json, csv, markdown, tensorboard, wandb)
+        _refuse_early({"--seeds": seeds, "--jobs": jobs, "--train-bytes": train_bytes}, written)
         chosen = asked.size_of(size, settings, device)
-        made = [each for each in (out, json, csv, tensorboard, wandb) if each is not None]
+        made = [each for each in (out, *astuple(written)) if each is not None]
         corpus = asked.corpus_of(text, dataset, made, bool(chosen_here)).first(train_bytes)
         names, rows, files = asked.with_files(schemes or options.DEFAULT, row or (), methods or ())
         sweep = Sweep(
@@ -109,7 +111,7 @@ def compare(
         made_engine = partial(asked.engine_of, engine, out, device, jobs, gpus_per_cell, checkpoints)
     except (ValueError, TypeError, OSError, ImportError) as error:
         refuse(f"compare: {error}")
-    _work(sweep, store, out, made_engine, Files(json, csv, tensorboard, wandb))
+    _work(sweep, store, out, made_engine, written)
 
 
 class Compare(TyperCommand):
@@ -204,12 +206,12 @@ def _installed(engine: str, dataset: str | None, board: Path | None, wandb: Path
         writer()
 
 
-def _refuse_early(counts: dict[str, int | None], json: Path | None, csv: Path | None) -> None:
+def _refuse_early(counts: dict[str, int | None], files: Files) -> None:
     """Refuse what would fail only after everything is trained."""
     for option, count in counts.items():
         if count is not None and count < 1:
             raise ValueError(f"{option} {count}: give at least 1")
-    for option, path in (("--json", json), ("--csv", csv)):
+    for option, path in (("--json", files.json), ("--csv", files.csv), ("--markdown", files.markdown)):
         if path is not None and path.is_dir():
             raise ValueError(f"{option} {path}: that is a folder; name a file")
 
@@ -235,6 +237,7 @@ class Files:
 
     json: Path | None = None
     csv: Path | None = None
+    markdown: Path | None = None
     board: Path | None = None
     wandb: Path | None = None
 
@@ -243,7 +246,7 @@ def write(store: Store, sweep: Sweep, out: Path, files: Files, command: str, who
     """Write the report of what is known so far, and print its table; one that is not whole is written and no more."""
     from rich.console import Console
 
-    from milepost.lab.report import gather, to_csv, to_json
+    from milepost.lab.report import gather, to_csv, to_json, to_markdown
     from milepost.lab.report import write as write_page
 
     findings = gather(store, sweep, command=command)
@@ -253,7 +256,7 @@ def write(store: Store, sweep: Sweep, out: Path, files: Files, command: str, who
     write_page(findings, page)
     if not whole:
         return note(f"the report of what was found so far: {page}")
-    for path, made in ((files.json, to_json), (files.csv, to_csv)):
+    for path, made in ((files.json, to_json), (files.csv, to_csv), (files.markdown, to_markdown)):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(made(findings), encoding="utf-8")

@@ -140,6 +140,9 @@ Tasks = Annotated[
 ]
 ToJson = Annotated[Path | None, typer.Option("--json", help="A file to write all results to, as JSON.")]
 ToCsv = Annotated[Path | None, typer.Option("--csv", help="A file to write every score to, as CSV.")]
+ToMarkdown = Annotated[
+    Path | None, typer.Option("--markdown", help="A file to write the headlines and the tables to, as Markdown.")
+]
 Board = Annotated[
     Path | None, typer.Option("--tensorboard", help="A folder to write losses and scores to, for TensorBoard.")
 ]

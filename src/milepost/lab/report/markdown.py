@@ -1,0 +1,90 @@
+"""Findings as Markdown: the tables of the report, for a page of one's own or a pull request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from milepost.lab.report import tables
+from milepost.lab.report.headlines import lede
+from milepost.lab.report.tables import Cell, Grid, Line
+from milepost.lab.report.words import MEANS
+from milepost.lab.statistics.findings import Findings, Row
+from milepost.lab.statistics.table import RECALLS, Table, extreme, not_apart, table
+
+SPECIAL = re.compile(r"([\\`*_\[\]|])")
+"""What Markdown would read as more than itself."""
+
+
+def to_markdown(findings: Findings) -> str:
+    """The command, the headlines, and the tables that have something in them."""
+    sorted_ = table(findings)
+    again = " ".join(findings.ran.again.split())
+    parts = [f"    {again}", *map(_plain, lede(findings, sorted_)), *_tables(findings, sorted_)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _tables(findings: Findings, sorted_: Table) -> Iterator[str]:
+    over = "seeds" if len(findings.ran.seeds) > 1 else "windows"
+    if grid := tables.by_length(findings, sorted_):
+        against = [("against window",)] if len(grid.lines[0].cells) > len(grid.heads) else []
+        recalls = [(f"{name} saved at {sorted_.distance:,}",) for (name,) in grid.heads[: len(sorted_.recalls)]]
+        heads = (("reach",), *against, *recalls, *grid.heads[len(sorted_.recalls) :])
+        lines = [(line, [line.reach[0]]) for line in grid.lines]
+        yield f"Bits per byte by length, ± over {over}; bold: not told apart from the best of its column."
+        yield _written(["", *_heads(heads)], lines)
+    for name in RECALLS:
+        if distances := findings.lengths(name):
+            yield f"{MEANS[name][0]}, in bits saved on the second copy, by distance; ± over {over}."
+            yield _written(["", *(f"{each:,}" for each in distances)], _recalled(findings, sorted_, name, distances))
+    if grid := tables.differences(findings, sorted_):
+        heads = [f"{what}, {head}" for what in ("less the window", "less the best") for head in _heads(grid.heads)]
+        yield f"At {sorted_.lengths[-1]:,}, in pairs, on the same windows; bold: clear of zero."
+        yield _written(["", *heads], _whole(grid))
+    if grid := tables.tried(findings):
+        yield "Bits on validation text, by which rates and settings were chosen; bold: chosen."
+        yield _written(_heads(grid.heads), _whole(grid))
+
+
+def _recalled(
+    findings: Findings, sorted_: Table, name: str, distances: Sequence[int]
+) -> Iterator[tuple[Line, list[str]]]:
+    rows = [line.row for line in sorted_.lines]
+    most = {at: extreme((row.at(name, at) for row in rows), max) for at in distances}
+    for row in rows:
+        found = [(row.at(name, at), most[at]) for at in distances]
+        yield Line(tuple(tables.cell(each, not_apart(each, top)) for each, top in found), row), []
+
+
+def _whole(grid: Grid) -> list[tuple[Line, list[str]]]:
+    return [(line, []) for line in grid.lines]
+
+
+def _heads(heads: Iterable[Sequence[str]]) -> list[str]:
+    return [" ".join(words) for words in heads]
+
+
+def _written(heads: Sequence[str], lines: Iterable[tuple[Line, list[str]]]) -> str:
+    """A table, of lines with what stands before their cells; numbers to the right."""
+    rows = [[_name(line), *map(_plain, before), *map(_cell, line.cells)] for line, before in lines]
+    rule = ["---", *["---:"] * (len(heads) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in ([_plain(head) for head in heads], rule, *rows))
+
+
+def _name(line: Line) -> str:
+    return _plain(line.name if line.row is None else _label(line.row))
+
+
+def _label(row: Row) -> str:
+    tag = " (trivial)" if row.trivial else "" if row.whole else " (forgets)"
+    return f"{row.short} on {row.base}{tag}" if row.variant else f"{row.short}{tag}"
+
+
+def _cell(cell: Cell) -> str:
+    text = _plain(cell.text)
+    return " ".join(filter(None, (f"**{text}**" if cell.strong and text else text, cell.half)))
+
+
+def _plain(text: str) -> str:
+    """Text that says no more in Markdown than it says."""
+    return SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("<", "&lt;")
