@@ -12,7 +12,7 @@ from milepost.cli import app
 from milepost.lab.report import to_markdown
 from milepost.lab.report.tables import by_length, differences, tried
 from milepost.lab.statistics.table import table
-from tests.lab.test_compare import done, text  # noqa: F401
+from tests.lab.test_compare import done, refused, text  # noqa: F401
 from tests.lab.test_report_hostile import called
 from tests.lab.test_table import anchors
 from tests.pages import HOSTILE
@@ -55,6 +55,17 @@ def test_a_name_is_text_and_every_table_keeps_its_columns(word: str):
     assert "<" not in page.split("\n\n", 1)[1]
     assert differences(findings, table(findings)) is not None
     assert tried(findings) is not None
+
+
+@pytest.mark.parametrize("option", ["--markdown", "--json", "--csv"])
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_trained(
+    option: str,
+    text: Path,
+    tmp_path: Path,
+):
+    said = refused(text, tmp_path / "out", "rope", option, str(text / "tables"))
+    assert f"{option} {text / 'tables'}: its folder cannot be made" in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_writes_it(text: Path, tmp_path: Path):  # noqa: F811

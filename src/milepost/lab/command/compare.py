@@ -214,6 +214,11 @@ def _refuse_early(counts: dict[str, int | None], files: Files) -> None:
     for option, path in (("--json", files.json), ("--csv", files.csv), ("--markdown", files.markdown)):
         if path is not None and path.is_dir():
             raise ValueError(f"{option} {path}: that is a folder; name a file")
+        try:
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"{option} {path}: its folder cannot be made ({error.strerror}); name another") from None
 
 
 def _device(device: str | None, engine: str) -> str:
