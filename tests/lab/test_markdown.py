@@ -60,7 +60,7 @@ def test_a_name_is_text_and_every_table_keeps_its_columns(word: str):
 @pytest.mark.parametrize("option", ["--markdown", "--json", "--csv"])
 def test_a_folder_that_cannot_be_made_is_told_before_anything_is_trained(
     option: str,
-    text: Path,
+    text: Path,  # noqa: F811
     tmp_path: Path,
 ):
     said = refused(text, tmp_path / "out", "rope", option, str(text / "tables"))
