@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
@@ -14,19 +13,14 @@ import milepost as mp
 from milepost.hf import export, load
 from milepost.hf.extension import extension_of
 from milepost.lab.training.model import Model, Shape
+from tests.examples import example_of
 
 WORDS = "the cat sat on a mat and saw that the rat ran far. " * 200
 
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
-    path = Path(__file__).parents[2] / "examples" / "finetune_at_length.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return example_of("finetune_at_length")
 
 
 def test_low_rank_weights_start_at_nothing_and_are_merged(example: ModuleType):

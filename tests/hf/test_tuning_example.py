@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 import milepost as mp
 from milepost.hf import export
 from milepost.lab.training.model import Model, Shape
+from tests.examples import example_of
 
 WORDS = "the cat sat on a mat and saw that the rat ran far. " * 40
 
@@ -19,12 +19,7 @@ WORDS = "the cat sat on a mat and saw that the rat ran far. " * 40
 def test_settings_are_tried_and_the_best_is_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    path = Path(__file__).parents[2] / "examples" / "tune_and_judge.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+    example = example_of("tune_and_judge")
     torch.manual_seed(0)
     model = Model(Shape(width=16, layers=1, heads=2, hidden=16), mp.Scheme(mp.Rope(8), mp.causal))
     export(model, tmp_path / "model", trained=32)

@@ -118,6 +118,13 @@ def test_nothing_is_said_that_its_interval_does_not_carry():
     assert "hold to 4,096" not in text
 
 
+def test_what_diverged_is_not_advised_to_train_longer():
+    rows = (row("rope", "", (math.nan,) * 4), row("alibi", "", (1.3,) * 4))
+    text = page(Findings(rows, replace(RAN, pairs=1.4)))
+    assert "RoPE diverged: lower the learning rate (--set rate=…), or let --search choose one." in text
+    assert "has not learned to read" not in text
+
+
 def test_what_has_not_learned_is_said_to_be_so_and_nothing_else_is_said_of_it():
     rows = (row("rope", "", (1.5,) * 4), row("alibi", "", (1.3,) * 4))
     text = page(Findings(rows, replace(RAN, pairs=1.4)))

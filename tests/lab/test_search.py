@@ -107,6 +107,13 @@ def test_four_runs_take_a_step_of_each_rate_and_one_from_the_best():
     assert walk(4, False, bowl(0.0, 0.0)) == [(0, 0), (1, 0), (-1, 0), (0.5, 0)]
 
 
+def test_steps_that_are_shorter_once_stay_so():
+    made = walk(12, False, bowl(0.3, 0.0))
+    sizes = [min(abs(place[0] - other[0]) for other in made[:n]) for n, place in enumerate(made) if n]
+    assert sizes == sorted(sizes, reverse=True)
+    assert min(abs(place[0] - 0.3) for place in made) < 0.05
+
+
 def test_where_all_diverged_rates_go_down():
     assert walk(4, False, lambda place: math.nan) == [(0, 0), (1, 0), (-1, 0), (0.5, 0)]
     assert walk(4, False, lambda place: math.nan if place[0] >= 0 else 2.0)[-1] == (-2, 0)
@@ -144,6 +151,12 @@ def test_runs_that_choose_are_judged_on_validation_text_alone_and_share_no_seed_
     assert cells[0].called == "rope, rate 0.01"
     assert cells[2].called == "kerple, rate 0.01, scheme × 10"
     assert SEED not in {cell.seed for cell in SWEEP.cells()}
+
+
+def test_progress_tells_a_run_that_chooses_from_the_model_that_is_judged():
+    cells = cells_of_rates(replace(SWEEP, schemes=("rope",)))
+    assert set(Watched(cells[:1]).names.values()) == {"rope · 0.01"}
+    assert set(Watched(SWEEP.cells()).names.values()) == {"rope", "kerple", "shaw"}
 
 
 def test_settings_are_chosen_at_the_trained_length_and_8_times_it():

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 
 from milepost.lab.tasks import HIERARCHY, Counting, trivial
+from tests.examples import example_of
 
 pytestmark = pytest.mark.slow
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 SMALL = ["--device", "cpu", "--steps", "3", "--batch", "4", "--width", "16", "--layers", "2", "--heads", "2"]
 
@@ -30,7 +19,7 @@ SMALL = ["--device", "cpu", "--steps", "3", "--batch", "4", "--width", "16", "--
 def test_counting_judges_three_schemes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "deep" / "counting.json"
     sized = ["--statements", "3", "20", "--block", "64", "--count", "12", "--lengths", "3"]
-    rows = example("lab_counting").main([*SMALL, *sized, "--variables", "3", "5", "--out", str(out)])
+    rows = example_of("lab_counting").main([*SMALL, *sized, "--variables", "3", "5", "--out", str(out)])
     assert [(row["variables"], row["scheme"]) for row in rows] == [
         (n, name) for n in (3, 5) for name in ("absolute", "relative", "cope")
     ]
@@ -46,7 +35,7 @@ def test_counting_judges_three_schemes(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_the_schemes_of_counting_are_the_papers():
-    module = example("lab_counting")
+    module = example_of("lab_counting")
     made = {name: text.format(block=512, positions=513) for name, text in module.SCHEMES.items()}
     assert made == {
         "absolute": "Learned(512, width)",
@@ -58,7 +47,9 @@ def test_the_schemes_of_counting_are_the_papers():
 def test_the_hierarchy_judges_counted_and_random_positions(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "hierarchy.json"
     sized = ["--trained", "6", "--judged", "6", "12", "--count", "8"]
-    rows = example("lab_hierarchy").main([*SMALL, *sized, "--tasks", "parity-check", "odds-first", "--out", str(out)])
+    rows = example_of("lab_hierarchy").main(
+        [*SMALL, *sized, "--tasks", "parity-check", "odds-first", "--out", str(out)]
+    )
     assert [(row["task"], row["randomized"]) for row in rows] == [
         (name, way) for name in ("parity-check", "odds-first") for way in (False, True)
     ]
@@ -96,7 +87,7 @@ def test_a_trivial_answer_is_one_for_all_lengths():
 def test_counting_sees_as_many_programs_as_it_is_told(
     given: list[str], examples: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    module, seen = example("lab_counting"), []
+    module, seen = example_of("lab_counting"), []
 
     def trained_on(*asked, **named):
         seen.append(named["examples"])
@@ -110,6 +101,6 @@ def test_counting_sees_as_many_programs_as_it_is_told(
 
 
 def test_every_task_can_be_asked_for_at_once():
-    module = example("lab_hierarchy")
+    module = example_of("lab_hierarchy")
     assert module.options_of(["--tasks", "all"]).tasks == ["all"]
     assert set(module.options_of([]).tasks) <= set(module.HIERARCHY)

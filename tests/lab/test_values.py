@@ -51,6 +51,16 @@ def test_which_backend_a_model_takes_does_not_hang_on_wording(
     assert Model(SHAPE, mp.Scheme(mp.causal)).uncompiled().backends == [chosen]
 
 
+@pytest.mark.parametrize(("backend", "chosen"), [("triton", None), ("sdpa", None), ("flex", "chunked")])
+def test_on_a_gpu_a_model_leaves_the_choice_to_attend_unless_that_compiles(
+    backend: str, chosen: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    found = Explanation(backend, {backend: 1.0, "chunked": 2.0}, {})
+    monkeypatch.setattr(models, "explain", lambda *call: found)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    assert Model(SHAPE, mp.Scheme(mp.causal)).uncompiled().backends == [chosen]
+
+
 # Equations
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +17,7 @@ from milepost.lab.sweep.search import as_chosen, cells_of_rates, rounds_of_rates
 from milepost.lab.sweep.sweep import Local, Sweep, run
 from milepost.lab.text import corpus
 from milepost.lab.training.model import Shape
+from tests.examples import example_of
 from tests.lab.test_sweep import JUDGING, SIZE, WORDS
 
 pytest.importorskip("x_transformers")
@@ -33,14 +32,7 @@ ASKED = Sweep(
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
-    path = Path(__file__).parents[2] / "examples" / "beside_x_transformers.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
+    return example_of("beside_x_transformers")
 
 
 @pytest.fixture(scope="module")

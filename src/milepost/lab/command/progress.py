@@ -52,8 +52,8 @@ class Watched:
             cell.key: " · ".join(filter(None, (cell.name, cell.task, f"seed {cell.seed}" if several else "")))
             for cell in cells
         }
-        if len({*self.names.values()}) < len(self.names):
-            # They differ in their rates.
+        if any(VALIDATION in cell.judging.protocols for cell in cells):
+            # They are there to choose rates.
             rates = {cell.key: rates_in_words(cell.recipe, cell.name) for cell in cells}
             self.names = {key: f"{name} · {rates[key]}" for key, name in self.names.items()}
         self.left = {cell.key: len(wanted(cell)) for cell in cells} if left is None else dict(left)

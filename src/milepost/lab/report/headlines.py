@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from milepost.lab.schemes.naming import WINDOW, proper
@@ -29,14 +30,19 @@ def lede(findings: Findings, table: Table) -> list[str]:
 
 
 def _unlearned(lines: Sequence[Line], pairs: float) -> list[str]:
-    names = [line.row.label for line in lines if not line.learned and line.bits and line.bits[0] is not None]
+    found = [(line.row.label, line.bits[0].mean) for line in lines if not line.learned and line.bits and line.bits[0]]
+    said: list[str] = []
+    if diverged := [name for name, mean in found if math.isnan(mean)]:
+        said.append(f"{listed(diverged)} diverged: lower the learning rate (--set rate=…), or let --search choose one.")
+    names = [name for name, mean in found if not math.isnan(mean)]
     if not names:
-        return []
+        return said
     has, they = ("has", "it holds") if len(names) == 1 else ("have", "they hold")
     return [
+        *said,
         f"{listed(names)} {has} not learned to read: a table of byte pairs, which knows one byte back, needs "
         f"{pairs:.2f} bits per byte, and it is not shown that a longer look back helps. How far {they} is not said; "
-        f"train with more steps (--set steps=…)."
+        f"train with more steps (--set steps=…).",
     ]
 
 

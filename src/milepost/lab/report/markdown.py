@@ -27,7 +27,7 @@ def to_markdown(findings: Findings) -> str:
 def _tables(findings: Findings, sorted_: Table) -> Iterator[str]:
     over = "seeds" if len(findings.ran.seeds) > 1 else "windows"
     if grid := tables.by_length(findings, sorted_):
-        against = [("against window",)] if len(grid.lines[0].cells) > len(grid.heads) else []
+        against = [("against window",)] if any(line.against is not None for line in sorted_.lines) else []
         recalls = [(f"{name} saved at {sorted_.distance:,}",) for (name,) in grid.heads[: len(sorted_.recalls)]]
         heads = (("reach",), *against, *recalls, *grid.heads[len(sorted_.recalls) :])
         lines = [(line, [line.reach[0]]) for line in grid.lines]
@@ -36,7 +36,7 @@ def _tables(findings: Findings, sorted_: Table) -> Iterator[str]:
     for name in RECALLS:
         if distances := findings.lengths(name):
             yield f"{MEANS[name][0]}, in bits saved on the second copy, by distance; ± over {over}."
-            yield _written(["", *(f"{each:,}" for each in distances)], _recalled(findings, sorted_, name, distances))
+            yield _written(["", *(f"{each:,}" for each in distances)], _recalled(sorted_, name, distances))
     if grid := tables.differences(findings, sorted_):
         heads = [f"{what}, {head}" for what in ("less the window", "less the best") for head in _heads(grid.heads)]
         yield f"At {sorted_.lengths[-1]:,}, in pairs, on the same windows; bold: clear of zero."
@@ -46,9 +46,7 @@ def _tables(findings: Findings, sorted_: Table) -> Iterator[str]:
         yield _written(_heads(grid.heads), _whole(grid))
 
 
-def _recalled(
-    findings: Findings, sorted_: Table, name: str, distances: Sequence[int]
-) -> Iterator[tuple[Line, list[str]]]:
+def _recalled(sorted_: Table, name: str, distances: Sequence[int]) -> Iterator[tuple[Line, list[str]]]:
     rows = [line.row for line in sorted_.lines]
     most = {at: extreme((row.at(name, at) for row in rows), max) for at in distances}
     for row in rows:

@@ -41,32 +41,34 @@ def walk(runs: int, learns: bool, bits: Callable[[Place], float | None]) -> list
     bits: what came of a run; None if that is not known yet.
     """
     if runs < LEAST:
-        raise ValueError(f"--search {runs}: give at least {LEAST}; a scheme that learns something has two rates")
+        raise ValueError(
+            f"--search {runs}: give at least {LEAST}, since a scheme that learns something has two rates; or 0 for none"
+        )
     # The second is there whatever the first gives, so the two can run side by side.
     made: list[Place] = [(0.0, 0.0), (1.0, 0.0)]
+    size = 1.0
     while len(made) < runs:
         found = [bits(place) for place in made]
         known = [math.inf if each is None or math.isnan(each) else each for each in found]
         if None in found:
             break
-        made.append(_beside(made[known.index(min(known))], made, learns))
+        best = made[known.index(min(known))]
+        while (place := _beside(best, made, learns, size)) is None:
+            # Once all around the best are tried, steps are shorter from then on.
+            size /= 2
+        made.append(place)
     return made
 
 
-def _beside(best: Place, made: Sequence[Place], learns: bool) -> Place:
-    """The next place to try: a step from the best so far, upwards first; where all are tried, half a step.
+def _beside(best: Place, made: Sequence[Place], learns: bool, size: float) -> Place | None:
+    """A place one step from the best that is not tried yet, upwards first; None where all of them are.
 
     The rate of which fewer values were tried has its turn first.
     """
     ways: list[Place] = [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)] if learns else [(1.0, 0.0), (-1.0, 0.0)]
     ways.sort(key=lambda way: len({place[0 if way[0] else 1] for place in made}))
-    size = 1.0
-    while True:
-        for model, own in ways:
-            place = best[0] + size * model, best[1] + size * own
-            if place not in made:
-                return place
-        size /= 2
+    places = ((best[0] + size * model, best[1] + size * own) for model, own in ways)
+    return next((place for place in places if place not in made), None)
 
 
 def recipe_at(recipe: Recipe, name: str, place: Place) -> Recipe:
@@ -96,17 +98,21 @@ def learns(name: str) -> bool:
 
 def cells_of_rates(sweep: Sweep, store: Store | None = None) -> list[Cell]:
     """One cell for each scheme and recipe that is tried, as far as the store tells; none where no rates are sought."""
-    found: list[Cell] = []
-    for cell in _first(replace(sweep, recipes=(), chosen=())) if sweep.search else ():
+    if not sweep.search:
+        return []
+    return [run for cell in _first(replace(sweep, recipes=(), chosen=())) for run in _runs(sweep, store, cell)]
 
-        def at(place: Place, cell: Cell = cell) -> Cell:
-            return _by_validation(sweep, cell, recipe_at(cell.recipe, cell.name, place))
 
-        def bits(place: Place, at: Callable[[Place], Cell] = at) -> float | None:
-            return None if store is None else _mean(store, at(place))
+def _runs(sweep: Sweep, store: Store | None, cell: Cell) -> list[Cell]:
+    """Those of one scheme."""
 
-        found += map(at, walk(sweep.search, learns(cell.name), bits))
-    return found
+    def at(place: Place) -> Cell:
+        return _by_validation(sweep, cell, recipe_at(cell.recipe, cell.name, place))
+
+    def bits(place: Place) -> float | None:
+        return None if store is None else _mean(store, at(place))
+
+    return [at(place) for place in walk(sweep.search, learns(cell.name), bits)]
 
 
 def rounds_of_rates(sweep: Sweep, store: Store) -> Iterator[list[Cell]]:
