@@ -23,6 +23,7 @@ from milepost.lab.text import corpus
 from milepost.lab.text.baselines import by_frequency, by_pairs
 from milepost.lab.training.model import Shape
 from milepost.lab.training.recipe import Recipe, Size
+from milepost.seams.visible import Visible
 
 TEXT = corpus.of_bytes(bytes(range(256)) * 40, "every byte in turn")
 SMALL = Size(Shape(width=16, layers=2, heads=2, hidden=16), Recipe(length=32, batch=2, steps=4), 64)
@@ -176,6 +177,18 @@ def test_a_window_and_what_streams_are_known_to_forget():
     schemes = [causal, causal & window(8), causal & (window(8) | sinks(4)), causal & window(64)]
     assert [sees_all(Scheme(Rope(8), each), 64, heads=2) for each in schemes] == [True, False, False, True]
     assert not sees_all(Scheme(Rope(8), Stream(4, 28)), 64, heads=2)
+
+
+def test_one_layer_or_head_that_sees_everything_forgets_nothing(store: Store):
+    class Half(Visible):
+        def see(self, batch: torch.Tensor, head: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+            return (head > 0) | (i - j < 8)
+
+    assert sees_all(Scheme(Rope(8), causal & Half()), 64, heads=2)
+    asked = sweep("hwfa", "window-rope")
+    for cell in asked.cells():
+        scored(store, cell, 2.0)
+    assert [row.whole for row in gather(store, asked).rows] == [True, False]
 
 
 def test_without_a_command_the_sweep_itself_says_how_to_run_it_again(store: Store):

@@ -64,7 +64,7 @@ class Row:
     gained: Measure | None = None
     """By how many bits the loss fell from the fourth fifth of training to the last one; None for training-free rows."""
     whole: bool = True
-    """Whether every query sees every earlier key, in every layer; a window does not."""
+    """Whether every query sees every earlier key, in one layer at least; nothing but windows does not."""
     equations: tuple[Equation, ...] = ()
     """The equation part by part; several where layers differ."""
     costs: dict[str, float] = field(default_factory=dict[str, float])
