@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -33,11 +34,11 @@ from milepost.lab.report.figure import (
 )
 from milepost.lab.report.headlines import lede
 from milepost.lab.report.less_window import panels as panels_less_window
-from milepost.lab.report.views import panels_by_distance, panels_by_length
+from milepost.lab.report.views import by_distance, by_length
 from milepost.lab.statistics.table import table
 from milepost.lab.sweep.recorded import recorded
 
-STYLE = (files("milepost.lab.report") / "report.css").read_text(encoding="utf-8")
+STYLE = (files("milepost.lab.report") / "templates" / "report.css").read_text(encoding="utf-8")
 COLOURS = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", STYLE.split("prefers-color-scheme")[0]))
 DASHES = {"d0": "-", "d1": (0, (5, 2.5)), "d2": (0, (1, 2)), "d3": (0, (7, 2, 1.5, 2))}
 MARKS = {"m0": "o", "m1": "s", "m2": "^", "m3": "D", "m4": "v", "m5": "P", "m6": "o", "m7": "s", "m8": "^", "m9": "x"}
@@ -111,10 +112,10 @@ def _frame(ax: Axes, panel: Panel) -> None:
     ax.text(RIGHT, BOTTOM + (43 if panel.beneath else 30), panel.x_name, ha="right", size=7, color=soft)
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Draw what was trained and what was done to RoPE: by bits, less the window, and by what is recalled."""
-    found = found_in(Path(sys.argv[1]))
-    of_rope = [panels_by_length(found, "windows"), panels_less_window(found), panels_by_distance(found, "recall")]
+    found = found_in(Path(arguments[0]))
+    of_rope = [by_length(found, "windows"), panels_less_window(found), by_distance(found, "recall")]
     chosen = [of_rope[0][0], *(next(each for each in panels if "RoPE, changed" in each.title) for panels in of_rope)]
     mpl.rcParams["font.family"] = "DejaVu Sans"
     figure, axes = plt.subplots(2, 2, figsize=(13, 8.2), facecolor=COLOURS["paper"])
@@ -124,8 +125,9 @@ def main() -> None:
     said = "\n".join(lede(found, table(found))[:3])
     figure.text(0.02, 0.985, said, va="top", size=8.5, wrap=True)
     figure.subplots_adjust(left=0.01, right=0.99, top=0.86, bottom=0.02, wspace=0.02, hspace=0.16)
-    figure.savefig(sys.argv[2], dpi=130)
+    figure.savefig(arguments[1], dpi=130)
+    plt.close(figure)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

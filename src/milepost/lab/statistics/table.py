@@ -158,7 +158,8 @@ def shown(value: float) -> str:
     """A mean with three decimals; what is no number is called so."""
     if math.isnan(value):
         return "no number"
-    return "∞" if math.isinf(value) else f"{value:.3f}"
+    # What rounds to zero has no sign.
+    return "∞" if math.isinf(value) else f"{round(value, 3) + 0.0:.3f}"
 
 
 def signed(value: float) -> str:
