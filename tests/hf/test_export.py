@@ -13,8 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import milepost as mp
 from milepost.hf import export
 from milepost.hf.export import tokenizer_of_bytes
-from milepost.lab.cells.cell import Cell, Judging, make
+from milepost.lab.cells.cell import Cell, make
 from milepost.lab.cells.store import Store
+from milepost.lab.judging.scoring import Judging
 from milepost.lab.training.model import Model, Shape
 from milepost.lab.training.recipe import Recipe
 from milepost.lab.training.train import write_checkpoint

@@ -21,12 +21,13 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from milepost.cli import app
-from milepost.lab.cells.cell import Judging, Stepped
+from milepost.lab.cells.events import Stepped
 from milepost.lab.cells.store import Score, Store
 from milepost.lab.command.asked import engine_of, size_of
 from milepost.lab.command.progress import Watched, duration
 from milepost.lab.command.settings import Settings
 from milepost.lab.engines.ray_engine import Ray
+from milepost.lab.judging.scoring import Judging
 from milepost.lab.sweep.sweep import Local, Sweep, run
 from milepost.lab.text import corpus
 from milepost.lab.training import memory

@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from milepost.lab.cells.cell import Stepped
+from milepost.lab.cells.events import Stepped
 from milepost.lab.cells.store import Score
 from milepost.lab.command.progress import Watched
 from milepost.lab.schemes.expressions import evaluate, spelled

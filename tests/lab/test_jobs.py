@@ -14,9 +14,11 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from milepost.lab.cells.cell import Cell, Event, Judging, Stepped
+from milepost.lab.cells.cell import Cell
+from milepost.lab.cells.events import Event, Stepped
 from milepost.lab.cells.store import Store
 from milepost.lab.engines.jobs import Jobs, _work
+from milepost.lab.judging.scoring import Judging
 from milepost.lab.sweep.sweep import Engine, Local, Sweep, run
 from milepost.lab.text import corpus
 from milepost.lab.training.model import Shape

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import milepost as mp
-from milepost.lab.cells.cell import Cell, Judging, judged, make
+from milepost.lab.cells.cell import Cell, make
+from milepost.lab.cells.work import judged
 from milepost.lab.judging import judge
+from milepost.lab.judging.scoring import Judging
 from milepost.lab.statistics.intervals import over_windows
 from milepost.lab.text import corpus
 from milepost.lab.training.model import Model, Shape

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import milepost as mp
-from milepost.lab.cells.cell import Described, Stepped
+from milepost.lab.cells.events import Described, Stepped
 from milepost.lab.cells.store import Store
 from milepost.lab.command.asked import with_files
 from milepost.lab.engines.parcels import ByUrl

@@ -17,11 +17,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost.lab.cells.cell import Described, Judging, Stepped
-from milepost.lab.cells.events import Saved
+from milepost.lab.cells.events import Described, Saved, Stepped
 from milepost.lab.cells.store import Score, Store
 from milepost.lab.engines.torchrun import Torchrun
 from milepost.lab.judging.costs import Cost
+from milepost.lab.judging.scoring import Judging
 from milepost.lab.schemes.named import build
 from milepost.lab.sweep.sweep import Local, Sweep, run
 from milepost.lab.text import corpus

@@ -15,13 +15,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from milepost.lab.cells.cell import Cell, Event, Judging, Stepped, work
-from milepost.lab.cells.events import Died, Saved
+from milepost.lab.cells.cell import Cell
+from milepost.lab.cells.events import Died, Event, Saved, Stepped
 from milepost.lab.cells.store import Score
+from milepost.lab.cells.work import work
 from milepost.lab.engines.ray_engine import Ray
+from milepost.lab.judging.scoring import Judging
 from milepost.lab.schemes import own
 from milepost.lab.schemes.own import Source
-from milepost.lab.sweep.sweep import Local, Sweep, wanted
+from milepost.lab.sweep.sweep import Local, Sweep
 from milepost.lab.text import corpus
 from milepost.lab.training.model import Shape
 from milepost.lab.training.recipe import Recipe, Size
@@ -141,7 +143,7 @@ def test_ray_gives_the_local_engines_numbers_exactly(runs: Runs, cell: Cell):
     assert dict(losses(runs.ray, cell)) == dict(losses(runs.local, cell))
     assert len(dict(losses(runs.ray, cell))) == SIZE.recipe.steps
     assert scores(runs.ray, cell) == scores(runs.local, cell)
-    assert len(scores(runs.ray, cell)) == len(wanted(cell))
+    assert len(scores(runs.ray, cell)) == len(cell.wanted())
 
 
 def test_a_worker_killed_before_its_first_checkpoint_begins_anew(runs: Runs):

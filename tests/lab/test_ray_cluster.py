@@ -20,9 +20,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from milepost.lab.cells import cell as cells
-from milepost.lab.cells.cell import Cell, Event, Stepped
-from milepost.lab.cells.events import Died, Saved
+from milepost.lab.cells import work as at_work
+from milepost.lab.cells.cell import Cell
+from milepost.lab.cells.events import Died, Event, Saved, Stepped
 from milepost.lab.cells.store import Store
 from milepost.lab.command.progress import Watched
 from milepost.lab.engines.ray_engine import Ray
@@ -36,9 +36,9 @@ pytestmark = pytest.mark.slow
 # Such small models would be done before they are saved.
 MINE = """
 from dataclasses import dataclass
-from milepost.lab.cells import cell
+from milepost.lab.cells import work
 
-cell.SAVE = 0.0
+work.SAVE = 0.0
 
 @dataclass(frozen=True)
 class HalfAlibi:
@@ -172,7 +172,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
     for each in (out, alone):
         each.mkdir()
     with pytest.MonkeyPatch.context() as around:
-        around.setattr(cells, "SAVE", 0.0)
+        around.setattr(at_work, "SAVE", 0.0)
         around.setenv("NODE_OF_A_TEST", f"{out}/head")
         recipe = replace(SWEEP.size.recipe, steps=STEPS)
         size = replace(SWEEP.size, recipe=recipe)

@@ -16,9 +16,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from milepost.lab.cells import cell as cells
-from milepost.lab.cells.cell import Stepped
-from milepost.lab.cells.events import Described, Died, Saved
+from milepost.lab.cells import work as at_work
+from milepost.lab.cells.events import Described, Died, Saved, Stepped
 from milepost.lab.command.progress import Watched
 from milepost.lab.engines import ray_driver
 from milepost.lab.engines.parcels import ByUrl, way
@@ -216,7 +215,7 @@ def test_only_a_few_checkpoints_are_on_their_way_at_a_time(tmp_path: Path, monke
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "SAVE", 0.0)
+    monkeypatch.setattr(at_work, "SAVE", 0.0)
 
 
 @pytest.mark.usefixtures("often")

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from torch import Tensor, nn
 
-from milepost.lab.cells.cell import Cell, Event, Stepped, load, make
+from milepost.lab.cells.cell import Cell, make
+from milepost.lab.cells.events import Event, Stepped
 from milepost.lab.cells.store import Store
+from milepost.lab.cells.work import load
 from milepost.lab.engines.jobs import Jobs
 from milepost.lab.sweep.search import cells_of_rates, rounds_of_rates, with_rates
 from milepost.lab.sweep.sweep import Local, Sweep, run

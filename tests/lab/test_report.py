@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from milepost import Rope, Scheme, Stream, causal, sinks, window
-from milepost.lab.cells.cell import Cell, Judging, depends, judged, make
+from milepost.lab.cells.cell import Cell, make
 from milepost.lab.cells.store import Score, Store
+from milepost.lab.cells.work import judged
+from milepost.lab.judging.scoring import Judging
 from milepost.lab.report import gather, page, to_csv, to_json
 from milepost.lab.report.figure import spread
 from milepost.lab.report.gather import sees_all, thinned
@@ -37,7 +39,7 @@ def sweep(*schemes: str, seeds: tuple[int, ...] = (0,), **options: object) -> Sw
 def scored(store: Store, cell: Cell, mean: float, length: int = 32, variant: str = "") -> None:
     """Put one score of windows into a store."""
     store.add(cell.key, cell.settings())
-    asked = depends(cell, variant, "windows")
+    asked = cell.depends(variant, "windows")
     detail = {"last": mean, "by_position": [(0, 2 * mean), (1, mean)], "asked": asked}
     windows = tuple(mean + each for each in (-0.5, 0.25, 0.25))
     store.judged(Score(cell.key, variant, "windows", length, mean, 0.25, 64, detail, windows))

@@ -80,7 +80,7 @@ def opened(text: str, folder: Path, width: int = 1280) -> dict[str, Any]:
     assert BROWSER is not None
     quiet = ("--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update")
     apart = ("--no-sandbox", "--window-size=1400,900", f"--user-data-dir={folder / 'profile'}")
-    command = [BROWSER, "--headless", *apart, *quiet, "--virtual-time-budget=3000", "--dump-dom", frame.as_uri()]
+    command = [BROWSER, "--headless", *apart, *quiet, "--virtual-time-budget=30000", "--dump-dom", frame.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     output = re.search(r'<output id="found">(.*?)</output>', done.stdout, re.S)
     assert output, f"the browser did not finish: {done.stderr[-2000:]}"

@@ -14,8 +14,10 @@ import torch
 from typer.testing import CliRunner
 
 from milepost.cli import app
-from milepost.lab.cells.cell import Cell, Event, asked, depends, load
+from milepost.lab.cells.cell import Cell
+from milepost.lab.cells.events import Event
 from milepost.lab.cells.store import Score, Store
+from milepost.lab.cells.work import load
 from milepost.lab.command.progress import Watched
 from milepost.lab.judging import judge
 from milepost.lab.report import gather, page, to_json
@@ -145,7 +147,7 @@ def test_runs_that_choose_are_judged_on_validation_text_alone_and_share_no_seed_
     assert Counter(cell.name for cell in cells) == {"rope": 2, "kerple": 2, "shaw": 2}, "the third hangs on these"
     assert len({cell.key for cell in cells}) == 6
     for cell in cells:
-        assert asked(cell) == [("validation", 16), ("validation", 32)]
+        assert cell.asked() == [("validation", 16), ("validation", 32)]
         assert cell.seed == SEED
     assert cells[0].called == "rope, rate 0.01"
     assert cells[2].called == "kerple, rate 0.01, scheme × 10"
@@ -160,7 +162,7 @@ def test_progress_tells_a_run_that_chooses_from_the_model_that_is_judged():
 
 def test_settings_are_chosen_at_the_trained_length_and_8_times_it():
     far = replace(SWEEP, size=replace(SHORT, longest=256), judging=replace(JUDGED, longest=256))
-    assert asked(cells_of_rates(far)[0]) == [("validation", 16), ("validation", 128)]
+    assert cells_of_rates(far)[0].asked() == [("validation", 16), ("validation", 128)]
 
 
 def test_a_text_too_short_to_choose_by_is_refused():
@@ -176,8 +178,8 @@ def filled(store: Store, sweep: Sweep, bits: dict[str, list[float]]) -> None:
         for cell in cells:
             store.add(cell.key, cell.settings())
             mean = left[cell.name].pop(0)
-            for protocol, length in asked(cell):
-                detail = {"asked": depends(cell, "", protocol)}
+            for protocol, length in cell.asked():
+                detail = {"asked": cell.depends("", protocol)}
                 store.judged(Score(cell.key, "", protocol, length, mean + length / 1000, 0.1, 9, detail, (mean,)))
     assert not any(left.values())
 

@@ -11,8 +11,10 @@ import torch
 from typer.testing import CliRunner, Result
 
 from milepost.cli import app
-from milepost.lab.cells.cell import Cell, Event, load
+from milepost.lab.cells.cell import Cell
+from milepost.lab.cells.events import Event
 from milepost.lab.cells.store import Store
+from milepost.lab.cells.work import load
 from milepost.lab.command.progress import Watched
 from milepost.lab.exported import export
 from milepost.lab.exported import load as load_folder

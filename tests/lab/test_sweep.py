@@ -17,8 +17,11 @@ import pytest
 import torch
 
 from milepost.lab.cells import cell as cells
-from milepost.lab.cells.cell import Cell, Event, Judging, Stepped, make
+from milepost.lab.cells import work as at_work
+from milepost.lab.cells.cell import Cell, make
+from milepost.lab.cells.events import Event, Stepped
 from milepost.lab.cells.store import Score, Store
+from milepost.lab.judging.scoring import Judging
 from milepost.lab.schemes import named as schemes
 from milepost.lab.schemes import naming
 from milepost.lab.schemes.expressions import tree_of
@@ -46,8 +49,8 @@ def _often():
 
 def often(patch: pytest.MonkeyPatch) -> None:
     """Tell losses every third step and save each time; two rows without training will do."""
-    patch.setattr(cells, "REPORT", 3)
-    patch.setattr(cells, "SAVE", 0.0)
+    patch.setattr(at_work, "REPORT", 3)
+    patch.setattr(at_work, "SAVE", 0.0)
     patch.setitem(schemes.WITHOUT_TRAINING, "rope", ROWS)
 
 
@@ -96,7 +99,7 @@ def test_every_cell_is_trained_and_judged_as_asked(whole: Path):
     rope, kerple = SWEEP.cells()
     assert {row[0]: row[2:4] for row in found["cells"]} == {rope.key: (14, 1), kerple.key: (14, 1)}
     assert {row[:2] for row in found["losses"]} == {(cell.key, n) for cell in (rope, kerple) for n in range(14)}
-    wanted = {(cell.key, *each) for cell in (rope, kerple) for each in cells.wanted(cell)}
+    wanted = {(cell.key, *each) for cell in (rope, kerple) for each in cell.wanted()}
     assert {row[:4] for row in found["scores"]} == wanted
     # Windows and ends at 16, 32 and 64, and both recalls, of RoPE, its two rows and KERPLE; as trained sliding, alone.
     assert len(wanted) == 8 * (1 + 2 + 1) + 2 * 2
@@ -132,8 +135,8 @@ def test_checkpoints_are_written_often_but_take_little_of_the_time(
         now[0] += seconds
 
     advance, save = Trainer.advance, Trainer.save
-    monkeypatch.setattr(cells, "SAVE", 2.0)
-    monkeypatch.setattr(cells.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(at_work, "SAVE", 2.0)
+    monkeypatch.setattr(at_work.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(Trainer, "advance", lambda self: (passes(0.5), advance(self))[1])
     monkeypatch.setattr(Trainer, "save", lambda self, path: (saved.append(now[0]), passes(cost), save(self, path)))
     work(replace(SWEEP, schemes=("nope",), judging=replace(JUDGING, protocols=())), tmp_path)
@@ -178,7 +181,7 @@ def test_interrupted_many_times_it_ends_with_the_same_numbers(
         early = drawn.random() < 0.5
         monkeypatch.setattr(Trainer, "save", lambda *a: (early and count(), save(*a), early or count()))
     # Without checkpoints on the way a model begins again, to the same numbers.
-    monkeypatch.setattr(cells, "SAVE", 0.0 if seed == 0 else 1e9)
+    monkeypatch.setattr(at_work, "SAVE", 0.0 if seed == 0 else 1e9)
     stops = 0
     while True:
         left[0] = drawn.randint(1, 4 if when == "while a model was saved" else 20)

@@ -18,11 +18,15 @@ import torch
 from rich.console import Console
 
 from milepost.lab.cells import cell as cells
-from milepost.lab.cells.cell import Cell, Event, Judging, Stepped, batches_of, load
+from milepost.lab.cells import work as at_work
+from milepost.lab.cells.cell import Cell
+from milepost.lab.cells.events import Event, Stepped
 from milepost.lab.cells.store import Store
+from milepost.lab.cells.work import load
 from milepost.lab.command import board
 from milepost.lab.command.shown import table
 from milepost.lab.judging import scoring
+from milepost.lab.judging.scoring import Judging
 from milepost.lab.report import Measure, gather, page, views
 from milepost.lab.schemes import named as schemes
 from milepost.lab.statistics.findings import Findings, Ran, Row
@@ -88,7 +92,7 @@ def test_there_is_a_cell_for_each_scheme_and_task_and_no_other_is_trained_again_
 
 
 def test_batches_have_every_length_that_fits_and_enough_examples():
-    source = batches_of(on("needle"), TEXT, on("needle").recipe)
+    source = on("needle").batches(TEXT)
     shapes = {tuple(source(step)[0].shape) for step in range(200)}
     # A mark and five digits at least, and five tokens more: the question mark, and the answer but for its last.
     assert shapes == {(32, length + 5) for length in range(6, 20)}
@@ -123,7 +127,7 @@ def test_hidden_numbers_are_judged_at_their_depth(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(scoring, "score", noted)
     cell = replace(on("needle"), variants=())
-    found = [each for each in cells.judged(cell, cells.make(cell), TEXT, set()) if hasattr(each, "protocol")]
+    found = [each for each in at_work.judged(cell, cells.make(cell), TEXT, set()) if hasattr(each, "protocol")]
     # The question mark and all but the last digit of the answer take five tokens.
     assert seen == [(depth, length - 5) for depth in (0, 0.5, 1) for length in (24, 48, 96)]
     assert all(each.mean == 1 for each in found)
@@ -138,8 +142,8 @@ def test_more_examples_are_judged_where_they_are_short(tmp_path: Path):
 
 
 def test_rows_without_training_are_judged_on_decoders_alone():
-    assert {label for label, *_ in cells.wanted(on("needle"))} == {"", "window", "self-extend"}
-    assert {label for label, *_ in cells.wanted(on("parity-check"))} == {""}
+    assert {label for label, *_ in on("needle").wanted()} == {"", "window", "self-extend"}
+    assert {label for label, *_ in on("parity-check").wanted()} == {""}
 
 
 def test_interrupted_it_goes_on_to_the_same_numbers(whole: Path, tmp_path: Path):
@@ -228,7 +232,7 @@ def test_a_task_is_trained_without_compiling_for_each_length(tmp_path: Path, mon
             seen.append(list(model.backends))
             super().__init__(model, *given)
 
-    monkeypatch.setattr(cells, "Trainer", Noted)
+    monkeypatch.setattr(at_work, "Trainer", Noted)
     work(replace(SWEEP, schemes=("rope",), tasks=("copy",)), tmp_path)
     assert seen == [[None], ["sdpa"]]
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from milepost.lab.cells.cell import Cell, Described, Event, Stepped
+from milepost.lab.cells.cell import Cell
+from milepost.lab.cells.events import Described, Event, Stepped
 from milepost.lab.cells.turns import Locks, turns
 from milepost.lab.engines.jobs import Jobs
 from milepost.lab.engines.local import Local
@@ -32,7 +33,7 @@ import sys
 from pathlib import Path
 from milepost.lab.cells.store import Store
 from milepost.lab.sweep.sweep import Local, run
-from milepost.lab.cells.cell import Described
+from milepost.lab.cells.events import Described
 from tests.lab.test_turns import FOUR
 folder, seen = Path(sys.argv[1]), []
 store = Store(folder / "lab.sqlite")

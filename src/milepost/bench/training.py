@@ -13,8 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from milepost.lab.cells.cell import Cell, Judging, Stepped, make, work
+from milepost.lab.cells.cell import Cell, make
+from milepost.lab.cells.events import Stepped
 from milepost.lab.cells.store import Store
+from milepost.lab.cells.work import work
+from milepost.lab.judging.scoring import Judging
 from milepost.lab.sweep.sweep import keep
 from milepost.lab.text.corpus import Corpus, of_python
 from milepost.lab.training.recipe import SIZES, Recipe, Size

@@ -154,7 +154,7 @@ def _work(sweep: Sweep, store: Store, out: Path, engine: Callable[[], Engine], f
 
 def _all(sweep: Sweep, store: Store, out: Path, engine: Engine) -> Sweep:
     """Work through a sweep stage by stage; returns it as it was chosen to be."""
-    from milepost.lab.cells.cell import wanted
+
     from milepost.lab.command.progress import Watched
     from milepost.lab.sweep.search import cells_of_rows, rounds_of_rates, with_rates, with_settings
     from milepost.lab.sweep.sweep import missing, outdated, run
@@ -167,7 +167,7 @@ def _all(sweep: Sweep, store: Store, out: Path, engine: Engine) -> Sweep:
             note(f"{again} models were judged by an earlier version, and are judged again from their checkpoints")
         if done:
             note(f"{done} of {len(cells)} {what} are done already, in {out}")
-        left = {cell.key: len(wanted(cell) - known) for cell, known in open_cells}
+        left = {cell.key: len(cell.wanted() - known) for cell, known in open_cells}
         with Watched(cells, left=left) as watched:
             run(sweep, store, engine, watched, cells, _waits)
 

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from milepost.lab.cells.cell import Cell, Event, Stepped, wanted
-from milepost.lab.cells.events import Died
+from milepost.lab.cells.cell import Cell
+from milepost.lab.cells.events import Died, Event, Stepped
 from milepost.lab.cells.store import Score
 from milepost.lab.judging.scoring import VALIDATION
 from milepost.lab.schemes.named import rates_in_words
@@ -56,7 +56,7 @@ class Watched:
             # They are there to choose rates.
             rates = {cell.key: rates_in_words(cell.recipe, cell.name) for cell in cells}
             self.names = {key: f"{name} · {rates[key]}" for key, name in self.names.items()}
-        self.left = {cell.key: len(wanted(cell)) for cell in cells} if left is None else dict(left)
+        self.left = {cell.key: len(cell.wanted()) for cell in cells} if left is None else dict(left)
         self.open, self.begun = len(self.left), time.monotonic()
         self._live: Live | None = None
 
@@ -99,7 +99,7 @@ class Watched:
     def _judging(self, cell: Cell) -> None:
         key, name = f"judge {cell.key}", self.names[cell.key]
         if key not in self.tasks:
-            total = len(wanted(cell))
+            total = len(cell.wanted())
             self.tasks[key] = self.bars.add_task(f"judge {name}", total=total, status="")
 
     def _scored(self, cell: Cell, score: Score) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch.multiprocessing as processes
 
-from milepost.lab.cells.cell import Cell, Event, Known
+from milepost.lab.cells.cell import Cell, Known
+from milepost.lab.cells.events import Event
 from milepost.lab.cells.turns import END, PAUSE, End, Turn
 from milepost.lab.engines.local import Local, failures
 from milepost.lab.text.corpus import Corpus

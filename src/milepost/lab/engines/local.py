@@ -11,8 +11,10 @@ from typing import Protocol
 
 import torch
 
-from milepost.lab.cells.cell import Cell, Event, batches_of, work
+from milepost.lab.cells.cell import Cell
+from milepost.lab.cells.events import Event
 from milepost.lab.cells.turns import PAUSE, Turn
+from milepost.lab.cells.work import work
 from milepost.lab.text.corpus import Corpus
 from milepost.lab.training import memory
 from milepost.lab.training.recipe import Recipe
@@ -53,7 +55,8 @@ class Local:
 def fits(cell: Cell, corpus: Corpus, device: str, recipe: Recipe) -> bool:
     """Whether one step of a cell fits on a device, with another recipe."""
     try:
-        Trainer(cell.model(), replace(recipe, compiled=False), batches_of(cell, corpus, recipe), device).advance()
+        batches = replace(cell, recipe=recipe).batches(corpus)
+        Trainer(cell.model(), replace(recipe, compiled=False), batches, device).advance()
     except torch.OutOfMemoryError:
         return False
     finally:

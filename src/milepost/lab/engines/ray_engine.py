@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from milepost.lab.cells.cell import Cell, Event
+from milepost.lab.cells.cell import Cell
+from milepost.lab.cells.events import Event
 from milepost.lab.cells.turns import END, PAUSE, End, Turn
 from milepost.lab.engines.parcels import way
 from milepost.lab.engines.ray_driver import Driver

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from torch import distributed as dist
 
-from milepost.lab.cells.cell import Cell, Event, Known, work
+from milepost.lab.cells.cell import Cell, Known
+from milepost.lab.cells.events import Event
 from milepost.lab.cells.turns import END, PAUSE, End, Turn
+from milepost.lab.cells.work import work
 from milepost.lab.text.corpus import Corpus
 from milepost.lab.training.parallel import from_first, join, world
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import milepost
-from milepost.lab.cells.cell import Cell, asked, wanted
+from milepost.lab.cells.cell import Cell
 from milepost.lab.cells.store import Score, Store
 from milepost.lab.judging.scoring import DRAWN
 from milepost.lab.schemes.named import build, expression
@@ -44,7 +44,7 @@ def gather(store: Store, sweep: Sweep, command: str | None = None) -> Findings:
             (cell.seed, score)
             for cell in own
             for score in (valid(store, cell) if cell.task else ())
-            if (score.protocol, score.length) in asked(cell, score.variant)
+            if (score.protocol, score.length) in cell.asked(score.variant)
         ]
         for row in _rows(store, [cell for cell in own if not cell.task]):
             rows.append(replace(row, scores=row.scores | _by_task(answers, row.variant)))
@@ -74,7 +74,7 @@ def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
         # Scores from an earlier, longer sweep may be in the store too; only what was asked for is shown.
         for cell, found in by_cell.items():
             for score in found:
-                if (score.protocol, score.length) in asked(first):
+                if (score.protocol, score.length) in first.asked():
                     by_name[score.protocol, score.length].append((cell.seed, score))
         scores: dict[str, dict[int, Measure]] = defaultdict(dict)
         for (protocol, length), each in sorted(by_name.items()):
@@ -218,11 +218,11 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
     done = seconds = 0
     for cell in cells:
         scores = valid(store, cell)
-        done += wanted(cell) <= {(score.variant, score.protocol, score.length) for score in scores}
+        done += cell.wanted() <= {(score.variant, score.protocol, score.length) for score in scores}
         seconds += store.cell(cell.key)["seconds"] if scores or store.losses(cell.key) else 0
     return Ran(
         trained=first.recipe.length,
-        lengths=tuple(length for protocol, length in asked(first) if protocol == "windows"),
+        lengths=tuple(length for protocol, length in first.asked() if protocol == "windows"),
         schemes=sweep.schemes,
         seeds=sweep.seeds,
         shape=asdict(first.shape),

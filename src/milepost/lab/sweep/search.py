@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from milepost.lab.cells.cell import Cell, asked
+from milepost.lab.cells.cell import Cell
 from milepost.lab.cells.store import Store
 from milepost.lab.judging.scoring import VALIDATION
 from milepost.lab.schemes.choices import choices
@@ -142,7 +142,7 @@ def _first(sweep: Sweep) -> Iterator[Cell]:
 def _by_validation(sweep: Sweep, cell: Cell, recipe: Recipe) -> Cell:
     judging = replace(cell.judging, protocols=(VALIDATION,), validation=sweep.corpus.chosen_by)
     made = replace(cell, seed=SEED, recipe=recipe, judging=judging, variants=())
-    sweep.corpus.needs(recipe.length, judging.longest, chosen=asked(made)[-1][1])
+    sweep.corpus.needs(recipe.length, judging.longest, chosen=made.asked()[-1][1])
     return made
 
 
@@ -178,7 +178,7 @@ def _tried_rates(sweep: Sweep, store: Store) -> Iterator[tuple[Recipe, Tried]]:
         by_name.setdefault(cell.name, []).append(cell)
     for name, cells in by_name.items():
         bits = [_bits(store, cell).get("", {}) for cell in cells]
-        best = _best(bits, [length for _, length in asked(cells[0])])
+        best = _best(bits, [length for _, length in cells[0].asked()])
         for number, (cell, each) in enumerate(zip(cells, bits, strict=True)):
             recipe = cell.recipe
             setting = rates_in_words(recipe, name)
@@ -188,7 +188,7 @@ def _tried_rates(sweep: Sweep, store: Store) -> Iterator[tuple[Recipe, Tried]]:
 def _tried_rows(sweep: Sweep, store: Store) -> Iterator[Tried]:
     for cell in cells_of_rows(sweep):
         found = _bits(store, cell)
-        lengths = [length for _, length in asked(cell)]
+        lengths = [length for _, length in cell.asked()]
         for row, text in sweep.open_rows(cell.name).items():
             texts = choices(text)
             bits = [found.get(each, {}) for each in texts]
@@ -209,7 +209,7 @@ def _bits(store: Store, cell: Cell) -> dict[str, dict[int, float]]:
 
 def _mean(store: Store, cell: Cell) -> float | None:
     """The bits that a run is chosen by; None where it is not judged to the end."""
-    bits, lengths = _bits(store, cell).get("", {}), [length for _, length in asked(cell)]
+    bits, lengths = _bits(store, cell).get("", {}), [length for _, length in cell.asked()]
     return (
         math.fsum(bits[length] for length in lengths) / len(lengths) if all(each in bits for each in lengths) else None
     )

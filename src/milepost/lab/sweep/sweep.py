@@ -9,8 +9,8 @@ from functools import cache
 
 import torch
 
-from milepost.lab.cells.cell import JUDGED, Cell, Described, Event, Known, Stepped, depends, wanted
-from milepost.lab.cells.events import Died, Saved
+from milepost.lab.cells.cell import JUDGED, Cell, Known
+from milepost.lab.cells.events import Described, Died, Event, Saved, Stepped
 from milepost.lab.cells.store import Score, Store
 from milepost.lab.cells.turns import Locks, turns
 from milepost.lab.engines.local import Engine as Engine
@@ -180,7 +180,7 @@ def run(
 
     def known(cell: Cell) -> Known | None:
         found = scores_of(store, cell)
-        left[cell.key] = wanted(cell) - found if found is not None else set()
+        left[cell.key] = cell.wanted() - found if found is not None else set()
         return found
 
     try:
@@ -212,7 +212,7 @@ def missing(sweep: Sweep, store: Store, cells: Sequence[Cell] | None = None) -> 
 def scores_of(store: Store, cell: Cell) -> Known | None:
     """The scores that a cell has; None where these are all, and it is done."""
     known = {(score.variant, score.protocol, score.length) for score in valid(store, cell)}
-    return None if store.progress(cell.key)[1] and wanted(cell) <= known else known
+    return None if store.progress(cell.key)[1] and cell.wanted() <= known else known
 
 
 def valid(store: Store, cell: Cell) -> list[Score]:
@@ -220,7 +220,7 @@ def valid(store: Store, cell: Cell) -> list[Score]:
     return [
         score
         for score in store.scores(cell.key)
-        if score.detail.get("asked") == depends(cell, score.variant, score.protocol)
+        if score.detail.get("asked") == cell.depends(score.variant, score.protocol)
     ]
 
 
