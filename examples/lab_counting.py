@@ -1,8 +1,10 @@
 """Counting with CoPE: programs of up to 512 statements, and what a variable holds at their end (arXiv:2405.18719).
 
+    python examples/lab_counting.py --jobs 6 --compiled --precision bfloat16
+
 Decoders of 4 layers, 256 wide, with 4 heads, that see ten thousand programs a hundred times, as the authors'; here with
 RMSNorm and SwiGLU, and without dropout. Published errors with 3 and 5 variables: absolute 67.6 % and 71.5 %, relative
-17.8 % and 22.4 %, CoPE 1.2 % and 7.4 %.
+17.8 % and 22.4 %, CoPE 1.2 % and 7.4 %. Stop it at any moment: the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -11,16 +13,17 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from milepost.lab.cells.on_task import OnTask
+from milepost.lab.cells.store import Store
+from milepost.lab.command.experiment import worked
+from milepost.lab.judging.scoring import Judging
 from milepost.lab.statistics.intervals import interval
-from milepost.lab.tasks import Counting, score, trained_on, trivial
-from milepost.lab.tasks.run import Losses, side_by_side
+from milepost.lab.tasks import Counting, trivial
 from milepost.lab.training.model import Shape
 from milepost.lab.training.recipe import Recipe
-from milepost.lab.training.train import precision
 
 SCHEMES = {
     "absolute": "Learned({block}, width)",
@@ -28,6 +31,8 @@ SCHEMES = {
     "cope": "Cope(dim, {positions})",
 }
 """The three rows of the paper; any other name or expression of the lab can be given too."""
+SPREAD = 32
+"""How many lengths the judged programs are spread over."""
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -50,86 +55,64 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--positions", type=int, help="rows of CoPE's table; block + 1 if not given")
     parser.add_argument("--statements", type=int, nargs=2, default=[3, 512], help="of a program: least and most")
     parser.add_argument("--count", type=int, default=1024, help="programs judged, over all lengths")
-    parser.add_argument("--lengths", type=int, default=32, help="how many lengths they are spread over")
-    parser.add_argument("--processes", type=int, default=1, help="runs at once")
-    parser.add_argument("--out", type=Path, default=Path("out/lab_counting.json"))
+    parser.add_argument("--jobs", type=int, default=1, help="models at the same time")
+    parser.add_argument("--out", type=Path, default=Path("out/counting"), help="scores and checkpoints")
     return parser.parse_args(arguments)
 
 
-def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Train one scheme with one number of variables from one seed, and judge it."""
-    watch = Losses(named(job))
-    task = Counting(job["variables"], job["block"])
+def cells_of(asked: argparse.Namespace) -> dict[tuple[str, int], list[OnTask]]:
+    """By scheme and number of variables, one cell a seed."""
+    least, most = asked.statements
+    spread = sorted({least + round(n * (most - least) / (SPREAD - 1)) for n in range(SPREAD)})
+    judging = Judging(longest=asked.block, answers=max(1, asked.count // len(spread)))
+    shape = Shape(asked.width, asked.layers, asked.heads)
     recipe = Recipe(
-        batch=job["batch"], steps=job["steps"], rate=job["rate"], warmup=min(400, job["steps"] // 5), decay=0.0,
-        precision=job["precision"], compiled=job["compiled"],
+        batch=asked.batch, steps=asked.steps, rate=asked.rate, warmup=min(400, asked.steps // 5), decay=0.0,
+        precision=asked.precision, compiled=asked.compiled,
     )  # fmt: skip
-    least, most = job["statements"]
-    positions = job["positions"] or job["block"] + 1
-    scheme: str = job["scheme"]
-    scheme = SCHEMES.get(scheme, scheme).format(block=job["block"], positions=positions)
-    shape = Shape(job["width"], job["layers"], job["heads"])
-    model = trained_on(
-        task, scheme, shape, recipe, range(least, most + 1), job["seed"], device=job["device"],
-        examples=job["programs"] or None, watch=watch,
-    )  # fmt: skip
-    lengths = [least + round(n * (most - least) / max(1, job["lengths"] - 1)) for n in range(job["lengths"])]
-    each = max(1, job["count"] // len(lengths))
-    with precision(recipe, torch.device(job["device"])):
-        found = {length: score(model, task, length, each, job["seed"]) for length in lengths}
-    right, half = interval(torch.cat(list(found.values())))
+
+    def cell(scheme: str, variables: int, seed: int) -> OnTask:
+        text = SCHEMES.get(scheme, scheme).format(block=asked.block, positions=asked.positions or asked.block + 1)
+        task = Counting(variables, asked.block)
+        return OnTask(
+            text, seed, shape, recipe, judging, "", on=task, lengths=(least, most), judged=tuple(spread),
+            examples=asked.programs or None,
+        )  # fmt: skip
+
     return {
-        "error": 1 - right,
-        "half": half,
-        "trivial": 1 - trivial(task, lengths, each),
-        "by_length": {length: 1 - float(scores.mean()) for length, scores in found.items()},
-        "loss": watch.last(),
-        "losses": [round(float(part.mean()), 4) for part in torch.stack(watch.losses).split(100)],
-        "parameters": model.count(),
-        "seconds": watch.seconds(),
+        (scheme, variables): [cell(scheme, variables, seed) for seed in asked.seeds]
+        for scheme in asked.schemes
+        for variables in asked.variables
     }
 
 
-def named(job: dict[str, Any]) -> str:
-    """What a run is called."""
-    return f"{job['scheme']}, {job['variables']} variables, seed {job['seed']}"
+def errors(store: Store, cells: Sequence[OnTask]) -> tuple[float, float]:
+    """Per cent of the programs that are answered wrongly, and half its interval over programs, seeds averaged."""
+    found = [interval([right for score in store.scores(cell.key) for right in score.windows or ()]) for cell in cells]
+    means, halves = zip(*found, strict=True)
+    return 100 * (1 - sum(means) / len(found)), 100 * sum(half**2 for half in halves) ** 0.5 / len(found)
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Errors in per cent: a line for each scheme, a column for each number of variables, seeds averaged."""
-    columns = sorted({row["variables"] for row in rows})
+def table(store: Store, cells: dict[tuple[str, int], list[OnTask]]) -> str:
+    """Errors in per cent: a line for each scheme, a column for each number of variables."""
+    columns = list(dict.fromkeys(variables for _, variables in cells))
     lines = [f"{'error, %':<28}" + "".join(f"{f'{n} variables':>18}" for n in columns)]
-    for name in dict.fromkeys(row["scheme"] for row in rows):
-        cells: list[str] = []
-        for n in columns:
-            found = [row for row in rows if (row["scheme"], row["variables"]) == (name, n)]
-            mean = sum(100 * row["error"] for row in found) / max(1, len(found))
-            half = sum((100 * row["half"]) ** 2 for row in found) ** 0.5 / max(1, len(found))
-            cells.append(f"{mean:10.1f} ± {half:4.1f}" if found else "-")
-        lines.append(f"{name:<28}" + "".join(f"{cell:>18}" for cell in cells))
-    same = {row["variables"]: 100 * row["trivial"] for row in rows}
-    lines.append(f"{'always the same answer':<28}" + "".join(f"{same[n]:11.1f}{'':7}" for n in columns).rstrip())
+    for name in dict.fromkeys(scheme for scheme, _ in cells):
+        found = [errors(store, cells[name, n]) for n in columns]
+        lines.append(f"{name:<28}" + "".join(f"{mean:11.1f} ± {half:4.1f}" for mean, half in found))
+    firsts = [next(own[0] for (_, n), own in cells.items() if n == column) for column in columns]
+    same = [100 * (1 - trivial(cell.on, cell.judged, cell.judging.answers)) for cell in firsts]
+    lines.append(f"{'always the same answer':<28}" + "".join(f"{wrong:11.1f}{'':7}" for wrong in same).rstrip())
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Run what is asked for and not done yet; what is done is written as it comes."""
-    options = vars(options_of(arguments))
-    out, processes = options.pop("out"), options.pop("processes")
-    several = {name: options.pop(name) for name in ("seeds", "variables", "schemes")}
-    jobs: list[dict[str, Any]] = [
-        options | {"seed": seed, "variables": variables, "scheme": scheme}
-        for seed in several["seeds"]
-        for variables in several["variables"]
-        for scheme in several["schemes"]
-    ]
-    rows: list[dict[str, Any]] = []
-    for row in side_by_side(run, jobs, processes, out):
-        rows.append(row)
-        line = f"error {row['error']:.1%}, loss {row['loss']:.3f}, {row['seconds']:.0f} s"
-        print(f"{named(row)}: {line}", flush=True)
-    print(f"\n{table(rows)}\n\nwritten: {out}")
-    return rows
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train and judge what is asked for and not done yet, and print the table."""
+    asked = options_of(arguments)
+    cells = cells_of(asked)
+    store = worked([cell for own in cells.values() for cell in own], asked.out, asked.device, asked.jobs)
+    print(f"\n{table(store, cells)}\n\nwritten: {store.path}")
+    store.close()
 
 
 if __name__ == "__main__":
@@ -137,3 +120,5 @@ if __name__ == "__main__":
         main()
     except KeyboardInterrupt:
         sys.exit("stopped; what was done is kept, and the same command does the rest")
+    except (ValueError, OSError, RuntimeError) as error:
+        sys.exit(f"lab_counting: {error}")

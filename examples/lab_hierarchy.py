@@ -1,8 +1,10 @@
 """Randomized positions: RoPE trained on strings of up to 40 symbols and judged on longer ones (arXiv:2305.16843).
 
+    python examples/lab_hierarchy.py --jobs 16
+
 Encoders of 5 layers, 64 wide, with 8 heads, as the authors'; here with RMSNorm and SwiGLU, and without dropout. For
 each task one model counts its tokens 0, 1, 2 …, and one has them stand at random places of 0 … 2047; the latter is
-judged at random places too, and at evenly spaced ones.
+judged at random places too, and at evenly spaced ones. Stop it at any moment: the same command goes on from there.
 """
 
 from __future__ import annotations
@@ -11,17 +13,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-import milepost as mp
-from milepost.lab.statistics.intervals import interval
-from milepost.lab.tasks import HIERARCHY, score, trained_on, trivial
-from milepost.lab.tasks.run import Losses, side_by_side
+from milepost.lab.cells.on_task import COUNTED, EVEN, RANDOM, OnTask
+from milepost.lab.cells.store import Store
+from milepost.lab.command.experiment import worked
+from milepost.lab.judging.scoring import Judging
+from milepost.lab.tasks import HIERARCHY, trivial
 from milepost.lab.training.model import Shape
 from milepost.lab.training.recipe import Recipe
-from milepost.lab.training.train import precision
 
 TASKS = [
     "bucket-sort", "reverse-string", "duplicate-string", "odds-first", "stack-manipulation", "missing-duplicate",
@@ -48,83 +49,54 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--judged", type=int, nargs="+", default=[40, 100, 200], help="lengths of strings")
     parser.add_argument("--places", type=int, default=2048, help="how many random positions there are")
     parser.add_argument("--count", type=int, default=512, help="strings judged at each length")
-    parser.add_argument("--processes", type=int, default=1, help="runs at once")
-    parser.add_argument("--out", type=Path, default=Path("out/lab_hierarchy.json"))
+    parser.add_argument("--jobs", type=int, default=1, help="models at the same time")
+    parser.add_argument("--out", type=Path, default=Path("out/hierarchy"), help="scores and checkpoints")
     return parser.parse_args(arguments)
 
 
-def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Train one model on one task from one seed, and judge it."""
-    watch = Losses(named(job))
-    task = HIERARCHY[job["task"]]
+def cells_of(asked: argparse.Namespace) -> dict[str, list[OnTask]]:
+    """By task: for each seed a cell that counts its tokens, and one that has them stand at random places."""
+    judging = Judging(longest=max(asked.judged), answers=asked.count)
+    shape = Shape(asked.width, asked.layers, asked.heads)
     recipe = Recipe(
-        batch=job["batch"], steps=job["steps"], rate=job["rate"], warmup=min(200, job["steps"] // 5), decay=0.0,
-        precision=job["precision"],
+        batch=asked.batch, steps=asked.steps, rate=asked.rate, warmup=min(200, asked.steps // 5), decay=0.0,
+        precision=asked.precision,
     )  # fmt: skip
-    shape = Shape(job["width"], job["layers"], job["heads"])
-    places = mp.Randomized(job["places"])
-    model = trained_on(
-        task, job["scheme"], shape, recipe, range(1, job["trained"] + 1), job["seed"],
-        places.sample if job["randomized"] else None, job["device"],
-        longest=max(job["judged"]), watch=watch,
-    )  # fmt: skip
-    ways = {"random": places.sample, "even": places.evenly} if job["randomized"] else {"counted": None}
-    accuracy: dict[str, dict[int, tuple[float, float]]] = {}
-    with precision(recipe, torch.device(job["device"])):
-        for name, positions in ways.items():
-            accuracy[name] = {
-                length: interval(score(model, task, length, job["count"], job["seed"], positions))
-                for length in job["judged"]
-            }
     return {
-        "accuracy": accuracy,
-        "trivial": {length: trivial(task, [length], job["count"]) for length in job["judged"]},
-        "loss": watch.last(),
-        "parameters": model.count(),
-        "seconds": watch.seconds(),
-    }
+        name: [
+            OnTask(
+                asked.scheme, seed, shape, recipe, judging, "", on=HIERARCHY[name], lengths=(1, asked.trained),
+                judged=tuple(asked.judged), places=places,
+            )
+            for seed in asked.seeds
+            for places in (0, asked.places)
+        ]
+        for name in (HIERARCHY if "all" in asked.tasks else asked.tasks)
+    }  # fmt: skip
 
 
-def named(job: dict[str, Any]) -> str:
-    """What a run is called."""
-    return f"{job['task']}, {'randomized' if job['randomized'] else 'counted'}, seed {job['seed']}"
-
-
-def table(rows: list[dict[str, Any]]) -> str:
+def table(store: Store, cells: dict[str, list[OnTask]]) -> str:
     """Accuracies in per cent: a line for each task and length, seeds averaged."""
-    ways = ("counted", "random", "even")
+    ways = (COUNTED, RANDOM, EVEN)
     lines = [f"{'accuracy, %':<30}{'length':>8}{'trivial':>9}" + "".join(f"{way:>10}" for way in ways)]
-    for task in dict.fromkeys(row["task"] for row in rows):
-        of_task = [row for row in rows if row["task"] == task]
-        for length in of_task[0]["judged"]:
-            cells: list[str] = []
+    for name, own in cells.items():
+        scores = [score for cell in own for score in store.scores(cell.key)]
+        for length in own[0].judged:
+            line = f"{name:<30}{length:>8}{100 * trivial(own[0].on, [length], own[0].judging.answers):>9.1f}"
             for way in ways:
-                means = [row["accuracy"][way][str(length)][0] for row in of_task if way in row["accuracy"]]
-                cells.append(f"{100 * sum(means) / len(means):.1f}" if means else "-")
-            line = f"{task:<30}{length:>8}{100 * of_task[0]['trivial'][str(length)]:>9.1f}"
-            lines.append(line + "".join(f"{cell:>10}" for cell in cells))
+                means = [score.mean for score in scores if (score.protocol, score.length) == (way, length)]
+                line += f"{100 * sum(means) / len(means):>10.1f}"
+            lines.append(line)
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Run what is asked for and not done yet; what is done is written as it comes."""
-    options = vars(options_of(arguments))
-    out, processes = options.pop("out"), options.pop("processes")
-    tasks, seeds = options.pop("tasks"), options.pop("seeds")
-    jobs: list[dict[str, Any]] = [
-        options | {"seed": seed, "task": task, "randomized": randomized}
-        for seed in seeds
-        for task in (HIERARCHY if "all" in tasks else tasks)
-        for randomized in (False, True)
-    ]
-    rows: list[dict[str, Any]] = []
-    for row in side_by_side(run, jobs, processes, out):
-        rows.append(row)
-        longest = str(max(row["judged"]))
-        last = ", ".join(f"{way} {by_length[longest][0]:.1%}" for way, by_length in row["accuracy"].items())
-        print(f"{named(row)}: {last} at {longest}, loss {row['loss']:.3f}, {row['seconds']:.0f} s", flush=True)
-    print(f"\n{table(rows)}\n\nwritten: {out}")
-    return rows
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train and judge what is asked for and not done yet, and print the table."""
+    asked = options_of(arguments)
+    cells = cells_of(asked)
+    store = worked([cell for own in cells.values() for cell in own], asked.out, asked.device, asked.jobs)
+    print(f"\n{table(store, cells)}\n\nwritten: {store.path}")
+    store.close()
 
 
 if __name__ == "__main__":
@@ -132,3 +104,5 @@ if __name__ == "__main__":
         main()
     except KeyboardInterrupt:
         sys.exit("stopped; what was done is kept, and the same command does the rest")
+    except (ValueError, OSError, RuntimeError) as error:
+        sys.exit(f"lab_hierarchy: {error}")

@@ -11,9 +11,7 @@ import torch
 
 import milepost as mp
 from milepost.lab.schemes.named import build, hides_ahead, refuse_ahead
-from milepost.lab.tasks import TASKS, trained_on
 from milepost.lab.training.model import Model, Shape
-from milepost.lab.training.recipe import Recipe
 from tests.lab.test_sweep import SWEEP, work
 
 SHAPE = Shape(16, 2, 2)
@@ -90,13 +88,3 @@ def test_one_layer_that_sees_ahead_is_enough():
 def test_tasks_where_tokens_look_ahead_still_see_everything():
     cells = replace(SWEEP, schemes=("rope",), tasks=("parity-check",)).cells()
     assert [cell.task for cell in cells] == ["", "parity-check"]
-
-
-@pytest.mark.parametrize(("name", "fits"), [("copy", False), ("parity-check", True)])
-def test_a_decoder_of_a_task_is_asked_for_the_next_token_too(name: str, fits: bool):
-    recipe = Recipe(length=16, batch=2, steps=1)
-    if fits:
-        trained_on(TASKS[name], "Rope(dim) + everything", SHAPE, recipe, range(1, 4), 0)
-        return
-    with pytest.raises(ValueError, match="sees ahead"):
-        trained_on(TASKS[name], "Rope(dim) + everything", SHAPE, recipe, range(1, 4), 0)

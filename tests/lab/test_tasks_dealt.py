@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost.lab.tasks import HIERARCHY, Copy, Counting, dealt, score, trained_on
+from milepost.lab.tasks import HIERARCHY, Copy, Counting, dealt
 from milepost.lab.tasks.task import NOT_JUDGED
-from milepost.lab.training.model import Shape
-from milepost.lab.training.recipe import Recipe
 
 
 def rows(batch: tuple[Tensor, Tensor]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -77,38 +75,6 @@ def test_programs_keep_their_answers():
             elif token == 12:
                 counts[before] += 1
         assert target[place] == counts[row[place]]
-
-
-def test_what_they_are_filled_up_with_is_not_seen():
-    """A model answers a row the same alone and among longer ones."""
-    task, shape = Counting(2), Shape(width=32, layers=2, heads=2)
-    model = trained_on(task, "rope", shape, Recipe(batch=8, steps=2, warmup=1), range(3, 40), 0, examples=32)
-    inputs, targets = dealt(task, 8, range(3, 40), 0, 32)(0)
-    shortest = int((targets != NOT_JUDGED).nonzero()[:, 1].min()) + 1
-    assert shortest < inputs.shape[1]
-    row = int((targets[:, shortest - 1] != NOT_JUDGED).nonzero()[0])
-    with torch.no_grad():
-        alone, among = model(inputs[row : row + 1, :shortest]), model(inputs)
-    torch.testing.assert_close(alone[0, -1], among[row, shortest - 1])
-
-
-def test_training_can_be_told_to_see_few_examples_often():
-    recipe = Recipe(batch=4, steps=60, rate=1e-2, warmup=1, decay=0.0)
-    asked = Copy(), "rope", Shape(width=32, layers=1, heads=2), recipe
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        few = trained_on(*asked, [6], 0, examples=4)
-        fresh = trained_on(*asked, [6], 0)
-    finally:
-        torch.set_num_threads(threads)
-    inputs, targets = dealt(Copy(), 4, [6], 0, 4)(0)
-    with torch.no_grad():
-        learned = Copy().accuracy(few(inputs), targets).mean()
-    # What it saw it knows by heart, and others it does not.
-    assert learned > 0.95
-    assert score(few, Copy(), 6, 64, 0).mean() < 0.6
-    assert Copy().accuracy(fresh(inputs), targets).mean() < 0.8
 
 
 def test_what_cannot_be_dealt_is_refused():

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from milepost.lab.cells.store import Store
 from milepost.lab.tasks import HIERARCHY, Counting, trivial
 from tests.examples import example_of
 
 pytestmark = pytest.mark.slow
 
 SMALL = ["--device", "cpu", "--steps", "3", "--batch", "4", "--width", "16", "--layers", "2", "--heads", "2"]
+FEW = ["--statements", "3", "20", "--block", "64", "--count", "36", "--programs", "40"]
 
 
 def test_counting_judges_three_schemes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    out = tmp_path / "deep" / "counting.json"
-    sized = ["--statements", "3", "20", "--block", "64", "--count", "12", "--lengths", "3"]
-    rows = example_of("lab_counting").main([*SMALL, *sized, "--variables", "3", "5", "--out", str(out)])
-    assert [(row["variables"], row["scheme"]) for row in rows] == [
-        (n, name) for n in (3, 5) for name in ("absolute", "relative", "cope")
-    ]
-    assert all(0 <= row["error"] <= 1 and list(row["by_length"]) == ["3", "11", "20"] for row in rows)
-    written = json.loads(out.read_text())
-    assert [row["error"] for row in written] == [row["error"] for row in rows]
+    module, asked = example_of("lab_counting"), [*SMALL, *FEW, "--out", str(tmp_path / "deep")]
+    module.main(asked)
     printed = capsys.readouterr().out
     assert "3 variables       5 variables" in printed
-    assert all(f"\n{name} " in printed for name in ("absolute", "relative", "cope"))
-    wrong = [1 - trivial(Counting(n, 64), [3, 11, 20], 4) for n in (3, 5)]
-    last = next(line for line in printed.splitlines() if line.startswith("always the same answer"))
-    assert last.split()[-2:] == [f"{100 * each:.1f}" for each in wrong]
+    lines = {line[:28].strip(): line[28:].split() for line in printed.splitlines() if "±" in line or "always" in line}
+    assert list(lines) == ["absolute", "relative", "cope", "always the same answer"]
+    lengths = range(3, 21)
+    wrong = [1 - trivial(Counting(n, 64), lengths, 2) for n in (3, 5)]
+    assert lines["always the same answer"] == [f"{100 * each:.1f}" for each in wrong]
+    store = Store(tmp_path / "deep" / "lab.sqlite")
+    for (scheme, n), (cell,) in module.cells_of(module.options_of(asked)).items():
+        scores = store.scores(cell.key)
+        assert [score.length for score in scores] == list(lengths)
+        answers = [each for score in scores for each in score.windows]
+        assert len(answers) == 36
+        assert lines[scheme][0 if n == 3 else 3] == f"{100 * (1 - sum(answers) / 36):.1f}"
+    store.close()
 
 
 def test_the_schemes_of_counting_are_the_papers():
@@ -45,20 +48,22 @@ def test_the_schemes_of_counting_are_the_papers():
 
 
 def test_the_hierarchy_judges_counted_and_random_positions(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    out = tmp_path / "hierarchy.json"
-    sized = ["--trained", "6", "--judged", "6", "12", "--count", "8"]
-    rows = example_of("lab_hierarchy").main(
-        [*SMALL, *sized, "--tasks", "parity-check", "odds-first", "--out", str(out)]
-    )
-    assert [(row["task"], row["randomized"]) for row in rows] == [
-        (name, way) for name in ("parity-check", "odds-first") for way in (False, True)
-    ]
-    assert [list(row["accuracy"]) for row in rows] == [["counted"], ["random", "even"]] * 2
-    for row in json.loads(out.read_text()):
-        assert all(0 <= mean <= 1 for by_length in row["accuracy"].values() for mean, _ in by_length.values())
+    module = example_of("lab_hierarchy")
+    sized = ["--trained", "6", "--judged", "6", "12", "--count", "8", "--tasks", "parity-check", "odds-first"]
+    asked = [*SMALL, *sized, "--seeds", "0", "1", "--out", str(tmp_path)]
+    module.main(asked)
     printed = capsys.readouterr().out
     assert "length  trivial   counted    random      even" in printed
-    assert printed.count("\nodds-first  ") == 2
+    store = Store(tmp_path / "lab.sqlite")
+    for name, cells in module.cells_of(module.options_of(asked)).items():
+        assert [(cell.seed, cell.places) for cell in cells] == [(0, 0), (0, 2048), (1, 0), (1, 2048)]
+        lines = [line.split() for line in printed.splitlines() if line.startswith(f"{name} ")]
+        assert [line[1] for line in lines] == ["6", "12"]
+        for column, way, which in ((3, "counted", 0), (4, "random", 1), (5, "even", 1)):
+            means = [score.mean for cell in cells[which::2] for score in store.scores(cell.key)
+                     if (score.protocol, score.length) == (way, 12)]  # fmt: skip
+            assert lines[1][column] == f"{50 * sum(means):.1f}"
+    store.close()
 
 
 def test_a_trivial_answer_is_the_symbol_that_comes_most_often():
@@ -84,20 +89,13 @@ def test_a_trivial_answer_is_one_for_all_lengths():
 
 
 @pytest.mark.parametrize(("given", "examples"), [([], 10_000), (["--programs", "40"], 40), (["--programs", "0"], None)])
-def test_counting_sees_as_many_programs_as_it_is_told(
-    given: list[str], examples: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    module, seen = example_of("lab_counting"), []
-
-    def trained_on(*asked, **named):
-        seen.append(named["examples"])
-        return real(*asked, **named | {"examples": None})
-
-    real = module.trained_on
-    monkeypatch.setattr(module, "trained_on", trained_on)
-    sized = ["--statements", "3", "9", "--count", "2", "--lengths", "1", "--variables", "1", "--schemes", "rope"]
-    module.main([*SMALL, *sized, *given, "--out", str(tmp_path / "counting.json")])
-    assert seen == [examples]
+def test_counting_sees_as_many_programs_as_it_is_told(given: list[str], examples: int | None):
+    module = example_of("lab_counting")
+    cells = module.cells_of(module.options_of(given))
+    assert {cell.examples for own in cells.values() for cell in own} == {examples}
+    assert {(cell.on.variables, cell.on.block, cell.lengths) for own in cells.values() for cell in own} == {
+        (3, 512, (3, 512)), (5, 512, (3, 512))
+    }  # fmt: skip
 
 
 def test_every_task_can_be_asked_for_at_once():

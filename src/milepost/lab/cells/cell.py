@@ -17,7 +17,7 @@ from milepost.lab.schemes.expressions import spelled
 from milepost.lab.schemes.named import build, learns_bias, learns_more, origins_of, rates_in_words, reads_longest
 from milepost.lab.schemes.own import Source
 from milepost.lab.tasks import PROTOCOLS, batches, named, protocols
-from milepost.lab.tasks.run import written_for
+from milepost.lab.tasks.score import written_for
 from milepost.lab.text.corpus import Corpus
 from milepost.lab.training.model import Model, Shape
 from milepost.lab.training.reader import Reader

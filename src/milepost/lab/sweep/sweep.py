@@ -24,7 +24,7 @@ from milepost.lab.schemes.expressions import classes_in, named, spelled
 from milepost.lab.schemes.named import build, expression, origins_of, refuse_ahead, refuse_leak, rows_on, try_out
 from milepost.lab.schemes.own import Source
 from milepost.lab.tasks import named as task_named
-from milepost.lab.tasks.run import written_for
+from milepost.lab.tasks.score import written_for
 from milepost.lab.text.corpus import Corpus
 from milepost.lab.training.model import Shape, carried
 from milepost.lab.training.recipe import Recipe, Size

@@ -8,7 +8,7 @@ from milepost.lab.tasks.arithmetic import Addition, Counting
 from milepost.lab.tasks.copying import Copy, Reverse, Sort
 from milepost.lab.tasks.hierarchy import HIERARCHY
 from milepost.lab.tasks.needle import Needle, Passkey
-from milepost.lab.tasks.run import score, train_on, trained_on, trivial
+from milepost.lab.tasks.score import score, trivial
 from milepost.lab.tasks.task import Task, batches, dealt
 from milepost.seams.arguments import did_you_mean
 
@@ -71,5 +71,5 @@ def protocols(name: str) -> list[str]:
 
 __all__ = [
     "HIERARCHY", "PROTOCOLS", "TASKS", "Addition", "Copy", "Counting", "Needle", "Passkey", "Protocol", "Reverse",
-    "Sort", "Task", "batches", "dealt", "named", "protocols", "score", "train_on", "trained_on", "trivial",
+    "Sort", "Task", "batches", "dealt", "named", "protocols", "score", "trivial",
 ]  # fmt: skip

@@ -1,0 +1,109 @@
+"""A cell on a task of one's own: at any lengths, with examples that come again, or at random positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from milepost.cache import Cache
+from milepost.lab.cells.cell import JUDGED, Cell
+from milepost.lab.judging.scoring import Scored
+from milepost.lab.schemes.named import build, refuse_ahead
+from milepost.lab.statistics.intervals import interval
+from milepost.lab.tasks.score import score, written_for
+from milepost.lab.tasks.task import Task, batches, dealt
+from milepost.lab.text.corpus import Corpus
+from milepost.lab.training.model import Model, Shape
+from milepost.lab.training.reader import Reader
+from milepost.lab.training.train import Batches
+from milepost.methods.randomized import Randomized
+from milepost.schedule import Schedule
+
+COUNTED, RANDOM, EVEN = "counted", "random", "even"
+"""Where tokens stand when a model is judged: at 0, 1, 2 …, at random places, or at evenly spaced ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnTask(Cell):
+    """What is trained and judged is `on`; lengths are the task's, not yet tokens.
+
+    The recipe's length and the longest that is judged are in tokens, as for every cell: for tables, and for rows that
+    ask how long the training was. `judging.answers` examples are judged at each length.
+    """
+
+    on: Task
+    lengths: tuple[int, int]
+    """The least and the greatest length that is trained at; between them all are as likely."""
+    judged: tuple[int, ...] = ()
+    """The lengths that are judged; the greatest one trained at if there are none."""
+    examples: int | None = None
+    """How many examples are drawn once, and seen again every epoch; every batch is fresh if None."""
+    places: int = 0
+    """How many random places tokens may stand at, drawn anew for every batch; with 0 they are counted."""
+
+    def __post_init__(self) -> None:
+        if not self.judged:
+            object.__setattr__(self, "judged", (self.lengths[1],))
+        longest = self.on.tokens(max(self.judged))
+        object.__setattr__(self, "task", f"{self.on!r}, at random places" if self.places else repr(self.on))
+        object.__setattr__(self, "recipe", replace(self.recipe, length=self.on.tokens(self.lengths[1])))
+        object.__setattr__(self, "judging", replace(self.judging, longest=max(longest, self.recipe.length)))
+
+    def _settings(self) -> dict[str, Any]:
+        settings = super()._settings()
+        settings.pop("judged")
+        return settings
+
+    @property
+    def written(self) -> str:
+        return written_for(self.on, self.name)
+
+    def model(self) -> Model:
+        shape = replace(self.shape, vocabulary=self.on.vocabulary)
+        torch.manual_seed(self.seed + 1)
+        schedule = build(self.written, shape, self.recipe.length, self.judging.longest)
+        if not self.on.bidirectional:
+            refuse_ahead(schedule, self.name)
+        torch.manual_seed(self.seed)
+        return Scattered(shape, schedule, Randomized(self.places)) if self.places else Model(shape, schedule)
+
+    def batches(self, corpus: Corpus) -> Batches:
+        least, most = self.lengths
+        every = range(least, most + 1)
+        if self.examples is None:
+            return batches(self.on, self.recipe.batch, every, self.seed)
+        return dealt(self.on, self.recipe.batch, every, self.seed, self.examples)
+
+    def asked(self, variant: str = "") -> list[tuple[str, int]]:
+        return [(way, length) for way in ((RANDOM, EVEN) if self.places else (COUNTED,)) for length in self.judged]
+
+    def scored(self, model: Reader, corpus: Corpus, protocol: str, length: int) -> Scored:
+        places = Randomized(self.places) if self.places else None
+        ways = {} if places is None else {RANDOM: places.sample, EVEN: places.evenly}
+        right = score(model, self.on, length, self.judging.answers, self.seed, ways.get(protocol))
+        mean, half = interval(right)
+        return Scored(mean, half, len(right), tuple(map(float, right)), {})
+
+    def depends(self, variant: str, protocol: str) -> list[Any]:
+        return [JUDGED, self.judging.answers]
+
+
+class Scattered(Model):
+    """A model whose tokens stand at random places while it is trained.
+
+    Which ones is drawn from the tokens themselves, so that a step that is made again has the same.
+    """
+
+    def __init__(self, shape: Shape, schedule: Schedule, places: Randomized) -> None:
+        super().__init__(shape, schedule)
+        self.places = places
+
+    def states(self, tokens: Tensor, caches: list[Cache] | None = None, position: Tensor | None = None) -> Tensor:
+        if self.training and position is None:
+            weights = torch.arange(1, tokens.numel() + 1, device=tokens.device)
+            generator = torch.Generator().manual_seed(int((tokens.flatten() * weights).sum()))
+            position = self.places.sample(tokens.shape[1], generator).to(tokens.device)
+        return super().states(tokens, caches, position)
