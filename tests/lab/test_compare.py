@@ -24,7 +24,7 @@ from milepost.cli import app
 from milepost.lab.cells.events import Stepped
 from milepost.lab.cells.store import Score, Store
 from milepost.lab.command.asked import engine_of, size_of
-from milepost.lab.command.progress import Watched, duration
+from milepost.lab.command.progress import Watched, Whole, duration
 from milepost.lab.command.settings import Settings
 from milepost.lab.engines.ray_engine import Ray
 from milepost.lab.judging.scoring import Judging
@@ -408,6 +408,20 @@ def test_the_time_left_is_that_of_the_models_done_for_as_many_as_are_left(monkey
         watched(cell, Score(cell.key, "", "windows", length, 1.0, None, 1, {}))
     said = [line for line in screen.getvalue().splitlines() if "models done" in line]
     assert said == ["1 of 3 models done, about 2 min left", "2 of 3 models done, about 30 s left"]
+
+
+def test_a_stage_counts_the_models_of_those_before_and_after_it(monkeypatch: pytest.MonkeyPatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    whole = Whole()
+    for open_, later in ((3, 5), (5, 0)):
+        whole.later = later
+        whole.begin(open_)
+        whole.done, now[0] = whole.done + 2, now[0] + 20
+        said = str(whole)
+        whole.done += open_ - 2
+    assert said == "5 of 8 models done, about 24 s left"
+    assert whole.left == 0
 
 
 def test_a_terminal_sees_bars_and_the_table_so_far(tmp_path: Path):

@@ -155,11 +155,14 @@ def _work(sweep: Sweep, store: Store, out: Path, engine: Callable[[], Engine], f
 def _all(sweep: Sweep, store: Store, out: Path, engine: Engine) -> Sweep:
     """Work through a sweep stage by stage; returns it as it was chosen to be."""
 
-    from milepost.lab.command.progress import Watched
-    from milepost.lab.sweep.search import cells_of_rows, rounds_of_rates, with_rates, with_settings
+    from milepost.lab.command.progress import Watched, Whole
+    from milepost.lab.sweep.search import cells_of_rows, firsts, rounds_of_rates, with_rates, with_settings
     from milepost.lab.sweep.sweep import missing, outdated, run
 
-    def stage(cells: list[Cell], what: str) -> None:
+    whole, searched = Whole(), 0
+
+    def stage(cells: list[Cell], what: str, later: int = 0) -> None:
+        whole.later = later
         open_cells = missing(sweep, store, cells)
         done = len(cells) - len(open_cells)
         again = outdated(store, cells)
@@ -168,14 +171,17 @@ def _all(sweep: Sweep, store: Store, out: Path, engine: Engine) -> Sweep:
         if done:
             note(f"{done} of {len(cells)} {what} are done already, in {out}")
         left = {cell.key: len(cell.wanted() - known) for cell, known in open_cells}
-        with Watched(cells, left=left) as watched:
+        with Watched(cells, left=left, whole=whole) as watched:
             run(sweep, store, engine, watched, cells, _waits)
 
+    last = len(sweep.cells())
+    choosing = last + len(cells_of_rows(sweep))
     for cells in rounds_of_rates(sweep, store):
-        stage(cells, "runs that choose rates")
+        searched += len(cells)
+        stage(cells, "runs that choose rates", sweep.search * len(firsts(sweep)) - searched + choosing)
     sweep = with_rates(sweep, store)
     if cells := cells_of_rows(sweep):
-        stage(cells, "models that choose settings")
+        stage(cells, "models that choose settings", last)
         sweep = with_settings(sweep, store)
     stage(sweep.cells(), "models")
     return sweep

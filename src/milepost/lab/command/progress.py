@@ -24,13 +24,39 @@ from milepost.lab.schemes.named import rates_in_words
 ROWS = 24
 
 
+class Whole:
+    """How far a whole sweep has come, stage after stage; prints as `13 of 48 models done, about 12 min left`."""
+
+    def __init__(self) -> None:
+        self.done = self.open = self.later = 0
+        self.begun = time.monotonic()
+
+    def begin(self, count: int) -> None:
+        """A stage begins in which so many models are worked on."""
+        self.open = self.done + count
+
+    @property
+    def left(self) -> int:
+        """How many models are left, in this stage and later."""
+        return self.open + self.later - self.done
+
+    def __str__(self) -> str:
+        """The time left is that of the models so far, for as many as are left."""
+        of = f"{self.done} of {self.open + self.later} models done"
+        return f"{of}, about {duration((time.monotonic() - self.begun) / self.done * self.left)} left" if self.done else of
+
+
 class Watched:
     """Draws events as they come: bars and a live table in a terminal, a line now and then in a pipe."""
 
     def __init__(
-        self, cells: Sequence[Cell], console: Console | None = None, left: Mapping[str, int] | None = None
+        self,
+        cells: Sequence[Cell],
+        console: Console | None = None,
+        left: Mapping[str, int] | None = None,
+        whole: Whole | None = None,
     ) -> None:
-        """left: by key, how many scores each cell still lacks; what is not there is done."""
+        """left: by key, how many scores each cell still lacks; what is not there is done. whole: what these are of."""
         self.console = Console(file=sys.stderr) if console is None else console
         self.live = self.console.is_terminal
         self.bars = Progress(
@@ -57,7 +83,8 @@ class Watched:
             rates = {cell.key: rates_in_words(cell.recipe, cell.name) for cell in cells}
             self.names = {key: f"{name} · {rates[key]}" for key, name in self.names.items()}
         self.left = {cell.key: len(cell.wanted()) for cell in cells} if left is None else dict(left)
-        self.open, self.begun = len(self.left), time.monotonic()
+        self.whole = Whole() if whole is None else whole
+        self.whole.begin(len(self.left))
         self._live: Live | None = None
 
     def __enter__(self) -> Watched:
@@ -111,21 +138,10 @@ class Watched:
         if self._due(cell.key):
             self._line(f"judge {self.names[cell.key]}, {status} ({score.protocol})")
         self.left[cell.key] = self.left.get(cell.key, 1) - 1
-        if not self.left[cell.key] and self._still_open():
-            self._line(self._whole())
-
-    def _still_open(self) -> int:
-        """How many cells still lack scores."""
-        return sum(each > 0 for each in self.left.values())
-
-    def _whole(self) -> str:
-        """How far the whole sweep has come; the time left is that of the cells so far, for as many as are left."""
-        left = self._still_open()
-        done = self.open - left
-        if not done:
-            return f"0 of {self.open} models done"
-        seconds = (time.monotonic() - self.begun) / done * left
-        return f"{done} of {self.open} models done, about {duration(seconds)} left"
+        if not self.left[cell.key]:
+            self.whole.done += 1
+            if self.whole.left:
+                self._line(str(self.whole))
 
     def _due(self, key: str) -> bool:
         """Whether five seconds have passed since the last line about a cell."""
@@ -153,7 +169,7 @@ class Watched:
         # What is done gives up its bar.
         for task in self.bars.tasks:
             task.visible = not task.finished
-        whole = Text(self._whole(), style="dim")
+        whole = Text(str(self.whole), style="dim")
         return Group(table, self.bars, whole) if shown else Group(self.bars, whole)
 
 

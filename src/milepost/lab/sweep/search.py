@@ -100,7 +100,7 @@ def cells_of_rates(sweep: Sweep, store: Store | None = None) -> list[Cell]:
     """One cell for each scheme and recipe that is tried, as far as the store tells; none where no rates are sought."""
     if not sweep.search:
         return []
-    return [run for cell in _first(replace(sweep, recipes=(), chosen=())) for run in _runs(sweep, store, cell)]
+    return [run for cell in firsts(replace(sweep, recipes=(), chosen=())) for run in _runs(sweep, store, cell)]
 
 
 def _runs(sweep: Sweep, store: Store | None, cell: Cell) -> list[Cell]:
@@ -126,7 +126,7 @@ def rounds_of_rates(sweep: Sweep, store: Store) -> Iterator[list[Cell]]:
 def cells_of_rows(sweep: Sweep) -> list[Cell]:
     """One cell for each scheme that has rows with settings to choose, with every setting as a row of its own."""
     found: list[Cell] = []
-    for cell in _first(sweep):
+    for cell in firsts(sweep):
         texts = [text for row in sweep.open_rows(cell.name).values() for text in choices(row)]
         if texts:
             tried = _by_validation(sweep, cell, cell.recipe)
@@ -134,9 +134,9 @@ def cells_of_rows(sweep: Sweep) -> list[Cell]:
     return found
 
 
-def _first(sweep: Sweep) -> Iterator[Cell]:
-    """The cells of language of one seed."""
-    return (cell for cell in sweep.cells() if cell.seed == sweep.seeds[0] and not cell.task)
+def firsts(sweep: Sweep) -> list[Cell]:
+    """The cells of language of one seed: one for each scheme."""
+    return [cell for cell in sweep.cells() if cell.seed == sweep.seeds[0] and not cell.task]
 
 
 def _by_validation(sweep: Sweep, cell: Cell, recipe: Recipe) -> Cell:
