@@ -35,9 +35,13 @@ SPREAD = 32
 """How many lengths the judged programs are spread over."""
 
 
+class Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows defaults, and the page above as it is."""
+
+
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     """What was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--variables", type=int, nargs="+", default=[3, 5])
     parser.add_argument("--schemes", nargs="+", default=list(SCHEMES))
@@ -54,7 +58,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--block", type=int, default=512, help="tokens of a program, at most; the rest is cut off")
     parser.add_argument("--positions", type=int, help="rows of CoPE's table; block + 1 if not given")
     parser.add_argument("--statements", type=int, nargs=2, default=[3, 512], help="of a program: least and most")
-    parser.add_argument("--count", type=int, default=1024, help="programs judged, over all lengths")
+    parser.add_argument("--count", type=int, default=1024, help="about how many programs are judged, over all lengths")
     parser.add_argument("--jobs", type=int, default=1, help="models at the same time")
     parser.add_argument("--out", type=Path, default=Path("out/counting"), help="scores and checkpoints")
     return parser.parse_args(arguments)
@@ -62,7 +66,14 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def cells_of(asked: argparse.Namespace) -> dict[tuple[str, int], list[OnTask]]:
     """By scheme and number of variables, one cell a seed."""
+    for name in ("count", "block", "positions"):
+        if getattr(asked, name) is not None and getattr(asked, name) < 1:
+            raise ValueError(f"--{name} {getattr(asked, name)}: give at least 1")
     least, most = asked.statements
+    if least > most:
+        raise ValueError(f"--statements {least} {most}: the least comes first")
+    sizes = {"block": asked.block, "positions": asked.positions or asked.block + 1}
+    named = {name: text.format(**sizes) for name, text in SCHEMES.items()}
     spread = sorted({least + round(n * (most - least) / (SPREAD - 1)) for n in range(SPREAD)})
     judging = Judging(longest=asked.block, answers=max(1, asked.count // len(spread)))
     shape = Shape(asked.width, asked.layers, asked.heads)
@@ -72,7 +83,7 @@ def cells_of(asked: argparse.Namespace) -> dict[tuple[str, int], list[OnTask]]:
     )  # fmt: skip
 
     def cell(scheme: str, variables: int, seed: int) -> OnTask:
-        text = SCHEMES.get(scheme, scheme).format(block=asked.block, positions=asked.positions or asked.block + 1)
+        text = named.get(scheme, scheme)
         task = Counting(variables, asked.block)
         return OnTask(
             text, seed, shape, recipe, judging, "", on=task, lengths=(least, most), judged=tuple(spread),

@@ -31,9 +31,13 @@ TASKS = [
 """Those learned within the steps given here, most of them: long answers are learned sooner than a class."""
 
 
+class Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows defaults, and the page above as it is."""
+
+
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     """What was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tasks", nargs="+", default=TASKS, choices=[*HIERARCHY, "all"], metavar="TASK")
     parser.add_argument("--scheme", default="rope", help="a name or an expression of the lab")
@@ -56,6 +60,9 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def cells_of(asked: argparse.Namespace) -> dict[str, list[OnTask]]:
     """By task: for each seed a cell that counts its tokens, and one that has them stand at random places."""
+    for name in ("places", "count"):
+        if getattr(asked, name) < 1:
+            raise ValueError(f"--{name} {getattr(asked, name)}: give at least 1")
     judging = Judging(longest=max(asked.judged), answers=asked.count)
     shape = Shape(asked.width, asked.layers, asked.heads)
     recipe = Recipe(
@@ -66,7 +73,7 @@ def cells_of(asked: argparse.Namespace) -> dict[str, list[OnTask]]:
         name: [
             OnTask(
                 asked.scheme, seed, shape, recipe, judging, "", on=HIERARCHY[name], lengths=(1, asked.trained),
-                judged=tuple(asked.judged), places=places,
+                judged=tuple(dict.fromkeys(asked.judged)), places=places,
             )
             for seed in asked.seeds
             for places in (0, asked.places)

@@ -32,6 +32,10 @@ class Turned:
     pivot: float | None = None
     relative: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if self.window < 1 and self.pivot is None:
+            raise ValueError(f"{self!r}: with window 0 no key is near, to turn the others about; give a pivot")
+
     def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
         n = (scores > -torch.inf).sum(-1, keepdim=True)
         far = n - 1 - torch.arange(scores.shape[-1], device=scores.device) >= self.window

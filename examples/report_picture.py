@@ -114,8 +114,12 @@ def _frame(ax: Axes, panel: Panel) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Draw what was trained and what was done to RoPE: by bits, less the window, and by what is recalled."""
+    if len(arguments) != 2 or not (Path(arguments[0]) / "lab.sqlite").exists():
+        raise ValueError("give the --out of a milepost compare, and the picture to write: out/demo docs/report.png")
     found = found_in(Path(arguments[0]))
     of_rope = [by_length(found, "windows"), panels_less_window(found), by_distance(found, "recall")]
+    if not all(any("RoPE, changed" in each.title for each in panels) for panels in of_rope):
+        raise ValueError(f"{arguments[0]}: no rows without training on RoPE were judged there, and these are drawn")
     chosen = [of_rope[0][0], *(next(each for each in panels if "RoPE, changed" in each.title) for panels in of_rope)]
     mpl.rcParams["font.family"] = "DejaVu Sans"
     figure, axes = plt.subplots(2, 2, figsize=(13, 8.2), facecolor=COLOURS["paper"])
@@ -130,4 +134,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except ValueError as error:
+        sys.exit(f"report_picture: {error}")

@@ -17,6 +17,7 @@ from milepost.lab.cells.store import Score
 from milepost.lab.cells.work import load, work
 from milepost.lab.command.experiment import worked
 from milepost.lab.judging.scoring import Judging
+from milepost.lab.sweep.recorded import recorded
 from milepost.lab.tasks import HIERARCHY, TASKS, Copy, Counting, score
 from milepost.lab.text.corpus import of_bytes
 from milepost.lab.training.model import Model, Shape
@@ -79,23 +80,69 @@ def test_a_task_decides_whether_the_model_looks_ahead():
         assert bool(changed) == ahead
 
 
-def test_a_scheme_that_hides_something_still_does_in_an_encoder():
-    model = replace(CELL, name="Rope(dim) + causal").model()
-    inputs, _ = REVERSE.batch(1, 6, torch.Generator().manual_seed(0))
-    other = inputs.clone()
-    other[0, 5] = 1 - other[0, 5]
-    with torch.no_grad():
-        assert model(inputs)[0, :5].equal(model(other)[0, :5])
+REFUSED = {
+    "a decoder that sees ahead": ({"name": "Rope(dim) + everything", "on": Copy(), "lengths": (1, 4)}, "sees ahead"),
+    "an encoder that does not": ({"name": "window-rope"}, "where tokens look ahead: it hides them"),
+    "a scheme that nobody knows": ({"name": "ropee"}, r"the scheme 'ropee': "),
+    "a table that is too short": ({"name": "Learned(20, width)"}, "cannot be trained on ReverseString"),
+    "fewer examples than a batch": ({"examples": 2, "on": Copy(), "lengths": (1, 8)}, "examples must be at least 8"),
+}
 
 
-@pytest.mark.parametrize(("name", "fits"), [("copy", False), ("parity-check", True)])
-def test_a_decoder_of_a_task_is_asked_for_the_next_token_too(name: str, fits: bool):
-    cell = replace(CELL, name="Rope(dim) + everything", on=TASKS[name], lengths=(1, 4))
-    if fits:
-        cell.model()
-        return
-    with pytest.raises(ValueError, match="sees ahead"):
-        cell.model()
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_trained_or_judged_is_refused_before_anything_is(case: str, tmp_path: Path):
+    changed, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        worked([CELL, replace(CELL, **changed)], tmp_path / "out", "cpu", 1)
+    assert not (tmp_path / "out").exists()
+
+
+MADE = {
+    "no task": ({"on": "sort"}, "on is a task, such as"),
+    "lengths in the wrong order": ({"lengths": (9, 8)}, "the least length comes first"),
+    "a length too short": ({"lengths": (0, 8)}, "length must be at least 1"),
+    "a judged length too short": ({"judged": (0,)}, "length must be at least 1"),
+    "no answers": ({"judging": Judging(1, answers=0)}, "answers must be at least 1"),
+    "too few places": ({"places": 31}, "up to 32 tokens to place"),
+    "places below zero": ({"places": -5}, "up to 32 tokens to place"),
+    "places in a compiled graph": (
+        {"places": 64, "recipe": replace(CELL.recipe, compiled=True)}, "not drawn in a compiled graph",
+    ),
+    "rows on an encoder": ({"variants": (("w", "Rope(dim)"),)}, "rows without training are for decoders"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MADE)
+def test_a_cell_that_makes_no_sense_is_not_made(case: str):
+    changed, message = MADE[case]
+    with pytest.raises((ValueError, TypeError), match=message):
+        replace(CELL, **changed)
+
+
+def test_a_row_that_says_something_else_is_judged_again():
+    cell = replace(CELL, on=Copy(), lengths=(1, 8), variants=(("w", "Rope(dim)"),))
+    other = replace(cell, variants=(("w", "Rope(dim) + LogN(16)"),))
+    assert cell.key == other.key
+    assert cell.depends("w", "counted") != other.depends("w", "counted")
+    assert cell.depends("", "counted") == other.depends("", "counted")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "device", "message"), [(0, "cpu", "--jobs 0: give at least 1"), (1, "cuda", "torch sees no GPU here")]
+)
+def test_an_engine_that_would_do_nothing_is_refused(jobs: int, device: str, message: str, tmp_path: Path):
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ValueError, match=message):
+        worked([CELL], tmp_path, device, jobs)
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path: Path):
+    (tmp_path / "out").touch()
+    with pytest.raises(OSError, match=r"--out .*out: the folder cannot be made \(File exists\)"):
+        worked([CELL], tmp_path / "out", "cpu", 1)
+    with pytest.raises(ValueError, match="at least one cell"):
+        worked([], tmp_path / "other", "cpu", 1)
 
 
 # Training
@@ -213,11 +260,8 @@ def test_a_sweep_of_cells_does_each_once(tmp_path: Path, monkeypatch: pytest.Mon
     store.close()
 
 
-def test_what_cannot_be_trained_is_refused():
-    for changed, message in (
-        ({"lengths": (9, 8)}, "at least one length"),
-        ({"lengths": (0, 8)}, "length must be at least 1"),
-        ({"examples": 2, "on": Copy(), "lengths": (1, 8)}, "examples must be at least 8"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            replace(CELL, **changed).batches(NONE)
+def test_its_store_has_no_report_and_says_so(tmp_path: Path):
+    store = worked([CELL], tmp_path, "cpu", 1)
+    with pytest.raises(ValueError, match="an experiment with tasks of its own, and has no report"):
+        recorded(store)
+    store.close()

@@ -49,3 +49,8 @@ def test_about_a_number_it_is_the_formula():
 def test_about_any_number_all_keys_are_sharpened_alike():
     torch.testing.assert_close(seen(TURNED(0, 16, 0.5, 0.0)), seen(TURNED(0, 16, 0.5, 3.0)))
     assert (seen(TURNED(0, 16, 0.5, 0.0)) - seen(TURNED(8, 16, 0.5, 0.0))).abs().max() > 1e-3
+
+
+def test_without_near_keys_there_is_nothing_to_turn_about():
+    with pytest.raises(ValueError, match="with window 0 no key is near"):
+        TURNED(0, 16, 0.5)

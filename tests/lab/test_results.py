@@ -43,3 +43,15 @@ def test_the_picture_of_a_report_can_be_drawn(tmp_path: Path):
     (tmp_path / "lab.sqlite").write_bytes(gzip.decompress(STORE.read_bytes()))
     example_of("report_picture").main([str(tmp_path), str(tmp_path / "picture.png")])
     assert (tmp_path / "picture.png").stat().st_size > 50_000
+
+
+def test_a_picture_that_cannot_be_drawn_says_why(kept: Path, tmp_path: Path):
+    draw = example_of("report_picture").main
+    for given, message in (
+        ([], "give the --out"),
+        ([str(tmp_path / "none"), "a.png"], "give the --out"),
+        ([str(kept), str(tmp_path / "a.png")], "no rows without training on RoPE"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            draw(given)
+    assert not (tmp_path / "none").exists()

@@ -102,3 +102,25 @@ def test_every_task_can_be_asked_for_at_once():
     module = example_of("lab_hierarchy")
     assert module.options_of(["--tasks", "all"]).tasks == ["all"]
     assert set(module.options_of([]).tasks) <= set(module.HIERARCHY)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("lab_counting", ["--count", "0"], "--count 0: give at least 1"),
+        ("lab_counting", ["--positions", "0"], "--positions 0: give at least 1"),
+        ("lab_counting", ["--statements", "16", "3"], "--statements 16 3: the least comes first"),
+        ("lab_hierarchy", ["--places", "0"], "--places 0: give at least 1"),
+        ("lab_hierarchy", ["--count", "0"], "--count 0: give at least 1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_its_option(name: str, given: list[str], message: str):
+    module = example_of(name)
+    with pytest.raises(ValueError, match=message):
+        module.cells_of(module.options_of(given))
+
+
+def test_expressions_of_ones_own_may_have_braces():
+    module = example_of("lab_counting")
+    (found,) = module.cells_of(module.options_of(["--schemes", "{x}", "--variables", "3"]))["{x}", 3]
+    assert found.name == "{x}"

@@ -109,6 +109,9 @@ class Cell:
     # What another library's models or another experiment need: a class of its own, with these methods and fields that
     # say what its numbers depend on.
 
+    def check(self) -> None:
+        """Refuse what could not be trained or judged, before anything is. A sweep does so for cells of its own."""
+
     def model(self) -> Reader:
         """The model as it starts."""
         return make(self)

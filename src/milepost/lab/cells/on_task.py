@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from milepost.cache import Cache
-from milepost.lab.cells.cell import JUDGED, Cell
+from milepost.lab.cells.cell import Cell
 from milepost.lab.judging.scoring import Scored
-from milepost.lab.schemes.named import build, refuse_ahead
+from milepost.lab.schemes.named import build, refuse_ahead, refuse_hidden, try_out
 from milepost.lab.statistics.intervals import interval
 from milepost.lab.tasks.score import score, written_for
 from milepost.lab.tasks.task import Task, batches, dealt
@@ -21,6 +21,7 @@ from milepost.lab.training.reader import Reader
 from milepost.lab.training.train import Batches
 from milepost.methods.randomized import Randomized
 from milepost.schedule import Schedule
+from milepost.seams import demand
 
 COUNTED, RANDOM, EVEN = "counted", "random", "even"
 """Where tokens stand when a model is judged: at 0, 1, 2 …, at random places, or at evenly spaced ones."""
@@ -45,12 +46,29 @@ class OnTask(Cell):
     """How many random places tokens may stand at, drawn anew for every batch; with 0 they are counted."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.on, Task):
+            raise TypeError(f"OnTask(on={self.on!r}): on is a task, such as milepost.lab.tasks.Sort()")
+        least, most = self.lengths
+        if least > most:
+            raise ValueError(f"OnTask(lengths={self.lengths}): the least length comes first")
         if not self.judged:
-            object.__setattr__(self, "judged", (self.lengths[1],))
+            object.__setattr__(self, "judged", (most,))
+        for length in (least, *self.judged):
+            demand.whole(self.on, "length", length, least=self.on.shortest)
+        demand.whole(self.judging, "answers", self.judging.answers)
+        if self.variants and self.on.bidirectional:
+            raise ValueError(f"OnTask({self.on!r}): rows without training are for decoders; leave out variants")
+        if self.places and self.recipe.compiled:
+            raise ValueError("OnTask(places=…): random places are not drawn in a compiled graph; leave out compiled")
         longest = self.on.tokens(max(self.judged))
         object.__setattr__(self, "task", f"{self.on!r}, at random places" if self.places else repr(self.on))
         object.__setattr__(self, "recipe", replace(self.recipe, length=self.on.tokens(self.lengths[1])))
         object.__setattr__(self, "judging", replace(self.judging, longest=max(longest, self.recipe.length)))
+        if 0 < self.places < self.judging.longest or self.places < 0:
+            raise ValueError(
+                f"OnTask(places={self.places}): there are up to {self.judging.longest} tokens to place; give as many "
+                f"places at least, or 0 to count them"
+            )
 
     def _settings(self) -> dict[str, Any]:
         settings = super()._settings()
@@ -61,12 +79,26 @@ class OnTask(Cell):
     def written(self) -> str:
         return written_for(self.on, self.name)
 
+    def check(self) -> None:
+        try:
+            # As it was given first: what is not known should be named as the user did.
+            build(self.name, self.shape, self.recipe.length, self.judging.longest)
+            schedule = self.model().schedule
+            try_out(schedule, self.shape, self.judging.longest)
+            if self.on.bidirectional:
+                refuse_hidden(schedule, self.shape.heads)
+            else:
+                refuse_ahead(schedule, self.name)
+        except (ValueError, TypeError) as error:
+            ahead = ", where tokens look ahead" if self.on.bidirectional else ""
+            raise ValueError(f"{self.name} cannot be trained on {self.on!r}{ahead}: {error}") from None
+        if self.examples is not None:
+            demand.whole(self, "examples", self.examples, least=self.recipe.batch)
+
     def model(self) -> Model:
         shape = replace(self.shape, vocabulary=self.on.vocabulary)
         torch.manual_seed(self.seed + 1)
         schedule = build(self.written, shape, self.recipe.length, self.judging.longest)
-        if not self.on.bidirectional:
-            refuse_ahead(schedule, self.name)
         torch.manual_seed(self.seed)
         return Scattered(shape, schedule, Randomized(self.places)) if self.places else Model(shape, schedule)
 
@@ -88,7 +120,7 @@ class OnTask(Cell):
         return Scored(mean, half, len(right), tuple(map(float, right)), {})
 
     def depends(self, variant: str, protocol: str) -> list[Any]:
-        return [JUDGED, self.judging.answers]
+        return [*super().depends(variant, protocol), self.judging.answers]
 
 
 class Scattered(Model):

@@ -117,11 +117,20 @@ def engine_of(
     name: str, out: Path, device: str, jobs: int, gpus: float | None = None, checkpoints: str | None = None
 ) -> Engine:
     """The engine of that name."""
+    import torch
+
     from milepost.lab.engines.jobs import Jobs
     from milepost.lab.engines.torchrun import Torchrun
     from milepost.lab.sweep.sweep import Local
 
-    out.mkdir(parents=True, exist_ok=True)
+    if jobs < 1:
+        raise ValueError(f"--jobs {jobs}: give at least 1")
+    if name != "ray" and device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"--device {device}: torch sees no GPU here; give cpu")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"--out {out}: the folder cannot be made ({error.strerror}); give another") from None
     if name == "local":
         return Local(out, device) if jobs == 1 else Jobs(out, device, jobs)
     if name == "ray":

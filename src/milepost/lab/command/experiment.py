@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,11 +20,19 @@ def worked(cells: Sequence[Cell], out: Path, device: str, jobs: int) -> Store:
 
     Stopped anywhere, the same call goes on, each model from its last checkpoint.
     """
+    if not cells:
+        raise ValueError("worked: there must be at least one cell")
+    for cell in cells:
+        cell.check()
     first = cells[0]
     size = Size(first.shape, first.recipe, first.judging.longest)
     sweep = Sweep((), size, of_bytes(b"", "no text"))
     engine, store = engine_of("local", out, device, jobs), Store(out / "lab.sqlite")
     if left := {cell.key: len(cell.wanted() - known) for cell, known in missing(sweep, store, cells)}:
         with Watched(cells, left=left) as watched:
-            run(sweep, store, engine, watched, cells)
+            run(sweep, store, engine, watched, cells, _waits)
     return store
+
+
+def _waits(count: int) -> None:
+    print(f"another process is at work on the last {count} in this folder; waiting for it", file=sys.stderr)

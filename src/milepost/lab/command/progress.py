@@ -43,7 +43,9 @@ class Whole:
     def __str__(self) -> str:
         """The time left is that of the models so far, for as many as are left."""
         of = f"{self.done} of {self.open + self.later} models done"
-        return f"{of}, about {duration((time.monotonic() - self.begun) / self.done * self.left)} left" if self.done else of
+        return (
+            f"{of}, about {duration((time.monotonic() - self.begun) / self.done * self.left)} left" if self.done else of
+        )
 
 
 class Watched:

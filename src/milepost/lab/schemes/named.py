@@ -198,6 +198,14 @@ def refuse_ahead(schedule: Schedule, text: str, kind: str = "scheme") -> None:
             )
 
 
+def refuse_hidden(schedule: Schedule, heads: int) -> None:
+    """Refuse what hides later tokens, where a task has them look ahead."""
+    for scheme in schedule:
+        seen = scheme.see(torch.tensor(0), torch.arange(heads)[:, None], torch.tensor(0), torch.tensor([[1]]))
+        if seen is not None and not bool(seen.all()):
+            raise ValueError("it hides them; leave out what it sees")
+
+
 def refuse_leak(schedule: Schedule, text: str, shape: Shape, longest: int, kind: str = "scheme") -> None:
     """Refuse what reads the answer by another way than attention: a token may not change what is made before it."""
     count = min(5, longest)

@@ -50,6 +50,11 @@ def _from_cells(store: Store) -> Sweep:
     if not cells:
         raise ValueError(f"the store {store.path} is empty; milepost compare --out {store.path.parent} fills it")
     last = cells[-1]
+    if "on" in last:
+        raise ValueError(
+            f"the store {store.path} is of an experiment with tasks of its own, and has no report; the script that "
+            f"made it prints its table"
+        )
     alike = [each for each in cells if all(each[name] == last[name] for name in ("shape", "judging", "corpus"))]
     language = [each for each in alike if not each.get("task")] or alike
     first = language[0]

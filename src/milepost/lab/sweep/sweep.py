@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-import torch
-
 from milepost.lab.cells.cell import JUDGED, Cell, Known
 from milepost.lab.cells.events import Described, Died, Event, Saved, Stepped
 from milepost.lab.cells.store import Score, Store
@@ -21,14 +19,22 @@ from milepost.lab.judging.scoring import Judging
 from milepost.lab.schemes import own
 from milepost.lab.schemes.choices import choices, is_open
 from milepost.lab.schemes.expressions import classes_in, named, spelled
-from milepost.lab.schemes.named import build, expression, origins_of, refuse_ahead, refuse_leak, rows_on, try_out
+from milepost.lab.schemes.named import (
+    build,
+    expression,
+    origins_of,
+    refuse_ahead,
+    refuse_hidden,
+    refuse_leak,
+    rows_on,
+    try_out,
+)
 from milepost.lab.schemes.own import Source
 from milepost.lab.tasks import named as task_named
 from milepost.lab.tasks.score import written_for
 from milepost.lab.text.corpus import Corpus
 from milepost.lab.training.model import Shape, carried
 from milepost.lab.training.recipe import Recipe, Size
-from milepost.scheme import Scheme
 
 # Examples in a batch of a task, at least.
 EXAMPLES = 32
@@ -130,8 +136,7 @@ class Sweep:
             try:
                 schedule = build(written_for(found, cell.name), cell.shape, recipe.length, cell.judging.longest)
                 try_out(schedule, cell.shape, cell.judging.longest)
-                if not all(_sees_ahead(scheme, cell.shape.heads) for scheme in schedule):
-                    raise ValueError("it hides them; leave out what it sees")
+                refuse_hidden(schedule, cell.shape.heads)
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{cell.name} cannot be trained on {task}, where tokens look ahead: {error}") from None
         return cell
@@ -155,11 +160,6 @@ def _can_be_judged(
         refuse_ahead(row, text, "row")
         try_out(row, shape, longest)
         refuse_leak(row, text, shape, longest, "row")
-
-
-def _sees_ahead(scheme: Scheme, heads: int) -> bool:
-    seen = scheme.see(torch.tensor(0), torch.arange(heads)[:, None], torch.tensor(0), torch.tensor([[1]]))
-    return seen is None or bool(seen.all())
 
 
 def run(
