@@ -183,6 +183,16 @@ def test_nothing_is_said_to_be_recalled_that_does_not_surely_save():
     assert "are recalled by none" in text
 
 
+def test_what_saves_more_on_average_but_perhaps_nothing_is_not_passed_over():
+    sure, unsure = row("rope", "", (1.5,) * 4, recall=0.5), row("rope", "ReRoPE", (1.5,) * 4, recall=2.0)
+    saved = {at: replace(each, half=3.0) for at, each in unsure.scores["recall"].items()}
+    text = page(Findings((sure, replace(unsure, scores=unsure.scores | {"recall": saved})), RAN))
+    assert (
+        "are recalled by RoPE, which saves 0.500 ±0.100 bits per byte. “ReRoPE” on RoPE saves more on average "
+        "(2.000 ±3.000), but not surely anything."
+    ) in text
+
+
 def test_a_page_of_hardly_anything_is_still_a_page():
     for findings in (Findings((), RAN), made_of(("rope", (math.nan,) * 4)), made_of(("rope", (1.5,)))):
         read = Reader(page(findings))

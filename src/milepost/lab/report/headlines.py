@@ -136,7 +136,13 @@ def _recall(table: Table, protocol: str, n: int) -> list[str]:
     window = next((line for line in table.lines if (line.row.name, line.row.variant) == (best.row.name, WINDOW)), None)
     bar = None if window is None or window is best else window.recall[n]
     less = "" if bar is None else f"; the window on the same checkpoint saves {in_words(bar)}"
-    return [f"{far} best by {called(best.row, on=True)}, which saves {in_words(top)} bits per byte{beside}{less}."]
+    said = f"{called(best.row, on=True)}, which saves {in_words(top)} bits per byte{beside}{less}."
+    # By its mean another may save more, where seeds differ so much that it might save nothing.
+    unsure = max(found, key=lambda each: each[1].mean if each[1].mean > top.mean else -math.inf)
+    if not unsure[1].mean > top.mean:
+        return [f"{far} best by {said}"]
+    name = called(unsure[0].row, on=True)
+    return [f"{far} by {said} {name} saves more on average ({in_words(unsure[1])}), but not surely anything."]
 
 
 def _still_learning(lines: Sequence[Line]) -> list[str]:
