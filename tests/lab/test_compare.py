@@ -414,13 +414,14 @@ def test_a_stage_counts_the_models_of_those_before_and_after_it(monkeypatch: pyt
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     whole = Whole()
+    said: list[str] = []
     for open_, later in ((3, 5), (5, 0)):
         whole.later = later
         whole.begin(open_)
         whole.done, now[0] = whole.done + 2, now[0] + 20
-        said = str(whole)
+        said.append(str(whole))
         whole.done += open_ - 2
-    assert said == "5 of 8 models done, about 24 s left"
+    assert said == ["2 of 8 models done, about 60 s left", "5 of 8 models done, about 24 s left"]
     assert whole.left == 0
 
 

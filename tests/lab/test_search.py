@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -332,6 +333,9 @@ def test_a_search_from_the_command_line_is_resumed_and_reported(novel: Path, tmp
     words = ["nope", "kerple", "--search", "3", "--set", "steps=2"]
     first = done(novel, tmp_path, *words)
     assert "learning rates, chosen on validation text: NoPE 0.0" in first.stdout
+    # Of both schemes three runs that choose and one that is judged, counted through.
+    counted = re.findall(r"(\d) of (\d) models done", first.stderr)
+    assert counted == [(str(n), "8") for n in range(1, 8)]
     assert "Chosen on validation text" in (tmp_path / "report.html").read_text()
     again = done(novel, tmp_path, *words)
     assert again.stdout == first.stdout

@@ -154,7 +154,6 @@ def _work(sweep: Sweep, store: Store, out: Path, engine: Callable[[], Engine], f
 
 def _all(sweep: Sweep, store: Store, out: Path, engine: Engine) -> Sweep:
     """Work through a sweep stage by stage; returns it as it was chosen to be."""
-
     from milepost.lab.command.progress import Watched, Whole
     from milepost.lab.sweep.search import cells_of_rows, firsts, rounds_of_rates, with_rates, with_settings
     from milepost.lab.sweep.sweep import missing, outdated, run

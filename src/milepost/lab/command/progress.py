@@ -43,9 +43,10 @@ class Whole:
     def __str__(self) -> str:
         """The time left is that of the models so far, for as many as are left."""
         of = f"{self.done} of {self.open + self.later} models done"
-        return (
-            f"{of}, about {duration((time.monotonic() - self.begun) / self.done * self.left)} left" if self.done else of
-        )
+        if not self.done:
+            return of
+        each = (time.monotonic() - self.begun) / self.done
+        return f"{of}, about {duration(each * self.left)} left"
 
 
 class Watched:
@@ -142,7 +143,7 @@ class Watched:
         self.left[cell.key] = self.left.get(cell.key, 1) - 1
         if not self.left[cell.key]:
             self.whole.done += 1
-            if self.whole.left:
+            if self.whole.left > 0:
                 self._line(str(self.whole))
 
     def _due(self, key: str) -> bool:
