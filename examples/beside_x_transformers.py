@@ -47,7 +47,7 @@ from milepost.lab.training.reader import Reader
 
 ALIKE = {"use_rmsnorm": True, "attn_qk_rmsnorm": True}
 """What x-transformers has of the lab's model, if asked for."""
-SCORES = 1 << 27
+SCORES = 1 << 26
 """Scores of a layer that are held at once where a model is judged; x-transformers keeps those of all layers."""
 PROTOCOLS = {
     "windows": "bits per byte over windows that do not overlap, by length",

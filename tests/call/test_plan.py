@@ -497,3 +497,20 @@ def test_one_tensor_may_be_the_position_of_both():
         ours = mp.attend(q, k, v, scheme, position=at, key_position=at, backend="chunked")
         assert_same(ours, mp.attend(q, k, v, scheme, position=at, key_position=at, backend="reference"), 1e-10)
     assert played(scheme)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_attention_in_many_blocks_is_not_written_down(learns: bool, monkeypatch: pytest.MonkeyPatch):
+    """It would hold every block at once, where one after the other is all that there is room for."""
+    monkeypatch.setattr("milepost.numerics.tape.HELD", 1 << 12)
+    monkeypatch.setattr("milepost.backends.chunked.BLOCK", 1 << 9)
+    scheme = mp.Scheme(mp.Rope(8), mp.DualChunk(6, 2), mp.causal)
+    q, k, v = learning(t=64) if learns else inputs(t=64, h=4, g=2)
+    for _ in range(plan.SEEN + plan.STRIKES + 2):
+        out = mp.attend(q, k, v, scheme, backend="chunked")
+        if learns:
+            out.sum().backward()
+    assert plans(scheme)
+    assert not played(scheme)
+    assert all("memory" in each.refused for each in plans(scheme))
+    assert_same(out, mp.attend(q, k, v, scheme, backend="reference"))

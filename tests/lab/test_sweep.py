@@ -350,6 +350,22 @@ def test_a_row_that_cannot_be_built_is_refused_before_anything_is_trained(monkey
         SWEEP.cells()
 
 
+def test_out_of_memory_while_judging_says_so_and_keeps_what_was_trained(tmp_path: Path, monkeypatch):
+    """Smaller parts of a batch would not help: nothing is trained any more."""
+
+    def scored(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 TiB.")
+
+    short = replace(SWEEP, schemes=("kerple",), judging=replace(JUDGING, protocols=("windows",)))
+    with monkeypatch.context() as patch:
+        patch.setattr(Cell, "scored", scored)
+        with pytest.raises(RuntimeError, match=r"while judging, at up to 64 bytes.* fewer --jobs") as raised:
+            work(short, tmp_path)
+    assert "accumulate" not in str(raised.value)
+    # All it needs is to be judged.
+    assert not trained(work(short, tmp_path)).get("kerple")
+
+
 def test_a_gpu_out_of_memory_is_told_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     advance = Trainer.advance
 

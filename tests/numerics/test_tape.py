@@ -213,3 +213,23 @@ def test_only_a_tape_alone_is_running():
             assert running_tape() is None
         with FlopCounterMode(display=False):
             assert running_tape() is None
+
+
+def test_a_tape_that_would_hold_much_more_than_it_was_given_is_refused_and_lets_go(monkeypatch: pytest.MonkeyPatch):
+    """Attention in blocks frees one before it makes the next; a tape of it would hold them all."""
+    monkeypatch.setattr("milepost.numerics.tape.HELD", 1 << 16)
+    made: list[weakref.ref[Tensor]] = []
+    x = torch.randn(64)
+    with Tape(x) as tape:
+        total = x.sum()
+        for _ in range(32):
+            block = x[:, None] * x[None]
+            made.append(weakref.ref(block))
+            total = total + block.sum()
+            del block
+    assert "memory" in tape.refused
+    gc.collect()
+    assert sum(each() is not None for each in made) == 0
+    torch.testing.assert_close(total, x.sum() + 32 * x.sum() ** 2)
+    # What it would play, nobody keeps.
+    tape.finished([total])

@@ -34,6 +34,9 @@ from milepost.numerics.playing import Run, Slot, Slots, Step, player, playing
 
 MAKES_ROOM = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
 """Operations whose answer holds no numbers yet."""
+HELD, TIMES = 1 << 28, 8
+"""Bytes that a tape may hold at the most, or so many times what it was given, if that is more. Until it is finished it
+holds all that is made on the way; attention in blocks makes a hundred times more than there is at any moment."""
 
 
 class Tape(TorchDispatchMode):
@@ -58,6 +61,10 @@ class Tape(TorchDispatchMode):
         """Memory that an operation wrote into, or a kernel may have."""
         self._own: set[int] = set()
         """Memory of what was given and made."""
+        self.bytes: int = sum(each.untyped_storage().nbytes() for each in given) + (0 if after is None else after.bytes)
+        """Bytes of what was given, here and before."""
+        self._room = max(HELD, TIMES * self.bytes)
+        """How many it may hold still."""
         for each in given:
             self._own.add(_memory(each))
             # The same tensor given twice stands for two that may differ.
@@ -72,6 +79,8 @@ class Tape(TorchDispatchMode):
         found = func(*args, **kwargs)
         if not self.refused:
             self._note(func, args, kwargs, found)
+            if self._room < 0:
+                self._let_go()
         return found
 
     def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> None:
@@ -97,6 +106,14 @@ class Tape(TorchDispatchMode):
         room = func._schema.name in MAKES_ROOM
         makes = tuple(self._made(each) if isinstance(each, Tensor) else None for each in answers)
         self.steps.append(Step(func, args, kwargs, tuple(reads), makes, single, pure, room))
+
+    def _let_go(self) -> None:
+        """Hold nothing any more."""
+        self.refused = "it would hold too much memory"
+        self.steps, self._tensors = [], []
+        self._slots.clear()
+        self._constants.clear()
+        self.saved.clear()
 
     def _belongs(self, answer: Tensor, reads: list[int]) -> bool:
         """Whether an answer is one of this tape's own: not a tensor that was given and happens to lie in the same
@@ -148,7 +165,9 @@ class Tape(TorchDispatchMode):
         return number
 
     def _made(self, x: Tensor) -> int:
-        self._own.add(_memory(x))
+        if _memory(x) not in self._own:
+            self._own.add(_memory(x))
+            self._room -= x.untyped_storage().nbytes()
         number = self._slots.get(_looks(x))
         return self._new(x) if number is None else number
 

@@ -107,6 +107,9 @@ def judged(cell: Cell, model: Reader, corpus: Corpus, known: Known) -> Iterator[
     for label, each in _rows(cell, model):
         each.uncompiled()
         left = [found for found in cell.asked(label) if (label, *found) not in known]
+        if device.type == "cuda":
+            # What training and the last row held for their own use, others who share the GPU may need.
+            torch.cuda.empty_cache()
         for protocol, length in left:
             with torch.no_grad(), precision(cell.recipe, device):
                 found = cell.scored(each, corpus, protocol, length)

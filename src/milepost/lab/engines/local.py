@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from milepost.lab.cells.cell import Cell
-from milepost.lab.cells.events import Event
+from milepost.lab.cells.events import Event, Stepped
 from milepost.lab.cells.turns import PAUSE, Turn
 from milepost.lab.cells.work import work
 from milepost.lab.text.corpus import Corpus
@@ -45,10 +45,14 @@ class Local:
                 time.sleep(PAUSE)
                 continue
             cell, known = turn
+            trained = False
             try:
                 for event in work(cell, corpus, self.folder, self.device, known):
+                    trained = trained or (isinstance(event, Stepped) and event.done)
                     yield cell, event
             except torch.OutOfMemoryError as error:
+                if trained:
+                    raise memory.out_while_judging(cell.judging.longest, error) from None
                 raise memory.out_of_memory(cell.recipe, partial(fits, cell, corpus, self.device), error) from None
 
 

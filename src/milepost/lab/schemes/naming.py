@@ -25,6 +25,7 @@ TRAINED: dict[str, str] = {
     "cope": "Cope(dim, 64)",
     "floater": "Floater(width, longest=longest)",
     "alibi-rope": "Rope(dim) + Alibi(heads)",
+    "kerple-power-rope": 'Rope(dim) + Kerple(heads, "power")',
     "kerple-logn": "Kerple(heads) + LogN(trained, clip=False)",
     "window-rope": "Rope(dim) + (causal & window(trained // 4))",
     "softmax1-rope": "Rope(dim) + SoftmaxOne(heads)",

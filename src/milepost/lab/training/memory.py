@@ -28,3 +28,12 @@ def out_of_memory(recipe: Recipe, fits: Callable[[Recipe], bool], error: BaseExc
         f"the GPU ran out of memory with batches of {recipe.batch} × {recipe.length} bytes in {recipe.accumulate} "
         f"{'part' if recipe.accumulate == 1 else 'parts'}: {advice(recipe, fits)} ({str(error).split('.')[0]})"
     )
+
+
+def out_while_judging(longest: int, error: BaseException) -> RuntimeError:
+    """The same, where the model is trained and its checkpoint kept."""
+    return RuntimeError(
+        f"the GPU ran out of memory while judging, at up to {longest:,} bytes; what was trained and judged is kept: "
+        f"the same command with fewer --jobs has more for each, or judge less far, --set longest=… "
+        f"({str(error).split('.')[0]})"
+    )
