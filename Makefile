@@ -41,7 +41,8 @@ docs: $(READY)
 	printf '# Every method\n\n`make docs` writes this page, from `milepost methods --markdown`.\n\n' > docs/methods.md
 	$(BIN)/milepost methods --markdown >> docs/methods.md
 	$(BIN)/python -m milepost.configs.names > docs/names.md
-	$(BIN)/milepost report docs/results --markdown docs/results/tables.md > /dev/null
+	$(BIN)/milepost report docs/results/trained --markdown docs/results/trained/tables.md > /dev/null
+	$(BIN)/milepost report docs/results/rows --markdown docs/results/rows/tables.md > /dev/null
 
 clean:
 	rm -rf $(VENV) build dist out

@@ -120,12 +120,22 @@ def main(arguments: Sequence[str]) -> None:
     of_rope = [by_length(found, "windows"), panels_less_window(found), by_distance(found, "recall")]
     if not all(any("RoPE, changed" in each.title for each in panels) for panels in of_rope):
         raise ValueError(f"{arguments[0]}: no rows without training on RoPE were judged there, and these are drawn")
-    chosen = [of_rope[0][0], *(next(each for each in panels if "RoPE, changed" in each.title) for panels in of_rope)]
+    chosen = [next(each for each in panels if "RoPE, changed" in each.title) for panels in of_rope]
+    titles = {2: "random bytes recalled"}
+    if chosen[0] is not of_rope[0][0]:
+        # What was trained comes first.
+        chosen, titles = [of_rope[0][0], *chosen], {3: "random bytes recalled"}
+    else:
+        found_again = [each for each in by_distance(found, "passages") if "RoPE, changed" in each.title]
+        chosen, titles = [*chosen, *found_again[:1]], titles | {3: "passages of text recalled"}
     mpl.rcParams["font.family"] = "DejaVu Sans"
     figure, axes = plt.subplots(2, 2, figsize=(13, 8.2), facecolor=COLOURS["paper"])
-    for ax, panel in zip(axes.flat, chosen, strict=True):
+    for n, (ax, panel) in enumerate(zip(axes.flat, chosen, strict=False)):
         draw(ax, panel)
-    axes[1, 1].texts[0].set_text("RoPE, changed without training: random bytes recalled")
+        if n in titles:
+            ax.texts[0].set_text(f"RoPE, changed without training: {titles[n]}")
+    for ax in axes.flat[len(chosen) :]:
+        ax.axis("off")
     said = "\n".join(lede(found, table(found))[:3])
     figure.text(0.02, 0.985, said, va="top", size=8.5, wrap=True)
     figure.subplots_adjust(left=0.01, right=0.99, top=0.86, bottom=0.02, wspace=0.02, hspace=0.16)

@@ -23,8 +23,9 @@ def test_all_pages_are_written_and_nothing_is_printed(tmp_path: Path):
     # A virtual environment that is ready already: the interpreter that runs this test, and the package that it tests.
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / "docs" / "results").mkdir(parents=True)
-    shutil.copy(ROOT / "docs" / "results" / "lab.sqlite", tmp_path / "docs" / "results")
+    for name in ("trained", "rows"):
+        (tmp_path / "docs" / "results" / name).mkdir(parents=True)
+        shutil.copy(ROOT / "docs" / "results" / name / "lab.sqlite", tmp_path / "docs" / "results" / name)
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     for name, words in PROGRAMS.items():
         program = tmp_path / ".venv" / "bin" / name
@@ -36,6 +37,6 @@ def test_all_pages_are_written_and_nothing_is_printed(tmp_path: Path):
     assert (found.returncode, found.stderr) == (0, "")
     for line in found.stdout.splitlines():
         assert line.startswith(("printf ", ".venv/bin/", "make")), f"this is not make's own: {line}"
-    for name in ("methods.md", "names.md", "results/tables.md"):
+    for name in ("methods.md", "names.md", "results/trained/tables.md", "results/rows/tables.md"):
         written = (tmp_path / "docs" / name).read_text(encoding="utf-8")
         assert written == (ROOT / "docs" / name).read_text(encoding="utf-8"), name

@@ -1,4 +1,4 @@
-"""The store behind docs/results.md: its tables are what it says, and its picture can be drawn from it."""
+"""The stores behind docs/results.md: their tables are what they say, and a picture can be drawn from one."""
 
 from __future__ import annotations
 
@@ -19,22 +19,17 @@ from tests.lab.test_claims import STORE
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy: to open a store is to be able to write to it."""
-    folder = tmp_path_factory.mktemp("results")
-    shutil.copy(RESULTS / "lab.sqlite", folder)
-    return folder
-
-
 @pytest.mark.slow
-def test_the_tables_are_what_the_store_says(kept: Path):
+@pytest.mark.parametrize("name", ["trained", "rows"])
+def test_the_tables_are_what_the_store_says(name: str, tmp_path: Path):
     """Where a scheme is spelled out otherwise than when it was trained, its row is missing here: train it anew."""
-    store = Store(kept / "lab.sqlite")
+    # A copy: to open a store is to be able to write to it.
+    shutil.copy(RESULTS / name / "lab.sqlite", tmp_path)
+    store = Store(tmp_path / "lab.sqlite")
     sweep, command = recorded(store)
     found = gather(store, as_chosen(sweep, store), command)
     store.close()
-    written = (RESULTS / "tables.md").read_text(encoding="utf-8")
+    written = (RESULTS / name / "tables.md").read_text(encoding="utf-8")
     assert written == to_markdown(found), "make docs writes it anew"
 
 
@@ -45,8 +40,10 @@ def test_the_picture_of_a_report_can_be_drawn(tmp_path: Path):
     assert (tmp_path / "picture.png").stat().st_size > 50_000
 
 
-def test_a_picture_that_cannot_be_drawn_says_why(kept: Path, tmp_path: Path):
-    draw = example_of("report_picture").main
+def test_a_picture_that_cannot_be_drawn_says_why(tmp_path: Path):
+    draw, kept = example_of("report_picture").main, tmp_path / "kept"
+    kept.mkdir()
+    shutil.copy(RESULTS / "trained" / "lab.sqlite", kept)
     for given, message in (
         ([], "give the --out"),
         ([str(tmp_path / "none"), "a.png"], "give the --out"),
