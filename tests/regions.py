@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -87,12 +88,25 @@ def places_by_its_bounds(part: Any) -> None:
             assert float(distance.max()) <= most + (1 - step), "a further key than it says"
         if step == 1:
             _grows_no_more_than_it_says(regimes, regions, p, r)
+            _measures_as_promised(regimes, p, r)
 
 
 def _grows_no_more_than_it_says(regimes: Iterable[Regime], regions: Iterable[Tensor], p: Tensor, r: Tensor) -> None:
     for regime, region in zip(regimes, regions, strict=True):
         placed, distance = (regime.query(p) - regime.key(r)).expand_as(region)[region], (p - r)[region]
         assert bool((placed.abs() <= regime.growth * distance.abs() + 1e-9).all()), "a distance grew by more"
+
+
+def _measures_as_promised(regimes: Iterable[Regime], p: Tensor, r: Tensor) -> None:
+    """Measures are whole and never fall, and implied bounds follow from the others."""
+    for regime in regimes:
+        for bound in regime.bounds:
+            for found in (bound.measure(r), (bound.key_measure or bound.measure)(r)):
+                assert torch.equal(found, found.round()), "a measure is no whole number"
+                assert bool((found.diff() >= 0).all()), "a measure falls"
+        others = replace(regime, bounds=tuple(bound for bound in regime.bounds if not bound.implied))
+        if others.bounds:
+            assert torch.equal(others.holds(p, r), regime.holds(p, r)), "a bound is not implied"
 
 
 def _must_hold(part: Any, p: Tensor, r: Tensor) -> Tensor:

@@ -46,9 +46,10 @@ class DualChunk:
             return position % size
 
         # What the number of chunks between says about the distance lets a backend skip whole blocks.
-        same_chunk = Bound(0, 1, chunk_of), Bound(high=size), Bound(high=size, mirrored=True)
-        next_chunk = Bound(1, 2, chunk_of), Bound(0, 2 * size)
-        older = Bound(2, measure=chunk_of), Bound(size)
+        ahead = Bound(high=size, mirrored=True, implied=True)
+        same_chunk = Bound(0, 1, chunk_of), Bound(high=size, implied=True), ahead
+        next_chunk = Bound(1, 2, chunk_of), Bound(0, 2 * size, implied=True)
+        older = Bound(2, measure=chunk_of), Bound(size, implied=True)
         return (
             Regime(within, within, same_chunk),
             Regime(lambda p: (p % size + size).clamp(max=c), within, next_chunk),

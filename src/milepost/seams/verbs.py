@@ -36,8 +36,8 @@ class Bound:
 
         low  ≤  measure(p) − key_measure(r)  <  high;   mirrored:  low  ≤  key_measure(r) − measure(p)  <  high
 
-    A kernel measures each token once and compares differences. Left out, both measures are the position itself, and
-    the bound is one on the distance; a key is measured as a query is unless it has a measure of its own.
+    Left out, both measures are the position itself, and a key's is the query's. They are whole for whole positions, and
+    never fall where these rise. `implied`: it follows from the regime's other bounds, for those who skip by distance.
     """
 
     low: float = -math.inf
@@ -45,6 +45,7 @@ class Bound:
     measure: Callable[[Tensor], Tensor] = same
     key_measure: Callable[[Tensor], Tensor] | None = None
     mirrored: bool = False
+    implied: bool = False
 
     def difference(self, p: Tensor, r: Tensor) -> Tensor:
         """What lies between low and high."""
@@ -78,10 +79,9 @@ class Regime:
 
     The region is every pair that lies within all of the `bounds`; without any, every pair there is. Inside it a query
     at p stands at query(p) and a key at r stands at key(r). The regimes of one method do not overlap and share one
-    softmax. A backend may skip a regime whose bounds show that nobody in it can be seen. No distance inside the region
-    becomes more than `growth` times as large. `contrast(index, length)` answers how strongly each query's scores are
-    set off against the log-sum-exp of the scores of the first regime, and `shift(index, length)` what is then added to
-    them all.
+    softmax. No distance inside the region becomes more than `growth` times as large. `contrast(index, length)` answers
+    how strongly each query's scores are set off against the log-sum-exp of the scores of the first regime, and
+    `shift(index, length)` what is then added to them all.
     """
 
     query: Callable[[Tensor], Tensor] = same

@@ -34,6 +34,8 @@ SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
     "LeakyRerope, capped": lambda: mp.Scheme(mp.Rope(D), mp.LeakyRerope(7, 3.0), mp.SoftCap(3.0), causal),
     "SelfExtend, window": lambda: mp.Scheme(mp.Rope(D), mp.SelfExtend(4, 8), causal & window(30)),
     "Pivot, LogN, rest": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(7), 9), mp.LogN(9), mp.SinkLogit(H), causal),
+    "DualChunk": lambda: mp.Scheme(mp.Rope(D), mp.DualChunk(8, 3), causal),
+    "DualChunk, capped, LogN": lambda: mp.Scheme(mp.Rope(D), mp.DualChunk(9, 1), mp.SoftCap(3.0), mp.LogN(9), causal),
     "rest": lambda: mp.Scheme(mp.Rope(D), mp.SinkLogit(H), causal),
 }
 
@@ -89,6 +91,25 @@ def test_without_gradients_far_keys_come_before_near_ones(place: object):
     exact, exact_lse = mp.attend(q, k, v, scheme, backend="reference", return_lse=True)
     close(ours, exact)
     close(lse, exact_lse)
+
+
+@pytest.mark.parametrize(
+    ("t", "s", "regimes"), [(5, 5, 1), (10, 10, 2), (11, 11, 3), (20, 11, 3), (1, 5, 1), (2, 11, 3)]
+)
+def test_chunks_that_a_text_does_not_have_are_not_looked_for(
+    t: int, s: int, regimes: int, monkeypatch: pytest.MonkeyPatch
+):
+    from milepost.backends.triton import backend
+
+    launch, launched = backend._launch, []
+    monkeypatch.setattr(backend, "_launch", lambda *given: (launched.append(1), launch(*given))[1])
+    scheme = mp.Scheme(mp.Rope(D), mp.DualChunk(8, 3), causal)
+    q, k, v = (each.detach() for each in inputs(t, s))
+    # The keys are the last of the text, or the text is as long as its queries.
+    options = {} if t <= s else {"index": range(t), "key_index": range(s)}
+    with torch.no_grad():
+        close(*(mp.attend(q, k, v, scheme, backend=name, **options) for name in ("triton", "reference")))
+    assert len(launched) == regimes
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -29,6 +29,7 @@ SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
     "Kerple, window": lambda: mp.Scheme(mp.Kerple(H), causal & (window(9) | sinks(2))),
     "Rerope": lambda: mp.Scheme(mp.Rope(D), mp.Rerope(7), causal),
     "Pivot, LogN": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(7), 9), mp.LogN(9), causal),
+    "DualChunk": lambda: mp.Scheme(mp.Rope(D), mp.DualChunk(8, 3), causal),
 }
 
 
@@ -54,12 +55,18 @@ def made(name: str) -> mp.Scheme:
     return drawn(name, SCHEMES)
 
 
-@pytest.mark.parametrize("name", SCHEMES if GPU else ["Rope", "T5Bias", "Kerple, window", "Pivot, LogN"])
+@pytest.mark.parametrize("name", SCHEMES if GPU else ["Rope", "T5Bias", "Kerple, window", "Pivot, LogN", "DualChunk"])
 def test_packed_documents_are_the_specifications(name: str):
     both(made(name), inputs(), documents=MIXED if name in ("T5Bias", "Rope") else PACKED)
 
 
-@pytest.mark.parametrize("name", ["Rope", "Alibi", "Rerope"] if GPU else ["Alibi"])
+def test_chunks_of_documents_with_any_numbers_are_told_apart():
+    """Chunks are numbered within documents, whose own numbers may fill all bits."""
+    far = torch.where(PACKED < 0, PACKED, (1 << 60) + PACKED * (1 << 58))
+    both(made("DualChunk"), inputs(), documents=far)
+
+
+@pytest.mark.parametrize("name", ["Rope", "Alibi", "Rerope", "DualChunk"] if GPU else ["Alibi", "DualChunk"])
 def test_left_padding_is_the_specifications(name: str):
     both(made(name), inputs(), key_index=LEFT, key_documents=PADDED)
 
@@ -119,8 +126,18 @@ def test_ragged_rows_decode_as_the_specification(name: str):
             {"length": torch.tensor([40, 99], device=DEVICE)},
             "follows the length of each text, and the kernels take one for all",
         ),
+        (
+            lambda: mp.Scheme(mp.Rope(D), mp.DualChunk(8, 3), causal & window(20)),
+            {},
+            "DualChunk(8, 3) divides keys by more than the distance, which these kernels do not do",
+        ),
+        (
+            lambda: mp.Scheme(mp.Rope(D), mp.Stream(4, 12)),
+            {},
+            "Stream(4, 12) divides keys by more than the distance, which these kernels do not do",
+        ),
     ],
-    ids=["Alibi", "Rerope", "Kerple", "T5Bias", "AlibiDynamicNtk", "two lengths"],
+    ids=["Alibi", "Rerope", "Kerple", "T5Bias", "AlibiDynamicNtk", "two lengths", "DualChunk, window", "Stream"],
 )
 def test_what_is_refused_says_why(scheme: Callable[[], mp.Scheme], options: dict[str, Tensor], says: str):
     q, k, v = inputs()

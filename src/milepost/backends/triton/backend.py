@@ -16,6 +16,7 @@ from torch import Tensor
 from milepost.backends.estimate import seconds, seen_pairs
 from milepost.backends.rotated import Waves, angles, rotated, steps_angles
 from milepost.backends.triton.biases import biases, by_place, unknown, unread
+from milepost.backends.triton.regimes import as_tokens, is_empty, measured, unmeasured
 from milepost.backends.triton.relations import products, unrelated
 from milepost.backends.views import refusal, seen_regimes, turned, values
 from milepost.call.call import Call
@@ -135,6 +136,8 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
         return joined
     found: list[Tensor] = []
     for number, regime in seen_regimes(call):
+        if is_empty(call, regime):
+            continue
         least, most = regime.distances()
         sharpness, shift = _sharpness(call), None
         if regime.contrast is not None and found:
@@ -142,6 +145,7 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
             sharpness = (1 + strength if sharpness is None else sharpness * (1 + strength)).contiguous()
             shift = strength[:, None] * torch.where(found[1] > -torch.inf, found[1], 0.0)
         how = _limits(min(band.behind, most + 1), min(band.ahead, -least)) | biases(call) | {"sharpen": sharpness}
+        how |= as_tokens(call, regime, band) if measured(regime) else {}
         q, k, waves = _turned_as_read(call, number) or (*turned(call, call.q.dtype, number), {})
         out, lse = _launch(call, q, k, v, how | waves)
         lse = lse if shift is None else lse - shift
@@ -149,7 +153,7 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
             # To a row's far keys together it is their log-sum-exp that moves.
             lse = lse + _of_rows(call, regime.shift(call.index, call.length), 0.0)[:, None]
         found += [out, lse]
-    return merge(*found)
+    return merge(*found) if len(found) > 2 else (found[0], found[1])
 
 
 def _near_field(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
@@ -330,9 +334,11 @@ def _launch(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) ->
     from milepost.backends.triton.flash import flash
 
     scale = call.scheme.scale(call.q.shape[-1])
+    # A regime may have tokens of its own.
+    how = how if "index" in how else _tokens(call) | how
     if _few(call):
-        return decode(q, k, v, scale=scale, **_tokens(call), **how)
-    return flash(q, k, v, scale=scale, **_tokens(call), **how, checked=True)
+        return decode(q, k, v, scale=scale, **how)
+    return flash(q, k, v, scale=scale, **how, checked=True)
 
 
 def _tokens(call: Call) -> dict[str, Any]:
@@ -380,7 +386,7 @@ def _regimes_unread(call: Call, band: Band) -> str | None:
     for part in call.scheme.answering("place"):
         if not call.at_index:
             return f"{spell(part)} goes by where tokens stand, and the kernels measure by their indices"
-        if any(not bound.by_distance for regime in call.scheme.place() for bound in regime.bounds):
+        if any(unmeasured(call, regime, band) for regime in call.scheme.place()):
             return f"{spell(part)} divides keys by more than the distance, which these kernels do not do yet"
         if band.sinks and band.behind < math.inf:
             return f"{spell(part)} beside a window with sinks is not in these kernels yet"
