@@ -359,6 +359,7 @@ def test_a_search_that_is_stopped_reports_the_grid_so_far(novel: Path, tmp_path:
     assert "Not finished: 0 of 2 models" in page
 
 
-def test_a_search_by_too_few_runs_is_refused(novel: Path, tmp_path: Path):
+def test_a_search_by_too_few_runs_or_too_many_is_refused(novel: Path, tmp_path: Path):
     assert "--search 2: give at least 3" in refused(novel, tmp_path, "rope", "--search", "2")
+    assert "give at most 64" in refused(novel, tmp_path, "rope", "--search", "1000000000")
     assert "--tune --no-free" in refused(novel, tmp_path, "rope", "--tune")

@@ -29,6 +29,8 @@ SEED = 1000
 """The seed of every model that is trained to choose by; those that are judged count from 0."""
 LEAST = 3
 """How many runs a scheme has at the least: with two rates to choose, it takes a step of each."""
+MOST = 64
+"""And at the most: more would be a slip of the fingers."""
 STEP, OWN_STEP = 2.0, 10.0
 """By how much a step changes the model's rate, and the rate of what a scheme learns."""
 Place = tuple[float, float]
@@ -44,6 +46,8 @@ def walk(runs: int, learns: bool, bits: Callable[[Place], float | None]) -> list
         raise ValueError(
             f"--search {runs}: give at least {LEAST}, since a scheme that learns something has two rates; or 0 for none"
         )
+    if runs > MOST:
+        raise ValueError(f"--search {runs}: a scheme's rates are found in fewer runs; give at most {MOST}, such as 6")
     # The second is there whatever the first gives, so the two can run side by side.
     made: list[Place] = [(0.0, 0.0), (1.0, 0.0)]
     size = 1.0
