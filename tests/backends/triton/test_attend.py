@@ -112,6 +112,15 @@ def test_chunks_that_a_text_does_not_have_are_not_looked_for(
     assert len(launched) == regimes
 
 
+@pytest.mark.parametrize("t", [1, 5, 20])
+def test_queries_before_all_keys_see_nothing_whatever_their_chunks(t: int):
+    scheme = mp.Scheme(mp.Rope(D), mp.DualChunk(8, 3), causal)
+    q, k, v = (each.detach() for each in inputs(t, 7))
+    out, lse = mp.attend(q, k, v, scheme, backend="triton", return_lse=True, index=range(t), key_index=range(100, 107))
+    assert (out == 0).all()
+    assert (lse == -torch.inf).all()
+
+
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("name", [name for name in SCHEMES if name != "encoder"])
 def test_decoding_is_the_specifications(name: str, turned: bool):

@@ -36,6 +36,8 @@ CANNOT: dict[str, str] = {
 }
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 256
+PLAIN = Band(math.inf, 0, 0, None)
+"""What a causal scheme sees."""
 Step = Callable[[Tensor, Tensor, Tensor, int], "tuple[Tensor, Tensor | None] | None"]
 
 
@@ -135,9 +137,9 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
     if joined is not None:
         return joined
     found: list[Tensor] = []
-    for number, regime in seen_regimes(call):
-        if is_empty(call, regime):
-            continue
+    regimes = seen_regimes(call)
+    # Where no query sees a key, one of them says so.
+    for number, regime in [each for each in regimes if not is_empty(call, each[1])] or regimes[:1]:
         least, most = regime.distances()
         sharpness, shift = _sharpness(call), None
         if regime.contrast is not None and found:
@@ -386,8 +388,10 @@ def _regimes_unread(call: Call, band: Band) -> str | None:
     for part in call.scheme.answering("place"):
         if not call.at_index:
             return f"{spell(part)} goes by where tokens stand, and the kernels measure by their indices"
-        if any(unmeasured(call, regime, band) for regime in call.scheme.place()):
+        if any(unmeasured(regime, PLAIN) for regime in call.scheme.place()):
             return f"{spell(part)} divides keys by more than the distance, which these kernels do not do yet"
+        if any(unmeasured(regime, band) for regime in call.scheme.place()):
+            return f"{spell(part)} beside a window is not in these kernels yet"
         if band.sinks and band.behind < math.inf:
             return f"{spell(part)} beside a window with sinks is not in these kernels yet"
         if any(part not in call.scheme.answering("cap") for part in call.scheme.answering("bend")):

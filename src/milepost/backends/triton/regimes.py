@@ -17,16 +17,13 @@ from milepost.call.call import Call
 from milepost.seams.band import Band
 from milepost.seams.verbs import Bound, Regime
 
-MANY = 1 << 31
-"""More than there are chunks of a document."""
-
 
 def measured(regime: Regime) -> list[Bound]:
     """The bounds of a regime that measure more than the distance."""
     return [bound for bound in regime.bounds if not bound.by_distance]
 
 
-def unmeasured(call: Call, regime: Regime, band: Band) -> bool:
+def unmeasured(regime: Regime, band: Band) -> bool:
     """Whether a regime divides tokens in a way that neither documents nor indices say."""
     found = measured(regime)
     if not found:
@@ -69,9 +66,9 @@ def as_tokens(call: Call, regime: Regime, band: Band) -> dict[str, Any]:
     own = own - low
     least, most = regime.distances()
     if documents is not None and key_documents is not None:
-        ranks, key_ranks = _ranks(documents, key_documents)
-        own = torch.where((documents < 0) | (own < 0), -1, ranks * MANY + own)
-        keys = torch.where(key_documents < 0, -1, key_ranks * MANY + keys)
+        ranks, key_ranks = _ranks((documents, own), (key_documents, keys))
+        own = torch.where((documents < 0) | (own < 0), -1, ranks)
+        keys = torch.where(key_documents < 0, -1, key_ranks)
     behind, ahead = min(band.behind, most + 1), min(band.ahead, -least)
     return {
         "documents": own, "key_documents": keys, "index": index, "key_index": key_index,
@@ -84,12 +81,18 @@ def _is_one_value(bound: Bound) -> bool:
     return math.ceil(bound.high) - math.ceil(bound.low) == 1 if bound.high < math.inf else False
 
 
-def _ranks(documents: Tensor, key_documents: Tensor) -> tuple[Tensor, Tensor]:
-    """Documents numbered from 0 in their order, since theirs may be any: [b|1 t] and [b|1 s], in int64."""
-    rows = max(documents.shape[0], key_documents.shape[0])
-    both = torch.cat((documents.long().expand(rows, -1), key_documents.long().expand(rows, -1)), 1)
-    found, order = both.sort(1)
+def _ranks(queries: tuple[Tensor, Tensor], keys: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Pairs of a document and a chunk, [b|1 t] and [b|1 s], numbered from 0 in their order: both may be any numbers."""
+    rows = max(each.shape[0] for each in (*queries, *keys))
+    documents, chunks = (
+        torch.cat([each.long().expand(rows, -1) for each in both], 1) for both in zip(queries, keys, strict=True)
+    )
+    by_chunk = chunks.argsort(1)
+    found, by_document = documents.gather(1, by_chunk).sort(stable=True, dim=1)
+    order = by_chunk.gather(1, by_document)
+    chunks = chunks.gather(1, order)
     counted = torch.zeros_like(found)
-    counted[:, 1:] = (found[:, 1:] != found[:, :-1]).cumsum(1)
+    counted[:, 1:] = ((found.diff(dim=1) != 0) | (chunks.diff(dim=1) != 0)).cumsum(1)
     ranks = torch.empty_like(found).scatter_(1, order, counted)
-    return ranks[:, : documents.shape[1]], ranks[:, documents.shape[1] :]
+    count = queries[0].shape[1]
+    return ranks[:, :count], ranks[:, count:]
