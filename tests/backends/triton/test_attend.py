@@ -36,6 +36,8 @@ SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
     "Pivot, LogN, rest": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(7), 9), mp.LogN(9), mp.SinkLogit(H), causal),
     "DualChunk": lambda: mp.Scheme(mp.Rope(D), mp.DualChunk(8, 3), causal),
     "DualChunk, capped, LogN": lambda: mp.Scheme(mp.Rope(D), mp.DualChunk(9, 1), mp.SoftCap(3.0), mp.LogN(9), causal),
+    "Stream": lambda: mp.Scheme(mp.Rope(D), mp.Stream(3, 9)),
+    "Stream, evicting after, capped": lambda: mp.Scheme(mp.Rope(D), mp.Stream(2, 7, "after"), mp.SoftCap(3.0)),
     "rest": lambda: mp.Scheme(mp.Rope(D), mp.SinkLogit(H), causal),
 }
 

@@ -30,6 +30,7 @@ SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
     "Rerope": lambda: mp.Scheme(mp.Rope(D), mp.Rerope(7), causal),
     "Pivot, LogN": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(7), 9), mp.LogN(9), causal),
     "DualChunk": lambda: mp.Scheme(mp.Rope(D), mp.DualChunk(8, 3), causal),
+    "Stream": lambda: mp.Scheme(mp.Rope(D), mp.Stream(3, 9)),
 }
 
 
@@ -55,7 +56,9 @@ def made(name: str) -> mp.Scheme:
     return drawn(name, SCHEMES)
 
 
-@pytest.mark.parametrize("name", SCHEMES if GPU else ["Rope", "T5Bias", "Kerple, window", "Pivot, LogN", "DualChunk"])
+@pytest.mark.parametrize(
+    "name", SCHEMES if GPU else ["Rope", "T5Bias", "Kerple, window", "Pivot, LogN", "DualChunk", "Stream"]
+)
 def test_packed_documents_are_the_specifications(name: str):
     both(made(name), inputs(), documents=MIXED if name in ("T5Bias", "Rope") else PACKED)
 
@@ -69,7 +72,9 @@ def test_chunks_of_documents_with_any_numbers_are_told_apart():
     both(scheme, inputs(), documents=(PACKED == 0).long(), index=apart, key_index=apart)
 
 
-@pytest.mark.parametrize("name", ["Rope", "Alibi", "Rerope", "DualChunk"] if GPU else ["Alibi", "DualChunk"])
+@pytest.mark.parametrize(
+    "name", ["Rope", "Alibi", "Rerope", "DualChunk", "Stream"] if GPU else ["Alibi", "DualChunk", "Stream"]
+)
 def test_left_padding_is_the_specifications(name: str):
     both(made(name), inputs(), key_index=LEFT, key_documents=PADDED)
 
@@ -135,12 +140,12 @@ def test_ragged_rows_decode_as_the_specification(name: str):
             "DualChunk(8, 3) beside a window is not in these kernels yet",
         ),
         (
-            lambda: mp.Scheme(mp.Rope(D), mp.Stream(4, 12)),
+            lambda: mp.Scheme(mp.Rope(D), mp.Rerope(7), causal & (window(20) | sinks(2))),
             {},
-            "Stream(4, 12) divides keys by more than the distance, which these kernels do not do",
+            "Rerope(7) beside a window with sinks is not in these kernels yet",
         ),
     ],
-    ids=["Alibi", "Rerope", "Kerple", "T5Bias", "AlibiDynamicNtk", "two lengths", "DualChunk, window", "Stream"],
+    ids=["Alibi", "Rerope", "Kerple", "T5Bias", "AlibiDynamicNtk", "two lengths", "DualChunk, window", "Rerope, sinks"],
 )
 def test_what_is_refused_says_why(scheme: Callable[[], mp.Scheme], options: dict[str, Tensor], says: str):
     q, k, v = inputs()

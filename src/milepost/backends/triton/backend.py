@@ -16,7 +16,7 @@ from torch import Tensor
 from milepost.backends.estimate import seconds, seen_pairs
 from milepost.backends.rotated import Waves, angles, rotated, steps_angles
 from milepost.backends.triton.biases import biases, by_place, unknown, unread
-from milepost.backends.triton.regimes import as_tokens, is_empty, measured, unmeasured
+from milepost.backends.triton.regimes import as_tokens, is_empty, limits_of, measured, unmeasured, within_sinks
 from milepost.backends.triton.relations import products, unrelated
 from milepost.backends.views import refusal, seen_regimes, turned, values
 from milepost.call.call import Call
@@ -27,6 +27,7 @@ from milepost.numerics.kept import has_numbers, kept
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band
 from milepost.seams.fixed import is_fixed
+from milepost.seams.verbs import Regime
 
 PLAYED = True
 CANNOT: dict[str, str] = {
@@ -92,7 +93,7 @@ def _at_once(call: Call) -> tuple[Tensor, Tensor]:
     v = values(call, call.v.dtype)
     # Sinks are the first keys of the text, and these keys may begin later.
     skipped = call.keys.first if by_place(call) and call.keys.first is not None else 0
-    near = _limits(band.behind, band.ahead) | {"sinks": max(0, band.sinks - skipped)}
+    near = limits_of(band.behind, band.ahead) | {"sinks": max(0, band.sinks - skipped)}
     how: dict[str, Any] = near | biases(call) | {"sharpen": _sharpness(call)}
     few = _turned_as_read(call)
     if few is not None:
@@ -146,7 +147,7 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
             strength = _of_rows(call, regime.contrast(call.index, call.length), 0.0)
             sharpness = (1 + strength if sharpness is None else sharpness * (1 + strength)).contiguous()
             shift = strength[:, None] * torch.where(found[1] > -torch.inf, found[1], 0.0)
-        how = _limits(min(band.behind, most + 1), min(band.ahead, -least)) | biases(call) | {"sharpen": sharpness}
+        how = limits_of(min(band.behind, most + 1), min(band.ahead, -least)) | biases(call) | {"sharpen": sharpness}
         how |= as_tokens(call, regime, band) if measured(regime) else {}
         q, k, waves = _turned_as_read(call, number) or (*turned(call, call.q.dtype, number), {})
         out, lse = _launch(call, q, k, v, how | waves)
@@ -200,7 +201,7 @@ def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | No
         return None
     if contrasted:
         strength = _strength(place, far, layout.first, call.queries.count, layout.key_first + call.keys.count, v.device)
-    limits = {name: value for name, value in _limits(band.behind, band.ahead).items() if value is not None}
+    limits = {name: value for name, value in limits_of(band.behind, band.ahead).items() if value is not None}
     how = Fields(int(least), call.scheme.scale(call.q.shape[-1]), offset=layout.offset, strength=strength, **limits)
 
     def ours() -> tuple[Tensor, Tensor] | None:
@@ -225,7 +226,7 @@ def _are_two_fields(call: Call, band: Band) -> bool:
         return False
     (_, first), (_, second) = regimes
     ends = (second.distances()[0] - 1, math.inf)
-    plain = first.contrast is None and first.shift is None and second.shift is None
+    plain = first.contrast is None and first.shift is None and second.shift is None and not measured(second)
     return (first.distances()[1], second.distances()[1]) == ends and plain
 
 
@@ -364,13 +365,6 @@ def _few(call: Call) -> bool:
     return call.queries.count <= FEW and not call.needs_grad
 
 
-def _limits(behind: float, ahead: float) -> dict[str, Any]:
-    return {
-        "behind": None if behind == math.inf else int(behind),
-        "ahead": None if ahead == math.inf else int(ahead),
-    }
-
-
 def _sharpness(call: Call) -> Tensor | None:
     """What each query's scores are multiplied by, [b|1 t], or None."""
     sharpness = call.scheme.sharpen(call.index, call.length) if call.scheme.answering("sharpen") else None
@@ -392,13 +386,24 @@ def _regimes_unread(call: Call, band: Band) -> str | None:
             return f"{spell(part)} divides keys by more than the distance, which these kernels do not do yet"
         if any(unmeasured(regime, band) for regime in call.scheme.place()):
             return f"{spell(part)} beside a window is not in these kernels yet"
-        if band.sinks and band.behind < math.inf:
+        if (
+            band.sinks
+            and band.behind < math.inf
+            and not all(_near_or_sinks(each, band) for each in call.scheme.place())
+        ):
             return f"{spell(part)} beside a window with sinks is not in these kernels yet"
         if any(part not in call.scheme.answering("cap") for part in call.scheme.answering("bend")):
             return f"{spell(part)} moves tokens, and the kernels bend scores by where they stood"
         if call.scheme.answering("bend") and any(regime.contrast for regime in call.scheme.place()):
             return f"{spell(part)} turns scores that were capped, which these kernels do not do"
     return None
+
+
+def _near_or_sinks(regime: Regime, band: Band) -> bool:
+    """Whether a regime's keys are all in the window, where there are sinks beside it, or are all sinks."""
+    return (
+        not band.sinks or regime.distances()[1] < band.behind or band.behind == math.inf or within_sinks(regime, band)
+    )
 
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

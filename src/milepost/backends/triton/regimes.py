@@ -2,7 +2,7 @@
 
 A kernel knows two things of a token: to which document it belongs, and its index in it. Tokens of one chunk are a
 document of their own; tokens that lie at least two chunks back are those whose chunk's number, taken for an index, is
-at least two less.
+at least two less; and where a region has the first few keys alone, all others are padding.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def unmeasured(regime: Regime, band: Band) -> bool:
     if not found:
         return False
     bound = found[0]
+    if len(found) == 1 and is_of_keys(bound):
+        return not within_sinks(regime, band) and band.behind < math.inf
     if len(found) > 1 or bound.mirrored or bound.key_measure is not None or bound.low == -math.inf:
         return True
     if _is_one_value(bound):
@@ -44,22 +46,39 @@ def unmeasured(regime: Regime, band: Band) -> bool:
     )
 
 
+def is_of_keys(bound: Bound) -> bool:
+    """Whether a bound measures the key alone."""
+    return bound.mirrored and bound.measure is torch.zeros_like
+
+
+def within_sinks(regime: Regime, band: Band) -> bool:
+    """Whether all keys of a regime are sinks, which a window does not hide."""
+    return any(is_of_keys(bound) and bound.high <= band.sinks for bound in measured(regime))
+
+
 def is_empty(call: Call, regime: Regime) -> bool:
     """Whether no two tokens of a call can be in a regime, as far as its shapes tell: older chunks of a short text."""
-    layout, found = call.layout, measured(regime)
-    if layout is None or not found or torch.compiler.is_compiling():
+    layout = call.layout
+    if layout is None or torch.compiler.is_compiling():
         return False
-    first, last = torch.tensor([layout.key_first, layout.first + call.queries.count - 1])
     # Measures never fall, so that the last query and the first key are furthest apart.
-    return bool(found[0].measure(last) - found[0].measure(first) < found[0].low)
+    first, last = layout.key_first, layout.first + call.queries.count - 1
+    if last - first < regime.distances()[0]:
+        return True
+    apart = [bound for bound in measured(regime) if not bound.mirrored and bound.key_measure is None]
+    return any(
+        int(bound.measure(torch.tensor(last)) - bound.measure(torch.tensor(first))) < bound.low for bound in apart
+    )
 
 
 def as_tokens(call: Call, regime: Regime, band: Band) -> dict[str, Any]:
     """Documents, indices and limits of a regime that `unmeasured` does not refuse, as the kernels take them."""
     bound = measured(regime)[0]
-    low, index, key_index = math.ceil(bound.low), call.index.long(), call.key_index.long()
-    own, keys = bound.measure(index), bound.measure(key_index)
+    index, key_index = call.index.long(), call.key_index.long()
     documents, key_documents = call.documents, call.key_documents
+    if is_of_keys(bound):
+        return _some_keys(call, regime, bound, band)
+    low, own, keys = math.ceil(bound.low), bound.measure(index), bound.measure(key_index)
     if not _is_one_value(bound):
         found: dict[str, Any] = {"index": own, "key_index": keys, "ahead": -low, "behind": None}
         return found if documents is None else found | {"documents": documents, "key_documents": key_documents}
@@ -69,11 +88,28 @@ def as_tokens(call: Call, regime: Regime, band: Band) -> dict[str, Any]:
         ranks, key_ranks = _ranks((documents, own), (key_documents, keys))
         own = torch.where((documents < 0) | (own < 0), -1, ranks)
         keys = torch.where(key_documents < 0, -1, key_ranks)
-    behind, ahead = min(band.behind, most + 1), min(band.ahead, -least)
+    limits = limits_of(min(band.behind, most + 1), min(band.ahead, -least))
+    return limits | {"documents": own, "key_documents": keys, "index": index, "key_index": key_index}
+
+
+def _some_keys(call: Call, regime: Regime, bound: Bound, band: Band) -> dict[str, Any]:
+    """The same, where a bound measures keys alone: those outside are nobody's."""
+    index, key_index = call.index.long(), call.key_index.long()
+    inside = bound.holds(torch.zeros_like(key_index), key_index)
+    documents = torch.zeros_like(index) if call.documents is None else call.documents
+    own = torch.zeros_like(key_index) if call.key_documents is None else call.key_documents
+    least, most = regime.distances()
+    behind = math.inf if within_sinks(regime, band) else min(band.behind, most + 1)
+    found = {"documents": documents, "key_documents": torch.where(inside, own, -1)}
+    return limits_of(behind, min(band.ahead, -least)) | found | {"index": index, "key_index": key_index}
+
+
+def limits_of(behind: float, ahead: float) -> dict[str, Any]:
+    """How far back and ahead is seen, as the kernels take it."""
     return {
-        "documents": own, "key_documents": keys, "index": index, "key_index": key_index,
-        "behind": None if behind == math.inf else int(behind), "ahead": None if ahead == math.inf else int(ahead),
-    }  # fmt: skip
+        "behind": None if behind == math.inf else int(behind),
+        "ahead": None if ahead == math.inf else int(ahead),
+    }
 
 
 def _is_one_value(bound: Bound) -> bool:
