@@ -40,6 +40,22 @@ def test_the_picture_of_a_report_can_be_drawn(tmp_path: Path):
     assert (tmp_path / "picture.png").stat().st_size > 50_000
 
 
+@pytest.mark.slow
+def test_a_picture_of_rope_alone_shows_no_panel_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shutil.copy(RESULTS / "rows" / "lab.sqlite", tmp_path)
+    module, drawn = example_of("report_picture"), []
+    draw = module.draw
+    monkeypatch.setattr(module, "draw", lambda ax, panel: (drawn.append(panel), draw(ax, panel)))
+    module.main([str(tmp_path), str(tmp_path / "picture.png")])
+    assert [(panel.y_name, panel.x_name) for panel in drawn] == [
+        ("bits per byte", "length in bytes"),
+        ("more bits per byte", "length in bytes"),
+        ("bits saved per byte", "distance in bytes"),
+        ("bits saved per byte", "distance in bytes"),
+    ]
+    assert len({str(panel.curves) for panel in drawn}) == 4
+
+
 def test_a_picture_that_cannot_be_drawn_says_why(tmp_path: Path):
     draw, kept = example_of("report_picture").main, tmp_path / "kept"
     kept.mkdir()

@@ -386,11 +386,7 @@ def _regimes_unread(call: Call, band: Band) -> str | None:
             return f"{spell(part)} divides keys by more than the distance, which these kernels do not do yet"
         if any(unmeasured(regime, band) for regime in call.scheme.place()):
             return f"{spell(part)} beside a window is not in these kernels yet"
-        if (
-            band.sinks
-            and band.behind < math.inf
-            and not all(_near_or_sinks(each, band) for each in call.scheme.place())
-        ):
+        if band.sinks and not all(_in_sight(regime, band) for regime in call.scheme.place()):
             return f"{spell(part)} beside a window with sinks is not in these kernels yet"
         if any(part not in call.scheme.answering("cap") for part in call.scheme.answering("bend")):
             return f"{spell(part)} moves tokens, and the kernels bend scores by where they stood"
@@ -399,11 +395,9 @@ def _regimes_unread(call: Call, band: Band) -> str | None:
     return None
 
 
-def _near_or_sinks(regime: Regime, band: Band) -> bool:
-    """Whether a regime's keys are all in the window, where there are sinks beside it, or are all sinks."""
-    return (
-        not band.sinks or regime.distances()[1] < band.behind or band.behind == math.inf or within_sinks(regime, band)
-    )
+def _in_sight(regime: Regime, band: Band) -> bool:
+    """Whether a window hides none of a regime's keys: all are near enough, or sinks."""
+    return band.behind == math.inf or regime.distances()[1] < band.behind or within_sinks(regime, band)
 
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

@@ -62,13 +62,8 @@ def is_empty(call: Call, regime: Regime) -> bool:
     if layout is None or torch.compiler.is_compiling():
         return False
     # Measures never fall, so that the last query and the first key are furthest apart.
-    first, last = layout.key_first, layout.first + call.queries.count - 1
-    if last - first < regime.distances()[0]:
-        return True
-    apart = [bound for bound in measured(regime) if not bound.mirrored and bound.key_measure is None]
-    return any(
-        int(bound.measure(torch.tensor(last)) - bound.measure(torch.tensor(first))) < bound.low for bound in apart
-    )
+    last, first = torch.tensor([layout.first + call.queries.count - 1, layout.key_first])
+    return any(bool(bound.difference(last, first) < bound.low) for bound in regime.bounds if not bound.mirrored)
 
 
 def as_tokens(call: Call, regime: Regime, band: Band) -> dict[str, Any]:
