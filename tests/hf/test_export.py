@@ -34,9 +34,10 @@ def made(*parts: object, **sizes: Any) -> Model:
 
 
 @pytest.mark.parametrize(("normed", "kind"), [(True, "qwen3"), (False, "llama")])
+@pytest.mark.parametrize("tied", [True, False])
 @torch.no_grad()
-def test_stock_transformers_gives_the_same_logits(normed: bool, kind: str, tmp_path: Path):
-    model = made(mp.Rope(8, theta=500.0), mp.causal, normed=normed)
+def test_stock_transformers_gives_the_same_logits(normed: bool, kind: str, tied: bool, tmp_path: Path):
+    model = made(mp.Rope(8, theta=500.0), mp.causal, normed=normed, tied=tied)
     export(model, tmp_path, trained=64)
     read = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     assert read.config.model_type == kind

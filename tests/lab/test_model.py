@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -72,10 +73,13 @@ def logits_by_hand(model: Model, tokens: Tensor) -> Tensor:
         for t, each in enumerate(x):
             gate, value = (w["up.weight"] @ norm(each, w["second.weight"])).chunk(2)
             x[t] = each + w["down.weight"] @ (gate / (1 + torch.exp(-gate)) * value)
-    return torch.stack([table @ norm(each, weights["norm.weight"]) for each in x])
+    output = weights.get("head.weight", table)
+    return torch.stack([output @ norm(each, weights["norm.weight"]) for each in x])
 
 
-@pytest.mark.parametrize("own", [{}, {"key_heads": None}, {"key_heads": 1}, {"normed": False}, {"hidden": None}])
+@pytest.mark.parametrize(
+    "own", [{}, {"key_heads": None}, {"key_heads": 1}, {"normed": False}, {"hidden": None}, {"tied": False}]
+)
 def test_logits_are_those_of_the_formula(own: dict):
     model, tokens = model_of(ROPE, **own), tokens_of()
     with torch.no_grad():
@@ -105,14 +109,42 @@ def test_what_joins_the_stream_starts_smaller_the_deeper_the_model():
             assert float(weight.detach().std()) == pytest.approx(wanted, rel=5 / math.sqrt(2 * weight.numel())), name
 
 
-def test_a_scaled_model_starts_by_the_width_of_what_goes_in():
+def test_a_model_starts_by_the_width_of_what_goes_in():
     torch.manual_seed(0)
-    model = Model(Shape(64, 8, 4, hidden=256, scaled=True), ROPE)
+    model = Model(Shape(64, 8, 4, hidden=256, start="inputs"), ROPE)
     assert float(model.tokens.weight.detach().std()) == pytest.approx(0.1, rel=0.05)
     for name, weight in model.layers.named_parameters():
         if weight.dim() > 1:
             wanted = weight.shape[1] ** -0.5 / (4 if name.endswith(("out.weight", "down.weight")) else 1)
             assert float(weight.detach().std()) == pytest.approx(wanted, rel=0.05), name
+
+
+def test_a_model_starts_as_torch_starts_matrices():
+    torch.manual_seed(0)
+    model = Model(Shape(64, 8, 4, hidden=256, start="torch", tied=False), ROPE)
+    assert float(model.tokens.weight.detach().std()) == pytest.approx(0.07, rel=0.05)
+    for name, weight in (*model.layers.named_parameters(), *model.head.named_parameters()):
+        if weight.dim() > 1:
+            assert float(weight.detach().std()) == pytest.approx((3 * weight.shape[1]) ** -0.5, rel=0.05), name
+
+
+@pytest.mark.parametrize(("start", "wanted"), [("small", 0.02), ("inputs", 1 / 8)])
+def test_an_output_of_its_own_starts_as_matrices_do(start: str, wanted: float):
+    torch.manual_seed(0)
+    model = Model(Shape(64, 2, 4, start=start, tied=False), ROPE)
+    assert float(model.head.weight.detach().std()) == pytest.approx(wanted, rel=0.05)
+
+
+def test_an_output_of_its_own_goes_along_to_another_scheme():
+    model = model_of(ROPE, tied=False)
+    assert model.using(ROPE).head is model.head
+    assert_same(model.using(ROPE)(tokens_of()), model(tokens_of()))
+
+
+def test_shapes_of_before_are_read():
+    assert Shape.of({"width": 64, "heads": 2, "scaled": True}) == Shape(64, heads=2, start="inputs")
+    assert Shape.of({"width": 64, "heads": 2, "scaled": False}) == Shape(64, heads=2)
+    assert Shape.of(asdict(Shape(64, heads=2, start="torch"))) == Shape(64, heads=2, start="torch")
 
 
 # Generating

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -432,9 +433,17 @@ def test_a_model_that_computed_something_else_under_its_name_is_not_taken_over(t
 
 
 def test_a_model_that_starts_as_all_did_before_keeps_its_key():
-    """Whether weights are scaled came later; stores of before know their cells by keys without it."""
+    """How weights start, and whether the output has its own, came later; stores of before know neither."""
     cell = SWEEP.cells()[0]
-    plain = {name: value for name, value in cell.settings()["shape"].items() if name != "scaled"}
-    assert cell.shape.scaled is False
+    plain = {name: value for name, value in cell.settings()["shape"].items() if name not in ("start", "tied")}
     assert cell._settings()["shape"] == plain  # pyright: ignore[reportPrivateUsage]
-    assert replace(cell, shape=replace(cell.shape, scaled=True)).key != cell.key
+    by_inputs = replace(cell, shape=replace(cell.shape, start="inputs"))
+    assert by_inputs._settings()["shape"] == plain | {"scaled": True}  # pyright: ignore[reportPrivateUsage]
+    others: tuple[dict[str, Any], ...] = (
+        {},
+        {"start": "inputs"},
+        {"start": "torch"},
+        {"tied": False},
+        {"tied": False, "start": "torch"},
+    )
+    assert len({replace(cell, shape=replace(cell.shape, **other)).key for other in others}) == len(others)

@@ -1,8 +1,7 @@
 """A model of the lab as a folder of transformers: config.json, safetensors and a tokenizer of bytes.
 
 The lab's layers are Qwen3's, weight by weight: RMSNorm before each half, grouped queries, queries and keys normed head
-by head before they are turned, SwiGLU, embeddings that are the output's weights too. Without those norms they are
-Llama's.
+by head before they are turned, SwiGLU. Without those norms they are Llama's.
 """
 
 from __future__ import annotations
@@ -51,7 +50,8 @@ def export(model: Model | str | os.PathLike[str], folder: str | os.PathLike[str]
     config = AutoConfig.for_model("qwen3" if model.shape.normed else "llama", **_sizes(model.shape, rope, trained))
     made = cast("Any", Auto).from_config(config, dtype=torch.float32)
     weights = dict(_weights(model))
-    made.load_state_dict(weights | {"lm_head.weight": weights["model.embed_tokens.weight"]})
+    output = weights["model.embed_tokens.weight"] if model.head is None else model.head.weight.detach().clone()
+    made.load_state_dict(weights | {"lm_head.weight": output})
     made.save_pretrained(folder)
     if model.shape.vocabulary == BYTES:
         tokenizer_of_bytes().save_pretrained(folder)
@@ -82,7 +82,7 @@ def _checkpoint(path: Path) -> tuple[Model, int]:
         kept.close()
     if settings["task"]:
         raise ValueError(f"{called}: this model was trained on {settings['task']}; models of language are exported")
-    shape, recipe = Shape(**settings["shape"]), Recipe(**settings["recipe"])
+    shape, recipe = Shape.of(settings["shape"]), Recipe(**settings["recipe"])
     model = Model(shape, build(settings["name"], shape, recipe.length, settings["judging"]["longest"]))
     tensors, _ = read_checkpoint(path)
     with torch.no_grad():
@@ -112,7 +112,8 @@ def _sizes(shape: Shape, rope: Rope, trained: int | None) -> dict[str, Any]:
     return {
         "vocab_size": shape.vocabulary, "hidden_size": shape.width, "intermediate_size": shape.inner,
         "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "num_key_value_heads": shape.groups,
-        "head_dim": shape.dim, "rms_norm_eps": EPS, "max_position_embeddings": trained, "tie_word_embeddings": True,
+        "head_dim": shape.dim, "rms_norm_eps": EPS, "max_position_embeddings": trained,
+        "tie_word_embeddings": shape.tied,
         "rope_parameters": {"rope_type": "default", "rope_theta": rope.theta}, "attention_bias": False,
         "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
     }  # fmt: skip

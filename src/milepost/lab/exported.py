@@ -64,7 +64,7 @@ def load(folder: str | os.PathLike[str]) -> Model:
         raise FileNotFoundError(f"load({str(folder)!r}): there is no {ABOUT} in it; milepost export writes one")
     about: dict[str, Any] = json.loads((path / ABOUT).read_text(encoding="utf-8"))
     methods = [each for source in about["methods"] for each in own.methods_of(Source(**source)).values()]
-    model = Model(Shape(**about["shape"]), Schedule.from_dict(about["schedule"], methods))
+    model = Model(Shape.of(about["shape"]), Schedule.from_dict(about["schedule"], methods))
     return _with(model, read_checkpoint(path / WEIGHTS)[0], "").eval()
 
 

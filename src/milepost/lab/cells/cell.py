@@ -82,8 +82,11 @@ class Cell:
         settings = {name: value for name, value in asdict(self).items() if name not in left_out}
         recipe, shape = settings["recipe"], settings["shape"]
         # Rates that nothing has are left out, and so is what came later and is as it was before.
-        if not shape["scaled"]:
-            shape.pop("scaled")
+        # A start by inputs has the name that it had before there was another.
+        start = shape.pop("start")
+        shape |= {"small": {}, "inputs": {"scaled": True}}.get(start, {"start": start})
+        if shape["tied"]:
+            shape.pop("tied")
         if not learns_bias(self.name):
             recipe.pop("bias_rate")
         if not learns_more(self.name) or self.recipe.learned_rate == 1.0:

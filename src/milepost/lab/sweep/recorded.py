@@ -33,7 +33,7 @@ def recorded(store: Store) -> tuple[Sweep, str]:
     size, judging = plain["size"], plain["judging"]
     made: dict[str, Any] = {each.name: _tuples(plain[each.name]) for each in fields(Sweep) if each.name in plain}
     made |= {
-        "size": Size(Shape(**size["shape"]), _recipe(size["recipe"]), size["longest"], size["judged"]),
+        "size": Size(Shape.of(size["shape"]), _recipe(size["recipe"]), size["longest"], size["judged"]),
         "judging": None if judging is None else _judging(judging),
         "corpus": Remembered.of(Facts(**plain["corpus"])),
         "own": tuple(Source(**each) for each in plain["own"]),
@@ -62,7 +62,7 @@ def _from_cells(store: Store) -> Sweep:
     rows = [(each["name"], text) for each in language for label, text in each["variants"] if label == text]
     return Sweep(
         schemes=tuple(dict.fromkeys(each["name"] for each in language)),
-        size=Size(Shape(**first["shape"]), _recipe(first["recipe"]), judging.longest, judging.total),
+        size=Size(Shape.of(first["shape"]), _recipe(first["recipe"]), judging.longest, judging.total),
         corpus=Remembered.of(Facts("a text that the store does not name", first["corpus"])),
         seeds=tuple(sorted({each["seed"] for each in language})),
         judging=judging,

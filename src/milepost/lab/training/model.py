@@ -1,9 +1,10 @@
-"""The smallest Transformer that reads well: RMSNorm, SwiGLU, grouped queries, tied embeddings, and any scheme."""
+"""The smallest Transformer that reads well: RMSNorm, SwiGLU, grouped queries, and any scheme."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from milepost.schedule import Schedule
 from milepost.scheme import Scheme
 from milepost.seams import demand
 from milepost.seams.arguments import arguments
+
+Start = Literal["small", "inputs", "torch"]
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,12 @@ class Shape:
     vocabulary: int = 256
     normed: bool = True
     """Whether queries and keys are brought to one size before they meet, which steadies training."""
-    scaled: bool = False
-    """Whether matrices start at 1/√inputs and embeddings at 0.1, not all at 0.02: narrow models then learn to look back
-    within a few hundred steps."""
+    tied: bool = True
+    """Whether the output's matrix is that of the embeddings."""
+    start: Start = "small"
+    """The spread that weights start with: all 0.02 ("small"); matrices 1/√inputs, embeddings 0.1 ("inputs", with which
+    narrow models learn to look back within a few hundred steps), both less where they join the stream; or as torch
+    starts matrices, 1/√(3 · inputs), and embeddings 0.07 ("torch")."""
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "vocabulary"):
@@ -42,10 +48,19 @@ class Shape:
         for name in ("key_heads", "hidden"):
             if getattr(self, name) is not None:
                 demand.whole(self, name, getattr(self, name))
+        demand.one_of(self, "start", self.start, ("small", "inputs", "torch"))
         if self.width % self.heads:
             raise ValueError(f"Shape(width={self.width}, heads={self.heads}): heads must divide the width")
         if self.heads % self.groups:
             raise ValueError(f"Shape(heads={self.heads}, key_heads={self.groups}): key_heads must divide heads")
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Shape:
+        """A shape as it was written down, by this version or an earlier one."""
+        named = dict(plain)
+        if named.pop("scaled", False):
+            named["start"] = "inputs"
+        return cls(**named)
 
     @property
     def dim(self) -> int:
@@ -123,17 +138,22 @@ class Model(Reader):
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.width, eps=1e-6)
+        self.head = None if shape.tied else nn.Linear(shape.width, shape.vocabulary, bias=False)
         self._start()
 
     def _start(self) -> None:
-        scaled = self.shape.scaled
-        nn.init.normal_(self.tokens.weight, std=0.1 if scaled else 0.02)
+        start, width, layers = self.shape.start, self.shape.width, self.shape.layers
+        nn.init.normal_(self.tokens.weight, std={"small": 0.02, "inputs": 0.1, "torch": 0.07}[start])
+        if start == "torch":
+            return
         for name, weight in self.layers.named_parameters():
             if weight.dim() > 1:
-                std = weight.shape[1] ** -0.5 if scaled else 0.02
+                std = weight.shape[1] ** -0.5 if start == "inputs" else 0.02
                 # What joins the stream starts small, so that depth does not make it grow.
                 joins = name.endswith(("out.weight", "down.weight"))
-                nn.init.normal_(weight, std=std / (2 * self.shape.layers) ** 0.5 if joins else std)
+                nn.init.normal_(weight, std=std / (2 * layers) ** 0.5 if joins else std)
+        if self.head is not None:
+            nn.init.normal_(self.head.weight, std=width**-0.5 if start == "inputs" else 0.02)
 
     def forward(self, tokens: Tensor, caches: list[Cache] | None = None, position: Tensor | None = None) -> Tensor:
         """tokens: [b t]; with caches, one a layer, they follow what came before. Returns logits [b t vocabulary]."""
@@ -150,7 +170,8 @@ class Model(Reader):
         return self.norm(x)
 
     def logits(self, states: Tensor) -> Tensor:
-        return F.linear(states, self.tokens.weight.to(states.dtype))
+        weight = self.tokens.weight if self.head is None else self.head.weight
+        return F.linear(states, weight.to(states.dtype))
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         """The embeddings of tokens, [b t D].
@@ -173,7 +194,7 @@ class Model(Reader):
         other.shape, other.schedule = self.shape, carried(self.schedule, fitted)
         other.attention = [scheme.attention for scheme in other.schedule]
         other.backends = [None] * self.shape.layers
-        other.tokens, other.layers, other.norm = self.tokens, self.layers, self.norm
+        other.tokens, other.layers, other.norm, other.head = self.tokens, self.layers, self.norm, self.head
         return other.train(self.training)
 
     def uncompiled(self) -> Model:

@@ -71,7 +71,7 @@ class Size:
 
 SIZES: dict[str, Size] = {
     "demo": Size(
-        Shape(width=64, layers=2, heads=2, hidden=128, scaled=True),
+        Shape(width=64, layers=2, heads=2, hidden=128, start="inputs"),
         Recipe(length=64, batch=16, steps=1500, rate=4e-3),
         longest=1024,
         judged=1 << 15,
