@@ -148,6 +148,29 @@ def bends_by_share(part: Any) -> None:
     same_gradients(part, ours, verb)
 
 
+def bends_by_count(part: Any) -> None:
+    """`bend_rows` adds what by_count says of the open gates from a key on, linearly between whole counts."""
+    q, scores = numbers(B, H, T, D), numbers(B, H, T, T, seed=1) * 3
+    hidden = torch.ones(T, T).triu(1).bool()
+    entries = part.by_count(q)
+    assert entries.shape[:3] == (B, H, T)
+    if part.gates != "scores":
+        return
+    ours = scores.masked_fill(hidden, -math.inf)
+    for b, h, i in product(range(B), range(H), range(T)):
+        count, most = 0.0, entries.shape[3] - 1
+        for j in range(i, -1, -1):
+            count += 1 / (1 + math.exp(-float(scores[b, h, i, j])))
+            low = min(int(count), most)
+            share = count - low if low < most else 0.0
+            row = entries[b, h, i]
+            ours[b, h, i, j] = scores[b, h, i, j] + (1 - share) * row[low] + share * row[min(low + 1, most)]
+    verb = part.bend_rows(scores.masked_fill(hidden, -math.inf), q, None)
+    seen = [each.masked_fill(hidden, 0.0) for each in (ours, verb)]
+    assert_same(*seen, within=1e-11)
+    same_gradients(part, *seen)
+
+
 def bends_into_its_cap(part: Any) -> None:
     """`bend` is cap · tanh(score / cap), wherever the pair stands."""
     score = numbers(H, 5, 5) * 3 * part.cap
@@ -161,6 +184,7 @@ FACET_LAWS: dict[str, Callable[[Any], None]] = {
     "slopes": bends_by_its_slopes,
     "by_distance": bends_by_distance,
     "by_share": bends_by_share,
+    "by_count": bends_by_count,
     "cap": bends_into_its_cap,
     "tables": looks_rows_up_by_distance,
     "bounds": places_by_its_bounds,

@@ -24,6 +24,7 @@ ANSWERED = {
     "slopes": {"Alibi", "LearnedAlibi", "OffsetAlibi", "SplitAlibi"},
     "by_distance": {"Kerple", "Sandwich", "T5Bias"},
     "by_share": {"Fire"},
+    "by_count": {"Cope"},
     "cap": {"SoftCap"},
     "tables": {"Deberta", "Nezha", "Shaw", "TransformerXL"},
     "bounds": {"Dilute", "DualChunk", "LeakyRerope", "Pivot", "Rerope", "SelfExtend", "Stream"},
@@ -64,6 +65,12 @@ class Wrong:
         # Only a facet that is put in may be missing from the part.
         own = getattr(self.part, name, None) if name in self.broken else getattr(self.part, name)
         return own if name not in self.broken else self.broken[name](own)
+
+
+def drawn(part: mp.Cope) -> mp.Cope:
+    """With a table that is not all zeros, as it starts."""
+    torch.nn.init.normal_(part.table, generator=torch.Generator().manual_seed(2))
+    return part
 
 
 def scaled(by: float) -> Any:
@@ -168,6 +175,8 @@ LOGITS = mp.Partial(mp.Rope(4, stretch=mp.DynamicYarn(5)), of=D, temperature="lo
         ("by_distance", wrong(mp.Sandwich(H, 12), by_distance=lambda own: lambda d: own(d + 1))),
         ("by_share", wrong(mp.Fire(H, 6, 5).double(), by_share=lambda own: lambda share: own(share).flip(0))),
         ("by_share", wrong(mp.Fire(H, 6, 5).double(), share=lambda own: lambda d, p: own(d, p + 10))),
+        ("by_count", wrong(drawn(mp.Cope(D, 3).double()), by_count=scaled(1.001))),
+        ("by_count", wrong(drawn(mp.Cope(D, 3).double()), by_count=lambda own: lambda q: own(q).detach())),
         ("cap", wrong(mp.SoftCap(2.0), cap=lambda own: 2.001)),
         ("tables", wrong(mp.Shaw(D, 3, value_dim=6).double(), relate=rows(lambda table, span: wide(table)))),
         ("tables", wrong(mp.Shaw(D, 3, value_dim=6).double(), relate=rows(lambda table, span: raised(table)))),

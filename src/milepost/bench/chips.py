@@ -29,7 +29,7 @@ SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes of shared memory that a block can have, by compute capability."""
 MEASURED = 90
 """The chip whose configurations were chosen by measurement; there nothing may spill."""
-QUICK = {"64 table, packed": (90,), "rotary": (80,)}
+QUICK = {"64 table, packed": (90,), "64 gates": (90,), "rotary": (80,)}
 """The cases that the tests compile: most kernels once."""
 
 
@@ -70,6 +70,11 @@ def cases() -> dict[str, Callable[[], None]]:
         for name in ("vectors", "vectors of an encoder")
     }
     made["64 vectors, packed"] = lambda: _vectors(64, "vectors, packed")
+    made |= {
+        f"{width} gates{more}": lambda width=width, more=more: _gates(width, bool(more))
+        for width in (64, 128, 256)
+        for more in ("", ", packed")
+    }
     made |= {f"decoding of {width}": lambda width=width: _decoding(width) for width in (64, 128)}
     return made | {"rotary": _rotary}
 
@@ -100,6 +105,16 @@ def _vectors(width: int, name: str) -> None:
     by_row, by_key = (torch.randn(shape, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
     options = facets("documents", 2, 512, "cpu") if "packed" in name else {} if encoder else {"ahead": 0, "behind": 128}
     out, _ = flash(*_inputs(width), by_row=by_row, by_key=by_key, first=-511 if encoder else 0, **options)
+    out.backward(torch.ones_like(out))
+
+
+def _gates(width: int, packed: bool) -> None:
+    from milepost.backends.triton.gated import gated
+
+    entries = torch.randn(1, 2, 512, 64, dtype=torch.bfloat16, requires_grad=True)
+    options = {name: each for name, each in facets("documents", 2, 512, "cpu").items() if name != "ahead"}
+    q, k, v = _inputs(width)
+    out, _ = gated(q, k, v, entries, **(options if packed else {}))
     out.backward(torch.ones_like(out))
 
 
@@ -140,13 +155,13 @@ def compile_case(job: tuple[str, tuple[int, ...]]) -> list[Compiled]:
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
-    from milepost.backends.triton import decode, fields, flash, launch, rotary
+    from milepost.backends.triton import decode, fields, flash, gated, launch, rotary
 
     case, chips = job
     chip = _Chip()
     driver.set_active(chip)  # pyright: ignore
     torch.Tensor.is_cuda = True  # pyright: ignore
-    for each in (decode, fields, flash, rotary):
+    for each in (decode, fields, flash, gated, rotary):
         each.device_of = lambda _: contextlib.nullcontext()  # pyright: ignore
     fits_tma = flash._fits_tma
     found: list[Compiled] = []

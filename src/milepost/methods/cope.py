@@ -63,10 +63,14 @@ class Cope(Learner):
         count = self._opened(scores, q, x).flip(-1).cumsum(-1).flip(-1).clamp(max=self.positions - 1)
         below = count.detach().floor()
         share = count - below
-        logits = q @ self.table.to(q.dtype).mT
+        entries = self.by_count(q)
         low, high = below.long(), count.detach().ceil().long()
-        found = (1 - share) * logits.gather(-1, low) + share * logits.gather(-1, high)
-        return scores + (found if self.after_scale else found * self.dim**-0.5)
+        return scores + (1 - share) * entries.gather(-1, low) + share * entries.gather(-1, high)
+
+    def by_count(self, q: Tensor) -> Tensor:
+        """What a score has added to it whose count is 0, 1, … positions − 1, [b h t positions]; q: [b h t d], raw."""
+        entries = q @ self.table.to(q.dtype).mT
+        return entries if self.after_scale else entries * self.dim**-0.5
 
     def _opened(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
         """How far each gate is open, [b h t s]; those of hidden keys are shut."""

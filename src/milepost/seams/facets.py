@@ -118,6 +118,23 @@ class ByShare(Protocol):
 
 
 @runtime_checkable
+class ByCount(Protocol):
+    """Adds to a score a number that is looked up by a count of open gates.
+
+        count_ij  =  min(n − 1, Σ σ(gate_im)),   m from j to the last key that i sees
+
+    gates: what a gate is; "scores" for the key's score as it was before, elsewhere `bend_rows` alone knows.
+    """
+
+    @property
+    def gates(self) -> str: ...
+
+    def by_count(self, q: Tensor) -> Tensor:
+        """What is added at the counts 0 … n − 1, and linearly between: [b h t n] for raw queries [b h t d]."""
+        ...
+
+
+@runtime_checkable
 class Caps(Protocol):
     """Squashes scores into ±cap: cap · tanh(score / cap)."""
 
@@ -152,6 +169,7 @@ FACETS: dict[str, type] = {
     "slopes": HasSlopes,
     "by_distance": ByDistance,
     "by_share": ByShare,
+    "by_count": ByCount,
     "cap": Caps,
     "tables": HasTables,
     "bounds": HasBounds,
@@ -165,6 +183,7 @@ READ: dict[str, tuple[str, str | None]] = {
     "slopes": ("slopes", "bend"),
     "by_distance": ("by_distance", "bend"),
     "by_share": ("by_share", "bend"),
+    "by_count": ("by_count", "bend_rows"),
     "cap": ("cap", "bend"),
     "tables": ("relate", "relate"),
     "bounds": ("place", "place"),

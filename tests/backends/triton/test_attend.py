@@ -39,6 +39,10 @@ SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
     "Stream": lambda: mp.Scheme(mp.Rope(D), mp.Stream(3, 9)),
     "Stream, evicting after, capped": lambda: mp.Scheme(mp.Rope(D), mp.Stream(2, 7, "after"), mp.SoftCap(3.0)),
     "rest": lambda: mp.Scheme(mp.Rope(D), mp.SinkLogit(H), causal),
+    "Cope": lambda: mp.Scheme(mp.Cope(D, 6), causal),
+    "Cope, turned, rest": lambda: mp.Scheme(
+        mp.Rope(D), mp.Cope(D, 40, after_scale=True), mp.SinkLogit(H), mp.Scale(0.7), causal
+    ),
 }
 
 

@@ -1,5 +1,5 @@
-"""Our own kernels, for schemes whose facets say what happens to a score: slopes, tables by distance, a soft cap, and
-vectors by distance that meet queries and keys.
+"""Our own kernels, for schemes whose facets say what happens to a score: slopes, tables by distance, a soft cap,
+vectors by distance that meet queries and keys, and numbers by a count of open gates.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from milepost.backends.estimate import seconds, seen_pairs
 from milepost.backends.rotated import Waves, angles, rotated, steps_angles
 from milepost.backends.triton.biases import biases, by_place, unknown, unread
+from milepost.backends.triton.counts import counted, uncounted
 from milepost.backends.triton.regimes import as_tokens, is_empty, limits_of, measured, unmeasured, within_sinks
 from milepost.backends.triton.relations import products, unrelated
 from milepost.backends.views import refusal, seen_regimes, turned, values
@@ -33,7 +34,6 @@ PLAYED = True
 CANNOT: dict[str, str] = {
     "adds_values": "adds to the values, which these kernels do not do yet",
     "bends_unread": "bends scores in a way that no facet says",
-    "bend_rows": "bends whole rows of scores",
 }
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 256
@@ -59,13 +59,17 @@ def refuses(call: Call) -> str | None:
     if band is None or band.chunk is not None or band.behind == -math.inf:
         return "what is visible is no window with sinks"
     reason = unrelated(call, _few(call), WIDEST) if call.scheme.answering("relate") else None
-    return reason or unknown(call) or _regimes_unread(call, band) or _no_device(call.q.device)
+    reason = reason or unknown(call) or _regimes_unread(call, band) or uncounted(call, band)
+    return reason or _no_device(call.q.device)
 
 
 def cost(call: Call) -> float:
     """Plain attention, and a little more."""
     if call.q.device.type != "cuda":
         # Triton's interpreter, which is there to be checked against.
+        return math.inf
+    if call.scheme.answering("bend_rows"):
+        # Checked in the interpreter, and compiled for three chips; until a GPU has run it, only who names it has it.
         return math.inf
     each = 1.15 if call.scheme.answering("bend") else 1.1
     related = bool(call.scheme.answering("relate"))
@@ -91,6 +95,8 @@ def _at_once(call: Call) -> tuple[Tensor, Tensor]:
     band = call.scheme.band()
     assert band is not None
     v = values(call, call.v.dtype)
+    if call.scheme.answering("bend_rows"):
+        return counted(call, *turned(call, call.q.dtype), v, _tokens(call))
     # Sinks are the first keys of the text, and these keys may begin later.
     skipped = call.keys.first if by_place(call) and call.keys.first is not None else 0
     near = limits_of(band.behind, band.ahead) | {"sinks": max(0, band.sinks - skipped)}
@@ -289,7 +295,7 @@ def _steps_in_two_fields(call: Call, band: Band, wants_lse: bool) -> Step | None
 def stepper(call: Call) -> Step | None:
     """What runs steps like this one, with any number of keys; None where each has to be looked at."""
     band, scheme = call.scheme.band(), call.scheme
-    changed = scheme.answering("relate") or scheme.answering("sharpen") or scheme.answering("rest")
+    changed = any(map(scheme.answering, ("relate", "sharpen", "bend_rows", "rest")))
     if band is None or changed or not all(map(is_fixed, scheme.parts)) or not _few(call) or not has_numbers():
         return None
     if call.layout is None or values(call, call.v.dtype) is not call.v:

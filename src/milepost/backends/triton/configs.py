@@ -41,8 +41,14 @@ CHOSEN: dict[tuple[str, int], Config] = {
     ("walk", 64): Config(64, 64, 4, 2),
     ("walk", 128): Config(64, 64, 4, 1),
     ("walk", 256): Config(64, 64, 4, 1),
+    ("gates", 64): Config(64, 64, 8, 2, False),
+    ("gates", 128): Config(64, 64, 8, 2, False),
+    ("gates", 256): Config(64, 32, 8, 1, False),
+    ("gates_backward", 64): Config(64, 32, 8, 2, False),
+    ("gates_backward", 128): Config(32, 64, 8, 2, False),
+    ("gates_backward", 256): Config(32, 32, 8, 1, False),
 }
-"""Two bytes an element."""
+"""Two bytes an element. Those of gates are the largest whose registers do not spill, and not yet timed."""
 
 WITH_TABLE: dict[tuple[str, int], Config] = {("forward", 128): Config(128, 64, 8, 3)}
 """Where a bias that is looked up by distance wants another choice: its entries take shared memory, too."""

@@ -1,0 +1,206 @@
+# pyright: basic, reportMissingImports=false
+"""Causal attention with numbers that are looked up by a count of open gates, on plain tensors, forward and backward.
+
+    out, lse = gated(q, k, v, entries)
+
+entries: [b h t n], what is added to the scores of a query whose count is 0, 1, … n − 1, and linearly between;
+see `gates` for the count. A key's gate is as open as the sigmoid of its score is large.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from milepost.backends.triton import gates
+from milepost.backends.triton.bounds import Tokens, bounds, ready
+from milepost.backends.triton.configs import Config, blocks_of, choose, power_of_two
+from milepost.backends.triton.flash import TOKENS, UNLIMITED, launch_prepare
+from milepost.backends.triton.launch import device_of, launch, operator
+
+ROOM = 1 << 25
+"""Bytes that the two passes backwards always have to leave things for one another; else, as much as two of q."""
+
+
+def gated(
+    q: Tensor, k: Tensor, v: Tensor, entries: Tensor, *, scale: float | None = None, offset: int = 0,
+    documents: Tensor | None = None, key_documents: Tensor | None = None,
+    index: Tensor | None = None, key_index: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Attention and each row's log-sum-exp, both with gradients; arguments as `flash` has them.
+
+    Keys count in the order in which they lie.
+    """
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+    entries, tokens = entries.contiguous(), Tokens(documents, key_documents, index, key_index)
+    learned = (q, k, v, entries)
+    if not (torch.is_grad_enabled() and any(each.requires_grad for each in learned)):
+        out, lse = operator("gated", _gated)(*learned, scale, offset, *tokens)
+        return out, lse.float()
+    # The tracer wants every argument to be another tensor.
+    v = v.view_as(v) if v is q or v is k else v
+    k = k.view_as(k) if k is q else k
+    return _Gated.apply(q, k, v, entries, scale, offset, *tokens.apart())  # pyright: ignore
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, entries: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
+        out, lse = operator("gated", _gated)(q, k, v, entries, *how)
+        ctx.save_for_backward(q, k, v, entries, out, lse, *how[2:])
+        ctx.numbers = how[:2]
+        ctx.set_materialize_grads(False)
+        return out, lse.float()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+        q, k, v, entries, out, lse, *tokens = ctx.saved_tensors
+        if grad is None and grad_lse is None:
+            return (None,) * 10
+        grad = torch.zeros_like(out) if grad is None else grad
+        grads = operator("gated_backward", _gated_backward)(
+            grad, grad_lse, q, k, v, entries, out, lse, *ctx.numbers, *tokens
+        )
+        return (*grads, *(None,) * 6)
+
+
+class _Asked:
+    """What every kernel of one call is given."""
+
+    def __init__(self, kernel: str, q: Tensor, k: Tensor, v: Tensor, entries: Tensor, offset: int, given: Any) -> None:
+        self.q, self.k, self.v = q, k, v
+        self.tokens = ready((*given, *(None,) * (4 - len(given))))
+        self.counts = (q.shape[2], k.shape[2], q.shape[1] // k.shape[1], offset, entries.shape[3] - 1)
+        wide = max(_width(q.shape[3]), _width(v.shape[3]))
+        self.config = choose(kernel, wide, q.itemsize, looked_up=False)
+
+    def bounds(self, by_rows: bool) -> tuple[Tensor | None, int]:
+        """Which blocks each block of rows, or of keys, has to do with, where documents or indices were given."""
+        if not self.tokens.any:
+            return None, 0
+        sides = (self.config.rows, self.config.keys) if by_rows else (self.config.keys, self.config.rows)
+        counts = (*self.counts[:4], UNLIMITED, 0, 0)
+        return bounds(self.tokens, counts, *sides, by_rows, {"BEHIND": False, "AHEAD": True})
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return tuple(step for each in (self.q, self.k, self.v) for step in each.stride()[:3])
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What the kernels are compiled for."""
+        d, dv, config = self.q.shape[3], self.v.shape[3], self.config
+        # As in `flash.Call.value_width`: values narrower than keys are filled up with zeros.
+        wide = max(_width(dv), min(64, _width(d)) if self.q.itemsize == 2 else 0)
+        return {
+            "BM": config.rows, "BN": config.keys, "WIDTH": _width(d), "VWIDTH": wide, "D": d, "DV": dv,
+            "PRECISION": "ieee", **self.tokens.flags, "num_warps": config.warps, "num_stages": config.stages,
+        }  # fmt: skip
+
+
+def _width(d: int) -> int:
+    return max(16, power_of_two(d))
+
+
+def _made(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Empty answers and log-sum-exps, these twice as precise as q is."""
+    b, h, t, _ = q.shape
+    lse = q.new_empty(b, h, t, dtype=torch.float64 if q.dtype == torch.float32 else torch.float32)
+    return q.new_empty(b, h, t, v.shape[3]), lse
+
+
+def _gated(
+    q: Tensor, k: Tensor, v: Tensor, entries: Tensor, scale: float, offset: int, *tokens: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The forward kernel, launched."""
+    out, lse = _made(q, v)
+    if 0 in out.shape:
+        return out, lse
+    if k.shape[2] == 0:
+        return out.zero_(), lse.fill_(-torch.inf)
+    asked = _Asked("gates", q, k, v, entries, offset, tokens)
+    with device_of(q):
+        limits = asked.bounds(by_rows=True)
+        launch(
+            gates.forward, (blocks_of(q.shape[2], asked.config.rows), q.shape[1], q.shape[0]),
+            q, k, v, entries, out, lse, *asked.tokens, limits[0], *asked.steps, *entries.stride()[:3],
+            *out.stride()[:3], *lse.stride()[:2], *asked.tokens.steps, limits[1], *asked.counts, scale,
+            **asked.constants,
+        )  # fmt: skip
+    return out, lse
+
+
+def _gated_backward(
+    grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, entries: Tensor, out: Tensor, lse: Tensor,
+    scale: float, offset: int, *tokens: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The backward kernels, launched, some rows after the others: dq, dk, dv and the gradient of entries."""
+    (b, h, t, _), (g, s) = q.shape, k.shape[1:3]
+    dq = torch.empty_like(q, memory_format=torch.contiguous_format)
+    d_entries = torch.zeros_like(entries, dtype=torch.float32)
+    dk, dv = (torch.zeros(each.shape, dtype=torch.float32, device=each.device) for each in (k, v))
+    if 0 in (b, h, t, s):
+        return dq.zero_(), dk.to(k.dtype), dv.to(v.dtype), d_entries.to(entries.dtype)
+    if grad.stride(-1) != 1 or 0 in grad.stride():
+        grad = grad.contiguous()
+    asked = _Asked("gates_backward", q, k, v, entries, offset, tokens)
+    config, tiles = asked.config, blocks_of(s, asked.config.keys)
+    many = _rows_at_once(config, max(ROOM, 2 * q.numel() * q.itemsize) // (8 * b * h * tiles), t)
+    right, left = (torch.empty(b, h, many, tiles, dtype=torch.float32, device=q.device) for _ in range(2))
+    near = torch.empty(b, h, many // config.rows, dtype=torch.int32, device=q.device)
+    with device_of(q):
+        lse2, delta = launch_prepare(grad, grad_lse, out, lse)
+        by_rows, by_keys = asked.bounds(by_rows=True), asked.bounds(by_rows=False)
+        read = (q, k, v, grad, entries, lse2, delta)
+        steps = (*asked.steps, *grad.stride()[:3], *entries.stride()[:3], *lse2.stride()[:2])
+        room = (*right.stride()[:3], *near.stride()[:2], *asked.tokens.steps)
+        for first in range(0, t, many):
+            past = min(first + many, t)
+            launch(
+                gates.backward_rows, (blocks_of(past - first, config.rows), h, b),
+                *read, dq, d_entries, right, left, near, *asked.tokens, by_rows[0],
+                *steps, *dq.stride()[:3], *room, by_rows[1], *asked.counts, first, scale, **asked.constants,
+            )  # fmt: skip
+            launch(
+                gates.backward_keys, (tiles, g, b),
+                *read, dk, dv, right, left, near, *asked.tokens, by_keys[0],
+                *steps, *dk.stride()[:3], *dv.stride()[:3], *room, by_keys[1], *asked.counts, first, past, scale,
+                **asked.constants,
+            )  # fmt: skip
+    return dq, dk.to(k.dtype), dv.to(v.dtype), d_entries.to(entries.dtype)
+
+
+def _rows_at_once(config: Config, fit: int, rows: int) -> int:
+    """Whole blocks of rows, as many as fit and at least one."""
+    return max(1, min(fit // config.rows, blocks_of(rows, config.rows))) * config.rows
+
+
+torch.library.define(
+    "milepost::gated",
+    f"(Tensor q, Tensor k, Tensor v, Tensor entries, float scale, SymInt offset, {TOKENS}) -> (Tensor, Tensor)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+torch.library.define(
+    "milepost::gated_backward",
+    f"(Tensor grad, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor entries, Tensor out, Tensor lse, "
+    f"float scale, SymInt offset, {TOKENS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+for _kind in ("CUDA", "CPU"):
+    torch.library.impl("milepost::gated", _kind, _gated)
+    torch.library.impl("milepost::gated_backward", _kind, _gated_backward)
+
+
+@torch.library.register_fake("milepost::gated")
+def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _made(q, v)
+
+
+@torch.library.register_fake("milepost::gated_backward")
+def _(
+    grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, entries: Tensor, *_: Any
+) -> tuple[Tensor, ...]:
+    return tuple(torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (q, k, v, entries))

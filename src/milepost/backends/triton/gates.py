@@ -1,0 +1,340 @@
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# ruff: noqa: N803, N806, E741
+"""Attention whose scores have something added by a count: of the keys between the pair, as far as their gates are open.
+
+    count_ij = min(n − 1, Σ σ(score_im)), m from j to the last key that i sees
+    score_ij ← score_ij + entries_i(count_ij), read linearly between its n numbers
+
+A row's keys are read from its last one back, because that is how the count grows. Once it is n − 1 for all rows of a
+block it stays so, and what is left is plain attention: those keys are far, and a number a row is all that is added.
+
+Backwards, a gate has a share in the counts of its own key and of all before it. So the gradient of gates is summed
+along the keys, from the first near one on. The pass over keys comes to a tile from nowhere: it reads what the pass over
+rows left for it, how much was counted right of the tile, and what its left has for the gates.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from milepost.backends.triton.bounds import belonging, numbered
+from milepost.backends.triton.score import FLOOR, LN2, LOG2E, between, put, seen, tile, up_to, weighed
+
+FULL = tl.constexpr(1e9)
+"""The count of rows that look nothing up: those past the end, and padding."""
+
+
+@triton.jit
+def _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr):
+    """Which of the keys from j0 on the rows see, [rows, BN]: those of their document that do not come later."""
+    at = j0 + tl.arange(0, BN)
+    j = numbered(KeyIndex, at, at < keys, 0, INDEXED)[None, :]
+    other = belonging(KeyDocs, at, at < keys, -2)[None, :] if DOCS else 0
+    return seen(i, j, at[None, :], own, other, keys, 0, 0, 0, False, True, DOCS)
+
+
+@triton.jit
+def _looked_up(x, visible, right, Entries, at, most):
+    """Gates, counts, what is added to scores x, and how that grows with the count.
+
+    right: how much is counted right of these keys, [rows, 1]. Entries + at: where each row's numbers begin, [rows, 1].
+    """
+    gates = tl.where(visible, 1 / (1 + tl.exp2(-x)), 0.0)
+    count = tl.minimum(right + tl.cumsum(gates, 1, reverse=True), most.to(tl.float32))
+    low = tl.floor(count)
+    share = count - low
+    here = low.to(tl.int32)
+    looks = visible & (right < FULL)
+    lower = tl.load(Entries + (at + here), mask=looks, other=0.0).to(tl.float32)
+    upper = tl.load(Entries + (at + tl.minimum(here + 1, most)), mask=looks, other=0.0).to(tl.float32)
+    grows = tl.where(share > 0, upper - lower, 0.0)
+    return gates, count, lower + share * grows, grows
+
+
+@triton.jit
+def _rows_of(
+    Index, Docs, Bounds, b, block, row, rows, keys, offset, index_b, docs_b, bounds_b,
+    BM: tl.constexpr, BN: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+):  # fmt: skip
+    """A block of rows: their indices and documents, [BM, 1], and the blocks of keys that they see, start … end."""
+    at = row + tl.arange(0, BM)
+    i = (offset + at)[:, None]
+    own = tl.zeros([BM, 1], tl.int32)
+    start = 0
+    end = up_to(between(offset + tl.minimum(row + BM, rows), 0, keys), BN)
+    if DOCS or INDEXED:
+        Bounds += b.to(tl.int64) * bounds_b + block * 8
+        start = tl.load(Bounds + 2)
+        end = tl.load(Bounds + 5)
+    if INDEXED:
+        i = numbered(Index + b.to(tl.int64) * index_b, at, at < rows, 0, True)[:, None]
+    if DOCS:
+        own = belonging(Docs + b.to(tl.int64) * docs_b, at, at < rows, -3)[:, None]
+    counted = tl.where((at < rows)[:, None] & (own >= 0), 0.0, FULL)
+    return i, own, counted, start, end
+
+
+@triton.jit(do_not_specialize=["rows", "keys", "group", "offset", "most"])
+def forward(
+    Q, K, V, Entries, Out, Lse, Docs, KeyDocs, Index, KeyIndex, Bounds,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, e_b, e_h, e_t, o_b, o_h, o_t, l_b, l_h,
+    docs_b, key_docs_b, index_b, key_index_b, bounds_b, rows, keys, group, offset, most, scale,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """out = softmax(scores) v and lse, for one block of rows of one head."""
+    # The last rows see most: they start first.
+    block = tl.num_programs(0) - 1 - tl.program_id(0)
+    h = tl.program_id(1)
+    b = tl.program_id(2)
+    Q += b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
+    K += b.to(tl.int64) * k_b + (h // group).to(tl.int64) * k_h
+    V += b.to(tl.int64) * v_b + (h // group).to(tl.int64) * v_h
+    Entries += b.to(tl.int64) * e_b + h.to(tl.int64) * e_h
+    row = block * BM
+    i, own, counted, start, end = _rows_of(
+        Index, Docs, Bounds, b, block, row, rows, keys, offset, index_b, docs_b, bounds_b, BM, BN, DOCS, INDEXED
+    )
+    if INDEXED:
+        KeyIndex += b.to(tl.int64) * key_index_b
+    if DOCS:
+        KeyDocs += b.to(tl.int64) * key_docs_b
+    at = row + tl.arange(0, BM)
+    Entries += row.to(tl.int64) * e_t
+    entry = tl.arange(0, BM) * e_t
+    q = tile(Q, b, h, row, rows, q_t, BM, WIDTH, D, False)
+    c = scale * LOG2E
+    m = tl.full([BM], FLOOR, tl.float32)
+    l = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BM, VWIDTH], tl.float32)
+    j0 = end - BN
+    while (j0 >= start) & (tl.min(counted) < most):
+        k = tile(K, b, h, j0, keys, k_t, BN, WIDTH, D, False)
+        x = tl.dot(q, k.T, input_precision=PRECISION) * c
+        visible = _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED)
+        gates, _, bias, _ = _looked_up(x, visible, counted, Entries, entry[:, None], most)
+        counted += tl.sum(gates, 1)[:, None]
+        x = tl.where(visible, x + bias * LOG2E, float("-inf"))
+        highest = tl.maximum(m, tl.max(x, 1))
+        p = tl.exp2(x - highest[:, None])
+        kept = tl.exp2(m - highest)
+        l = l * kept + tl.sum(p, 1)
+        v = tile(V, b, h, j0, keys, v_t, BN, VWIDTH, DV, False)
+        acc = tl.dot(p.to(v.dtype), v, acc * kept[:, None], input_precision=PRECISION)
+        m = highest
+        j0 -= BN
+    far = tl.load(Entries + (entry + most), mask=at < rows, other=0.0).to(tl.float32) * LOG2E
+    beyond = j0 + BN
+    for j0 in tl.range(start, beyond, BN):
+        k = tile(K, b, h, j0 + tl.zeros([], tl.int32), keys, k_t, BN, WIDTH, D, False)
+        x = tl.dot(q, k.T, input_precision=PRECISION) * c + far[:, None]
+        if DOCS or INDEXED:
+            visible = _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED)
+            x = tl.where(visible, x, float("-inf"))
+        highest = tl.maximum(m, tl.max(x, 1))
+        p = tl.exp2(x - highest[:, None])
+        kept = tl.exp2(m - highest)
+        l = l * kept + tl.sum(p, 1)
+        v = tile(V, b, h, j0 + tl.zeros([], tl.int32), keys, v_t, BN, VWIDTH, DV, False)
+        acc = tl.dot(p.to(v.dtype), v, acc * kept[:, None], input_precision=PRECISION)
+        m = highest
+    # A row that saw nothing has l = 0: zeros, and a log-sum-exp of −∞.
+    blind = l == 0
+    out = acc / tl.where(blind, 1.0, l)[:, None]
+    KEPT: tl.constexpr = Lse.dtype.element_ty
+    lse = (m.to(KEPT) + tl.log2(tl.where(blind, 1.0, l).to(KEPT))) * LN2
+    tl.store(Lse + b.to(tl.int64) * l_b + h.to(tl.int64) * l_h + at, tl.where(blind, float("-inf"), lse), at < rows)
+    put(Out + b.to(tl.int64) * o_b + h.to(tl.int64) * o_h, out, row, rows, o_t, BM, VWIDTH, DV)
+
+
+@triton.jit
+def _shared_out(DEntries, at, ds, count, looks, most, rows_inside):
+    """Add each score's gradient to the two numbers that it was read between, for a tile."""
+    least = tl.min(tl.where(looks, count, most.to(tl.float32)))
+    highest = tl.max(tl.where(looks, count, 0.0))
+    for number in range(tl.floor(least).to(tl.int32), tl.minimum(tl.floor(highest).to(tl.int32) + 1, most) + 1):
+        share = tl.maximum(1 - tl.abs(count - number), 0.0)
+        pointers = DEntries + (at + number)
+        before = tl.load(pointers, mask=rows_inside, other=0.0)
+        tl.store(pointers, before + tl.sum(ds * share, 1), mask=rows_inside)
+    # The next tile's threads may read what others wrote.
+    tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["rows", "keys", "group", "offset", "most", "chunk"])
+def backward_rows(
+    Q, K, V, Grad, Entries, Lse2, Delta, DQ, DEntries, Right, Left, Near, Docs, KeyDocs, Index, KeyIndex, Bounds,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, g_b, g_h, g_t, e_b, e_h, e_t, l_b, l_h, dq_b, dq_h, dq_t,
+    w_b, w_h, w_t, near_b, near_h, docs_b, key_docs_b, index_b, key_index_b, bounds_b,
+    rows, keys, group, offset, most, chunk, scale,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """dq and the gradient of entries, for one block of rows; and what the pass over keys needs to know of it.
+
+    chunk: the first row of those that Right, Left and Near have room for.
+    """
+    block = chunk // BM + tl.program_id(0)
+    h = tl.program_id(1)
+    b = tl.program_id(2)
+    Q += b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
+    K += b.to(tl.int64) * k_b + (h // group).to(tl.int64) * k_h
+    V += b.to(tl.int64) * v_b + (h // group).to(tl.int64) * v_h
+    Grad += b.to(tl.int64) * g_b + h.to(tl.int64) * g_h
+    Entries += b.to(tl.int64) * e_b + h.to(tl.int64) * e_h
+    DEntries += b.to(tl.int64) * e_b + h.to(tl.int64) * e_h
+    Right += b.to(tl.int64) * w_b + h.to(tl.int64) * w_h
+    Left += b.to(tl.int64) * w_b + h.to(tl.int64) * w_h
+    row = block * BM
+    i, own, counted, start, end = _rows_of(
+        Index, Docs, Bounds, b, block, row, rows, keys, offset, index_b, docs_b, bounds_b, BM, BN, DOCS, INDEXED
+    )
+    if INDEXED:
+        KeyIndex += b.to(tl.int64) * key_index_b
+    if DOCS:
+        KeyDocs += b.to(tl.int64) * key_docs_b
+    at = row + tl.arange(0, BM)
+    inside = at < rows
+    Entries += row.to(tl.int64) * e_t
+    DEntries += row.to(tl.int64) * e_t
+    Right += (row - chunk).to(tl.int64) * w_t
+    Left += (row - chunk).to(tl.int64) * w_t
+    entry = tl.arange(0, BM) * e_t
+    kept = tl.arange(0, BM) * w_t
+    q = tile(Q, b, h, row, rows, q_t, BM, WIDTH, D, False)
+    grad = tile(Grad, b, h, row, rows, g_t, BM, VWIDTH, DV, False)
+    lse = tl.load(Lse2 + b.to(tl.int64) * l_b + h.to(tl.int64) * l_h + at)[:, None]
+    delta = tl.load(Delta + b.to(tl.int64) * l_b + h.to(tl.int64) * l_h + at)[:, None]
+    c = scale * LOG2E
+    # From the last keys back: how much is counted right of each tile.
+    j0 = end - BN
+    while (j0 >= start) & (tl.min(counted) < most):
+        k = tile(K, b, h, j0, keys, k_t, BN, WIDTH, D, False)
+        x = tl.dot(q, k.T, input_precision=PRECISION) * c
+        visible = _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED)
+        tl.store(Right + (kept[:, None] + j0 // BN), counted, mask=inside[:, None])
+        counted += tl.sum(tl.where(visible, 1 / (1 + tl.exp2(-x)), 0.0), 1)[:, None]
+        j0 -= BN
+    near = j0 + BN
+    tl.store(Near + b.to(tl.int64) * near_b + h.to(tl.int64) * near_h + tl.program_id(0), near)
+    # What was left there, other threads of this block read.
+    tl.debug_barrier()
+    # And from the first keys on.
+    dq = tl.zeros([BM, WIDTH], tl.float32)
+    far = tl.load(Entries + (entry + most), mask=inside, other=0.0).to(tl.float32) * LOG2E
+    d_far = tl.zeros([BM], tl.float32)
+    for j0 in tl.range(start, near, BN):
+        k = tile(K, b, h, j0 + tl.zeros([], tl.int32), keys, k_t, BN, WIDTH, D, False)
+        v = tile(V, b, h, j0 + tl.zeros([], tl.int32), keys, v_t, BN, VWIDTH, DV, False)
+        x = tl.dot(q, k.T, input_precision=PRECISION) * c + far[:, None]
+        if DOCS or INDEXED:
+            visible = _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED)
+            x = tl.where(visible, x, float("-inf"))
+        ds = weighed(x, lse) * (tl.dot(grad, v.T, input_precision=PRECISION) - delta)
+        d_far += tl.sum(ds, 1)
+        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
+    left = tl.zeros([BM, 1], tl.float32)
+    for j0 in range(near, end, BN):
+        k = tile(K, b, h, j0 + tl.zeros([], tl.int32), keys, k_t, BN, WIDTH, D, False)
+        v = tile(V, b, h, j0 + tl.zeros([], tl.int32), keys, v_t, BN, VWIDTH, DV, False)
+        x = tl.dot(q, k.T, input_precision=PRECISION) * c
+        visible = _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED)
+        right = tl.load(Right + (kept[:, None] + j0 // BN), mask=inside[:, None], other=FULL)
+        gates, count, bias, grows = _looked_up(x, visible, right, Entries, entry[:, None], most)
+        p = weighed(tl.where(visible, x + bias * LOG2E, float("-inf")), lse)
+        ds = p * (tl.dot(grad, v.T, input_precision=PRECISION) - delta)
+        _shared_out(DEntries, entry, ds, count, visible & (right < FULL), most, inside)
+        tl.store(Left + (kept[:, None] + j0 // BN), left, mask=inside[:, None])
+        d_count = ds * grows
+        d_gates = left + tl.cumsum(d_count, 1)
+        left += tl.sum(d_count, 1)[:, None]
+        ds += d_gates * gates * (1 - gates)
+        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
+    last = DEntries + (entry + most)
+    tl.store(last, tl.load(last, mask=inside, other=0.0) + d_far, mask=inside)
+    put(DQ + b.to(tl.int64) * dq_b + h.to(tl.int64) * dq_h, dq * scale, row, rows, dq_t, BM, WIDTH, D)
+
+
+@triton.jit(do_not_specialize=["rows", "keys", "group", "offset", "most", "chunk", "past"])
+def backward_keys(
+    Q, K, V, Grad, Entries, Lse2, Delta, DK, DV_, Right, Left, Near, Docs, KeyDocs, Index, KeyIndex, Bounds,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, g_b, g_h, g_t, e_b, e_h, e_t, l_b, l_h,
+    dk_b, dk_h, dk_t, dv_b, dv_h, dv_t, w_b, w_h, w_t, near_b, near_h,
+    docs_b, key_docs_b, index_b, key_index_b, bounds_b, rows, keys, group, offset, most, chunk, past, scale,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What the rows chunk … past have for dk and dv, added to what is there, for one block of keys of one head."""
+    j0 = tl.program_id(0) * BN
+    g = tl.program_id(1)
+    b = tl.program_id(2)
+    K += b.to(tl.int64) * k_b + g.to(tl.int64) * k_h
+    V += b.to(tl.int64) * v_b + g.to(tl.int64) * v_h
+    first = tl.maximum(j0 - offset, chunk) // BM * BM
+    end = past
+    if DOCS or INDEXED:
+        Bounds += b.to(tl.int64) * bounds_b + tl.program_id(0) * 8
+        first = tl.maximum(tl.load(Bounds + 2), chunk)
+        end = tl.minimum(tl.load(Bounds + 5), past)
+    if INDEXED:
+        Index += b.to(tl.int64) * index_b
+        KeyIndex += b.to(tl.int64) * key_index_b
+    if DOCS:
+        Docs += b.to(tl.int64) * docs_b
+        KeyDocs += b.to(tl.int64) * key_docs_b
+    if first < end:
+        k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, False)
+        v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, False)
+        c = scale * LOG2E
+        dk = tl.zeros([BN, WIDTH], tl.float32)
+        dv = tl.zeros([BN, VWIDTH], tl.float32)
+        for number in range(group):
+            h = g * group + number
+            heads = b.to(tl.int64) * l_b + h.to(tl.int64) * l_h
+            own_entries = Entries + b.to(tl.int64) * e_b + h.to(tl.int64) * e_h
+            work = b.to(tl.int64) * w_b + h.to(tl.int64) * w_h
+            nears = Near + b.to(tl.int64) * near_b + h.to(tl.int64) * near_h
+            for row in range(first, end, BM):
+                row = row + tl.zeros([], tl.int32)
+                at = row + tl.arange(0, BM)
+                inside = at < rows
+                i = numbered(Index, at, inside, offset, INDEXED)[:, None]
+                own = belonging(Docs, at, inside, -3)[:, None] if DOCS else tl.zeros([BM, 1], tl.int32)
+                q = tile(
+                    Q + b.to(tl.int64) * q_b + h.to(tl.int64) * q_h, b, h, row, rows, q_t,
+                    BM, WIDTH, D, False,
+                )  # fmt: skip
+                grad = tile(
+                    Grad + b.to(tl.int64) * g_b + h.to(tl.int64) * g_h, b, h, row, rows, g_t,
+                    BM, VWIDTH, DV, False,
+                )  # fmt: skip
+                lse = tl.load(Lse2 + heads + at)[:, None]
+                delta = tl.load(Delta + heads + at)[:, None]
+                rows_entries = own_entries + row.to(tl.int64) * e_t
+                entry = (tl.arange(0, BM) * e_t)[:, None]
+                visible = _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED)
+                x = tl.dot(q, k.T, input_precision=PRECISION) * c
+                d_weights = tl.dot(grad, v.T, input_precision=PRECISION) - delta
+                if j0 >= tl.load(nears + (row - chunk) // BM):
+                    place = work + (row - chunk).to(tl.int64) * w_t + j0 // BN
+                    kept = (tl.arange(0, BM) * w_t)[:, None]
+                    right = tl.load(Right + place + kept, mask=inside[:, None], other=FULL)
+                    left = tl.load(Left + place + kept, mask=inside[:, None], other=0.0)
+                    gates, _, bias, grows = _looked_up(x, visible, right, rows_entries, entry, most)
+                    p = weighed(tl.where(visible, x + bias * LOG2E, float("-inf")), lse)
+                    ds = p * d_weights
+                    ds += (left + tl.cumsum(ds * grows, 1)) * gates * (1 - gates)
+                else:
+                    far = tl.load(rows_entries + (entry + most), mask=inside[:, None], other=0.0).to(tl.float32) * LOG2E
+                    p = weighed(tl.where(visible, x + far, float("-inf")), lse)
+                    ds = p * d_weights
+                dv = tl.dot(p.to(grad.dtype).T, grad, dv, input_precision=PRECISION)
+                dk = tl.dot(ds.to(q.dtype).T, q, dk, input_precision=PRECISION)
+        DK += b.to(tl.int64) * dk_b + g.to(tl.int64) * dk_h
+        DV_ += b.to(tl.int64) * dv_b + g.to(tl.int64) * dv_h
+        dk = dk * scale + tile(DK, b, g, j0, keys, dk_t, BN, WIDTH, D, False)
+        dv += tile(DV_, b, g, j0, keys, dv_t, BN, VWIDTH, DV, False)
+        put(DK, dk, j0, keys, dk_t, BN, WIDTH, D)
+        put(DV_, dv, j0, keys, dv_t, BN, VWIDTH, DV)

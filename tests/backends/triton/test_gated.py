@@ -1,0 +1,204 @@
+"""Numbers by a count of open gates, in the kernels: against the formula, pair by pair, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import milepost as mp
+from milepost import causal, window
+from milepost.call.call import CannotRun
+from tests.backends.triton.dense import DEVICE, GPU
+
+pytest.importorskip("triton")
+
+from milepost.backends.triton import gated as gated_module
+from milepost.backends.triton import gates
+from milepost.backends.triton.gated import gated
+
+CHECKS = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+
+
+def drawn(b: int, h: int, g: int, t: int, s: int, n: int, size: float = 1.0, d: int = 16) -> list[Tensor]:
+    """q, k, v and entries, in float64. size: how far scores are from 0, and with them gates from 1/2."""
+    made = torch.Generator().manual_seed(5)
+    shapes = (b, h, t, d), (b, g, s, d), (b, g, s, 12), (b, h, t, n)
+    q, k, v, entries = (torch.randn(shape, generator=made, dtype=torch.float64).to(DEVICE) for shape in shapes)
+    return [q * size, k, v, entries]
+
+
+def by_hand(q: Tensor, k: Tensor, v: Tensor, entries: Tensor, sees: Callable[[int, int, int], bool]) -> list[Tensor]:
+    """out and lse, with sums over keys as the formula has them. sees: whether, in a row, a query sees a key."""
+    (b, h, t, d), (_, g, s, _) = q.shape, k.shape
+    most = entries.shape[3] - 1
+    out, lse = torch.zeros(b, h, t, v.shape[3], dtype=q.dtype), torch.full((b, h, t), -torch.inf, dtype=q.dtype)
+    outs, lses = [], []
+    for row in range(b):
+        for head in range(h):
+            shared = head // (h // g)
+            for i in range(t):
+                seen = [j for j in range(s) if sees(row, i, j)]
+                if not seen:
+                    outs.append(out[row, head, i])
+                    lses.append(lse[row, head, i])
+                    continue
+                scores = [q[row, head, i] @ k[row, shared, j] / math.sqrt(d) for j in seen]
+                bent, count = [], torch.zeros((), dtype=q.dtype)
+                for score in reversed(scores):
+                    count = count + 1 / (1 + torch.exp(-score))
+                    at = min(int(count), most)
+                    share = count - at if at < most else torch.zeros((), dtype=q.dtype)
+                    here = entries[row, head, i, at]
+                    bent.append(score + here + share * (entries[row, head, i, min(at + 1, most)] - here))
+                stacked = torch.stack(bent[::-1])
+                lses.append(stacked.logsumexp(0))
+                outs.append(sum(w * v[row, shared, j] for w, j in zip(stacked.softmax(0), seen, strict=True)))
+    return [torch.stack(outs).view(b, h, t, -1), torch.stack(lses).view(b, h, t)]
+
+
+def held(given: list[Tensor], sees: Callable[[int, int, int], bool], **options: object) -> None:
+    """Outputs and all four gradients are those of the formula."""
+    exact = [each.detach().cpu().requires_grad_() for each in given]
+    ours = [each.detach().float().requires_grad_() for each in given]
+    wanted, found = by_hand(*exact, sees), gated(*ours, **options)
+    finite = wanted[1].isfinite()
+    made = torch.Generator().manual_seed(6)
+    weights = [torch.randn(each.shape, generator=made, dtype=torch.float64) for each in wanted]
+
+    def total(pair: list[Tensor], weights: list[Tensor], finite: Tensor) -> Tensor:
+        return (pair[0] * weights[0]).sum() + (pair[1] * weights[1])[finite].sum()
+
+    on_device = [each.float().to(DEVICE) for each in weights]
+    grads = torch.autograd.grad(total(wanted, weights, finite), exact)
+    ours_too = torch.autograd.grad(total([*found], on_device, finite.to(DEVICE)), ours)
+    for one, other in zip((*found, *ours_too), (*wanted, *grads), strict=True):
+        torch.testing.assert_close(one.detach().double().cpu(), other.detach(), rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((1, 2, 1, 40, 40, 5), 1.0),
+        ((1, 1, 1, 70, 70, 3), 1.0),
+        ((1, 2, 2, 33, 33, 64), 1.0),
+        ((1, 1, 1, 36, 36, 12), 6.0),
+        ((1, 1, 1, 35, 35, 2), 0.1),
+    ],
+    ids=["grouped", "mostly far", "never full", "open or shut", "two entries"],
+)
+def test_it_is_the_formula_and_its_gradients(shape: tuple[int, ...], size: float):
+    held(drawn(*shape, size), lambda row, i, j: j <= i)
+
+
+@pytest.mark.parametrize("offset", [30, -5], ids=["later", "before all keys"])
+def test_queries_that_stand_elsewhere(offset: int):
+    held(drawn(1, 1, 1, 20, 40, 6), lambda row, i, j: j <= i + offset, offset=offset)
+
+
+def test_documents_and_indices_of_their_own():
+    documents = torch.tensor([[0] * 9 + [4] * 20 + [-1] * 11, [2] * 35 + [-1] + [2] * 4])
+    index = torch.stack([torch.arange(40) % 29, torch.arange(40) + 1_000_000])
+
+    def sees(row: int, i: int, j: int) -> bool:
+        own = documents[row]
+        return bool(own[i] >= 0 and own[i] == own[j] and index[row, j] <= index[row, i])
+
+    documents, at = documents.to(DEVICE), index.to(DEVICE)
+    held(
+        drawn(2, 1, 1, 40, 40, 4), sees, documents=documents, key_documents=documents, index=at, key_index=at
+    )  # fmt: skip
+
+
+def test_rows_that_do_not_fit_at_once_follow_one_another(monkeypatch: pytest.MonkeyPatch):
+    launched, launch = [], gated_module.launch
+    monkeypatch.setattr(gated_module, "ROOM", 1)
+    monkeypatch.setattr(gated_module, "launch", lambda kernel, *args, **named: launched.append(kernel) or launch(
+        kernel, *args, **named
+    ))  # fmt: skip
+    held(drawn(1, 1, 1, 100, 100, 9, d=1), lambda row, i, j: j <= i)
+    assert launched.count(gates.backward_keys) > 1
+
+
+def test_a_block_with_padding_has_far_keys_too(monkeypatch: pytest.MonkeyPatch):
+    """Rows of padding count nothing, and nobody waits until they have."""
+    nears, launch = [], gated_module.launch
+
+    def spied(kernel: object, grid: tuple[int, ...], *args: object, **named: object) -> None:
+        launch(kernel, grid, *args, **named)
+        if kernel is gates.backward_rows:
+            nears.append(args[11])
+
+    monkeypatch.setattr(gated_module, "launch", spied)
+    t = 160
+    documents = torch.where(torch.arange(t, device=DEVICE) < t - 5, 0, -1)[None]
+    q, k, v, entries = (each.float().requires_grad_() for each in drawn(1, 1, 1, t, t, 2, 0.1))
+    gated(q, k, v, entries, documents=documents, key_documents=documents)[0].sum().backward()
+    near = nears[0].flatten()[: -(-t // 32)].tolist()
+    assert near[-1] >= 64
+    assert near[0] == 0
+
+
+def test_gates_of_one_half_have_counts_at_which_there_is_no_slope():
+    """Keys of zeros, as they may start: every second count is whole, and there the specification has no slope."""
+    scheme = mp.Scheme(mp.Cope(16, 6), causal).to(DEVICE)
+    torch.nn.init.normal_(scheme.parts[0].table)
+    q, k, v, _ = (each.float() for each in drawn(1, 1, 1, 20, 20, 2))
+    leaves = [q.requires_grad_(), torch.zeros_like(k, requires_grad=True), v.requires_grad_(), *scheme.parameters()]
+    weights = torch.linspace(-1, 1, v.numel(), device=DEVICE).view_as(v)
+    answers = []
+    for backend in ("triton", "reference"):
+        out = mp.attend(*leaves[:3], scheme, backend=backend)
+        answers.append(torch.autograd.grad((out * weights).sum(), leaves))
+    for ours, exact in zip(*answers, strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-4)
+
+
+def test_no_keys_and_no_queries():
+    q, k, v, entries = (each.float() for each in drawn(1, 2, 1, 4, 4, 3))
+    out, lse = gated(q, k[:, :, :0], v[:, :, :0], entries)
+    assert (out == 0).all()
+    assert (lse == -torch.inf).all()
+    assert gated(q[:, :, :0], k, v, entries[:, :, :0])[0].shape == (1, 2, 0, 12)
+
+
+def test_torch_checks_the_operators():
+    q, k, v, entries = (each.float() for each in drawn(1, 2, 1, 20, 20, 4))
+    torch.library.opcheck(torch.ops.milepost.gated.default, (q, k, v, entries, 0.25, 0), test_utils=CHECKS)
+    out, lse = torch.ops.milepost.gated(q, k, v, entries, 0.25, 0)
+    inputs = (torch.randn_like(out), None, q, k, v, entries, out, lse, 0.25, 0)
+    torch.library.opcheck(torch.ops.milepost.gated_backward.default, inputs, test_utils=CHECKS)
+
+
+def test_it_traces_whole_with_its_gradient():
+    scheme = mp.Scheme(mp.Rope(16), mp.Cope(16, 5), causal).to(DEVICE)
+    torch.nn.init.normal_(scheme.parts[1].table)
+    q, k, v, _ = (each.float().requires_grad_() for each in drawn(1, 2, 1, 20, 20, 2))
+
+    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return mp.attend(q, k, v, scheme, backend="triton")
+
+    whole = torch.compile(ours, fullgraph=True, backend="inductor" if GPU else "aot_eager")
+    for traced, eager in zip(
+        *(torch.autograd.grad(each(q, k, v).sum(), [q, k, v, *scheme.parameters()]) for each in (whole, ours)),
+        strict=True,
+    ):
+        torch.testing.assert_close(traced, eager)
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ((mp.Cope(16, 4, gates="values"), causal), r"Cope.* opens gates by something else than scores"),
+        ((mp.Cope(16, 4), mp.Alibi(2), causal), r"Cope.* counts scores that Alibi\(2.*\) changed"),
+        ((mp.Rope(16), mp.Cope(16, 4), mp.LogN(9), causal), r"Cope.* counts scores that LogN.* changed"),
+        ((mp.Cope(16, 4), window(5)), r"Cope.* beside a window"),
+    ],
+)
+def test_what_is_not_in_the_kernels_is_refused_by_name(parts: tuple[object, ...], said: str):
+    q, k, v, _ = (each.float() for each in drawn(1, 2, 1, 9, 9, 2))
+    with pytest.raises(CannotRun, match=said):
+        mp.attend(q, k, v, mp.Scheme(*parts).to(DEVICE), backend="triton")
