@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,10 +13,11 @@ from milepost.lab.schemes.expressions import named, spelled
 from milepost.lab.schemes.named import AND_THE_REST, TRAINED, WITHOUT_TRAINING, build, rows_on, try_out
 from milepost.lab.training.model import Model, Shape
 from milepost.lab.training.recipe import SIZES
+from milepost.seams.verbs import answers
 from tests.oracles import assert_same
 
 SHAPE = Shape(32, 3, 4, 2, hidden=32, vocabulary=50)
-NAMES = [*TRAINED, "hwfa"]
+NAMES = [*TRAINED]
 EVERY = {base: rows | AND_THE_REST[base] for base, rows in WITHOUT_TRAINING.items()}
 ROWS = [(base, label) for base, rows in EVERY.items() for label in rows]
 SINKS = "window and sinks"
@@ -264,8 +267,65 @@ def test_ours_and_the_users_rows_stand_together_after_the_trivial_ones():
     assert rows_on("Alibi(heads, 2.0)", free=True, every=False, own=["Nope()"])["window"] == (
         "Alibi(heads, 2.0) + (causal & window(trained))"
     )
-    with pytest.raises(ValueError, match="a row on hwfa: its layers differ"):
-        rows_on("hwfa", free=True, every=False, own=[own])
+    assert rows_on("[Nope()] * (layers - 1) + [Rope(dim)]", free=True, every=False, own=["Nope()"])["window"] == (
+        "[Nope() + (causal & window(trained))] * (layers - 1) + [Rope(dim) + (causal & window(trained))]"
+    )
+
+
+# Layers that differ
+
+
+@pytest.mark.parametrize(("layers", "trained"), [(2, 8), (3, 64), (6, 512), (12, 1024), (4, 3)])
+def test_hwfa_is_the_published_schedule(layers: int, trained: int):
+    ours = build("hwfa", Shape(32, layers, 2), trained, 4 * trained)
+    published = mp.hwfa(layers, 16, trained)
+    assert len(ours) == layers
+    assert all(one.same_as(other) for one, other in zip(ours, published, strict=True))
+
+
+def test_a_list_has_a_scheme_for_each_layer_with_weights_of_its_own():
+    made = build("[Rope(dim) + window(4)] + [Kerple(heads)] * (layers - 2) + [Nope()]", Shape(32, 4, 2), 16, 64)
+    assert [type(scheme.parts[0]).__name__ for scheme in made] == ["Rope", "Kerple", "Kerple", "Nope"]
+    assert [mp.causal in scheme.parts for scheme in made] == [False, True, True, True]
+    weights = [next(scheme.parts[0].parameters()) for scheme in (made[1], made[2])]
+    assert weights[0] is not weights[1]
+    same = build("2 * [Rope(dim)] + [Nope(), Nope()]", Shape(32, 4, 2), 16, 64)
+    assert same[0] is same[1]
+
+
+def test_what_layers_share_and_what_embeds_is_there_once():
+    made = build("[Learned(longest, width) + T5Bias(heads)] * (layers - 1) + [Nope()]", Shape(32, 3, 2), 16, 64)
+    assert made[0].parts[0] is made[1].parts[0]
+    assert (made[0].parts[1] is made[1].parts[1]) is answers(made[0].parts[1], "over_layers")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[Rope(dim)] * layers + [Nope()]", "lists 4 layers, and the model has 3; write one for each"),
+        ("[Rope(dim)]", "lists 1 layers, and the model has 3"),
+        ("[[Rope(dim)], [Rope(dim)], [Nope()]]", "write one for each"),
+        ("[Rope(dim)] * (layers - 1) + Nope()", "layers are added to layers"),
+        ("hwfa + LogN(trained)", "layers are added to layers"),
+        ("[Rope(dim)] * 9 ** 9", "a list has at most 4,096 layers"),
+        ("[Rope(dim)] * 4096 + [Nope()]", "a list has at most 4,096 layers"),
+        ("[Rope(dim)] * 0.5", "only numbers can be multiplied"),
+        ("[Rope(dim)] * 2 + [Learned(longest, width)]", "what embeds acts once; write it in the first layer alone"),
+    ],
+)
+def test_lists_that_are_no_layers_are_refused(text: str, said: str):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        build(text, Shape(32, 3, 2), 16, 64)
+
+
+def test_a_row_may_change_one_layer():
+    model = model_of("hwfa", 16)
+    near = "[Rope(dim) + (causal & window(max(1, (3 * trained // 4 - 1) // max(1, layers - 1) + 1)))] * (layers - 1)"
+    tokens = torch.randint(0, 9, (1, 40), generator=torch.Generator().manual_seed(3))
+    same = model.using(build(f"{near} + [Nope() + LogN(trained, clip=False)]", SHAPE, 16, 64).double())
+    assert_same(same(tokens), model(tokens))
+    blunt = model.using(build(f"{near} + [Nope()]", SHAPE, 16, 64).double())
+    assert not torch.allclose(blunt(tokens), model(tokens))
 
 
 @pytest.mark.parametrize("name", ["t5", "kerple", "fire", "shaw", "learned", "transformer-xl", "cope"])

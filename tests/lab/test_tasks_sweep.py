@@ -308,7 +308,7 @@ def test_the_command_takes_tasks(text: Path, tmp_path: Path):  # noqa: F811
         ("passkey", "nope", "the task passkey: even its shortest examples"),
         ("copy", "Rope(dim) + everything", "the scheme 'Rope(dim) + everything' sees ahead (everything)"),
         ("parity-check", "fire", "fire cannot be trained on parity-check, where tokens look ahead"),
-        ("parity-check", "hwfa", "'hwfa' is not known: it is a name, and stands alone"),
+        ("parity-check", "hwfa", "cannot be trained on parity-check, where tokens look ahead: it hides"),
         (
             "parity-check",
             "window-rope",

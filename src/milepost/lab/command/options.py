@@ -16,7 +16,8 @@ Schemes = Annotated[
     typer.Argument(
         metavar="SCHEMES",
         help="Ways of telling a model where tokens stand: names such as rope or alibi, or expressions such as "
-        "'Rope(dim, theta=1e5) + LogN(trained)'.",
+        "'Rope(dim, theta=1e5) + LogN(trained)'; where layers differ, one for each: '[Rope(dim) + window(64)] * "
+        "(layers - 1) + [Nope()]'.",
         show_default=" ".join(DEFAULT),
     ),
 ]

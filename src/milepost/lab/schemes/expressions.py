@@ -1,5 +1,7 @@
 """Schemes as they are written: a name in any spelling, or an expression such as `Rope(dim, theta=1e5) + LogN(trained)`.
 
+Where layers differ, it is a list of one for each: `[Rope(dim) + window(64)] * (layers - 1) + [Nope()]`.
+
 An expression is read as a tree, and can call milepost's methods, those of the user's own, and nothing else.
 """
 
@@ -15,7 +17,7 @@ from typing import Any
 
 from milepost.catalogue.spelling import method_called, plain
 from milepost.lab.schemes import limits, own
-from milepost.lab.schemes.naming import HWFA, TRAINED
+from milepost.lab.schemes.naming import TRAINED
 from milepost.seams.arguments import did_you_mean
 from milepost.seams.visible import causal, chunks, everything, sinks, window
 
@@ -49,7 +51,7 @@ def named(text: str) -> str:
 def spelled(text: str) -> str:
     """The one spelling of a scheme: its name, if it has one, or its expression in the names of the classes."""
     name = named(text)
-    return name if name in (*TRAINED, HWFA) else _written(name)
+    return name if name in TRAINED else _written(name)
 
 
 def _written(text: str) -> str:
@@ -60,8 +62,31 @@ def _written(text: str) -> str:
 
 
 def joined(text: str, more: str) -> str:
-    """An expression with one more part."""
-    return ast.unparse(ast.BinOp(_parsed(text), ast.Add(), _parsed(more)))
+    """An expression with one more part, in every layer."""
+    part = _parsed(more)
+
+    def grown(node: ast.expr) -> ast.expr:
+        match node:
+            case ast.List(elts=items):
+                return ast.List([ast.BinOp(item, ast.Add(), part) for item in items], ast.Load())
+            case ast.BinOp(left=left, op=sign, right=right) if _is_list(node):
+                sides = (grown(each) if _is_list(each) else each for each in (left, right))
+                return ast.BinOp(next(sides), sign, next(sides))
+            case _:
+                return ast.BinOp(node, ast.Add(), part)
+
+    return ast.unparse(grown(_parsed(text)))
+
+
+def _is_list(node: ast.expr) -> bool:
+    """Whether an expression lists layers."""
+    match node:
+        case ast.List():
+            return True
+        case ast.BinOp(left=left, op=ast.Add() | ast.Mult(), right=right):
+            return _is_list(left) or _is_list(right)
+        case _:
+            return False
 
 
 def words_in(text: str) -> set[str]:
@@ -133,7 +158,7 @@ def _name_of(text: str) -> str | None:
 @cache
 def _names() -> dict[str, str]:
     """Names by their plain spelling, and by the method that one of them is."""
-    found = {plain(name): name for name in (*TRAINED, HWFA)}
+    found = {plain(name): name for name in TRAINED}
     for name, text in TRAINED.items():
         match _parsed(text):
             case ast.Call(func=ast.Name(id=method)):
@@ -162,8 +187,10 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> Any:
                 return limits.within(constant)
             case ast.Name(id=name) if name in words:
                 return words[name]
-            case ast.Tuple(elts=items) | ast.List(elts=items):
+            case ast.Tuple(elts=items):
                 return tuple(value(item) for item in items)
+            case ast.List(elts=items):
+                return limits.Listed(value(item) for item in items)
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 return limits.minus(0, value(inner))
             case ast.UnaryOp(op=ast.Invert(), operand=inner):
@@ -194,6 +221,12 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> Any:
 def _added(left: Any, right: Any) -> Any:
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         return limits.within(left + right)
+    if isinstance(left, limits.Listed) and isinstance(right, limits.Listed):
+        return limits.joined(left, right)
+    if isinstance(left, limits.Listed) or isinstance(right, limits.Listed):
+        raise limits.TooMuchError(
+            "layers are added to layers: [A] * (layers - 1) + [B]; what all of them have goes into each"
+        )
     parts: list[object] = []
     for side in (left, right):
         parts.extend(side.parts if isinstance(side, Sum) else (side,))
@@ -202,10 +235,8 @@ def _added(left: Any, right: Any) -> Any:
 
 def _hint(asked: str, alone: bool = True) -> str:
     """What may have been meant by a name that is not known, or not known there."""
-    if _name_of(asked) == HWFA:
-        return ": it is a name, and stands alone, since its layers differ"
     if alone and (method_called(asked) or asked in CALLS):
         return f"; it takes arguments: {method_called(asked) or asked}(…)"
     methods = [name for name in own.names() if name.lower() not in TRAINED or asked[:1].isupper()]
-    known = [name for name in (*TRAINED, HWFA) if not asked[:1].isupper()] + methods
-    return did_you_mean(asked, known) or f"; by name there are {', '.join([*TRAINED, HWFA])}"
+    known = [name for name in TRAINED if not asked[:1].isupper()] + methods
+    return did_you_mean(asked, known) or f"; by name there are {', '.join(TRAINED)}"

@@ -16,7 +16,13 @@ AXIS = 1 << 16
 """The largest head, width or number of heads."""
 LEARNED = 1 << 28
 """The most numbers that a part may learn: a gigabyte of them."""
+LAYERS = 1 << 12
+"""The most layers that a list may have."""
 AXES = ("dim", "heads", "width", "of")
+
+
+class Listed(tuple[Any, ...]):
+    """What stands in square brackets: layer by layer, where it is a scheme."""
 
 
 class TooMuchError(ValueError):
@@ -54,8 +60,23 @@ def _made(verb: str, by: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
     return made
 
 
+def times(left: Any, right: Any) -> Any:
+    """A product of numbers, or a list so often."""
+    listed, often = (left, right) if isinstance(left, Listed) else (right, left)
+    if not isinstance(listed, Listed) or not isinstance(often, int):
+        return _product(left, right)
+    if len(listed) * often > LAYERS:
+        raise TooMuchError(f"a list has at most {LAYERS:,} layers, not {len(listed)} times {within(often)}")
+    return Listed(tuple(listed) * often)
+
+
+def joined(left: Listed, right: Listed) -> Listed:
+    """A list after another."""
+    return times(Listed((*left, *right)), 1)
+
+
 minus = _made("subtracted", lambda left, right: left - right)
-times = _made("multiplied", lambda left, right: left * right)
+_product = _made("multiplied", lambda left, right: left * right)
 floored = _made("divided", lambda left, right: left // right)
 divided = _made("divided", lambda left, right: left / right)
 rest = _made("divided", lambda left, right: left % right)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from milepost.attend import attend
 from milepost.lab.schemes.expressions import Sum, classes_in, evaluate, joined, methods_in, named, words_in
-from milepost.lab.schemes.naming import HWFA, TRAINED, WINDOW, WINDOW_AND_SINKS
+from milepost.lab.schemes.limits import Listed
+from milepost.lab.schemes.naming import TRAINED, WINDOW, WINDOW_AND_SINKS
 from milepost.lab.schemes.own import origins
 from milepost.lab.training.model import Shape
 from milepost.lab.training.recipe import Recipe
@@ -17,7 +19,6 @@ from milepost.schedule import Schedule
 from milepost.scheme import Scheme
 from milepost.seams.verbs import answers, verbs_of
 from milepost.seams.visible import Visible, causal
-from milepost.variants.schedules import hwfa
 
 BY_LONGEST = ("longest", "group")
 """Words that follow the longest length judged at; group is how many positions must share one to reach it."""
@@ -103,18 +104,26 @@ TO_TUNE: dict[str, dict[str, str]] = {
 
 def build(name: str, shape: Shape, trained: int, longest: int) -> Schedule:
     """The schedule of a scheme given by name or expression; without a visible part it is causal."""
-    name = named(name)
-    if name == HWFA:
-        return hwfa(shape.layers, shape.dim, trained)
     text = expression(name)
     sizes = {
         "dim": shape.dim, "heads": shape.heads, "width": shape.width, "layers": shape.layers,
         "trained": trained, "longest": longest, "group": min(max(2, 2 * longest // trained), trained // 2),
     }  # fmt: skip
-    first = Scheme(*_parts(text, sizes))
-    if not any(isinstance(part, nn.Module) for part in _within(first)):
-        return Schedule([first] * shape.layers)
-    return Schedule([first] + [_like(first, _parts(text, sizes)) for _ in range(shape.layers - 1)])
+    made = _layers(text, sizes)
+    firsts: dict[int, Scheme] = {}
+    schemes: list[Scheme] = []
+    for number, layer in enumerate(made):
+        first = firsts.get(id(layer))
+        if first is None:
+            first = firsts[id(layer)] = Scheme(*_parts(layer))
+            if schemes and any(answers(part, "embed") for part in first.parts):
+                raise ValueError(f"the scheme {text!r}: what embeds acts once; write it in the first layer alone")
+            schemes.append(first)
+        elif any(isinstance(part, nn.Module) for part in _within(first)):
+            schemes.append(_like(first, _parts(_layers(text, sizes)[number])))
+        else:
+            schemes.append(first)
+    return Schedule(schemes)
 
 
 def rows_on(name: str, *, free: bool, every: bool, own: Sequence[str], tune: bool = False) -> dict[str, str]:
@@ -126,8 +135,6 @@ def rows_on(name: str, *, free: bool, every: bool, own: Sequence[str], tune: boo
     rows = WITHOUT_TRAINING.get(name, {}) if free else {}
     if free and every:
         rows = rows | AND_THE_REST.get(name, {})
-    if own and name == HWFA:
-        raise ValueError("a row on hwfa: its layers differ, and a row is one expression for all of them")
     if tune:
         rows = rows | {label: text for label, text in TO_TUNE.get(name, {}).items() if label in rows}
     beside = _trivial(expression(name)) if own else {}
@@ -226,9 +233,22 @@ def refuse_leak(schedule: Schedule, text: str, shape: Shape, longest: int, kind:
             )
 
 
-def _parts(text: str, sizes: Mapping[str, int]) -> tuple[object, ...]:
+def _layers(text: str, sizes: Mapping[str, int]) -> Sequence[Any]:
+    """What an expression has for each layer; one that is no list is there for all of them."""
     made = evaluate(text, sizes)
-    parts = made.parts if isinstance(made, Sum) else (made,)
+    if not isinstance(made, Listed):
+        return [made] * sizes["layers"]
+    if len(made) != sizes["layers"] or any(isinstance(each, Listed) for each in made):
+        raise ValueError(
+            f"the scheme {text!r} lists {len(made)} layers, and the model has {sizes['layers']}; write one for each, "
+            f"such as [A] * (layers - 1) + [B]"
+        )
+    return made
+
+
+def _parts(made: Any) -> tuple[object, ...]:
+    """The parts of a layer; without a visible one it is causal."""
+    parts: tuple[object, ...] = made.parts if isinstance(made, Sum) else (made,)
     chosen = any(hides_ahead(part) or isinstance(part, Visible) for part in parts)
     return parts if chosen else (*parts, causal)
 

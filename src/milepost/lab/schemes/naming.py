@@ -29,10 +29,11 @@ TRAINED: dict[str, str] = {
     "kerple-logn": "Kerple(heads) + LogN(trained, clip=False)",
     "window-rope": "Rope(dim) + (causal & window(trained // 4))",
     "softmax1-rope": "Rope(dim) + SoftmaxOne(heads)",
+    "hwfa": "[Rope(dim) + (causal & window(max(1, (3 * trained // 4 - 1) // max(1, layers - 1) + 1)))] * (layers - 1) "
+    "+ [Nope() + LogN(trained, clip=False)]",
 }
-"""What can be trained, by name. `dim`, `heads`, `width`, `trained`, `layers` and `longest` are the model's own."""
-HWFA = "hwfa"
-"""The one name that is no expression: its layers differ."""
+"""What can be trained, by name. `dim`, `heads`, `width`, `trained`, `layers` and `longest` are the model's own. A list
+has a scheme for each layer."""
 
 WINDOW, WINDOW_AND_SINKS = "window", "window and sinks"
 TRIVIAL = (WINDOW, WINDOW_AND_SINKS)
@@ -47,4 +48,4 @@ SPELLED = {
 
 def proper(name: str) -> str:
     """A scheme's name with the field's own spelling, word by word; an expression is left as it is."""
-    return "-".join(SPELLED.get(word, word) for word in name.split("-")) if name in (*TRAINED, HWFA) else name
+    return "-".join(SPELLED.get(word, word) for word in name.split("-")) if name in TRAINED else name
