@@ -11,6 +11,7 @@ window with sinks, in pairs; recall by distance; pass keys by depth. docs/extend
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -47,6 +48,11 @@ def grid(trained: int) -> dict[str, str]:
         for strength in (0.25, 0.5):
             both = DILUTED.format(inner=f"Pivot({inner}, trained, 0.25)", strength=strength)
             found[f"{name}, pivot 0.25, diluted {strength}"] = both
+    # Nearly all of the trained length as it was trained, and far keys where the model recalls well.
+    for at, pivot, strength in itertools.product((trained // 4, trained // 8), (0.25, 0.5), (0.25, 0.5, 1.0)):
+        inner = f"Rerope({15 * trained // 16}, {at})"
+        both = DILUTED.format(inner=f"Pivot({inner}, trained, {pivot})", strength=strength)
+        found[f"ReRoPE {15 * trained // 16} at {at}, pivot {pivot}, diluted {strength}"] = both
     return found
 
 
