@@ -197,3 +197,14 @@ def test_a_score_mod_cannot_do_everything():
         refused(ValueError, text, lambda part=part: Scheme(part, causal).flex(T, T))
     text = "scheme.flex: documents has 3 entries, but there are 6 keys"
     refused(ValueError, text, lambda: Scheme(mp.Alibi(4), causal).flex(T, T, documents=T[:3]))
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_a_query_that_is_no_number_is_answered_by_none(backend: str):
+    q, k, v = (torch.randn(1, 1, 5, 8, dtype=torch.float64) for _ in range(3))
+    q[:, :, 2] = torch.nan
+    out, lse = mp.attend(q, k, v, Scheme(causal), backend=backend, return_lse=True)
+    wanted = torch.tensor([False, False, True, False, False])
+    assert torch.equal(out.isnan().all(-1)[0, 0], wanted)
+    assert torch.equal(out.isnan().any(-1)[0, 0], wanted)
+    assert torch.equal(lse.isnan()[0, 0], wanted)

@@ -293,11 +293,13 @@ def test_a_product_with_ones_and_zeros_is_a_lookup():
         ({"hidden": 0}, r"Shape\(hidden=0\)"),
         ({"layers": 0}, r"Shape\(layers=0\): layers must be at least 1"),
         ({"heads": 0}, r"Shape\(heads=0\): heads must be at least 1"),
+        ({"tied": 0}, r"Shape\(tied=0\)"),
+        ({"start": "large"}, r"Shape\(start='large'\)"),
         ({"vocabulary": -1}, r"Shape\(vocabulary=-1\): vocabulary must be at least 1"),
     ],
 )
 def test_a_shape_that_cannot_be_is_refused(own: dict, message: str):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         Shape(**{"width": 32, "layers": 2, "heads": 4} | own)
 
 

@@ -156,3 +156,14 @@ def test_queries_of_another_width_are_refused_by_name():
     q, k, v = inputs()
     with pytest.raises(ValueError, match=r"Cope\(dim=16\): given a tensor of 8 channels"):
         attend(q, k, v, Scheme(Cope(16, 4).double(), causal))
+
+
+def test_a_query_that_is_no_number_spoils_no_other():
+    method = randomised(4)
+    q, k, v = (torch.randn(1, 2, 9, 8, dtype=torch.float64) for _ in range(3))
+    whole = attend(q, k, v, Scheme(method, causal))
+    q[:, :, 3] = torch.nan
+    found = attend(q, k, v, Scheme(method, causal))
+    assert found[:, :, 3].isnan().all()
+    kept = [0, 1, 2, 4, 5, 6, 7, 8]
+    assert torch.equal(found[:, :, kept], whole[:, :, kept])

@@ -52,7 +52,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     lse = _log_sum(scores, empty=-torch.inf)
     if rest is not None:
         lse = torch.logaddexp(lse, rest.to(lse)[:, None, None])
-    weights = torch.where(scores > -torch.inf, scores - lse, -torch.inf).exp()
+    weights = torch.where(scores == -torch.inf, scores, scores - lse).exp()
     if call.seed is not None:
         weights = weights * keep(call.seed, call.dropout, *_numbers(call)) / (1 - call.dropout)
     out = weights @ v
@@ -116,7 +116,7 @@ def _region(call: Call, regime: Regime) -> Tensor:
 
 def _log_sum(scores: Tensor, empty: float) -> Tensor:
     """ln Σ_j e^score, [b h t 1]; `empty` where no key is seen, with a gradient that is zero there."""
-    alive = (scores > -torch.inf).any(-1, keepdim=True)
+    alive = (scores != -torch.inf).any(-1, keepdim=True)
     return torch.where(alive, scores.masked_fill(~alive, 0.0).logsumexp(-1, keepdim=True), empty)
 
 

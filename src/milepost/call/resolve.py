@@ -158,8 +158,11 @@ def _stand(options: Options, queries: Tokens, keys: Tokens, scheme: Parts, b: in
 def _in_order(
     k: Tensor, v: Tensor, x: Tensor | None, keys: Tokens, key_documents: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Keys in the order of their index, for methods that read whole rows."""
+    """Keys in the order of their index, document after document, for methods that read whole rows."""
     order = keys.index.expand(k.shape[0], -1).argsort(dim=-1, stable=True)
+    if key_documents is not None:
+        # Tokens of one document side by side, so that whole blocks of others can be left out.
+        order = order.gather(1, _ordered(key_documents, order).argsort(dim=-1, stable=True))
     rows = order[:, None, :, None]
     keys.reorder(_ordered(keys.index, order), None if keys.at_index else _ordered(keys.position, order))
     return (

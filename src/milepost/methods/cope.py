@@ -64,7 +64,8 @@ class Cope(Learner):
         below = count.detach().floor()
         share = count - below
         entries = self.by_count(q)
-        low, high = below.long(), count.detach().ceil().long()
+        # A count that is no number answers none, and must not become a row of the table.
+        low, high = (each.nan_to_num(0.0).long() for each in (below, count.detach().ceil()))
         return scores + (1 - share) * entries.gather(-1, low) + share * entries.gather(-1, high)
 
     def by_count(self, q: Tensor) -> Tensor:

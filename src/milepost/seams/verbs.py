@@ -212,7 +212,7 @@ class BendsRows(Protocol):
     """Acts on whole rows of scores."""
 
     def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
-        """Change whole rows of masked scores [b h t s], keys in the order of their index; q is raw."""
+        """Change whole rows of masked scores [b h t s], a text's keys in the order of their index; q is raw."""
         ...
 
 

@@ -113,6 +113,46 @@ def test_documents_and_indices_of_their_own():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "documents", [[0] * 50 + [1] * 50, [0] * 20 + [-1] * 70 + [0] * 10], ids=["two", "a gap of padding"]
+)
+def test_memory_that_nobody_wrote_is_never_read(documents: list[int]):
+    """Blocks of rows that see nothing of a block of keys leave nothing for it; what lies there may be no number."""
+    own = torch.tensor([documents])
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        # Memory that is handed out then holds NaN.
+        held(
+            drawn(1, 1, 1, 100, 100, 4),
+            lambda row, i, j: documents[i] >= 0 and documents[i] == documents[j] and j <= i,
+            documents=own.to(DEVICE),
+            key_documents=own.to(DEVICE),
+        )
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def test_packed_texts_read_the_keys_of_their_own(monkeypatch: pytest.MonkeyPatch):
+    """Indices begin anew in every document; sorted by them alone, each block of keys would have tokens of all."""
+    nears, bounds = [], gated_module.bounds
+    monkeypatch.setattr(gated_module, "bounds", lambda *given: nears.append(bounds(*given)) or nears[-1])
+    q, k, v, _ = (each.float() for each in drawn(1, 1, 1, 256, 256, 2))
+    documents = torch.arange(256, device=DEVICE)[None] // 64
+    mp.attend(q, k, v, mp.Scheme(mp.Cope(16, 4), causal).to(DEVICE), backend="triton", documents=documents)
+    start, end = nears[0][0][0, :, 2], nears[0][0][0, :, 5]
+    assert (end - start).max() <= 64
+
+
+def test_a_query_that_is_no_number_is_answered_by_none():
+    q, k, v, _ = (each.float() for each in drawn(1, 1, 1, 20, 20, 2))
+    q[:, :, 7] = torch.nan
+    scheme = mp.Scheme(mp.Cope(16, 4), causal).to(DEVICE)
+    ours, exact = (mp.attend(q, k, v, scheme, backend=name) for name in ("triton", "reference"))
+    torch.testing.assert_close(ours, exact, equal_nan=True)
+    assert ours[:, :, 7].isnan().all()
+
+
 def test_rows_that_do_not_fit_at_once_follow_one_another(monkeypatch: pytest.MonkeyPatch):
     launched, launch = [], gated_module.launch
     monkeypatch.setattr(gated_module, "ROOM", 1)

@@ -36,12 +36,18 @@ def _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN: tl.constexpr, DOCS: tl.const
 
 
 @triton.jit
+def _opened(x, visible):
+    """How far gates are open. One that is no number is shut: it spoils its own row's answer, and no other's count."""
+    return tl.where(visible & (x == x), 1 / (1 + tl.exp2(-x)), 0.0)
+
+
+@triton.jit
 def _looked_up(x, visible, right, Entries, at, most):
     """Gates, counts, what is added to scores x, and how that grows with the count.
 
     right: how much is counted right of these keys, [rows, 1]. Entries + at: where each row's numbers begin, [rows, 1].
     """
-    gates = tl.where(visible, 1 / (1 + tl.exp2(-x)), 0.0)
+    gates = _opened(x, visible)
     count = tl.minimum(right + tl.cumsum(gates, 1, reverse=True), most.to(tl.float32))
     low = tl.floor(count)
     share = count - low
@@ -215,7 +221,7 @@ def backward_rows(
         x = tl.dot(q, k.T, input_precision=PRECISION) * c
         visible = _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED)
         tl.store(Right + (kept[:, None] + j0 // BN), counted, mask=inside[:, None])
-        counted += tl.sum(tl.where(visible, 1 / (1 + tl.exp2(-x)), 0.0), 1)[:, None]
+        counted += tl.sum(_opened(x, visible), 1)[:, None]
         j0 -= BN
     near = j0 + BN
     tl.store(Near + b.to(tl.int64) * near_b + h.to(tl.int64) * near_h + tl.program_id(0), near)
@@ -325,7 +331,9 @@ def backward_keys(
                     gates, _, bias, grows = _looked_up(x, visible, right, rows_entries, entry, most)
                     p = weighed(tl.where(visible, x + bias * LOG2E, float("-inf")), lse)
                     ds = p * d_weights
-                    ds += (left + tl.cumsum(ds * grows, 1)) * gates * (1 - gates)
+                    # Rows that see none of these keys have left nothing there that is a number.
+                    through_gates = (left + tl.cumsum(ds * grows, 1)) * gates * (1 - gates)
+                    ds += tl.where(visible, through_gates, 0.0)
                 else:
                     far = tl.load(rows_entries + (entry + most), mask=inside[:, None], other=0.0).to(tl.float32) * LOG2E
                     p = weighed(tl.where(visible, x + far, float("-inf")), lse)

@@ -48,6 +48,8 @@ class Shape:
         for name in ("key_heads", "hidden"):
             if getattr(self, name) is not None:
                 demand.whole(self, name, getattr(self, name))
+        demand.flag(self, "normed", self.normed)
+        demand.flag(self, "tied", self.tied)
         demand.one_of(self, "start", self.start, ("small", "inputs", "torch"))
         if self.width % self.heads:
             raise ValueError(f"Shape(width={self.width}, heads={self.heads}): heads must divide the width")
