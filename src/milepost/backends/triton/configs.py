@@ -75,6 +75,12 @@ WITH_TABLE_PACKED: dict[tuple[str, int], Config] = {
 }
 """Where documents lie in a row, and a bias is looked up by distance: with larger tiles registers spill."""
 
+PACKED: dict[tuple[str, int], Config] = {
+    ("gates", 64): Config(64, 32, 8, 2, False),
+    ("gates", 128): Config(64, 32, 8, 2, False),
+}
+"""Where documents lie in a row, whatever else."""
+
 CANDIDATES: dict[tuple[str, int], tuple[Config, ...]] = {
     ("forward", 64): (
         Config(64, 128, 4, 3), Config(64, 128, 4, 3, lead=True), Config(64, 64, 4, 4, lead=True),
@@ -145,7 +151,7 @@ def choose(
     known = max(64, width)
     for holds, table in (
         (products and packed, WITH_PRODUCTS_PACKED), (products, WITH_PRODUCTS),
-        (looked_up and packed, WITH_TABLE_PACKED), (looked_up, WITH_TABLE),
+        (looked_up and packed, WITH_TABLE_PACKED), (looked_up, WITH_TABLE), (packed, PACKED),
     ):  # fmt: skip
         if holds and (kernel, known) in table:
             return table[kernel, known]

@@ -75,7 +75,7 @@ class _Asked:
         self.tokens = ready((*given, *(None,) * (4 - len(given))))
         self.counts = (q.shape[2], k.shape[2], q.shape[1] // k.shape[1], offset, entries.shape[3] - 1)
         wide = max(_width(q.shape[3]), _width(v.shape[3]))
-        self.config = choose(kernel, wide, q.itemsize, looked_up=False)
+        self.config = choose(kernel, wide, q.itemsize, looked_up=False, packed=self.tokens.any)
 
     def bounds(self, by_rows: bool) -> tuple[Tensor | None, int]:
         """Which blocks each block of rows, or of keys, has to do with, where documents or indices were given."""

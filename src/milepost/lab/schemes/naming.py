@@ -26,6 +26,9 @@ TRAINED: dict[str, str] = {
     "floater": "Floater(width, longest=longest)",
     "alibi-rope": "Rope(dim) + Alibi(heads)",
     "kerple-power-rope": 'Rope(dim) + Kerple(heads, "power")',
+    "kerple-nope": '[Kerple(heads, "power")] * (layers - 1) + [Nope() + LogN(trained, clip=False)]',
+    "kerple-nope-sharp": '[Kerple(heads, "power")] * (layers - 1) + '
+    "[Nope() + LogN(trained, clip=False) + LogN(trained, clip=False)]",
     "kerple-logn": "Kerple(heads) + LogN(trained, clip=False)",
     "window-rope": "Rope(dim) + (causal & window(trained // 4))",
     "softmax1-rope": "Rope(dim) + SoftmaxOne(heads)",
