@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +13,20 @@ from tests.backends.triton.dense import DEVICE, GPU, off
 
 pytest.importorskip("triton")
 
-from milepost import LeakyRerope, Pivot, Rerope, Rope, Scheme, SelfExtend, T5Bias, Yarn, attend, causal, window
+from milepost import (
+    DualChunk,
+    LeakyRerope,
+    Pivot,
+    Rerope,
+    Rope,
+    Scheme,
+    SelfExtend,
+    T5Bias,
+    Yarn,
+    attend,
+    causal,
+    window,
+)
 from milepost.backends.triton import configs
 from milepost.backends.triton.configs import Config
 from milepost.backends.triton.fields import Fields, by_vendor, fields
@@ -143,11 +158,11 @@ def test_schemes_with_near_and_far_keys_agree_with_the_reference(name: str, monk
         scheme.float()
 
 
-@pytest.mark.parametrize("name", ["ReRoPE", "T5"])
-def test_tensors_without_numbers_have_shapes(name: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("make", [SCHEMES["ReRoPE"], SCHEMES["T5"], lambda d: Scheme(Rope(d), DualChunk(8, 3), causal)])
+def test_tensors_without_numbers_have_shapes(make: Callable[[int], Scheme], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("milepost.backends.rotated._ready", lambda _: True)
     with FakeTensorMode(), torch.device(DEVICE):
         q, k, v = (torch.empty(1, 2, 50, 16, requires_grad=True) for _ in range(3))
-        out = attend(q, k, v, SCHEMES[name](16), backend="triton")
+        out = attend(q, k, v, make(16), backend="triton")
         assert out.shape == q.shape
         assert torch.autograd.grad(out.sum(), q)[0].shape == q.shape

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from milepost.call.call import Call
+from milepost.numerics.kept import has_numbers
 from milepost.seams.band import Band
 from milepost.seams.verbs import Bound, Regime
 
@@ -62,8 +63,13 @@ def is_empty(call: Call, regime: Regime) -> bool:
     if layout is None or torch.compiler.is_compiling():
         return False
     # Measures never fall, so that the last query and the first key are furthest apart.
-    last, first = torch.tensor([layout.first + call.queries.count - 1, layout.key_first])
-    return any(bool(bound.difference(last, first) < bound.low) for bound in regime.bounds if not bound.mirrored)
+    first, last = layout.key_first, layout.first + call.queries.count - 1
+    if last - first < regime.distances()[0]:
+        return True
+    if not has_numbers():
+        return False
+    ends = torch.tensor([last, first])
+    return any(bool(bound.difference(*ends) < bound.low) for bound in measured(regime) if not bound.mirrored)
 
 
 def as_tokens(call: Call, regime: Regime, band: Band) -> dict[str, Any]:
