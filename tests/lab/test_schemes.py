@@ -302,8 +302,8 @@ def test_what_layers_share_and_what_embeds_is_there_once():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[Rope(dim)] * layers + [Nope()]", "lists 4 layers, and the model has 3; write one for each"),
-        ("[Rope(dim)]", "lists 1 layers, and the model has 3"),
+        ("[Rope(dim)] * layers + [Nope()]", "lists layers for a model of 4, and this one has 3; write one for each"),
+        ("[Rope(dim)]", "lists layers for a model of 1, and this one has 3"),
         ("[[Rope(dim)], [Rope(dim)], [Nope()]]", "write one for each"),
         ("[Rope(dim)] * (layers - 1) + Nope()", "layers are added to layers"),
         ("hwfa + LogN(trained)", "layers are added to layers"),

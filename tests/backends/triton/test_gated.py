@@ -205,8 +205,11 @@ def test_no_keys_and_no_queries():
     assert gated(q[:, :, :0], k, v, entries[:, :, :0])[0].shape == (1, 2, 0, 12)
 
 
-def test_torch_checks_the_operators():
+@pytest.mark.parametrize("turned", [False, True], ids=["heads first", "tokens first"])
+def test_torch_checks_the_operators(turned: bool):
     q, k, v, entries = (each.float() for each in drawn(1, 2, 1, 20, 20, 4))
+    if turned:
+        q, k, v = (each.transpose(1, 2).contiguous().transpose(1, 2) for each in (q, k, v))
     torch.library.opcheck(torch.ops.milepost.gated.default, (q, k, v, entries, 0.25, 0), test_utils=CHECKS)
     out, lse = torch.ops.milepost.gated(q, k, v, entries, 0.25, 0)
     inputs = (torch.randn_like(out), None, q, k, v, entries, out, lse, 0.25, 0)

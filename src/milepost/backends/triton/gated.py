@@ -16,8 +16,8 @@ from torch import Tensor
 
 from milepost.backends.triton import gates
 from milepost.backends.triton.bounds import Tokens, bounds, ready
-from milepost.backends.triton.configs import Config, blocks_of, choose, power_of_two
-from milepost.backends.triton.flash import TOKENS, UNLIMITED, launch_prepare
+from milepost.backends.triton.configs import Config, blocks_of, choose
+from milepost.backends.triton.flash import TOKENS, UNLIMITED, _like, _lse_of, _width, launch_prepare
 from milepost.backends.triton.launch import device_of, launch, operator
 
 ROOM = 1 << 25
@@ -101,22 +101,11 @@ class _Asked:
         }  # fmt: skip
 
 
-def _width(d: int) -> int:
-    return max(16, power_of_two(d))
-
-
-def _made(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Empty answers and log-sum-exps, these twice as precise as q is."""
-    b, h, t, _ = q.shape
-    lse = q.new_empty(b, h, t, dtype=torch.float64 if q.dtype == torch.float32 else torch.float32)
-    return q.new_empty(b, h, t, v.shape[3]), lse
-
-
 def _gated(
     q: Tensor, k: Tensor, v: Tensor, entries: Tensor, scale: float, offset: int, *tokens: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The forward kernel, launched."""
-    out, lse = _made(q, v)
+    out, lse = _like(q, v.shape[3]), _lse_of(q)
     if 0 in out.shape:
         return out, lse
     if k.shape[2] == 0:
@@ -139,7 +128,7 @@ def _gated_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The backward kernels, launched, some rows after the others: dq, dk, dv and the gradient of entries."""
     (b, h, t, _), (g, s) = q.shape, k.shape[1:3]
-    dq = torch.empty_like(q, memory_format=torch.contiguous_format)
+    dq = _like(q, q.shape[3])
     d_entries = torch.zeros_like(entries, dtype=torch.float32)
     dk, dv = (torch.zeros(each.shape, dtype=torch.float32, device=each.device) for each in (k, v))
     if 0 in (b, h, t, s):
@@ -196,11 +185,12 @@ for _kind in ("CUDA", "CPU"):
 
 @torch.library.register_fake("milepost::gated")
 def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return _made(q, v)
+    return _like(q, v.shape[3]), _lse_of(q)
 
 
 @torch.library.register_fake("milepost::gated_backward")
 def _(
     grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, entries: Tensor, *_: Any
 ) -> tuple[Tensor, ...]:
-    return tuple(torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (q, k, v, entries))
+    dk, dv, d_entries = (torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (k, v, entries))
+    return _like(q, q.shape[3]), dk, dv, d_entries

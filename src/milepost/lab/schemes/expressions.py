@@ -225,7 +225,7 @@ def _added(left: Any, right: Any) -> Any:
         return limits.joined(left, right)
     if isinstance(left, limits.Listed) or isinstance(right, limits.Listed):
         raise limits.TooMuchError(
-            "layers are added to layers: [A] * (layers - 1) + [B]; what all of them have goes into each"
+            "layers are added to layers, as in [A] * (layers - 1) + [B]; write what all of them have in each"
         )
     parts: list[object] = []
     for side in (left, right):

@@ -240,8 +240,8 @@ def _layers(text: str, sizes: Mapping[str, int]) -> Sequence[Any]:
         return [made] * sizes["layers"]
     if len(made) != sizes["layers"] or any(isinstance(each, Listed) for each in made):
         raise ValueError(
-            f"the scheme {text!r} lists {len(made)} layers, and the model has {sizes['layers']}; write one for each, "
-            f"such as [A] * (layers - 1) + [B]"
+            f"the scheme {text!r} lists layers for a model of {len(made)}, and this one has {sizes['layers']}; write "
+            f"one for each, such as [A] * (layers - 1) + [B]"
         )
     return made
 
