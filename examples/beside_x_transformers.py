@@ -8,9 +8,9 @@ differences are taken window by window; beside.json in --out has their intervals
 any moment: the same command goes on where it stopped. When all is done it needs no text, and only prints.
 
 The model is x-transformers' own as it comes, with a SwiGLU. Besides positions it differs from the lab's in this:
-LayerNorm, not RMSNorm; queries and keys are not normed; the SwiGLU has biases; the output has a matrix of its own;
-matrices start uniform within ±1/√inputs and embeddings at 0.07, the lab's at 0.02; T5's table starts at 1 and is
-multiplied by √64, the lab's starts at 0.02. With --alike it has RMSNorm and normed queries and keys too.
+LayerNorm, not RMSNorm; queries and keys are not normed; the SwiGLU has biases; T5's table starts at 1 and is multiplied
+by √64, the lab's starts at 0.02. With --alike it has RMSNorm and normed queries and keys too. The lab's --size base
+starts its matrices as x-transformers does, and has an output matrix of its own too; other sizes do not.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ def beside(sweep: Sweep, names: Sequence[str], alike: bool) -> Peers:
     unknown = [name for name in names if name not in PEERS]
     if unknown:
         raise ValueError(f"{unknown[0]}: of x-transformers there are {', '.join(PEERS)}")
-    peers = Peers(**_plain(sweep), alike=alike)
+    # How the lab's model starts, and what its output is, says nothing of this one: no reason to train it anew.
+    shape = replace(sweep.size.shape, normed=True, tied=True, start="small")
+    peers = replace(Peers(**_plain(sweep), alike=alike), size=replace(sweep.size, shape=shape))
     return replace(peers, schemes=tuple(names), free=False, every=False, tune=False, rows=(), tasks=(), own=())
 
 

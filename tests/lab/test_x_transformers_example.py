@@ -112,6 +112,16 @@ def test_its_cells_are_the_labs_but_for_the_model(example: ModuleType):
     assert len(keys) == 4
 
 
+def test_how_the_labs_model_starts_is_no_reason_to_train_another_anew(example: ModuleType):
+    keys: list[list[str]] = []
+    for shape in (SIZE.shape, replace(SIZE.shape, start="torch", tied=False), replace(SIZE.shape, layers=3)):
+        sweep = replace(ASKED, size=replace(SIZE, shape=shape))
+        keys.append([cell.key for cell in example.beside(sweep, ["alibi", "t5"], False).cells()])
+    first, started, deeper = keys
+    assert first == started
+    assert not set(first) & set(deeper)
+
+
 @pytest.mark.parametrize("alike", [False, True])
 @pytest.mark.parametrize("name", ["rope", "alibi", "t5"])
 @torch.no_grad()

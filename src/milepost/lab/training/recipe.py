@@ -86,7 +86,8 @@ SIZES: dict[str, Size] = {
         judged=1 << 17,
     ),
     "base": Size(
-        Shape(width=384, layers=6, heads=6),
+        # Read as well as x-transformers' model of that size, which the smaller start with one matrix did not.
+        Shape(width=384, layers=6, heads=6, tied=False, start="torch"),
         Recipe(length=512, batch=64, steps=1500, precision="bfloat16"),
         longest=16384,
         judged=1 << 20,
