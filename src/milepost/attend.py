@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from torch import Tensor
 from milepost.backends import BACKENDS
 from milepost.call.call import Call
 from milepost.call.options import NAMES, Options
+from milepost.call.playable import without_autocast
 from milepost.call.resolve import resolve
 from milepost.choice import cheapest, kinds_of, looks_of, named, remember, weighed
 from milepost.scheme import Scheme
@@ -72,10 +72,10 @@ def attend(
             return _nothing(call)
         if looks is not None:
             remember(scheme, looks, name, call)
-        with _without_autocast(q.device):
+        with without_autocast(q.device):
             out, lse = BACKENDS[name].run(call)
     else:
-        with _without_autocast(q.device):
+        with without_autocast(q.device):
             out, lse = kind.run(q, k, v, scheme, options, return_lse)
     if not return_lse:
         return out
@@ -167,9 +167,3 @@ def _compared(cost: float, least: float) -> str:
         return "but is there to be right, not to be fast"
     times = cost / least
     return f"at about {times:.1f} times the cost" if times < 100 else "at more than 100 times the cost"
-
-
-def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    # There is no autocast on the meta device.
-    kind = "cpu" if device.type == "meta" else device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

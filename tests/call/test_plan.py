@@ -473,6 +473,9 @@ def test_a_buffer_is_read_as_it_is_now():
     part.load_state_dict({"share": torch.tensor(2.0)})
     given = learning(seed=70)
     assert_same(answers(*given, scheme)[0], answers(*given, scheme, "reference")[0], 1e-10)
+    # Another tensor in its place, and none of the old one's numbers.
+    part.share = torch.tensor(-1.0, dtype=torch.float64)
+    assert_same(answers(*given, scheme)[0], answers(*given, scheme, "reference")[0], 1e-10)
 
 
 def test_weights_that_are_lent_for_a_call_are_those_of_its_gradients():

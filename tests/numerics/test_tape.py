@@ -128,6 +128,55 @@ def test_a_kernel_that_torch_does_not_see_is_launched_again():
     assert_same(answer, 2 * x + 1)
 
 
+def test_a_kernel_reads_of_a_tensor_what_it_was_told_to():
+    x, seen = torch.arange(4.0), list[tuple[float, int, str]]()
+
+    def kernel(total: float, count: int, word: str) -> None:
+        seen.append((total, count, word))
+
+    with Tape(x) as tape:
+        doubled = 2 * x
+        tape.launched(kernel, [(doubled, lambda each: each.sum().item()), 7, "seven"])
+    play = tape.finished([doubled])
+    play(torch.ones(4))
+    play(x)
+    assert seen == [(8.0, 7, "seven"), (12.0, 7, "seven")]
+
+
+def test_room_for_no_numbers_is_one_for_all_and_that_for_some_is_not():
+    x, seen = torch.ones(3), list[tuple[Tensor, Tensor]]()
+    with Tape(x) as tape:
+        nothing, some = x.new_empty(0), x.new_empty(3)
+        tape.launched(lambda one, two: seen.append((one, two)), [nothing, some])
+        answer, handed_out = some + x, x.new_empty(0, 2)
+    play = tape.finished([answer, handed_out])
+    found = [play(x), play(x)]
+    (one, first), (two, second) = seen
+    assert one is two
+    assert first is not second
+    assert found[0][1] is not found[1][1]
+
+
+def test_tensors_in_lists_and_by_name_are_played():
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        one, two = torch.split(torch.cat([x, 2 * y], dim=1), [2, 4], dim=1)
+        low, high = torch.aminmax(torch.stack((two, two + 1)), dim=0)
+        return torch.clamp(one.repeat(1, 2), min=low, max=high)
+
+    with Tape(x, y) as tape:
+        answer = f(x, y)
+    play = tape.finished([answer, None, answer])
+    other = torch.randn(2, 3), torch.randn(2, 3)
+    first, nothing, third = play(*other)
+    assert nothing is None
+    assert first is third
+    assert_same(first, f(*other))
+    with pytest.raises(TypeError, match="positional argument"):
+        play(x)
+
+
 @pytest.mark.parametrize(
     ("f", "why"),
     [

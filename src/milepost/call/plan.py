@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from milepost.call.playable import without_autocast
 from milepost.numerics.kept import recording
 from milepost.numerics.tape import Tape
 
@@ -152,7 +153,7 @@ class _Played(torch.autograd.Function):
         if all(each is None for each in grads):
             return *nobody, *(None for _ in needs)
         inputs, saved = ctx.saved_tensors[: len(needs)], ctx.saved_tensors[len(needs) :]
-        with torch.autocast(inputs[0].device.type, enabled=False):
+        with without_autocast(inputs[0].device):
             if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():  # pyright: ignore
                 # A gradient of the gradient is asked for, which must lead back to the inputs themselves.
                 with torch.enable_grad():
@@ -203,7 +204,7 @@ class _PlayedOnce(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:  # pyright: ignore
         if grads[0] is None:
             return None, *(None for _ in ctx.needs_input_grad[1:])
-        with torch.autocast(grads[0].device.type, enabled=False):
+        with without_autocast(grads[0].device):
             return None, *ctx.kept.backward(*_laid(grads, ctx.kept.grads), *ctx.saved_tensors)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,3 +48,10 @@ def surroundings(x: Tensor) -> Hashable:
 def laid_out(tensors: Sequence[Tensor]) -> Hashable:
     """How tensors lie in memory: kernels are compiled for it."""
     return tuple([(each.stride(), each.data_ptr() % 16) for each in tensors])
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """A context in which dtypes are those of the tensors; to enter it where there is no autocast would cost time."""
+    # There is no autocast on the meta device.
+    kind = "cpu" if device.type == "meta" else device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

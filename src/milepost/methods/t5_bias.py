@@ -68,7 +68,7 @@ class T5Bias(Learner):
     def by_distance(self, distance: Tensor) -> Tensor:
         """What is added at each distance [n]: [h n], float32 or better."""
         bucket = _kept_bucket(distance, self._side, self.reach, self.bidirectional)
-        return self.table.index_select(0, bucket).T.to(torch.promote_types(self.table.dtype, torch.float32))
+        return self.table.T.index_select(1, bucket).to(torch.promote_types(self.table.dtype, torch.float32))
 
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         return score + self.table[self.bucket(p - r), head].to(score.dtype)

@@ -1,17 +1,14 @@
-"""The steps of a tape, and playing them on tensors in numbered slots."""
+"""The steps of a tape, and playing them: one function, written out, so that nothing is looked up on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
 
-Slots = list[Any]
-"""The tensors of one playing, by number."""
 Run = Callable[..., Any]
 
 
@@ -20,6 +17,8 @@ class Slot:
     """Where a tensor stands among the arguments of an operation."""
 
     number: int
+    read: Run | None = None
+    """What is made of the tensor for the operation: where it lies in memory, say."""
 
 
 @dataclass
@@ -42,77 +41,76 @@ class Step:
 
 
 def playing(
-    blank: Slots, inputs: list[int], players: list[Callable[[Slots], None]], wanted: list[int | None]
-) -> Callable[..., Slots]:
-    """All steps as a function of the tensors in the slots of inputs, which answers those that are wanted."""
+    steps: Sequence[Step], tensors: Sequence[Tensor], constants: set[int], inputs: list[int], wanted: list[int | None]
+) -> Callable[..., list[Any]]:
+    """All steps as a function of the tensors in the slots of inputs, which answers those that are wanted.
 
-    def play(*given: Tensor) -> Slots:
-        slots = blank.copy()
-        for number, each in zip(inputs, given, strict=True):
-            slots[number] = each
-        for player in players:
-            player(slots)
-        return [None if number is None else slots[number] for number in wanted]
+    tensors: those that the steps were written down with. For a kernel between two of torch's operations it reads
 
-    return play
-
-
-def player(step: Step, tensors: list[Tensor]) -> Callable[[Slots], None]:
-    """One step as a function of the slots."""
-    if step.room and step.makes[0] is not None:
-        return _making_room(step.makes[0], tensors[step.makes[0]])
-    inner = [each for each in step.args if not isinstance(each, Slot)]
-    flat = not any(isinstance(each, Slot) for each in tree_leaves((inner, step.kwargs)))
-    return _storing(_flat(step) if flat else _nested(step), step)
-
-
-def _making_room(made: int, x: Tensor) -> Callable[[Slots], None]:
-    size, steps, dtype, device = tuple(x.shape), x.stride(), x.dtype, x.device
-
-    def make_room(slots: Slots) -> None:
-        slots[made] = torch.empty_strided(size, steps, dtype=dtype, device=device)
-
-    return make_room
+        def play(s0, s1):
+            s2 = empty_strided(c0, c1, dtype=c2, device=c3)
+            c4(c5(s0), c5(s2), c6)
+            s3 = c7(s2, s1)
+            s2 = None
+            return [s3, None]
+    """
+    names = _Names(constants, tensors)
+    lines = [f"def play({', '.join(f's{number}' for number in inputs)}):"]
+    for step in steps:
+        lines.append(f"    {_room(step, tensors, names) if step.room else _called(step, names)}")
+        if step.done:
+            lines.append(f"    {' = '.join(f's{number}' for number in step.done)} = None")
+    lines.append(f"    return [{', '.join('None' if each is None else names.slot(each) for each in wanted)}]")
+    exec(compile("\n".join(lines), "<a tape that is played>", "exec"), names.known)
+    return cast("Callable[..., list[Any]]", names.known["play"])
 
 
-def _flat(step: Step) -> Callable[[Slots], Any]:
-    """A step whose tensors are arguments of their own."""
-    run, kwargs = step.run, step.kwargs
-    template = [None if isinstance(each, Slot) else each for each in step.args]
-    places = [(n, each.number) for n, each in enumerate(step.args) if isinstance(each, Slot)]
+class _Names:
+    """What a function is written with: slots by their number, everything else as it is, under a name of its own."""
 
-    def call(slots: Slots) -> Any:
-        args = template.copy()
-        for place, number in places:
-            args[place] = slots[number]
-        return run(*args, **kwargs)
+    def __init__(self, constants: set[int], tensors: Sequence[Tensor]) -> None:
+        self.constants, self.tensors = constants, tensors
+        self.known: dict[str, Any] = {"empty_strided": torch.empty_strided}
+        self._numbers: dict[int, str] = {}
 
-    return call
+    def slot(self, number: int) -> str:
+        return self.fixed(self.tensors[number]) if number in self.constants else f"s{number}"
+
+    def fixed(self, value: Any) -> str:
+        """The name of a value that is always the same one; it is held, so that no other comes to have its number."""
+        name = self._numbers.setdefault(id(value), f"c{len(self._numbers)}")
+        self.known[name] = value
+        return name
+
+    def written(self, value: Any) -> str:
+        """A value as it is written: lists, tuples and dictionaries by what is in them."""
+        if isinstance(value, Slot):
+            name = self.slot(value.number)
+            return name if value.read is None else f"{self.fixed(value.read)}({name})"
+        if type(value) is list:
+            return f"[{', '.join(map(self.written, cast('list[Any]', value)))}]"
+        if type(value) is tuple:
+            return f"({''.join(f'{self.written(each)}, ' for each in cast('tuple[Any, ...]', value))})"
+        if type(value) is dict:
+            pairs = cast("Mapping[Any, Any]", value).items()
+            return f"{{{', '.join(f'{self.fixed(key)}: {self.written(each)}' for key, each in pairs)}}}"
+        return self.fixed(value)
 
 
-def _storing(call: Callable[[Slots], Any], step: Step) -> Callable[[Slots], None]:
-    makes, single, done = step.makes, step.single, step.done
-
-    def run(slots: Slots) -> None:
-        found = call(slots)
-        if single:
-            if makes[0] is not None:
-                slots[makes[0]] = found
-        elif makes:
-            for number, each in zip(makes, found, strict=True):
-                if number is not None:
-                    slots[number] = each
-        for number in done:
-            slots[number] = None
-
-    return run
+def _room(step: Step, tensors: Sequence[Tensor], names: _Names) -> str:
+    """Room for numbers, laid out as it was."""
+    (made,) = step.makes
+    assert made is not None
+    x = tensors[made]
+    size, steps, dtype, device = map(names.fixed, (tuple(x.shape), x.stride(), x.dtype, x.device))
+    return f"s{made} = empty_strided({size}, {steps}, dtype={dtype}, device={device})"
 
 
-def _nested(step: Step) -> Callable[[Slots], Any]:
-    """A step with tensors in lists or by name."""
-
-    def call(slots: Slots) -> Any:
-        args, kwargs = tree_map_only(Slot, lambda each: slots[each.number], (step.args, step.kwargs))
-        return step.run(*args, **kwargs)
-
-    return call
+def _called(step: Step, names: _Names) -> str:
+    args = [names.written(each) for each in step.args]
+    args += [f"{name}={names.written(each)}" for name, each in step.kwargs.items()]
+    call = f"{names.fixed(step.run)}({', '.join(args)})"
+    made = ["_" if number is None else f"s{number}" for number in step.makes]
+    if not made or made == ["_"]:
+        return call
+    return f"{made[0] if step.single else '[' + ', '.join(made) + ']'} = {call}"

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_map_only
 
-from milepost.numerics.playing import Run, Slot, Slots, Step, player, playing
+from milepost.numerics.playing import Run, Slot, Step, playing
 
 MAKES_ROOM = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
 """Operations whose answer holds no numbers yet."""
@@ -129,14 +129,24 @@ class Tape(TorchDispatchMode):
         """A context in which nothing is written down."""
         return cast("AbstractContextManager[Any]", _disable_current_modes())
 
-    def launched(self, run: Run, tensors: Sequence[Tensor]) -> None:
-        """Write down a kernel that torch does not see: `run(*tensors)` launches it, and may write to any of them."""
+    def launched(self, run: Run, args: Sequence[Any]) -> None:
+        """Write down a kernel that torch does not see: `run(*args)` launches it.
+
+        It may write to any tensor among args. A pair of a tensor and a function stands for what this makes of it.
+        """
         if self.refused:
             return
         reads: list[int] = []
-        args = self._held(tuple(tensors), reads)
-        self._written |= {_memory(each) for each in tensors}
-        self.steps.append(Step(run, args, {}, tuple(reads), (), False, False))
+        slots: list[Any] = []
+        for each in args:
+            x, read = each if isinstance(each, tuple) else (each, None)
+            if isinstance(x, Tensor):
+                reads.append(self._find(x))
+                self._written.add(_memory(x))
+                slots.append(Slot(reads[-1], read))
+            else:
+                slots.append(x)
+        self.steps.append(Step(run, tuple(slots), {}, tuple(reads), (), False, False))
 
     def _held(self, value: Any, reads: list[int]) -> Any:
         """Arguments with slots in place of tensors."""
@@ -182,7 +192,7 @@ class Tape(TorchDispatchMode):
         """Whether a kernel was launched, of ours or of torch's fused attention: its gradients have no gradients."""
         return any("_scaled_dot_product_" in str(step.run) or not hasattr(step.run, "_schema") for step in self.steps)
 
-    def finished(self, answers: Sequence[Tensor | None], also: Sequence[int] = ()) -> Callable[..., Slots]:
+    def finished(self, answers: Sequence[Tensor | None], also: Sequence[int] = ()) -> Callable[..., list[Any]]:
         """A function of tensors like those given, and of those saved, that answers as was answered here.
 
         also: numbers of more slots, answered after the others.
@@ -190,22 +200,21 @@ class Tape(TorchDispatchMode):
         if any(each is not None and _looks(each) not in self._slots for each in answers):
             self.refused = self.refused or "an answer came from elsewhere"
         wanted = [None if each is None else self._slots.get(_looks(each)) for each in answers] + list(also)
-        constants = self._folded()
-        steps = self._needed({each for each in wanted if each is not None})
-        later = {each for each in wanted if each is not None} | constants
+        asked = {each for each in wanted if each is not None}
+        constants = self._folded(asked)
+        steps = self._needed(asked)
+        later = asked | constants
         for step in reversed(steps):
             used = {*step.reads, *(each for each in step.makes if each is not None)}
             step.done = sorted(used - later)
             later |= used
-        blank: Slots = [self._tensors[n] if n in constants else None for n in range(len(self._tensors))]
-        inputs = [*range(self.given), *self.saved]
-        players = [player(step, self._tensors) for step in steps]
-        return playing(blank, inputs, players, wanted)
+        return playing(steps, self._tensors, constants, [*range(self.given), *self.saved], wanted)
 
-    def _folded(self) -> set[int]:
+    def _folded(self, wanted: set[int]) -> set[int]:
         """The constants, and what is made from no tensor at all and is never written to: need not be made again.
 
-        What follows from a constant is made again: a buffer, say, can be written to between two calls.
+        What follows from a constant is made again: a buffer, say, can be written to between two calls. Room for no
+        numbers, which a kernel has in place of what it is not asked for, is one for all.
         """
         constants, still_made = set(self._constants), set[int]()
         kept: list[Step] = []
@@ -213,7 +222,9 @@ class Tape(TorchDispatchMode):
             makes = [each for each in step.makes if each is not None]
             seeded = torch.Tag.nondeterministic_seeded in getattr(step.run, "tags", ())
             still = not any(_memory(self._tensors[n]) in self._written for n in makes)
-            if step.pure and not step.room and not seeded and still and still_made.issuperset(step.reads):
+            nothing = step.room and not wanted.intersection(makes) and all(not self._tensors[n].numel() for n in makes)
+            alike = step.pure and not step.room and not seeded and still and still_made.issuperset(step.reads)
+            if nothing or alike:
                 still_made.update(makes)
             else:
                 kept.append(step)

@@ -119,7 +119,13 @@ class Parts(nn.Module):
 
     def weights(self) -> tuple[Tensor, ...]:
         """What the parts learn; many schemes learn nothing, and say so at once."""
-        return tuple(self.parameters()) if self._modules else ()
+        if not self._modules:
+            return ()
+        if torch.compiler.is_compiling():
+            return tuple(self.parameters())
+        found: dict[int, Tensor] = {}
+        _collect(self, found)
+        return tuple(found.values())
 
     def state(self) -> Hashable | None:
         """What was said to parts that can change, but for numbers in their tensors; None where it cannot be read."""
@@ -203,6 +209,16 @@ class Parts(nn.Module):
 
     def __repr__(self) -> str:
         return f"Scheme({', '.join(map(repr, self.parts))})"
+
+
+def _collect(module: nn.Module, found: dict[int, Tensor]) -> None:
+    """What a module learns, in the order of `parameters()`, which takes as long as several kernels do to launch."""
+    for weight in module._parameters.values():  # pyright: ignore[reportPrivateUsage]
+        if weight is not None:
+            found[id(weight)] = weight
+    for child in module._modules.values():
+        if child is not None:
+            _collect(child, found)
 
 
 def _answering(parts: Sequence[object], verb: str, kind: type[P]) -> tuple[P, ...]:

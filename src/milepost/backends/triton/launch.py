@@ -39,7 +39,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **named: Any) -> None
         return
     with tape.aside():
         again = _launch(kernel, grid, args, named)
-        tape.launched(*_with_tensors(again, args))
+        tape.launched(again, [_as_read(each) for each in args])
 
 
 def launch_alike(
@@ -223,21 +223,11 @@ class _Tiles:
         self.base, self.shape, self.strides, self.padding = base, shape, strides, padding
 
 
-def _with_tensors(run: Any, args: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
-    """The launch as a function of its tensors alone, and these. It keeps none of them."""
-    plain = [n for n, each in enumerate(args) if isinstance(each, Tensor)]
-    tiled = [(n, _maker(each)) for n, each in enumerate(args) if isinstance(each, TensorDescriptor)]
-    template = [None if isinstance(each, (Tensor, TensorDescriptor)) else each for each in args]
-
-    def again(*tensors: Tensor) -> None:
-        args = template.copy()
-        for n, each in zip(plain, tensors, strict=False):
-            args[n] = each
-        for (n, tiles), each in zip(tiled, tensors[len(plain) :], strict=True):
-            args[n] = tiles(each)
-        run(*args)
-
-    return again, [args[n] for n in plain] + [args[n].base for n, _ in tiled]
+def _as_read(x: Any) -> Any:
+    """An argument as a tape takes it: tensors with what a launch reads of them, which it does not keep."""
+    if isinstance(x, TensorDescriptor):
+        return x.base, _maker(x)
+    return (x, Tensor.data_ptr) if isinstance(x, Tensor) and not INTERPRETED else x
 
 
 def _maker(like: TensorDescriptor) -> Any:
