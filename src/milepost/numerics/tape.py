@@ -139,7 +139,7 @@ class Tape(TorchDispatchMode):
         reads: list[int] = []
         slots: list[Any] = []
         for each in args:
-            x, read = each if isinstance(each, tuple) else (each, None)
+            x, read = cast("tuple[Tensor, Run]", each) if isinstance(each, tuple) else (each, None)
             if isinstance(x, Tensor):
                 reads.append(self._find(x))
                 self._written.add(_memory(x))

@@ -56,8 +56,9 @@ def state_of(part: object) -> Hashable | None:
         found.append((name, state))
     if isinstance(part, nn.Module):
         # buffers() and children() say the same in four times the time, and this is asked at every call.
-        found += [id(buffer) for buffer in part._buffers.values() if buffer is not None]  # pyright: ignore[reportPrivateUsage]
-        children = [state_of(child) for child in part._modules.values() if child is not None]
+        buffers, inner = part._buffers.values(), part._modules.values()  # pyright: ignore[reportPrivateUsage]
+        found += [id(buffer) for buffer in buffers if buffer is not None]
+        children = [state_of(child) for child in inner if child is not None]
         return None if None in children else (*found, *children)
     return tuple(found)
 

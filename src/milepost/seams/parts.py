@@ -216,7 +216,7 @@ def _collect(module: nn.Module, found: dict[int, Tensor]) -> None:
     for weight in module._parameters.values():  # pyright: ignore[reportPrivateUsage]
         if weight is not None:
             found[id(weight)] = weight
-    for child in module._modules.values():
+    for child in module._modules.values():  # pyright: ignore[reportPrivateUsage]
         if child is not None:
             _collect(child, found)
 
