@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import torch
 
+from milepost import CannotRun
 from milepost.bench import bounds
 from milepost.bench.contest import Contest, Entry
 from milepost.bench.groups import GROUPS, contests_of, measure
@@ -34,6 +37,39 @@ def test_rows_are_made_compared_and_timed(name: str):
             assert (row.agreement is None) == (row.who == "limit" or "as a batch" in row.name), row.name
             eager = [column for column in table.columns if column != "graph"]
             assert set(row.measures) == set(eager), f"{row.name}: {reason}"
+
+
+@pytest.mark.slow
+def test_whole_models_run_with_our_kernels_and_without_them(monkeypatch: pytest.MonkeyPatch):
+    from milepost.backends import rotated
+    from milepost.backends.triton import backend
+
+    asked = mock.Mock(wraps=backend._no_device)
+    monkeypatch.setattr(backend, "_no_device", asked)
+    before = backend._no_device, rotated._ready
+    lab, extended = tables("models")
+    assert asked.called
+    assert (backend._no_device, rotated._ready) == before
+    for table in (lab, extended):
+        assert table.failed is None
+        names = [row.name for row in table.rows]
+        first = [name for name in names if f"{name}, without our kernels" in names]
+        assert len(names) == 2 * len(first) + (table.limit not in first)
+        for row in table.rows:
+            assert row.failed is None, f"{row.name}: {row.failed}"
+            assert set(row.measures) == set(table.columns)
+            assert row.backend == ("torch" if "without" in row.name or row.who == "limit" else "")
+    assert {"RoPE", "KERPLE-power", "HWFA"} <= {row.name for row in lab.rows}
+    assert {"ReRoPE", "Self-Extend"} <= {row.name for row in extended.rows}
+
+
+def test_schemes_that_are_met_without_our_kernels_are_refused_by_them():
+    from milepost import Alibi, Scheme, attend, causal
+    from milepost.bench.models import without_ours
+
+    q = torch.randn(1, 2, 8, 16)
+    with without_ours(), pytest.raises(CannotRun, match="left out, to be compared with"):
+        attend(q, q, q, Scheme(Alibi(2), causal), backend="triton")
 
 
 @pytest.mark.slow

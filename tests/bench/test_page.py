@@ -97,7 +97,7 @@ def test_the_command_writes_the_page_from_a_stored_run(tmp_path: Path):
         (
             ["atention"],
             "bench atention: no group is called that; there are attention, packed, encoder, rotary, decoding, memory, "
-            "accuracy, cpu; did you mean attention?",
+            "models, accuracy, cpu; did you mean attention?",
         ),
         (
             ["--from", "nowhere.json"],

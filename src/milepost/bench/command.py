@@ -10,8 +10,8 @@ import typer
 Groups = Annotated[
     list[str] | None,
     typer.Argument(
-        help="attention, packed, encoder, rotary, decoding, memory, accuracy, which need a GPU, and cpu, which does "
-        "not; without a name all that fit this machine."
+        help="attention, packed, encoder, rotary, decoding, memory, models, accuracy, which need a GPU, and cpu, which "
+        "does not; without a name all that fit this machine."
     ),
 ]
 Peers = Annotated[bool, typer.Option(help="Time FlexAttention, transformers, Liger and flash-attn beside, too.")]

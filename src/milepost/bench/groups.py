@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from milepost.bench import accuracy, attention, chunked, decoding, memory, rope
+from milepost.bench import accuracy, attention, chunked, decoding, memory, models, rope
 from milepost.bench.clock import short, tidy
 from milepost.bench.contest import Contest
 from milepost.bench.report import Report, Table
@@ -55,6 +55,12 @@ GROUPS: dict[str, Group] = {
     ),
     "memory": Group(
         "Memory", "The peak during a call, over what was allocated before it; the last call of two.", memory.memory
+    ),
+    "models": Group(
+        "Whole models",
+        "Each scheme with our kernels, as `attend` chooses, and without them, as it chose before there were any. The "
+        "lab compiles its steps. Calls follow one another, one wait at the end. Nothing is compared with float64 here.",
+        models.models,
     ),
     "accuracy": Group(
         "Accuracy",

@@ -13,6 +13,30 @@ Grouped = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True)
+class Lab:
+    """The lab's model, what it is trained on, and how long a text it then reads."""
+
+    width: int = 384
+    layers: int = 6
+    heads: int = 6
+    batch: int = 64
+    length: int = 512
+    longest: int = 16384
+
+
+@dataclass(frozen=True)
+class Llama:
+    """A checkpoint of SmolLM2-135M's shape, with random weights, and how long a text it reads."""
+
+    width: int = 576
+    layers: int = 30
+    heads: int = 9
+    key_heads: int = 3
+    words: int = 49152
+    context: int = 8192
+
+
+@dataclass(frozen=True)
 class Sizes:
     """The shapes."""
 
@@ -31,6 +55,8 @@ class Sizes:
     cpu_window: tuple[int, int, int, int, int] = (1, 8, 8192, 64, 512)
     """b, h, t, d and the window."""
     cpu_chunked: Shape = (1, 8, 8192, 64)
+    lab: Lab = Lab()
+    llama: Llama = Llama()
 
 
 @dataclass(frozen=True)

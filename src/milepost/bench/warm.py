@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from milepost.bench.groups import contests_of
 from milepost.bench.settings import Settings
 
-COMPILED = ("attention", "packed", "encoder", "rotary", "decoding", "accuracy")
+COMPILED = ("attention", "packed", "encoder", "rotary", "decoding", "models", "accuracy")
 """Groups in which compiling takes longer than measuring."""
 SHARES = 5
 """Into how many jobs the contenders of one contest are divided."""
