@@ -478,6 +478,131 @@ def test_a_buffer_is_read_as_it_is_now():
     assert_same(answers(*given, scheme)[0], answers(*given, scheme, "reference")[0], 1e-10)
 
 
+class Changing(nn.Module):
+    """A bias of a user's own, of which anything may change."""
+
+    relative = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act: nn.Module = nn.Tanh()
+        self.by: float = 2
+        self.a, self.b, self.c = (nn.Parameter(torch.tensor(n / 4, dtype=torch.float64)) for n in (1, 2, 3))
+        self.register_buffer("one", torch.tensor(0.5, dtype=torch.float64))
+        self.register_buffer("two", None)
+        self.register_buffer("size", torch.zeros(3))
+
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        far = (p - r).abs().to(score.dtype)
+        if self.one is not None:
+            far = far * self.one
+        far = far + self.size.shape[0] * (torch.tensor(self.by, dtype=torch.int64) if type(self.by) is int else -1)
+        return self.act(score) - self.a * far - self.b * far**2 + self.c
+
+
+def _hooked(part: Changing) -> None:
+    part.act.register_forward_hook(lambda module, given, found: -found)
+
+
+def _moved(part: Changing) -> None:
+    part.two, part.one = part.one, None
+
+
+def _tied(part: Changing) -> None:
+    part.b = part.a
+
+
+def _tied_otherwise(part: Changing) -> None:
+    part.b = part.c
+
+
+def _resized(part: Changing) -> None:
+    """Often the next one lies where the last one lay."""
+    count = part.size.shape[0] + 1
+    del part.size
+    part.register_buffer("size", torch.zeros(count))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [lambda part: setattr(part, "act", nn.Sigmoid())], [lambda part: setattr(part, "by", 2.0)], [_hooked], [_moved],
+        [_tied, _tied_otherwise], [_resized] * 8,
+    ],
+    ids=["class of a child", "kind of a number", "hook", "name of a buffer", "ties", "shape of a buffer"],
+)  # fmt: skip
+def test_whatever_changes_in_a_part_is_seen(changes: list[Callable[[Changing], None]]):
+    part = Changing()
+    scheme = mp.Scheme(part, mp.causal)
+    warm(scheme)
+    for number, change in enumerate(changes):
+        change(part)
+        for seed in range(70, 70 + plan.SEEN + 2):
+            given = learning(seed=seed + 10 * number)
+            for one, two in zip(answers(*given, scheme), answers(*given, scheme, "reference"), strict=True):
+                assert_same(one, two, 1e-10)
+
+
+def test_a_buffer_that_is_made_to_learn_has_its_gradient():
+    part = Changing()
+    scheme = mp.Scheme(part, mp.causal)
+    warm(scheme)
+    assert part.one is not None
+    part.one.requires_grad_()
+    given = learning(seed=71)
+    ours, theirs = (
+        torch.autograd.grad(mp.attend(*given, scheme, backend=backend, return_lse=True)[0].square().sum(), part.one)[0]
+        for backend in (None, "reference")
+    )
+    assert_same(ours, theirs, 1e-10)
+
+
+def test_modules_that_hold_one_another_are_walked_once():
+    part, holder = Changing(), nn.Module()
+    holder.part, part.owner = part, holder
+    scheme = mp.Scheme(part, mp.causal)
+    assert len(scheme.weights()) == 3
+    for seed in range(plan.SEEN + 2):
+        given = learning(seed=seed)
+        assert_same(mp.attend(*given, scheme), mp.attend(*given, scheme, backend="reference"), 1e-10)
+
+
+def test_a_log_sum_exp_may_be_written_to():
+    scheme = mp.Scheme(mp.Rope(8), mp.Rerope(3), mp.causal)
+    for seed in range(plan.SEEN + 4):
+        q, k, v = learning(seed=seed)
+        found: list[Tensor] = []
+        for backend in (None, "reference"):
+            out, lse = mp.attend(q, k, v, scheme, backend=backend, return_lse=True)
+            lse.mul_(2)
+            found.append(torch.autograd.grad(out.sum() + lse.sum(), q)[0])
+        assert_same(found[0], found[1], 1e-10)
+    assert played(scheme)
+
+
+def test_a_gradient_that_is_always_the_same_is_the_callers_own():
+    class Nothing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, score: Tensor, weight: Tensor) -> Tensor:
+            return score * 1.5
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore
+            return grad * 1.5, torch.zeros((), dtype=torch.float64)
+
+    class Part(Changing):
+        def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+            return Nothing.apply(score, self.a)  # pyright: ignore
+
+    part = Part()
+    scheme = mp.Scheme(part, mp.causal)
+    for seed in range(plan.SEEN + 4):
+        q, k, v = learning(seed=seed)
+        (grad,) = torch.autograd.grad(mp.attend(q, k, v, scheme, backend="chunked").sum(), part.a)
+        assert grad == 0
+        grad.add_(7)
+
+
 def test_weights_that_are_lent_for_a_call_are_those_of_its_gradients():
     scheme = SCHEMES["t5"]().double()
     for seed in range(plan.SEEN + 3):

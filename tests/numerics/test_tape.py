@@ -157,6 +157,65 @@ def test_room_for_no_numbers_is_one_for_all_and_that_for_some_is_not():
     assert found[0][1] is not found[1][1]
 
 
+def test_what_is_answered_is_made_anew_each_time():
+    """The caller may write to it: a gradient of zeros, say, or what follows from room for no numbers."""
+    x = torch.randn(3)
+    with Tape(x) as tape:
+        answers = [x + 1, torch.zeros(2), torch.logsumexp(x.new_empty(2, 0), 1)]
+    play = tape.finished(answers)
+    first = play(x)
+    for each in first:
+        each.fill_(3.0)
+    for one, two in zip(play(x), [x + 1, torch.zeros(2), torch.full((2,), -torch.inf)], strict=True):
+        assert_same(one, two)
+
+
+def test_a_tape_goes_with_who_holds_it():
+    x, constant = torch.randn(3), torch.randn(3)
+    gone = weakref.ref(constant)
+    with Tape(x) as tape:
+        answer = x + constant
+    play = tape.finished([answer])
+    gc.collect()
+    gc.disable()
+    try:
+        del tape, constant
+        assert gone() is not None
+        del play
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_an_argument_may_have_the_name_of_a_word_of_python():
+    library = torch.library.Library("milepost_test_words", "FRAGMENT")
+    library.define("scaled(Tensor x, *, float lambda, float by) -> Tensor")
+    library.impl("scaled", lambda x, **said: x * said["lambda"] - said["by"], "CPU")
+    x = torch.randn(3)
+    with Tape(x) as tape:
+        answer = torch.ops.milepost_test_words.scaled(x, **{"lambda": 3.0, "by": 1.0})
+    play = tape.finished([answer])
+    assert_same(play(2 * x)[0], 6 * x - 1)
+
+
+def test_a_weight_that_autocast_has_at_hand_is_read_again():
+    x, weight = torch.randn(2, 2), torch.nn.Parameter(torch.randn(2, 2))
+
+    def f(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.nn.functional.linear(x, weight).float()
+
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        f(x, weight)
+        with Tape(x, weight) as tape:
+            answer = f(x, weight)
+        play = tape.finished([answer])
+        assert torch.is_autocast_cache_enabled()
+        assert not tape.refused
+    other = torch.randn(2, 2)
+    with torch.no_grad():
+        assert_same(play(x, other)[0], (x.bfloat16() @ other.bfloat16().mT).float())
+
+
 def test_tensors_in_lists_and_by_name_are_played():
     x, y = torch.randn(2, 3), torch.randn(2, 3)
 
@@ -180,12 +239,14 @@ def test_tensors_in_lists_and_by_name_are_played():
 @pytest.mark.parametrize(
     ("f", "why"),
     [
+        (lambda x: torch.add(x, 1, out=torch.empty(0)), "changes how a tensor lies"),
+        (lambda x: torch.sparse.mm(torch.eye(4).to_sparse(), x[:, None])[:, 0], "not strided"),
         (lambda x: x * float(x.sum()), "_local_scalar_dense"),
         (lambda x: x[x > 0], "index"),
         (lambda x: x if torch.equal(x, x) else -x, "equal"),
         (lambda x: x.nonzero(), "nonzero"),
     ],
-    ids=["item", "mask", "equal", "nonzero"],
+    ids=["resized", "sparse", "item", "mask", "equal", "nonzero"],
 )
 def test_what_looks_at_numbers_cannot_be_played(f: Callable[[Tensor], Tensor], why: str):
     x = torch.randn(4)

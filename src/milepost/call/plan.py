@@ -216,7 +216,8 @@ class _Written:
         with torch.enable_grad(), Tape(*self.inputs) as self.tape:
             out, lse = compute(*self.inputs[:given])
             # A node of autograd may not answer a view, if somebody then writes to it.
-            self.result = out.clone() if out._is_view() and not self.tape.fused else out, lse
+            out = out.clone() if out._is_view() and not self.tape.fused else out
+            self.result = out, lse.clone() if lse is not None and lse._is_view() else lse
 
     @property
     def answers(self) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -62,7 +63,8 @@ def playing(
             lines.append(f"    {' = '.join(f's{number}' for number in step.done)} = None")
     lines.append(f"    return [{', '.join('None' if each is None else names.slot(each) for each in wanted)}]")
     exec(compile("\n".join(lines), "<a tape that is played>", "exec"), names.known)
-    return cast("Callable[..., list[Any]]", names.known["play"])
+    # Left among its own names, it would hold itself, and its constants with it.
+    return cast("Callable[..., list[Any]]", names.known.pop("play"))
 
 
 class _Names:
@@ -108,7 +110,10 @@ def _room(step: Step, tensors: Sequence[Tensor], names: _Names) -> str:
 
 def _called(step: Step, names: _Names) -> str:
     args = [names.written(each) for each in step.args]
-    args += [f"{name}={names.written(each)}" for name, each in step.kwargs.items()]
+    for name, each in step.kwargs.items():
+        # An operation of the user's own may call an argument `lambda`.
+        said = f"**{{{names.fixed(name)}: " if keyword.iskeyword(name) else f"{name}="
+        args.append(f"{said}{names.written(each)}{'}' if keyword.iskeyword(name) else ''}")
     call = f"{names.fixed(step.run)}({', '.join(args)})"
     made = ["_" if number is None else f"s{number}" for number in step.makes]
     if not made or made == ["_"]:

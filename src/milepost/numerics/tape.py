@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -28,9 +28,12 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
     _len_torch_dispatch_stack,
 )
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from milepost.numerics.playing import Run, Slot, Step, playing
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MAKES_ROOM = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
 """Operations whose answer holds no numbers yet."""
@@ -76,12 +79,33 @@ class Tape(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.refused:
+            return func(*args, **kwargs)
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        if any(each.layout is not torch.strided for each in given):
+            self.refused = f"{func} reads a tensor that is not strided"
+            return func(*args, **kwargs)
+        looked = [_looks(each) for each in given] if func._schema.is_mutable else []
         found = func(*args, **kwargs)
-        if not self.refused:
+        if looked and looked != [_looks(each) for each in given]:
+            self.refused = f"{func} changes how a tensor lies"
+        elif any(isinstance(each, Tensor) and each.layout is not torch.strided for each in tree_leaves(found)):
+            self.refused = f"{func} answers a tensor that is not strided"
+        else:
             self._note(func, args, kwargs, found)
-            if self._room < 0:
-                self._let_go()
+        if self._room < 0:
+            self._let_go()
         return found
+
+    def __enter__(self) -> Self:
+        # What autocast has at hand of a weight was made before, and would be taken for a constant.
+        self._at_hand = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        torch.set_autocast_cache_enabled(self._at_hand)
+        super().__exit__(*error)
 
     def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> None:
         if _looks_at_numbers(func, args):
@@ -222,9 +246,10 @@ class Tape(TorchDispatchMode):
             makes = [each for each in step.makes if each is not None]
             seeded = torch.Tag.nondeterministic_seeded in getattr(step.run, "tags", ())
             still = not any(_memory(self._tensors[n]) in self._written for n in makes)
-            nothing = step.room and not wanted.intersection(makes) and all(not self._tensors[n].numel() for n in makes)
+            nothing = step.room and all(not self._tensors[n].numel() for n in makes)
             alike = step.pure and not step.room and not seeded and still and still_made.issuperset(step.reads)
-            if nothing or alike:
+            # What is answered is the caller's, who may write to it.
+            if (nothing or alike) and not wanted.intersection(makes):
                 still_made.update(makes)
             else:
                 kept.append(step)

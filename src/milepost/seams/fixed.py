@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def is_fixed(part: object) -> bool:
@@ -43,9 +44,15 @@ def state_of(part: object) -> Hashable | None:
 
     Two calls between which it stayed the same do the same to their tensors.
     """
-    found: list[Hashable] = []
-    if _has_slots(type(part)):
+    return _state_of(part, {id(part): 0})
+
+
+def _state_of(part: object, known: dict[int, int]) -> Hashable | None:
+    """known: the modules and weights that were met, by number: which of them are one matters, not where they lie."""
+    kind = type(part)
+    if _has_slots(kind):
         return None
+    found: list[Hashable] = [kind]
     is_module = isinstance(part, nn.Module)
     for name, value in part.__dict__.items():
         if is_module and name in _OF_EVERY_MODULE:
@@ -54,12 +61,29 @@ def state_of(part: object) -> Hashable | None:
         if state is None:
             return None
         found.append((name, state))
-    if isinstance(part, nn.Module):
-        # buffers() and children() say the same in four times the time, and this is asked at every call.
-        buffers, inner = part._buffers.values(), part._modules.values()  # pyright: ignore[reportPrivateUsage]
-        found += [id(buffer) for buffer in buffers if buffer is not None]
-        children = [state_of(child) for child in inner if child is not None]
-        return None if None in children else (*found, *children)
+    if not isinstance(part, nn.Module):
+        return tuple(found)
+    inside = part.__dict__
+    if any(inside[name] for name in _HOOKS):
+        # What it does is also what these do.
+        return None
+    # buffers() and children() say the same in four times the time, and this is asked at every call.
+    for name, buffer in inside["_buffers"].items():
+        if buffer is not None and buffer.requires_grad:
+            return None
+        # Its number alone would not do: who reads nothing but a shape does not hold it, and another may get it.
+        found.append((name, None if buffer is None else (id(buffer), buffer.shape, buffer.dtype)))
+    for name, weight in inside["_parameters"].items():
+        found.append((name, None if weight is None else known.setdefault(id(weight), len(known))))
+    for name, child in inside["_modules"].items():
+        if child is None or id(child) in known:
+            found.append((name, None if child is None else known[id(child)]))
+            continue
+        known[id(child)] = len(known)
+        state = _state_of(child, known)
+        if state is None:
+            return None
+        found.append((name, state))
     return tuple(found)
 
 
@@ -71,7 +95,8 @@ def _has_slots(kind: type) -> bool:
 
 def _state_of_value(value: object) -> Hashable | None:
     if isinstance(value, PLAIN):
-        return (value,)
+        # 2 and 2.0 are equal, and make other dtypes.
+        return type(value), value
     if isinstance(value, Tensor):
         return None if value.requires_grad else id(value)
     if isinstance(value, tuple):

@@ -124,7 +124,7 @@ class Parts(nn.Module):
         if torch.compiler.is_compiling():
             return tuple(self.parameters())
         found: dict[int, Tensor] = {}
-        _collect(self, found)
+        _collect(self, found, set())
         return tuple(found.values())
 
     def state(self) -> Hashable | None:
@@ -211,14 +211,15 @@ class Parts(nn.Module):
         return f"Scheme({', '.join(map(repr, self.parts))})"
 
 
-def _collect(module: nn.Module, found: dict[int, Tensor]) -> None:
+def _collect(module: nn.Module, found: dict[int, Tensor], seen: set[int]) -> None:
     """What a module learns, in the order of `parameters()`, which takes as long as several kernels do to launch."""
+    seen.add(id(module))
     for weight in module._parameters.values():  # pyright: ignore[reportPrivateUsage]
         if weight is not None:
             found[id(weight)] = weight
     for child in module._modules.values():  # pyright: ignore[reportPrivateUsage]
-        if child is not None:
-            _collect(child, found)
+        if child is not None and id(child) not in seen:
+            _collect(child, found, seen)
 
 
 def _answering(parts: Sequence[object], verb: str, kind: type[P]) -> tuple[P, ...]:
