@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -22,6 +23,10 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 
 def refuse(message: str) -> NoReturn:
     """Say what is wrong with what was asked, and end with 2."""
+    if isinstance(sys.exc_info()[1], BrokenPipeError):
+        # Whoever read the output has had enough, `head` say; what is left goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141)
     print(f"milepost: {message}", file=sys.stderr)
     raise SystemExit(2)
 

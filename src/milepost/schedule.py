@@ -96,7 +96,7 @@ class Schedule(nn.Module):
 
     def __repr__(self) -> str:
         """The schemes as one would write them, each after the layers that use it."""
-        kinds = [f"{_ranges(layers)}{weights}: {called(scheme)}" for layers, weights, scheme in self._kinds()]
+        kinds = [f"{ranges(layers)}{weights}: {called(scheme)}" for layers, weights, scheme in self._kinds()]
         return f"Schedule({_counted(self.order)}; {'; '.join(kinds)})"
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Schedule(nn.Module):
         lines = [_counted(self.order)]
         for layers, weights, scheme in self._kinds():
             word = "layer" if len(layers) == 1 else "layers"
-            lines += [f"{word} {_ranges(layers)}{weights}:", textwrap.indent(str(scheme), "  ")]
+            lines += [f"{word} {ranges(layers)}{weights}:", textwrap.indent(str(scheme), "  ")]
         return "\n".join(lines)
 
     def _kinds(self) -> Iterator[tuple[list[int], str, Scheme]]:
@@ -122,7 +122,7 @@ def _counted(layers: Sequence[int]) -> str:
     return f"{len(layers)} layer{'s' if len(layers) > 1 else ''}"
 
 
-def _ranges(layers: Sequence[int]) -> str:
+def ranges(layers: Sequence[int]) -> str:
     """Numbers in order, those that follow one another as a range: `0–2, 4`."""
     runs: list[list[int]] = []
     for layer in layers:

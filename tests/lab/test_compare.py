@@ -210,7 +210,7 @@ def test_the_dial_scales_with_what_overrides_it():
         (["rope", "--row", "alibi: Alibi(heads)"], "is on 'alibi', which is not trained; there are rope"),
         (
             ["rope", "--row", "rope: Rope(dim) + T5Bias(heads)"],
-            "the checkpoint has not learned table[32, 2] of Scheme(",
+            "the row 'Rope(dim) + T5Bias(heads)': its layer 0 is Scheme(",
         ),
         (["rope", "--row", "rope: Rope(dim) + Rerop(8)"], "did you mean Rerope or"),
         (["causal & window(9)", "--tasks", "parity-check"], "on parity-check, where tokens look ahead: it hides them"),

@@ -170,9 +170,30 @@ def test_what_the_last_fifth_of_training_brought_is_kept(store: Store):
 def test_layers_that_differ_are_told_apart(store: Store):
     asked = sweep("hwfa")
     scored(store, asked.cells()[0], 2.0)
-    equation = gather(store, asked).rows[0].equation
-    assert "1 of 2 layers: out_i" in equation
-    assert "window" in equation
+    row = gather(store, asked).rows[0]
+    assert "layer 0 of 0–1: out_i" in row.equation
+    assert "layer 1 of 0–1: out_i" in row.equation
+    assert "window" in row.equation
+    assert [each.layers for each in row.equations] == ["layer 0 of 0–1", "layer 1 of 0–1"]
+
+
+def test_which_layers_are_of_a_kind_is_said(store: Store):
+    """As many of each, in another order, is another model."""
+    printed: list[str] = []
+    for text in ("[Rope(dim), Rope(dim), Nope(), Rope(dim)]", "[Rope(dim), Nope(), Rope(dim), Rope(dim)]"):
+        asked = replace(sweep(text), size=replace(SMALL, shape=replace(SMALL.shape, layers=4)))
+        scored(store, asked.cells()[0], 2.0)
+        printed.append(gather(store, asked).rows[0].equation)
+    assert "layers 0–1, 3 of 0–3: " in printed[0]
+    assert "layer 2 of 0–3: " in printed[0]
+    assert "layers 0, 2–3 of 0–3: " in printed[1]
+    assert "layer 1 of 0–3: " in printed[1]
+
+
+def test_a_scheme_that_is_given_twice_is_counted_once(store: Store):
+    asked = sweep("rope", "Rope(dim)", "nope")
+    scored(store, asked.cells()[0], 2.0)
+    assert gather(store, asked).ran.schemes == ("rope", "nope")
 
 
 def test_a_window_and_what_streams_are_known_to_forget():

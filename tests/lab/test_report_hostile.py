@@ -20,7 +20,7 @@ SCORES = {"sliding": {512: Measure(1.5, 0.1, 1, 9)}, "task:copy": {512: Measure(
 
 def called(word: str) -> Findings:
     """Findings in which whatever can be named is called so."""
-    equations = (Equation(1, 2, word, (Term(word, word, word),)),)
+    equations = (Equation(word, word, (Term(word, word, word),)),)
     rows = [
         replace(
             each, text=word, equations=equations, costs={"read": 9.0}, scores=each.scores | SCORES,

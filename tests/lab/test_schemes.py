@@ -304,12 +304,21 @@ def test_what_layers_share_and_what_embeds_is_there_once():
     [
         ("[Rope(dim)] * layers + [Nope()]", "lists layers for a model of 4, and this one has 3; write one for each"),
         ("[Rope(dim)]", "lists layers for a model of 1, and this one has 3"),
-        ("[[Rope(dim)], [Rope(dim)], [Nope()]]", "write one for each"),
+        ("[[Rope(dim)], [Rope(dim)], [Nope()]]", "has a list in a list; a layer is one scheme"),
+        ("[[Rope(dim), Nope()], Nope(), Nope()]", "has a list in a list"),
+        ("Rope(dim), Nope(), Nope()", "has commas; write layers in square brackets, [A, B]"),
+        ("[Rope(dim)] * (layers / 2) + [Nope()]", "a list is repeated a whole number of times, not 1.5; write"),
+        ("[Rope(dim)] * (layers - 5) + [Nope()]", "a list is repeated a whole number of times, not -2; write"),
+        ("[Rope(dim)] * layers - 1 + [Nope()]", "a list of layers cannot be subtracted; write [A] * (layers - 1)"),
+        ("[kerple-nope] * 3", "a name with a dash stands alone, inside an expression write what it stands for"),
+        ("[Rope(dim) + window(2 ** i) for i in range(layers)]", "loops and conditions are not read; write a scheme"),
+        ("[Rope(dim)] * (layers - 1) + [Nope() & causal]", "& joins what is seen, such as causal & window(64), not No"),
+        ("[Rope(dim)", "put all of it in single quotes, so that the shell leaves it whole"),
         ("[Rope(dim)] * (layers - 1) + Nope()", "layers are added to layers"),
         ("hwfa + LogN(trained)", "layers are added to layers"),
         ("[Rope(dim)] * 9 ** 9", "a list has at most 4,096 layers"),
         ("[Rope(dim)] * 4096 + [Nope()]", "a list has at most 4,096 layers"),
-        ("[Rope(dim)] * 0.5", "only numbers can be multiplied"),
+        ("[Rope(dim)] * 0.5", "a list is repeated a whole number of times, not 0.5"),
         ("[Rope(dim)] * 2 + [Learned(longest, width)]", "what embeds acts once; write it in the first layer alone"),
     ],
 )
@@ -351,15 +360,24 @@ def test_what_a_scheme_learned_goes_along_with_its_rows(name: str):
     ],
 )
 def test_a_row_that_would_need_training_is_refused(name: str, text: str):
-    with pytest.raises(ValueError, match=r"the checkpoint has not learned .* of Scheme"):
+    with pytest.raises(ValueError, match=r"its layer 0 is Scheme.*, and the checkpoint's layer 0 has not learned the"):
         model_of(name, 16).using(build(text, SHAPE, 16, 64))
+
+
+def test_a_row_that_would_need_training_says_in_which_layer():
+    shape = Shape(32, 3, 2)
+    model = Model(shape, build("kerple-nope", shape, 16, 64))
+    with pytest.raises(
+        ValueError, match=r"its layer 2 is Scheme\(Kerple.* checkpoint's layer 2 has not learned the p "
+    ):
+        model.using(build('[Nope(), Nope(), Kerple(heads, "power")]', shape, 16, 64))
 
 
 def test_weights_of_one_method_are_not_taken_for_anothers():
     shape = Shape(16, 1, 4)
     one, other = (build(text, shape, 16, 64) for text in ("T5Bias(heads, buckets=32)", "Cope(dim, 32)"))
     assert [each.shape for each in one.parameters()] == [each.shape for each in other.parameters()]
-    with pytest.raises(ValueError, match="the checkpoint has not learned table"):
+    with pytest.raises(ValueError, match="layer 0 has not learned the table of that"):
         Model(shape, one).using(other)
 
 
@@ -419,7 +437,7 @@ def test_every_name_reaches_as_far_as_every_size_judges(size: str):
     ],
 )
 def test_nothing_but_methods_can_be_called(text: str):
-    with pytest.raises(ValueError, match=r"the scheme .* is not known"):
+    with pytest.raises(ValueError, match=r"the scheme .* is not known|loops and conditions are not read"):
         build(text, SHAPE, 16, 64)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,7 +153,51 @@ def test_the_difference_from_the_command_line(filled: Path, other: Path):
     assert "0.000" in same.stdout
 
 
+def test_a_difference_says_which_seeds_it_is_over(filled: Path, tmp_path: Path):
+    more = replace(SMALL, schemes=("rope",), seeds=(0, 1))
+    work(more, tmp_path)
+    store = Store(tmp_path / "lab.sqlite")
+    record(store, more, "milepost compare rope --seeds 2")
+    store.close()
+    found = " ".join(said("diff", filled, tmp_path).stdout.split())
+    assert "seeds (0,) (0, 1)" in found
+    assert "It is over the seeds that both have; the columns before it are over all of each." in found
+    assert f"only in {filled}: KERPLE" in found
+
+
+def test_who_has_read_enough_hears_nothing(filled: Path):
+    line = f"{sys.executable} -m milepost report {filled} | head -c 1 > /dev/null"
+    found = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert found.stderr == ""
+
+
 # A model as a folder
+
+
+def test_no_two_models_share_a_folder(tmp_path: Path):
+    texts = ("[Rope(dim) + LogN(trained), Nope()]", "[Rope(dim), LogN(trained) + Nope()]", "rope")
+    size = replace(SMALL.size, shape=replace(SMALL.size.shape, layers=2))
+    sweep = replace(SMALL, schemes=texts, seeds=(0, 1), size=size)
+    work(sweep, tmp_path)
+    store = Store(tmp_path / "lab.sqlite")
+    record(store, sweep, "milepost compare")
+    store.close()
+    for text in texts:
+        for seed in (0, 1):
+            found = said("export", tmp_path, text, "--seed", seed)
+            assert found.exit_code == 0, found.stderr
+    folders = sorted((tmp_path / "exported").iterdir())
+    assert len(folders) == 6
+    assert {"rope-seed-0", "rope-seed-1"} < {each.name for each in folders}
+    again = said("export", tmp_path, "RoPE", "--seed", 1)
+    assert again.exit_code == 0, again.stderr
+    assert len(list((tmp_path / "exported").iterdir())) == 6
+    kept = (folders[0] / "milepost.json").read_text()
+    refused = said("export", tmp_path, "rope", "--to", folders[0])
+    assert refused.exit_code == 2
+    assert f"export: {folders[0]} has another model, " in refused.stderr
+    assert re.search(r"of seed \d; give another folder with --to", refused.stderr)
+    assert (folders[0] / "milepost.json").read_text() == kept
 
 
 def test_an_exported_model_computes_what_was_trained(filled: Path, tmp_path: Path):

@@ -71,13 +71,13 @@ def test_an_equation_is_drawn_from_its_parts(tmp_path: Path):
     both, layered = gather(store, asked).rows
     store.close()
     (whole,) = both.equations
-    assert (whole.layers, whole.of) == (2, 2)
+    assert whole.layers == ""
     assert [(each.verb, each.part) for each in whole.terms] == [
         ("turn", "Rope(8)"), ("bend", "Alibi(2)"), ("see", "causal"),
     ]  # fmt: skip
     assert whole.terms[0].formula.startswith("turn(x, p)[n]")
     assert whole.terms[2].formula == ""
-    assert [(each.layers, each.of) for each in layered.equations] == [(1, 2), (1, 2)]
+    assert [each.layers for each in layered.equations] == ["layer 0 of 0–1", "layer 1 of 0–1"]
     assert [each.terms[0].part for each in layered.equations] == ["Rope(8)", "Nope()"]
     assert layered.equations[1].terms[0].verb == ""
 
@@ -85,9 +85,11 @@ def test_an_equation_is_drawn_from_its_parts(tmp_path: Path):
 def test_what_is_printed_of_a_scheme_is_not_read_again():
     """A formula with what used to part names from formulas stays whole."""
     terms = (Term("bend", "Odd(a:  b)", "score_i:  x  ←  y"), Term("", "Nope()", ""))
-    odd = replace(row("rope", "", (2.0, 2.0, 2.0, 2.0)), equation="?", equations=(Equation(1, 3, "out_i", terms),))
+    odd = replace(
+        row("rope", "", (2.0, 2.0, 2.0, 2.0)), equation="?", equations=(Equation("layer 2 of 0–2", "out_i", terms),)
+    )
     drawn = page(Findings((odd,), RAN))
-    assert '<p class="sum">1 of 3 layers: out<sub>i</sub></p>' in drawn
+    assert '<p class="sum">layer 2 of 0–2: out<sub>i</sub></p>' in drawn
     assert '<b>bend</b><code>Odd(a:  b)</code><span class="does">score<sub>i</sub>:  x  ←  y</span>' in drawn
     assert '<b></b><code>Nope()</code><span class="does"></span>' in drawn
 

@@ -14,7 +14,7 @@ def export(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The --out of a milepost compare.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="A scheme that was trained there, as the report has it.")],
     to: Annotated[
-        Path | None, typer.Option("--to", help="The folder to write.", show_default="OUT/exported/NAME")
+        Path | None, typer.Option("--to", help="The folder to write.", show_default="OUT/exported/NAME-seed-SEED")
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Which of its models, by the random seed.", show_default="the first")
@@ -28,20 +28,19 @@ def export(
 
     milepost.lab.exported.load(FOLDER) reads it back; with --transformers, AutoModelForCausalLM.from_pretrained(FOLDER).
     """
-    from milepost.lab.command.commands import file_name
+    from milepost.lab.exported import checkpoint_of, default_folder
     from milepost.lab.exported import export as as_folder
 
-    folder = out / "exported" / file_name(name) if to is None else to
     try:
+        folder = default_folder(out, name, seed) if to is None else to
         if transformers:
             need("export --transformers", "hf")
             from milepost.hf.export import export as as_checkpoint
-            from milepost.lab.exported import checkpoint_of
 
             as_checkpoint(checkpoint_of(out, name, seed)[1], folder)
         else:
             as_folder(out, name, folder, seed)
     except (ValueError, TypeError, OSError, ImportError) as error:
-        refuse(f"export: {error}")
+        refuse(f"export: {str(error).removeprefix('export: ')}")
     reader = "AutoModelForCausalLM.from_pretrained" if transformers else "milepost.lab.exported.load"
     typer.echo(f'{folder}: {reader}("{folder}")')

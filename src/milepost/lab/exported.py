@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ def export(out: str | os.PathLike[str], name: str, folder: str | os.PathLike[str
     """
     need("export", "lab", ("safetensors", "numpy"))
     cell, checkpoint = checkpoint_of(Path(out), name, seed)
+    made = Path(folder)
+    _refuse_other(made, cell)
     own.use(cell.own)
     model = _with(make(cell), read_checkpoint(checkpoint)[0], "model.")
     about = {
@@ -47,11 +50,29 @@ def export(out: str | os.PathLike[str], name: str, folder: str | os.PathLike[str
         "shape": asdict(model.shape), "recipe": asdict(cell.recipe), "seed": cell.seed, "task": cell.task,
         "corpus": cell.corpus, "methods": [asdict(each) for each in cell.own],
     }  # fmt: skip
-    made = Path(folder)
     made.mkdir(parents=True, exist_ok=True)
     write_checkpoint(made / WEIGHTS, {name: weight.detach() for name, weight in model.named_parameters()}, {})
     (made / ABOUT).write_text(json.dumps(about, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     return checkpoint
+
+
+def _refuse_other(folder: Path, cell: Cell) -> None:
+    """Write over the model of an earlier export, but not over another one."""
+    if not (folder / ABOUT).is_file():
+        return
+    about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    there, here = (about["scheme"], about["seed"], about["corpus"]), (cell.written, cell.seed, cell.corpus)
+    if there != here:
+        raise ValueError(f"{folder} has another model, {there[0]} of seed {there[1]}; give another folder with --to")
+
+
+def default_folder(out: Path, name: str, seed: int | None) -> Path:
+    """Where a model goes if nobody says: no two models of a sweep share a folder."""
+    cell, _ = checkpoint_of(out, name, seed)
+    plain = re.sub(r"[^\w.-]+", "-", cell.name).strip("-")[:40] or "model"
+    # What tells two expressions apart is often what a file name cannot have.
+    own_name = plain if cell.name == plain else f"{plain}-{cell.key[:8]}"
+    return out / "exported" / f"{own_name}-seed-{cell.seed}"
 
 
 def load(folder: str | os.PathLike[str]) -> Model:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,8 +86,3 @@ def _gathered(out: Path) -> Findings:
         return gather(store, sweep, command)
     finally:
         store.close()
-
-
-def file_name(name: str) -> str:
-    """A scheme's name as that of a folder."""
-    return re.sub(r"[^\w.-]+", "-", name).strip("-") or "model"

@@ -65,8 +65,9 @@ Rows = Annotated[
     typer.Option(
         "--row",
         metavar="<str>",
-        help="Judge a change of your own without training, written after the scheme that it changes: "
-        "'rope: Rope(dim) + Rerope(32)'. Can be given several times.",
+        help="Judge a trained model under another scheme, without training: the scheme that it was trained with, and "
+        "the whole of the other one, 'rope: Rope(dim) + Rerope(32)'. What parts of one class learned goes along. Can "
+        "be given several times.",
     ),
 ]
 Search = Annotated[

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from milepost.lab.schemes.naming import TRAINED
 from milepost.lab.training.recipe import SIZES, Size
 from milepost.seams.arguments import did_you_mean
 
@@ -156,7 +157,18 @@ def table() -> str:
         # The help indents it by two.
         lines += textwrap.wrap(each.meaning, 78, initial_indent=head, subsequent_indent=" " * len(head))
     # Of a paragraph that begins with \b, the help keeps the lines.
-    return "Settings for --set, and what each size has:\n\n\b\n" + "\n".join(lines)
+    settings = "Settings for --set, and what each size has:\n\n\b\n" + "\n".join(lines)
+    return f"{settings}\n\nSchemes by name, and what each stands for:\n\n\b\n{_names()}"
+
+
+def _names() -> str:
+    """Every name that a scheme of the lab has, with its expression."""
+    first = max(map(len, TRAINED)) + 2
+    lines = [
+        textwrap.wrap(text, 78, initial_indent=f"{name:{first}}", subsequent_indent=" " * first, break_on_hyphens=False)
+        for name, text in TRAINED.items()
+    ]
+    return "\n".join(line for wrapped in lines for line in wrapped)
 
 
 def _defaults(setting: _Setting) -> list[str]:

@@ -16,13 +16,14 @@ import milepost
 from milepost.lab.cells.cell import Cell
 from milepost.lab.cells.store import Score, Store
 from milepost.lab.judging.scoring import DRAWN
+from milepost.lab.schemes.expressions import named
 from milepost.lab.schemes.named import build, expression
 from milepost.lab.statistics.findings import PLAIN, Equation, Findings, Measure, Ran, Row, Term
 from milepost.lab.statistics.measures import measured
 from milepost.lab.sweep.search import as_chosen, tried
 from milepost.lab.sweep.sweep import Sweep, valid
 from milepost.lab.tasks import PROTOCOLS
-from milepost.schedule import Schedule
+from milepost.schedule import Schedule, ranges
 from milepost.scheme import Scheme
 from milepost.seams.arguments import spell
 from milepost.seams.equation import formula_of
@@ -169,32 +170,39 @@ def thinned(curve: list[tuple[int, float]], points: int = POINTS) -> list[tuple[
     return [(members[-1][0], _mean([loss for _, loss in members])) for _, members in sorted(bins.items(), reverse=True)]
 
 
-def _kinds(schedule: Schedule) -> list[tuple[Scheme, int]]:
-    """The kinds of layers of a schedule, each with how many layers are of it."""
-    kinds: list[list[Scheme]] = []
-    for layer in schedule:
-        own = next((kind for kind in kinds if kind[0].same_as(layer)), None)
+def _kinds(schedule: Schedule) -> list[tuple[Scheme, list[int]]]:
+    """The kinds of layers of a schedule, each with the numbers of its layers, from 0."""
+    kinds: list[tuple[Scheme, list[int]]] = []
+    for number, layer in enumerate(schedule):
+        own = next((numbers for kind, numbers in kinds if kind.same_as(layer)), None)
         if own is None:
-            kinds.append([layer])
+            kinds.append((layer, [number]))
         else:
-            own.append(layer)
-    return [(kind[0], len(kind)) for kind in kinds]
+            own.append(number)
+    return kinds
+
+
+def _which(numbers: list[int], schedule: Schedule) -> str:
+    """Which layers these are, as they are printed; nothing where they are all of them."""
+    if len(numbers) == len(schedule):
+        return ""
+    return f"layer{'s' if len(numbers) > 1 else ''} {ranges(numbers)} of 0–{len(schedule) - 1}"
 
 
 def _printed(schedule: Schedule) -> str:
-    """The equation of a schedule; where layers differ, each kind of layer with its number of layers."""
+    """The equation of a schedule; where layers differ, each kind of layer with its numbers."""
     kinds = _kinds(schedule)
     if len(kinds) == 1:
         return str(kinds[0][0])
-    return "\n".join(f"{count} of {len(schedule)} layers: {layer}" for layer, count in kinds)
+    return "\n".join(f"{_which(numbers, schedule)}: {layer}" for layer, numbers in kinds)
 
 
 def _equations(schedule: Schedule) -> tuple[Equation, ...]:
     """The same, part by part."""
     # A scheme is printed as the sum on one line, then its parts.
     return tuple(
-        Equation(count, len(schedule), str(layer).splitlines()[0], tuple(_terms(layer)))
-        for layer, count in _kinds(schedule)
+        Equation(_which(numbers, schedule), str(layer).splitlines()[0], tuple(_terms(layer)))
+        for layer, numbers in _kinds(schedule)
     )
 
 
@@ -223,7 +231,7 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
     return Ran(
         trained=first.recipe.length,
         lengths=tuple(length for protocol, length in first.asked() if protocol == "windows"),
-        schemes=sweep.schemes,
+        schemes=tuple(dict.fromkeys(map(named, sweep.schemes))),
         seeds=sweep.seeds,
         shape=asdict(first.shape),
         recipe=_recipe(sweep, first),

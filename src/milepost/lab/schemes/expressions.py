@@ -8,7 +8,6 @@ An expression is read as a tree, and can call milepost's methods, those of the u
 from __future__ import annotations
 
 import ast
-import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +26,8 @@ SEEN: dict[str, Any] = {"causal": causal, "everything": everything}
 CALLS: dict[str, Callable[..., Any]] = {"window": window, "sinks": sinks, "chunks": chunks, "max": max, "min": min}
 BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Sub: limits.minus, ast.Mult: limits.times, ast.FloorDiv: limits.floored, ast.Div: limits.divided,
-    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.Pow: limits.power, ast.Mod: limits.rest,
+    ast.BitAnd: limits.both, ast.BitOr: limits.either,
+    ast.Pow: limits.power, ast.Mod: limits.rest,
 }  # fmt: skip
 # A name alone has dashes and blanks, but no other sign.
 NAME = re.compile(r"[\w\s-]+")
@@ -125,7 +125,10 @@ def _parsed(text: str) -> ast.expr:
         raise _too_deep(text) from None
     except (SyntaxError, ValueError) as error:
         why = limits.cut(str(error.msg if isinstance(error, SyntaxError) else error), 200)
-        raise ValueError(f"the scheme {limits.cut(text)!r} is no expression: {why}{_hint(text)}") from None
+        # What the shell took apart comes in pieces.
+        torn = "never closed" in why or "unmatched" in why
+        hint = "; put all of it in single quotes, so that the shell leaves it whole" if torn else _hint(text)
+        raise ValueError(f"the scheme {limits.cut(text)!r} is no expression: {why}{hint}") from None
 
 
 def _too_deep(text: str) -> ValueError:
@@ -202,6 +205,11 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> Any:
             case ast.Call(func=ast.Name(id=name), args=given, keywords=keywords) if name in calls:
                 named_ = {str(each.arg): value(each.value) for each in keywords}
                 return limits.called(calls[name], *map(value, given), **named_)
+            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp() | ast.DictComp() | ast.Lambda() | ast.IfExp():
+                raise ValueError(
+                    f"the scheme {text!r}: loops and conditions are not read; write a scheme for each layer, [A, B], "
+                    f"or some of them again, [A] * (layers - 1) + [B]"
+                )
             case _:
                 asked = node.func if isinstance(node, ast.Call) else node
                 raise ValueError(

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from milepost.seams.visible import Visible
+
 WHOLE = 1 << 31
 """The largest whole number."""
 AXIS = 1 << 16
@@ -46,7 +48,12 @@ def within(value: Any) -> Any:
 def _numbers(verb: str, left: Any, right: Any) -> None:
     """Refuse what Python would multiply or format: texts and tuples of any length."""
     if not (isinstance(left, (int, float)) and isinstance(right, (int, float))):
-        raise TooMuchError(f"only numbers can be {verb}, not {cut(repr(left), 40)} and {cut(repr(right), 40)}")
+        said = f"only numbers can be {verb}, not {cut(repr(left), 40)} and {cut(repr(right), 40)}"
+        if isinstance(left, Listed):
+            said = f"a list of layers cannot be {verb}; write [A] * (layers - 1)"
+        elif verb == "subtracted":
+            said += "; a name with a dash stands alone, inside an expression write what it stands for"
+        raise TooMuchError(said)
 
 
 def _made(verb: str, by: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -63,11 +70,35 @@ def _made(verb: str, by: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 def times(left: Any, right: Any) -> Any:
     """A product of numbers, or a list so often."""
     listed, often = (left, right) if isinstance(left, Listed) else (right, left)
-    if not isinstance(listed, Listed) or not isinstance(often, int):
+    if not isinstance(listed, Listed):
         return _product(left, right)
+    if not isinstance(often, int) or often < 0:
+        raise TooMuchError(
+            f"a list is repeated a whole number of times, not {cut(repr(often), 40)}; write [A] * (layers // 2), say"
+        )
     if len(listed) * often > LAYERS:
         raise TooMuchError(f"a list has at most {LAYERS:,} layers, not {len(listed)} times {within(often)}")
     return Listed(tuple(listed) * often)
+
+
+def both(left: Any, right: Any) -> Any:
+    """What two parts both see."""
+    _seen("&", left, right)
+    return left & right
+
+
+def either(left: Any, right: Any) -> Any:
+    """What one of two parts sees."""
+    _seen("|", left, right)
+    return left | right
+
+
+def _seen(sign: str, left: Any, right: Any) -> None:
+    if not (isinstance(left, Visible) and isinstance(right, Visible)):
+        raise TooMuchError(
+            f"{sign} joins what is seen, such as causal {sign} window(64), not {cut(repr(left), 40)} and "
+            f"{cut(repr(right), 40)}; parts are joined by +"
+        )
 
 
 def joined(left: Listed, right: Listed) -> Listed:

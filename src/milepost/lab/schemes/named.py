@@ -236,9 +236,15 @@ def refuse_leak(schedule: Schedule, text: str, shape: Shape, longest: int, kind:
 def _layers(text: str, sizes: Mapping[str, int]) -> Sequence[Any]:
     """What an expression has for each layer; one that is no list is there for all of them."""
     made = evaluate(text, sizes)
+    if isinstance(made, tuple) and not isinstance(made, Listed):
+        raise ValueError(f"the scheme {text!r} has commas; write layers in square brackets, [A, B], and parts with +")
     if not isinstance(made, Listed):
         return [made] * sizes["layers"]
-    if len(made) != sizes["layers"] or any(isinstance(each, Listed) for each in made):
+    if any(isinstance(each, tuple) for each in made):
+        raise ValueError(
+            f"the scheme {text!r} has a list in a list; a layer is one scheme, such as Rope(dim) + LogN(trained)"
+        )
+    if len(made) != sizes["layers"]:
         raise ValueError(
             f"the scheme {text!r} lists layers for a model of {len(made)}, and this one has {sizes['layers']}; write "
             f"one for each, such as [A] * (layers - 1) + [B]"

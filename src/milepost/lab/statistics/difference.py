@@ -31,7 +31,7 @@ class Beside:
 def differ(one: Findings, other: Findings) -> list[tuple[str, str, str]]:
     """What was asked differently: its name, and how it was asked in each."""
     found: list[tuple[str, str, str]] = []
-    for name in ("shape", "recipe", "judging", "digest", "corpus", "train_bytes", "versions"):
+    for name in ("shape", "recipe", "seeds", "judging", "digest", "corpus", "train_bytes", "versions"):
         found += _differ(name, getattr(one.ran, name), getattr(other.ran, name))
     return found + _differ("chosen", _chosen(one), _chosen(other))
 
@@ -82,12 +82,14 @@ def shown(one: Findings, other: Findings, names: tuple[str, str], protocol: str 
     for findings, there, name in ((one, other, names[0]), (other, one, names[1])):
         alone = [row.label for row in findings.rows if there.of(row.name, row.variant) is None]
         if alone:
-            parts.append(Text(f"only in {name}: {', '.join(alone)}"))
+            parts.append(Text("\n  ".join((f"only in {name}:", *alone))))
     if drawn.row_count:
         note = (
             f"bits per byte over windows that do not overlap; the difference is {names[1]} less {names[0]}, paired "
             f"over the same windows, with the wider of its 95 % intervals; bold where that is clear of zero."
         )
+        if one.ran.seeds != other.ran.seeds:
+            note += " It is over the seeds that both have; the columns before it are over all of each."
         if one.ran.digest != other.ran.digest:
             note = "bits per byte over windows of two different texts, so that no differences can be paired."
         parts += [drawn, Text(note, style="dim")]

@@ -30,8 +30,8 @@ class Term:
 class Equation:
     """What some of a model's layers compute: the sum of attention, and the parts that fill it in."""
 
-    layers: int
-    of: int
+    layers: str
+    """Which: `layers 0–4 of 0–5`; empty where it is all of them."""
     sum: str
     terms: tuple[Term, ...]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -19,6 +19,7 @@ from milepost.lab.judging.scoring import Judging
 from milepost.lab.schemes import own
 from milepost.lab.schemes.choices import choices, is_open
 from milepost.lab.schemes.expressions import classes_in, named, spelled
+from milepost.lab.schemes.limits import cut
 from milepost.lab.schemes.named import (
     build,
     expression,
@@ -151,15 +152,28 @@ def _can_be_judged(
     name: str, rows: tuple[str, ...], shape: Shape, trained: int, longest: int, from_where: tuple[str, ...]
 ) -> None:
     """Refuse a scheme, or a row on its checkpoint, that does not fit the model, sees ahead or cannot read so far."""
-    trained_with = build(name, shape, trained, longest)
-    refuse_ahead(trained_with, name)
-    try_out(trained_with, shape, longest)
-    refuse_leak(trained_with, name, shape, longest)
+    with _about("scheme", name):
+        trained_with = build(name, shape, trained, longest)
+        refuse_ahead(trained_with, name)
+        try_out(trained_with, shape, longest)
+        refuse_leak(trained_with, name, shape, longest)
     for text in rows:
-        row = carried(trained_with, build(text, shape, trained, longest))
-        refuse_ahead(row, text, "row")
-        try_out(row, shape, longest)
-        refuse_leak(row, text, shape, longest, "row")
+        with _about("row", text):
+            row = carried(trained_with, build(text, shape, trained, longest))
+            refuse_ahead(row, text, "row")
+            try_out(row, shape, longest)
+            refuse_leak(row, text, shape, longest, "row")
+
+
+@contextlib.contextmanager
+def _about(kind: str, text: str) -> Generator[None]:
+    """Say of which scheme or row a refusal is, where it does not say so itself."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if cut(text)[:-1] in str(error):
+            raise
+        raise ValueError(f"the {kind} {cut(text)!r}: {error}") from None
 
 
 def run(

@@ -255,9 +255,11 @@ def carried(old: Schedule, new: Schedule) -> Schedule:
             or found.shape != weight.shape
             or type(old.get_submodule(part)) is not type(new.get_submodule(part))
         ):
+            layer = next(n for n, scheme in enumerate(new) if any(each is weight for each in scheme.parameters()))
             raise ValueError(
-                f"the checkpoint has not learned {name.split('.')[-1]}{list(weight.shape)} of {new[0]!r}: a row "
-                f"without training has the learned parts of its scheme, in their order, and others that learn nothing"
+                f"its layer {layer} is {new[layer]!r}, and the checkpoint's layer {layer} has not learned the "
+                f"{name.split('.')[-1]} of that; a row without training has the learned parts of its scheme, layer by "
+                f"layer and in their order, and others that learn nothing"
             )
         weight.copy_(found)
     return new
