@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 
 from milepost.lab.report import Findings, Measure, Row, page
-from milepost.lab.report.figure import BOTTOM, TOP
+from milepost.lab.report.figure import BOTTOM, TOP, told_apart
 from milepost.lab.report.less_window import panels
 from milepost.lab.report.look import looks
 from milepost.lab.schemes.named import WITHOUT_TRAINING
@@ -40,6 +40,23 @@ def test_no_two_lines_of_one_picture_look_alike():
         shown = [styles[each.name, each.variant] for each in rows]
         assert len(shown) in (4, 6, 13) or len(rows) == 5
         assert len({(look.classes.split()[0], look.marker) for look in shown}) == len(shown), "by hue and marker"
+
+
+def test_names_beside_a_picture_are_short_and_told_apart():
+    kerple, rope = '[Kerple(heads, "power")] * (layers - 1) + ', "[Rope(dim) + window(8), Rope(dim) + window(16), "
+    names = [
+        "RoPE", f"{kerple}[Nope() + LogN(trained)]", f"{kerple}[Nope()]", "a row of twenty-four let.",
+        f"{rope}Nope() + LogN(trained)]", f"{rope}Nope()]", "Rope(dim) + Pivot(Rerope(16), 64, 0.25)", "x" * 24,
+    ]  # fmt: skip
+    found = told_apart(names, 24)
+    assert list(found) == names
+    assert max(map(len, found.values())) == 24
+    assert len(set(found.values())) == len(names)
+    assert found["RoPE"] == "RoPE"
+    assert found["x" * 24] == "x" * 24
+    assert found["Rope(dim) + Pivot(Rerope(16), 64, 0.25)"] == "Rope(dim) + Pivot(Rerop…"
+    # Where several begin alike, it is told how they end.
+    assert told_apart(names[1:3], 24) == {names[1]: "…Nope() + LogN(trained)]", names[2]: "…Nope()]"}
 
 
 def test_what_was_trained_is_solid_and_in_a_hue_that_no_other_scheme_has():

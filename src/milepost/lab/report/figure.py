@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ LEFT, RIGHT, TOP, BOTTOM = 40.0, 390.0, 26.0, 276.0
 INSET = 10.0
 APART = 13.0
 """The least distance between two names."""
+LETTERS = 24
+"""How many letters of a name fit beside a picture."""
 DODGE = 1.3
 """How far apart two curves are drawn where they stand at the same x, so that bars do not hide one another."""
 
@@ -129,10 +132,35 @@ class Panel:
         heights = spread([y for _, y in ends], APART, TOP, self._low)
         return [(curve, y, at) for (curve, y), at in zip(ends, heights, strict=True)]
 
+    def short(self) -> dict[str, str]:
+        """The names as they fit beside the picture, no two of them the same where their curves are not."""
+        return told_apart([curve.name for curve in self.curves], LETTERS)
+
     @property
     def _low(self) -> float:
         """How far down names may stand."""
         return max(BOTTOM, TOP + APART * len(self.curves))
+
+
+def told_apart(names: Sequence[str], most: int) -> dict[str, str]:
+    """Names of at most so many letters. Long ones that begin alike are cut at their beginning, where they are alike."""
+    found: dict[str, str] = {}
+    for name in names:
+        begun = name[: most - 1]
+        alike = [each for each in dict.fromkeys(names) if each.startswith(begun)]
+        if len(name) <= most or len(alike) < 2:
+            found[name] = name if len(name) <= most else f"{begun}…"
+            continue
+        shared = next((n for n, letters in enumerate(zip(*alike, strict=False)) if len(set(letters)) > 1), most)
+        # From the beginning of the word in which they part.
+        start = max(name.rfind(sign, 0, shared) for sign in " [,") + 1
+        rest = name[start:]
+        found[name] = f"…{rest}" if len(rest) < most else f"…{rest[: most - 2]}…"
+    # Some may still look alike: of these both ends are shown.
+    head = most // 2 - 2
+    often = Counter(found.values())
+    ends = {name: f"{name[:head]}…{name[head + 1 - most :]}" for name, short in found.items() if often[short] > 1}
+    return found | ends
 
 
 def spread(wanted: Sequence[float], apart: float, top: float, bottom: float) -> list[float]:
