@@ -16,6 +16,7 @@ from milepost.cli import app
 from milepost.lab.command import options
 from milepost.lab.command.compare import compare
 from milepost.lab.command.settings import SETTINGS
+from milepost.lab.schemes.naming import TRAINED
 from milepost.lab.training.recipe import SIZES
 
 COMMAND = typer.main.get_command(app()).commands["compare"]  # pyright: ignore
@@ -56,7 +57,8 @@ def test_the_defaults_of_a_size_are_those_of_the_size():
     for columns in (80, 120):
         lines = shown(columns).splitlines()
         begins = lines.index("  Settings for --set, and what each size has:")
-        rows = {line.split()[0]: line.split()[1:5] for line in lines[begins + 3 :]}
+        ends = lines.index("  Schemes by name, and what each stands for:")
+        rows = {line.split()[0]: line.split()[1:5] for line in lines[begins + 3 : ends - 1]}
         assert lines[begins + 2].split() == list(SIZES)
         assert rows["steps"] == [str(size.recipe.steps) for size in SIZES.values()]
         assert rows["rate"] == [str(size.recipe.rate) for size in SIZES.values()]
@@ -69,9 +71,21 @@ def test_the_defaults_of_a_size_are_those_of_the_size():
 def test_the_settings_stand_in_columns():
     """Names begin in one column and what they mean in another; no line begins elsewhere."""
     lines = shown(80).splitlines()
-    head, *rows = lines[lines.index("  Settings for --set, and what each size has:") + 2 :]
+    ends = lines.index("  Schemes by name, and what each stands for:") - 1
+    head, *rows = lines[lines.index("  Settings for --set, and what each size has:") + 2 : ends]
     meanings = len(head) + 2
     assert [row[:meanings].split()[0] for row in rows if row[:meanings].strip()] == list(SETTINGS)
     assert all(row[meanings - 2 : meanings] == "  " and row[meanings] != " " for row in rows)
     said = " ".join(row[meanings:] for row in rows)
     assert said == " ".join(each.meaning for each in SETTINGS.values())
+
+
+@pytest.mark.slow
+def test_every_name_stands_beside_its_expression():
+    lines = shown(80).splitlines()
+    rows = lines[lines.index("  Schemes by name, and what each stands for:") + 2 :]
+    column = len(rows[0]) - len(rows[0].split()[-1])
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(row[:column].strip() or [*found][-1], []).append(row[column:])
+    assert {name: " ".join(texts) for name, texts in found.items()} == TRAINED
