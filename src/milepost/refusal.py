@@ -26,7 +26,7 @@ def refuse(message: str) -> NoReturn:
     if isinstance(sys.exc_info()[1], BrokenPipeError):
         # Whoever read the output has had enough, `head` say; what is left goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(141)
+        raise SystemExit(1)
     print(f"milepost: {message}", file=sys.stderr)
     raise SystemExit(2)
 

@@ -7,7 +7,6 @@ import copy
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -51,8 +50,12 @@ def _not_ready(device: torch.device) -> bool:
 @contextlib.contextmanager
 def without_ours() -> Generator[None]:
     """Schemes that are met here for the first time are run without our kernels."""
-    with mock.patch.object(triton, "_no_device", _left_out), mock.patch.object(rotated, "_ready", _not_ready):
+    ours = triton._no_device, rotated._ready  # pyright: ignore[reportPrivateUsage]
+    triton._no_device, rotated._ready = _left_out, _not_ready  # pyright: ignore
+    try:
         yield
+    finally:
+        triton._no_device, rotated._ready = ours  # pyright: ignore
 
 
 def _both_ways(name: str, ready: Callable[[], dict[str, Work]]) -> list[Entry]:

@@ -241,6 +241,8 @@ class Tape(TorchDispatchMode):
         numbers, which a kernel has in place of what it is not asked for, is one for all.
         """
         constants, still_made = set(self._constants), set[int]()
+        # What is answered is the caller's, who may write to it; so is what an answered view looks at.
+        theirs = {_memory(self._tensors[n]) for n in wanted if self._tensors[n].numel()}
         kept: list[Step] = []
         for step in self.steps:
             makes = [each for each in step.makes if each is not None]
@@ -248,8 +250,8 @@ class Tape(TorchDispatchMode):
             still = not any(_memory(self._tensors[n]) in self._written for n in makes)
             nothing = step.room and all(not self._tensors[n].numel() for n in makes)
             alike = step.pure and not step.room and not seeded and still and still_made.issuperset(step.reads)
-            # What is answered is the caller's, who may write to it.
-            if (nothing or alike) and not wanted.intersection(makes):
+            kept_apart = wanted.isdisjoint(makes) and theirs.isdisjoint(_memory(self._tensors[n]) for n in makes)
+            if (nothing or alike) and kept_apart:
                 still_made.update(makes)
             else:
                 kept.append(step)

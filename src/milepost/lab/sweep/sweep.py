@@ -171,7 +171,7 @@ def _about(kind: str, text: str) -> Generator[None]:
     try:
         yield
     except (ValueError, TypeError) as error:
-        if cut(text)[:-1] in str(error):
+        if repr(text) in str(error) or repr(cut(text)) in str(error):
             raise
         raise ValueError(f"the {kind} {cut(text)!r}: {error}") from None
 
