@@ -122,10 +122,11 @@ def test_every_row_there_is_and_rows_of_ones_own_are_judged(text: Path, tmp_path
     for label in (f"T5: {own}", "T5: window *", "RoPE: Llama 3", "RoPE: YaRN", "RoPE: dynamic YaRN"):
         assert label in found
     # Asked for alone, it is judged on the checkpoint that is there, beside what is trivial.
-    words = ["t5", "--row", f"t5: {own}", "--row", "t5: Nope()"]
+    words = ["t5", "--row", f"t5: {own}", "--row", "t5: Nope()", "--row", "t5: blind, sharp = Nope() + LogN(trained)"]
     again = done(text, tmp_path, *words)
     assert "train t5: step" not in again.stderr
-    assert [line for line in again.stdout.splitlines() if "T5: Nope()" in line]
+    for label in ("T5: Nope()", "T5: blind, sharp"):
+        assert [line for line in again.stdout.splitlines() if label in line]
 
 
 @pytest.mark.slow

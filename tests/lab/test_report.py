@@ -254,6 +254,12 @@ def test_what_every_row_scores_before_it_breaks_is_never_compressed():
     assert axis.broken > 2.6
 
 
+def test_a_row_that_is_spoiled_from_the_first_does_not_press_the_others_flat():
+    axis = broken([1.4, 1.5, 1.6, 5.0, 5.2], [1.4, 1.5, 1.5, 5.0], bottom=100, top=0)
+    assert axis.broken is not None
+    assert axis.broken < 2.5
+
+
 def test_an_axis_is_not_broken_where_all_hold():
     assert broken([1.4, 1.5, 1.6, 1.7], [1.5], bottom=100, top=0).broken is None
 

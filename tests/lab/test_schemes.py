@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import milepost as mp
-from milepost.lab.schemes.expressions import named, spelled
+from milepost.lab.schemes.expressions import named, spelled, titled
 from milepost.lab.schemes.named import AND_THE_REST, TRAINED, WITHOUT_TRAINING, build, rows_on, try_out
 from milepost.lab.training.model import Model, Shape
 from milepost.lab.training.recipe import SIZES
@@ -270,6 +270,30 @@ def test_ours_and_the_users_rows_stand_together_after_the_trivial_ones():
     assert rows_on("[Nope()] * (layers - 1) + [Rope(dim)]", free=True, every=False, own=["Nope()"])["window"] == (
         "[Nope() + (causal & window(trained))] * (layers - 1) + [Rope(dim) + (causal & window(trained))]"
     )
+
+
+def test_a_row_is_called_what_its_user_calls_it():
+    rows = rows_on("rope", free=False, every=False, own=["near, flat = Rope(dim, theta=1e5) + Rerope(4)", "Nope()"])
+    assert list(rows.items())[2:] == [("near, flat", "Rope(dim, theta=1e5) + Rerope(4)"), ("Nope()", "Nope()")]
+    assert titled("[Rope(dim, theta=1e5)] * layers")[0] == "[Rope(dim, theta=1e5)] * layers"
+    same = rows_on("rope", free=False, every=False, own=["a = Nope()", "a = Nope()"])
+    assert list(same) == ["window", SINKS, "a"]
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        (["window = Nope()"], "'window' on rope is there already"),
+        (["ReRoPE = Nope()"], "'ReRoPE' on rope is there already"),
+        (["a = Nope()", "a = Rope(dim)"], "'a' on rope is there already"),
+        (["= Nope()"], "give a name"),
+        (["a ="], "give a name"),
+        (["a" * 61 + " = Nope()"], "up to 60 letters"),
+    ],
+)
+def test_a_name_that_cannot_be_a_rows_is_refused(own: list[str], why: str):
+    with pytest.raises(ValueError, match=why):
+        rows_on("rope", free=True, every=False, own=own)
 
 
 # Layers that differ

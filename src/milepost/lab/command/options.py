@@ -66,8 +66,8 @@ Rows = Annotated[
         "--row",
         metavar="<str>",
         help="Judge a trained model under another scheme, without training: the scheme that it was trained with, and "
-        "the whole of the other one, 'rope: Rope(dim) + Rerope(32)'. What parts of one class learned goes along. Can "
-        "be given several times.",
+        "the whole of the other one, 'rope: Rope(dim) + Rerope(32)', or with a name for the tables, 'rope: near = "
+        "Rope(dim) + Rerope(32)'. What parts of one class learned goes along. Can be given several times.",
     ),
 ]
 Search = Annotated[

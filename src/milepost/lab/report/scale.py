@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,10 +62,11 @@ def broken(values: Sequence[float], firsts: Sequence[float], bottom: float, top:
     """A linear axis for what lies near the least value; what is far off is compressed into the top fifth.
 
     Without the break, one row that fails would press all that hold into a single line. `firsts`, the values where every
-    row still holds, are always below it.
+    row should hold, are below it, but for those of a few rows that are spoiled from the first.
     """
     low, high = min(values), max(values)
-    cap = max(low + near, max(firsts, default=low) + near / 4)
+    middle = statistics.median_high(firsts or [low])
+    cap = max(low + near, max([each for each in firsts if each <= middle + near], default=low) + near / 4)
     if high <= low + 1.5 * (cap - low):
         room = max(0.2 - (high - low), 0.1 * (high - low)) / 2
         return straight(low - room, high + room, bottom, top)

@@ -22,6 +22,8 @@ from milepost.seams.visible import causal, chunks, everything, sinks, window
 
 LONGEST = 2000
 """Letters of an expression; none that people write has a tenth of it."""
+LONGEST_TITLE = 60
+"""Letters of a row's name, which is the first column of every table."""
 SEEN: dict[str, Any] = {"causal": causal, "everything": everything}
 CALLS: dict[str, Callable[..., Any]] = {"window": window, "sinks": sinks, "chunks": chunks, "max": max, "min": min}
 BINARY: dict[type, Callable[[Any, Any], Any]] = {
@@ -31,6 +33,8 @@ BINARY: dict[type, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 # A name alone has dashes and blanks, but no other sign.
 NAME = re.compile(r"[\w\s-]+")
+# What stands before = and any bracket; within brackets = gives an argument.
+TITLED = re.compile(r"([^()\[\]{}=]*)=(?!=)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,21 @@ def spelled(text: str) -> str:
     """The one spelling of a scheme: its name, if it has one, or its expression in the names of the classes."""
     name = named(text)
     return name if name in TRAINED else _written(name)
+
+
+def titled(text: str) -> tuple[str, str]:
+    """What a row is called, and its expression: `sharper = Rope(dim) + LogN(trained)`. Without a name it is called what
+    it is."""
+    found = TITLED.fullmatch(text)
+    if found is None:
+        return text, text
+    name, written = (each.strip() for each in found.groups())
+    if not (name and written and len(name) <= LONGEST_TITLE):
+        raise ValueError(
+            f"the row {limits.cut(text)!r}: give a name of up to {LONGEST_TITLE} letters and an expression, as in "
+            f"'sharper = Rope(dim) + LogN(trained)'"
+        )
+    return name, written
 
 
 def _written(text: str) -> str:

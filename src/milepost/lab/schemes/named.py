@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from milepost.attend import attend
-from milepost.lab.schemes.expressions import Sum, classes_in, evaluate, joined, methods_in, named, words_in
+from milepost.lab.schemes.expressions import Sum, classes_in, evaluate, joined, methods_in, named, titled, words_in
 from milepost.lab.schemes.limits import Listed
 from milepost.lab.schemes.naming import TRAINED, WINDOW, WINDOW_AND_SINKS
 from milepost.lab.schemes.own import origins
@@ -137,8 +137,12 @@ def rows_on(name: str, *, free: bool, every: bool, own: Sequence[str], tune: boo
         rows = rows | AND_THE_REST.get(name, {})
     if tune:
         rows = rows | {label: text for label, text in TO_TUNE.get(name, {}).items() if label in rows}
-    beside = _trivial(expression(name)) if own else {}
-    return beside | rows | {text: text for text in own}
+    rows = (_trivial(expression(name)) if own else {}) | rows
+    for label, text in map(titled, dict.fromkeys(own)):
+        if label in rows and rows[label] != text:
+            raise ValueError(f"the row {label!r} on {name} is there already; give yours another name")
+        rows = rows | {label: text}
+    return rows
 
 
 def expression(name: str) -> str:
