@@ -29,7 +29,7 @@ SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes of shared memory that a block can have, by compute capability."""
 MEASURED = 90
 """The chip whose configurations were chosen by measurement; there nothing may spill."""
-QUICK = {"64 table, packed": (90,), "64 gates": (90,), "rotary": (80,)}
+QUICK = {"64 table, packed": (90,), "64 gates": (90,), "64 two fields, contrast": (90,), "rotary": (80,)}
 """The cases that the tests compile: most kernels once."""
 
 
@@ -75,6 +75,7 @@ def cases() -> dict[str, Callable[[], None]]:
         for width in (64, 128, 256)
         for more in ("", ", packed")
     }
+    made |= {f"64 two fields{more}": lambda more=more: _two_fields(64, bool(more)) for more in ("", ", contrast")}
     made |= {f"decoding of {width}": lambda width=width: _decoding(width) for width in (64, 128)}
     return made | {"rotary": _rotary}
 
@@ -115,6 +116,16 @@ def _gates(width: int, packed: bool) -> None:
     options = {name: each for name, each in facets("documents", 2, 512, "cpu").items() if name != "ahead"}
     q, k, v = _inputs(width)
     out, _ = gated(q, k, v, entries, **(options if packed else {}))
+    out.backward(torch.ones_like(out))
+
+
+def _two_fields(width: int, contrast: bool) -> None:
+    """Near and far keys in one kernel."""
+    from milepost.backends.triton.fields import Fields, _in_one
+
+    far_q, far_k, _ = _inputs(width)
+    strength = torch.ones(1, 512) if contrast else None
+    out, _ = _in_one(*_inputs(width), far_q, far_k, Fields(200, 0.125, strength=strength))
     out.backward(torch.ones_like(out))
 
 

@@ -28,6 +28,7 @@ from milepost import (
     window,
 )
 from milepost.backends.triton import configs
+from milepost.backends.triton import fields as fields_module
 from milepost.backends.triton.configs import Config
 from milepost.backends.triton.fields import Fields, by_vendor, fields
 
@@ -82,6 +83,14 @@ def errors(
     return [(off(a, c), off(b, c)) for a, b, c in zip(ours, theirs, exact, strict=True)]
 
 
+@pytest.fixture(params=[0, 64], ids=["two passes", "one pass"])
+def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Near and far keys each in a kernel of its own, or both in one."""
+    monkeypatch.setattr(fields_module, "IN_ONE", request.param)
+    return request.param
+
+
+@pytest.mark.usefixtures("passes")
 @pytest.mark.parametrize("groups", [1, 2] if GPU else [1])
 @pytest.mark.parametrize(
     ("near", "more", "entries", "apart"),
@@ -124,6 +133,47 @@ def test_far_keys_on_torchs_own_kernel_agree_with_float64(
             assert mine <= 2 * theirs + 4e-6
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["with gradients", "without"])
+def test_one_pass_over_both_takes_any_shape(kept: bool, monkeypatch: pytest.MonkeyPatch):
+    """Rows that see no near key, or none at all; values of another width; tokens before heads; strengths by text."""
+    monkeypatch.setattr(fields_module, "IN_ONE", 64)
+    torch.manual_seed(2)
+    for b, h, g, t, s, d, dv, near, more in (
+        (2, 4, 2, 70, 33, 24, 40, 33, {"behind": 50, "offset": -37}),
+        (1, 2, 2, 40, 40, 16, 16, 1, {"ahead": 3, "behind": 20}),
+        (2, 2, 1, 17, 33, 8, 16, 5, {"offset": 16}),
+    ):
+        strength = torch.rand(b, t, device=DEVICE)
+        how = Fields(near, 0.3, strength=strength, **more)
+        shapes = (b, t, h, d), (b, s, g, d), (b, s, g, dv), (b, t, h, d), (b, s, g, d)
+        drawn = [torch.randn(shape, device=DEVICE).transpose(1, 2) for shape in shapes]
+        ours, exact = (
+            [each.to(dtype).requires_grad_(kept) for each in drawn] for dtype in (torch.float32, torch.float64)
+        )
+        distance = how.offset + torch.arange(t, device=DEVICE)[:, None] - torch.arange(s, device=DEVICE)
+        q, k, v, far_q, far_k = (each.repeat_interleave(h // each.shape[1], 1) for each in exact)
+        seen = (distance >= -how.ahead) & (distance < min(near, how.behind))
+        close = (q @ k.mT * 0.3).masked_fill(~seen, -torch.inf)
+        told = close.logsumexp(-1, keepdim=True)
+        distant = far_q @ far_k.mT * 0.3 - strength.double()[:, None, :, None] * told.masked_fill(told == -torch.inf, 0)
+        distant = distant.masked_fill(~((distance >= near) & (distance < how.behind)), -torch.inf)
+        scores = torch.cat([close, distant], -1)
+        blind = (scores == -torch.inf).all(-1)
+        assert blind.any() == (how.offset < 0)
+        weights = scores.masked_fill(blind[..., None], 0).softmax(-1).masked_fill(blind[..., None], 0)
+        wanted = weights @ torch.cat([v, v], 2)
+        with configs.override(**TILE):
+            out, lse = fields(*ours[:3], how, *ours[3:])
+            assert off(out, wanted) < 4e-6
+            assert off(lse[~blind], scores.logsumexp(-1)[~blind]) < 4e-6
+            assert (lse[blind] == -torch.inf).all()
+            if kept:
+                grads = (
+                    torch.autograd.grad(each.square().sum(), leaves) for each, leaves in ((out, ours), (wanted, exact))
+                )
+                assert all(off(mine, true) < 4e-6 for mine, true in zip(*grads, strict=True))
+
+
 SCHEMES = {
     "ReRoPE": lambda d: Scheme(Rope(d), Rerope(9), causal),
     "Leaky ReRoPE": lambda d: Scheme(Rope(d), LeakyRerope(8, 4.0), causal),
@@ -134,6 +184,7 @@ SCHEMES = {
 }
 
 
+@pytest.mark.usefixtures("passes")
 @pytest.mark.parametrize("name", SCHEMES if GPU else ["Leaky ReRoPE", "a window", "Pivot over YaRN"])
 def test_schemes_with_near_and_far_keys_agree_with_the_reference(name: str, monkeypatch: pytest.MonkeyPatch):
     # Cosines and sines are kept and the rotary kernel is used, as on a GPU.

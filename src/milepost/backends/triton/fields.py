@@ -5,7 +5,8 @@
 
 All keys at least w behind are plain causal attention between the queries from w on and the keys up to t − w: torch's
 own kernel (cuDNN's) does that part where it can, and ours joins it as it writes what near keys give. Each part's
-backward pass is given the joined output and log-sum-exp, and answers its own share of the gradients.
+backward pass is given the joined output and log-sum-exp, and answers its own share of the gradients. Or one kernel of
+ours goes over both (`both`).
 
 Far scores may be set off against L, the log-sum-exp of the near ones, by a strength λ_i of each row:
 
@@ -16,7 +17,7 @@ The 1 + λ is in the queries already. What M says of the near scores through L i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,11 +26,14 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
-from milepost.backends.triton.configs import blocks_of
+from milepost.backends.triton import both
+from milepost.backends.triton.configs import Config, blocks_of
 from milepost.backends.triton.flash import (
     UNLIMITED,
     Call,
     Far,
+    _described,
+    _fits_tma,
     _like,
     _width,
     launch_forward,
@@ -45,6 +49,9 @@ from milepost.backends.triton.score import LOG2E, tile
 
 WIDEST = 128
 """The widest heads that torch's kernel takes."""
+IN_ONE = 0
+"""Heads up to this width go over near and far keys in one kernel. It is meant to be 64, where ours is about as quick as
+torch's; until a GPU has run it, it is 0."""
 
 
 class Fields(NamedTuple):
@@ -81,6 +88,8 @@ def fields(
     """
     q, k, v = _close(q, k, v)
     far_q, far_k = (None, None) if far_q is None or far_k is None else _close(far_q, far_k)
+    if far_q is not None and far_k is not None and table is by_row is by_key is None and _width_of(q, v) <= IN_ONE:
+        return _in_one(q, k, v, far_q, far_k, how)
     given = (q, k, v, far_q, far_k, table, packed(by_row), packed(by_key))
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in given):
         return _Fields.apply(*given, how)  # pyright: ignore
@@ -125,6 +134,9 @@ def one_after_the_other(near: Turned, far: Turned, v: Tensor, how: Fields) -> tu
     if apart is None:
         return None
     (v,) = _close(v)
+    if _width_of(apart[0], v) <= IN_ONE:
+        beside = near()
+        return None if beside is None else _in_one(*_close(*beside), v, *_close(*apart), how)
     with device_of(v):
         answered, _ = _far(*_close(*apart), v, how)
         del apart
@@ -185,9 +197,13 @@ def worth_it(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> bool:
     return by_vendor(q, k, v, how)
 
 
+def _width_of(q: Tensor, v: Tensor) -> int:
+    return max(q.shape[3], v.shape[3])
+
+
 def by_vendor(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> bool:
     """Whether torch's own kernel does the far keys: its backward pass does not give the same bits every time."""
-    t, width = q.shape[2], max(q.shape[3], v.shape[3])
+    t, width = q.shape[2], _width_of(q, v)
     return (
         q.is_cuda
         and q.dtype in (torch.bfloat16, torch.float16)
@@ -212,7 +228,8 @@ def _backward(
         lse2, delta = launch_prepare(grad, grad_lse, out, lse)
         far_lse2, far_delta = lse2, delta
     else:
-        lse2, delta, far_lse2, far_delta = _contrast(grad, grad_lse, out, lse, how.strength, *more)
+        far_out, far_lse, near_lse = more
+        lse2, delta, far_lse2, far_delta = _contrast(grad, grad_lse, out, lse, how.strength, near_lse, far_out, far_lse)
     dq, dk, dv = (_like(each, each.shape[3]) for each in (q, k, v))
     call = _near_call(q, k, v, (table, *products), how)
     made = products_like(lse, call.products)
@@ -256,20 +273,123 @@ def _vendor_backward(
     )  # fmt: skip
 
 
+# One kernel for both
+
+
+class _Both(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
+        *tensors, how = given
+        out, lse, *near = _forward_in_one(tensors, how, keep=True)
+        ctx.save_for_backward(*tensors, out, lse, *near)
+        ctx.how = how
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+        if grad is None and grad_lse is None:
+            return (None,) * 6
+        *tensors, out, lse, near_out, near_lse = ctx.saved_tensors
+        how = ctx.how
+        grad = torch.zeros_like(out) if grad is None else grad
+        grad = grad.contiguous() if grad.stride(-1) != 1 or 0 in grad.stride() else grad
+        with device_of(out):
+            if how.strength is None:
+                said = launch_prepare(grad, grad_lse, out, lse) * 2
+            else:
+                said = _contrast(grad, grad_lse, out, lse, how.strength, near_lse, near_out)
+            return *_backward_in_one(tensors, how, grad, said), None
+
+
+def _in_one(q: Tensor, k: Tensor, v: Tensor, far_q: Tensor, far_k: Tensor, how: Fields) -> tuple[Tensor, Tensor]:
+    given = (q, k, v, far_q, far_k)
+    if torch.is_grad_enabled() and any(each.requires_grad for each in given):
+        return _Both.apply(*given, how)  # pyright: ignore
+    return _forward_in_one(given, how, keep=False)[:2]
+
+
+def _forward_in_one(
+    given: Sequence[Tensor], how: Fields, keep: bool
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """out and lse, and those of near keys alone where a backward pass with a contrast wants them."""
+    q, _, v, _, _ = given
+    out, lse = _like(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
+    keep = keep and how.strength is not None
+    near_out, near_lse = (torch.empty_like(out), torch.empty_like(lse)) if keep else (None, None)
+    strength = how.strength
+    with device_of(q):
+        config, tensors, steps, numbers, constants = _told("forward", given, how)
+        launch(
+            both.forward, (blocks_of(q.shape[2], config.rows), q.shape[1], q.shape[0]),
+            *tensors, out, lse, strength, near_out, near_lse, *steps, *out.stride()[:3], *lse.stride()[:2],
+            0 if strength is None or strength.shape[0] == 1 else strength.stride(0), *numbers,
+            **constants, CONTRAST=strength is not None, KEEP=keep,
+        )  # fmt: skip
+    return out, lse, near_out, near_lse
+
+
+def _backward_in_one(given: Sequence[Tensor], how: Fields, grad: Tensor, said: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The gradients of q, k, v, far_q and far_k; said: lse2 and delta, of near keys and of far ones."""
+    q, k, _, _, _ = given
+    dq, dk, dv, far_dq, far_dk = (_like(each, each.shape[3]) for each in given)
+    some = said[0].stride()[:2]
+    config, tensors, steps, numbers, constants = _told("keys", given, how, grad)
+    launch(
+        both.backward_keys, (blocks_of(k.shape[2], config.keys), *k.shape[1::-1]),
+        *tensors, *said, dk, far_dk, dv, *steps, *dk.stride()[:3], *far_dk.stride()[:3], *dv.stride()[:3], *some,
+        *numbers, **constants, UPRIGHT=config.upright, LEAD=config.lead, SINGLE=q.shape[1] == k.shape[1],
+    )  # fmt: skip
+    config, tensors, steps, numbers, constants = _told("rows", given, how, grad)
+    launch(
+        both.backward_rows, (blocks_of(q.shape[2], config.rows), *q.shape[1::-1]),
+        *tensors, *said, dq, far_dq, *steps, *dq.stride()[:3], *far_dq.stride()[:3], *some, *numbers, **constants,
+        LEAD=config.lead,
+    )  # fmt: skip
+    return dq, dk, dv, far_dq, far_dk
+
+
+def _told(
+    kernel: str, given: Sequence[Tensor], how: Fields, grad: Tensor | None = None
+) -> tuple[Config, tuple[Any, ...], tuple[int, ...], tuple[Any, ...], dict[str, Any]]:
+    """What each kernel over both fields is given first, then how far apart its numbers lie, and what they are."""
+    q, k, v, far_q, far_k = given
+    near, far = _near_call(q, k, v, NOTHING, how), _far_call(far_q, far_k, v, how)
+    config = near.config(kernel)
+    read = [q, k, far_q, far_k, v, *([] if grad is None else [grad])]
+    tma = config.tma and _fits_tma(*read)
+    own_q, own_k, values = near.described(config, tma)
+    tensors = (own_q, own_k, *far.described(config, tma)[:2], values)
+    if grad is not None:
+        tensors = (*tensors, _described(grad, config.rows, tma, near.value_width))
+    constants = near.constants(config, tma)
+    fixed = {name: constants[name] for name in ("BM", "BN", "WIDTH", "VWIDTH", "D", "DV", "TMA", "PRECISION")}
+    fixed |= {"ENDS": how.behind < UNLIMITED, "num_warps": config.warps, "num_stages": config.stages}
+    steps = tuple(step for each in read for step in each.stride()[:3])
+    numbers = (
+        q.shape[2], k.shape[2], q.shape[1] // k.shape[1], how.offset, how.near, how.behind, how.ahead, how.scale
+    )  # fmt: skip
+    return config, tensors, steps, numbers, fixed
+
+
 def _contrast(
-    grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, strength: Tensor, far_out: Tensor, far_lse: Tensor,
-    near_lse: Tensor,
+    grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, strength: Tensor, near_lse: Tensor, part: Tensor,
+    far_lse: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """lse2 and delta as the backward kernels read them, of near keys and of far ones."""
+    """lse2 and delta as the backward kernels read them, of near keys and of far ones.
+
+    part: what near keys alone answered, or, with far_lse, what far ones did.
+    """
     b, h, t, dv = out.shape
     whole = blocks_of(t, 128) * 128
     made = lse.new_empty(4, b, h, whole)
     launch(
         contrasted, (whole // 64, h, b),
-        out, grad, lse, grad_lse, far_out, far_lse, near_lse, strength, *made, *out.stride()[:3], *grad.stride()[:3],
-        *lse.stride()[:2], *(grad_lse.stride() if grad_lse is not None else (0, 0, 0)), *far_out.stride()[:3],
-        *far_lse.stride()[:2], 0 if strength.shape[0] == 1 else strength.stride(0), *made.stride()[1:3], t,
-        t - far_out.shape[2], BM=64, VWIDTH=_width(dv), DV=dv, GRAD_LSE=grad_lse is not None, num_warps=4,
+        out, grad, lse, grad_lse, part, far_lse, near_lse, strength, *made, *out.stride()[:3], *grad.stride()[:3],
+        *lse.stride()[:2], *(grad_lse.stride() if grad_lse is not None else (0, 0, 0)), *part.stride()[:3],
+        *((0, 0) if far_lse is None else far_lse.stride()[:2]), 0 if strength.shape[0] == 1 else strength.stride(0),
+        *made.stride()[1:3], t, t - part.shape[2], BM=64, VWIDTH=_width(dv), DV=dv, GRAD_LSE=grad_lse is not None,
+        NEAR=far_lse is None, num_warps=4,
     )  # fmt: skip
     lse2, delta, far_lse2, far_delta = made
     return lse2, delta, far_lse2, far_delta
@@ -277,16 +397,18 @@ def _contrast(
 
 @triton.jit(do_not_specialize=["rows", "far_row"])
 def contrasted(
-    Out, Grad, Lse, GradLse, FarOut, FarLse, NearLse, Strength, Lse2, Delta, FarLse2, FarDelta,
-    o_b, o_h, o_t, do_b, do_h, do_t, lse_b, lse_h, gl_b, gl_h, gl_t, fo_b, fo_h, fo_t, fl_b, fl_h, strength_b, l_b, l_h,
+    Out, Grad, Lse, GradLse, Part, FarLse, NearLse, Strength, Lse2, Delta, FarLse2, FarDelta,
+    o_b, o_h, o_t, do_b, do_h, do_t, lse_b, lse_h, gl_b, gl_h, gl_t, p_b, p_h, p_t, fl_b, fl_h, strength_b, l_b, l_h,
     rows, far_row, BM: tl.constexpr, VWIDTH: tl.constexpr, DV: tl.constexpr, GRAD_LSE: tl.constexpr,
+    NEAR: tl.constexpr,
 ):  # fmt: skip
     """Of rows with a contrast, D = Σ grad·out, g = grad_lse, w = e^(L − M) the near keys' share, N their Σ grad·out:
 
         far:   dS  =  P·(dP − (D − g)),   P  =  e^((1 + λ)·s − (M + λL))
         near:  dS  =  P·(dP − delta),     delta  =  (1 + λ)·(D − g) − λ·N + λ·g/w
 
-    The sum of all dS of a row is g, so that of the far ones, which L hears of, is told by the near ones'.
+    The sum of all dS of a row is g, so that of the far ones, which L hears of, is told by the near ones'. Part is what
+    far keys answered to the rows from far_row on, out of which N is found; NEAR: what near ones answered to all.
     """
     row = tl.program_id(0) * BM
     h = tl.program_id(1).to(tl.int64)
@@ -297,22 +419,23 @@ def contrasted(
     grad = tile(Grad + b * do_b + h * do_h, 0, 0, row, rows, do_t, BM, VWIDTH, DV, False).to(tl.float32)
     channel = tl.arange(0, VWIDTH)
     late = inside & (at >= far_row)
-    pointers = FarOut + b * fo_b + h * fo_h + (at - far_row).to(tl.int64)[:, None] * fo_t + channel[None, :]
-    far_out = tl.load(pointers, mask=late[:, None] & (channel < DV)[None, :], other=0.0).to(tl.float32)
+    pointers = Part + b * p_b + h * p_h + (at - far_row).to(tl.int64)[:, None] * p_t + channel[None, :]
+    part = tl.load(pointers, mask=late[:, None] & (channel < DV)[None, :], other=0.0).to(tl.float32)
     total = tl.load(Lse + b * lse_b + h * lse_h + at, mask=inside, other=float("-inf"))
     near = tl.load(NearLse + b * lse_b + h * lse_h + at, mask=inside, other=float("-inf"))
-    far = tl.load(FarLse + b * fl_b + h * fl_h + at - far_row, mask=late, other=float("-inf"))
     strength = tl.load(Strength + b * strength_b + at, mask=inside, other=0.0)
     blind = total == float("-inf")
     shift = strength * tl.where(near == float("-inf"), 0.0, near)
     top = tl.where(blind, 0.0, total)
     near_share = tl.exp(near - top)
-    far_share = tl.exp(far - shift - top)
     delta = tl.sum(out * grad, 1)
-    of_far = tl.sum(far_out * grad, 1)
+    of_near = tl.sum(part * grad, 1)
     alone = near_share == 0
     share = tl.where(alone, 1.0, near_share)
-    of_near = tl.where(alone, delta, (delta - far_share * of_far) / share)
+    if not NEAR:
+        far = tl.load(FarLse + b * fl_b + h * fl_h + at - far_row, mask=late, other=float("-inf"))
+        of_near = (delta - tl.exp(far - shift - top) * of_near) / share
+    of_near = tl.where(alone, delta, of_near)
     pull = tl.zeros([BM], tl.float32)
     if GRAD_LSE:
         grad_lse = tl.load(GradLse + b * gl_b + h * gl_h + at * gl_t, mask=inside, other=0.0)
