@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import multiprocessing
 import os
 import re
@@ -76,6 +77,7 @@ def cases() -> dict[str, Callable[[], None]]:
         for more in ("", ", packed")
     }
     made |= {f"64 two fields{more}": lambda more=more: _two_fields(64, bool(more)) for more in ("", ", contrast")}
+    made |= {f"{width} slopes, reach": lambda width=width: _reach(width) for width in (64, 128, 256)}
     made |= {f"decoding of {width}": lambda width=width: _decoding(width) for width in (64, 128)}
     return made | {"rotary": _rotary}
 
@@ -95,6 +97,13 @@ def _attention(width: int, name: str) -> None:
         order_within(options["documents"])
     out, _ = flash(q, k, v, **options)
     out.backward(torch.ones_like(out))
+
+
+def _reach(width: int) -> None:
+    """Slopes that leave far keys no weight."""
+    flash = importlib.import_module("milepost.backends.triton.flash")
+    flash.REACH_FROM = 0
+    _attention(width, "slopes")
 
 
 def _vectors(width: int, name: str) -> None:

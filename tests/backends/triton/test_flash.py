@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from random import Random
@@ -17,6 +18,8 @@ pytest.importorskip("triton")
 from milepost.backends.triton import configs
 from milepost.backends.triton.configs import Config
 from milepost.backends.triton.flash import flash
+
+flash_module = importlib.import_module("milepost.backends.triton.flash")
 
 HALVES = [torch.bfloat16, torch.float16] if GPU else []
 CASES = int(os.environ.get("MILEPOST_KERNEL_CASES", "40" if GPU else "3"))
@@ -200,3 +203,56 @@ def test_dtypes_that_differ_are_refused():
         flash(q.half(), q, q)
     with pytest.raises(ValueError, match="256 is the most"):
         flash(*(torch.randn(1, 1, 8, 300, device=DEVICE) for _ in range(3)))
+
+
+# Keys that a slope leaves no weight
+
+
+@pytest.fixture
+def skipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash_module, "REACH_FROM", 0)
+
+
+@pytest.mark.usefixtures("skipping")
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize(("t", "s", "offset"), [(260, 260, 0), (40, 300, 260), (70, 150, 30)])
+def test_keys_that_weigh_nothing_are_not_missed(t: int, s: int, offset: int, dtype: torch.dtype):
+    """Slopes of which some leave a few blocks of keys, some none, one all, and one that rises."""
+    torch.manual_seed(3)
+    q, k, v = (torch.randn(2, heads, n, 16, device=DEVICE) for heads, n in ((4, t), (2, s), (2, s)))
+    slopes = torch.tensor([2.0, 0.4, 0.0, -0.02], device=DEVICE)
+    case = Case(q, k, v, {"scale": 0.3, "ahead": 0, "offset": offset, "slopes": slopes})
+    assert flash_module.Call(q, k, v, slopes, None, None, None, 0.3, offset, 1 << 30, 0, 0, 0, 0.0, False).reach
+    agree(case, dtype, **({} if GPU else dict.fromkeys(configs.KERNELS, Config(32, 32, 4, 1))))
+
+
+@pytest.mark.usefixtures("skipping")
+def test_keys_that_weigh_nothing_are_skipped():
+    """A weight of e^−49 times a value of e^50 would be seen: in the answer, and in what comes back to the value."""
+    t = 192
+    q, k, v = (torch.randn(1, 1, t, 16, device=DEVICE) * size for size in (0.01, 0.01, 1.0))
+    huge = v.clone()
+    huge[:, :, :32] = 1e22
+    found = []
+    for each in (v, huge):
+        leaves = [x.clone().requires_grad_() for x in (q, k, each)]
+        with configs.override(**({} if GPU else dict.fromkeys(configs.KERNELS, Config(32, 32, 4, 1)))):
+            out, _ = flash(*leaves, scale=0.3, ahead=0, slopes=torch.full([1], 0.5, device=DEVICE))
+            late = out[:, :, 128:]
+            found.append([late, *torch.autograd.grad(late.sum(), leaves)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+    assert (found[0][3][:, :, :32] == 0).all()
+
+
+@pytest.mark.usefixtures("skipping")
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_what_is_no_number_is_not_skipped(which: int, wrong: float):
+    given = [torch.randn(1, 1, 160, 16, device=DEVICE) for _ in range(3)]
+    given[which][:, :, 3] = wrong
+    options = {"scale": 0.3, "ahead": 0, "slopes": torch.ones(1, device=DEVICE)}
+    with configs.override(**({} if GPU else dict.fromkeys(configs.KERNELS, Config(32, 32, 4, 1)))):
+        ours, _ = flash(*given, **options)
+    exact, _ = attention(*(each.double() for each in given), **options)
+    assert (ours.isnan().any(-1) == exact.isnan().any(-1)).all()

@@ -212,14 +212,14 @@ def backward_keys(
     Q, K, V, Grad, Lse2, Delta, DK, DV_, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b,
-    ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many, DByKey,
+    ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many, DByKey, Away,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, apart_blocks, part_rows, dk_part, dv_part,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, SINGLE: tl.constexpr, PARTS: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr,
+    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr, REACH: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one block of keys, summed over the query heads that share them.
 
@@ -366,8 +366,14 @@ def backward_keys(
                 BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
                 PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
             )  # fmt: skip
+        last_row = edge
+        if REACH:
+            # What all rows of the head have comes after what each block of them has.
+            blocks = tl.cdiv(rows, GRANULE)
+            away = tl.load(Away + (b64 * tl.num_programs(1) * group + h) * (blocks + 1) + blocks)
+            last_row = tl.minimum(edge, up_to(tl.maximum(j1 + away + 1 - offset, 0), BM))
         dk, dv, before_sum = _rows_of_keys(
-            dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, beyond, edge, j0, offset, scale, rows,
+            dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, beyond, last_row, j0, offset, scale, rows,
             keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_behind, cap,
             index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
@@ -489,14 +495,14 @@ def backward_rows(
     Q, K, V, Grad, Lse2, Delta, DQ, Sums, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dq_b, dq_h, dq_t,
     l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b, sums_b, sums_h,
-    ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many, DByRow,
+    ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many, DByRow, Away,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr,
+    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr, REACH: tl.constexpr,
 ):  # fmt: skip
     """dq of one block of rows. Sums [b h blocks 4]: for the slopes behind and ahead, for distances past and before."""
     block = tl.program_id(0)
@@ -565,6 +571,10 @@ def backward_rows(
         full = tl.minimum(up_to(tl.maximum(i1 - behind + 1, 0), BN), end)
         past = tl.minimum(up_to(sinks, BN), start)
     edge = tl.maximum(edge, full)
+    if REACH:
+        place = (b64 * tl.num_programs(1) + h) * (tl.cdiv(rows, GRANULE) + 1) + row // GRANULE
+        full = tl.minimum(tl.maximum(i0 - tl.load(Away + place), 0) // BN * BN, edge)
+        start = full
     i = (i0 + tl.arange(0, BM))[:, None]
     own = 0
     some = i0

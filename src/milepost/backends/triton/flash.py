@@ -19,6 +19,7 @@ j is seen iff j − i ≤ ahead and (i − j < behind or j < sinks), and it is o
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -30,9 +31,13 @@ from milepost.backends.triton import backward, configs, forward, tables
 from milepost.backends.triton.bounds import Tokens, bounds, ready
 from milepost.backends.triton.configs import Config, blocks_of, power_of_two
 from milepost.backends.triton.launch import device_of, launch, operator
+from milepost.backends.triton.reach import launch_reaches
 
 UNLIMITED = 1 << 30
 """A bound that nothing reaches: no limit behind, or ahead."""
+REACH_FROM = 1 << 62
+"""With so many keys or more, those that a slope leaves no weight are skipped. It is meant to be 2,048; until a GPU has
+run it, it is more than anybody has."""
 INTERPRETED = triton.knobs.runtime.interpret  # pyright: ignore
 
 FACETS = (
@@ -397,9 +402,10 @@ def launch_forward(call: Call, out: Tensor, lse: Tensor, far: Far | None = None)
         *call.described(config, tma), out, lse, *call.tensors, *call.tokens, limits[0],
         *(NO_FAR if far is None else far.arguments),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
-        *call.tokens.steps, limits[1], *call.related, *call.counts, call.scale, call.cap,
+        *call.tokens.steps, limits[1], *call.related, call.away, *call.counts, call.scale, call.cap,
         **call.constants(config, tma), **call.sides, LEAD=config.lead, MASK_STAGES=min(config.stages, 2),
-        RELATE=call.relates, MOVES=call.moves, FAR=0 if far is None else 1 if far.strength is None else 2,
+        RELATE=call.relates, MOVES=call.moves, REACH=call.reach,
+        FAR=0 if far is None else 1 if far.strength is None else 2,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
@@ -456,10 +462,10 @@ def _launch_keys(
         *call.tokens, limits[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], *call.related, d_by_key,
-        *call.counts, call.scale, call.cap, apart, part, dk.numel(), dv.numel(),
+        call.away, *call.counts, call.scale, call.cap, apart, part, dk.numel(), dv.numel(),
         **call.constants(config, tma), **call.sides, UPRIGHT=config.upright, SINGLE=q.shape[1] == k.shape[1],
         PARTS=part > 0, LEAD=config.lead, MASK_STAGES=min(config.stages, 2),
-        RELATE=call.relates, ENDS=call.ends, MOVES=call.moves,
+        RELATE=call.relates, ENDS=call.ends, MOVES=call.moves, REACH=call.reach,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
@@ -486,10 +492,10 @@ def launch_rows(
         *call.tokens, limits[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dq.stride()[:3],
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], h * blocks * 4, blocks * 4,
-        *call.related, d_by_row, *call.counts, call.scale, call.cap,
+        *call.related, d_by_row, call.away, *call.counts, call.scale, call.cap,
         **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too, LEAD=config.lead,
         MASK_STAGES=min(config.stages, 2),
-        RELATE=call.relates, ENDS=call.ends, MOVES=call.moves,
+        RELATE=call.relates, ENDS=call.ends, MOVES=call.moves, REACH=call.reach,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return sums
@@ -626,6 +632,24 @@ class Call:
             for each in self.products
         ]  # fmt: skip
         return (*self.products, *steps[0], *steps[1], *self.places)
+
+    @property
+    def reach(self) -> bool:
+        """Whether keys that a slope leaves no weight are skipped."""
+        rows, keys, _, offset, behind, ahead, *_ = self.counts
+        slopes, _, table, sharpen = self.tensors
+        alone = table is None and sharpen is None and not self.relates and not self.tokens.any
+        # Every query has its own key among them.
+        causal = behind == UNLIMITED and ahead == 0 and offset + rows <= keys
+        return slopes is not None and alone and causal and keys >= REACH_FROM
+
+    @cached_property
+    def away(self) -> Tensor | None:
+        """How far back keys can weigh anything, where that is asked for."""
+        slopes = self.tensors[0]
+        if slopes is None or not self.reach:
+            return None
+        return launch_reaches(*self.qkv, slopes, self.scale, (_width(self.q.shape[3]), _width(self.v.shape[3])))
 
     def bounds(self, config: Config, by_rows: bool) -> tuple[Tensor | None, int]:
         """Which blocks each block of rows, or of keys, has to do with, where documents or indices were given."""

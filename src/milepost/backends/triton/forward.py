@@ -147,14 +147,17 @@ def forward(
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, l_b, l_h, table_h, sharpen_b,
     docs_b, key_docs_b, index_b, key_index_b, bounds_b,
     ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many,
-    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
+    Away, rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr, FAR: tl.constexpr, RELATE: tl.constexpr, MOVES: tl.constexpr,
+    MASK_STAGES: tl.constexpr, FAR: tl.constexpr, RELATE: tl.constexpr, MOVES: tl.constexpr, REACH: tl.constexpr,
 ):  # fmt: skip
-    """out = softmax(scores) v and lse, the natural log of each row's sum, for one block of rows of one head."""
+    """out = softmax(scores) v and lse, the natural log of each row's sum, for one block of rows of one head.
+
+    REACH: keys that are too far back to weigh anything are skipped; Away has how far that is.
+    """
     block = tl.program_id(0)
     if AHEAD:
         # The last rows see most: they start first.
@@ -213,6 +216,10 @@ def forward(
         full = tl.minimum(up_to(tl.maximum(i1 - behind + 1, 0), BN), end)
         past = tl.minimum(up_to(sinks, BN), start)
     edge = tl.maximum(edge, full)
+    if REACH:
+        place = (b.to(tl.int64) * tl.num_programs(1) + h) * (tl.cdiv(rows, GRANULE) + 1) + row // GRANULE
+        full = tl.minimum(tl.maximum(i0 - tl.load(Away + place), 0) // BN * BN, edge)
+        start = full
     # Rows as a mask sees them: their indices, documents, and an index that they all are near.
     i = (i0 + tl.arange(0, BM))[:, None]
     own = 0
