@@ -125,8 +125,13 @@ def test_every_row_there_is_and_rows_of_ones_own_are_judged(text: Path, tmp_path
     words = ["t5", "--row", f"t5: {own}", "--row", "t5: Nope()", "--row", "t5: blind, sharp = Nope() + LogN(trained)"]
     again = done(text, tmp_path, *words)
     assert "train t5: step" not in again.stderr
-    for label in ("T5: Nope()", "T5: blind, sharp"):
+    for label in ("T5: Nope()", "T5: blind, sharp", "T5: blind, sharp: Nope() + LogN(trained)"):
         assert [line for line in again.stdout.splitlines() if label in line]
+    # Scores are kept by expression: another name needs none, and a name goes from one expression to another and back.
+    for row in ("dull = Nope() + LogN(trained)", "dull = Nope()", "dull = T5Bias(heads) + LogN(trained)"):
+        renamed = done(text, tmp_path, "t5", "--row", f"t5: {row}")
+        assert renamed.stderr == f"milepost: compare: 1 of 1 models are done already, in {tmp_path}\n"
+        assert f"T5: {row.replace(' =', ':')}" in renamed.stdout
 
 
 @pytest.mark.slow

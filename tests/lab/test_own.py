@@ -93,6 +93,36 @@ def test_a_file_before_a_name_is_read_and_taken_off(waves: Path):
     assert files == (own.read(waves),)
 
 
+def test_a_class_that_is_no_method_is_told_why(tmp_path: Path):
+    path = tmp_path / "odd.py"
+    path.write_text(
+        WAVES
+        + """
+
+class Oops:
+    def bendd(self, score):
+        return score
+
+
+class Forgetful(mp.Learner):
+    def __init__(self, heads):
+        super().__init__()
+        self.height = nn.Parameter(torch.ones(heads))
+
+    def bend(self, score, batch, head, p, r):
+        return score
+"""
+    )
+    text = tmp_path / "text.txt"
+    text.write_text("every good boy does fine " * 400)
+    for scheme, why in (
+        ("Oops()", "Oops of odd.py has no verb such as bend, turn or embed; it has `bendd`, did you mean `bend`?"),
+        ("Forgetful(heads)", "Forgetful does not keep its argument heads"),
+    ):
+        assert why in " ".join(refused(text, tmp_path, f"{path}:{scheme}").split())
+    assert not (tmp_path / "lab.sqlite").exists()
+
+
 def test_it_computes_what_the_class_computes():
     own.use([SOURCE])
     schedule = build("WaveBias(heads, height=2)", SWEEP.size.shape, 16, 64)
@@ -165,7 +195,7 @@ def test_a_worker_of_ray_needs_nothing_but_the_cell(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("x = 1\n", "mine.py has no method: a class with a verb such as bend, turn or embed"),
+        ("x = 1\n", "mine.py has no method, a class with a verb such as bend, turn or embed: there is no class in it"),
         ("class Alibi:\n    def bend(self, score, batch, head, p, r): ...\n", "milepost has a method called Alibi"),
         ("class ROPE:\n    def turn(self, x, position): ...\n", "milepost has a method called Rope; rename yours"),
         ("import not_there\n", "No module named 'not_there'; a file of methods is sent to workers alone"),

@@ -280,20 +280,34 @@ def test_a_row_is_called_what_its_user_calls_it():
     assert list(same) == ["window", SINKS, "a"]
 
 
+def test_a_name_may_have_brackets_and_loses_blanks():
+    assert titled(" (my)  [odd]\tname = Rope(dim, theta=1e5)") == ("(my) [odd] name", "Rope(dim, theta=1e5)")
+    assert titled("[Rope(dim, theta=1e5)] * (layers - 1)") == ("[Rope(dim, theta=1e5)] * (layers - 1)",) * 2
+
+
 @pytest.mark.parametrize(
     ("own", "why"),
     [
-        (["window = Nope()"], "'window' on rope is there already"),
-        (["ReRoPE = Nope()"], "'ReRoPE' on rope is there already"),
-        (["a = Nope()", "a = Rope(dim)"], "'a' on rope is there already"),
-        (["= Nope()"], "give a name"),
-        (["a ="], "give a name"),
+        (["window = Nope()"], "of ours is called 'window'"),
+        (["Streaming = Nope()"], "of ours is called 'Streaming'"),
+        (["As trained = Nope()"], "of ours is called 'As trained'"),
+        (["a = Nope()", "A = Rope(dim)"], "two rows are called 'A'"),
+        (["a  b = Nope()", "a b = Rope(dim)"], "two rows are called 'a b'"),
+        (["= Nope()"], "a name stands before one ="),
+        (["a ="], "a name stands before one ="),
+        (["a = b = Nope()"], "a name stands before one ="),
+        (["a == Nope()"], "a name stands before one ="),
+        (["a := Nope()"], "no colon at its end"),
+        (["a {1} = Nope()"], "no braces"),
+        (["a\x1bc = Nope()"], "that can be seen"),
+        (["\u200b = Nope()"], "that can be seen"),
         (["a" * 61 + " = Nope()"], "up to 60 letters"),
     ],
 )
-def test_a_name_that_cannot_be_a_rows_is_refused(own: list[str], why: str):
+@pytest.mark.parametrize("free", [True, False])
+def test_a_name_that_cannot_be_a_rows_is_refused(own: list[str], why: str, free: bool):
     with pytest.raises(ValueError, match=why):
-        rows_on("rope", free=True, every=False, own=own)
+        rows_on("rope", free=free, every=False, own=own)
 
 
 # Layers that differ

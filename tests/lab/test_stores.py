@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from milepost.cli import app
@@ -20,10 +21,12 @@ from milepost.lab.cells.events import Event
 from milepost.lab.cells.store import Store
 from milepost.lab.cells.work import load
 from milepost.lab.command.progress import Watched
+from milepost.lab.command.shown import table
 from milepost.lab.exported import export
 from milepost.lab.exported import load as load_folder
-from milepost.lab.report import gather
+from milepost.lab.report import gather, to_markdown
 from milepost.lab.statistics.difference import beside, differ
+from milepost.lab.statistics.findings import Findings
 from milepost.lab.statistics.measures import paired
 from milepost.lab.sweep.recorded import record, recorded
 from tests.lab.test_compare import asked
@@ -95,11 +98,12 @@ def test_a_sweep_that_ends_early_writes_its_report(
 
     with monkeypatch.context() as patch:
         patch.setattr(Watched, "__call__", watch)
-        found = asked(text, tmp_path / "out", "nope", "alibi")
+        found = asked(text, tmp_path / "out", "nope", "alibi", "--markdown", str(tmp_path / "so far.md"))
     assert found.exit_code == (130 if stop is KeyboardInterrupt else 2)
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Not finished: 1 of 2 models are fully judged" in page
     assert "the report of what was found so far" in found.stderr
+    assert "Not finished: 1 of 2 models" in (tmp_path / "so far.md").read_text()
     again = said("report", tmp_path / "out")
     assert again.exit_code == 0
     assert "NoPE" in again.stdout
@@ -127,6 +131,38 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record(store, asked_for, "milepost compare rope --set rate=2e-2")
     store.close()
     return folder
+
+
+def test_a_row_of_ones_own_is_the_same_by_its_expression_and_not_by_its_name(filled: Path):
+    store = Store(filled / "lab.sqlite")
+    findings = gather(store, recorded(store)[0])
+    store.close()
+    kerple = findings.rows[1]
+
+    def named(*rows: tuple[str, str]) -> Findings:
+        return replace(findings, rows=tuple(replace(kerple, variant=name, text=text, own=True) for name, text in rows))
+
+    one, two = named(("x", "A()"), ("y", "B()"), ("z", "C()")), named(("x", "D()"), ("w", "B()"), ("z", "C()"))
+    assert differ(one, two) == [("KERPLE: x", "A()", "D()")]
+    assert list(dict.fromkeys(each.row.variant for each in beside(one, two))) == ["y", "z"]
+    # One of ours is never one of the user's, whatever that is called.
+    assert not list(beside(replace(one, rows=(replace(one.rows[0], own=False),)), two))
+
+
+def test_rows_with_fewer_seeds_say_so(filled: Path):
+    store = Store(filled / "lab.sqlite")
+    findings = gather(store, replace(recorded(store)[0], seeds=(0, 1)))
+    store.close()
+    assert [row.few for row in findings.rows] == ["1 seed", "1 seed"]
+    page = to_markdown(findings)
+    assert "| RoPE (1 seed) |" in page
+    assert "Not finished: 2 of 4 models are fully judged" in page
+    console = Console(width=160)
+    with console.capture() as seen:
+        console.print(table(findings))
+    assert "RoPE (1 seed)" in seen.get()
+    assert "Not finished: 2 of 4 models" in seen.get()
+    assert "One seed: these are differences of checkpoints" in seen.get()
 
 
 def test_two_stores_differ_by_what_was_asked_and_by_what_was_found(filled: Path, other: Path):

@@ -17,7 +17,15 @@ from torch import Tensor, nn
 
 def arguments(part: object) -> dict[str, Any]:
     """The constructor's arguments of a method, by name."""
-    return {name: getattr(part, name) for name in inspect.signature(type(part)).parameters}
+    names = inspect.signature(type(part)).parameters
+    for name in names:
+        if not hasattr(part, name):
+            called = type(part).__name__
+            raise TypeError(
+                f"{called} does not keep its argument {name}; a method keeps what it was given, self.{name} = {name}, "
+                f"so that it can be saved, compared and told from others"
+            )
+    return {name: getattr(part, name) for name in names}
 
 
 def spell(part: object, whole: bool = False) -> str:

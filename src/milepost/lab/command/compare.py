@@ -100,7 +100,9 @@ def compare(
             raise ValueError(
                 f"--set longest={chosen.longest}: less than the {chosen.recipe.length} trained at; raise it"
             )
-        _ = sweep.cells(), cells_of_rates(sweep), cells_of_rows(sweep)
+        cells, _, _ = sweep.cells(), cells_of_rates(sweep), cells_of_rows(sweep)
+        # A method that cannot be told from others has no key.
+        _ = [cell.key for cell in cells if cell.seed == 0]
         if engine == "torchrun" and world(device).rank:
             # The first process has the store and tells; this one trains along.
             return Torchrun(out, device).follow(corpus)
@@ -264,12 +266,12 @@ def write(store: Store, sweep: Sweep, out: Path, files: Files, command: str, who
     if not whole and not findings.rows and not any(each.bits for each in findings.tried):
         return
     write_page(findings, page)
-    if not whole:
-        return note(f"the report of what was found so far: {page}")
     for path, made in ((files.json, to_json), (files.csv, to_csv), (files.markdown, to_markdown)):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(made(findings), encoding="utf-8")
+    if not whole:
+        return note(f"the report of what was found so far: {page}")
     if files.board is not None:
         from milepost.lab.command.board import log
 

@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from milepost.lab.report.headlines import unfinished
 from milepost.lab.schemes.naming import proper
 from milepost.lab.statistics import table as data
 from milepost.lab.tasks import PROTOCOLS
@@ -42,19 +43,22 @@ def table(findings: Findings) -> Group:
         against = Text("" if line.against is None else data.signed(line.against.mean))
         if line.against is not None and line.against.sign:
             against.stylize("bold")
-        label = Text(line.row.label + (" *" if line.row.trivial else ""), style="dim" if line.row.trivial else "")
+        few = f" ({line.row.few})" if line.row.few else ""
+        label = Text(line.row.label + few + (" *" if line.row.trivial else ""), style="dim" if line.row.trivial else "")
         drawn.add_row(label, data.length_in_words(line), *bits, *saved, against)
     note = (
         f"bits per byte over windows that do not overlap; trained at {sorted_.trained:,}. green: not told apart from "
-        f"the best of the column, paired over the same windows. reach: the longest text that costs the last bytes at "
+        f"the best of the column, paired over the same windows, but for rows that only repeat their checkpoint. "
+        f"reach: the longest text that costs the last bytes at "
         f"most {sorted_.tolerance:g} bits more than the last {sorted_.trained:,} bytes alone do. Δ: the last length, "
         f"less the window there, bold where the interval is clear of zero. * needs no method at all."
     )
     if sorted_.distance is not None:
         note += f" recall, of random bytes or of text: bits saved on a second copy, {sorted_.distance:,} bytes on."
-    if len(findings.ran.seeds) == 1:
+    if all(len(row.seeds) == 1 for row in findings.rows):
         note += " One seed: these are differences of checkpoints, and rank no method."
-    shown: list[Table | Text] = [drawn, Text(note, style="dim")]
+    shown: list[Table | Text] = [*map(Text, unfinished(findings)), drawn, Text(note, style="dim")]
+    shown += [Text(f"{label}: {text}", style="dim") for label, text in findings.titles().items()]
     chosen = [f"{proper(each.name)} {each.setting}" for each in findings.tried if each.chosen and not each.row]
     if chosen:
         shown.append(Text(f"learning rates, chosen on validation text: {'; '.join(chosen)}", style="dim"))

@@ -14,7 +14,7 @@ from milepost.lab.statistics.measures import Difference
 from milepost.lab.statistics.table import table
 
 COLUMNS = (
-    "label", "scheme", "variant", "trivial", "whole", "seeds", "parameters", "reach",
+    "label", "scheme", "variant", "expression", "trivial", "whole", "seeds", "parameters", "reach",
     "protocol", "length", "mean", "half_over_windows", "half_over_seeds", "judged",
 )  # fmt: skip
 
@@ -55,6 +55,7 @@ def to_csv(findings: Findings) -> str:
             row.label,
             row.name,
             row.variant,
+            row.text,
             int(row.trivial),
             int(row.whole),
             len(row.seeds),

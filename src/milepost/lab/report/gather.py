@@ -47,8 +47,11 @@ def gather(store: Store, sweep: Sweep, command: str | None = None) -> Findings:
             for score in (valid(store, cell) if cell.task else ())
             if (score.protocol, score.length) in cell.asked(score.variant)
         ]
+        called = sweep.called(name)
         for row in _rows(store, [cell for cell in own if not cell.task]):
-            rows.append(replace(row, scores=row.scores | _by_task(answers, row.variant)))
+            scores, lacks = row.scores | _by_task(answers, row.variant), len(sweep.seeds) - len(row.seeds)
+            title, is_own = called.get(row.variant, row.variant), row.variant in called
+            rows.append(replace(row, variant=title, scores=scores, own=is_own, missing=lacks))
     return Findings(tuple(rows), _ran(store, sweep, cells, command), tried=tried_)
 
 

@@ -29,6 +29,16 @@ def lede(findings: Findings, table: Table) -> list[str]:
     return sentences + _still_learning(trained) + _one_seed(findings)
 
 
+def unfinished(findings: Findings) -> list[str]:
+    """That not everything is judged yet, where that is so."""
+    ran = findings.ran
+    if ran.done == ran.cells:
+        return []
+    return [
+        f"Not finished: {ran.done} of {ran.cells} models are fully judged. The same command goes on where it stopped."
+    ]
+
+
 def _unlearned(lines: Sequence[Line], pairs: float) -> list[str]:
     found = [(line.row.label, line.bits[0].mean) for line in lines if not line.learned and line.bits and line.bits[0]]
     said: list[str] = []

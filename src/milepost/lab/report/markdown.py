@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from milepost.lab.report import tables
-from milepost.lab.report.headlines import lede
+from milepost.lab.report.headlines import lede, unfinished
 from milepost.lab.report.tables import Cell, Grid, Line
 from milepost.lab.report.words import MEANS
 from milepost.lab.statistics.findings import Findings, Row
 from milepost.lab.statistics.table import RECALLS, Table, extreme, not_apart, table
 
-SPECIAL = re.compile(r"([\\`*_\[\]|])")
+SPECIAL = re.compile(r"([\\`*_\[\]|&$])")
 """What Markdown would read as more than itself."""
 
 
@@ -20,18 +20,29 @@ def to_markdown(findings: Findings) -> str:
     """The command, the headlines, and the tables that have something in them."""
     sorted_ = table(findings)
     again = " ".join(findings.ran.again.split())
-    parts = [f"    {again}", *map(_plain, lede(findings, sorted_)), *_tables(findings, sorted_)]
+    parts = [
+        f"    {again}",
+        *map(_plain, (*unfinished(findings), *lede(findings, sorted_))),
+        *_tables(findings, sorted_),
+    ]
+    parts += [_plain(f"{label}: {text}") for label, text in findings.titles().items()]
     return "\n\n".join(parts) + "\n"
 
 
 def _tables(findings: Findings, sorted_: Table) -> Iterator[str]:
-    over = "seeds" if len(findings.ran.seeds) > 1 else "windows"
+    over = "windows" if len(findings.ran.seeds) == 1 else "seeds"
+    if over == "seeds" and any(len(row.seeds) == 1 for row in findings.rows):
+        over += ", or over windows where a row has one"
     if grid := tables.by_length(findings, sorted_):
         against = [("against window",)] if any(line.against is not None for line in sorted_.lines) else []
         recalls = [(f"{name} saved at {sorted_.distance:,}",) for (name,) in grid.heads[: len(sorted_.recalls)]]
         heads = (("reach",), *against, *recalls, *grid.heads[len(sorted_.recalls) :])
         lines = [(line, [line.reach[0]]) for line in grid.lines]
-        yield f"Bits per byte by length, ± over {over}; bold: not told apart from the best of its column."
+        wider = "; against window: in pairs, ± the wider of both" if against and len(findings.ran.seeds) > 1 else ""
+        yield (
+            f"Bits per byte by length, ± over {over}{wider}; bold: not told apart from the best of its column, but for "
+            f"rows that only repeat their checkpoint there."
+        )
         yield _written(["", *_heads(heads)], lines)
     for name in RECALLS:
         if distances := findings.lengths(name):
@@ -74,8 +85,9 @@ def _name(line: Line) -> str:
 
 
 def _label(row: Row) -> str:
-    tag = " (trivial)" if row.trivial else "" if row.whole else " (forgets)"
-    return f"{row.short} on {row.base}{tag}" if row.variant else f"{row.short}{tag}"
+    tags = ", ".join(filter(None, ("trivial" if row.trivial else "" if row.whole else "forgets", row.few)))
+    label = f"{row.short} on {row.base}" if row.variant else row.short
+    return f"{label} ({tags})" if tags else label
 
 
 def _cell(cell: Cell) -> str:

@@ -10,7 +10,7 @@ from milepost.lab.judging.judge import LAST
 from milepost.lab.report import less_window, tables, views
 from milepost.lab.report.document import write_whole
 from milepost.lab.report.figure import Panel
-from milepost.lab.report.headlines import lede
+from milepost.lab.report.headlines import lede, unfinished
 from milepost.lab.report.look import looks
 from milepost.lab.report.words import MEANS
 from milepost.lab.statistics.findings import Findings, Ran
@@ -49,6 +49,7 @@ def page(findings: Findings) -> str:
         title=f"Trained at {ran.trained:,}, judged to {longest:,}",
         asked=_asked(ran, longest),
         lede=lede(findings, sorted_),
+        unfinished=unfinished(findings),
         made=f"milepost {ran.versions.get('milepost', '')}, {ran.made}",
         ran=ran,
         several=len(ran.seeds) > 1,

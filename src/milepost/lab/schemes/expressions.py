@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -33,8 +34,6 @@ BINARY: dict[type, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 # A name alone has dashes and blanks, but no other sign.
 NAME = re.compile(r"[\w\s-]+")
-# What stands before = and any bracket; within brackets = gives an argument.
-TITLED = re.compile(r"([^()\[\]{}=]*)=(?!=)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -61,14 +60,20 @@ def spelled(text: str) -> str:
 def titled(text: str) -> tuple[str, str]:
     """What a row is called, and its expression: `sharper = Rope(dim) + LogN(trained)`. Without a name it is called what
     it is."""
-    found = TITLED.fullmatch(text)
-    if found is None:
+    depth, ends = 0, []
+    for place, letter in enumerate(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        # Within brackets it gives an argument.
+        if letter == "=" and depth == 0:
+            ends.append(place)
+    if not ends:
         return text, text
-    name, written = (each.strip() for each in found.groups())
-    if not (name and written and len(name) <= LONGEST_TITLE):
+    name, written = " ".join(text[: ends[0]].split()), text[ends[0] + 1 :].strip()
+    odd = name.endswith(":") or any(letter in "{}" or unicodedata.category(letter)[0] == "C" for letter in name)
+    if not (name and written) or odd or len(ends) > 1 or len(name) > LONGEST_TITLE:
         raise ValueError(
-            f"the row {limits.cut(text)!r}: give a name of up to {LONGEST_TITLE} letters and an expression, as in "
-            f"'sharper = Rope(dim) + LogN(trained)'"
+            f"the row {limits.cut(text)!r}: a name stands before one =, and has up to {LONGEST_TITLE} letters that can "
+            f"be seen, no braces, and no colon at its end: 'sharper = Rope(dim) + LogN(trained)'"
         )
     return name, written
 
@@ -262,6 +267,8 @@ def _added(left: Any, right: Any) -> Any:
 
 def _hint(asked: str, alone: bool = True) -> str:
     """What may have been meant by a name that is not known, or not known there."""
+    if why := own.without_verb(asked):
+        return f": {why}"
     if alone and (method_called(asked) or asked in CALLS):
         return f"; it takes arguments: {method_called(asked) or asked}(…)"
     methods = [name for name in own.names() if name.lower() not in TRAINED or asked[:1].isupper()]

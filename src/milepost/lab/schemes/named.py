@@ -138,11 +138,19 @@ def rows_on(name: str, *, free: bool, every: bool, own: Sequence[str], tune: boo
     if tune:
         rows = rows | {label: text for label, text in TO_TUNE.get(name, {}).items() if label in rows}
     rows = (_trivial(expression(name)) if own else {}) | rows
-    for label, text in map(titled, dict.fromkeys(own)):
-        if label in rows and rows[label] != text:
-            raise ValueError(f"the row {label!r} on {name} is there already; give yours another name")
-        rows = rows | {label: text}
-    return rows
+    return rows | _own_rows(own, [*WITHOUT_TRAINING["rope"], *AND_THE_REST["rope"], *rows, "as trained"])
+
+
+def _own_rows(own: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
+    """The user's own rows by what they are called, which nothing else may be."""
+    found: dict[str, str] = {}
+    for label, text in map(titled, own):
+        if label != text and label.casefold() in map(str.casefold, taken):
+            raise ValueError(f"a row of ours is called {label!r}; give yours another name")
+        if found.get(label, text) != text or label.casefold() in {each.casefold() for each in found if each != label}:
+            raise ValueError(f"two rows are called {label!r}; give one of them another name")
+        found[label] = text
+    return found
 
 
 def expression(name: str) -> str:

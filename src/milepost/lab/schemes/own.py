@@ -17,13 +17,14 @@ import re
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 
 from milepost.catalogue.spelling import method_called
 from milepost.seams.known import classes, installed, version_of
-from milepost.seams.verbs import verbs_of
+from milepost.seams.verbs import VERBS, verbs_of
 
 # A file and a colon before a name: `mine.py:WaveBias`, with or without folders.
 FROM_FILE = re.compile(r"([^\s'\":+&|(),]+\.py):\s*(?=[A-Za-z_])")
@@ -120,13 +121,26 @@ def methods_of(source: Source) -> dict[str, type]:
     own = {name: each for name, each in vars(module).items() if _is_own(each, source) and not name.startswith("_")}
     found = {name: each for name, each in own.items() if verbs_of(each)}
     if not found:
-        raise ValueError(f"{source.name} has no method: a class with a verb such as bend, turn or embed")
+        what = f"{', '.join(own)} {'has' if len(own) == 1 else 'have'} no verb" if own else "there is no class in it"
+        raise ValueError(f"{source.name} has no method, a class with a verb such as bend, turn or embed: {what}")
     for name in found:
         if name in classes() or method_called(name):
             raise ValueError(f"{source.name}: milepost has a method called {method_called(name) or name}; rename yours")
         if not name[0].isupper():
             raise ValueError(f"{source.name}: the class {name} must begin with a capital, as in an expression")
     return found
+
+
+def without_verb(name: str) -> str:
+    """Why a class of the files in use is no method, if it is one; otherwise nothing."""
+    for source in {source for _, source in _by_name.values()}:
+        found = vars(sys.modules[source.module]).get(name)
+        if inspect.isclass(found) and _is_own(found, source):
+            methods = [each for each in vars(found) if not each.startswith("_")]
+            meant = [(each, verb) for each in methods for verb in get_close_matches(each, list(VERBS), 1, 0.75)]
+            hint = f"; it has `{meant[0][0]}`, did you mean `{meant[0][1]}`?" if meant else ""
+            return f"{name} of {source.name} has no verb such as bend, turn or embed{hint}"
+    return ""
 
 
 def _is_own(each: object, source: Source) -> bool:

@@ -33,7 +33,11 @@ def differ(one: Findings, other: Findings) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
     for name in ("shape", "recipe", "seeds", "judging", "digest", "corpus", "train_bytes", "versions"):
         found += _differ(name, getattr(one.ran, name), getattr(other.ran, name))
-    return found + _differ("chosen", _chosen(one), _chosen(other))
+    found += _differ("chosen", _chosen(one), _chosen(other))
+    first, second = ({row.label: row.text for row in each.rows if row.own} for each in (one, other))
+    return found + [
+        (label, first[label], second[label]) for label in first if first[label] != second.get(label, first[label])
+    ]
 
 
 def _chosen(findings: Findings) -> dict[str, str]:
@@ -53,12 +57,20 @@ def beside(one: Findings, other: Findings) -> Iterator[Beside]:
     """Every row that both have, by protocol and length."""
     same_text = one.ran.digest == other.ran.digest
     for row in one.rows:
-        found = other.of(row.name, row.variant)
+        found = _same(row, other)
         for protocol, scores in row.scores.items() if found else ():
             for length, measure in scores.items():
                 again = found.at(protocol, length) if found else None
                 if again is not None:
                     yield Beside(row, protocol, length, measure, again, paired(again, measure) if same_text else None)
+
+
+def _same(row: Row, other: Findings) -> Row | None:
+    """The row of another store that is this one: a row of the user's own by its expression, whatever it is called."""
+    if not row.own:
+        found = other.of(row.name, row.variant)
+        return None if found is None or found.own else found
+    return next((each for each in other.rows if each.own and (each.name, each.text) == (row.name, row.text)), None)
 
 
 def shown(one: Findings, other: Findings, names: tuple[str, str], protocol: str = "windows") -> Group:
@@ -80,7 +92,7 @@ def shown(one: Findings, other: Findings, names: tuple[str, str], protocol: str 
             drawn.add_row(Text(each.row.label), *(Text(value) for value in values), style=style)
     parts: list[Table | Text] = [asked] if asked.row_count else [Text("both were asked for the same")]
     for findings, there, name in ((one, other, names[0]), (other, one, names[1])):
-        alone = [row.label for row in findings.rows if there.of(row.name, row.variant) is None]
+        alone = [row.label for row in findings.rows if _same(row, there) is None]
         if alone:
             parts.append(Text("\n  ".join((f"only in {name}:", *alone))))
     if drawn.row_count:

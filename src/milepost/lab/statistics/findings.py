@@ -67,6 +67,10 @@ class Row:
     """Whether every query sees every earlier key, in one layer at least; nothing but windows does not."""
     equations: tuple[Equation, ...] = ()
     """The equation part by part; several where layers differ."""
+    own: bool = False
+    """Whether it is a training-free row of the user's own, which is what its expression is, whatever it is called."""
+    missing: int = 0
+    """How many of the seeds that were asked for it lacks."""
     costs: dict[str, float] = field(default_factory=dict[str, float])
     """Bytes a second: `trained`, `read`, `written`; and `memory`, the most bytes on a GPU. Means over seeds."""
 
@@ -84,6 +88,11 @@ class Row:
     def short(self) -> str:
         """What the row is called beside others of its checkpoint."""
         return self.variant or self.base
+
+    @property
+    def few(self) -> str:
+        """How many seeds it has, where others have more."""
+        return f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''}" if self.missing else ""
 
     @property
     def trivial(self) -> bool:
@@ -165,6 +174,10 @@ class Findings:
     def of(self, name: str, variant: str = PLAIN) -> Row | None:
         """The row of a scheme, or of a training-free change of it."""
         return next((row for row in self.rows if (row.name, row.variant) == (name, variant)), None)
+
+    def titles(self) -> dict[str, str]:
+        """The expressions of the user's own rows that have another name, by label."""
+        return {row.label: row.text for row in self.rows if row.own and row.variant != row.text}
 
     def lengths(self, protocol: str) -> tuple[int, ...]:
         """Every length, or distance, that a protocol was judged at."""

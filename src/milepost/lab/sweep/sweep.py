@@ -18,7 +18,7 @@ from milepost.lab.judging.costs import Cost
 from milepost.lab.judging.scoring import Judging
 from milepost.lab.schemes import own
 from milepost.lab.schemes.choices import choices, is_open
-from milepost.lab.schemes.expressions import classes_in, named, spelled
+from milepost.lab.schemes.expressions import classes_in, named, spelled, titled
 from milepost.lab.schemes.limits import cut
 from milepost.lab.schemes.named import (
     build,
@@ -115,13 +115,26 @@ class Sweep:
 
     def _chosen_rows(self, name: str) -> dict[str, str]:
         """The rows on a scheme with the settings that were chosen, or the first of each."""
-        chosen = {(on, label): text for on, label, text in self.chosen}
+        called = self.called(name)
+        return {text if text in called else label: text for label, text in self._labelled(name).items()}
+
+    def called(self, name: str) -> dict[str, str]:
+        """What the user's own rows on a scheme are called, by expression, with the settings that were chosen.
+
+        Scores are kept by expression: another name needs no judging, and another expression of that name has it.
+        """
+        own = {titled(text)[0] for on, text in self.rows if spelled(on) == spelled(name)}
+        open_rows = self._rows_on(name)
         found: dict[str, str] = {}
-        for label, text in self._rows_on(name).items():
-            one = chosen.get((name, label)) or choices(text)[0]
-            # A row of the user's own is called what it is.
-            found[one if label == text else label] = one
+        for label, text in self._labelled(name).items():
+            if label in own:
+                # A row without a name is called what it is.
+                found.setdefault(text, text if label == open_rows[label] else label)
         return found
+
+    def _labelled(self, name: str) -> dict[str, str]:
+        chosen = {(on, label): text for on, label, text in self.chosen}
+        return {label: chosen.get((name, label)) or choices(text)[0] for label, text in self._rows_on(name).items()}
 
     def _on(self, task: str, cell: Cell) -> Cell:
         """The same cell on a task. Lengths vary there, so nothing is compiled."""
