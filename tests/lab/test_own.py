@@ -22,48 +22,12 @@ from milepost.lab.schemes.named import build, learns_bias, learns_more
 from milepost.lab.sweep.recorded import record
 from milepost.lab.training.model import Model, bias_weights
 from milepost.lab.training.train import Trainer
+from tests.examples import EXAMPLES
 from tests.lab.test_compare import done, refused
 from tests.lab.test_ray_post import PostHere
 from tests.lab.test_sweep import SWEEP, work
 
-WAVES = '''
-"""Waves: a penalty that comes and goes with distance (a worked example, no paper)."""
-
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-import torch
-from torch import Tensor, nn
-
-import milepost as mp
-
-
-@dataclass(frozen=True)
-class WaveBias:
-    """Lower each score by a wave of the distance.
-
-        score  ←  score − height · (1 − cos |p − r|)
-    """
-
-    heads: int
-    height: float = 1.0
-
-    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
-        return score - self.height * (1 - torch.cos((p - r).abs().to(score.dtype)))
-
-
-class LearnedWave(mp.Learner):
-    """The same with a height that each head learns."""
-
-    def __init__(self, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.height = nn.Parameter(torch.ones(heads))
-
-    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
-        return score - self.height[head] * (1 - torch.cos((p - r).abs().to(score.dtype)))
-'''
+WAVES = (EXAMPLES / "waves.py").read_text()
 SOURCE = own.Source("waves.py", WAVES)
 OWN = replace(SWEEP, schemes=("WaveBias(heads)", "LearnedWave(heads)"), free=False, own=(SOURCE,))
 
