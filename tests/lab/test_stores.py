@@ -25,6 +25,7 @@ from milepost.lab.command.shown import table
 from milepost.lab.exported import export
 from milepost.lab.exported import load as load_folder
 from milepost.lab.report import gather, to_markdown
+from milepost.lab.report import page as whole_page
 from milepost.lab.statistics.difference import beside, differ
 from milepost.lab.statistics.findings import Findings
 from milepost.lab.statistics.measures import paired
@@ -156,6 +157,7 @@ def test_rows_with_fewer_seeds_say_so(filled: Path):
     assert [row.few for row in findings.rows] == ["1 seed", "1 seed"]
     page = to_markdown(findings)
     assert "| RoPE (1 seed) |" in page
+    assert '<em class="tag">1 seed</em>' in whole_page(findings)
     assert "Not finished: 2 of 4 models are fully judged" in page
     console = Console(width=160)
     with console.capture() as seen:
