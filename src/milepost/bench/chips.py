@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import multiprocessing
 import os
 import re
@@ -101,7 +100,8 @@ def _attention(width: int, name: str) -> None:
 
 def _reach(width: int) -> None:
     """Slopes that leave far keys no weight."""
-    flash = importlib.import_module("milepost.backends.triton.flash")
+    from milepost.backends.triton import flash
+
     flash.REACH_FROM = 0
     _attention(width, "slopes")
 
@@ -132,9 +132,9 @@ def _two_fields(width: int, contrast: bool) -> None:
     """Near and far keys in one kernel."""
     from milepost.backends.triton.fields import Fields, _in_one
 
-    far_q, far_k, _ = _inputs(width)
+    (q, k, v), (far_q, far_k, _) = _inputs(width), _inputs(width)
     strength = torch.ones(1, 512) if contrast else None
-    out, _ = _in_one(*_inputs(width), far_q, far_k, Fields(200, 0.125, strength=strength))
+    out, _ = _in_one(q, k, v, far_q, far_k, Fields(200, 0.125, strength=strength))
     out.backward(torch.ones_like(out))
 
 

@@ -60,7 +60,7 @@ def spelled(text: str) -> str:
 def titled(text: str) -> tuple[str, str]:
     """What a row is called, and its expression: `sharper = Rope(dim) + LogN(trained)`. Without a name it is called what
     it is."""
-    depth, ends = 0, []
+    depth, ends = 0, list[int]()
     for place, letter in enumerate(text):
         depth += (letter in "([{") - (letter in ")]}")
         # Within brackets it gives an argument.
