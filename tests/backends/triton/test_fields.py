@@ -133,6 +133,22 @@ def test_far_keys_on_torchs_own_kernel_agree_with_float64(
             assert mine <= 2 * theirs + 4e-6
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="two bytes an element need a GPU")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("groups", [4, 2])
+@pytest.mark.parametrize("strength", [0.0, 0.8])
+def test_one_pass_over_both_agrees_with_float64(
+    dtype: torch.dtype, groups: int, strength: float, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fields_module, "IN_ONE", 64)
+    made = torch.rand(1, 700, device=DEVICE) * strength if strength else None
+    for of_lse in (False, True):
+        how = Fields(130, 0.125, strength=made)
+        for mine, theirs in errors(dtype, how, 2, 4, groups, 700, 700, 64, True, 0, of_lse):
+            assert mine <= 2 * theirs + 4e-6
+
+
 @pytest.mark.parametrize("kept", [True, False], ids=["with gradients", "without"])
 def test_one_pass_over_both_takes_any_shape(kept: bool, monkeypatch: pytest.MonkeyPatch):
     """Rows that see no near key, or none at all; values of another width; tokens before heads; strengths by text."""
