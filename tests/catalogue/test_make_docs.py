@@ -39,4 +39,5 @@ def test_all_pages_are_written_and_nothing_is_printed(tmp_path: Path):
         assert line.startswith(("printf ", ".venv/bin/", "make")), f"this is not make's own: {line}"
     for name in ("methods.md", "names.md", "results/trained/tables.md", "results/rows/tables.md"):
         written = (tmp_path / "docs" / name).read_text(encoding="utf-8")
-        assert written == (ROOT / "docs" / name).read_text(encoding="utf-8"), name
+        # Where a scheme is spelled out otherwise than when it was trained, its row is missing here: train it anew.
+        assert written == (ROOT / "docs" / name).read_text(encoding="utf-8"), f"{name}: make docs writes it anew"

@@ -155,7 +155,7 @@ def test_one_pass_over_both_takes_any_shape(kept: bool, monkeypatch: pytest.Monk
     monkeypatch.setattr(fields_module, "IN_ONE", 64)
     torch.manual_seed(2)
     for b, h, g, t, s, d, dv, near, more in (
-        (2, 4, 2, 70, 33, 24, 40, 33, {"behind": 50, "offset": -37}),
+        (1, 4, 2, 70, 33, 24, 40, 33, {"behind": 50, "offset": -37}),
         (1, 2, 2, 40, 40, 16, 16, 1, {"ahead": 3, "behind": 20}),
         (2, 2, 1, 17, 33, 8, 16, 5, {"offset": 16}),
     ):

@@ -215,12 +215,12 @@ def skipping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("skipping")
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
-@pytest.mark.parametrize(("t", "s", "offset"), [(260, 260, 0), (40, 300, 260), (70, 150, 30)])
+@pytest.mark.parametrize(("t", "s", "offset"), [(150, 150, 0), (40, 170, 110)])
 def test_keys_that_weigh_nothing_are_not_missed(t: int, s: int, offset: int, dtype: torch.dtype):
     """Slopes of which some leave a few blocks of keys, some none, one all, and one that rises."""
     torch.manual_seed(3)
-    q, k, v = (torch.randn(2, heads, n, 16, device=DEVICE) for heads, n in ((4, t), (2, s), (2, s)))
-    slopes = torch.tensor([2.0, 0.4, 0.0, -0.02], device=DEVICE)
+    q, k, v = (torch.randn(1, heads, n, 16, device=DEVICE) for heads, n in ((4, t), (2, s), (2, s)))
+    slopes = torch.tensor([2.0, 0.6, 0.0, -0.02], device=DEVICE)
     case = Case(q, k, v, {"scale": 0.3, "ahead": 0, "offset": offset, "slopes": slopes})
     assert flash_module.Call(q, k, v, slopes, None, None, None, 0.3, offset, 1 << 30, 0, 0, 0, 0.0, False).reach
     agree(case, dtype, **({} if GPU else dict.fromkeys(configs.KERNELS, Config(32, 32, 4, 1))))
