@@ -447,3 +447,11 @@ def test_a_model_that_starts_as_all_did_before_keeps_its_key():
         {"tied": False, "start": "torch"},
     )
     assert len({replace(cell, shape=replace(cell.shape, **other)).key for other in others}) == len(others)
+
+
+def test_a_row_of_ones_own_that_is_one_of_ours_stands_beside_it():
+    window = "Rope(dim) + (causal & window(trained))"
+    sweep = replace(SWEEP, schemes=("rope",), rows=(("rope", f"mine = {window}"), ("rope", "Rope(dim) + LogN(9)")))
+    rows = dict(sweep.cells()[0].variants)
+    assert rows["window"] == rows[window] == window
+    assert sweep.called("rope") == {window: "mine", "Rope(dim) + LogN(9)": "Rope(dim) + LogN(9)"}

@@ -115,22 +115,24 @@ class Sweep:
 
     def _chosen_rows(self, name: str) -> dict[str, str]:
         """The rows on a scheme with the settings that were chosen, or the first of each."""
-        called = self.called(name)
-        return {text if text in called else label: text for label, text in self._labelled(name).items()}
+        own = self._own_labels(name)
+        return {text if label in own else label: text for label, text in self._labelled(name).items()}
 
     def called(self, name: str) -> dict[str, str]:
         """What the user's own rows on a scheme are called, by expression, with the settings that were chosen.
 
         Scores are kept by expression: another name needs no judging, and another expression of that name has it.
         """
-        own = {titled(text)[0] for on, text in self.rows if spelled(on) == spelled(name)}
-        open_rows = self._rows_on(name)
+        own, open_rows = self._own_labels(name), self._rows_on(name)
         found: dict[str, str] = {}
         for label, text in self._labelled(name).items():
             if label in own:
                 # A row without a name is called what it is.
                 found.setdefault(text, text if label == open_rows[label] else label)
         return found
+
+    def _own_labels(self, name: str) -> set[str]:
+        return {titled(text)[0] for on, text in self.rows if spelled(on) == spelled(name)}
 
     def _labelled(self, name: str) -> dict[str, str]:
         chosen = {(on, label): text for on, label, text in self.chosen}
