@@ -61,6 +61,13 @@ def turns_by_its_cosines(part: Any) -> None:
             same_gradients(part, ours, by_facet)
         cos, sin = part.cos_sin(position, length, side)
         assert (cos.dtype, sin.dtype) == (torch.float32, torch.float32)
+        steps = part.steps(x.device)
+        if steps is not None and side != "value":
+            angle = position.double()[..., None] * steps[0]
+            for ours, exact in zip(
+                part.cos_sin(position, length, side, torch.float64), (angle.cos(), angle.sin()), strict=True
+            ):
+                assert_same(ours, exact * steps[1])
 
 
 def _positions(part: Any) -> list[Tensor]:

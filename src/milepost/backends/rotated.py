@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from milepost.backends.rotated_at import rotated_at
 from milepost.call.call import Call
 from milepost.call.tokens import FEW
 from milepost.numerics.kept import has_numbers, kept
@@ -37,12 +38,15 @@ def rotated(call: Call, dtype: torch.dtype, number: int = 0, contrasted: bool = 
         return None
     both = _counted(call, part, dtype, number, contrasted=contrasted)
     by_kernel = dtype in DTYPES and not call.keys_turned and _ready(call.q.device)
-    if both is None:
-        both = _given(call, part, number) if by_kernel and not contrasted else None
+    q, k = (each if each.dtype is dtype else each.to(dtype) for each in (call.q, call.k))
+    if both is None and by_kernel and not contrasted:
+        found = None if _unturned(call, part, number) else rotated_at(call, part, q, k, number)
+        if found is not None:
+            return found
+        both = _given(call, part, number)
     if both is None:
         return None
     (cos, sin), keys = both
-    q, k = (each if each.dtype is dtype else each.to(dtype) for each in (call.q, call.k))
     if call.keys_turned or (by_kernel and has_numbers() and _unturned(call, part, number)):
         return _turned_queries(q, (cos, sin), part), k
     if by_kernel:
@@ -266,13 +270,8 @@ def _given(call: Call, part: Any, number: int) -> tuple[Waves, Waves | None] | N
     """The same of tokens that stand anywhere."""
     place = next(iter(call.scheme.answering("place")), None)
     by_length = getattr(part, "by_length", False) or getattr(part, "centred", False)
-    if (
-        call.at_index
-        and not call.index_given
-        and not by_length
-        and is_fixed(part)
-        and (place is None or is_fixed(place))
-    ):
+    fixed = is_fixed(part) and (place is None or is_fixed(place))
+    if call.at_index and not call.index_given and not by_length and fixed:
         # Documents: every index is below the number of keys.
         where = (part, place, number, call.keys.count)
         queries = _picked(call.key_index if call.over_itself else call.index, *where, "query")

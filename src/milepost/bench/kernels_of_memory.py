@@ -90,12 +90,15 @@ def rotations(q: Tensor, k: Tensor) -> dict[Any, Work]:
     cos, sin = angle.cos().float()[None], angle.sin().float()[None]
     copies = torch.empty_like(q), torch.empty_like(k)
 
-    def rotate(setting: tuple[int, int], neighbours: bool) -> object:
-        rotary.SETTINGS.update(zip(("warps", "heads"), setting, strict=True))
-        return torch.ops.milepost.rotate_qk(q, k, cos, sin, None, None, neighbours, False)
+    def rotate(setting: tuple[int, int, int], neighbours: bool) -> object:
+        chosen, rotary.shares_of = rotary.shares_of, lambda *_: rotary.Shares(*setting)
+        try:
+            return torch.ops.milepost.rotate_qk(q, k, cos, sin, None, None, neighbours, False)
+        finally:
+            rotary.shares_of = chosen
 
     contenders: dict[Any, Work] = {"copy": lambda: (copies[0].copy_(q), copies[1].copy_(k))}
-    for setting in ((4, 4), (4, 2), (4, 1), (4, 8), (8, 4), (8, 2), (2, 4)):
+    for setting in ((4, 4, 16), (4, 4, 4), (4, 2, 8), (8, 8, 4), (8, 4, 8), (2, 4, 16), (2, 2, 4)):
         contenders[(*setting, "halves")] = functools.partial(rotate, setting, False)
         contenders[(*setting, "neighbours")] = functools.partial(rotate, setting, True)
     return contenders

@@ -89,8 +89,13 @@ class _Given:
         return lambda q, k: rotate_qk(q, k, cos, sin)
 
     def by_positions(self) -> Turn:
-        """What `Rope` does by itself."""
-        return lambda q, k: (self.rope.turn(q, self.position), self.rope.turn(k, self.position))
+        """With no table: our kernel where there is one, or what `Rope` does by itself."""
+        if not self.q.is_cuda:
+            return lambda q, k: (self.rope.turn(q, self.position), self.rope.turn(k, self.position))
+        from milepost.backends.triton.rotary import rotate_qk_at, turns_of
+
+        turns, position = turns_of(self.rope.angles(torch.ones((), device=self.q.device))), self.position[None]
+        return lambda q, k: rotate_qk_at(q, k, turns, position)
 
     def peers(self) -> dict[str, tuple[str, Callable[[], Turn]]]:
         """Whose they are, and how they are made; one that is not installed says so in its row."""

@@ -70,8 +70,8 @@ class Cope(Learner):
 
     def by_count(self, q: Tensor) -> Tensor:
         """What a score has added to it whose count is 0, 1, … positions − 1, [b h t positions]; q: [b h t d], raw."""
-        entries = q @ self.table.to(q.dtype).mT
-        return entries if self.after_scale else entries * self.dim**-0.5
+        table = self.table if self.after_scale else self.table * self.dim**-0.5
+        return q @ table.to(q.dtype).mT
 
     def _opened(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
         """How far each gate is open, [b h t s]; those of hidden keys are shut."""

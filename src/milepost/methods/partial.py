@@ -90,6 +90,9 @@ class Partial:
     def blocks(self) -> int:
         return getattr(self.method, "blocks", 1)
 
+    def steps(self, device: torch.device) -> tuple[Tensor, float] | None:
+        return self.method.steps(device) if hasattr(self.method, "steps") else None
+
     def beyond(self, position: Tensor, length: Tensor | int | None = None) -> Tensor | float | None:
         if self.temperature == "rotary" or not hasattr(self.method, "magnitude"):
             return None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from milepost.numerics.rotation import PAIRS, Pairs
@@ -55,6 +56,14 @@ class Rope(Rotary):
         if self.stretch is not None:
             f = self.stretch.frequencies(f, reached(position, length))
         return position.double()[..., None] * f
+
+    def steps(self, device: torch.device) -> tuple[Tensor, float] | None:
+        # Whoever changes one of these says by them, not by this, what is turned.
+        changed = any(getattr(type(self), name) is not getattr(Rope, name) for name in ("angles", "sizes", "cos_sin"))
+        if changed or self.by_length:
+            return None
+        size = self.magnitude(torch.ones(1, dtype=torch.float64, device=device))
+        return None if isinstance(size, Tensor) else (self.angles(torch.ones((), device=device)), float(size))
 
     def sizes(
         self, position: Tensor, length: Tensor | int | None = None, side: Side = "query"

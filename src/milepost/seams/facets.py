@@ -51,6 +51,13 @@ class Rotates(Protocol):
         """Cosines and sines [… t width/2] of every angle, times the magnitude that rides on them."""
         ...
 
+    def steps(self, device: torch.device) -> tuple[Tensor, float] | None:
+        """The angle of every pair at position 1, float64 [width/2], and the magnitude of all.
+
+        At position p the angle is p times that, at any length. None where that is not all there is to say.
+        """
+        ...
+
     def beyond(self, position: Tensor, length: Tensor | int | None = None) -> Tensor | float | None:
         """What the channels past `width` of queries and keys are multiplied by, [b|1 t|1], [1] or a number.
 

@@ -63,6 +63,13 @@ class Rotary:
             cos, sin = cos * size, sin * size
         return cos.to(dtype), sin.to(dtype)
 
+    def steps(self, device: torch.device) -> tuple[Tensor, float] | None:
+        """The angle of every pair at position 1, float64 [dim/2], and the size of all: at p it is p times that.
+
+        None where angles are not p times anything, or sizes differ.
+        """
+        return None
+
     def beyond(self, position: Tensor, length: Tensor | int | None = None) -> Tensor | float | None:
         """What the channels past `width` are multiplied by; None where they are left alone."""
         return None

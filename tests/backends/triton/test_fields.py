@@ -38,7 +38,8 @@ TILE = {} if GPU else dict.fromkeys(configs.KERNELS, Config(32, 32, 4, 1))
 def dense(
     q: Tensor, k: Tensor, v: Tensor, how: Fields, far_q: Tensor | None, far_k: Tensor | None, table: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """softmax over near scores s and far ones (1 + λ)·s − λ·L, whose 1 + λ is in far_q, L = ln Σ e^s of the near."""
+    """softmax over near scores s and far ones (1 + λ)·s − λ·L + gain, whose 1 + λ is in far_q, L = ln Σ e^s of the
+    near."""
     h, g, t, s = q.shape[1], k.shape[1], q.shape[2], k.shape[2]
     far_q, far_k = q if far_q is None else far_q, k if far_k is None else far_k
     k, far_k, v = (each.repeat_interleave(h // g, 1) for each in (k, far_k, v))
@@ -50,6 +51,8 @@ def dense(
     far = far_q @ far_k.mT * how.scale
     if how.strength is not None:
         far = far - how.strength.to(q.dtype)[:, None, :, None] * torch.logsumexp(near, -1, keepdim=True)
+    if how.gain is not None:
+        far = far + how.gain.to(q.dtype)[:, None, :, None]
     far = far.masked_fill(~((distance >= how.near) & (distance < how.behind)), -torch.inf)
     lse = torch.logaddexp(torch.logsumexp(near, -1), torch.logsumexp(far, -1))
     return ((near - lse[..., None]).exp() + (far - lse[..., None]).exp()) @ v, lse
@@ -83,11 +86,12 @@ def errors(
     return [(off(a, c), off(b, c)) for a, b, c in zip(ours, theirs, exact, strict=True)]
 
 
-@pytest.fixture(params=[0, 64], ids=["two passes", "one pass"])
-def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Near and far keys each in a kernel of its own, or both in one."""
-    monkeypatch.setattr(fields_module, "IN_ONE", request.param)
-    return request.param
+@pytest.fixture(params=[(0, 1024), (64, 1024), (64, 0)], ids=["two passes", "one pass", "one pass in many loops"])
+def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Near and far keys each in a kernel of its own, or both in one, whose near keys take one loop or several."""
+    in_one, short = request.param
+    monkeypatch.setattr(fields_module, "IN_ONE", in_one)
+    monkeypatch.setattr(fields_module, "SHORT", short)
 
 
 @pytest.mark.usefixtures("passes")
@@ -97,9 +101,9 @@ def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
     [
         (9, {}, 0, True),
         (9, {"strength": 0.6}, 0, True),
-        (9, {"behind": 30}, 0, True),
+        (9, {"behind": 30, "gain": 1.0}, 0, True),
         (40, {"offset": 30}, 0, True),
-        (9, {"offset": 30, "strength": 2.0}, 0, True),
+        (9, {"offset": 30, "strength": 2.0, "gain": 1.5}, 0, True),
         (12, {}, 12, False),
         (100, {"strength": 0.5}, 0, True),
     ][:: 1 if GPU else 2],
@@ -108,8 +112,8 @@ def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
 def test_two_fields_agree_with_float64(near: int, more: dict[str, float], entries: int, apart: bool, groups: int):
     t, s = 50, 50 + int(more.get("offset", 0))
     made: dict[str, object] = dict(more)
-    if "strength" in more:
-        made["strength"] = torch.rand(1, t, device=DEVICE) * more["strength"]
+    for name in {"strength", "gain"} & set(more):
+        made[name] = torch.rand(1, t, device=DEVICE) * more[name]
     how = Fields(near, 0.25, **made)  # pyright: ignore
     for mine, theirs in errors(torch.float32, how, 1, 2, groups, t, s, 16, apart, entries):
         assert mine <= 2 * theirs + 4e-6
@@ -120,12 +124,15 @@ def test_two_fields_agree_with_float64(near: int, more: dict[str, float], entrie
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize(("strength", "entries"), [(0.0, 0), (0.8, 0), (0.0, 200)])
+@pytest.mark.parametrize("gain", [0.0, -1.5])
 def test_far_keys_on_torchs_own_kernel_agree_with_float64(
-    dtype: torch.dtype, width: int, strength: float, entries: int
+    dtype: torch.dtype, width: int, strength: float, entries: int, gain: float, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(fields_module, "IN_ONE", 0)
     near = entries or 130
     made = torch.rand(1, 700, device=DEVICE) * strength if strength else None
-    how = Fields(near, width**-0.5, strength=made)
+    gains = torch.rand(1, 700, device=DEVICE) * gain if gain else None
+    how = Fields(near, width**-0.5, strength=made, gain=gains)
     q, k = (torch.empty(2, 4, 700, width, device=DEVICE, dtype=dtype) for _ in range(2))
     assert by_vendor(q, k, k, how)
     for of_lse in (False, True):
@@ -137,14 +144,14 @@ def test_far_keys_on_torchs_own_kernel_agree_with_float64(
 @pytest.mark.skipif(not GPU, reason="two bytes an element need a GPU")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("groups", [4, 2])
-@pytest.mark.parametrize("strength", [0.0, 0.8])
+@pytest.mark.parametrize(("strength", "gain"), [(0.0, 0.0), (0.8, 0.0), (0.0, -2.0), (0.8, 1.5)])
 def test_one_pass_over_both_agrees_with_float64(
-    dtype: torch.dtype, groups: int, strength: float, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, groups: int, strength: float, gain: float, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(fields_module, "IN_ONE", 64)
-    made = torch.rand(1, 700, device=DEVICE) * strength if strength else None
+    made, gains = (torch.rand(1, 700, device=DEVICE) * each if each else None for each in (strength, gain))
     for of_lse in (False, True):
-        how = Fields(130, 0.125, strength=made)
+        how = Fields(130, 0.125, strength=made, gain=gains)
         for mine, theirs in errors(dtype, how, 2, 4, groups, 700, 700, 64, True, 0, of_lse):
             assert mine <= 2 * theirs + 4e-6
 

@@ -216,6 +216,7 @@ def test_torch_checks_the_operators(turned: bool):
     torch.library.opcheck(torch.ops.milepost.gated_backward.default, inputs, test_utils=CHECKS)
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
 def test_it_traces_whole_with_its_gradient():
     scheme = mp.Scheme(mp.Rope(16), mp.Cope(16, 5), causal).to(DEVICE)
     torch.nn.init.normal_(scheme.parts[1].table)

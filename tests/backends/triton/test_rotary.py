@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from fractions import Fraction
 from random import Random
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import milepost as mp
+from milepost.backends import rotated as turning
 from tests.backends.triton.dense import DEVICE, GPU, off
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton.rotary import rotate_qk
+from milepost.backends.triton import rotary
+from milepost.backends.triton.rotary import rotate_qk, rotate_qk_at, turns_of
+
+TURN = Fraction("6.283185307179586476925286766559005768394338798750211641949889")
 
 
 def rotated(x: Tensor, angle: Tensor, neighbours: bool) -> Tensor:
@@ -55,6 +63,88 @@ def test_rotation_agrees_with_float64(seed: int):
     assert all(each.dtype == dtype for each in (*got, *ours))
     for mine, theirs in zip((*got, *ours), (*exact, *true), strict=True):
         assert off(mine, theirs) < bound
+
+
+@pytest.mark.parametrize("first", [0, 10_000_000, -3, 2**40])
+@pytest.mark.parametrize(("pairs", "neighbours"), [(8, False), (8, True), (3, False)])
+def test_angles_made_from_positions_are_exact(first: int, pairs: int, neighbours: bool):
+    made = torch.Generator().manual_seed(3)
+    b, h, g, t, s, d = 2, 3, 1, 5, 9, 16
+    q, k = (torch.randn(b, heads, n, d, generator=made) for heads, n in ((h, t), (g, s)))
+    frequencies = 10000.0 ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
+    position = first + torch.randint(0, 50, (b, t), generator=made)
+    key_position = first + torch.arange(s)[None]
+    # The share of a full turn by whole numbers, since p · f in float64 has lost its last digits at 2⁴⁰.
+    exact_of = [Fraction(f) for f in frequencies.tolist()]
+
+    def angle(p: Tensor) -> Tensor:
+        rows = [[[float(n * f % TURN) for f in exact_of] for n in row] for row in p.tolist()]
+        return torch.tensor(rows, dtype=torch.float64)
+
+    x, y = (each.double().requires_grad_() for each in (q, k))
+    longer = torch.cat((torch.full((2 * pairs,), 1.25), torch.ones(d - 2 * pairs)))
+    exact = [
+        rotated(each, angle(p), neighbours) * longer for each, p in ((x, position), (y, key_position.expand(b, -1)))
+    ]
+    ours = [each.to(DEVICE).requires_grad_() for each in (q, k)]
+    at = [each.to(DEVICE) for each in (turns_of(frequencies), position, key_position)]
+    got = rotate_qk_at(*ours, *at, size=1.25, neighbours=neighbours)
+    grads = [torch.randn(each.shape, generator=made) for each in exact]
+    true = torch.autograd.grad(exact, (x, y), [each.double() for each in grads])
+    found = torch.autograd.grad(got, ours, [each.to(DEVICE) for each in grads])
+    # Past 2³² a frequency's own rounding, of 53 bits, is larger than that of float32.
+    bound = 4e-7 if first < 2**32 else 4e-4
+    for mine, theirs in zip((*got, *found), (*exact, *true), strict=True):
+        assert off(mine.cpu(), theirs) < bound
+
+
+def test_queries_and_keys_of_the_same_tokens_share_their_angles():
+    q, k = torch.randn(1, 2, 4, 8, device=DEVICE), torch.randn(1, 1, 4, 8, device=DEVICE)
+    turns = turns_of(torch.tensor([1.0, 0.1, 0.01], dtype=torch.float64)).to(DEVICE)
+    position = torch.tensor([[7, 0, 3, 10**7]], device=DEVICE)
+    for ours, apart in zip(
+        rotate_qk_at(q, k, turns, position), rotate_qk_at(q, k, turns, position, position.clone()), strict=True
+    ):
+        torch.testing.assert_close(ours, apart, rtol=0, atol=0)
+
+
+def test_torch_checks_the_operator():
+    q, k = torch.randn(1, 2, 4, 8, device=DEVICE), torch.randn(1, 1, 4, 8, device=DEVICE)
+    turns, position = turns_of(torch.ones(4, dtype=torch.float64)).to(DEVICE), torch.arange(4, device=DEVICE)[None]
+    given = (q, k, turns, position, None, 1.0, False, False)
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(torch.ops.milepost.rotate_qk_at.default, given, test_utils=checks)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"documents": [0, 0, 0, 1, 1, 1, 1]},
+        {"documents": [-1, -1, 0, 0, 0, 0, 0]},
+        {"position": [5, 6, 7, 2, 3, 0, 10**6]},
+    ],
+    ids=["in order", "packed", "padded", "anywhere"],
+)
+@pytest.mark.parametrize("dim", [8, 4])
+def test_attention_turns_by_positions(options: dict[str, list[int]], dim: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(turning, "_ready", lambda device: True)
+    monkeypatch.setattr(turning, "LARGEST", 0)
+    rope = mp.Rope(dim, stretch=mp.Yarn(4, 32))
+    scheme = mp.Scheme(rope if dim == 8 else mp.Partial(rope, of=8), mp.causal)
+    q, k, v = (torch.randn(1, heads, 7, 8, device=DEVICE) for heads in (2, 1, 1))
+    given = {name: torch.tensor(each, device=DEVICE) for name, each in options.items()}
+    launched: list[int] = []
+    monkeypatch.setattr(rotary, "_rotate_qk_at", counted(rotary._rotate_qk_at, launched))
+    monkeypatch.setattr(rotary, "operator", lambda name, body: body)
+    ours = mp.attend(q, k, v, scheme, backend="sdpa", **given)
+    assert launched
+    exact = mp.attend(*(each.double() for each in (q, k, v)), scheme, backend="reference", **given)
+    torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def counted(function: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+    return lambda *args: calls.append(1) or function(*args)
 
 
 def test_errors_say_what_to_give():

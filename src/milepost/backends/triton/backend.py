@@ -68,13 +68,12 @@ def cost(call: Call) -> float:
     if call.q.device.type != "cuda":
         # Triton's interpreter, which is there to be checked against.
         return math.inf
-    if call.scheme.answering("bend_rows"):
-        # Checked in the interpreter, and compiled for three chips; until a GPU has run it, only who names it has it.
-        return math.inf
     each = 1.15 if call.scheme.answering("bend") else 1.1
     related = bool(call.scheme.answering("relate"))
     # Products with tables cost about as much again where most keys are near, and little where they are far.
     each += 0.2 if related else 0
+    # Counts of gates are found key by key, near the query.
+    each *= 4 if call.scheme.answering("bend_rows") else 1
     # Of several documents about half of all pairs are never looked at, or more.
     pairs = seen_pairs(call) / (1 if call.documents is None else 2)
     return seconds(call, pairs, each * (2.5 if call.q.dtype == torch.float32 else 1), launches=14 if related else 12)
@@ -208,7 +207,11 @@ def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | No
     if contrasted:
         strength = _strength(place, far, layout.first, call.queries.count, layout.key_first + call.keys.count, v.device)
     limits = {name: value for name, value in limits_of(band.behind, band.ahead).items() if value is not None}
-    how = Fields(int(least), call.scheme.scale(call.q.shape[-1]), offset=layout.offset, strength=strength, **limits)
+    gain = None
+    if second.shift is not None:
+        gain = _gain(place, far, layout.first, call.queries.count, layout.key_first + call.keys.count, v.device)
+    scale = call.scheme.scale(call.q.shape[-1])
+    how = Fields(int(least), scale, offset=layout.offset, strength=strength, gain=gain, **limits)
 
     def ours() -> tuple[Tensor, Tensor] | None:
         return rotated(call, dtype, near)
@@ -232,7 +235,7 @@ def _are_two_fields(call: Call, band: Band) -> bool:
         return False
     (_, first), (_, second) = regimes
     ends = (second.distances()[0] - 1, math.inf)
-    plain = first.contrast is None and first.shift is None and second.shift is None and not measured(second)
+    plain = first.contrast is None and first.shift is None and not measured(second)
     return (first.distances()[1], second.distances()[1]) == ends and plain
 
 
@@ -254,6 +257,8 @@ def _steps_in_two_fields(call: Call, band: Band, wants_lse: bool) -> Step | None
     if not last or not _are_two_fields(call, band) or not is_fixed(place):
         return None
     (near, _), (far, second) = seen_regimes(call)
+    if second.shift is not None:
+        return None
     least, contrasted = int(second.distances()[0]), second.contrast is not None
     beside, apart = steps_angles(call, near), steps_angles(call, far, contrasted)
     if beside is None or apart is None:
@@ -334,6 +339,14 @@ def _strength(place: Any, number: int, first: int, count: int, length: int, devi
     index = torch.arange(first, first + count, device=device)[None]
     found = place.place()[number].contrast(index, torch.full((1, 1), length, device=device))
     # One number for all queries, where it goes by the length alone; the kernels read one for each.
+    return found.float().expand(1, count).contiguous()
+
+
+@kept(16)
+def _gain(place: Any, number: int, first: int, count: int, length: int, device: torch.device) -> Tensor:
+    """What the scores of a regime gain, a number a query, [1 t], where tokens count up by one."""
+    index = torch.arange(first, first + count, device=device)[None]
+    found = place.place()[number].shift(index, torch.full((1, 1), length, device=device))
     return found.float().expand(1, count).contiguous()
 
 

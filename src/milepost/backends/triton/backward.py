@@ -18,6 +18,7 @@ from milepost.backends.triton.score import (
     LOG2E,
     addressed,
     apart,
+    besides,
     between,
     distances,
     finished,
@@ -207,12 +208,13 @@ def _rows_of_keys(
     return dk, dv, before_sum
 
 
-@triton.jit(do_not_specialize=[*_COUNTS, "apart_blocks", "part_rows"])
+@triton.jit(do_not_specialize=[*_COUNTS, "apart_blocks", "part_rows", "more_keys"])
 def backward_keys(
     Q, K, V, Grad, Lse2, Delta, DK, DV_, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b,
     ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many, DByKey, Away,
+    MoreDK, MoreDV, mk_b, mk_h, mk_t, mv_b, mv_h, mv_t, more_keys,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, apart_blocks, part_rows, dk_part, dv_part,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
@@ -220,11 +222,14 @@ def backward_keys(
     PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, SINGLE: tl.constexpr, PARTS: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
     MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr, REACH: tl.constexpr,
+    MORE: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one block of keys, summed over the query heads that share them.
 
     Sinks are seen by every row, where other keys are seen by a window of them. So the first `apart_blocks` blocks may
     be done in a launch of their own: PARTS, each of `part_rows` rows, each to its own dk and dv.
+
+    MORE: what the first `more_keys` keys have already is added, 1: to dv, 2: to dk, too. SHORT: one masked loop.
     """
     if PARTS:
         j0 = tl.program_id(0) % apart_blocks * BN
@@ -289,6 +294,11 @@ def backward_keys(
     elif SLOPES and TWO_SIDED:
         near = between(up_to(tl.maximum(j1 - offset, 0), BM), full, edge)
         beyond = near
+    if SHORT:
+        full = end
+        near = end
+        beyond = end
+        edge = end
     if PARTS:
         part = tl.program_id(0) // apart_blocks
         low = part * part_rows
@@ -350,7 +360,7 @@ def backward_keys(
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
                 PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
             )  # fmt: skip
-        if TWO_SIDED and (TABLE or SLOPES) and (RELATE == 0):
+        if TWO_SIDED and (TABLE or SLOPES) and (RELATE == 0) and (not SHORT):
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, full, near, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_ahead, cap,
@@ -358,7 +368,7 @@ def backward_keys(
                 BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
                 PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
             )  # fmt: skip
-        if LOOKED:
+        if LOOKED and (not SHORT):
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, near, beyond, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
@@ -372,14 +382,15 @@ def backward_keys(
             blocks = tl.cdiv(rows, GRANULE)
             away = tl.load(Away + (b64 * tl.num_programs(1) * group + h) * (blocks + 1) + blocks)
             last_row = tl.minimum(edge, up_to(tl.maximum(j1 + away + 1 - offset, 0), BM))
-        dk, dv, before_sum = _rows_of_keys(
-            dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, beyond, last_row, j0, offset, scale, rows,
-            keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_behind, cap,
-            index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
-            BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
-        )  # fmt: skip
-        if BEHIND or BOUNDED:
+        if not SHORT:
+            dk, dv, before_sum = _rows_of_keys(
+                dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, beyond, last_row, j0, offset, scale,
+                rows, keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_behind,
+                cap, index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
+                BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
+            )  # fmt: skip
+        if (BEHIND or BOUNDED) and (not SHORT):
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, edge, end, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
@@ -390,7 +401,12 @@ def backward_keys(
         if (RELATE >= 2) and ENDS:
             ends = d_by_key + tl.arange(0, BN) * bk_t
             tl.store(ends, (before_sum * scale).to(DByKey.dtype.element_ty), mask=at < keys)
-    put(DK + b64 * dk_b + g64 * dk_h, dk * scale, j0, keys, dk_t, BN, WIDTH, D)
+    dk = dk * scale
+    if MORE == 2:
+        dk += besides(MoreDK + b64 * mk_b + g64 * mk_h, j0, 0, more_keys, mk_t, BN, WIDTH, D)
+    if MORE > 0:
+        dv += besides(MoreDV + b64 * mv_b + g64 * mv_h, j0, 0, more_keys, mv_t, BN, VWIDTH, DV)
+    put(DK + b64 * dk_b + g64 * dk_h, dk, j0, keys, dk_t, BN, WIDTH, D)
     put(DV_ + b64 * dv_b + g64 * dv_h, dv, j0, keys, dv_t, BN, VWIDTH, DV)
 
 
@@ -490,21 +506,25 @@ def _keys_of_rows(
     return dq, behind_sum, ahead_sum, past_sum, before_sum
 
 
-@triton.jit(do_not_specialize=_COUNTS)
+@triton.jit(do_not_specialize=[*_COUNTS, "more_row"])
 def backward_rows(
     Q, K, V, Grad, Lse2, Delta, DQ, Sums, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dq_b, dq_h, dq_t,
     l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b, sums_b, sums_h,
     ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many, DByRow, Away,
-    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
+    MoreDQ, mq_b, mq_h, mq_t, more_row, rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
     MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr, REACH: tl.constexpr,
+    MORE: tl.constexpr,
 ):  # fmt: skip
-    """dq of one block of rows. Sums [b h blocks 4]: for the slopes behind and ahead, for distances past and before."""
+    """dq of one block of rows. Sums [b h blocks 4]: for the slopes behind and ahead, for distances past and before.
+
+    MORE: what the rows from more_row on have already is added.
+    """
     block = tl.program_id(0)
     if AHEAD:
         block = tl.num_programs(0) - 1 - block
@@ -667,6 +687,8 @@ def backward_rows(
     if ((RELATE == 1) or (RELATE == 3)) and ENDS:
         ends = (s3[:, None] * factor).to(DByRow.dtype.element_ty)
         tl.store(DByRow + (tl.arange(0, BM) * br_t)[:, None], ends, mask=(at < rows)[:, None])
+    if MORE:
+        dq += besides(MoreDQ + b64 * mq_b + h64 * mq_h, row, more_row, rows - more_row, mq_t, BM, WIDTH, D)
     put(DQ + b64 * dq_b + h64 * dq_h, dq, row, rows, dq_t, BM, WIDTH, D)
     if SUM_SLOPES or SUM_FAR:
         Sums += b64 * sums_b + h64 * sums_h + block * 4

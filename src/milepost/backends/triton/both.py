@@ -86,16 +86,17 @@ def _gathered(
 
 @triton.jit(do_not_specialize=_COUNTS)
 def forward(
-    Q, K, FarQ, FarK, V, Out, Lse, Strength, NearOut, NearLse,
+    Q, K, FarQ, FarK, V, Out, Lse, Strength, Gain, NearOut, NearLse,
     q_b, q_h, q_t, k_b, k_h, k_t, fq_b, fq_h, fq_t, fk_b, fk_h, fk_t, v_b, v_h, v_t, o_b, o_h, o_t, l_b, l_h,
-    strength_b, rows, keys, group, offset, near, behind, ahead, scale,
+    strength_b, gain_b, rows, keys, group, offset, near, behind, ahead, scale,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    ENDS: tl.constexpr, CONTRAST: tl.constexpr, KEEP: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    ENDS: tl.constexpr, CONTRAST: tl.constexpr, GAINS: tl.constexpr, KEEP: tl.constexpr, TMA: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """out and lse of one block of rows. ENDS: what is further behind than `behind` is not seen.
 
     CONTRAST: far scores are set off against the near ones' log-sum-exp, which, with what near keys alone answer, is
-    kept for the backward pass where KEEP.
+    kept for the backward pass where KEEP. GAINS: a row's far scores have a number added.
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     h = tl.program_id(1)
@@ -135,8 +136,10 @@ def forward(
             told = tl.where(blind, float("-inf"), logged * LN2)
             tl.store(NearLse + b64 * l_b + h64 * l_h + at, told, mask=at < rows)
             put(NearOut + b64 * o_b + h64 * o_h, acc / some[:, None], row, rows, o_t, BM, VWIDTH, DV)
-        # Less that for every far key of a row is more of it for what the row has seen before.
-        m += shift
+    if GAINS:
+        shift -= tl.load(Gain + b64 * gain_b + at, mask=at < rows, other=0.0) * LOG2E
+    # Less that for every far key of a row is more of it for what the row has seen before.
+    m += shift
     q = tile(FarQ, b, h, row, rows, fq_t, BM, WIDTH, D, TMA)
     acc, l, m = _gathered(
         acc, l, m, q, FarK, V, b, g, i0, i1, c, keys, fk_t, v_t, behind, -near,
@@ -154,9 +157,12 @@ def _of_rows(
     dk, dv, k, v, Q, Grad, Lse2, Delta, b, h, j0, j1, offset, scale, rows, keys, q_t, do_t, behind, ahead,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, LEAD: tl.constexpr,
+    SHORT: tl.constexpr,
 ):  # fmt: skip
     """dk and dv with what all rows of one head give that see a block of keys as keys of one kind."""
     start, full, edge, end = _rows_seen(j0, j1, offset, rows, behind, ahead, BM, BEHIND, True)
+    if SHORT:
+        full = end
     none = tl.zeros([BN], tl.float32)
     dk, dv, _ = _rows_of_keys(
         dk, dv, none, k, v, Q, Grad, Lse2, Delta, 0, b, h, start, full, j0, offset, scale, rows, keys, q_t, do_t,
@@ -164,13 +170,14 @@ def _of_rows(
         BM, BN, WIDTH, VWIDTH, D, DV, True, 0, 0, 0, False, BEHIND, True, 0, False, False, TMA, PRECISION, UPRIGHT,
         LEAD, False, False, None, 0, False, False,
     )  # fmt: skip
-    dk, dv, _ = _rows_of_keys(
-        dk, dv, none, k, v, Q, Grad, Lse2, Delta, 0, b, h, full, edge, j0, offset, scale, rows, keys, q_t, do_t,
-        behind, ahead, 0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-        BM, BN, WIDTH, VWIDTH, D, DV, False, 0, 0, 0, False, BEHIND, True, 0, False, False, TMA, PRECISION, UPRIGHT,
-        LEAD, False, False, None, 0, False, False,
-    )  # fmt: skip
-    if BEHIND:
+    if not SHORT:
+        dk, dv, _ = _rows_of_keys(
+            dk, dv, none, k, v, Q, Grad, Lse2, Delta, 0, b, h, full, edge, j0, offset, scale, rows, keys, q_t, do_t,
+            behind, ahead, 0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            BM, BN, WIDTH, VWIDTH, D, DV, False, 0, 0, 0, False, BEHIND, True, 0, False, False, TMA, PRECISION, UPRIGHT,
+            LEAD, False, False, None, 0, False, False,
+        )  # fmt: skip
+    if BEHIND and (not SHORT):
         dk, dv, _ = _rows_of_keys(
             dk, dv, none, k, v, Q, Grad, Lse2, Delta, 0, b, h, edge, end, j0, offset, scale, rows, keys, q_t, do_t,
             behind, ahead, 0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -188,7 +195,7 @@ def backward_keys(
     rows, keys, group, offset, near, behind, ahead, scale,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     ENDS: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, LEAD: tl.constexpr,
-    SINGLE: tl.constexpr,
+    SINGLE: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     """dk, that of far keys, and dv of one block of keys, summed over the query heads that share them."""
     j0 = tl.program_id(0) * BN
@@ -218,7 +225,7 @@ def backward_keys(
         dk, dv = _of_rows(
             dk, dv, k, v, q, grad, Lse2 + place, Delta + place, b, h, j0, j1, offset, scale, rows, keys, q_t, do_t,
             tl.minimum(near, behind), ahead,
-            BM, BN, WIDTH, VWIDTH, D, DV, True, TMA, PRECISION, UPRIGHT, LEAD,
+            BM, BN, WIDTH, VWIDTH, D, DV, True, TMA, PRECISION, UPRIGHT, LEAD, SHORT,
         )  # fmt: skip
     put(DK + b64 * dk_b + g64 * dk_h, dk * scale, j0, keys, dk_t, BN, WIDTH, D)
     k = tile(FarK, b, g, j0, keys, fk_t, BN, WIDTH, D, TMA)
@@ -235,7 +242,7 @@ def backward_keys(
         dk, dv = _of_rows(
             dk, dv, k, v, q, grad, FarLse2 + place, FarDelta + place, b, h, j0, j1, offset, scale, rows, keys, fq_t,
             do_t, behind, -near,
-            BM, BN, WIDTH, VWIDTH, D, DV, ENDS, TMA, PRECISION, UPRIGHT, LEAD,
+            BM, BN, WIDTH, VWIDTH, D, DV, ENDS, TMA, PRECISION, UPRIGHT, LEAD, False,
         )  # fmt: skip
     put(FarDK + b64 * fdk_b + g64 * fdk_h, dk * scale, j0, keys, fdk_t, BN, WIDTH, D)
     put(DV_ + b64 * dv_b + g64 * dv_h, dv, j0, keys, dv_t, BN, VWIDTH, DV)

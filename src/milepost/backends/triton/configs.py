@@ -41,43 +41,74 @@ CHOSEN: dict[tuple[str, int], Config] = {
     ("walk", 64): Config(64, 64, 4, 2),
     ("walk", 128): Config(64, 64, 4, 1),
     ("walk", 256): Config(64, 64, 4, 1),
-    ("gates", 64): Config(64, 64, 8, 2, False),
-    ("gates", 128): Config(64, 64, 8, 2, False),
+    ("gates", 64): Config(64, 32, 4, 3, False),
+    ("gates", 128): Config(64, 32, 4, 3, False),
     ("gates", 256): Config(64, 32, 8, 1, False),
-    ("gates_backward", 64): Config(64, 32, 8, 2, False),
-    ("gates_backward", 128): Config(32, 64, 8, 2, False),
+    ("gates_backward", 64): Config(64, 32, 4, 1, False),
+    ("gates_backward", 128): Config(32, 32, 4, 3, False),
     ("gates_backward", 256): Config(32, 32, 8, 1, False),
 }
-"""Two bytes an element. Those of gates are the largest whose registers do not spill, and not yet timed."""
+"""Two bytes an element."""
+
+NARROW: dict[tuple[str, int], Config] = {
+    ("forward", 64): Config(64, 64, 4, 3),
+    ("forward", 128): Config(64, 64, 4, 3),
+    ("keys", 128): Config(64, 64, 4, 2),
+    ("rows", 64): Config(64, 64, 4, 2),
+    ("rows", 128): Config(64, 64, 4, 2),
+}
+"""Where a block of rows sees few keys: programs are short, and several at a time hide how they start."""
 
 WITH_TABLE: dict[tuple[str, int], Config] = {("forward", 128): Config(128, 64, 8, 3)}
 """Where a bias that is looked up by distance wants another choice: its entries take shared memory, too."""
 
+WITH_TABLE_NARROW: dict[tuple[str, int], Config] = {("forward", 128): Config(64, 32, 4, 3)}
+"""And where a window leaves little of it."""
+
 WITH_PRODUCTS: dict[tuple[str, int], Config] = {
-    ("forward", 64): Config(64, 64, 4, 3),
-    ("forward", 128): Config(64, 64, 8, 3),
+    ("forward", 64): Config(64, 32, 4, 2),
+    ("forward", 128): Config(64, 32, 4, 2),
     ("forward", 256): Config(64, 32, 8, 2),
-    ("keys", 64): Config(32, 64, 8, 3),
-    ("keys", 128): Config(32, 64, 8, 3),
+    ("keys", 64): Config(32, 64, 4, 3),
+    ("keys", 128): Config(32, 64, 4, 3),
     ("keys", 256): Config(32, 64, 8, 2),
-    ("rows", 64): Config(64, 32, 4, 3),
-    ("rows", 128): Config(64, 32, 8, 3),
+    ("rows", 64): Config(64, 32, 4, 2),
+    ("rows", 128): Config(64, 32, 4, 2),
     ("rows", 256): Config(64, 32, 8, 2),
 }
-"""Where vectors by distance are added, one address a pair: chosen so that registers hold it all, and not yet timed."""
+"""Where vectors by distance are added, one address a pair."""
+
+WITH_BOTH_PRODUCTS: dict[tuple[str, int], Config] = {("forward", 64): Config(64, 64, 4, 3)}
+"""Those of queries and those of keys."""
 
 WITH_PRODUCTS_PACKED: dict[tuple[str, int], Config] = {("rows", 64): Config(64, 32, 8, 3)}
 """And where documents lie in the row besides."""
 
 WITH_TABLE_PACKED: dict[tuple[str, int], Config] = {
     ("forward", 64): Config(64, 64, 4, 3),
+    ("forward", 128): Config(64, 64, 4, 2),
+    ("keys", 128): Config(32, 64, 4, 3),
+    ("rows", 128): Config(64, 32, 4, 3),
     ("walk", 64): Config(64, 64, 8, 1, False),
 }
 """Where documents lie in a row, and a bias is looked up by distance: with larger tiles registers spill."""
 
 PACKED: dict[tuple[str, int], Config] = {
+    ("forward", 128): Config(64, 64, 4, 3),
+    ("keys", 128): Config(64, 64, 4, 2),
+    ("rows", 128): Config(64, 64, 4, 2),
+    ("forward", 64): Config(64, 64, 4, 3),
+    ("walk", 64): Config(64, 64, 8, 1, False),
+}
+"""Where documents lie in a row, and a bias is looked up by distance: with larger tiles registers spill."""
+
+PACKED: dict[tuple[str, int], Config] = {
+    ("forward", 128): Config(64, 64, 4, 3),
+    ("keys", 128): Config(32, 64, 4, 3),
+    ("rows", 128): Config(64, 64, 4, 2),
     ("gates", 64): Config(64, 32, 8, 2, False),
     ("gates", 128): Config(64, 32, 8, 2, False),
+    ("gates_backward", 64): Config(32, 32, 4, 2, False),
 }
 """Where documents lie in a row, whatever else."""
 
@@ -138,11 +169,13 @@ def narrow(kernel: str, width: int) -> Config:
 
 
 def choose(
-    kernel: str, width: int, itemsize: int, looked_up: bool, packed: bool = False, products: bool = False
-) -> Config:
+    kernel: str, width: int, itemsize: int, looked_up: bool, packed: bool = False, products: int = 0,
+    few_keys: bool = False,
+) -> Config:  # fmt: skip
     """The configuration of a kernel at a head width (the larger of the keys' and the values').
 
-    looked_up: a bias by distance. packed: documents. products: vectors by distance.
+    looked_up: a bias by distance. packed: documents. products: vectors by distance, 3 for those of queries and of keys.
+    few_keys: a window, or a short text.
     """
     if kernel in _OVERRIDES:
         return _OVERRIDES[kernel]
@@ -150,8 +183,9 @@ def choose(
         return narrow(kernel, width)
     known = max(64, width)
     for holds, table in (
-        (products and packed, WITH_PRODUCTS_PACKED), (products, WITH_PRODUCTS),
-        (looked_up and packed, WITH_TABLE_PACKED), (looked_up, WITH_TABLE), (packed, PACKED),
+        (products > 0 and packed, WITH_PRODUCTS_PACKED), (products == 3, WITH_BOTH_PRODUCTS),
+        (products > 0, WITH_PRODUCTS), (looked_up and packed, WITH_TABLE_PACKED),
+        (looked_up and few_keys, WITH_TABLE_NARROW), (looked_up, WITH_TABLE), (packed, PACKED), (few_keys, NARROW),
     ):  # fmt: skip
         if holds and (kernel, known) in table:
             return table[kernel, known]

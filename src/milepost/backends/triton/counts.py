@@ -36,5 +36,4 @@ def counted(call: Call, q: Tensor, k: Tensor, v: Tensor, tokens: dict[str, Any])
     from milepost.backends.triton.gated import gated
 
     part: Any = call.scheme.answering("bend_rows")[0]
-    # Scores are made in float32, and what is added to them, too.
-    return gated(q, k, v, part.by_count(call.q.float()), scale=call.scheme.scale(q.shape[-1]), **tokens)
+    return gated(q, k, v, part.by_count(call.q), scale=call.scheme.scale(q.shape[-1]), **tokens)

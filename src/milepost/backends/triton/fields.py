@@ -29,6 +29,7 @@ from torch.nn.functional import pad
 from milepost.backends.triton import both
 from milepost.backends.triton.configs import Config, blocks_of
 from milepost.backends.triton.flash import (
+    SHORT,
     UNLIMITED,
     Call,
     Far,
@@ -49,9 +50,8 @@ from milepost.backends.triton.score import LOG2E, tile
 
 WIDEST = 128
 """The widest heads that torch's kernel takes."""
-IN_ONE = 0
-"""Heads up to this width go over near and far keys in one kernel. It is meant to be 64, where ours is about as quick as
-torch's; until a GPU has run it, it is 0."""
+IN_ONE = 64
+"""Heads up to this width go over near and far keys in one kernel: there ours is about as quick as torch's."""
 
 
 class Fields(NamedTuple):
@@ -67,6 +67,8 @@ class Fields(NamedTuple):
     offset: int = 0
     strength: Tensor | None = None
     """[b|1 t], how strongly far scores are set off against near ones."""
+    gain: Tensor | None = None
+    """[b|1 t], what is then added to a row's far scores."""
 
 
 def fields(
@@ -167,10 +169,15 @@ def _far(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> tuple[Far, tuple[Tenso
         out, lse, _, _, _, _, *dice, _ = torch.ops.aten._scaled_dot_product_cudnn_attention(
             q[:, :, w:], k[:, :, : t - w], v[:, :, : t - w], None, True, 0.0, True, False, scale=how.scale
         )
-        return Far(out, lse.squeeze(-1), w, how.strength), tuple(dice)
+        return Far(out, _gained(lse.squeeze(-1), how, w), w, how.strength), tuple(dice)
     far = Far(_like(q, v.shape[3]), q.new_empty(b, h, t, dtype=torch.float32), 0, how.strength)
     launch_forward(_far_call(q, k, v, how), far.out, far.lse)
-    return far, ()
+    return far._replace(lse=_gained(far.lse, how)), ()
+
+
+def _gained(lse: Tensor, how: Fields, first: int = 0) -> Tensor:
+    """Far keys' log-sum-exp, of the rows from the first on, with what each of their scores gains."""
+    return lse if how.gain is None else lse + how.gain[:, None, first:]
 
 
 def _near(q: Tensor, k: Tensor, v: Tensor, more: Gains, how: Fields, far: Far) -> tuple[Tensor, Tensor, Far]:
@@ -230,13 +237,7 @@ def _backward(
     else:
         far_out, far_lse, near_lse = more
         lse2, delta, far_lse2, far_delta = _contrast(grad, grad_lse, out, lse, how.strength, near_lse, far_out, far_lse)
-    dq, dk, dv = (_like(each, each.shape[3]) for each in (q, k, v))
-    call = _near_call(q, k, v, (table, *products), how)
-    made = products_like(lse, call.products)
-    launch_keys(call, grad, lse2, delta, dk, dv, made[1])
-    sums = launch_rows(call, grad, lse2, delta, dq, False, table is not None, made[0])
-    gains = [None if each is None else found for each, found in zip(products, made, strict=True)]
-    d_table = None if table is None else launch_learned(call, grad, lse2, delta, sums, False, True)[2]
+    far_lse2 = _far_lse2(far_lse2, how)
     read = (q, k, v) if far_q is None else (far_q, far_k, v)
     # Asked for the same bits only now, or given a gradient of the log-sum-exp: ours does it.
     if dice and grad_lse is None and not torch.are_deterministic_algorithms_enabled():
@@ -248,11 +249,16 @@ def _backward(
         launch_rows(call, grad, far_lse2, far_delta, found[0], False, False)
     far_dq, far_dk, far_dv = found
     keys = far_dk.shape[2]
-    # Not +=, which would write every slice back into itself.
-    dv[:, :, :keys].add_(far_dv)
+    # Near keys' share is added as it is written.
+    beside_q, beside_k = (far_dq, far_dk) if far_q is None else (None, None)
+    dq, dk, dv = (_like(each, each.shape[3]) for each in (q, k, v))
+    call = _near_call(q, k, v, (table, *products), how)
+    made = products_like(lse, call.products)
+    launch_keys(call, grad, lse2, delta, dk, dv, made[1], (beside_k, far_dv))
+    sums = launch_rows(call, grad, lse2, delta, dq, False, table is not None, made[0], beside_q)
+    gains = [None if each is None else found for each, found in zip(products, made, strict=True)]
+    d_table = None if table is None else launch_learned(call, grad, lse2, delta, sums, False, True)[2]
     if far_q is None:
-        dq[:, :, first:].add_(far_dq)
-        dk[:, :, :keys].add_(far_dk)
         return dq, dk, dv, None, None, d_table, *gains
     if first:
         far_dq, far_dk = pad(far_dq, (0, 0, first, 0)), pad(far_dk, (0, 0, 0, k.shape[2] - keys))
@@ -267,6 +273,7 @@ def _vendor_backward(
     w, t = how.near, q.shape[2]
     if how.strength is not None and near_lse is not None:
         lse = torch.addcmul(lse, how.strength[:, None], near_lse)
+    lse = lse if how.gain is None else lse - how.gain[:, None]
     return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
         grad[:, :, w:], q[:, :, w:], k[:, :, : t - w], v[:, :, : t - w], out[:, :, w:],
         lse[:, :, w:].unsqueeze(-1).contiguous(), *dice, None, None, None, t - w, t - w, 0.0, True, scale=how.scale,
@@ -299,6 +306,7 @@ class _Both(torch.autograd.Function):
                 said = launch_prepare(grad, grad_lse, out, lse) * 2
             else:
                 said = _contrast(grad, grad_lse, out, lse, how.strength, near_lse, near_out)
+            said = (*said[:2], _far_lse2(said[2], how), said[3])
             return *_backward_in_one(tensors, how, grad, said), None
 
 
@@ -322,9 +330,9 @@ def _forward_in_one(
         config, tensors, steps, numbers, constants = _told("forward", given, how)
         launch(
             both.forward, (blocks_of(q.shape[2], config.rows), q.shape[1], q.shape[0]),
-            *tensors, out, lse, strength, near_out, near_lse, *steps, *out.stride()[:3], *lse.stride()[:2],
-            0 if strength is None or strength.shape[0] == 1 else strength.stride(0), *numbers,
-            **constants, CONTRAST=strength is not None, KEEP=keep,
+            *tensors, out, lse, strength, how.gain, near_out, near_lse, *steps, *out.stride()[:3], *lse.stride()[:2],
+            *[0 if each is None or each.shape[0] == 1 else each.stride(0) for each in (strength, how.gain)], *numbers,
+            **constants, CONTRAST=strength is not None, GAINS=how.gain is not None, KEEP=keep,
         )  # fmt: skip
     return out, lse, near_out, near_lse
 
@@ -339,6 +347,7 @@ def _backward_in_one(given: Sequence[Tensor], how: Fields, grad: Tensor, said: S
         both.backward_keys, (blocks_of(k.shape[2], config.keys), *k.shape[1::-1]),
         *tensors, *said, dk, far_dk, dv, *steps, *dk.stride()[:3], *far_dk.stride()[:3], *dv.stride()[:3], *some,
         *numbers, **constants, UPRIGHT=config.upright, LEAD=config.lead, SINGLE=q.shape[1] == k.shape[1],
+        SHORT=how.near <= SHORT,
     )  # fmt: skip
     config, tensors, steps, numbers, constants = _told("rows", given, how, grad)
     launch(
@@ -355,7 +364,8 @@ def _told(
     """What each kernel over both fields is given first, then how far apart its numbers lie, and what they are."""
     q, k, v, far_q, far_k = given
     near, far = _near_call(q, k, v, NOTHING, how), _far_call(far_q, far_k, v, how)
-    config = near.config(kernel)
+    # Two fields are two short walks, whatever the window.
+    config = near.config(kernel, narrow=True)
     read = [q, k, far_q, far_k, v, *([] if grad is None else [grad])]
     tma = config.tma and _fits_tma(*read)
     own_q, own_k, values = near.described(config, tma)
@@ -370,6 +380,15 @@ def _told(
         q.shape[2], k.shape[2], q.shape[1] // k.shape[1], how.offset, how.near, how.behind, how.ahead, how.scale
     )  # fmt: skip
     return config, tensors, steps, numbers, fixed
+
+
+def _far_lse2(lse2: Tensor, how: Fields) -> Tensor:
+    """The log-sum-exp that far scores are weighed by, less what each of them gains."""
+    if how.gain is None:
+        return lse2
+    found = lse2.clone()
+    found[:, :, : how.gain.shape[1]] -= how.gain[:, None] * LOG2E.value
+    return found
 
 
 def _contrast(

@@ -35,9 +35,13 @@ from milepost.backends.triton.reach import launch_reaches
 
 UNLIMITED = 1 << 30
 """A bound that nothing reaches: no limit behind, or ahead."""
-REACH_FROM = 1 << 62
-"""With so many keys or more, those that a slope leaves no weight are skipped. It is meant to be 2,048; until a GPU has
-run it, it is more than anybody has."""
+REACH_FROM = 2048
+"""With so many keys or more, those that a slope leaves no weight are skipped."""
+NARROW = 2048
+"""Windows that are no wider have tiles of their own, and so have texts of half as many keys."""
+SHORT = 1024
+"""Up to such a window the rows that see a block of keys are gone over in one masked loop."""
+Pair = tuple[Tensor | None, Tensor | None]
 INTERPRETED = triton.knobs.runtime.interpret  # pyright: ignore
 
 FACETS = (
@@ -426,9 +430,10 @@ def launch_prepare(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tens
 
 
 def launch_keys(
-    call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, dk: Tensor, dv: Tensor, d_by_key: Tensor | None = None
-) -> None:
-    """Write dk, dv and the gradient of by_key."""
+    call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, dk: Tensor, dv: Tensor, d_by_key: Tensor | None = None,
+    more: Pair = (None, None),
+) -> None:  # fmt: skip
+    """Write dk, dv and the gradient of by_key. more: what the first keys have already of dk and dv, to be added."""
     config = call.config("keys")
     rows, keys, _, _, behind, _, sinks, *_ = call.counts
     blocks, sink_blocks = blocks_of(keys, config.keys), 0
@@ -445,12 +450,13 @@ def launch_keys(
         dk[:, :, :length] = some_dk.sum(0)[:, :, :keys]
         dv[:, :, :length] = some_dv.sum(0)[:, :, :keys]
     if blocks > sink_blocks:
-        _launch_keys(call, config, grad, lse2, delta, dk, dv, d_by_key, blocks - sink_blocks, sink_blocks, 0)
+        launched = (blocks - sink_blocks, sink_blocks, 0)
+        _launch_keys(call, config, grad, lse2, delta, dk, dv, d_by_key, *launched, more)
 
 
 def _launch_keys(
     call: Call, config: Config, grad: Tensor, lse2: Tensor, delta: Tensor, dk: Tensor, dv: Tensor,
-    d_by_key: Tensor | None, programs: int, apart: int, part: int,
+    d_by_key: Tensor | None, programs: int, apart: int, part: int, more: Pair = (None, None),
 ) -> None:  # fmt: skip
     q, k, v = call.qkv
     tma = config.tma and _fits_tma(q, k, v, grad)
@@ -462,19 +468,22 @@ def _launch_keys(
         *call.tokens, limits[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], *call.related, d_by_key,
-        call.away, *call.counts, call.scale, call.cap, apart, part, dk.numel(), dv.numel(),
+        call.away, *more, *[step for each in more for step in ((0, 0, 0) if each is None else each.stride()[:3])],
+        0 if more[1] is None else more[1].shape[2],
+        *call.counts, call.scale, call.cap, apart, part, dk.numel(), dv.numel(),
         **call.constants(config, tma), **call.sides, UPRIGHT=config.upright, SINGLE=q.shape[1] == k.shape[1],
         PARTS=part > 0, LEAD=config.lead, MASK_STAGES=min(config.stages, 2),
         RELATE=call.relates, ENDS=call.ends, MOVES=call.moves, REACH=call.reach,
+        MORE=sum(each is not None for each in more), SHORT=call.short,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
 
 def launch_rows(
     call: Call, grad: Tensor, lse2: Tensor, delta: Tensor, dq: Tensor, slopes_too: bool, table_too: bool,
-    d_by_row: Tensor | None = None,
+    d_by_row: Tensor | None = None, more: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Write dq and the gradient of by_row.
+    """Write dq and the gradient of by_row. more: what the last rows have already of dq, to be added.
 
     Returned: what each block of rows has for the slopes and the table's ends, [b h blocks 4].
     """
@@ -492,10 +501,11 @@ def launch_rows(
         *call.tokens, limits[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dq.stride()[:3],
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], h * blocks * 4, blocks * 4,
-        *call.related, d_by_row, call.away, *call.counts, call.scale, call.cap,
+        *call.related, d_by_row, call.away, more, *((0, 0, 0) if more is None else more.stride()[:3]),
+        0 if more is None else t - more.shape[2], *call.counts, call.scale, call.cap,
         **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too, LEAD=config.lead,
         MASK_STAGES=min(config.stages, 2),
-        RELATE=call.relates, ENDS=call.ends, MOVES=call.moves, REACH=call.reach,
+        RELATE=call.relates, ENDS=call.ends, MOVES=call.moves, REACH=call.reach, MORE=more is not None,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return sums
@@ -514,28 +524,14 @@ def launch_learned(
         return d_slopes, d_ahead, d_table
     squares, start = launch_walk(call, grad, lse2, delta) if table_too else (delta.new_empty(h, 0, 0), 0)
     count, parts = squares.shape[1:3]
-    by_distance = delta.new_empty(h, (count + 1) * 128 if count else 0)
+    by_distance = delta.new_empty(h, parts, (count + 1) * 128 if count else 0)
     if count:
-        launch(
-            tables.fold,
-            (count + 1, h),
-            squares,
-            by_distance,
-            d_table,
-            d_table.stride(0),
-            parts,
-            count,
-            start,
-            first,
-            last,
-            BM=16,
-            num_warps=4,
-        )
+        launch(tables.fold, (count + 1, h, parts), squares, by_distance, parts, count, BM=32, num_warps=4)
     launch(
         tables.totals, (h,),
-        sums, by_distance, d_slopes, d_ahead, d_table, d_table.stride(0), b, h, sums.shape[2], by_distance.shape[1],
-        start, first, last, BLOCK=1024, SLOPES=slopes_too, SIDES=sides, TABLE=table_too, WALKED=not call.tokens.any,
-        num_warps=4,
+        sums, by_distance, d_slopes, d_ahead, d_table, d_table.stride(0), b, h, sums.shape[2], by_distance.shape[2],
+        parts, start, first, last, BLOCK=1024, SLOPES=slopes_too, SIDES=sides, TABLE=table_too,
+        WALKED=not call.tokens.any, num_warps=4,
     )  # fmt: skip
     return d_slopes, d_ahead, d_table
 
@@ -573,7 +569,7 @@ def launch_walk(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> tuple[
         launch(
             tables.walk, (count * parts * corners, h),
             *call.described(config, tma), _described(grad, config.rows, tma, wide), lse2, delta, squares, *call.tensors,
-            *call.tokens, order,
+            *call.tokens, order, call.longest(),
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *lse2.stride()[:2], *call.steps,
             *call.tokens.steps, 0 if order is None or order.shape[0] == 1 else order.stride(0),
             *call.counts, call.scale, call.cap, lowest, parts, b,
@@ -634,6 +630,12 @@ class Call:
         return (*self.products, *steps[0], *steps[1], *self.places)
 
     @property
+    def short(self) -> bool:
+        """Whether so few rows see a block of keys that one masked loop goes over them all."""
+        behind, ahead, table = self.counts[4], self.counts[5], self.tensors[2]
+        return table is None and not self.relates and not self.tokens.any and ahead < UNLIMITED and behind <= SHORT
+
+    @property
     def reach(self) -> bool:
         """Whether keys that a slope leaves no weight are skipped."""
         rows, keys, _, offset, behind, ahead, *_ = self.counts
@@ -664,10 +666,21 @@ class Call:
         documents, _, index, _ = self.tokens
         return None if documents is None or index is None else documents.argsort(stable=True, dim=-1)
 
-    def config(self, kernel: str) -> Config:
+    def longest(self) -> Tensor | None:
+        """How far apart any two indices are at most."""
+        _, _, index, key_index = self.tokens
+        if index is None or key_index is None:
+            return None
+        if index is key_index:
+            least, most = index.aminmax()
+            return most - least
+        return torch.maximum(index.amax() - key_index.amin(), key_index.amax() - index.amin())
+
+    def config(self, kernel: str, narrow: bool = False) -> Config:
         width = max(_width(self.q.shape[3]), _width(self.v.shape[3]))
         looked_up, packed = self.tensors[2] is not None, self.tokens.any
-        return configs.choose(kernel, width, self.q.itemsize, looked_up, packed, self.relates > 0)
+        few = narrow or self.counts[4] <= NARROW or (kernel == "forward" and self.counts[1] <= NARROW // 2)
+        return configs.choose(kernel, width, self.q.itemsize, looked_up, packed, self.relates, few)
 
     def described(self, config: Config, tma: bool) -> tuple[Any, Any, Any]:
         """q, k and v, as tensors or as descriptors of their tiles."""

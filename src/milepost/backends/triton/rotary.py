@@ -7,12 +7,16 @@
 
 Memory-bound: every element is read once and written once. One program takes a few tokens and all heads of q and of k,
 so that cos and sin are read once a token. The gradient is the same kernel with −sin.
+
+cos and sin are given, or made from positions. Then an angle is position · turns, where turns are whole numbers, the
+share of a full turn times 2⁶⁴: the product wraps around as angles do, and is exact at any position.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -22,6 +26,10 @@ from torch import Tensor
 from milepost.backends.triton.configs import blocks_of, power_of_two
 from milepost.backends.triton.flash import INTERPRETED, _like
 from milepost.backends.triton.launch import Launched, Layers, device_of, launch_alike, looks_of, operator
+
+_PER_TURN = tl.constexpr(2 * math.pi / 2**32)
+"""What the upper half of a turn of 2⁶⁴ is as an angle."""
+Waves = tuple[Tensor, Tensor]
 
 
 @triton.jit
@@ -75,15 +83,36 @@ def _angles(Cos, Sin, token, tokens, c_t, sign, HALF: tl.constexpr, PAIRS: tl.co
     return cos[None, :, :], sin[None, :, :]
 
 
+@triton.jit
+def _angles_at(Position, Turns, token, tokens, size, sign, HALF: tl.constexpr, PAIRS: tl.constexpr):
+    """cos and sin of a block of tokens by where they stand, [1, BT, HALF]."""
+    pair = tl.arange(0, HALF)
+    turns = tl.load(Turns + pair, mask=pair < PAIRS, other=0)
+    position = tl.load(Position + token, mask=token < tokens, other=0).to(tl.int64)
+    phase = ((position[:, None] * turns[None, :]) >> 32).to(tl.int32)
+    # The nearest quarter of a turn, and what is left, at most an eighth: there a few terms are exact in float32.
+    quarter = (phase + (1 << 29)) >> 30
+    x = (phase - (quarter << 30)).to(tl.float32) * _PER_TURN
+    y = x * x
+    near_sin = x + x * y * (-1.666666467e-01 + y * (8.332748635e-03 + y * -1.958794987e-04))
+    near_cos = 1 - 0.5 * y + y * y * (4.166665696e-02 + y * (-1.388780378e-03 + y * 2.448320432e-05))
+    odd = (quarter & 1) == 1
+    cos = tl.where(odd, near_sin, near_cos) * tl.where(((quarter + 1) & 2) == 2, -size, size)
+    sin = tl.where(odd, near_cos, near_sin) * tl.where((quarter & 2) == 2, -size * sign, size * sign)
+    return cos[None, :, :], sin[None, :, :]
+
+
 @triton.jit(do_not_specialize=["queries", "keys", "query_blocks", "q_share", "k_share", "query_heads", "key_heads"])
 def turn(
     Q, K, OutQ, OutK, CosQ, SinQ, CosK, SinK,
     q_b, q_h, q_t, k_b, k_h, k_t, oq_b, oq_h, oq_t, ok_b, ok_h, ok_t, cq_b, cq_t, ck_b, ck_t,
-    queries, keys, query_heads, key_heads, query_blocks, q_share, k_share, sign,
+    queries, keys, query_heads, key_heads, query_blocks, q_share, k_share, size, sign,
     BQ: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
-    D: tl.constexpr, NEIGHBOURS: tl.constexpr, SAME: tl.constexpr,
+    D: tl.constexpr, NEIGHBOURS: tl.constexpr, SAME: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Rotate q and k. SAME: both have the same tokens and tables, and each program does both; else queries come first.
+
+    COUNTED: instead of cosines come positions, instead of sines the turns of one step.
 
     Programs along axis 1 share the heads out, q_share of q's and k_share of k's each.
     """
@@ -100,7 +129,10 @@ def turn(
     OutK += b * ok_b + k_first.to(tl.int64) * ok_h
     if SAME or (block < query_blocks):
         token = block * BT + tl.arange(0, BT)
-        cos, sin = _angles(CosQ + b * cq_b, SinQ + b * cq_b, token, queries, cq_t, sign, HALF, PAIRS)
+        if COUNTED:
+            cos, sin = _angles_at(CosQ + b * cq_b, SinQ, token, queries, size, sign, HALF, PAIRS)
+        else:
+            cos, sin = _angles(CosQ + b * cq_b, SinQ + b * cq_b, token, queries, cq_t, sign, HALF, PAIRS)
         _turned(
             Q, OutQ, cos, sin, token, q_count, queries, q_h, q_t, oq_h, oq_t, BQ, BT, HALF, PAIRS, REST, D, NEIGHBOURS
         )
@@ -110,12 +142,28 @@ def turn(
             )
     else:
         token = (block - query_blocks) * BT + tl.arange(0, BT)
-        cos, sin = _angles(CosK + b * ck_b, SinK + b * ck_b, token, keys, ck_t, sign, HALF, PAIRS)
+        if COUNTED:
+            cos, sin = _angles_at(CosK + b * ck_b, SinK, token, keys, size, sign, HALF, PAIRS)
+        else:
+            cos, sin = _angles(CosK + b * ck_b, SinK + b * ck_b, token, keys, ck_t, sign, HALF, PAIRS)
         _turned(K, OutK, cos, sin, token, k_count, keys, k_h, k_t, ok_h, ok_t, BK, BT, HALF, PAIRS, REST, D, NEIGHBOURS)
 
 
-SETTINGS = {"warps": 4, "heads": 4}
-"""Warps of a program and heads in flight, by measurement."""
+class Shares(NamedTuple):
+    """What a program does at once: `heads` heads of `tokens` tokens, with `warps` warps."""
+
+    warps: int
+    heads: int
+    tokens: int
+
+
+def shares_of(pairs: int, tokens: int, counted: bool) -> Shares:
+    """By measurement, for two bytes an element: of half as wide heads twice as many tokens. counted: by positions."""
+    if tokens < 4:
+        return Shares(4, 8, 4)
+    return Shares(4, 8, 2) if counted and pairs > 32 else Shares(4, 16, 1)
+
+
 FULL = 528
 """Programs that fill the chip, four on each multiprocessor."""
 
@@ -151,6 +199,45 @@ def rotate_qk(
     return _Rotate.apply(q, k, cos, sin, key_cos, key_sin, neighbours)  # pyright: ignore
 
 
+def turns_of(frequencies: Tensor) -> Tensor:
+    """The turns of one step, whole numbers mod 2⁶⁴, of frequencies in float64: what an angle is as a share of a full
+    turn, times 2⁶⁴.
+    """
+    share = frequencies.double() / (2 * math.pi)
+    upper = (share - share.floor()) * 2**32
+    # In two halves, because 2⁶⁴ is more than a whole number holds.
+    return (upper.floor().long() << 32) + ((upper - upper.floor()) * 2**32).long()
+
+
+def rotate_qk_at(
+    q: Tensor, k: Tensor, turns: Tensor, position: Tensor, key_position: Tensor | None = None,
+    *, size: float = 1.0, neighbours: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Rotate q [b h t d] and k [b g s d] by position times the turns of one step, exactly at any position; no table is
+    made.
+
+    turns: [width/2], of `turns_of`. position: whole numbers [b|1 t], those of the queries; key_position: [b|1 s], those
+    of the keys, by default the same. Every pair is multiplied by `size`, too.
+    """
+    of_keys = position if key_position is None else key_position
+    for name, x, p in (("q", q, position), ("k", k, of_keys)):
+        if p.dim() != 2 or p.shape[0] not in (1, x.shape[0]) or p.shape[1] != x.shape[2] or p.is_floating_point():
+            raise ValueError(
+                f"rotate_qk_at: {name} is {list(x.shape)} and its positions are {list(p.shape)} of {p.dtype}; "
+                f"give whole numbers as [{x.shape[0]} or 1, {x.shape[2]}]"
+            )
+    if turns.dtype != torch.int64 or turns.dim() != 1 or 2 * turns.shape[0] > q.shape[3] or q.shape[3] != k.shape[3]:
+        raise ValueError(
+            f"rotate_qk_at: turns are {list(turns.shape)} of {turns.dtype}, for {q.shape[3]} and {k.shape[3]} "
+            "channels; give turns_of(frequencies), one for every pair, and q and k of equally many channels"
+        )
+    if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
+        return operator("rotate_qk_at", _rotate_qk_at)(q, k, turns, position, key_position, size, neighbours, False)
+    # The tracer wants every argument to be another tensor.
+    k = k.view_as(k) if k is q else k
+    return _RotateAt.apply(q, k, turns, position, key_position, size, neighbours)  # pyright: ignore
+
+
 def rotate_queries(q: Tensor, cos: Tensor, sin: Tensor, *, neighbours: bool = False) -> Tensor:
     """The same of q alone: one launch and nothing around it where no gradient is asked for, as in decoding."""
     if torch.is_grad_enabled() and q.requires_grad:
@@ -164,7 +251,7 @@ def _rotate_queries(q: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> tu
         return out, []
     q = q if q.stride(3) == 1 else q.contiguous()
     with device_of(q):
-        return out, [_turn(q, q, out, out, cos, sin, None, None, neighbours, False, key_heads=0)]
+        return out, [_turn(q, q, out, out, (cos, sin), None, neighbours, False, key_heads=0)]
 
 
 class QueryRotation:
@@ -200,11 +287,42 @@ class _Rotate(torch.autograd.Function):
         return dq, dk, *(None,) * 5
 
 
+class _RotateAt(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        *tables, size, neighbours = rest
+        ctx.save_for_backward(*tables)
+        ctx.rest = size, neighbours
+        return operator("rotate_qk_at", _rotate_qk_at)(q, k, *rest, False)
+
+    @staticmethod
+    def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Any, ...]:
+        turned = operator("rotate_qk_at", _rotate_qk_at)(grad_q, grad_k, *ctx.saved_tensors, *ctx.rest, True)
+        return *turned, *(None,) * 5
+
+
 def _rotate_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, key_cos: Tensor | None, key_sin: Tensor | None, neighbours: bool,
     inverse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The kernel, launched."""
+    keys = None if key_cos is None or key_sin is None else (key_cos, key_sin)
+    return _both(q, k, (cos, sin), keys, neighbours, inverse)
+
+
+def _rotate_qk_at(
+    q: Tensor, k: Tensor, turns: Tensor, position: Tensor, key_position: Tensor | None, size: float, neighbours: bool,
+    inverse: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same by positions."""
+    position = position.contiguous()
+    keys = None if key_position is None else (key_position.contiguous(), turns)
+    return _both(q, k, (position, turns), keys, neighbours, inverse, size)
+
+
+def _both(
+    q: Tensor, k: Tensor, waves: Waves, keys: Waves | None, neighbours: bool, inverse: bool, size: float | None = None
+) -> tuple[Tensor, Tensor]:
     if not (q.is_cuda or INTERPRETED):
         raise RuntimeError(f"the kernels run on CUDA devices; the tensors are on {q.device}")
     out_q, out_k = _like(q, q.shape[3]), _like(k, k.shape[3])
@@ -212,26 +330,25 @@ def _rotate_qk(
         return out_q, out_k
     q, k = (each if each.stride(3) == 1 else each.contiguous() for each in (q, k))
     with device_of(q):
-        _turn(q, k, out_q, out_k, cos, sin, key_cos, key_sin, neighbours, inverse, k.shape[1])
+        _turn(q, k, out_q, out_k, waves, keys, neighbours, inverse, k.shape[1], size)
     return out_q, out_k
 
 
 def _turn(
-    q: Tensor, k: Tensor, out_q: Tensor, out_k: Tensor, cos: Tensor, sin: Tensor, key_cos: Tensor | None,
-    key_sin: Tensor | None, neighbours: bool, inverse: bool, key_heads: int,
+    q: Tensor, k: Tensor, out_q: Tensor, out_k: Tensor, waves: Waves, keys: Waves | None, neighbours: bool,
+    inverse: bool, key_heads: int, size: float | None = None,
 ) -> Launched:  # fmt: skip
-    """The launch; key_heads: how many heads of k are turned."""
+    """The launch. key_heads: how many heads of k are turned. size: given where waves are positions and turns."""
     b, h, t, d = q.shape
     g, s = key_heads, k.shape[2]
-    cos, sin = _alike(cos, sin)
-    same = key_cos is None or key_sin is None
-    key_cos, key_sin = (cos, sin) if key_cos is None or key_sin is None else _alike(key_cos, key_sin)
-    pairs = cos.shape[2]
+    same, counted = keys is None, size is not None
+    cos, sin = waves if counted else _alike(*waves)
+    key_cos, key_sin = (cos, sin) if keys is None else keys if counted else _alike(*keys)
+    pairs = sin.shape[-1]
     half = power_of_two(pairs)
-    warps, at_once = SETTINGS["warps"], SETTINGS["heads"]
-    # Sixteen bytes a thread and load.
-    tokens = max(1, warps * 32 * 16 // q.itemsize // half)
-    tokens = min(tokens, power_of_two(t if same else max(t, s)))
+    longest = t if same else max(t, s)
+    warps, at_once, tokens = shares_of(half, longest, counted)
+    tokens = min(max(1, tokens * 128 // q.itemsize // half), power_of_two(longest))
     query_blocks = blocks_of(t, tokens)
     blocks = query_blocks if same else query_blocks + blocks_of(s, tokens)
     # All heads in one program, so that cos and sin are read once; shared out only where there are few tokens.
@@ -244,16 +361,17 @@ def _turn(
     )  # fmt: skip
     tensors = (q, k, out_q, out_k, cos, sin, key_cos, key_sin)
     looks = (
-        q.dtype, q.shape, k.shape, pairs, g, same, neighbours, inverse, warps, at_once, *map(looks_of, strides),
-        *[each.data_ptr() % 16 for each in tensors],
+        q.dtype, cos.dtype, key_cos.dtype, q.shape, k.shape, pairs, g, same, neighbours, inverse, warps, at_once,
+        tokens, *map(looks_of, strides), *[each.data_ptr() % 16 for each in tensors],
     )  # fmt: skip
     return launch_alike(
         looks, turn, (blocks, shares, b),
-        (*tensors, *strides, t, s, h, g, query_blocks, q_share, k_share, -1.0 if inverse else 1.0),
+        (*tensors, *strides, t, s, h, g, query_blocks, q_share, k_share, 1.0 if size is None else size,
+         -1.0 if inverse else 1.0),
         lambda: {
             "BQ": min(at_once, power_of_two(q_share)), "BK": min(at_once, power_of_two(k_share)), "BT": tokens,
             "HALF": half, "PAIRS": pairs, "REST": power_of_two(d - 2 * pairs) if d > 2 * pairs else 0, "D": d,
-            "NEIGHBOURS": neighbours, "SAME": same, "num_warps": warps,
+            "NEIGHBOURS": neighbours, "SAME": same, "COUNTED": counted, "num_warps": warps,
         },
     )  # fmt: skip
 
@@ -265,16 +383,18 @@ def _alike(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     return cos, sin
 
 
-torch.library.define(
-    "milepost::rotate_qk",
-    "(Tensor q, Tensor k, Tensor cos, Tensor sin, Tensor? key_cos, Tensor? key_sin, bool neighbours, bool inverse) "
-    "-> (Tensor, Tensor)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-for _kind in ("CUDA", "CPU"):
-    torch.library.impl("milepost::rotate_qk", _kind, _rotate_qk)
+for _name, _given, _body in (
+    ("rotate_qk", "Tensor cos, Tensor sin, Tensor? key_cos, Tensor? key_sin", _rotate_qk),
+    ("rotate_qk_at", "Tensor turns, Tensor position, Tensor? key_position, float size", _rotate_qk_at),
+):
+    torch.library.define(
+        f"milepost::{_name}",
+        f"(Tensor q, Tensor k, {_given}, bool neighbours, bool inverse) -> (Tensor, Tensor)",
+        tags=torch.Tag.pt2_compliant_tag,
+    )
+    for _kind in ("CUDA", "CPU"):
+        torch.library.impl(f"milepost::{_name}", _kind, _body)
 
-
-@torch.library.register_fake("milepost::rotate_qk")
-def _(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return _like(q, q.shape[3]), _like(k, k.shape[3])
+    @torch.library.register_fake(f"milepost::{_name}")
+    def _(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+        return _like(q, q.shape[3]), _like(k, k.shape[3])

@@ -56,6 +56,15 @@ def put(X, x, row, rows, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, D: tl.
 
 
 @triton.jit
+def besides(X, row, first, count, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr):
+    """A tile [ROWS, WIDTH] at `row` of what was found before, of which X has the rows first … first + count."""
+    at = row + tl.arange(0, ROWS) - first
+    channel = tl.arange(0, WIDTH)
+    inside = ((at >= 0) & (at < count))[:, None] & (channel < D)[None, :]
+    return tl.load(X + at.to(tl.int64)[:, None] * stride + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def weighed(x, lse):
     """Weights from scores and their rows' log-sum-exp, which may be more precise than the scores."""
     if lse.dtype == tl.float64:

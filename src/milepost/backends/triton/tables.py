@@ -157,7 +157,7 @@ def _steps_of_documents(
     ]
 )  # fmt: skip
 def walk(
-    Q, K, V, Grad, Lse2, Delta, Tiles, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Order,
+    Q, K, V, Grad, Lse2, Delta, Tiles, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Order, Longest,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, table_h, sharpen_b,
     docs_b, key_docs_b, index_b, key_index_b, order_b,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, lowest, parts, batches,
@@ -189,6 +189,11 @@ def walk(
         if offset + diagonal * GRANULE - (GRANULE - 1) >= behind:
             high = tl.minimum(high, (sinks + GRANULE - 1) // GRANULE)
     count = tl.maximum(high - low, 0)
+    if INDEXED:
+        # In their order the tokens of a document stand as far apart as their indices are: on a diagonal that is further
+        # out than any two indices there is no pair.
+        out = tl.maximum(diagonal, -diagonal) * GRANULE - (GRANULE - 1)
+        count = tl.where(out > tl.load(Longest), 0, count)
     steps = count * batches
     each = (steps + parts - 1) // parts
 
@@ -248,41 +253,39 @@ def walk(
     tl.store(Tiles + (down + at_row)[:, None] * GRANULE + (across + at_key)[None, :], acc)
 
 
-@triton.jit(do_not_specialize=["parts", "count", "start", "first", "last"])
-def fold(Tiles, ByDistance, DTable, d_h, parts, count, start, first, last, BM: tl.constexpr):
-    """Sum the diagonals of the squares: 128 distances from start + 128·block on, which two squares have between them.
+@triton.jit(do_not_specialize=["parts", "count"])
+def fold(Tiles, ByDistance, parts, count, BM: tl.constexpr):
+    """Sum the diagonals of one part's squares: the 128 distances that two squares have between them.
 
-    Square D has the distances start + 128 D … + 254, the corner above its diagonal first. ByDistance [h, 128 (count +
-    1)] gets all; the table's gradient those between its ends.
+    Square D has the distances 128 D … 128 D + 254 from the least on, the corner above its diagonal first. ByDistance
+    [h, parts, 128 (count + 1)] gets all.
     """
     block = tl.program_id(0)
     h = tl.program_id(1).to(tl.int64)
+    part = tl.program_id(2)
     w = tl.arange(0, GRANULE)
     acc = tl.zeros([GRANULE], tl.float32)
     for half in range(2):
         which = block - half
         if (which >= 0) & (which < count):
-            for part in range(parts):
-                square = Tiles + ((h * count + which) * parts + part) * (GRANULE * GRANULE)
-                for top in range(0, GRANULE, BM):
-                    row = top + tl.arange(0, BM)
-                    column = row[:, None] + (GRANULE - 1) - (w + half * GRANULE)[None, :]
-                    inside = (column >= 0) & (column < GRANULE)
-                    acc += tl.sum(tl.load(square + row[:, None] * GRANULE + column, mask=inside, other=0.0), 0)
-    tl.store(ByDistance + (h * (count + 1) + block) * GRANULE + w, acc)
-    distance = start + block * GRANULE + w
-    tl.store(DTable + h * d_h + distance - first, acc, mask=(distance > first) & (distance < last))
+            square = Tiles + ((h * count + which) * parts + part) * (GRANULE * GRANULE)
+            for top in range(0, GRANULE, BM):
+                row = top + tl.arange(0, BM)
+                column = row[:, None] + (GRANULE - 1) - (w + half * GRANULE)[None, :]
+                inside = (column >= 0) & (column < GRANULE)
+                acc += tl.sum(tl.load(square + row[:, None] * GRANULE + column, mask=inside, other=0.0), 0)
+    tl.store(ByDistance + ((h * parts + part) * (count + 1) + block) * GRANULE + w, acc)
 
 
-@triton.jit(do_not_specialize=["batches", "heads", "blocks", "length", "start", "first", "last"])
+@triton.jit(do_not_specialize=["batches", "heads", "blocks", "length", "parts", "start", "first", "last"])
 def totals(
-    Sums, ByDistance, DSlopes, DAhead, DTable, d_h, batches, heads, blocks, length, start, first, last,
+    Sums, ByDistance, DSlopes, DAhead, DTable, d_h, batches, heads, blocks, length, parts, start, first, last,
     BLOCK: tl.constexpr, SLOPES: tl.constexpr, SIDES: tl.constexpr, TABLE: tl.constexpr, WALKED: tl.constexpr,
 ):  # fmt: skip
-    """Of one head: the gradients of its slopes (of one for both SIDES, or each), and of its table's two ends.
+    """Of one head: the gradients of its slopes (of one for both SIDES, or each), and of its table.
 
-    Sums [b h blocks 4] come from the pass over rows, ByDistance [h, length] from `fold`. WALKED: the walk has some of
-    what lies past the ends; otherwise the rows have it all.
+    Sums [b h blocks 4] come from the pass over rows, ByDistance [h, parts, length] from `fold`. WALKED: the walk has
+    some of what lies past the table's ends; otherwise the rows have it all.
     """
     h = tl.program_id(0)
     at = tl.arange(0, BLOCK)
@@ -308,16 +311,20 @@ def totals(
         else:
             tl.store(DSlopes + h, tl.sum(s0, 0) + tl.sum(s1, 0))
     if TABLE:
-        line = ByDistance + h.to(tl.int64) * length
-        for begin in range(0, length if WALKED else 0, BLOCK):
+        line = ByDistance + h.to(tl.int64) * parts * length
+        own = DTable + h.to(tl.int64) * d_h - first
+        for begin in range(0, length, BLOCK):
             inside = begin + at < length
             distance = start + begin + at
-            value = tl.load(line + begin + at, mask=inside, other=0.0)
-            before = distance <= first
-            s3 += tl.where(before, value, 0.0)
-            s2 += tl.where((distance >= last) & (distance > first), value, 0.0)
+            value = tl.zeros([BLOCK], tl.float32)
+            for part in range(parts):
+                value += tl.load(line + part * length + begin + at, mask=inside, other=0.0)
+            tl.store(own + distance, value, mask=inside & (distance > first) & (distance < last))
+            if WALKED:
+                s3 += tl.where(distance <= first, value, 0.0)
+                s2 += tl.where((distance >= last) & (distance > first), value, 0.0)
         if first == last:
-            tl.store(DTable + h.to(tl.int64) * d_h, tl.sum(s2, 0) + tl.sum(s3, 0))
+            tl.store(own + first, tl.sum(s2, 0) + tl.sum(s3, 0))
         else:
-            tl.store(DTable + h.to(tl.int64) * d_h, tl.sum(s3, 0))
-            tl.store(DTable + h.to(tl.int64) * d_h + (last - first), tl.sum(s2, 0))
+            tl.store(own + first, tl.sum(s3, 0))
+            tl.store(own + last, tl.sum(s2, 0))
