@@ -122,7 +122,7 @@ def _distances(call: Call) -> tuple[int, int]:
 def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
     """Multiply the tables by raw queries and keys; q, k: turned. common: whether the true log-sum-exp is wanted."""
     nearest, furthest = _distances(call)
-    relations = fitting(call, call.scheme.relate(max(abs(nearest), abs(furthest))))
+    relations = fitting(call, _tables(call, max(abs(nearest), abs(furthest))))
     first, last = _ends(relations, nearest, furthest)
     moves = _moves(call, nearest, furthest, last - first)
     if moves:
@@ -143,6 +143,19 @@ def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
     if longer is not None:
         q, k = _longer(call, q, k, longer)
     return Products(q, k, by_row, by_key, first, everywhere)
+
+
+def _tables(call: Call, span: int) -> tuple[Relation, ...]:
+    """The tables, multiplied in the dtype of queries and keys where these have two bytes: the products are that short.
+
+    As every layer of a model does that runs in it: sums are in float32, and weights get their gradients in their own
+    dtype.
+    """
+    if call.q.itemsize > 2:
+        return call.scheme.relate(span)
+    # Inside another autocast, weights that were cast would be kept until it ends, though they may change before.
+    with torch.autocast(call.q.device.type, call.q.dtype, cache_enabled=False):
+        return call.scheme.relate(span)
 
 
 def _moves(call: Call, nearest: int, furthest: int, many: int) -> bool:
