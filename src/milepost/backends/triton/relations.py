@@ -186,7 +186,8 @@ def _split(table: Table, first: int, last: int, call: Call) -> tuple[Tensor, Ten
     # An index, whose gradient is summed in one order, and not index_select, whose is not.
     rows = table.rows.to(device)[:, numbers.long()]
     near, far = rows[:, :-1] - rows[:, -1:], rows[:, -1:]
-    near = pad(near, (0, 0, 0, -near.shape[1] % ROUND))
+    if torch.compiler.is_compiling() or (last - first) % ROUND:
+        near = pad(near, (0, 0, 0, -(last - first) % ROUND))
     return near.to(call.q.dtype), far.to(call.q.dtype)
 
 
@@ -200,7 +201,11 @@ def _product(x: Tensor, rows: Tensor, way: int) -> Tensor:
     way 1: each square of tokens meets its own t + 128 of 2 t rows, those that begin one square later than the last
     square's; −1: earlier. Then [b h t/128 128 t + 128].
     """
-    b, h, t, d = x.shape
+    (b, h, t, d), n = x.shape, rows.shape[1]
+    eager = not torch.compiler.is_compiling()
+    if eager and rows.shape[0] == 1 and x.is_contiguous() and not way:
+        # One product for all heads, and one sum for the gradient of what they share.
+        return x @ rows[0].mT
     rows = rows.expand(h, -1, -1)
     if way:
         near = rows.unfold(1, t + SQUARE, SQUARE)
@@ -208,15 +213,18 @@ def _product(x: Tensor, rows: Tensor, way: int) -> Tensor:
         squares = x.reshape(b, h, t // SQUARE, SQUARE, d).permute(1, 2, 0, 3, 4)
         found = squares.reshape(-1, b * SQUARE, d) @ near
         return found.view(h, t // SQUARE, b, SQUARE, -1).permute(2, 0, 1, 3, 4)
-    if not torch.compiler.is_compiling() and b > 1 and (x.stride(1) < x.stride(2) or rows.shape[1] > t):
+    if eager and b > 1 and (x.stride(1) < x.stride(2) or n > t):
         found = x.transpose(0, 1).reshape(h, b * t, d) @ rows.mT
         return found.view(h, b, t, -1).transpose(0, 1)
-    return x @ rows.mT
+    # Repeated as they lie: torch would repeat them transposed, against the order of memory.
+    found = x.reshape(b * h, t, d) @ rows.expand(b, -1, -1, -1).reshape(b * h, n, d).mT
+    return found.view(b, h, t, n)
 
 
 def _repeated(call: Call) -> Tensor:
     """Raw keys, each for all the query heads that it serves."""
-    return call.k.repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
+    group = call.q.shape[1] // call.k.shape[1]
+    return call.k if group == 1 else call.k.repeat_interleave(group, 1)
 
 
 def _sum(total: Tensor | None, more: Tensor | None) -> Tensor | None:
