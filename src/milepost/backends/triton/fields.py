@@ -42,7 +42,6 @@ from milepost.backends.triton.flash import (
     launch_prepare,
     launch_rows,
     packed,
-    products_like,
 )
 from milepost.backends.triton.launch import device_of, launch
 from milepost.backends.triton.score import LOG2E, tile
@@ -232,7 +231,7 @@ def _backward(
         lse2, delta, far_lse2, far_delta = _contrast(grad, grad_lse, out, lse, how.strength, near_lse, far_out, far_lse)
     dq, dk, dv = (_like(each, each.shape[3]) for each in (q, k, v))
     call = _near_call(q, k, v, (table, *products), how)
-    made = products_like(lse, call.products)
+    made = call.gradients_of_products(lse)
     launch_keys(call, grad, lse2, delta, dk, dv, made[1])
     sums = launch_rows(call, grad, lse2, delta, dq, False, table is not None, made[0])
     gains = [None if each is None else found for each, found in zip(products, made, strict=True)]
