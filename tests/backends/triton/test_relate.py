@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,7 +65,7 @@ def answers(scheme: mp.Scheme, qkv: list[Tensor], backend: str, dtype: torch.dty
 
 
 @contextmanager
-def memory_of_nan() -> Iterator[None]:
+def memory_of_nan() -> Generator[None]:
     """Fill memory that is handed out with NaN, so that a number nobody wrote is seen; a GPU's would run otherwise."""
     torch.use_deterministic_algorithms(not GPU)
     try:
