@@ -132,7 +132,7 @@ def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
     for relation in relations:
         if relation.keys is not None:
             near, far = _split(relation.keys, first, last, call)
-            queries = _shifted(call.q, relation)
+            queries = call.q if relation.shift is None else _plus(call.q, relation.shift[:, None])
             by_row = _sum(by_row, _product(queries, near, moves and 1) if last > first else None)
             if common:
                 everywhere = _sum(everywhere, (queries.float() * far.float()).sum(-1))
@@ -191,8 +191,11 @@ def _split(table: Table, first: int, last: int, call: Call) -> tuple[Tensor, Ten
     return near.to(call.q.dtype), far.to(call.q.dtype)
 
 
-def _shifted(q: Tensor, relation: Relation) -> Tensor:
-    return q if relation.shift is None else q + relation.shift.to(q.dtype)[:, None]
+def _plus(q: Tensor, shift: Tensor) -> Tensor:
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.shifts import shifted
+
+    return shifted(q, shift)
 
 
 def _product(x: Tensor, rows: Tensor, way: int) -> Tensor:
@@ -237,5 +240,5 @@ def _longer(call: Call, q: Tensor, k: Tensor, far: Tensor) -> tuple[Tensor, Tens
     Where keys were turned, their raw channels stand beside the turned ones.
     """
     if k is call.k:
-        return q + far, k
+        return _plus(q, far), k
     return torch.cat((q, far.expand_as(call.q)), -1), torch.cat((k, call.k), -1)
