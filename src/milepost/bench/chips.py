@@ -78,7 +78,7 @@ def cases() -> dict[str, Callable[[], None]]:
     made |= {f"64 two fields{more}": lambda more=more: _two_fields(64, bool(more)) for more in ("", ", contrast")}
     made |= {f"{width} slopes, reach": lambda width=width: _reach(width) for width in (64, 128, 256)}
     made |= {f"decoding of {width}": lambda width=width: _decoding(width) for width in (64, 128)}
-    return made | {"rotary": _rotary}
+    return made | {"rotary": _rotary, "shifts": _shifts}
 
 
 def _inputs(width: int, tokens: int = 512, heads: int = 2) -> list[Any]:
@@ -170,18 +170,26 @@ def _rotary() -> None:
         (a.sum() + b.sum()).backward()
 
 
+def _shifts() -> None:
+    from milepost.backends.triton.shifts import shifted
+
+    for width in (64, 80, 128):
+        q, shift = _inputs(width)[0], torch.randn(2, 1, width, requires_grad=True)
+        shifted(q, shift).sum().backward()
+
+
 def compile_case(job: tuple[str, tuple[int, ...]]) -> list[Compiled]:
     """One case, in a process of its own: nothing of this process can launch a kernel afterwards."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
-    from milepost.backends.triton import decode, fields, flash, gated, launch, rotary
+    from milepost.backends.triton import decode, fields, flash, gated, launch, rotary, shifts
 
     case, chips = job
     chip = _Chip()
     driver.set_active(chip)  # pyright: ignore
     torch.Tensor.is_cuda = True  # pyright: ignore
-    for each in (decode, fields, flash, gated, rotary):
+    for each in (decode, fields, flash, gated, rotary, shifts):
         each.device_of = lambda _: contextlib.nullcontext()  # pyright: ignore
     fits_tma = flash._fits_tma
     found: list[Compiled] = []

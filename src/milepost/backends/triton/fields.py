@@ -43,7 +43,6 @@ from milepost.backends.triton.flash import (
     launch_prepare,
     launch_rows,
     packed,
-    products_like,
 )
 from milepost.backends.triton.launch import device_of, launch
 from milepost.backends.triton.score import LOG2E, tile
@@ -253,7 +252,7 @@ def _backward(
     beside_q, beside_k = (far_dq, far_dk) if far_q is None else (None, None)
     dq, dk, dv = (_like(each, each.shape[3]) for each in (q, k, v))
     call = _near_call(q, k, v, (table, *products), how)
-    made = products_like(lse, call.products)
+    made = call.gradients_of_products(lse)
     launch_keys(call, grad, lse2, delta, dk, dv, made[1], (beside_k, far_dv))
     sums = launch_rows(call, grad, lse2, delta, dq, False, table is not None, made[0], beside_q)
     gains = [None if each is None else found for each, found in zip(products, made, strict=True)]

@@ -339,7 +339,7 @@ def _flash_backward(
     )
     with device_of(q):
         lse2, delta = launch_prepare(grad, grad_lse, out, lse)
-        d_by_row, d_by_key = products_like(lse, call.products)
+        d_by_row, d_by_key = call.gradients_of_products(lse)
         launch_keys(call, grad, lse2, delta, dk, dv, d_by_key)
         sums = launch_rows(call, grad, lse2, delta, dq, slopes_too, table_too, d_by_row)
         learned = launch_learned(call, grad, lse2, delta, sums, slopes_too, table_too)
@@ -368,6 +368,15 @@ def products_like(some: Tensor, products: tuple[Tensor | None, ...]) -> tuple[Te
     """Where the gradients of by_row and by_key go: a pair that no kernel looks at leaves a 0."""
     by_row, by_key = (some.new_empty(0) if each is None else torch.zeros_like(each) for each in products)
     return by_row, by_key
+
+
+def _between_zeros(like: Tensor, first: int, end: int) -> Tensor:
+    """A tensor like this one, [b h t n], whose tokens from `first` up to `end` are whatever memory holds."""
+    first = min(max(first, 0), like.shape[2])
+    made = torch.empty_like(like)
+    made[:, :, :first].zero_()
+    made[:, :, max(end, first) :].zero_()
+    return made
 
 
 class Far(NamedTuple):
@@ -628,6 +637,24 @@ class Call:
             for each in self.products
         ]  # fmt: skip
         return (*self.products, *steps[0], *steps[1], *self.places)
+
+    def gradients_of_products(self, some: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the gradients of by_row and by_key go: 0 where the kernels write nothing.
+
+        Of tokens that count up by one, they write all of a row's numbers whose keys are all there, and of a key's.
+        """
+        rows, keys, _, offset, behind, ahead, _, first, _ = self.counts
+        by_row, by_key = self.products
+        many = self.places[1]
+        if not self.relates or self.moves or self.tokens.any or first < -ahead or first + many > behind:
+            return products_like(some, self.products)
+        # Row i meets the keys offset + i − first and before, key j the rows j + first − offset and after.
+        whole = (first + many - 1 - offset, keys + first - offset), (offset - first, rows + offset - first - many + 1)
+        made = [
+            some.new_empty(0) if each is None else _between_zeros(each, *ends)
+            for each, ends in zip((by_row, by_key), whole, strict=True)
+        ]
+        return made[0], made[1]
 
     @property
     def short(self) -> bool:

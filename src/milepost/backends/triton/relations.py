@@ -122,7 +122,7 @@ def _distances(call: Call) -> tuple[int, int]:
 def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
     """Multiply the tables by raw queries and keys; q, k: turned. common: whether the true log-sum-exp is wanted."""
     nearest, furthest = _distances(call)
-    relations = fitting(call, call.scheme.relate(max(abs(nearest), abs(furthest))))
+    relations = fitting(call, _tables(call, max(abs(nearest), abs(furthest))))
     first, last = _ends(relations, nearest, furthest)
     moves = _moves(call, nearest, furthest, last - first)
     if moves:
@@ -132,7 +132,7 @@ def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
     for relation in relations:
         if relation.keys is not None:
             near, far = _split(relation.keys, first, last, call)
-            queries = _shifted(call.q, relation)
+            queries = call.q if relation.shift is None else _plus(call.q, relation.shift[:, None])
             by_row = _sum(by_row, _product(queries, near, moves and 1) if last > first else None)
             if common:
                 everywhere = _sum(everywhere, (queries.float() * far.float()).sum(-1))
@@ -143,6 +143,19 @@ def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
     if longer is not None:
         q, k = _longer(call, q, k, longer)
     return Products(q, k, by_row, by_key, first, everywhere)
+
+
+def _tables(call: Call, span: int) -> tuple[Relation, ...]:
+    """The tables, multiplied in the dtype of queries and keys where these have two bytes: the products are that short.
+
+    As every layer of a model does that runs in it: sums are in float32, and weights get their gradients in their own
+    dtype.
+    """
+    if call.q.itemsize > 2:
+        return call.scheme.relate(span)
+    # Inside another autocast, weights that were cast would be kept until it ends, though they may change before.
+    with torch.autocast(call.q.device.type, call.q.dtype, cache_enabled=False):
+        return call.scheme.relate(span)
 
 
 def _moves(call: Call, nearest: int, furthest: int, many: int) -> bool:
@@ -173,12 +186,16 @@ def _split(table: Table, first: int, last: int, call: Call) -> tuple[Tensor, Ten
     # An index, whose gradient is summed in one order, and not index_select, whose is not.
     rows = table.rows.to(device)[:, numbers.long()]
     near, far = rows[:, :-1] - rows[:, -1:], rows[:, -1:]
-    near = pad(near, (0, 0, 0, -near.shape[1] % ROUND))
+    if torch.compiler.is_compiling() or (last - first) % ROUND:
+        near = pad(near, (0, 0, 0, -(last - first) % ROUND))
     return near.to(call.q.dtype), far.to(call.q.dtype)
 
 
-def _shifted(q: Tensor, relation: Relation) -> Tensor:
-    return q if relation.shift is None else q + relation.shift.to(q.dtype)[:, None]
+def _plus(q: Tensor, shift: Tensor) -> Tensor:
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.shifts import shifted
+
+    return shifted(q, shift)
 
 
 def _product(x: Tensor, rows: Tensor, way: int) -> Tensor:
@@ -187,7 +204,11 @@ def _product(x: Tensor, rows: Tensor, way: int) -> Tensor:
     way 1: each square of tokens meets its own t + 128 of 2 t rows, those that begin one square later than the last
     square's; −1: earlier. Then [b h t/128 128 t + 128].
     """
-    b, h, t, d = x.shape
+    (b, h, t, d), n = x.shape, rows.shape[1]
+    eager = not torch.compiler.is_compiling()
+    if eager and rows.shape[0] == 1 and x.is_contiguous() and not way:
+        # One product for all heads, and one sum for the gradient of what they share.
+        return x @ rows[0].mT
     rows = rows.expand(h, -1, -1)
     if way:
         near = rows.unfold(1, t + SQUARE, SQUARE)
@@ -195,15 +216,18 @@ def _product(x: Tensor, rows: Tensor, way: int) -> Tensor:
         squares = x.reshape(b, h, t // SQUARE, SQUARE, d).permute(1, 2, 0, 3, 4)
         found = squares.reshape(-1, b * SQUARE, d) @ near
         return found.view(h, t // SQUARE, b, SQUARE, -1).permute(2, 0, 1, 3, 4)
-    if not torch.compiler.is_compiling() and b > 1 and (x.stride(1) < x.stride(2) or rows.shape[1] > t):
+    if eager and b > 1 and (x.stride(1) < x.stride(2) or n > t):
         found = x.transpose(0, 1).reshape(h, b * t, d) @ rows.mT
         return found.view(h, b, t, -1).transpose(0, 1)
-    return x @ rows.mT
+    # Repeated as they lie: torch would repeat them transposed, against the order of memory.
+    found = x.reshape(b * h, t, d) @ rows.expand(b, -1, -1, -1).reshape(b * h, n, d).mT
+    return found.view(b, h, t, n)
 
 
 def _repeated(call: Call) -> Tensor:
     """Raw keys, each for all the query heads that it serves."""
-    return call.k.repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
+    group = call.q.shape[1] // call.k.shape[1]
+    return call.k if group == 1 else call.k.repeat_interleave(group, 1)
 
 
 def _sum(total: Tensor | None, more: Tensor | None) -> Tensor | None:
@@ -216,5 +240,5 @@ def _longer(call: Call, q: Tensor, k: Tensor, far: Tensor) -> tuple[Tensor, Tens
     Where keys were turned, their raw channels stand beside the turned ones.
     """
     if k is call.k:
-        return q + far, k
+        return _plus(q, far), k
     return torch.cat((q, far.expand_as(call.q)), -1), torch.cat((k, call.k), -1)
