@@ -29,6 +29,7 @@ CAUSAL: dict[str, tuple[Pair | None, Pair]] = {
     "Self-Extend": _REGIMES,
     "dual chunk": _REGIMES,
     "ReRoPE with Pivot": _REGIMES,
+    "ReRoPE with Pivot and Dilute": _REGIMES,
     WINDOW: (None, (0.3, 0.35)),
     "CoPE, 64 positions": ((4.0, 9.0), (2.5, 5.0)),
 }

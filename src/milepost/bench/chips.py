@@ -67,7 +67,7 @@ def cases() -> dict[str, Callable[[], None]]:
     made |= {
         f"{width} {name}": lambda width=width, name=name: _vectors(width, name)
         for width in (64, 128)
-        for name in ("vectors", "vectors of an encoder")
+        for name in ("vectors", "vectors of queries", "vectors of an encoder")
     }
     made["64 vectors, packed"] = lambda: _vectors(64, "vectors, packed")
     made |= {
@@ -113,6 +113,7 @@ def _vectors(width: int, name: str) -> None:
     encoder = "encoder" in name
     shape = (1, 2, 4, 128, 640) if encoder else (1, 2, 512, 128)
     by_row, by_key = (torch.randn(shape, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    by_key = None if name == "vectors of queries" else by_key
     options = facets("documents", 2, 512, "cpu") if "packed" in name else {} if encoder else {"ahead": 0, "behind": 128}
     out, _ = flash(*_inputs(width), by_row=by_row, by_key=by_key, first=-511 if encoder else 0, **options)
     out.backward(torch.ones_like(out))

@@ -44,7 +44,7 @@ class Family:
 
 
 def families() -> list[Family]:
-    """Twenty-three, of which no kernel is compiled more than a few times."""
+    """Twenty-five, of which no kernel is compiled more than a few times."""
     half, brain, single = torch.float16, torch.bfloat16, torch.float32
     rope = lambda h, d: (mp.Rope(d), causal)  # noqa: E731
     alibi = lambda h, d: (mp.Alibi(h), causal)  # noqa: E731
@@ -58,6 +58,8 @@ def families() -> list[Family]:
         ("ReRoPE", lambda h, d: (mp.Rope(d), mp.Rerope(32), causal), brain, 64, 64),
         ("Self-Extend", lambda h, d: (mp.Rope(d), mp.SelfExtend(4, 32), causal), brain, 128, 128),
         ("Pivot", lambda h, d: (mp.Rope(d), mp.Pivot(mp.Rerope(32), 64), causal), brain, 64, 64),
+        ("Dilute", lambda h, d: (mp.Rope(d), mp.Dilute(mp.Pivot(mp.Rerope(32), 64), 64), causal), brain, 64, 64),
+        ("CoPE", lambda h, d: (mp.Cope(d, 16), causal), brain, 64, 64),
         ("window", lambda h, d: (mp.Rope(d), causal & (mp.window(48) | mp.sinks(2))), brain, 64, 64),
         ("soft cap", lambda h, d: (mp.Rope(d), mp.SoftCap(20.0), causal), brain, 128, 128),
         ("rest", lambda h, d: (mp.Rope(d), mp.SinkLogit(h), causal), brain, 64, 64),

@@ -30,10 +30,10 @@ KERNELS = ("forward", "keys", "rows", "walk")
 
 CHOSEN: dict[tuple[str, int], Config] = {
     ("forward", 64): Config(64, 128, 4, 3),
-    ("forward", 128): Config(128, 128, 8, 3),
+    ("forward", 128): Config(64, 64, 4, 3),
     ("forward", 256): Config(128, 64, 8, 2),
     ("keys", 64): Config(32, 64, 4, 3),
-    ("keys", 128): Config(64, 128, 8, 3),
+    ("keys", 128): Config(32, 64, 4, 3),
     ("keys", 256): Config(32, 64, 8, 2),
     ("rows", 64): Config(64, 64, 4, 3),
     ("rows", 128): Config(128, 64, 8, 3),
@@ -70,7 +70,7 @@ WITH_PRODUCTS: dict[tuple[str, int], Config] = {
     ("forward", 128): Config(64, 32, 4, 2),
     ("forward", 256): Config(64, 32, 8, 2),
     ("keys", 64): Config(32, 64, 4, 3),
-    ("keys", 128): Config(32, 64, 4, 3),
+    ("keys", 128): Config(32, 64, 8, 3),
     ("keys", 256): Config(32, 64, 8, 2),
     ("rows", 64): Config(64, 32, 4, 2),
     ("rows", 128): Config(64, 32, 4, 2),
@@ -78,7 +78,11 @@ WITH_PRODUCTS: dict[tuple[str, int], Config] = {
 }
 """Where vectors by distance are added, one address a pair."""
 
-WITH_BOTH_PRODUCTS: dict[tuple[str, int], Config] = {("forward", 64): Config(64, 64, 4, 3)}
+WITH_BOTH_PRODUCTS: dict[tuple[str, int], Config] = {
+    ("forward", 64): Config(64, 64, 4, 3),
+    ("keys", 64): Config(32, 32, 4, 3),
+    ("rows", 128): Config(64, 32, 8, 3),
+}
 """Those of queries and those of keys."""
 
 WITH_PRODUCTS_PACKED: dict[tuple[str, int], Config] = {("rows", 64): Config(64, 32, 8, 3)}
@@ -87,9 +91,10 @@ WITH_PRODUCTS_PACKED: dict[tuple[str, int], Config] = {("rows", 64): Config(64, 
 WITH_TABLE_PACKED: dict[tuple[str, int], Config] = {
     ("forward", 64): Config(64, 64, 4, 3),
     ("forward", 128): Config(64, 64, 4, 2),
-    ("keys", 128): Config(32, 64, 4, 3),
+    ("keys", 128): Config(32, 32, 8, 3),
     ("rows", 128): Config(64, 32, 4, 3),
     ("walk", 64): Config(64, 64, 8, 1, False),
+    ("walk", 128): Config(64, 64, 8, 1, False),
 }
 """Where documents lie in a row, and a bias is looked up by distance: with larger tiles registers spill."""
 
@@ -104,7 +109,6 @@ PACKED: dict[tuple[str, int], Config] = {
 
 PACKED: dict[tuple[str, int], Config] = {
     ("forward", 128): Config(64, 64, 4, 3),
-    ("keys", 128): Config(32, 64, 4, 3),
     ("rows", 128): Config(64, 64, 4, 2),
     ("gates", 64): Config(64, 32, 8, 2, False),
     ("gates", 128): Config(64, 32, 8, 2, False),
@@ -118,7 +122,7 @@ CANDIDATES: dict[tuple[str, int], tuple[Config, ...]] = {
         Config(128, 128, 8, 3, lead=True), Config(128, 64, 8, 4, lead=True), Config(64, 64, 4, 4),
     ),
     ("forward", 128): (
-        Config(128, 128, 8, 3), Config(128, 128, 8, 2, lead=True), Config(128, 64, 8, 3, lead=True),
+        Config(64, 64, 4, 3), Config(128, 128, 8, 3), Config(128, 128, 8, 2, lead=True), Config(128, 64, 8, 3, lead=True),
         Config(128, 64, 8, 3), Config(64, 64, 4, 3, lead=True),
     ),
     ("keys", 64): (
@@ -126,7 +130,7 @@ CANDIDATES: dict[tuple[str, int], tuple[Config, ...]] = {
         Config(64, 128, 8, 3, lead=True), Config(32, 64, 4, 4), Config(64, 64, 4, 3),
     ),
     ("keys", 128): (
-        Config(64, 128, 8, 3), Config(64, 128, 8, 3, lead=True), Config(64, 64, 4, 3, lead=True),
+        Config(32, 64, 4, 3), Config(64, 128, 8, 3), Config(64, 128, 8, 3, lead=True), Config(64, 64, 4, 3, lead=True),
         Config(64, 64, 4, 2), Config(32, 64, 4, 3, lead=True),
     ),
     ("rows", 64): (
