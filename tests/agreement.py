@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 from unittest import mock
 
@@ -69,6 +70,11 @@ class Asked:
         with torch.no_grad():
             return mp.attend(*self.tensors, self.scheme, backend=backend, return_lse=True, **self.options)
 
+    @cached_property
+    def sums(self) -> Tensor:
+        """The log-sum-exp of the reference."""
+        return self.forward("reference")[1]
+
 
 def compare(asked: Asked, backend: str, want: tuple[Tensor, list[Tensor | None]]) -> None:
     """One backend against the reference; refusals must be spoken."""
@@ -87,6 +93,6 @@ def compare(asked: Asked, backend: str, want: tuple[Tensor, list[Tensor | None]]
         assert f'"{backend}" cannot run this scheme' in str(refusal)
         return
     assert_same(out, want[0])
-    sums = asked.forward("reference")[1]
+    sums = asked.sums
     assert torch.equal(lse.isinf(), sums.isinf())
     assert_same(lse.masked_fill(lse.isinf(), 0), sums.masked_fill(sums.isinf(), 0))

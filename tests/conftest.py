@@ -1,12 +1,25 @@
-"""Tests in several processes: one thread each, and what takes longest to set up first."""
+"""Tests in several processes: one thread each, and what takes longest to set up first. What was collected is kept."""
 
+import gc
 import os
+from collections.abc import Generator
 
 import pytest
 
 FIRST = ("test_ray_cluster.py", "test_ray.py", "test_parallel.py")
 """Files whose tests share what takes half a minute to make, much of it spent waiting. At the end of a run they would be
 dealt out to several processes, each of which makes it anew."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays: to look through it for garbage, again and again, takes a third of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,7 +14,12 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-RUN_LAWS = """
+RUN = """
+import sys
+import pytest
+ended = pytest.main(["-q", "-p", "no:cacheprovider", "tests/methods/test_root_bias.py"])
+if ended or "laws" not in sys.argv:
+    sys.exit(ended)
 import milepost as mp
 from tests.laws import LAWS
 make = lambda: mp.Scheme(mp.RootBias(), mp.causal)
@@ -42,21 +47,21 @@ def copy_with(folder: Path, method: str, export: str, test: str) -> dict[str, st
     return os.environ | {"PYTHONPATH": os.pathsep.join((str(folder / "src"), str(folder)))}
 
 
+def ran(folder: Path, around: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """The test, and where `laws` is among the words, the laws after it."""
+    command = [sys.executable, "-c", RUN, *words]
+    return subprocess.run(command, cwd=folder, env=around, capture_output=True, text=True, check=False)
+
+
 def test_a_method_costs_one_file_one_line_and_one_test(tmp_path: Path):
-    around = copy_with(tmp_path, *worked_example())
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/methods/test_root_bias.py"]
-    tested = subprocess.run(command, cwd=tmp_path, env=around, capture_output=True, text=True, check=False)
-    assert tested.returncode == 0, tested.stdout
-    assert "1 passed" in tested.stdout or tested.stdout.strip().startswith(".")
-    laws = subprocess.run([sys.executable, "-c", RUN_LAWS], env=around, capture_output=True, text=True, check=False)
-    assert laws.returncode == 0, laws.stderr
-    assert "score − strength · √|p − r|" in laws.stdout
-    assert "('flex', 'diagonals', 'chunked', 'reference')" in laws.stdout
+    found = ran(tmp_path, copy_with(tmp_path, *worked_example()), "laws")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "1 passed" in found.stdout or found.stdout.strip().startswith(".")
+    assert "score − strength · √|p − r|" in found.stdout
+    assert "('flex', 'diagonals', 'chunked', 'reference')" in found.stdout
 
 
 def test_the_example_can_fail(tmp_path: Path):
     method, export, test = worked_example()
-    around = copy_with(tmp_path, method.replace(".sqrt()", ""), export, test)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/methods/test_root_bias.py"]
-    tested = subprocess.run(command, cwd=tmp_path, env=around, capture_output=True, text=True, check=False)
-    assert tested.returncode == 1, tested.stdout
+    found = ran(tmp_path, copy_with(tmp_path, method.replace(".sqrt()", ""), export, test))
+    assert found.returncode == 1, found.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,19 +13,31 @@ import pytest
 PROBE = """
 import json, sys
 import torch
-before = set(sys.modules)
+told = lambda: (torch.get_default_dtype(), torch.is_grad_enabled(), torch.initial_seed(),
+                torch.random.get_rng_state().tolist())
+torch.manual_seed(7)
+before, defaults = set(sys.modules), told()
 import {package}
-print(json.dumps(sorted(set(sys.modules) - before)))
+print(json.dumps([sorted(set(sys.modules) - before), told() == defaults]))
 """
 
 
-def loaded_by(package: str, *folders: Path) -> list[str]:
-    """The modules that importing a package adds to those of torch, in a fresh interpreter."""
+@cache
+def imported(package: str, *folders: Path) -> tuple[list[str], bool]:
+    """The modules that importing a package adds to those of torch, and whether it leaves torch's defaults alone.
+
+    In a fresh interpreter, where warnings are errors.
+    """
     paths = "".join(f"import sys; sys.path.insert(0, {str(folder)!r})\n" for folder in folders)
     code = paths + PROBE.format(package=package)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def loaded_by(package: str, *folders: Path) -> list[str]:
+    """The modules that importing a package adds to those of torch."""
+    return imported(package, *folders)[0]
 
 
 def foreign(modules: list[str], own: str) -> list[str]:
@@ -46,18 +59,15 @@ def test_an_import_of_something_else_would_be_caught(tmp_path: Path):
     (tmp_path / "thirdparty" / "__init__.py").write_text("from thirdparty import inner\n")
     (tmp_path / "thirdparty" / "inner.py").write_text("")
     (tmp_path / "careless").mkdir()
-    (tmp_path / "careless" / "__init__.py").write_text("import json\nimport torch.nn\nimport thirdparty\n")
-    assert foreign(loaded_by("careless", tmp_path), own="careless") == ["thirdparty", "thirdparty.inner"]
+    (tmp_path / "careless" / "__init__.py").write_text(
+        "import json\nimport torch.nn\nimport thirdparty\ntorch.manual_seed(8)\n"
+    )
+    modules, alone = imported("careless", tmp_path)
+    assert foreign(modules, own="careless") == ["thirdparty", "thirdparty.inner"]
+    assert not alone
 
 
 @pytest.mark.slow
 def test_importing_milepost_leaves_the_defaults_of_torch_alone():
-    code = (
-        "import torch; told = lambda: (torch.get_default_dtype(), torch.is_grad_enabled(), torch.initial_seed(), "
-        "torch.random.get_rng_state().tolist())\n"
-        "torch.manual_seed(7); before = told()\n"
-        "import milepost\n"
-        "assert told() == before"
-    )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    _, alone = imported("milepost")
+    assert alone

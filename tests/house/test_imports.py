@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 import milepost as mp
 
 SOURCE = Path(mp.__file__).parent
@@ -152,16 +154,21 @@ def test_every_room_has_its_floor():
     assert rooms - {room for rooms in FLOORS for room in rooms} == set(), "say in FLOORS where the new room stands"
 
 
-def test_no_file_reaches_itself_through_others():
-    assert circles(arrows_of(SOURCE)) == set()
+@pytest.fixture(scope="module")
+def arrows() -> Arrows:
+    """Those of milepost itself."""
+    return arrows_of(SOURCE)
 
 
-def test_no_room_knows_one_that_does_not_stand_below_it():
-    assert not_downwards(arrows_of(SOURCE)) == set()
+def test_no_file_reaches_itself_through_others(arrows: Arrows):
+    assert circles(arrows) == set()
 
 
-def test_backends_do_not_know_one_another():
-    arrows = arrows_of(SOURCE)
+def test_no_room_knows_one_that_does_not_stand_below_it(arrows: Arrows):
+    assert not_downwards(arrows) == set()
+
+
+def test_backends_do_not_know_one_another(arrows: Arrows):
     assert {each for each in BACKENDS if each in arrows} == BACKENDS, "a backend was not found"
     assert between_backends(arrows) == set()
 
@@ -170,8 +177,8 @@ def test_only_two_files_look_the_package_up_by_name():
     assert looking_up_the_package(SOURCE) == BY_NAME
 
 
-def test_nothing_stands_on_the_command_line():
-    on_it = {name for name, others in arrows_of(SOURCE).items() if "milepost.cli" in others}
+def test_nothing_stands_on_the_command_line(arrows: Arrows):
+    on_it = {name for name, others in arrows.items() if "milepost.cli" in others}
     assert on_it == {"milepost.__main__"}
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.signal import lfilter
 
 from milepost.lab.statistics.intervals import over_seeds
 from milepost.lab.statistics.measures import Measure, halves, measured, paired
@@ -23,6 +22,9 @@ CORRELATED = (0.0, 0.3, 0.5, 0.7)
 
 def series(rng: np.random.Generator, shape: tuple[int, ...], correlated: float) -> np.ndarray:
     """x_t = r x_{t−1} + √(1 − r²) noise, along the last axis, of variance 1 from the start."""
+    # It takes a second to load, in every process that collects tests.
+    from scipy.signal import lfilter
+
     noise = rng.standard_normal((*shape[:-1], shape[-1] + 200))
     return lfilter([np.sqrt(1 - correlated**2)], [1, -correlated], noise)[..., 200:]
 

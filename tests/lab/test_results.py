@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from milepost.lab.cells.store import Store
+from milepost.lab.sweep.recorded import record
 from tests.examples import example_of
 from tests.lab.test_claims import STORE
+from tests.lab.test_sweep import SWEEP, work
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
@@ -40,8 +44,12 @@ def test_a_picture_of_rope_alone_shows_no_panel_twice(tmp_path: Path, monkeypatc
 
 def test_a_picture_that_cannot_be_drawn_says_why(tmp_path: Path):
     draw, kept = example_of("report_picture").main, tmp_path / "kept"
+    asked = replace(SWEEP, schemes=("rope",), free=False)
     kept.mkdir()
-    shutil.copy(RESULTS / "trained" / "lab.sqlite", kept)
+    work(asked, kept)
+    store = Store(kept / "lab.sqlite")
+    record(store, asked, "milepost compare rope")
+    store.close()
     for given, message in (
         ([], "give the --out"),
         ([str(tmp_path / "none"), "a.png"], "give the --out"),

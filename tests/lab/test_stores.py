@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from milepost import refusal
 from milepost.cli import app
 from milepost.lab.cells.cell import Cell
 from milepost.lab.cells.events import Event
@@ -206,8 +207,10 @@ def test_a_difference_says_which_seeds_it_is_over(filled: Path, tmp_path: Path):
 
 def test_who_has_read_enough_hears_nothing(filled: Path):
     """Whether that is found out while the table is printed, or after."""
+    # From its file: the package would load torch.
     refused = (
-        "from milepost.refusal import refuse\ntry:\n    raise BrokenPipeError\nexcept OSError:\n    refuse('report')"
+        f"import runpy\nrefuse = runpy.run_path({refusal.__file__!r})['refuse']\n"
+        "try:\n    raise BrokenPipeError\nexcept OSError:\n    refuse('report')"
     )
     for words in (["-m", "milepost", "report", str(filled)], ["-c", refused]):
         reads, writes = os.pipe()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import signal
@@ -36,7 +37,7 @@ from milepost.lab.training.train import Trainer
 WORDS = b"the quick brown fox jumps over a lazy dog and then sleeps "
 TEXT = corpus.of_bytes(b"".join(WORDS[n % 57 : n % 57 + n % 23] for n in range(1200)), "words")
 SIZE = Size(Shape(16, 1, 2, hidden=16), Recipe(length=16, batch=2, steps=14, rate=1e-2, warmup=2), 64)
-JUDGING = Judging(64, total=128, ends=3, recall=(128,), alone=4)
+JUDGING = Judging(64, total=128, ends=3, recall=(128,), copies=4, alone=4)
 SWEEP = Sweep(("rope", "kerple"), SIZE, TEXT, judging=JUDGING, threads=1)
 ROWS = {label: schemes.WITHOUT_TRAINING["rope"][label] for label in ("window", "self-extend")}
 
@@ -199,7 +200,8 @@ def test_interrupted_many_times_it_ends_with_the_same_numbers(
 def killed_at_random(folder: Path, times: int) -> None:
     """Kill sweeps at random moments, and let them go on in another process."""
     often(pytest.MonkeyPatch())
-    # What torch loads with the first step is loaded here, so that moments fall into the work.
+    # What is loaded with the first step and the first score is loaded here, so that moments fall into the work.
+    importlib.import_module("scipy.fft")
     weight = torch.nn.Parameter(torch.zeros(1))
     weight.grad = torch.zeros(1)
     torch.optim.AdamW([weight]).step()

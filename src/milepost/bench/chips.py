@@ -31,6 +31,8 @@ MEASURED = 90
 """The chip whose configurations were chosen by measurement; there nothing may spill."""
 QUICK = {"64 table, packed": (90,), "64 gates": (90,), "rotary": (80,)}
 """The cases that the tests compile: most kernels once."""
+FIRST = ["milepost.bench.kernels", "triton.backends.compiler", "milepost.backends.triton.flash"]
+"""What is imported once, before a process is copied for each case."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +275,9 @@ def main(words: list[str] | None = None) -> int:
     jobs = list(QUICK.items()) if asked.quick else [(each, tuple(asked.chips)) for each in asked.case or cases()]
     os.environ.pop("TRITON_INTERPRET", None)
     wrong = 0
-    with multiprocessing.get_context("spawn").Pool(min(len(jobs), os.cpu_count() or 1), maxtasksperchild=1) as pool:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(FIRST)
+    with context.Pool(min(len(jobs), os.cpu_count() or 1), maxtasksperchild=1) as pool:
         for found in pool.imap_unordered(compile_case, jobs):
             for each in found:
                 numbers = f"{each.registers:4} registers {each.shared / 1024:6.1f} KiB shared"

@@ -32,15 +32,23 @@ def is_method(each: object) -> bool:
     return inspect.isclass(each) and each.__module__.startswith("milepost.methods.")
 
 
+def is_node(each: object) -> bool:
+    """Whether something is the class of a node of a visible expression."""
+    return inspect.isclass(each) and issubclass(each, visible.Visible) and each is not visible.Visible
+
+
 def classes() -> dict[str, type]:
     """Every public method and every node of a visible expression, by name."""
     found = {name: each for name, each in exports().items() if is_method(each)}
-    nodes = {
-        name: each
-        for name, each in vars(visible).items()
-        if inspect.isclass(each) and issubclass(each, visible.Visible) and each is not visible.Visible
-    }
-    return found | nodes
+    return found | {name: each for name, each in vars(visible).items() if is_node(each)}
+
+
+def class_called(name: str) -> type | None:
+    """The one of them that has that name, without a look at the others."""
+    node, export = vars(visible).get(name), vars(sys.modules["milepost"]).get(name)
+    if is_node(node):
+        return node
+    return export if is_method(export) and not name.startswith("_") else None
 
 
 def installed(name: str) -> type | None:

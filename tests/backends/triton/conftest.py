@@ -10,10 +10,13 @@ import pytest
 import torch
 
 from milepost.backends.triton import backend
+from tests.backends.triton.interpreter import hasten
 
 if not torch.cuda.is_available() and "triton" not in sys.modules:
     # Read when Triton is imported, so before anything here does.
     os.environ["TRITON_INTERPRET"] = "1"
+    if importlib.util.find_spec("triton") is not None:
+        hasten()
 # The tests of other rooms know nothing of it, also in a process that was started with it.
 backend.INTERPRETED = False
 

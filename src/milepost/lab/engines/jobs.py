@@ -21,6 +21,9 @@ from milepost.lab.text.corpus import Corpus
 
 START = "forkserver" if "forkserver" in processes.get_all_start_methods() else "spawn"
 """How processes begin; Windows copies none."""
+FIRST = ["torch._dynamo", "scipy.fft"]
+"""Imported before a process is copied that computes on CPUs: torch's optimizers import the one at their first step, and
+intervals the other, two seconds in every copy otherwise. For a GPU they are left to the copies, where CUDA is begun."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Jobs:
         context: Any = processes.get_context(START)
         if START == "forkserver":
             # One that has imported everything and done nothing is copied for every cell; CUDA is begun in the copies.
-            context.set_forkserver_preload([__name__])
+            context.set_forkserver_preload([__name__, *(FIRST if self.device == "cpu" else [])])
         here, there = context.Pipe()
         process = context.Process(
             target=_work, args=(there, cell, known, corpus, self.folder, self.device), daemon=True

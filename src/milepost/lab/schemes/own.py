@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 from milepost.catalogue.spelling import method_called
-from milepost.seams.known import classes, installed, version_of
+from milepost.seams.known import class_called, classes, installed, version_of
 from milepost.seams.verbs import VERBS, verbs_of
 
 # A file and a colon before a name: `mine.py:WaveBias`, with or without folders.
@@ -95,7 +95,7 @@ def using(sources: Iterable[Source]) -> Generator[None]:
 def named(name: str) -> type | None:
     """The class of that name: milepost's own, one of the files in use, or one of an installed package."""
     found = _by_name.get(name)
-    return found[0] if found else classes().get(name) or installed(name)
+    return found[0] if found else class_called(name) or installed(name)
 
 
 def names() -> list[str]:
@@ -106,7 +106,7 @@ def names() -> list[str]:
 def origins(names: Sequence[str]) -> list[str]:
     """What some classes depend on besides milepost: digests of files, and packages with their versions."""
     files = [_by_name[name][1].digest for name in names if name in _by_name]
-    packages = [version_of(name) for name in names if name not in _by_name and name not in classes()]
+    packages = [version_of(name) for name in names if name not in _by_name and class_called(name) is None]
     return sorted({*files, *(each for each in packages if each is not None)})
 
 
@@ -124,7 +124,7 @@ def methods_of(source: Source) -> dict[str, type]:
         what = f"{', '.join(own)} {'has' if len(own) == 1 else 'have'} no verb" if own else "there is no class in it"
         raise ValueError(f"{source.name} has no method, a class with a verb such as bend, turn or embed: {what}")
     for name in found:
-        if name in classes() or method_called(name):
+        if class_called(name) or method_called(name):
             raise ValueError(f"{source.name}: milepost has a method called {method_called(name) or name}; rename yours")
         if not name[0].isupper():
             raise ValueError(f"{source.name}: the class {name} must begin with a capital, as in an expression")

@@ -1,0 +1,66 @@
+# pyright: basic, reportMissingImports=false
+"""Triton's interpreter, which works out the same things for every operation and every call, and here does so once.
+
+What it computes is as before: types of shapes, dtypes of arrays, and which functions of the language it stands in for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from functools import cache
+from typing import Any
+
+
+def hasten() -> None:
+    """Let it remember what depends on nothing but a shape, a dtype or a module."""
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    type_of, np_dtype_of, patch = core._type_for_tuple_values, interpreter._get_np_dtype, interpreter._patch_attr
+    block_of, constexpr, shape_of = core.block_type.__init__, core.constexpr, core.tuple
+
+    @cache
+    def block_like(shape: tuple[int, ...]) -> Any:
+        return core.block_type(core.int1, list(shape))
+
+    def init_block(self: Any, element_ty: Any, shape: Any) -> None:
+        plain = tuple([each.value if type(each) is constexpr else each for each in shape])
+        if {*map(type, plain)} != {int} or element_ty is core.int1:
+            return block_of(self, element_ty, shape)
+        like = block_like(plain)
+        self.element_ty, self.numel = element_ty, like.numel
+        self.shape = shape_of(like.shape.values, like.shape.type)
+        self.name = f"<{self.shape}, {element_ty}>"
+
+    @cache
+    def constants(shape: tuple[int, ...]) -> tuple[Any, Any, Any]:
+        values = [constexpr(each) for each in shape]
+        return constexpr(math.prod(shape)), values, type_of(values)
+
+    def init_tensor(self: Any, handle: Any, type: Any) -> None:
+        self.numel, values, types = constants(tuple(type.shape.values) if type.is_block() else ())
+        self.handle, self.type, self.dtype, self.shape = handle, type, type.scalar, shape_of(values, types)
+
+    @cache
+    def np_dtype_of_scalar(scalar: Any) -> Any:
+        return np_dtype_of(scalar)
+
+    def get_np_dtype(dtype: Any) -> Any:
+        scalar = dtype.element_ty if isinstance(dtype, core.block_type) else dtype
+        return np_dtype_of(scalar) if isinstance(scalar, core.pointer_type) else np_dtype_of_scalar(scalar)
+
+    @cache
+    def builtins_of(module: Any) -> list[tuple[str, Any]]:
+        return [(name, each) for name, each in inspect.getmembers(module) if core.is_builtin(each)]
+
+    def patch_builtin(module: Any, builder: Any, scope: Any) -> None:
+        for name, each in builtins_of(module):
+            # A kernel that is called by another finds them in place.
+            if getattr(module, name) is each:
+                patch(module, name, each, builder, scope)
+
+    core.block_type.__init__ = init_block
+    core.tensor.__init__ = init_tensor
+    interpreter._get_np_dtype = get_np_dtype
+    interpreter._patch_builtin = patch_builtin
