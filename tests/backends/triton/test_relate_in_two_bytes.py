@@ -136,7 +136,10 @@ def test_keys_that_many_queries_share_are_the_same_repeated():
     scheme, given = made(PARTS["keys and queries"], causal), inputs(g=1)
     q, k, v, _ = given
     repeated = (each.repeat_interleave(H, 1) for each in (k, v))
-    assert torch.equal(by_kernels(q, k, v, scheme), by_kernels(q, *repeated, scheme))
+    # On a GPU the repeated keys are far ones of torch's own kernel.
+    torch.testing.assert_close(
+        by_kernels(q, k, v, scheme), by_kernels(q, *repeated, scheme), rtol=0, atol=1e-2 if GPU else 0
+    )
 
 
 # What Inductor says of TF32 has nothing to do with us.

@@ -33,7 +33,7 @@ CHOSEN: dict[tuple[str, int], Config] = {
     ("forward", 128): Config(64, 64, 4, 3),
     ("forward", 256): Config(128, 64, 8, 2),
     ("keys", 64): Config(32, 64, 4, 3),
-    ("keys", 128): Config(32, 64, 4, 3),
+    ("keys", 128): Config(64, 128, 8, 3),
     ("keys", 256): Config(32, 64, 8, 2),
     ("rows", 64): Config(64, 64, 4, 3),
     ("rows", 128): Config(128, 64, 8, 3),
@@ -59,10 +59,19 @@ NARROW: dict[tuple[str, int], Config] = {
 }
 """Where a block of rows sees few keys: programs are short, and several at a time hide how they start."""
 
-WITH_TABLE: dict[tuple[str, int], Config] = {("forward", 128): Config(128, 64, 8, 3)}
+BENT: dict[tuple[str, int], Config] = {("keys", 128): Config(32, 128, 8, 3)}
+"""Where a score is more than a product, by a slope or a cap: with larger tiles registers spill."""
+
+WITH_TABLE: dict[tuple[str, int], Config] = {
+    ("forward", 128): Config(128, 64, 8, 3),
+    ("keys", 128): Config(32, 128, 8, 3),
+}
 """Where a bias that is looked up by distance wants another choice: its entries take shared memory, too."""
 
-WITH_TABLE_NARROW: dict[tuple[str, int], Config] = {("forward", 128): Config(64, 32, 4, 3)}
+WITH_TABLE_NARROW: dict[tuple[str, int], Config] = {
+    ("forward", 128): Config(64, 32, 4, 3),
+    ("keys", 128): Config(32, 64, 4, 3),
+}
 """And where a window leaves little of it."""
 
 WITH_PRODUCTS: dict[tuple[str, int], Config] = {
@@ -100,19 +109,12 @@ WITH_TABLE_PACKED: dict[tuple[str, int], Config] = {
 
 PACKED: dict[tuple[str, int], Config] = {
     ("forward", 128): Config(64, 64, 4, 3),
-    ("keys", 128): Config(64, 64, 4, 2),
-    ("rows", 128): Config(64, 64, 4, 2),
-    ("forward", 64): Config(64, 64, 4, 3),
-    ("walk", 64): Config(64, 64, 8, 1, False),
-}
-"""Where documents lie in a row, and a bias is looked up by distance: with larger tiles registers spill."""
-
-PACKED: dict[tuple[str, int], Config] = {
-    ("forward", 128): Config(64, 64, 4, 3),
+    ("keys", 128): Config(32, 64, 4, 3),
     ("rows", 128): Config(64, 64, 4, 2),
     ("gates", 64): Config(64, 32, 8, 2, False),
     ("gates", 128): Config(64, 32, 8, 2, False),
     ("gates_backward", 64): Config(32, 32, 4, 2, False),
+    ("gates_backward", 128): Config(32, 32, 4, 2, False),
 }
 """Where documents lie in a row, whatever else."""
 
@@ -122,8 +124,8 @@ CANDIDATES: dict[tuple[str, int], tuple[Config, ...]] = {
         Config(128, 128, 8, 3, lead=True), Config(128, 64, 8, 4, lead=True), Config(64, 64, 4, 4),
     ),
     ("forward", 128): (
-        Config(64, 64, 4, 3), Config(128, 128, 8, 3), Config(128, 128, 8, 2, lead=True), Config(128, 64, 8, 3, lead=True),
-        Config(128, 64, 8, 3), Config(64, 64, 4, 3, lead=True),
+        Config(64, 64, 4, 3), Config(128, 128, 8, 3), Config(128, 128, 8, 2, lead=True),
+        Config(128, 64, 8, 3, lead=True), Config(128, 64, 8, 3), Config(64, 64, 4, 3, lead=True),
     ),
     ("keys", 64): (
         Config(32, 64, 4, 3), Config(32, 64, 4, 3, lead=True), Config(64, 64, 4, 3, lead=True),
@@ -174,12 +176,12 @@ def narrow(kernel: str, width: int) -> Config:
 
 def choose(
     kernel: str, width: int, itemsize: int, looked_up: bool, packed: bool = False, products: int = 0,
-    few_keys: bool = False,
+    few_keys: bool = False, bent: bool = False,
 ) -> Config:  # fmt: skip
     """The configuration of a kernel at a head width (the larger of the keys' and the values').
 
     looked_up: a bias by distance. packed: documents. products: vectors by distance, 3 for those of queries and of keys.
-    few_keys: a window, or a short text.
+    few_keys: a window, or a short text. bent: a slope, or a cap.
     """
     if kernel in _OVERRIDES:
         return _OVERRIDES[kernel]
@@ -190,6 +192,7 @@ def choose(
         (products > 0 and packed, WITH_PRODUCTS_PACKED), (products == 3, WITH_BOTH_PRODUCTS),
         (products > 0, WITH_PRODUCTS), (looked_up and packed, WITH_TABLE_PACKED),
         (looked_up and few_keys, WITH_TABLE_NARROW), (looked_up, WITH_TABLE), (packed, PACKED), (few_keys, NARROW),
+        (bent, BENT),
     ):  # fmt: skip
         if holds and (kernel, known) in table:
             return table[kernel, known]

@@ -707,7 +707,8 @@ class Call:
         width = max(_width(self.q.shape[3]), _width(self.v.shape[3]))
         looked_up, packed = self.tensors[2] is not None, self.tokens.any
         few = narrow or self.counts[4] <= NARROW or (kernel == "forward" and self.counts[1] <= NARROW // 2)
-        return configs.choose(kernel, width, self.q.itemsize, looked_up, packed, self.relates, few)
+        bent = self.tensors[0] is not None or self.capped > 0
+        return configs.choose(kernel, width, self.q.itemsize, looked_up, packed, self.relates, few, bent)
 
     def described(self, config: Config, tma: bool) -> tuple[Any, Any, Any]:
         """q, k and v, as tensors or as descriptors of their tiles."""

@@ -157,10 +157,15 @@ class Shares(NamedTuple):
     tokens: int
 
 
-def shares_of(pairs: int, tokens: int, counted: bool) -> Shares:
-    """By measurement, for two bytes an element: of half as wide heads twice as many tokens. counted: by positions."""
+def shares_of(pairs: int, tokens: int, counted: bool, heads_first: bool) -> Shares:
+    """By measurement, for two bytes an element: of half as wide heads twice as many tokens.
+
+    counted: angles are made from positions. heads_first: the tokens of a head lie together, not the heads of a token.
+    """
     if tokens < 4:
         return Shares(4, 8, 4)
+    if heads_first:
+        return Shares(4, 4, 16)
     return Shares(4, 8, 2) if counted and pairs > 32 else Shares(4, 16, 1)
 
 
@@ -347,7 +352,7 @@ def _turn(
     pairs = sin.shape[-1]
     half = power_of_two(pairs)
     longest = t if same else max(t, s)
-    warps, at_once, tokens = shares_of(half, longest, counted)
+    warps, at_once, tokens = shares_of(half, longest, counted, q.stride(1) > q.stride(2))
     tokens = min(max(1, tokens * 128 // q.itemsize // half), power_of_two(longest))
     query_blocks = blocks_of(t, tokens)
     blocks = query_blocks if same else query_blocks + blocks_of(s, tokens)
