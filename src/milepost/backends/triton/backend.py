@@ -15,6 +15,7 @@ from torch import Tensor
 
 from milepost.backends.estimate import seconds, seen_pairs
 from milepost.backends.rotated import Waves, angles, rotated, steps_angles
+from milepost.backends.rotated_twice import both_ways
 from milepost.backends.triton.biases import biases, by_place, unknown, unread
 from milepost.backends.triton.counts import counted, uncounted
 from milepost.backends.triton.regimes import as_tokens, is_empty, limits_of, measured, unmeasured, within_sinks
@@ -198,7 +199,8 @@ def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | No
     (near, _), (far, second) = regimes
     least = second.distances()[0]
     # Loaded here, because it needs triton.
-    from milepost.backends.triton.fields import Fields, fields, one_after_the_other
+    from milepost.backends.triton.fields import Fields, fields, one_after_the_other, takes_one
+    from milepost.backends.triton.twice import turned_fields
 
     dtype, contrasted, strength = call.q.dtype, second.contrast is not None, None
     place = call.scheme.answering("place")[0]
@@ -212,6 +214,11 @@ def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | No
         gain = _gain(place, far, layout.first, call.queries.count, layout.key_first + call.keys.count, v.device)
     scale = call.scheme.scale(call.q.shape[-1])
     how = Fields(int(least), scale, offset=layout.offset, strength=strength, gain=gain, **limits)
+
+    # Where one kernel wants both at once, both are made at once.
+    ways = both_ways(call, near, far, contrasted) if call.needs_grad or takes_one(call.q, v) else None
+    if ways is not None:
+        return turned_fields(call.q, call.k, v, how, *ways)
 
     def ours() -> tuple[Tensor, Tensor] | None:
         return rotated(call, dtype, near)

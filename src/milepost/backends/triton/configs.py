@@ -59,12 +59,17 @@ NARROW: dict[tuple[str, int], Config] = {
 }
 """Where a block of rows sees few keys: programs are short, and several at a time hide how they start."""
 
-BENT: dict[tuple[str, int], Config] = {("keys", 128): Config(32, 128, 8, 3)}
+BENT: dict[tuple[str, int], Config] = {
+    ("keys", 128): Config(32, 128, 8, 3),
+    ("keys", 256): Config(16, 64, 8, 2),
+}
 """Where a score is more than a product, by a slope or a cap: with larger tiles registers spill."""
 
 WITH_TABLE: dict[tuple[str, int], Config] = {
     ("forward", 128): Config(128, 64, 8, 3),
     ("keys", 128): Config(32, 128, 8, 3),
+    ("keys", 256): Config(16, 64, 8, 2),
+    ("walk", 256): Config(32, 64, 8, 1, False),
 }
 """Where a bias that is looked up by distance wants another choice: its entries take shared memory, too."""
 
@@ -104,6 +109,10 @@ WITH_TABLE_PACKED: dict[tuple[str, int], Config] = {
     ("rows", 128): Config(64, 32, 4, 3),
     ("walk", 64): Config(64, 64, 8, 1, False),
     ("walk", 128): Config(64, 64, 8, 1, False),
+    ("forward", 256): Config(64, 16, 8, 2),
+    ("keys", 256): Config(16, 16, 4, 1),
+    ("rows", 256): Config(16, 32, 4, 1),
+    ("walk", 256): Config(32, 64, 8, 1, False),
 }
 """Where documents lie in a row, and a bias is looked up by distance: with larger tiles registers spill."""
 
@@ -111,6 +120,8 @@ PACKED: dict[tuple[str, int], Config] = {
     ("forward", 128): Config(64, 64, 4, 3),
     ("keys", 128): Config(32, 64, 4, 3),
     ("rows", 128): Config(64, 64, 4, 2),
+    ("forward", 256): Config(64, 64, 8, 2),
+    ("keys", 256): Config(16, 64, 8, 2),
     ("gates", 64): Config(64, 32, 8, 2, False),
     ("gates", 128): Config(64, 32, 8, 2, False),
     ("gates_backward", 64): Config(32, 32, 4, 2, False),

@@ -89,7 +89,7 @@ def fields(
     """
     q, k, v = _close(q, k, v)
     far_q, far_k = (None, None) if far_q is None or far_k is None else _close(far_q, far_k)
-    if far_q is not None and far_k is not None and table is by_row is by_key is None and _width_of(q, v) <= IN_ONE:
+    if far_q is not None and far_k is not None and table is by_row is by_key is None and takes_one(q, v):
         return _in_one(q, k, v, far_q, far_k, how)
     given = (q, k, v, far_q, far_k, table, packed(by_row), packed(by_key))
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in given):
@@ -114,12 +114,12 @@ class _Fields(torch.autograd.Function):
         if grad is None and grad_lse is None:
             return (None,) * 9
         *tensors, out, lse, far_out, far_lse, near_lse = ctx.saved_tensors
-        grad = torch.zeros_like(out) if grad is None else grad
-        # As torch's kernel wants it: laid out as the output is.
-        grad = grad if grad.stride() == out.stride() else torch.empty_like(out).copy_(grad)
-        with device_of(out):
-            more = (far_out, far_lse, near_lse)
-            return *_backward(tensors, ctx.how, grad, grad_lse, out, lse, more, ctx.dice), None
+        more = (far_out, far_lse, near_lse)
+        found, first = apart_backward(tensors, ctx.how, grad, grad_lse, out, lse, more, ctx.dice)
+        dq, dk, dv, far_dq, far_dk, *rest = found
+        if far_dq is not None and first:
+            far_dq, far_dk = pad(far_dq, (0, 0, first, 0)), pad(far_dk, (0, 0, 0, first))
+        return dq, dk, dv, far_dq, far_dk, *rest, None
 
 
 Gains = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -135,7 +135,7 @@ def one_after_the_other(near: Turned, far: Turned, v: Tensor, how: Fields) -> tu
     if apart is None:
         return None
     (v,) = _close(v)
-    if _width_of(apart[0], v) <= IN_ONE:
+    if takes_one(apart[0], v):
         beside = near()
         return None if beside is None else _in_one(*_close(*beside), v, *_close(*apart), how)
     with device_of(v):
@@ -203,6 +203,11 @@ def worth_it(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> bool:
     return by_vendor(q, k, v, how)
 
 
+def takes_one(q: Tensor, v: Tensor) -> bool:
+    """Whether one kernel goes over near and far keys."""
+    return _width_of(q, v) <= IN_ONE
+
+
 def _width_of(q: Tensor, v: Tensor) -> int:
     return max(q.shape[3], v.shape[3])
 
@@ -224,11 +229,25 @@ def by_vendor(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> bool:
     )
 
 
+def apart_backward(
+    tensors: Sequence[Any], how: Fields, grad: Tensor | None, grad_lse: Tensor | None, out: Tensor, lse: Tensor,
+    more: Any, dice: tuple[Tensor, ...],
+) -> tuple[tuple[Any, ...], int]:  # fmt: skip
+    """The gradients of q, k, v, far_q, far_k, table, by_row and by_key, and the first query that far_q's has.
+
+    As many keys are missing at the end of far_k's.
+    """
+    grad = torch.zeros_like(out) if grad is None else grad
+    # As torch's kernel wants it: laid out as the output is.
+    grad = grad if grad.stride() == out.stride() else torch.empty_like(out).copy_(grad)
+    with device_of(out):
+        return _backward(tensors, how, grad, grad_lse, out, lse, more, dice)
+
+
 def _backward(
-    tensors: list[Any], how: Fields, grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, more: Any,
+    tensors: Sequence[Any], how: Fields, grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, more: Any,
     dice: tuple[Tensor, ...],
-) -> tuple[Any, ...]:  # fmt: skip
-    """The gradients of q, k, v, far_q, far_k, table, by_row and by_key."""
+) -> tuple[tuple[Any, ...], int]:  # fmt: skip
     q, k, v, far_q, far_k, table, *products = tensors
     if how.strength is None:
         lse2, delta = launch_prepare(grad, grad_lse, out, lse)
@@ -247,7 +266,6 @@ def _backward(
         launch_keys(call, grad, far_lse2, far_delta, found[1], found[2])
         launch_rows(call, grad, far_lse2, far_delta, found[0], False, False)
     far_dq, far_dk, far_dv = found
-    keys = far_dk.shape[2]
     # Near keys' share is added as it is written.
     beside_q, beside_k = (far_dq, far_dk) if far_q is None else (None, None)
     dq, dk, dv = (_like(each, each.shape[3]) for each in (q, k, v))
@@ -258,10 +276,8 @@ def _backward(
     gains = [None if each is None else found for each, found in zip(products, made, strict=True)]
     d_table = None if table is None else launch_learned(call, grad, lse2, delta, sums, False, True)[2]
     if far_q is None:
-        return dq, dk, dv, None, None, d_table, *gains
-    if first:
-        far_dq, far_dk = pad(far_dq, (0, 0, first, 0)), pad(far_dk, (0, 0, 0, k.shape[2] - keys))
-    return dq, dk, dv, far_dq, far_dk, d_table, *gains
+        return (dq, dk, dv, None, None, d_table, *gains), first
+    return (dq, dk, dv, far_dq, far_dk, d_table, *gains), first
 
 
 def _vendor_backward(
@@ -297,16 +313,23 @@ class _Both(torch.autograd.Function):
         if grad is None and grad_lse is None:
             return (None,) * 6
         *tensors, out, lse, near_out, near_lse = ctx.saved_tensors
-        how = ctx.how
-        grad = torch.zeros_like(out) if grad is None else grad
-        grad = grad.contiguous() if grad.stride(-1) != 1 or 0 in grad.stride() else grad
-        with device_of(out):
-            if how.strength is None:
-                said = launch_prepare(grad, grad_lse, out, lse) * 2
-            else:
-                said = _contrast(grad, grad_lse, out, lse, how.strength, near_lse, near_out)
-            said = (*said[:2], _far_lse2(said[2], how), said[3])
-            return *_backward_in_one(tensors, how, grad, said), None
+        return *both_backward(tensors, ctx.how, grad, grad_lse, out, lse, near_out, near_lse), None
+
+
+def both_backward(
+    tensors: Sequence[Tensor], how: Fields, grad: Tensor | None, grad_lse: Tensor | None, out: Tensor, lse: Tensor,
+    near_out: Tensor | None, near_lse: Tensor | None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The gradients of q, k, v, far_q and far_k."""
+    grad = torch.zeros_like(out) if grad is None else grad
+    grad = grad.contiguous() if grad.stride(-1) != 1 or 0 in grad.stride() else grad
+    with device_of(out):
+        if how.strength is None or near_out is None or near_lse is None:
+            said = launch_prepare(grad, grad_lse, out, lse) * 2
+        else:
+            said = _contrast(grad, grad_lse, out, lse, how.strength, near_lse, near_out)
+        said = (*said[:2], _far_lse2(said[2], how), said[3])
+        return _backward_in_one(tensors, how, grad, said)
 
 
 def _in_one(q: Tensor, k: Tensor, v: Tensor, far_q: Tensor, far_k: Tensor, how: Fields) -> tuple[Tensor, Tensor]:
