@@ -66,6 +66,23 @@ def test_outputs_and_gradients_are_the_specifications(name: str, ready: list[boo
         torch.testing.assert_close(mine.double(), exact.double(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("turns", [True, False], ids=["turned", "as it is"])
+def test_what_a_part_of_the_tokens_gives_is_added_where_they_stand(turns: bool):
+    made = torch.Generator().manual_seed(6)
+    near, far = (torch.randn(2, 3, n, 12, generator=made) for n in (9, 5))
+    angles = [torch.randn(1, 9, 4, generator=made, dtype=torch.float64) for _ in range(2)]
+    waves = [(each.cos().float().to(DEVICE), each.sin().float().to(DEVICE)) for each in angles]
+    ours = twice._turned_back(near.to(DEVICE), far.to(DEVICE), 3, waves[0], waves[1] if turns else None, False)
+
+    def back(x: Tensor, angle: Tensor) -> Tensor:
+        pairs = torch.complex(x[..., :4], x[..., 4:8]) * torch.exp(-1j * angle[:, None])
+        return torch.cat((pairs.real, pairs.imag, x[..., 8:]), -1)
+
+    exact = back(near.double(), angles[0])
+    exact[:, :, 3:8] += back(far.double(), angles[1][:, 3:8]) if turns else far.double()
+    torch.testing.assert_close(ours.cpu().double(), exact, rtol=1e-5, atol=1e-5)
+
+
 def test_queries_at_the_end_of_a_longer_text(ready: list[bool]):
     scheme, given = SCHEMES["set off"](), drawn(20, 37)
     for mine, exact in zip(
