@@ -158,7 +158,8 @@ class _Given:
         q, k = (each.detach().clone().requires_grad_() for each in (self.q, self.k))
         with torch.no_grad():
             out = [each[:1].clone() for each in turn(q.detach().clone(), k.detach().clone())]
-        grads = torch.autograd.grad(turn(q * 1, k * 1), (q, k), self.grads)
+        # Of their own, because some turn gradients where they lie, too.
+        grads = torch.autograd.grad(turn(q * 1, k * 1), (q, k), [each.clone() for each in self.grads])
         cos, sin = self.rope.cos_sin(self.position, dtype=torch.float64)
         given = [*(each.detach() for each in (self.q, self.k)), *self.grads]
         signs = (1, 1, -1, -1)

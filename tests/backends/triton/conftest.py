@@ -24,6 +24,11 @@ backend.INTERPRETED = False
 @pytest.fixture(autouse=True)
 def tiles(monkeypatch: pytest.MonkeyPatch):
     """In the interpreter a large tile costs no more than a small one, and there are fewer of them."""
+    if torch.cuda.is_available() and importlib.util.find_spec("triton") is not None:
+        from milepost.backends.triton import played
+
+        # What another test set, and then called.
+        played.forget()
     if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
         yield
         return

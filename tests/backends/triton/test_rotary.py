@@ -136,7 +136,7 @@ def test_attention_turns_by_positions(options: dict[str, list[int]], dim: int, m
     given = {name: torch.tensor(each, device=DEVICE) for name, each in options.items()}
     launched: list[int] = []
     monkeypatch.setattr(rotary, "_rotate_qk_at", counted(rotary._rotate_qk_at, launched))
-    monkeypatch.setattr(rotary, "operator", lambda name, body: body)
+    monkeypatch.setattr(rotary, "operator", lambda name, body, given: body)
     ours = mp.attend(q, k, v, scheme, backend="sdpa", **given)
     assert launched
     exact = mp.attend(*(each.double() for each in (q, k, v)), scheme, backend="reference", **given)

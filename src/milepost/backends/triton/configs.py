@@ -210,6 +210,11 @@ def choose(
     return CHOSEN[kernel, known]
 
 
+def overridden() -> dict[str, Config]:
+    """The configurations that are used in place of those chosen."""
+    return _OVERRIDES
+
+
 @contextlib.contextmanager
 def override(**configs: Config) -> Generator[None]:
     """Use other configurations for a while, by kernel: for measuring."""

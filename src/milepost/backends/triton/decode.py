@@ -30,7 +30,8 @@ from milepost.backends.triton.flash import (
     _width,
     check_tokens,
 )
-from milepost.backends.triton.launch import Launched, device_of, launch, launch_alike, looks_of, operator
+from milepost.backends.triton.launch import Launched, device_of, launch, launch_alike, looks_of
+from milepost.backends.triton.played import define
 from milepost.backends.triton.score import FLOOR, LN2, LOG2E, between, finished, seen, tile, up_to
 from milepost.numerics.kept import has_numbers
 
@@ -362,7 +363,7 @@ def decode(
     if lengths is not None and offset is not None:
         raise ValueError("decode: lengths say where the queries start; leave offset out")
     # In no graph and no mode the operator would add nothing but time.
-    run = _decode if has_numbers() else operator("decode", _decode)
+    run = _decode if has_numbers() else torch.ops.milepost.decode
     return run(
         q, k, v, slopes, None if slopes_ahead is slopes else slopes_ahead, table,
         sharpen[None] if sharpen is not None and sharpen.dim() == 1 else sharpen,
@@ -664,16 +665,16 @@ def _launch_join(
     )  # fmt: skip
 
 
-torch.library.define(
-    "milepost::decode",
+define(
+    "decode",
     "(Tensor q, Tensor k, Tensor v, Tensor? slopes, Tensor? slopes_ahead, Tensor? table, Tensor? sharpen, float scale, "
     "SymInt offset, SymInt behind, SymInt ahead, SymInt sinks, SymInt first, float cap, bool cap_first, "
     "Tensor? query_cos, Tensor? query_sin, "
     f"Tensor? key_cos, Tensor? key_sin, bool neighbours, Tensor? lengths, {TOKENS}) -> (Tensor, Tensor)",
-    tags=torch.Tag.pt2_compliant_tag,
+    _decode,
+    # Every step has another number of keys.
+    again=False,
 )
-for _kind in ("CUDA", "CPU"):
-    torch.library.impl("milepost::decode", _kind, _decode)
 
 
 @torch.library.register_fake("milepost::decode")

@@ -30,7 +30,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from milepost.backends.triton import backward, configs, forward, tables
 from milepost.backends.triton.bounds import Tokens, bounds, ready
 from milepost.backends.triton.configs import Config, blocks_of, power_of_two
-from milepost.backends.triton.launch import device_of, launch, operator
+from milepost.backends.triton.launch import device_of, launch
+from milepost.backends.triton.played import define, operator
 from milepost.backends.triton.reach import launch_reaches
 
 UNLIMITED = 1 << 30
@@ -110,7 +111,7 @@ def flash(
     )  # fmt: skip
     learned = (q, k, v, slopes, slopes_ahead, table, sharpen, by_row, by_key)
     if not (torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in learned)):
-        out, lse = operator("flash", _flash)(q, k, v, *facets, *tokens, by_row, by_key)
+        out, lse = operator("flash", _flash, q)(q, k, v, *facets, *tokens, by_row, by_key)
         return out, lse.float()
     if (
         table is not None
@@ -207,7 +208,7 @@ def check_tokens(name: str, q: Tensor, k: Tensor, *given: Tensor | None) -> Toke
 class _Flash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *facets: Any) -> tuple[Tensor, Tensor]:
-        out, lse = operator("flash", _flash)(q, k, v, *facets)
+        out, lse = operator("flash", _flash, q)(q, k, v, *facets)
         slopes, slopes_ahead, table, sharpen, *numbers = facets
         ctx.save_for_backward(q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *numbers[-6:])
         ctx.numbers = numbers[:-6]
@@ -222,7 +223,7 @@ class _Flash(torch.autograd.Function):
         needs = ctx.needs_input_grad
         if grad is None:
             grad = torch.zeros_like(out)
-        grads = operator("flash_backward", _flash_backward)(
+        grads = operator("flash_backward", _flash_backward, grad)(
             grad, grad_lse, q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *ctx.numbers,
             needs[3] or needs[4], needs[5], *tokens,
         )  # fmt: skip
@@ -765,21 +766,14 @@ def _described(x: Tensor, rows: int, tma: bool, width: int = 0) -> Any:
     return TensorDescriptor(x, list(x.shape), [*steps, 1], [1, 1, rows, width or _width(x.shape[3])])
 
 
-torch.library.define(
-    "milepost::flash",
-    f"(Tensor q, Tensor k, Tensor v, {FACETS}, {TOKENS}, {PRODUCTS}) -> (Tensor, Tensor)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-torch.library.define(
-    "milepost::flash_backward",
+define("flash", f"(Tensor q, Tensor k, Tensor v, {FACETS}, {TOKENS}, {PRODUCTS}) -> (Tensor, Tensor)", _flash)
+define(
+    "flash_backward",
     f"(Tensor grad, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {FACETS}, bool slopes_too, "
     f"bool table_too, {TOKENS}, {PRODUCTS}) -> "
     f"(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    tags=torch.Tag.pt2_compliant_tag,
+    _flash_backward,
 )
-for _kind in ("CUDA", "CPU"):
-    torch.library.impl("milepost::flash", _kind, _flash)
-    torch.library.impl("milepost::flash_backward", _kind, _flash_backward)
 
 
 @torch.library.register_fake("milepost::flash")

@@ -18,7 +18,8 @@ from milepost.backends.triton import gates
 from milepost.backends.triton.bounds import Tokens, bounds, ready
 from milepost.backends.triton.configs import Config, blocks_of, choose
 from milepost.backends.triton.flash import TOKENS, UNLIMITED, _like, _lse_of, _width, launch_prepare
-from milepost.backends.triton.launch import device_of, launch, operator
+from milepost.backends.triton.launch import device_of, launch
+from milepost.backends.triton.played import define, operator
 
 ROOM = 1 << 25
 """Bytes that the two passes backwards always have to leave things for one another; else, as much as two of q."""
@@ -38,7 +39,7 @@ def gated(
     entries, tokens = entries.contiguous(), Tokens(documents, key_documents, index, key_index)
     learned = (q, k, v, entries)
     if not (torch.is_grad_enabled() and any(each.requires_grad for each in learned)):
-        out, lse = operator("gated", _gated)(*learned, scale, offset, *tokens)
+        out, lse = operator("gated", _gated, q)(*learned, scale, offset, *tokens)
         return out, lse.float()
     # The tracer wants every argument to be another tensor.
     v = v.view_as(v) if v is q or v is k else v
@@ -49,7 +50,7 @@ def gated(
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, entries: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
-        out, lse = operator("gated", _gated)(q, k, v, entries, *how)
+        out, lse = operator("gated", _gated, q)(q, k, v, entries, *how)
         ctx.save_for_backward(q, k, v, entries, out, lse, *how[2:])
         ctx.numbers = how[:2]
         ctx.set_materialize_grads(False)
@@ -61,7 +62,7 @@ class _Gated(torch.autograd.Function):
         if grad is None and grad_lse is None:
             return (None,) * 10
         grad = torch.zeros_like(out) if grad is None else grad
-        grads = operator("gated_backward", _gated_backward)(
+        grads = operator("gated_backward", _gated_backward, grad)(
             grad, grad_lse, q, k, v, entries, out, lse, *ctx.numbers, *tokens
         )
         return (*grads, *(None,) * 6)
@@ -167,20 +168,17 @@ def _rows_at_once(config: Config, fit: int, rows: int) -> int:
     return max(1, min(fit // config.rows, blocks_of(rows, config.rows))) * config.rows
 
 
-torch.library.define(
-    "milepost::gated",
+define(
+    "gated",
     f"(Tensor q, Tensor k, Tensor v, Tensor entries, float scale, SymInt offset, {TOKENS}) -> (Tensor, Tensor)",
-    tags=torch.Tag.pt2_compliant_tag,
+    _gated,
 )
-torch.library.define(
-    "milepost::gated_backward",
+define(
+    "gated_backward",
     f"(Tensor grad, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor entries, Tensor out, Tensor lse, "
     f"float scale, SymInt offset, {TOKENS}) -> (Tensor, Tensor, Tensor, Tensor)",
-    tags=torch.Tag.pt2_compliant_tag,
+    _gated_backward,
 )
-for _kind in ("CUDA", "CPU"):
-    torch.library.impl("milepost::gated", _kind, _gated)
-    torch.library.impl("milepost::gated_backward", _kind, _gated_backward)
 
 
 @torch.library.register_fake("milepost::gated")

@@ -171,11 +171,6 @@ def _stream(device: int) -> int:
     return torch._C._cuda_getCurrentRawStream(device)  # pyright: ignore
 
 
-def operator(name: str, body: Any) -> Any:
-    """One of our operators as torch knows it, or its body, where a tape is to see what it does."""
-    return getattr(torch.ops.milepost, name) if running_tape() is None else body
-
-
 def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Launch, and answer a function that does it again with other arguments like these."""
     if INTERPRETED:

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from milepost.backends.triton.configs import blocks_of, power_of_two
 from milepost.backends.triton.flash import INTERPRETED, _like
-from milepost.backends.triton.launch import Launched, Layers, device_of, launch_alike, looks_of, operator
+from milepost.backends.triton.launch import Launched, Layers, device_of, launch_alike, looks_of
+from milepost.backends.triton.played import define, operator
 
 _PER_TURN = tl.constexpr(2 * math.pi / 2**32)
 """What the upper half of a turn of 2⁶⁴ is as an angle."""
@@ -198,7 +199,7 @@ def rotate_qk(
     if cos.shape[2] != of_keys[0].shape[2] or q.shape[3] != k.shape[3]:
         raise ValueError("rotate_qk: q and k must have equally many channels and pairs; rotate them apart")
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
-        return operator("rotate_qk", _rotate_qk)(q, k, cos, sin, key_cos, key_sin, neighbours, False)
+        return operator("rotate_qk", _rotate_qk, q)(q, k, cos, sin, key_cos, key_sin, neighbours, False)
     # The tracer wants every argument to be another tensor.
     k = k.view_as(k) if k is q else k
     return _Rotate.apply(q, k, cos, sin, key_cos, key_sin, neighbours)  # pyright: ignore
@@ -237,7 +238,7 @@ def rotate_qk_at(
             "channels; give turns_of(frequencies), one for every pair, and q and k of equally many channels"
         )
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
-        return operator("rotate_qk_at", _rotate_qk_at)(q, k, turns, position, key_position, size, neighbours, False)
+        return operator("rotate_qk_at", _rotate_qk_at, q)(q, k, turns, position, key_position, size, neighbours, False)
     # The tracer wants every argument to be another tensor.
     k = k.view_as(k) if k is q else k
     return _RotateAt.apply(q, k, turns, position, key_position, size, neighbours)  # pyright: ignore
@@ -284,11 +285,11 @@ class _Rotate(torch.autograd.Function):
         *tables, neighbours = rest
         ctx.save_for_backward(*tables)
         ctx.neighbours = neighbours
-        return operator("rotate_qk", _rotate_qk)(q, k, *tables, neighbours, False)
+        return operator("rotate_qk", _rotate_qk, q)(q, k, *tables, neighbours, False)
 
     @staticmethod
     def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Any, ...]:
-        dq, dk = operator("rotate_qk", _rotate_qk)(grad_q, grad_k, *ctx.saved_tensors, ctx.neighbours, True)
+        dq, dk = operator("rotate_qk", _rotate_qk, grad_q)(grad_q, grad_k, *ctx.saved_tensors, ctx.neighbours, True)
         return dq, dk, *(None,) * 5
 
 
@@ -298,11 +299,11 @@ class _RotateAt(torch.autograd.Function):
         *tables, size, neighbours = rest
         ctx.save_for_backward(*tables)
         ctx.rest = size, neighbours
-        return operator("rotate_qk_at", _rotate_qk_at)(q, k, *rest, False)
+        return operator("rotate_qk_at", _rotate_qk_at, q)(q, k, *rest, False)
 
     @staticmethod
     def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Any, ...]:
-        turned = operator("rotate_qk_at", _rotate_qk_at)(grad_q, grad_k, *ctx.saved_tensors, *ctx.rest, True)
+        turned = operator("rotate_qk_at", _rotate_qk_at, grad_q)(grad_q, grad_k, *ctx.saved_tensors, *ctx.rest, True)
         return *turned, *(None,) * 5
 
 
@@ -392,13 +393,7 @@ for _name, _given, _body in (
     ("rotate_qk", "Tensor cos, Tensor sin, Tensor? key_cos, Tensor? key_sin", _rotate_qk),
     ("rotate_qk_at", "Tensor turns, Tensor position, Tensor? key_position, float size", _rotate_qk_at),
 ):
-    torch.library.define(
-        f"milepost::{_name}",
-        f"(Tensor q, Tensor k, {_given}, bool neighbours, bool inverse) -> (Tensor, Tensor)",
-        tags=torch.Tag.pt2_compliant_tag,
-    )
-    for _kind in ("CUDA", "CPU"):
-        torch.library.impl(f"milepost::{_name}", _kind, _body)
+    define(_name, f"(Tensor q, Tensor k, {_given}, bool neighbours, bool inverse) -> (Tensor, Tensor)", _body)
 
     @torch.library.register_fake(f"milepost::{_name}")
     def _(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ from milepost.backends.triton.configs import blocks_of, power_of_two
 from milepost.backends.triton.fields import Fields
 from milepost.backends.triton.flash import _like
 from milepost.backends.triton.launch import device_of, launch
-from milepost.backends.triton.rotary import FULL, Waves, _alike, _angles
+from milepost.backends.triton.rotary import FULL, Waves, _alike, _angles, shares_of
 
 
 @triton.jit
@@ -123,9 +123,10 @@ def _launch(
     (cos, sin), (far_cos, far_sin) = _alike(*waves), (None, None) if others is None else _alike(*others)
     pairs = cos.shape[2]
     half = power_of_two(pairs)
-    tokens = min(max(1, 1024 // x.itemsize // half), power_of_two(t))
+    warps, heads, tokens = shares_of(half, t, False, x.stride(1) > x.stride(2))
+    tokens = min(max(1, tokens * 128 // x.itemsize // half), power_of_two(t))
     blocks = blocks_of(t, tokens)
-    share = blocks_of(h, min(blocks_of(FULL, blocks * b), blocks_of(h, 4)))
+    share = blocks_of(h, min(blocks_of(FULL, blocks * b), blocks_of(h, heads)))
     steps = [step for each in (x, y, near, far) for step in ((0, 0, 0) if each is None else each.stride()[:3])]
     steps += [
         step for each in (cos, far_cos)
@@ -134,9 +135,9 @@ def _launch(
     launch(
         turn_twice, (blocks, blocks_of(h, share), b),
         x, y, near, far, cos, sin, far_cos, far_sin, *steps, h, t, share, first, 0 if y is None else y.shape[2],
-        BH=min(4, power_of_two(share)), BT=tokens, HALF=half, PAIRS=pairs,
+        BH=min(heads, power_of_two(share)), BT=tokens, HALF=half, PAIRS=pairs,
         REST=power_of_two(d - 2 * pairs) if d > 2 * pairs else 0, D=d, NEIGHBOURS=neighbours, BACK=y is not None,
-        FAR=others is not None, num_warps=4,
+        FAR=others is not None, num_warps=warps,
     )  # fmt: skip
 
 

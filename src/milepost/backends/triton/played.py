@@ -1,0 +1,112 @@
+"""Bodies of our operators, written down for tensors that look alike and played for the next.
+
+`attend` plays whole calls. A graph that torch has compiled calls our operators one by one, and what a body decides then
+takes longer than its kernels do on short texts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from milepost.backends.triton import configs
+from milepost.call.playable import can_play, surroundings
+from milepost.numerics.kept import recording
+from milepost.numerics.tape import Tape, running_tape
+
+MOST = 512
+"""How many kinds of calls one operator remembers."""
+SEEN = 2
+"""Calls of a kind that are run before one is written down."""
+Body = Callable[..., Any]
+_bodies: dict[str, Body] = {}
+_all_known: list[dict[Hashable, _Kind]] = []
+
+
+class _Kind:
+    """Calls that look alike: how many there were, and what plays them."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.play: Body | None = None
+        self.refused = False
+
+
+def played(body: Body) -> Body:
+    """The same function of tensors and numbers, which decides nothing twice."""
+    known: dict[Hashable, _Kind] = {}
+    _all_known.append(known)
+
+    @functools.wraps(body)
+    def run(*args: Any) -> Any:
+        given = _different(args)
+        if not given or not can_play(given[0]) or recording(given[0].device):
+            return body(*args)
+        key = (surroundings(given[0]), tuple(configs.overridden().items()), *_looks(args, given))
+        kind = known.get(key)
+        if kind is None:
+            if len(known) >= MOST:
+                known.clear()
+            kind = known[key] = _Kind()
+        if kind.play is not None:
+            return tuple(kind.play(*given))
+        kind.seen += 1
+        if kind.seen <= SEEN or kind.refused:
+            return body(*args)
+        with Tape(*given) as tape:
+            found = body(*args)
+        play = tape.finished(found)
+        if tape.refused:
+            kind.refused = True
+        else:
+            kind.play = play
+        return found
+
+    return run
+
+
+def forget() -> None:
+    """Decide everything anew: for whoever changes how kernels are chosen."""
+    for known in _all_known:
+        known.clear()
+
+
+def _different(args: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors among arguments, each once: documents are often given for queries and keys alike."""
+    found: dict[Hashable, Tensor] = {}
+    for each in args:
+        if isinstance(each, Tensor):
+            found.setdefault((each.data_ptr(), each.dtype, each.shape, each.stride()), each)
+    return list(found.values())
+
+
+def _looks(args: tuple[Any, ...], given: list[Tensor]) -> list[Hashable]:
+    """What a body can go by: numbers as they are, of tensors how they lie, and which of them are one."""
+    numbers = {(each.data_ptr(), each.dtype, each.shape, each.stride()): n for n, each in enumerate(given)}
+    return [
+        (each.dtype, each.shape, each.stride(), each.data_ptr() % 16,
+         numbers[each.data_ptr(), each.dtype, each.shape, each.stride()])
+        if isinstance(each, Tensor) else (type(each), each)
+        for each in args
+    ]  # fmt: skip
+
+
+def define(name: str, schema: str, body: Body, again: bool = True) -> None:
+    """Make an operator of torch: milepost::name. again: whether calls that look alike will come."""
+    torch.library.define(f"milepost::{name}", schema, tags=torch.Tag.pt2_compliant_tag)
+    _bodies[name] = played(body) if again else body
+    for kind in ("CUDA", "CPU"):
+        torch.library.impl(f"milepost::{name}", kind, _bodies[name])
+
+
+def operator(name: str, body: Body, given: Tensor) -> Body:
+    """One of our operators as torch knows it; or its body, where a tape is to see what it does, and where nothing but
+    a kernel looks at the tensors: to go through torch takes longer than a launch.
+    """
+    if running_tape() is not None:
+        return body
+    return _bodies[name] if type(given) is Tensor and can_play(given) else getattr(torch.ops.milepost, name)

@@ -1,0 +1,131 @@
+"""Operators that decide nothing twice: what is played is what the body answers, and only for calls that look alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tests.backends.triton.dense import DEVICE
+
+pytest.importorskip("triton")
+
+from milepost.backends.triton import configs, flash, rotary
+from milepost.backends.triton.configs import Config
+from milepost.backends.triton.played import SEEN, operator, played
+
+NOTHING = (None, None, None, None)
+
+
+@pytest.fixture(autouse=True)
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("milepost.call.playable.DEVICES", (DEVICE,))
+
+
+class Counted:
+    """A body that counts how often it runs."""
+
+    def __init__(self, body: Callable[..., Any]) -> None:
+        self.body, self.runs = body, 0
+        self.__name__ = "counted"
+
+    def __call__(self, *args: Any) -> Any:
+        self.runs += 1
+        return self.body(*args)
+
+
+def drawn(seed: int, t: int = 20, tokens_first: bool = False) -> list[Tensor]:
+    made = torch.Generator().manual_seed(seed)
+    found = [torch.randn(1, h, t, 16, generator=made).to(DEVICE) for h in (2, 1, 1)]
+    return [each.transpose(1, 2).contiguous().transpose(1, 2) if tokens_first else each for each in found]
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor, scale: float = 0.25, documents: Tensor | None = None) -> tuple[Any, ...]:
+    """The arguments of the operator."""
+    tokens = (None,) * 4 if documents is None else (documents, documents, None, None)
+    return (q, k, v, *NOTHING, scale, 0, flash.UNLIMITED, 0, 0, 0, 0.0, False, *tokens, None, None)
+
+
+def same(ours: Any, exact: Any) -> None:
+    for one, other in zip(ours, exact, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_the_body_runs_a_few_times_and_then_is_played():
+    body = Counted(flash._flash)
+    run = played(body)
+    for seed in range(8):
+        args = causal(*drawn(seed))
+        same(run(*args), flash._flash(*args))
+    assert body.runs == SEEN + 1
+
+
+def test_what_is_answered_is_new_every_time():
+    run, args = played(flash._flash), causal(*drawn(0))
+    answers = [run(*args)[0] for _ in range(SEEN + 4)]
+    assert len({each.data_ptr() for each in answers}) == len(answers)
+
+
+def test_calls_that_look_otherwise_are_not_mixed_up():
+    run = played(flash._flash)
+    documents = (torch.arange(20, device=DEVICE) // 7)[None]
+    calls = [
+        causal(*drawn(1)), causal(*drawn(2, t=9)), causal(*drawn(3), scale=0.5), causal(*drawn(4, tokens_first=True)),
+        causal(*drawn(5), documents=documents), causal(*drawn(6), documents=documents.int()),
+    ]  # fmt: skip
+    for _ in range(SEEN + 3):
+        for args in calls:
+            same(run(*args), flash._flash(*args))
+
+
+def test_gradients_are_played_too():
+    body = Counted(flash._flash_backward)
+    run = played(body)
+    for seed in range(SEEN + 4):
+        q, k, v = drawn(seed)
+        documents = (torch.arange(20, device=DEVICE) // 7)[None]
+        args = causal(q, k, v, documents=documents)
+        out, lse = flash._flash(*args)
+        grad = drawn(seed + 50)[0]
+        given = (grad, None, q, k, v, out, lse, *args[3:15], False, False, *args[15:])
+        same(run(*given), flash._flash_backward(*given))
+    assert body.runs == SEEN + 1
+
+
+def test_other_tiles_are_another_kind():
+    body = Counted(flash._flash)
+    run, args = played(body), causal(*drawn(0))
+    for _ in range(SEEN + 3):
+        run(*args)
+    with configs.override(forward=Config(16, 16, 4, 1, False)):
+        run(*args)
+    assert body.runs == SEEN + 2
+
+
+def test_tensors_without_numbers_go_through_torch():
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(torch.randn(1, 2, 4, 8))
+    assert operator("rotate_qk", rotary._rotate_qk, fake) is torch.ops.milepost.rotate_qk
+    assert operator("rotate_qk", rotary._rotate_qk, drawn(0)[0]) is not torch.ops.milepost.rotate_qk
+    with FakeTensorMode():
+        assert operator("rotate_qk", rotary._rotate_qk, drawn(0)[0]) is torch.ops.milepost.rotate_qk
+
+
+def test_a_graph_that_torch_compiled_plays_its_operators(monkeypatch: pytest.MonkeyPatch):
+    body = Counted(rotary._turn)
+    monkeypatch.setattr(rotary, "_turn", body)
+    angle = torch.rand(1, 11, 8, device=DEVICE)
+    turned = torch.compile(
+        lambda q, k: rotary.rotate_qk(q, k, angle.cos(), angle.sin()), fullgraph=True, backend="aot_eager"
+    )
+    for seed in range(SEEN + 4):
+        q, k, _ = drawn(seed, t=11)
+        before = body.runs
+        ours = turned(q, k)
+        found = body.runs - before
+        same(ours, rotary._rotate_qk(q, k, angle.cos(), angle.sin(), None, None, False, False))
+    assert found == 0
