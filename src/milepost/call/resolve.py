@@ -112,16 +112,18 @@ def _order(
         )
     key_first, key_given = inputs.index("key_index", key_index, b, s, device)
     first, given = inputs.index("index", index, b, t, device)
+    inputs.check_index("key_index", key_given, key_documents)
+    inputs.check_index("index", given, documents)
     if key_index is None and key_documents is None:
         key_first = 0
     elif key_index is None and key_documents is not None:
-        key_given = order_within(key_documents)
+        # Numbered when somebody asks: not everybody does.
+        keys = Tokens(s, device, None, lambda: order_within(key_documents))
+        return Tokens(t, device, first, (lambda: keys.index[:, s - t :]) if index is None else given), keys
     if index is None and key_first is not None:
         first = key_first + s - t
     elif index is None and key_given is not None:
         given = key_given[:, s - t :]
-    inputs.check_index("key_index", key_given, key_documents)
-    inputs.check_index("index", given, documents)
     return Tokens(t, device, first, given), Tokens(s, device, key_first, key_given)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -105,7 +106,9 @@ class Tokens:
     never need them.
     """
 
-    def __init__(self, count: int, device: torch.device, first: int | None, index: Tensor | None) -> None:
+    def __init__(
+        self, count: int, device: torch.device, first: int | None, index: Tensor | Callable[[], Tensor] | None
+    ) -> None:
         self.count, self.device, self.first = count, device, first
         self.at_index = True
         self._index = index
@@ -117,6 +120,8 @@ class Tokens:
         if self._index is None:
             assert self.first is not None
             self._index = torch.arange(self.first, self.first + self.count, device=self.device)[None]
+        elif not isinstance(self._index, Tensor):
+            self._index = self._index()
         return self._index
 
     @property

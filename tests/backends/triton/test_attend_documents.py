@@ -152,3 +152,28 @@ def test_what_is_refused_says_why(scheme: Callable[[], mp.Scheme], options: dict
     with pytest.raises(mp.CannotRun) as error:
         mp.attend(q, k, v, scheme().to(DEVICE), backend="triton", **options)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize("parts", [(), (mp.Rope(16),), (mp.Rope(16), mp.LogN(5))], ids=["bare", "turned", "sharpened"])
+def test_tokens_of_documents_that_lie_anywhere_come_in_their_order(parts: tuple[object, ...]):
+    documents = torch.tensor([[0, 3, 0, 3, 3, -1, 0, 7, 3, 0, 7, 7, 0, 3, -1, 0, 3, 3, 7, 0]], device=DEVICE)
+    torch.manual_seed(3)
+    given = [torch.randn(1, heads, 20, 16, device=DEVICE).requires_grad_() for heads in (2, 1, 1)]
+    scheme, answers = mp.Scheme(*parts, mp.causal), []
+    for backend in ("triton", "reference"):
+        out = mp.attend(*given, scheme, documents=documents, backend=backend)
+        answers.append([out, *torch.autograd.grad((out * torch.linspace(-1, 1, 16, device=DEVICE)).sum(), given)])
+    for ours, exact in zip(*answers, strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-4)
+
+
+def test_nobody_numbers_tokens_whose_order_is_all_that_counts(monkeypatch: pytest.MonkeyPatch):
+    def numbered(documents: Tensor) -> Tensor:
+        raise AssertionError("numbered")
+
+    monkeypatch.setattr("milepost.call.resolve.order_within", numbered)
+    q = torch.randn(1, 1, 40, 16, device=DEVICE)
+    documents = torch.arange(40, device=DEVICE)[None] // 9
+    mp.attend(q, q, q, mp.Scheme(mp.causal), documents=documents, backend="triton")
+    with pytest.raises(AssertionError, match="numbered"):
+        mp.attend(q, q, q, mp.Scheme(mp.Alibi(1), mp.causal), documents=documents, backend="triton")

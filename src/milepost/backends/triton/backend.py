@@ -375,11 +375,18 @@ def _tokens(call: Call) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if call.queries.first is not None and call.keys.first is not None:
         found["offset"] = call.queries.first - call.keys.first
-    else:
+    elif not _by_order(call):
         found |= {"index": _whole(call.index), "key_index": _whole(call.key_index)}
     if call.documents is not None and call.key_documents is not None:
         found |= {"documents": _whole(call.documents), "key_documents": _whole(call.key_documents)}
     return found
+
+
+def _by_order(call: Call) -> bool:
+    """Whether the kernels need to know nothing of documents' tokens but which come first: that is how they lie."""
+    scheme = call.scheme
+    bare = not any(map(scheme.answering, ("bend", "bend_rows", "relate", "place")))
+    return bare and call.over_itself and scheme.band() == PLAIN and not _few(call)
 
 
 def _whole(x: Tensor) -> Tensor:
