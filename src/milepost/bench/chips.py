@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from milepost.bench.chips_of_memory import MEMORY
 from milepost.bench.kernels import FACETS, facets
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
@@ -80,7 +81,7 @@ def cases() -> dict[str, Callable[[], None]]:
     made |= {f"64 two fields{more}": lambda more=more: _two_fields(64, bool(more)) for more in ("", ", contrast")}
     made |= {f"{width} slopes, reach": lambda width=width: _reach(width) for width in (64, 128, 256)}
     made |= {f"decoding of {width}": lambda width=width: _decoding(width) for width in (64, 128)}
-    return made | {"rotary": _rotary, "shifts": _shifts}
+    return made | MEMORY
 
 
 def _inputs(width: int, tokens: int = 512, heads: int = 2) -> list[Any]:
@@ -163,36 +164,18 @@ def _decoding(width: int) -> None:
             decode_fields(q.expand(b, -1, -1, -1), some, v.expand(b, -1, -1, -1), near, far, scale=1.0, offset=8191)
 
 
-def _rotary() -> None:
-    from milepost.backends.triton.rotary import rotate_qk
-
-    q, k, _ = _inputs(128)
-    cos = torch.ones(1, 512, 64)
-    for neighbours in (False, True):
-        a, b = rotate_qk(q, k, cos, cos, neighbours=neighbours)
-        (a.sum() + b.sum()).backward()
-
-
-def _shifts() -> None:
-    from milepost.backends.triton.shifts import shifted
-
-    for width in (64, 80, 128):
-        q, shift = _inputs(width)[0], torch.randn(2, 1, width, requires_grad=True)
-        shifted(q, shift).sum().backward()
-
-
 def compile_case(job: tuple[str, tuple[int, ...]]) -> list[Compiled]:
     """One case, in a process of its own: nothing of this process can launch a kernel afterwards."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
-    from milepost.backends.triton import decode, fields, flash, gated, launch, rotary, shifts
+    from milepost.backends.triton import decode, fields, flash, gated, launch, merged, rotary, shifts, twice
 
     case, chips = job
     chip = _Chip()
     driver.set_active(chip)  # pyright: ignore
     torch.Tensor.is_cuda = True  # pyright: ignore
-    for each in (decode, fields, flash, gated, rotary, shifts):
+    for each in (decode, fields, flash, gated, merged, rotary, shifts, twice):
         each.device_of = lambda _: contextlib.nullcontext()  # pyright: ignore
     fits_tma = flash._fits_tma
     found: list[Compiled] = []

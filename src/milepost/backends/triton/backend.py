@@ -162,7 +162,23 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
             # To a row's far keys together it is their log-sum-exp that moves.
             lse = lse + _of_rows(call, regime.shift(call.index, call.length), 0.0)[:, None]
         found += [out, lse]
-    return merge(*found) if len(found) > 2 else (found[0], found[1])
+    if len(found) == 2:
+        return found[0], found[1]
+    return _joined(found)
+
+
+def _joined(found: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """What several sets of keys answer, as one: by a kernel where no graph is traced."""
+    (out, *others), (lse, *more) = found[::2], found[1::2]
+    alike = all(each.stride() == out.stride() for each in others) and all(
+        each.stride() == lse.stride() for each in more
+    )
+    if not alike or not has_numbers() or torch._C._are_functorch_transforms_active():  # pyright: ignore
+        return merge(*found)
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.merged import merged
+
+    return merged(*found)
 
 
 def _near_field(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor] | None:

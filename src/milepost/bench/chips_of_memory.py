@@ -1,0 +1,57 @@
+# pyright: basic, reportMissingImports=false
+"""The kernels that only read and write, as `chips` compiles them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def _of(width: int, heads: int = 2) -> Tensor:
+    return torch.randn(1, heads, 512, width, dtype=torch.bfloat16, requires_grad=True)
+
+
+def _rotary() -> None:
+    from milepost.backends.triton.rotary import rotate_qk, rotate_qk_at, turns_of
+
+    cos, position = torch.ones(1, 512, 64), torch.arange(512)[None]
+    for neighbours in (False, True):
+        q, k = _of(128), _of(128)
+        for a, b in (
+            rotate_qk(q, k, cos, cos, neighbours=neighbours),
+            rotate_qk_at(q, k, turns_of(torch.ones(64)), position, neighbours=neighbours),
+        ):
+            (a.sum() + b.sum()).backward()
+
+
+def _shifts() -> None:
+    from milepost.backends.triton.shifts import shifted
+
+    for width in (64, 80, 128):
+        shifted(_of(width), torch.randn(2, 1, width, requires_grad=True)).sum().backward()
+
+
+def _turns() -> None:
+    """Both turns at once, and back."""
+    from milepost.backends.triton.twice import _turned, _turned_back
+
+    for width, neighbours, turns in ((64, False, True), (128, True, True), (128, False, False)):
+        x, cos = _of(width).detach(), torch.ones(1, 512, width // 2)
+        others = (cos, cos) if turns else None
+        near, far = _turned(x, (cos, cos), others, neighbours)
+        _turned_back(near, far[:, :, 100:], 100, (cos, cos), others, neighbours)
+
+
+def _merge() -> None:
+    from milepost.backends.triton.merged import merged
+
+    for width in (64, 128, 256):
+        for parts in (2, 3):
+            given = [each for _ in range(parts) for each in (_of(width), torch.zeros(1, 2, 512, requires_grad=True))]
+            out, lse = merged(*given)
+            (out.sum() + lse.sum()).backward()
+
+
+MEMORY: dict[str, Callable[[], None]] = {"rotary": _rotary, "shifts": _shifts, "turns": _turns, "merge": _merge}
