@@ -13,7 +13,7 @@ from torch import Tensor
 from milepost.backends.rotated_at import rotated_at
 from milepost.call.call import Call
 from milepost.call.tokens import FEW
-from milepost.numerics.kept import has_numbers, kept
+from milepost.numerics.kept import has_numbers, kept, transformed
 from milepost.numerics.rotation import rotate
 from milepost.seams.fixed import is_fixed
 from milepost.seams.verbs import same
@@ -143,7 +143,7 @@ def steps_angles(call: Call, number: int = 0, contrasted: bool = False) -> Angle
 def _rotation(call: Call) -> Any | None:
     """The one part that turns queries and keys, where cosines and sines say all that it does."""
     parts: tuple[Any, ...] = call.scheme.answering("turn")
-    if len(parts) != 1 or not call.scheme.answering("cos_sin") or torch.compiler.is_compiling():
+    if len(parts) != 1 or not call.scheme.answering("cos_sin") or torch.compiler.is_compiling() or transformed():
         return None
     # A width that does not fit is the verb's to refuse.
     return parts[0] if parts[0].blocks == 1 and parts[0].head_dim == call.q.shape[-1] else None
@@ -220,7 +220,8 @@ def _along(
     if place is not None:
         regime = place.place()[number]
         position = regime.key(index) if side == "key" else regime.query(index)
-    if part.beyond(position, length) is not None:
+    # A contrast makes whole queries longer, which cosines and sines of some channels do not say.
+    if part.beyond(position, length) is not None or (side == "contrasted" and part.width < part.head_dim):
         return None
     cos, sin = _waves(part.cos_sin(position, length, "key" if side == "key" else "query", dtype))
     if side != "contrasted":

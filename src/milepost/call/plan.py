@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from milepost.call.playable import without_autocast
 from milepost.numerics.kept import recording
-from milepost.numerics.tape import Tape
+from milepost.numerics.tape import Tape, one_at_a_time
 
 SEEN = 2
 """Calls of a kind that are run as they come, before one is written down: what they keep is then made."""
@@ -26,8 +25,6 @@ Compute = Callable[..., Result]
 Read = Callable[[], tuple[Tensor, ...]]
 Kind = tuple[tuple[int, ...], bool]
 """How a gradient lies: its steps, and whether it starts at sixteen bytes."""
-_one_at_a_time = threading.Lock()
-"""Held while a tape runs: torch asks a global, and not the thread, whether it is heard."""
 _in_graphs: set[Any] = set()
 """Plans that a CUDA graph was recorded of: the graph reads their constants for as long as it lives."""
 
@@ -80,13 +77,13 @@ class Plan:
         inputs = given + weights
         learns = torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
         if kept is None:
-            if (learns and self._writing()) or not _one_at_a_time.acquire(blocking=False):
+            if (learns and self._writing()) or not one_at_a_time.acquire(blocking=False):
                 # Another layer's call is being written down, and its backward pass is yet to come.
                 return compute(*given)
             try:
                 return self._write(compute, given, inputs, learns, read)
             finally:
-                _one_at_a_time.release()
+                one_at_a_time.release()
         self.worth.played += 1
         if not learns:
             out, lse = kept.forward(*inputs)
@@ -228,7 +225,7 @@ class _Written:
     def backward(self, plan: Plan, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The gradients of the inputs, and the plan with all of it kept."""
         listening = any(each._backward_hooks for each in self.inputs)
-        if plan.kept is not None or listening or not _one_at_a_time.acquire(blocking=False):
+        if plan.kept is not None or listening or not one_at_a_time.acquire(blocking=False):
             return _gradients(self.result, self.inputs, grads)
         try:
             # That of a sum, say, is one number everywhere: with memory of its own it stands for all that come.
@@ -242,7 +239,7 @@ class _Written:
             once = self.tape.fused and self.result[1] is None
             plan.keep(self.tape, _Kept(forward, backward, kinds, once))
         finally:
-            _one_at_a_time.release()
+            one_at_a_time.release()
         # What the tape kept alive need not live as long as the user keeps his loss.
         plan.written, self.tape = None, Tape()
         return found
@@ -262,7 +259,7 @@ def _gradients(
 def _laid(grads: Sequence[Tensor | None], kinds: Sequence[Kind | None]) -> list[Tensor]:
     """Those that are given, as they lay when the backward pass was written down."""
     return [
-        grad if grad.stride() == kind[0] and (not kind[1] or grad.data_ptr() % 16 == 0)
+        grad if grad.stride() == kind[0] and (not kind[1] or grad.data_ptr() % 16 == 0) and not grad.is_neg()
         else torch.empty_strided(grad.shape, kind[0], dtype=grad.dtype, device=grad.device).copy_(grad)
         for grad, kind in zip(grads, kinds, strict=True) if grad is not None and kind is not None
     ]  # fmt: skip

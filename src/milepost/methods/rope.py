@@ -59,7 +59,9 @@ class Rope(Rotary):
 
     def steps(self, device: torch.device) -> tuple[Tensor, float] | None:
         # Whoever changes one of these says by them, not by this, what is turned.
-        changed = any(getattr(type(self), name) is not getattr(Rope, name) for name in ("angles", "sizes", "cos_sin"))
+        changed = any(
+            getattr(type(self), name) is not getattr(Rope, name) for name in ("angles", "sizes", "cos_sin", "magnitude")
+        )
         if changed or self.by_length:
             return None
         size = self.magnitude(torch.ones(1, dtype=torch.float64, device=device))

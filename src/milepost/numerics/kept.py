@@ -9,6 +9,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -110,9 +111,9 @@ def surroundings(device: torch.device) -> Surroundings | None:
 
     What inference mode makes can have no part in a backward pass later, and what one stream writes is not yet there for
     another. What is made while a CUDA graph is recorded belongs to that graph, and what a mode such as FakeTensorMode
-    makes may hold no numbers at all.
+    makes may hold no numbers at all; nor, outside of it, what one of torch.func makes.
     """
-    if not has_numbers():
+    if not has_numbers() or transformed():
         return None
     stream = 0
     if device.type == "cuda":
@@ -127,6 +128,11 @@ def has_numbers() -> bool:
     if torch.compiler.is_compiling():
         return False
     return not is_in_torch_dispatch_mode() or running_tape() is not None
+
+
+def transformed() -> bool:
+    """Whether torch.func is at work, or gradients go forward: neither sees through a kernel of ours."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0  # pyright: ignore
 
 
 def recording(device: torch.device) -> bool:

@@ -16,6 +16,7 @@ copied.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
@@ -40,6 +41,10 @@ MAKES_ROOM = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::n
 HELD, TIMES = 1 << 28, 8
 """Bytes that a tape may hold at the most, or so many times what it was given, if that is more. Until it is finished it
 holds all that is made on the way; attention in blocks makes a hundred times more than there is at any moment."""
+
+
+one_at_a_time = threading.Lock()
+"""Held while a tape runs: torch asks a global, and not the thread, whether it is heard."""
 
 
 class Tape(TorchDispatchMode):

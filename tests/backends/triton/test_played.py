@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,14 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+import milepost as mp
+from milepost.call.call import CannotRun
 from tests.backends.triton.dense import DEVICE
 
 pytest.importorskip("triton")
 
 from milepost.backends.triton import configs, flash, rotary
 from milepost.backends.triton.configs import Config
-from milepost.backends.triton.played import SEEN, operator, played
+from milepost.backends.triton.played import SEEN, forget, operator, played
 
 NOTHING = (None, None, None, None)
 
@@ -104,6 +109,68 @@ def test_other_tiles_are_another_kind():
     with configs.override(forward=Config(16, 16, 4, 1, False)):
         run(*args)
     assert body.runs == SEEN + 2
+
+
+def test_devices_are_told_apart(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("milepost.call.playable.DEVICES", ("cpu", "meta"))
+    run = played(lambda x: (torch.empty(4, 2, device=x.device).fill_(1),))
+    for _ in range(SEEN + 2):
+        run(torch.zeros(4, device="meta"))
+    assert run(torch.zeros(4))[0].device.type == "cpu"
+
+
+def test_threads_that_write_down_at_once_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("milepost.call.playable.DEVICES", ("cpu",))
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    run = played(lambda x: (x * 2 + 1,))
+
+    def work() -> None:
+        for n in range(1, 150):
+            for _ in range(SEEN + 2):
+                run(torch.randn(n, 1))
+
+    try:
+        for _ in range(4):
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+            forget()
+            assert not is_in_torch_dispatch_mode()
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_signs_that_torch_left_for_later_are_read():
+    q, k, v = (each.requires_grad_() for each in drawn(0))
+    answers = []
+    for backend in ("triton", "reference"):
+        out, lse = mp.attend(q, torch._neg_view(k), v, mp.Scheme(mp.causal), backend=backend, return_lse=True)
+        weights = torch.complex(torch.ones_like(lse), 2 * torch.ones_like(lse))
+        total = (torch.complex(0 * lse, lse).conj() * weights).real.sum() + out.sum()
+        answers.append([out, *torch.autograd.grad(total, (q, k, v))])
+    for ours, exact in zip(*answers, strict=True):
+        torch.testing.assert_close(ours, exact.to(ours.dtype), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("parts", [(), (mp.Rope(16), mp.Rerope(5))], ids=["plain", "near and far"])
+def test_a_gradient_of_the_gradient_is_refused(parts: tuple[object, ...]):
+    q, k, v = (each.requires_grad_() for each in drawn(0))
+    out = mp.attend(q, k, v, mp.Scheme(*parts, mp.causal), backend="triton")
+    with pytest.raises(RuntimeError, match=r"a gradient of the gradient was asked for.*backend='reference'"):
+        torch.autograd.grad(out.sin().sum(), q, create_graph=True)
+
+
+def test_torch_func_keeps_nothing_for_others():
+    q, k, v = drawn(0)
+    scheme = mp.Scheme(mp.Rope(16, theta=12345.0), mp.causal)
+    torch.func.grad(lambda x: mp.attend(x, k, v, scheme).sum())(q)
+    ours, exact = (mp.attend(q, k, v, scheme, backend=name) for name in ("triton", "reference"))
+    torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-4)
+    with pytest.raises(CannotRun, match=r"torch\.func and forward-mode gradients do not see through"):
+        torch.func.grad(lambda x: mp.attend(x, k, v, scheme, backend="triton").sum())(q)
 
 
 def test_tensors_without_numbers_go_through_torch():

@@ -143,6 +143,47 @@ def test_attention_turns_by_positions(options: dict[str, list[int]], dim: int, m
     torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5)
 
 
+def test_a_size_of_ones_own_is_read_wherever_tokens_stand(monkeypatch: pytest.MonkeyPatch):
+    class Longer(mp.Rope):
+        def magnitude(self, length: Tensor) -> float:
+            return 1.5
+
+    monkeypatch.setattr(turning, "_ready", lambda device: True)
+    q, k, v = (torch.randn(1, 1, 9, 8, device=DEVICE) for _ in range(3))
+    scheme, position = mp.Scheme(Longer(8), mp.causal), torch.arange(9, device=DEVICE)[None]
+    ours, exact = (mp.attend(q, k, v, scheme, backend=name, position=position) for name in ("sdpa", "reference"))
+    torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-4)
+
+
+def test_keys_are_turned_where_there_are_no_queries():
+    angle = torch.rand(1, 5, 4, device=DEVICE)
+    none, k = torch.randn(1, 2, 0, 8, device=DEVICE), torch.randn(1, 2, 5, 8, device=DEVICE)
+    empty = angle[:, :0]
+    alone = rotate_qk(none, k, empty.cos(), empty.sin(), angle.cos(), angle.sin())[1]
+    torch.testing.assert_close(alone, rotate_qk(k, k, angle.cos(), angle.sin())[0])
+    torch.testing.assert_close(alone, rotate_qk(k, none, angle.cos(), angle.sin(), empty.cos(), empty.sin())[0])
+
+
+@pytest.mark.parametrize("by_positions", [False, True])
+def test_a_gradient_of_the_gradient_is_a_rotation_too(by_positions: bool):
+    torch.manual_seed(2)
+    q, k, w = (torch.randn(1, 1, 4, 8, device=DEVICE).requires_grad_() for _ in range(3))
+    frequencies, position = torch.tensor([1.0, 0.3, 0.1, 0.01], dtype=torch.float64), torch.arange(4)[None]
+    angle = (position[..., None] * frequencies).to(DEVICE)
+
+    def turn() -> Tensor:
+        if by_positions:
+            return rotate_qk_at(q, k, turns_of(frequencies).to(DEVICE), position.to(DEVICE))[0]
+        return rotate_qk(q, k, angle.cos().float(), angle.sin().float())[0]
+
+    found = []
+    for turned in (turn(), rotated(q.double(), angle, False)):
+        (first,) = torch.autograd.grad((turned.sin() * w).sum(), q, create_graph=True)
+        found.append(torch.autograd.grad((first**2).sum(), (q, w)))
+    for ours, exact in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), exact.double(), rtol=1e-4, atol=1e-4)
+
+
 def counted(function: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
     return lambda *args: calls.append(1) or function(*args)
 

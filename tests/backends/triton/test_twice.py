@@ -92,6 +92,29 @@ def test_queries_at_the_end_of_a_longer_text(ready: list[bool]):
     assert ready
 
 
+@pytest.mark.parametrize("t", [37, 3])
+def test_a_contrast_reaches_channels_that_are_not_turned(t: int, ready: list[bool]):
+    scheme = mp.Scheme(mp.Partial(mp.Rope(8), of=16), mp.Pivot(mp.Rerope(2), 7), causal)
+    given = drawn(t, 37)
+    for mine, exact in zip(
+        answers(scheme, given, "triton", torch.float32), answers(scheme, given, "reference", torch.float64), strict=True
+    ):
+        torch.testing.assert_close(mine.double(), exact.double(), rtol=1e-4, atol=1e-4)
+    with torch.no_grad(), configs.override(**TILE):
+        alone = mp.attend(*given, scheme, backend="triton")
+    torch.testing.assert_close(alone.double(), exact_of(scheme, given), rtol=1e-4, atol=1e-4)
+
+
+def exact_of(scheme: mp.Scheme, given: list[Tensor]) -> Tensor:
+    return mp.attend(*(each.double() for each in given), scheme, backend="reference")
+
+
+def test_no_rows_at_all(ready: list[bool]):
+    q, k, v = (torch.randn(0, 2, 3, 16, device=DEVICE).requires_grad_() for _ in range(3))
+    assert mp.attend(q, k, v, SCHEMES["far keys stay"](), backend="triton").shape == (0, 2, 3, 16)
+    assert not ready
+
+
 def test_without_gradients_the_same_comes_out(ready: list[bool]):
     scheme, given = SCHEMES["far keys stay"](), drawn(37, 37)
     with torch.no_grad(), configs.override(**TILE):

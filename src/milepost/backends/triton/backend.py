@@ -25,7 +25,7 @@ from milepost.call.call import Call
 from milepost.call.documents import COUNTING
 from milepost.call.merge import merge
 from milepost.call.tokens import FEW
-from milepost.numerics.kept import has_numbers, kept
+from milepost.numerics.kept import has_numbers, kept, transformed
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band
 from milepost.seams.fixed import is_fixed
@@ -48,6 +48,8 @@ def refuses(call: Call) -> str | None:
     reason = refusal(call, CANNOT) or unread(call)
     if reason is not None:
         return reason
+    if transformed():
+        return "torch.func and forward-mode gradients do not see through the kernels"
     if call.dropout:
         return "dropout is not in the kernels; flex has it"
     if call.q.dtype not in DTYPES:
@@ -173,7 +175,7 @@ def _joined(found: list[Tensor]) -> tuple[Tensor, Tensor]:
     alike = all(each.stride() == out.stride() for each in others) and all(
         each.stride() == lse.stride() for each in more
     )
-    if not alike or not has_numbers() or torch._C._are_functorch_transforms_active():  # pyright: ignore
+    if not alike or not has_numbers():
         return merge(*found)
     # Loaded here, because it needs triton.
     from milepost.backends.triton.merged import merged
@@ -253,6 +255,8 @@ def _are_two_fields(call: Call, band: Band) -> bool:
     """Whether near keys end where far ones begin, at a distance, and scores are not changed otherwise."""
     regimes = seen_regimes(call)
     if call.layout is None or len(regimes) != 2 or band.ahead == math.inf or not has_numbers():
+        return False
+    if not call.q.numel() or not call.k.numel():
         return False
     if call.scheme.answering("bend") or call.scheme.answering("sharpen") or call.given_length is not None:
         return False
@@ -480,7 +484,7 @@ _no_device._dynamo_marked_constant = True  # pyright: ignore
 
 def _numbered(documents: Tensor) -> Tensor | None:
     """The tokens of packed rows numbered by the kernel, where it can run and is quicker than sorting."""
-    if not has_numbers() or torch._C._are_functorch_transforms_active() or _no_device(documents.device):  # pyright: ignore
+    if not has_numbers() or transformed() or _no_device(documents.device):
         return None
     # Loaded here, because it needs triton.
     from milepost.backends.triton.numbering import LONGEST, order_within

@@ -45,6 +45,7 @@ from milepost.backends.triton.flash import (
     packed,
 )
 from milepost.backends.triton.launch import device_of, launch
+from milepost.backends.triton.played import demand_first_gradients, resolved
 from milepost.backends.triton.score import LOG2E, tile
 
 WIDEST = 128
@@ -237,7 +238,8 @@ def apart_backward(
 
     As many keys are missing at the end of far_k's.
     """
-    grad = torch.zeros_like(out) if grad is None else grad
+    demand_first_gradients("attend")
+    grad, grad_lse = resolved(torch.zeros_like(out) if grad is None else grad, grad_lse)
     # As torch's kernel wants it: laid out as the output is.
     grad = grad if grad.stride() == out.stride() else torch.empty_like(out).copy_(grad)
     with device_of(out):
@@ -321,7 +323,8 @@ def both_backward(
     near_out: Tensor | None, near_lse: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The gradients of q, k, v, far_q and far_k."""
-    grad = torch.zeros_like(out) if grad is None else grad
+    demand_first_gradients("attend")
+    grad, grad_lse = resolved(torch.zeros_like(out) if grad is None else grad, grad_lse)
     grad = grad.contiguous() if grad.stride(-1) != 1 or 0 in grad.stride() else grad
     with device_of(out):
         if how.strength is None or near_out is None or near_lse is None:

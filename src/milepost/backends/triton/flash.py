@@ -31,7 +31,7 @@ from milepost.backends.triton import backward, configs, forward, tables
 from milepost.backends.triton.bounds import Tokens, bounds, ready
 from milepost.backends.triton.configs import Config, blocks_of, power_of_two
 from milepost.backends.triton.launch import device_of, launch
-from milepost.backends.triton.played import define, operator
+from milepost.backends.triton.played import define, demand_first_gradients, operator, resolved
 from milepost.backends.triton.reach import launch_reaches
 
 UNLIMITED = 1 << 30
@@ -98,7 +98,7 @@ def flash(
         check_tokens("flash", q, k, documents, key_documents, index, key_index)
         _check_related(q, k, table, by_row, by_key)
     tokens = Tokens(documents, key_documents, index, key_index)
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if sharpen is not None and sharpen.dim() == 1:
         sharpen = sharpen[None]
     behind = UNLIMITED if behind is None else min(behind, UNLIMITED)
@@ -220,9 +220,9 @@ class _Flash(torch.autograd.Function):
         q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *tokens = ctx.saved_tensors
         if grad is None and grad_lse is None:
             return (None,) * 21
+        demand_first_gradients("attend")
         needs = ctx.needs_input_grad
-        if grad is None:
-            grad = torch.zeros_like(out)
+        grad, grad_lse = resolved(torch.zeros_like(out) if grad is None else grad, grad_lse)
         grads = operator("flash_backward", _flash_backward, grad)(
             grad, grad_lse, q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *ctx.numbers,
             needs[3] or needs[4], needs[5], *tokens,

@@ -19,7 +19,7 @@ from milepost.backends.triton.bounds import Tokens, bounds, ready
 from milepost.backends.triton.configs import Config, blocks_of, choose
 from milepost.backends.triton.flash import TOKENS, UNLIMITED, _like, _lse_of, _width, launch_prepare
 from milepost.backends.triton.launch import device_of, launch
-from milepost.backends.triton.played import define, operator
+from milepost.backends.triton.played import define, demand_first_gradients, operator, resolved
 
 ROOM = 1 << 25
 """Bytes that the two passes backwards always have to leave things for one another; else, as much as two of q."""
@@ -34,7 +34,7 @@ def gated(
 
     Keys count in the order in which they lie.
     """
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
     entries, tokens = entries.contiguous(), Tokens(documents, key_documents, index, key_index)
     learned = (q, k, v, entries)
@@ -61,7 +61,8 @@ class _Gated(torch.autograd.Function):
         q, k, v, entries, out, lse, *tokens = ctx.saved_tensors
         if grad is None and grad_lse is None:
             return (None,) * 10
-        grad = torch.zeros_like(out) if grad is None else grad
+        demand_first_gradients("attend")
+        grad, grad_lse = resolved(torch.zeros_like(out) if grad is None else grad, grad_lse)
         grads = operator("gated_backward", _gated_backward, grad)(
             grad, grad_lse, q, k, v, entries, out, lse, *ctx.numbers, *tokens
         )

@@ -15,11 +15,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from milepost.backends.triton.configs import blocks_of
 from milepost.backends.triton.flash import _like, _width
 from milepost.backends.triton.launch import device_of, launch
+from milepost.backends.triton.played import demand_first_gradients, resolved
 from milepost.backends.triton.score import put, tile
 
 MOST = 3
@@ -129,11 +129,11 @@ class _Merged(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:  # pyright: ignore
+    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+        demand_first_gradients("attend")
         out, lse, *parts = ctx.saved_tensors
         outs, lses = parts[::2], parts[1::2]
-        grad = torch.zeros_like(out) if grad is None else grad
+        grad, grad_lse = resolved(torch.zeros_like(out) if grad is None else grad, grad_lse)
         grad = grad.contiguous() if grad.stride(-1) != 1 else grad
         d_outs, d_lses = ([torch.empty_like(each) for each in some] for some in (outs, lses))
         if out.numel():

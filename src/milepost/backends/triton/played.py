@@ -16,7 +16,7 @@ from torch import Tensor
 from milepost.backends.triton import configs
 from milepost.call.playable import can_play, surroundings
 from milepost.numerics.kept import recording
-from milepost.numerics.tape import Tape, running_tape
+from milepost.numerics.tape import Tape, one_at_a_time, running_tape
 
 MOST = 512
 """How many kinds of calls one operator remembers."""
@@ -44,9 +44,10 @@ def played(body: Body) -> Body:
     @functools.wraps(body)
     def run(*args: Any) -> Any:
         given = _different(args)
-        if not given or not can_play(given[0]) or recording(given[0].device):
+        # Of tensors without memory a tape cannot tell one from another.
+        if not given or not can_play(given[0]) or recording(given[0].device) or not all(map(Tensor.numel, given)):
             return body(*args)
-        key = (surroundings(given[0]), tuple(configs.overridden().items()), *_looks(args, given))
+        key = (given[0].device, surroundings(given[0]), tuple(configs.overridden().items()), *_looks(args, given))
         kind = known.get(key)
         if kind is None:
             if len(known) >= MOST:
@@ -55,11 +56,14 @@ def played(body: Body) -> Body:
         if kind.play is not None:
             return tuple(kind.play(*given))
         kind.seen += 1
-        if kind.seen <= SEEN or kind.refused:
+        if kind.seen <= SEEN or kind.refused or not one_at_a_time.acquire(blocking=False):
             return body(*args)
-        with Tape(*given) as tape:
-            found = body(*args)
-        play = tape.finished(found)
+        try:
+            with Tape(*given) as tape:
+                found = body(*args)
+            play = tape.finished(found)
+        finally:
+            one_at_a_time.release()
         if tape.refused:
             kind.refused = True
         else:
@@ -110,3 +114,20 @@ def operator(name: str, body: Body, given: Tensor) -> Body:
     if running_tape() is not None:
         return body
     return _bodies[name] if type(given) is Tensor and can_play(given) else getattr(torch.ops.milepost, name)
+
+
+def resolved(*tensors: Tensor | None) -> list[Any]:
+    """Tensors whose memory has the numbers that they stand for: torch leaves some signs for later."""
+    if torch.compiler.is_compiling():
+        # There torch sees to it.
+        return list(tensors)
+    return [each.resolve_neg() if each is not None and each.is_neg() else each for each in tensors]
+
+
+def demand_first_gradients(name: str) -> None:
+    """Refuse, in a backward pass, to be part of a graph: the kernels' gradients have no gradients."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RuntimeError(
+            f"{name}: a gradient of the gradient was asked for, and our kernels have none; give attend "
+            "backend='reference', or backend='chunked'"
+        )

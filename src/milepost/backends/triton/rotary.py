@@ -9,7 +9,7 @@ Memory-bound: every element is read once and written once. One program takes a f
 so that cos and sin are read once a token. The gradient is the same kernel with −sin.
 
 cos and sin are given, or made from positions. Then an angle is position · turns, where turns are whole numbers, the
-share of a full turn times 2⁶⁴: the product wraps around as angles do, and is exact at any position.
+share of a full turn times 2⁶⁴: the product wraps around as angles do, and loses nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 from milepost.backends.triton.configs import blocks_of, power_of_two
 from milepost.backends.triton.flash import INTERPRETED, _like
 from milepost.backends.triton.launch import Launched, Layers, device_of, launch_alike, looks_of
-from milepost.backends.triton.played import define, operator
+from milepost.backends.triton.played import define, operator, resolved
 
 _PER_TURN = tl.constexpr(2 * math.pi / 2**32)
 """What the upper half of a turn of 2⁶⁴ is as an angle."""
@@ -199,7 +199,8 @@ def rotate_qk(
     if cos.shape[2] != of_keys[0].shape[2] or q.shape[3] != k.shape[3]:
         raise ValueError("rotate_qk: q and k must have equally many channels and pairs; rotate them apart")
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
-        return operator("rotate_qk", _rotate_qk, q)(q, k, cos, sin, key_cos, key_sin, neighbours, False)
+        return operator("rotate_qk", _rotate_qk, q)(*resolved(q, k), cos, sin, key_cos, key_sin, neighbours, False)
+    q, k = resolved(q, k)
     # The tracer wants every argument to be another tensor.
     k = k.view_as(k) if k is q else k
     return _Rotate.apply(q, k, cos, sin, key_cos, key_sin, neighbours)  # pyright: ignore
@@ -219,8 +220,8 @@ def rotate_qk_at(
     q: Tensor, k: Tensor, turns: Tensor, position: Tensor, key_position: Tensor | None = None,
     *, size: float = 1.0, neighbours: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Rotate q [b h t d] and k [b g s d] by position times the turns of one step, exactly at any position; no table is
-    made.
+    """Rotate q [b h t d] and k [b g s d] by position times the turns of one step; no table is made, and an angle is as
+    exact as its frequency in float64.
 
     turns: [width/2], of `turns_of`. position: whole numbers [b|1 t], those of the queries; key_position: [b|1 s], those
     of the keys, by default the same. Every pair is multiplied by `size`, too.
@@ -238,7 +239,11 @@ def rotate_qk_at(
             "channels; give turns_of(frequencies), one for every pair, and q and k of equally many channels"
         )
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
-        return operator("rotate_qk_at", _rotate_qk_at, q)(q, k, turns, position, key_position, size, neighbours, False)
+        return operator("rotate_qk_at", _rotate_qk_at, q)(
+            *resolved(q, k), turns, position, key_position, float(size), neighbours, False
+        )
+    size = float(size)
+    q, k = resolved(q, k)
     # The tracer wants every argument to be another tensor.
     k = k.view_as(k) if k is q else k
     return _RotateAt.apply(q, k, turns, position, key_position, size, neighbours)  # pyright: ignore
@@ -289,8 +294,15 @@ class _Rotate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Any, ...]:
-        dq, dk = operator("rotate_qk", _rotate_qk, grad_q)(grad_q, grad_k, *ctx.saved_tensors, ctx.neighbours, True)
-        return dq, dk, *(None,) * 5
+        grads = resolved(grad_q, grad_k)
+        cos, sin, key_cos, key_sin = ctx.saved_tensors
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            # Part of a graph: it is a rotation, too, by the same angles the other way.
+            turned = _Rotate.apply(*grads, cos, -sin, key_cos, None if key_sin is None else -key_sin, ctx.neighbours)
+        else:
+            rotate = operator("rotate_qk", _rotate_qk, grads[0])
+            turned = rotate(*grads, cos, sin, key_cos, key_sin, ctx.neighbours, True)
+        return *turned, *(None,) * 5
 
 
 class _RotateAt(torch.autograd.Function):
@@ -303,7 +315,14 @@ class _RotateAt(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Any, ...]:
-        turned = operator("rotate_qk_at", _rotate_qk_at, grad_q)(grad_q, grad_k, *ctx.saved_tensors, *ctx.rest, True)
+        grads = resolved(grad_q, grad_k)
+        turns, position, key_position = ctx.saved_tensors
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            others = None if key_position is None else -key_position
+            turned = _RotateAt.apply(*grads, turns, -position, others, *ctx.rest)
+        else:
+            rotate = operator("rotate_qk_at", _rotate_qk_at, grads[0])
+            turned = rotate(*grads, turns, position, key_position, *ctx.rest, True)
         return *turned, *(None,) * 5
 
 
@@ -332,11 +351,14 @@ def _both(
     if not (q.is_cuda or INTERPRETED):
         raise RuntimeError(f"the kernels run on CUDA devices; the tensors are on {q.device}")
     out_q, out_k = _like(q, q.shape[3]), _like(k, k.shape[3])
-    if 0 in q.shape[::2] or 0 in (k.shape[2], q.shape[3]) or not (q.shape[1] or k.shape[1]):
-        return out_q, out_k
     q, k = (each if each.stride(3) == 1 else each.contiguous() for each in (q, k))
     with device_of(q):
-        _turn(q, k, out_q, out_k, waves, keys, neighbours, inverse, k.shape[1], size)
+        if q.numel() and k.numel():
+            _turn(q, k, out_q, out_k, waves, keys, neighbours, inverse, k.shape[1], size)
+        elif q.numel():
+            _turn(q, q, out_q, out_q, waves, None, neighbours, inverse, 0, size)
+        elif k.numel():
+            _turn(k, k, out_k, out_k, keys or waves, None, neighbours, inverse, 0, size)
     return out_q, out_k
 
 
