@@ -62,7 +62,7 @@ def attend(
     Keys out of a `Cache` know their indices, positions and whether they are turned. A row that sees nothing gives
     zeros.
     """
-    if not torch.compiler.is_compiling() and (q.is_neg() or v.is_neg() or (type(k) is Tensor and k.is_neg())):
+    if not torch.compiler.is_compiling() and any(type(each) is Tensor and each.is_neg() for each in (q, k, v)):
         # Torch left their signs for later, and a kernel reads memory as it is.
         q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
     looks = looks_of(q, k, v, scheme, backend, return_lse, options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -118,8 +120,9 @@ def _order(
         key_first = 0
     elif key_index is None and key_documents is not None:
         # Numbered when somebody asks: not everybody does.
-        keys = Tokens(s, device, None, lambda: order_within(key_documents))
-        return Tokens(t, device, first, (lambda: keys.index[:, s - t :]) if index is None else given), keys
+        numbered = functools.cache(lambda: order_within(key_documents))
+        own = (lambda: numbered()[:, s - t :]) if index is None else given
+        return Tokens(t, device, first, own), Tokens(s, device, None, numbered)
     if index is None and key_first is not None:
         first = key_first + s - t
     elif index is None and key_given is not None:

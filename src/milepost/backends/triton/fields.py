@@ -45,7 +45,7 @@ from milepost.backends.triton.flash import (
     packed,
 )
 from milepost.backends.triton.launch import device_of, launch
-from milepost.backends.triton.played import demand_first_gradients, resolved
+from milepost.backends.triton.played import demand_first_gradients, gradients
 from milepost.backends.triton.score import LOG2E, tile
 
 WIDEST = 128
@@ -239,7 +239,7 @@ def apart_backward(
     As many keys are missing at the end of far_k's.
     """
     demand_first_gradients("attend")
-    grad, grad_lse = resolved(torch.zeros_like(out) if grad is None else grad, grad_lse)
+    grad, grad_lse = gradients(grad, grad_lse, out)
     # As torch's kernel wants it: laid out as the output is.
     grad = grad if grad.stride() == out.stride() else torch.empty_like(out).copy_(grad)
     with device_of(out):
@@ -324,7 +324,7 @@ def both_backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The gradients of q, k, v, far_q and far_k."""
     demand_first_gradients("attend")
-    grad, grad_lse = resolved(torch.zeros_like(out) if grad is None else grad, grad_lse)
+    grad, grad_lse = gradients(grad, grad_lse, out)
     grad = grad.contiguous() if grad.stride(-1) != 1 or 0 in grad.stride() else grad
     with device_of(out):
         if how.strength is None or near_out is None or near_lse is None:

@@ -31,7 +31,7 @@ from milepost.backends.triton import backward, configs, forward, tables
 from milepost.backends.triton.bounds import Tokens, bounds, ready
 from milepost.backends.triton.configs import Config, blocks_of, power_of_two
 from milepost.backends.triton.launch import device_of, launch
-from milepost.backends.triton.played import define, demand_first_gradients, operator, resolved
+from milepost.backends.triton.played import define, demand_first_gradients, gradients, operator
 from milepost.backends.triton.reach import launch_reaches
 
 UNLIMITED = 1 << 30
@@ -222,7 +222,7 @@ class _Flash(torch.autograd.Function):
             return (None,) * 21
         demand_first_gradients("attend")
         needs = ctx.needs_input_grad
-        grad, grad_lse = resolved(torch.zeros_like(out) if grad is None else grad, grad_lse)
+        grad, grad_lse = gradients(grad, grad_lse, out)
         grads = operator("flash_backward", _flash_backward, grad)(
             grad, grad_lse, q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *ctx.numbers,
             needs[3] or needs[4], needs[5], *tokens,

@@ -19,7 +19,7 @@ from milepost.backends.triton.bounds import Tokens, bounds, ready
 from milepost.backends.triton.configs import Config, blocks_of, choose
 from milepost.backends.triton.flash import TOKENS, UNLIMITED, _like, _lse_of, _width, launch_prepare
 from milepost.backends.triton.launch import device_of, launch
-from milepost.backends.triton.played import define, demand_first_gradients, operator, resolved
+from milepost.backends.triton.played import define, demand_first_gradients, gradients, operator
 
 ROOM = 1 << 25
 """Bytes that the two passes backwards always have to leave things for one another; else, as much as two of q."""
@@ -62,7 +62,7 @@ class _Gated(torch.autograd.Function):
         if grad is None and grad_lse is None:
             return (None,) * 10
         demand_first_gradients("attend")
-        grad, grad_lse = resolved(torch.zeros_like(out) if grad is None else grad, grad_lse)
+        grad, grad_lse = gradients(grad, grad_lse, out)
         grads = operator("gated_backward", _gated_backward, grad)(
             grad, grad_lse, q, k, v, entries, out, lse, *ctx.numbers, *tokens
         )

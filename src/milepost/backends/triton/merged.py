@@ -19,7 +19,7 @@ from torch import Tensor
 from milepost.backends.triton.configs import blocks_of
 from milepost.backends.triton.flash import _like, _width
 from milepost.backends.triton.launch import device_of, launch
-from milepost.backends.triton.played import demand_first_gradients, resolved
+from milepost.backends.triton.played import demand_first_gradients, gradients
 from milepost.backends.triton.score import put, tile
 
 MOST = 3
@@ -133,7 +133,7 @@ class _Merged(torch.autograd.Function):
         demand_first_gradients("attend")
         out, lse, *parts = ctx.saved_tensors
         outs, lses = parts[::2], parts[1::2]
-        grad, grad_lse = resolved(torch.zeros_like(out) if grad is None else grad, grad_lse)
+        grad, grad_lse = gradients(grad, grad_lse, out)
         grad = grad.contiguous() if grad.stride(-1) != 1 else grad
         d_outs, d_lses = ([torch.empty_like(each) for each in some] for some in (outs, lses))
         if out.numel():

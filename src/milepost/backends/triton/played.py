@@ -116,12 +116,15 @@ def operator(name: str, body: Body, given: Tensor) -> Body:
     return _bodies[name] if type(given) is Tensor and can_play(given) else getattr(torch.ops.milepost, name)
 
 
-def resolved(*tensors: Tensor | None) -> list[Any]:
-    """Tensors whose memory has the numbers that they stand for: torch leaves some signs for later."""
-    if torch.compiler.is_compiling():
-        # There torch sees to it.
-        return list(tensors)
-    return [each.resolve_neg() if each is not None and each.is_neg() else each for each in tensors]
+def resolved(x: Tensor) -> Tensor:
+    """The same, in memory with the numbers that it stands for: torch leaves some signs for later."""
+    # In a graph torch sees to it.
+    return x.resolve_neg() if not torch.compiler.is_compiling() and x.is_neg() else x
+
+
+def gradients(grad: Tensor | None, grad_lse: Tensor | None, out: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Those of an answer and its log-sum-exp, as kernels read them."""
+    return torch.zeros_like(out) if grad is None else resolved(grad), None if grad_lse is None else resolved(grad_lse)
 
 
 def demand_first_gradients(name: str) -> None:

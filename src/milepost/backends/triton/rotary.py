@@ -199,8 +199,10 @@ def rotate_qk(
     if cos.shape[2] != of_keys[0].shape[2] or q.shape[3] != k.shape[3]:
         raise ValueError("rotate_qk: q and k must have equally many channels and pairs; rotate them apart")
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
-        return operator("rotate_qk", _rotate_qk, q)(*resolved(q, k), cos, sin, key_cos, key_sin, neighbours, False)
-    q, k = resolved(q, k)
+        return operator("rotate_qk", _rotate_qk, q)(
+            resolved(q), resolved(k), cos, sin, key_cos, key_sin, neighbours, False
+        )
+    q, k = resolved(q), resolved(k)
     # The tracer wants every argument to be another tensor.
     k = k.view_as(k) if k is q else k
     return _Rotate.apply(q, k, cos, sin, key_cos, key_sin, neighbours)  # pyright: ignore
@@ -240,10 +242,10 @@ def rotate_qk_at(
         )
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
         return operator("rotate_qk_at", _rotate_qk_at, q)(
-            *resolved(q, k), turns, position, key_position, float(size), neighbours, False
+            resolved(q), resolved(k), turns, position, key_position, float(size), neighbours, False
         )
     size = float(size)
-    q, k = resolved(q, k)
+    q, k = resolved(q), resolved(k)
     # The tracer wants every argument to be another tensor.
     k = k.view_as(k) if k is q else k
     return _RotateAt.apply(q, k, turns, position, key_position, size, neighbours)  # pyright: ignore
@@ -294,7 +296,7 @@ class _Rotate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Any, ...]:
-        grads = resolved(grad_q, grad_k)
+        grads = resolved(grad_q), resolved(grad_k)
         cos, sin, key_cos, key_sin = ctx.saved_tensors
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             # Part of a graph: it is a rotation, too, by the same angles the other way.
@@ -315,7 +317,7 @@ class _RotateAt(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Any, ...]:
-        grads = resolved(grad_q, grad_k)
+        grads = resolved(grad_q), resolved(grad_k)
         turns, position, key_position = ctx.saved_tensors
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             others = None if key_position is None else -key_position
