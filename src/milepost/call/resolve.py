@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch import Tensor
 
@@ -120,9 +118,9 @@ def _order(
         key_first = 0
     elif key_index is None and key_documents is not None:
         # Numbered when somebody asks: not everybody does.
-        numbered = functools.cache(lambda: order_within(key_documents))
-        own = (lambda: numbered()[:, s - t :]) if index is None else given
-        return Tokens(t, device, first, own), Tokens(s, device, None, numbered)
+        numbered = Tokens(s, device, None, lambda: order_within(key_documents))
+        own = (lambda: numbered.index[:, s - t :]) if index is None else given
+        return Tokens(t, device, first, own), Tokens(s, device, None, lambda: numbered.index)
     if index is None and key_first is not None:
         first = key_first + s - t
     elif index is None and key_given is not None:
