@@ -205,6 +205,19 @@ def test_dtypes_that_differ_are_refused():
         flash(*(torch.randn(1, 1, 8, 300, device=DEVICE) for _ in range(3)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("short", [0, 1024], ids=["several loops", "one loop"])
+@pytest.mark.parametrize("sinks", [0, 3])
+def test_windows_of_any_width_agree_with_float64(
+    sinks: int, short: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+):
+    """The rows that see a block of keys: masked, whole and masked ones apart, or all in one masked loop."""
+    monkeypatch.setattr(flash_module, "SHORT", short)
+    torch.manual_seed(4)
+    case = Case(*drawn(1, 2, 1, 170, 170, 16, 16), {"scale": 0.25, "ahead": 0, "behind": 90, "sinks": sinks})
+    agree(case, dtype, **({} if GPU else dict.fromkeys(configs.KERNELS, Config(32, 32, 4, 1))))
+
+
 # Keys that a slope leaves no weight
 
 
