@@ -36,6 +36,7 @@ CASES: dict[str, Callable[[], mp.Scheme]] = {
     "FusedRope": lambda: mp.Scheme(mp.FusedRope(D, theta=100.0), causal),
     "Hierarchical": lambda: mp.Scheme(mp.Hierarchical((7, WIDTH)), causal),
     "Interpolate": lambda: mp.Scheme(rope(mp.Interpolate(4)), causal),
+    "KeepSinks": lambda: mp.Scheme(rope(), mp.Pivot(mp.KeepSinks(mp.Rerope(4), 2), trained=5), causal),
     "Kerple": lambda: mp.Scheme(mp.Kerple(H), causal),
     "LeakyRerope": lambda: mp.Scheme(rope(), mp.LeakyRerope(4, 3.0), causal),
     "Learned": lambda: mp.Scheme(mp.Learned(64, WIDTH), causal),

@@ -30,6 +30,7 @@ from milepost.methods.floater_layer import FloaterLayer as FloaterLayer
 from milepost.methods.fused_rope import FusedRope as FusedRope
 from milepost.methods.hierarchical import Hierarchical as Hierarchical
 from milepost.methods.interpolate import Interpolate as Interpolate
+from milepost.methods.keep_sinks import KeepSinks as KeepSinks
 from milepost.methods.kerple import Kerple as Kerple
 from milepost.methods.leaky_rerope import LeakyRerope as LeakyRerope
 from milepost.methods.learned import Learned as Learned

@@ -75,6 +75,6 @@ def test_what_is_not_relative_is_seen_to_move(name: str):
 def test_the_methods_that_are_not_relative():
     found = {entry.name for entry in mp.methods() if entry.relative is False}
     assert found == {
-        "ComplexOrder", "DualChunk", "Fire", "Floater", "FloaterLayer", "Hierarchical", "Learned", "Multiplied",
-        "QkNorm", "Recurrent", "SelfExtend", "Sinusoidal", "Stream",
+        "ComplexOrder", "DualChunk", "Fire", "Floater", "FloaterLayer", "Hierarchical", "KeepSinks", "Learned",
+        "Multiplied", "QkNorm", "Recurrent", "SelfExtend", "Sinusoidal", "Stream",
     }  # fmt: skip

@@ -84,7 +84,7 @@ COVERED = {
     "5 iRoPE (Llama 4)": ("llama4", "Llama4Scale", "chunks"),
     "5 soft caps": ("SoftCap",),
     "5 QK norm after the turn": ("QkNorm",),
-    "milepost's own": ("Dilute", "Pivot"),
+    "milepost's own": ("Dilute", "KeepSinks", "Pivot"),
 }
 
 
@@ -133,6 +133,7 @@ def test_no_example_is_left_of_what_is_gone():
 def made(name: str) -> Any:
     """The part of the example that is the method."""
     parts = [eval(part, {"mp": mp}) for part in EXAMPLES[name]]
+    parts += [part.method for part in parts if hasattr(part, "method")]
     return next(part for part in parts if isinstance(part, getattr(mp, name)))
 
 

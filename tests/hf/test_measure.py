@@ -129,11 +129,18 @@ def test_entropy_and_growth(ids: Tensor):
 
 
 def test_a_passage_comes_twice_and_the_second_begins_distance_after_the_first(ids: Tensor):
-    texts = copies(ids, 20, 8, 3, 0, False, None)
+    texts = copies(ids, 20, 30, 8, 3, 0, False, None)
     assert texts.shape == (3, 36)
     assert torch.equal(texts[:, 8:16], texts[:, 28:])
     assert not torch.equal(texts[0], texts[1])
-    assert not torch.equal(copies(ids, 20, 8, 3, 0, True, None)[:, 8:16], texts[:, 8:16])
+    assert not torch.equal(copies(ids, 20, 30, 8, 3, 0, True, None)[:, 8:16], texts[:, 8:16])
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_passages_are_the_same_at_every_distance(ids: Tensor, shuffled: bool):
+    near, far = (copies(ids, distance, 30, 8, 3, 0, shuffled, None) for distance in (12, 30))
+    assert torch.equal(near[:, :16], far[:, :16])
+    assert torch.equal(near[:, -8:], far[:, -8:])
 
 
 def test_recall_shows_who_looks_back(ids: Tensor):

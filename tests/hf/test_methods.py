@@ -32,6 +32,7 @@ METHODS: dict[str, tuple[object, ...]] = {
     "ReRoPE, diluted": (mp.Dilute(mp.Rerope(6), 8),),
     "ReRoPE, far keys nearer, diluted": (mp.Dilute(mp.Rerope(6, at=2), 8, 2.0),),
     "ReRoPE, diluted pivot": (mp.Dilute(mp.Pivot(mp.Rerope(6), 8, 0.25), 8, 0.5),),
+    "ReRoPE, sinks kept": (mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(6, 2), 2), 8, 0.25), 8, 0.5),),
     "leaky ReRoPE, pivot": (mp.Pivot(mp.LeakyRerope(6, 4.0), 8),),
     "self-extend, pivot": (mp.Pivot(mp.SelfExtend(2, 6), 8),),
     "dual chunk, pivot": (mp.Pivot(mp.DualChunk(9, 3), 8),),
@@ -166,6 +167,9 @@ def test_a_row_of_the_lab_is_sized_for_the_model():
     assert extension_of(model).schedule[0].parts == (mp.Rope(8, stretch=mp.Yarn(4.0, 64)), mp.causal)
     extend(model, "Rerope(16) + LogN(trained)")
     assert extension_of(model).schedule[0].parts == (mp.Rope(8), mp.causal, mp.Rerope(16), mp.LogN(64))
+    extend(model, "ReRoPE, sinks kept")
+    kept = mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(48, at=16)), 64, 0.5), 64, 0.25)
+    assert extension_of(model).schedule[0].parts == (mp.Rope(8), mp.causal, kept)
 
 
 def test_layers_without_positions_get_no_place_and_no_stretch():

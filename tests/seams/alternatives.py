@@ -60,6 +60,7 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "Hierarchical": ({"table": (7, 6), "alpha": 0.4}, {"table": (7, 8), "alpha": 0.3}),
     "Interpolate": ({"factor": 4.0}, {"factor": 5.0}),
+    "KeepSinks": ({"method": mp.Rerope(4), "sinks": 2}, {"method": mp.Rerope(3), "sinks": 1}),
     "Kerple": ({"heads": 4, "form": "log"}, {"heads": 2, "form": "power"}),
     "LeakyRerope": ({"window": 4, "factor": 3.0}, {"window": 5, "factor": 2.0}),
     "Learned": ({"length": 64, "dim": 6}, {"length": 65, "dim": 8}),

@@ -76,10 +76,13 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     seen = views(call, call.q.dtype)
     v = values(call, call.v.dtype)
     related = relations(call, seen)
-    out, lse = near = _attend(call, seen[0], 0, v, related)
-    if len(seen) > 1:
-        others = [_attend(call, view, 1 + number, v, related, near[1]) for number, view in enumerate(seen[1:])]
-        out, lse = merge(*near, *(each for other in others for each in other))
+    found: list[Tensor] = []
+    near: Tensor | None = None
+    for number, view in enumerate(seen):
+        if view.regime.contrast is not None and found and near is None:
+            near = found[1] if len(found) == 2 else merge(*found)[1]
+        found += _attend(call, view, number, v, related, near)
+    out, lse = (found[0], found[1]) if len(found) == 2 else merge(*found)
     rest = call.scheme.rest()
     if rest is not None:
         rest = rest.to(lse)[:, None]
@@ -92,7 +95,7 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     """One regime: its output and log-sum-exp, with dropout as a second pass over the kept weights.
 
-    near: the log-sum-exp of the first regime, [b h t], which the scores of others may be turned about.
+    near: the log-sum-exp of the regimes without a contrast, [b h t], which the scores of others may be turned about.
     """
     sharpness = call.scheme.sharpen(call.index, call.length)
     score = score_mod(call.scheme, view.p, view.r, call.length, sharpness, _products(call, related))

@@ -39,12 +39,11 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     for regime in regimes:
         score = _scores(call, regime, relations, q, k)
         region = _region(call, regime)
-        if regime.contrast is not None and near is not None:
+        if regime.contrast is not None and scores.dim():
+            near = _log_sum(scores.masked_fill(~visible, -torch.inf), empty=0.0) if near is None else near
             score = score + regime.contrast(call.index, call.length).to(dtype)[:, None, :, None] * (score - near)
         if regime.shift is not None:
             score = score + regime.shift(call.index, call.length).to(dtype)[:, None, :, None]
-        if near is None and len(regimes) > 1:
-            near = _log_sum(score.masked_fill(~(region & visible), -torch.inf), empty=0.0)
         scores = torch.where(region, score, scores)
     scores = scheme.bend_rows(scores.masked_fill(~visible, -torch.inf), q, call.k, call.v, call.x)
 

@@ -71,14 +71,13 @@ def bent(made: Prepared, rows: slice = ALL, keys: slice = ALL) -> Tensor:
         for relation, to_queries in zip(made.relations, made.to_queries, strict=True):
             score = score + _related(made, relation, to_queries, p - r, rows, columns)
         score = call.scheme.bend(score, batch, head, p, r, length)
-        if view.regime.contrast is not None and near is not None:
+        if view.regime.contrast is not None and total is not None:
+            near = _log_sum(call, total, rows, keys) if near is None else near
             strength = view.regime.contrast(call.index, call.length).to(score.dtype)[:, None, :, None]
             score = score + _of_rows(strength, rows) * (score - near)
         if view.regime.shift is not None:
             score = score + _of_rows(view.regime.shift(call.index, call.length).to(score.dtype)[:, None, :, None], rows)
         region = view.regime.holds(*_grid(call.position, call.key_position, rows, columns))
-        if near is None and any(each.regime.contrast is not None for each in made.views):
-            near = _log_sum(call, score, region, rows, columns)
         total = _joined(total, score, region, columns, keys, call)
     assert total is not None
     return total
@@ -112,10 +111,10 @@ def _joined(
     return torch.cat((total[..., :a], inside, total[..., b:]), -1)
 
 
-def _log_sum(call: Call, scores: Tensor, region: Tensor | None, rows: slice, keys: slice) -> Tensor:
-    """The logarithm of the summed weights of a regime, [b h t 1]; 0 where none is seen, and none to compare with."""
-    for shown in (region, mask(call, rows, keys)):
-        scores = scores if shown is None else scores.masked_fill(~shown, -torch.inf)
+def _log_sum(call: Call, scores: Tensor, rows: slice, keys: slice) -> Tensor:
+    """The logarithm of the summed weights so far, [b h t 1]; 0 where none is seen, and none to compare with."""
+    shown = mask(call, rows, keys)
+    scores = scores if shown is None else scores.masked_fill(~shown, -torch.inf)
     alive = (scores > -torch.inf).any(-1, keepdim=True)
     return torch.where(alive, scores.masked_fill(~alive, 0.0).logsumexp(-1, keepdim=True), 0.0)
 

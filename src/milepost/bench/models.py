@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from milepost import Pivot, Rerope, SelfExtend, Yarn
+from milepost import KeepSinks, Pivot, Rerope, SelfExtend, Yarn
 from milepost.backends import rotated
 from milepost.backends.triton import backend as triton
 from milepost.bench.clock import Work
@@ -130,6 +130,7 @@ def _extended(settings: Settings) -> Contest:
         "ReRoPE": (Rerope(trained // 2),),
         "Self-Extend": (SelfExtend(8, trained // 8),),
         "ReRoPE with Pivot": (Pivot(Rerope(trained // 2), trained),),
+        "ReRoPE with Pivot, sinks kept": (Pivot(KeepSinks(Rerope(trained // 2)), trained),),
     }
     stock = "stock transformers"
 

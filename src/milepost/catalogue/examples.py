@@ -33,6 +33,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "FusedRope": ("mp.FusedRope(dim=64)", "mp.causal"),
     "Hierarchical": ("mp.Hierarchical(mp.Learned(length=64, dim=512))", "mp.causal"),
     "Interpolate": ("mp.Rope(64, stretch=mp.Interpolate(factor=4))", "mp.causal"),
+    "KeepSinks": ("mp.Rope(64)", "mp.Dilute(mp.KeepSinks(mp.Rerope(32)), trained=64)", "mp.causal"),
     "Kerple": ("mp.Kerple(heads=8)", "mp.causal"),
     "LeakyRerope": ("mp.Rope(64)", "mp.LeakyRerope(window=32, factor=16)", "mp.causal"),
     "Learned": ("mp.Learned(length=128, dim=512)", "mp.causal"),

@@ -21,6 +21,7 @@ from milepost.methods.dynamic_ntk import DynamicNtk
 from milepost.methods.dynamic_yarn import DynamicYarn
 from milepost.methods.hierarchical import Hierarchical
 from milepost.methods.interpolate import Interpolate
+from milepost.methods.keep_sinks import KeepSinks
 from milepost.methods.leaky_rerope import LeakyRerope
 from milepost.methods.learned import Learned
 from milepost.methods.llama3 import Llama3
@@ -145,7 +146,7 @@ def places(rope: Rope | None, trained: int, target: int, causal: bool) -> Iterat
     """The methods that move far keys, which no config of transformers or vLLM can say."""
     f = () if rope is None else numbers(frequencies(rope, target))
     w, count = max(2, trained // 4), "index" if causal else "length"
-    half = max(2, trained // 2)
+    half, wide = max(2, trained // 2), max(2, 3 * trained // 4)
     group = min(max(2, -(-(target - half) // max(1, trained - half))), half)
     slow = max(16, -(-(target - w) // max(1, trained - w)))
     own: dict[str, tuple[Any, str]] = {
@@ -159,6 +160,10 @@ def places(rope: Rope | None, trained: int, target: int, causal: bool) -> Iterat
             "ReRoPE, diluted pivot": (
                 Dilute(Pivot(Rerope(half), trained, 0.25), trained, 0.5),
                 "sees every key; more far ones weigh little more",
+            ),
+            "ReRoPE, sinks kept": (
+                Dilute(Pivot(KeepSinks(Rerope(wide, w)), trained, 0.5), trained, 0.25),
+                "sees every key; far ones must outweigh near ones and sinks",
             ),
             "ReRoPE, diluted": (Dilute(near, trained, 2.0), "sees every key; far ones weigh little"),
             "leaky ReRoPE, log-n": ((LeakyRerope(w, slow), LogN(trained)), "keeps the order of far keys"),

@@ -177,7 +177,7 @@ def _by_distance(
     if distances:
         by_distance = found.recall.setdefault(row.name, {})
         for distance in distances:
-            texts = copies(ids, distance, size, trials, seed, shuffled, first)
+            texts = copies(ids, distance, max(distances), size, trials, seed, shuffled, first)
             second, before = judge(row, texts, size), judge(row, texts[:, : 2 * size], size)
             by_distance[distance] = Recall(*(score(each.nats.mean(1), drawn=True) for each in (second, before)))
             advance(f"{row.name}: recall over {distance:,}")

@@ -18,11 +18,15 @@ from milepost.seams.visible import Causal
 BEST = "ReRoPE, pivot"
 """The row that led the lab's comparison among those that see every key; what `to` alone stands for."""
 
+SINKS_KEPT = "Dilute(Pivot(KeepSinks(Rerope(3 * trained // 4, at=trained // 4)), trained, 0.5), trained, 0.25)"
+OF_MODELS: dict[str, dict[str, str]] = {"rope": {"ReRoPE, sinks kept": f"Rope(dim) + {SINKS_KEPT}"}, "alibi": {}}
+"""Rows beside the lab's, for models trained elsewhere, which rest on their first tokens (docs/extended.md)."""
+
 
 def parts_of_row(name: str, layers: Layers, to: int | None) -> tuple[object, ...]:
     """The parts of a row, sized for this model; what turns in it stands for the layer's own rotation."""
     family = "alibi" if any(isinstance(part, Alibi) for part in layers.own[0].parts) else "rope"
-    rows = WITHOUT_TRAINING[family] | AND_THE_REST[family]
+    rows = WITHOUT_TRAINING[family] | AND_THE_REST[family] | OF_MODELS[family]
     text = {plain(each): expression for each, expression in rows.items()}.get(plain(name))
     if text is None and "(" not in name:
         raise ValueError(f"extend: no row of the lab is called {name!r}{did_you_mean(name, rows)}; there are "

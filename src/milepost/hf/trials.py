@@ -72,11 +72,13 @@ def ending_tokens(longest: int, windows: int, last: int) -> int:
     return longest + 1 + (windows - 1) * last
 
 
-def copies(ids: Tensor, distance: int, size: int, trials: int, seed: int, shuffled: bool, first: int | None) -> Tensor:
+def copies(
+    ids: Tensor, distance: int, furthest: int, size: int, trials: int, seed: int, shuffled: bool, first: int | None
+) -> Tensor:
     """A passage, other text, and the passage again `distance` tokens after it began: [n, size + distance + size].
 
-    The first `size` tokens lead in, so that the first copy has something to go by. shuffled draws the passage token by
-    token, so that nothing but looking back helps.
+    The first `size` tokens lead in, so that the first copy has something to go by. The passages are the same at every
+    distance up to the furthest. shuffled draws them token by token, so that nothing but looking back helps.
     """
     if distance < size:
         raise ValueError(f"measure: copies of {size} tokens cannot stand {distance} apart; raise the distance")
@@ -84,7 +86,7 @@ def copies(ids: Tensor, distance: int, size: int, trials: int, seed: int, shuffl
     between = distance - size
     found: list[Tensor] = []
     for _ in range(trials):
-        start = int(torch.randint(0, len(ids) - between - 2 * size + 1, (), generator=generator))
+        start = int(torch.randint(0, len(ids) - furthest - size + 1, (), generator=generator))
         lead, passage = ids[start : start + size], ids[start + size : start + 2 * size]
         rest = ids[start + 2 * size : start + 2 * size + between]
         if shuffled:

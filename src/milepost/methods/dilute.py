@@ -60,7 +60,7 @@ class Dilute:
 
     def place(self) -> tuple[Regime, ...]:
         near, *far = self.method.place()
-        return near, *(replace(regime, shift=self._shift) for regime in far)
+        return near, *(each if each.spared else replace(each, shift=self._shift) for each in far)
 
     def _shift(self, index: Tensor, length: Tensor) -> Tensor:
         """What the far scores of each query gain: index [b|1 t]."""

@@ -59,7 +59,7 @@ class Pivot:
 
     def place(self) -> tuple[Regime, ...]:
         near, *far = self.method.place()
-        return near, *(replace(regime, contrast=self._strength) for regime in far)
+        return near, *(each if each.spared else replace(each, contrast=self._strength) for each in far)
 
     def _strength(self, index: Tensor, length: Tensor) -> Tensor:
         """How strongly the scores of each query are turned: index [b|1 t], length [b|1 t|1]."""

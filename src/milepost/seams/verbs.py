@@ -66,10 +66,9 @@ class Bound:
 
     def distances(self) -> tuple[float, float]:
         """The least and the largest whole distance that can lie within; everything where it measures something else."""
-        if not self.by_distance:
-            return -math.inf, math.inf
-        low = self.low if self.low == -math.inf else math.ceil(self.low)
-        high = self.high if self.high == math.inf else math.ceil(self.high) - 1
+        low, high = (self.low, self.high) if self.by_distance else (-math.inf, math.inf)
+        low = low if low == -math.inf else math.ceil(low)
+        high = high if high == math.inf else math.ceil(high) - 1
         return (-high, -low) if self.mirrored else (low, high)
 
 
@@ -79,9 +78,9 @@ class Regime:
 
     The region is every pair that lies within all of the `bounds`; without any, every pair there is. Inside it a query
     at p stands at query(p) and a key at r stands at key(r). The regimes of one method do not overlap and share one
-    softmax. No distance inside the region becomes more than `growth` times as large. `contrast(index, length)` answers
-    how strongly each query's scores are set off against the log-sum-exp of the scores of the first regime, and
-    `shift(index, length)` what is then added to them all.
+    softmax. No distance inside becomes more than `growth` times as large. `contrast(index, length)` says how strongly a
+    query's scores are set off against the log-sum-exp of those of the regimes before the first that has a contrast,
+    `shift(index, length)` what is then added to them all; `spared` asks those who give either not to.
     """
 
     query: Callable[[Tensor], Tensor] = same
@@ -90,6 +89,7 @@ class Regime:
     growth: int = 1
     contrast: Callable[[Tensor, Tensor], Tensor] | None = None
     shift: Callable[[Tensor, Tensor], Tensor] | None = None
+    spared: bool = False
 
     def holds(self, p: Tensor, r: Tensor) -> Tensor | None:
         """Which of the pairs p, r lie in the region: a boolean of their broadcast shape, or None for all."""

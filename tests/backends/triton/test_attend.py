@@ -34,6 +34,7 @@ SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
     "LeakyRerope, capped": lambda: mp.Scheme(mp.Rope(D), mp.LeakyRerope(7, 3.0), mp.SoftCap(3.0), causal),
     "SelfExtend, window": lambda: mp.Scheme(mp.Rope(D), mp.SelfExtend(4, 8), causal & window(30)),
     "Pivot, LogN, rest": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(7), 9), mp.LogN(9), mp.SinkLogit(H), causal),
+    "KeepSinks": lambda: mp.Scheme(mp.Rope(D), mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(7), 3), 9), 9), causal),
     "DualChunk": lambda: mp.Scheme(mp.Rope(D), mp.DualChunk(8, 3), causal),
     "DualChunk, capped, LogN": lambda: mp.Scheme(mp.Rope(D), mp.DualChunk(9, 1), mp.SoftCap(3.0), mp.LogN(9), causal),
     "Stream": lambda: mp.Scheme(mp.Rope(D), mp.Stream(3, 9)),

@@ -28,6 +28,7 @@ SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
     "T5Bias": lambda: mp.Scheme(mp.T5Bias(H, 8, 20), causal),
     "Kerple, window": lambda: mp.Scheme(mp.Kerple(H), causal & (window(9) | sinks(2))),
     "Rerope": lambda: mp.Scheme(mp.Rope(D), mp.Rerope(7), causal),
+    "KeepSinks": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.KeepSinks(mp.Rerope(7), 3), 9), causal),
     "Pivot, LogN": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(7), 9), mp.LogN(9), causal),
     "DualChunk": lambda: mp.Scheme(mp.Rope(D), mp.DualChunk(8, 3), causal),
     "Stream": lambda: mp.Scheme(mp.Rope(D), mp.Stream(3, 9)),

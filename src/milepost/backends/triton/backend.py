@@ -18,7 +18,15 @@ from milepost.backends.rotated import Waves, angles, rotated, steps_angles
 from milepost.backends.rotated_twice import both_ways
 from milepost.backends.triton.biases import biases, by_place, unknown, unread
 from milepost.backends.triton.counts import counted, uncounted
-from milepost.backends.triton.regimes import as_tokens, is_empty, limits_of, measured, unmeasured, within_sinks
+from milepost.backends.triton.regimes import (
+    as_tokens,
+    is_empty,
+    limits_of,
+    measured,
+    stretch_of_keys,
+    unmeasured,
+    within_sinks,
+)
 from milepost.backends.triton.relations import products, unrelated
 from milepost.backends.views import refusal, seen_regimes, turned, values
 from milepost.call.call import Call
@@ -146,19 +154,34 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
     if joined is not None:
         return joined
     found: list[Tensor] = []
+    near: Tensor | None = None
     regimes = seen_regimes(call)
+    # Regimes that differ in their bounds alone read the same queries and keys.
+    read: dict[tuple[Any, Any], tuple[Tensor, Tensor, dict[str, Any]]] = {}
     # Where no query sees a key, one of them says so.
     for number, regime in [each for each in regimes if not is_empty(call, each[1])] or regimes[:1]:
         least, most = regime.distances()
         sharpness, shift = _sharpness(call), None
         if regime.contrast is not None and found:
+            if near is None:
+                found = found if len(found) == 2 else [*_joined(found)]
+                near = found[1]
             strength = _of_rows(call, regime.contrast(call.index, call.length), 0.0)
             sharpness = (1 + strength if sharpness is None else sharpness * (1 + strength)).contiguous()
-            shift = strength[:, None] * torch.where(found[1] > -torch.inf, found[1], 0.0)
+            shift = strength[:, None] * torch.where(near > -torch.inf, near, 0.0)
         how = limits_of(min(band.behind, most + 1), min(band.ahead, -least)) | biases(call) | {"sharpen": sharpness}
-        how |= as_tokens(call, regime, band) if measured(regime) else {}
-        q, k, waves = _turned_as_read(call, number) or (*turned(call, call.q.dtype, number), {})
-        out, lse = _launch(call, q, k, v, how | waves)
+        stands = regime.query, regime.key
+        if stands not in read:
+            read[stands] = _turned_as_read(call, number) or (*turned(call, call.q.dtype, number), {})
+        q, k, waves = read[stands]
+        some = stretch_of_keys(call, regime, band)
+        if some is None or call.layout is None:
+            how |= as_tokens(call, regime, band) if measured(regime) else {}
+            out, lse = _launch(call, q, k, v, how | waves)
+        else:
+            how |= waves | {name: waves[name][:, some] for name in ("key_cos", "key_sin") if name in waves}
+            how["offset"] = call.layout.offset - some.start
+            out, lse = _launch(call, q, k[:, :, some], v[:, :, some], how)
         lse = lse if shift is None else lse - shift
         if regime.shift is not None:
             # To a row's far keys together it is their log-sum-exp that moves.
@@ -384,7 +407,7 @@ def _launch(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) ->
 
     scale = call.scheme.scale(call.q.shape[-1])
     # A regime may have tokens of its own.
-    how = how if "index" in how else _tokens(call) | how
+    how = how if "index" in how or "offset" in how else _tokens(call) | how
     if _few(call):
         return decode(q, k, v, scale=scale, **how)
     return flash(q, k, v, scale=scale, **how, checked=True)

@@ -66,6 +66,9 @@ def is_empty(call: Call, regime: Regime) -> bool:
     first, last = layout.key_first, layout.first + call.queries.count - 1
     if last - first < regime.distances()[0]:
         return True
+    beyond = first + call.keys.count
+    if any(is_of_keys(bound) and (bound.high <= first or bound.low >= beyond) for bound in measured(regime)):
+        return True
     if not has_numbers():
         return False
     ends = torch.tensor([last, first])
@@ -91,6 +94,18 @@ def as_tokens(call: Call, regime: Regime, band: Band) -> dict[str, Any]:
         keys = torch.where(key_documents < 0, -1, key_ranks)
     limits = limits_of(min(band.behind, most + 1), min(band.ahead, -least))
     return limits | {"documents": own, "key_documents": keys, "index": index, "key_index": key_index}
+
+
+def stretch_of_keys(call: Call, regime: Regime, band: Band) -> slice | None:
+    """The keys of a regime whose bounds say which ones, apart from how far away they are; None where tokens tell."""
+    found = measured(regime)
+    if len(found) != 1 or not is_of_keys(found[0]) or call.layout is None or call.documents is not None:
+        return None
+    if band.sinks or band.behind < math.inf:
+        return None
+    first, count = call.layout.key_first, call.keys.count
+    start, stop = (min(max(each - first, 0), count) for each in (found[0].low, found[0].high))
+    return slice(math.ceil(start), math.ceil(stop))
 
 
 def _some_keys(call: Call, regime: Regime, bound: Bound, band: Band) -> dict[str, Any]:

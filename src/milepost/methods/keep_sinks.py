@@ -1,0 +1,56 @@
+"""KeepSinks: the first keys of a text stay out of what is done to far keys (milepost's own, 2026)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+
+from milepost.seams import demand
+from milepost.seams.verbs import Bound, Regime, same, verbs_of
+
+
+@dataclass(frozen=True)
+class KeepSinks:
+    """Spare the first `sinks` keys what a Pivot or a Dilute around this does to the far keys of a method.
+
+        r < sinks:   where the method puts it, its score as it is; near and not far for a Pivot
+        r ≥ sinks:   as without this
+
+    A trained model rests attention that it has no use for on the first tokens of a text (Xiao et al., 2023,
+    arXiv:2309.17453). Lowered with all other far keys, they no longer hold it, and it falls on near keys that mean
+    nothing to the head: Dilute(KeepSinks(Rerope(4096)), 8192) lowers the others alone. Needs no training.
+    """
+
+    method: Any
+    sinks: int = 4
+    relative: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if set(verbs_of(self.method)) != {"place"}:
+            raise TypeError(
+                f"KeepSinks({self.method!r}): the method must move far keys and do nothing else, as Rerope(256)"
+            )
+        if any(each.contrast or each.shift for each in self.method.place()):
+            raise ValueError(
+                f"KeepSinks({self.method!r}): sinks are spared by what comes around them; "
+                f"write {type(self.method).__name__}(KeepSinks({self.method.method!r}), …)"
+            )
+        demand.whole(self, "sinks", self.sinks)
+
+    @property
+    def needs_causal(self) -> bool:
+        """Whether keys ahead of the query have no place."""
+        return getattr(self.method, "needs_causal", False)
+
+    def place(self) -> tuple[Regime, ...]:
+        near, *far = self.method.place()
+        # Both measure the key alone.
+        first = Bound(high=self.sinks, measure=torch.zeros_like, key_measure=same, mirrored=True)
+        later = Bound(low=self.sinks, measure=torch.zeros_like, key_measure=same, mirrored=True)
+        return (
+            near,
+            *(replace(each, bounds=(*each.bounds, first), spared=True) for each in far),
+            *(replace(each, bounds=(*each.bounds, later)) for each in far),
+        )
