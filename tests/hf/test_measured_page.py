@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 from pathlib import Path
 
@@ -9,8 +11,10 @@ import pytest
 import torch
 
 from milepost.hf import measure
+from milepost.hf.intervals import score
 from milepost.hf.measured import Measured
 from milepost.hf.measured_page import page
+from milepost.hf.scores import Recall
 from tests.hf.test_measure import QUICK, VOCABULARY, copier, llama
 from tests.pages import HOSTILE, shown_as_text
 
@@ -30,6 +34,18 @@ def test_the_name_of_a_model_is_text_wherever_it_stands(word: str):
     assert shown_as_text(text, page(called("x" * len(word))), word) > 20
     for title in ("How far each holds", "By length", "Needles", "Where attention goes"):
         assert f"<h2>{title}</h2>" in text
+
+
+def test_what_anybody_could_do_is_not_compressed():
+    """The window forgets by 4 bits, and one row fails by 20: the picture bends between the two."""
+    found = Measured(("good", "bad", "window 8"), ("window 8",), 8, 4, 3)
+    for row, bits in {"good": 1.1, "bad": 21.0, "window 8": 5.0}.items():
+        at_first, far = (score(torch.full((3,), each * math.log(2))) for each in (1.0, bits))
+        found.nats[row], found.entropy[row] = {8: at_first, 16: at_first}, {8: at_first, 16: at_first}
+        found.recall[row] = {4: Recall(at_first, at_first), 16: Recall(far, at_first)}
+    bends = [float(each) for each in re.findall(r"compressed above ([\d.]+)", page(found))]
+    assert len(bends) == 1
+    assert 5.0 <= bends[0] < 10.0
 
 
 def test_a_page_without_its_library_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

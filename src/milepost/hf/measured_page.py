@@ -17,6 +17,8 @@ from milepost.lab.report.scale import broken, doubling
 
 BITS = "bits per token"
 SIDES = LEFT + INSET, RIGHT - INSET
+NEAR = 0.6
+"""What a picture shows at full size above its least value, in bits."""
 
 
 def write(measured: Scores, path: Path) -> Path:
@@ -96,7 +98,9 @@ def _panel(
     xs = sorted({point.x for point in points})
     x = doubling(xs, *SIDES)
     firsts = ends_of_bars([point for point in points if point.x == xs[0]])
-    y = broken(ends_of_bars(points), firsts, BOTTOM, TOP)
+    # What anybody could do is never compressed: it is what the others are looked at for.
+    most = max((point.y for curve in curves if curve.trivial for point in curve.points), default=0.0)
+    y = broken(ends_of_bars(points), firsts, BOTTOM, TOP, near=max(NEAR, most - min(point.y for point in points)))
     upright = (float(measured.trained), f"trained length, {measured.trained:,}")
     inside = xs[0] < measured.trained < xs[-1]
     return Panel(title, curves, x, y, x_name, y_name, upright=upright if inside else None)
