@@ -162,6 +162,9 @@ def _decoding(width: int) -> None:
         for some in (k, k.expand(16, -1, -1, -1)):
             b = some.shape[0]
             decode_fields(q.expand(b, -1, -1, -1), some, v.expand(b, -1, -1, -1), near, far, scale=1.0, offset=8191)
+        by_row = torch.ones(1, 1)
+        kept = {"strength": by_row, "gain": by_row, "sinks": 4, "spared": far.turns}
+        decode_fields(q, k, v, near, far, scale=1.0, offset=8191, **kept)
 
 
 def compile_case(job: tuple[str, tuple[int, ...]]) -> list[Compiled]:

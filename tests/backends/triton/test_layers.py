@@ -21,6 +21,7 @@ SCHEMES = {
     "ReRoPE of neighbours": lambda: mp.Scheme(mp.Rope(D, pairs="neighbours"), mp.Rerope(9), mp.causal),
     "Self-Extend": lambda: mp.Scheme(mp.Rope(D), mp.SelfExtend(4, 8), mp.causal),
     "Pivot": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(9), 16), mp.causal),
+    "sinks kept": lambda: mp.Scheme(mp.Rope(D), mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(9), 3), 16), 16), mp.causal),
     "ALiBi": lambda: mp.Scheme(mp.Alibi(4), mp.causal),
     "window": lambda: mp.Scheme(mp.Alibi(4), mp.window(11)),
 }

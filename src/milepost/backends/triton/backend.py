@@ -8,7 +8,8 @@ import importlib.util
 import math
 import os
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,8 +22,10 @@ from milepost.backends.triton.counts import counted, uncounted
 from milepost.backends.triton.regimes import (
     as_tokens,
     is_empty,
+    is_split,
     limits_of,
     measured,
+    sinks_of,
     stretch_of_keys,
     unmeasured,
     within_sinks,
@@ -166,9 +169,9 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
             if near is None:
                 found = found if len(found) == 2 else [*_joined(found)]
                 near = found[1]
-            strength = _of_rows(call, regime.contrast(call.index, call.length), 0.0)
+            strength = _said_of_rows(call, number, "contrast")
             sharpness = (1 + strength if sharpness is None else sharpness * (1 + strength)).contiguous()
-            shift = strength[:, None] * torch.where(near > -torch.inf, near, 0.0)
+            shift = strength[:, None] * near.nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=0.0)
         how = limits_of(min(band.behind, most + 1), min(band.ahead, -least)) | biases(call) | {"sharpen": sharpness}
         stands = regime.query, regime.key
         if stands not in read:
@@ -185,7 +188,7 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
         lse = lse if shift is None else lse - shift
         if regime.shift is not None:
             # To a row's far keys together it is their log-sum-exp that moves.
-            lse = lse + _of_rows(call, regime.shift(call.index, call.length), 0.0)[:, None]
+            lse = lse + _said_of_rows(call, number, "shift")[:, None]
         found += [out, lse]
     if len(found) == 2:
         return found[0], found[1]
@@ -248,11 +251,9 @@ def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | No
     if not is_fixed(place):
         return None
     if contrasted:
-        strength = _strength(place, far, layout.first, call.queries.count, layout.key_first + call.keys.count, v.device)
+        strength = _said_of_rows(call, far, "contrast")
     limits = {name: value for name, value in limits_of(band.behind, band.ahead).items() if value is not None}
-    gain = None
-    if second.shift is not None:
-        gain = _gain(place, far, layout.first, call.queries.count, layout.key_first + call.keys.count, v.device)
+    gain = None if second.shift is None else _said_of_rows(call, far, "shift")
     scale = call.scheme.scale(call.q.shape[-1])
     how = Fields(int(least), scale, offset=layout.offset, strength=strength, gain=gain, **limits)
 
@@ -274,9 +275,14 @@ def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | No
     return None if beside is None or apart is None else fields(*beside, v, how, *apart)
 
 
-def _are_two_fields(call: Call, band: Band) -> bool:
-    """Whether near keys end where far ones begin, at a distance, and scores are not changed otherwise."""
+def _are_two_fields(call: Call, band: Band, sinks: bool = False) -> bool:
+    """Whether near keys end where far ones begin, at a distance, and scores are not changed otherwise.
+
+    sinks: as they may be but for the first of the far ones.
+    """
     regimes = seen_regimes(call)
+    if sinks and len(regimes) == 3 and is_split(regimes[1][1], regimes[2][1]) and band == PLAIN:
+        regimes = [regimes[0], (regimes[2][0], replace(regimes[2][1], bounds=regimes[2][1].bounds[:-1]))]
     if call.layout is None or len(regimes) != 2 or band.ahead == math.inf or not has_numbers():
         return False
     if not call.q.numel() or not call.k.numel():
@@ -304,15 +310,16 @@ def _steps_in_two_fields(call: Call, band: Band, wants_lse: bool) -> Step | None
     """What does the same for every step like this one."""
     place = call.scheme.answering("place")[0]
     last = call.layout is not None and call.layout.offset == call.keys.count - call.queries.count
-    if not last or not _are_two_fields(call, band) or not is_fixed(place):
+    if not last or not _are_two_fields(call, band, sinks=True) or not is_fixed(place):
         return None
-    (near, _), (far, second) = seen_regimes(call)
-    if second.shift is not None:
-        return None
-    least, contrasted = int(second.distances()[0]), second.contrast is not None
+    (near, _), *spared, (far, second) = seen_regimes(call)
+    least, contrasted, shifted = int(second.distances()[0]), second.contrast is not None, second.shift is not None
     beside, apart = steps_angles(call, near), steps_angles(call, far, contrasted)
-    if beside is None or apart is None:
+    # Sinks are far keys whose scores are left alone.
+    alone = steps_angles(call, far) if spared else None
+    if beside is None or apart is None or (spared and alone is None):
         return None
+    sinks = sinks_of(second) if spared else 0
     # Loaded here, because it needs triton.
     from milepost.backends.triton.decode import Field, Turns, decode_fields
     from milepost.backends.triton.flash import UNLIMITED
@@ -336,10 +343,17 @@ def _steps_in_two_fields(call: Call, band: Band, wants_lse: bool) -> Step | None
         close, distant = beside(first + offset, first, s), apart(first + offset, first, s)
         if close is None or distant is None:
             return None
-        strength = _strength(place, far, first + offset, t, first + s, q.device) if contrasted else None
+        here = max(0, sinks - first)
+        unchanged = None if alone is None or not here else alone(first + offset, first, s)
+        if here and unchanged is None:
+            return None
+        where = first + offset, t, first + s, q.device
+        strength = _counted_up(place, far, "contrast", *where) if contrasted else None
+        gain = _counted_up(place, far, "shift", *where) if shifted else None
         fields = Field(turns(*close), *limits[0]), Field(turns(*distant), *limits[1])
         found = decode_fields(
-            q, k, v, *fields, scale=scale, offset=offset, strength=strength, return_lse=wants_lse
+            q, k, v, *fields, scale=scale, offset=offset, strength=strength, gain=gain, sinks=here,
+            spared=None if unchanged is None else turns(*unchanged), return_lse=wants_lse,
         )  # fmt: skip
         layers.keep((s, first), (q, k, v), found.made, found.launches)
         return found.out, found.lse if wants_lse else None
@@ -383,21 +397,25 @@ def stepper(call: Call) -> Step | None:
     return step
 
 
-@kept(16)
-def _strength(place: Any, number: int, first: int, count: int, length: int, device: torch.device) -> Tensor:
-    """How strongly a regime is contrasted, a number a query, [1 t], where tokens count up by one."""
+@kept(32)
+def _counted_up(
+    place: Any, number: int, what: Literal["contrast", "shift"], first: int, count: int, length: int,
+    device: torch.device,
+) -> Tensor:  # fmt: skip
+    """What a regime says of each query, [1 t] in float32, where tokens count up by one from `first`."""
     index = torch.arange(first, first + count, device=device)[None]
-    found = place.place()[number].contrast(index, torch.full((1, 1), length, device=device))
+    found = getattr(place.place()[number], what)(index, torch.full((1, 1), length, device=device))
     # One number for all queries, where it goes by the length alone; the kernels read one for each.
     return found.float().expand(1, count).contiguous()
 
 
-@kept(16)
-def _gain(place: Any, number: int, first: int, count: int, length: int, device: torch.device) -> Tensor:
-    """What the scores of a regime gain, a number a query, [1 t], where tokens count up by one."""
-    index = torch.arange(first, first + count, device=device)[None]
-    found = place.place()[number].shift(index, torch.full((1, 1), length, device=device))
-    return found.float().expand(1, count).contiguous()
+def _said_of_rows(call: Call, number: int, what: Literal["contrast", "shift"]) -> Tensor:
+    """The same of any call, [b|1 t]: kept where the layout says where tokens stand."""
+    layout, place = call.layout, call.scheme.answering("place")[0]
+    if layout is not None and is_fixed(place) and call.given_length is None and has_numbers():
+        length = layout.key_first + call.keys.count
+        return _counted_up(place, number, what, layout.first, call.queries.count, length, call.q.device)
+    return _of_rows(call, getattr(call.scheme.place()[number], what)(call.index, call.length), 0.0)
 
 
 def _launch(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor]:

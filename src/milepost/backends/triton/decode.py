@@ -72,12 +72,13 @@ def _share(
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     SHARPEN: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, LENGTHS: tl.constexpr,
     TURN: tl.constexpr, ROTATE: tl.constexpr, NEIGHBOURS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
-    REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr, SKIP: tl.constexpr,
 ):  # fmt: skip
     """out and lse of one block of rows over share number `split` of the keys, written at number `slot` of the parts.
 
     Row r is token r % rows of query head r // rows of the group. LENGTHS: batch row b has Lengths[b] keys, and its
-    queries are the last of them. TURN: queries are rotated here; ROTATE: keys are.
+    queries are the last of them. TURN: queries are rotated here; ROTATE: keys are. SKIP: the first `sinks` keys are not
+    seen at all, where otherwise they are by all.
     """
     g = tl.program_id(1)
     b = tl.program_id(2)
@@ -138,7 +139,7 @@ def _share(
     sink_blocks = 0
     if BEHIND:
         start = tl.minimum(tl.maximum(offset - behind + 1, 0) // BN * BN, end)
-        sink_blocks = tl.minimum(up_to(sinks, BN), start) // BN
+        sink_blocks = 0 if SKIP else tl.minimum(up_to(sinks, BN), start) // BN
     if DOCS or INDEXED:
         Bounds += b64 * bounds_b
         sink = tl.load(Bounds)
@@ -175,7 +176,9 @@ def _share(
             bias = bias + tl.where(away > 0, -behind_slope * away, ahead_slope * away)
         x, _ = finished(x * c, bias, cap, SLOPES or TABLE, CAP, FAST)
         other = belonging(KeyDocs, at, at < keys, -2)[None, :] if DOCS else 0
-        visible = seen(i, j, at[None, :], own, other, keys, behind, ahead, sinks, BEHIND, AHEAD, DOCS)
+        visible = seen(i, j, at[None, :], own, other, keys, behind, ahead, 0 if SKIP else sinks, BEHIND, AHEAD, DOCS)
+        if SKIP:
+            visible = visible & (at[None, :] >= sinks)
         x = tl.where(visible, x, float("-inf"))
         highest = tl.maximum(m, tl.max(x, 1))
         p = tl.exp2(x - highest[:, None])
@@ -211,7 +214,7 @@ def attend_split(
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     SHARPEN: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, LENGTHS: tl.constexpr,
     TURN: tl.constexpr, ROTATE: tl.constexpr, NEIGHBOURS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
-    REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr, SKIP: tl.constexpr,
 ):  # fmt: skip
     """All keys, shared out."""
     split = tl.program_id(0) % splits
@@ -222,7 +225,7 @@ def attend_split(
         rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, split, splits, split,
         tl.program_id(0) // splits * BM,
         BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, SLOPES, TABLE, CAP, SHARPEN, FAST, PRECISION, LENGTHS,
-        TURN, ROTATE, NEIGHBOURS, HALF, PAIRS, REST, DOCS, INDEXED,
+        TURN, ROTATE, NEIGHBOURS, HALF, PAIRS, REST, DOCS, INDEXED, SKIP,
     )  # fmt: skip
 
 
@@ -250,7 +253,7 @@ def attend_fields(
             0, 0, 0, 0, 0, 0, qc_b, qc_t, c_b, c_t,
             rows, keys, group, offset, behind, ahead, 0, 0, 0, scale, 0.0, split, near, split, top,
             BM, BN, WIDTH, VWIDTH, D, DV, True, True, False, False, 0, False, FAST, PRECISION, False,
-            True, ROTATE, NEIGHBOURS, HALF, PAIRS, REST, False, False,
+            True, ROTATE, NEIGHBOURS, HALF, PAIRS, REST, False, False, False,
         )  # fmt: skip
     else:
         _share(
@@ -260,18 +263,19 @@ def attend_fields(
             rows, keys, group, offset, far_behind, far_ahead, 0, 0, 0, scale, 0.0, split - near, splits - near, split,
             top,
             BM, BN, WIDTH, VWIDTH, D, DV, FAR_BEHIND, True, False, False, 0, False, FAST, PRECISION, False,
-            True, FAR_ROTATE, NEIGHBOURS, HALF, PAIRS, REST, False, False,
+            True, FAR_ROTATE, NEIGHBOURS, HALF, PAIRS, REST, False, False, False,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["splits", "rows", "near"])
 def join(
-    Parts, PartLse, Out, Lse, Strength, o_b, o_h, o_t, strength_b, heads, rows, splits, near,
-    SPLITS: tl.constexpr, VWIDTH: tl.constexpr, DV: tl.constexpr, CONTRAST: tl.constexpr,
+    Parts, PartLse, Out, Lse, Strength, Gain, o_b, o_h, o_t, strength_b, gain_b, heads, rows, splits, near,
+    SPLITS: tl.constexpr, VWIDTH: tl.constexpr, DV: tl.constexpr, CONTRAST: tl.constexpr, GAINS: tl.constexpr,
 ):  # fmt: skip
     """One row's parts, Parts [b h t splits dv] and PartLse [b h t splits], joined: Σ out · exp(lse − all's lse).
 
-    CONTRAST: parts from number `near` on are of far keys, set off against what the others offer.
+    CONTRAST: parts from number `near` on are of far keys, set off against what the others offer. GAINS: their scores
+    have a number added.
     """
     at = tl.program_id(0).to(tl.int64)
     split = tl.arange(0, SPLITS)
@@ -283,6 +287,8 @@ def join(
         level = tl.where(offered == 0, 0.0, most + tl.log2(tl.where(offered == 0, 1.0, offered)) * LN2)
         strength = tl.load(Strength + at // rows // heads * strength_b + at % rows)
         lse -= tl.where(split < near, 0.0, strength * level)
+    if GAINS:
+        lse += tl.where(split < near, 0.0, tl.load(Gain + at // rows // heads * gain_b + at % rows))
     highest = tl.maximum(tl.max(lse, 0), FLOOR)
     weight = tl.exp2((lse - highest) * LOG2E)
     total = tl.sum(weight, 0)
@@ -524,33 +530,42 @@ class _Shape(NamedTuple):
 
 def decode_fields(
     q: Tensor, k: Tensor, v: Tensor, near: Field, far: Field, *, scale: float, offset: int,
-    strength: Tensor | None = None, return_lse: bool = True,
+    strength: Tensor | None = None, gain: Tensor | None = None, sinks: int = 0, spared: Turns | None = None,
+    return_lse: bool = True,
 ) -> Made:  # fmt: skip
     """The same where near and far keys meet the queries in different ways, joined at once; no gradient.
 
-    strength: [b|1 t], where far scores are set off against the near keys' log-sum-exp. Never in a graph that is traced.
+    strength: [b|1 t], where far scores are set off against the near keys' log-sum-exp; gain: [b|1 t], what is added to
+    them. The first `sinks` keys, as far as they are far, count as near, and are turned by `spared`. Never in a graph
+    that is traced.
     """
     h, t, s = *q.shape[1:3], v.shape[2]
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
     shape = _Shape.of(q, k, v)
-    # Shares of about as many keys each.
+    # Shares of about as many keys each; sinks are one of their own.
+    own = int(spared is not None)
     beside = min(s, near.behind + t - 1 + shape.keys)
     first = max(1, min(shape.splits(beside), shape.programs * beside // max(1, s)))
-    second = min(shape.splits(max(1, offset + t + far.ahead)), 128 - first)
-    splits = first + second
+    second = min(shape.splits(max(1, offset + t + far.ahead)), 128 - own - first)
+    splits = own + first + second
     out, lse, parts, part_lse, made = _room(q, v, splits, return_lse)
     with device_of(q):
-        if k.nbytes <= LITTLE:
+        if k.nbytes <= LITTLE and spared is None:
             split = _launch_fields(q, k, v, parts, part_lse, first, splits, shape, near, far, offset, scale)
-            joined = _launch_join(parts, part_lse, out, lse, first, strength)
+            joined = _launch_join(parts, part_lse, out, lse, first, strength, gain)
             return Made(out, lse, made, (split, joined))
         steps = (*parts.stride()[:4], *part_lse.stride())
+        some = [(near, 0, first, s, 0), (far, first + own, second, s, sinks)]
+        if spared is not None:
+            some.append((Field(spared, far.behind, far.ahead), first, own, min(sinks, s), 0))
         launches: list[Launched | None] = []
-        for field, start, count in ((near, 0, first), (far, first, second)):
-            counts = (t, s, h // k.shape[1], offset, field.behind, field.ahead, 0, 0, 0)
+        for field, start, count, keys, skipped in some:
+            counts = (t, keys, h // k.shape[1], offset, field.behind, field.ahead, skipped, 0, 0)
             share = parts[:, :, :, start:], part_lse[:, :, :, start:]
-            launches.append(_launch_split(q, k, v, *share, steps, count, shape, field.turns, counts, scale))
-        launches.append(_launch_join(parts, part_lse, out, lse, first, strength))
+            launches.append(
+                _launch_split(q, k, v, *share, steps, count, shape, field.turns, counts, scale, skip=skipped > 0)
+            )
+        launches.append(_launch_join(parts, part_lse, out, lse, first + own, strength, gain))
     return Made(out, lse, made, tuple(each for each in launches if each is not None))
 
 
@@ -597,7 +612,7 @@ def _launch_split(
     steps: tuple[int, ...] = (0, 0), tokens: Sequence[Tensor | None] = (None,) * 4,
     token_steps: tuple[int, ...] = (0, 0, 0, 0), limits: tuple[Tensor | None, int] = (None, 0),
     lengths: Tensor | None = None, cap: float = 0.0, capped: int = 0,
-    flags: Mapping[str, bool] = MappingProxyType({"DOCS": False, "INDEXED": False}),
+    flags: Mapping[str, bool] = MappingProxyType({"DOCS": False, "INDEXED": False}), skip: bool = False,
 ) -> Launched | None:  # fmt: skip
     d, dv = q.shape[3], v.shape[3]
     query_cos, query_sin, waves = _even(turns.query_cos, turns.query_sin)
@@ -614,8 +629,8 @@ def _launch_split(
     def named() -> dict[str, Any]:
         return {
             "BM": shape.rows, "BN": shape.keys, "WIDTH": _width(d), "VWIDTH": _width(dv), "D": d, "DV": dv,
-            "BEHIND": counts[4] < UNLIMITED, "AHEAD": counts[5] < UNLIMITED, **flags, "SLOPES": tensors[0] is not None,
-            "TABLE": tensors[2] is not None, "CAP": capped, "SHARPEN": tensors[3] is not None,
+            "BEHIND": counts[4] < UNLIMITED, "AHEAD": counts[5] < UNLIMITED, **flags, "SKIP": skip,
+            "SLOPES": tensors[0] is not None, "TABLE": tensors[2] is not None, "CAP": capped, "SHARPEN": tensors[3] is not None,
             "FAST": q.itemsize == 2 and not INTERPRETED, "PRECISION": "ieee", "LENGTHS": lengths is not None,
             "TURN": query_cos is not None, "ROTATE": key_cos is not None, "NEIGHBOURS": turns.neighbours,
             "HALF": _width(pairs), "PAIRS": pairs, "REST": _width(d - 2 * pairs) if d > 2 * pairs else 0,
@@ -629,7 +644,7 @@ def _launch_split(
     # Whatever Triton compiles for follows from these: counts are numbers to it, whatever they are.
     looks = (
         q.dtype, q.shape, v.shape[3], shape, *SETTINGS.values(), pairs, turns.neighbours, query_cos is None,
-        key_cos is None, counts[4] < UNLIMITED, counts[5] < UNLIMITED, tensors[0] is None,
+        key_cos is None, counts[4] < UNLIMITED, counts[5] < UNLIMITED, tensors[0] is None, skip,
         *map(looks_of, (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *waves, *key_waves)),
         *[each.data_ptr() % 16 for each in (q, k, v, parts, part_lse, query_cos, query_sin, key_cos, key_sin, *tensors)
           if each is not None],
@@ -647,20 +662,21 @@ def _even(cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor | None, Tensor
 
 
 def _launch_join(
-    parts: Tensor, part_lse: Tensor, out: Tensor, lse: Tensor, near: int = 0, strength: Tensor | None = None
-) -> Launched:
+    parts: Tensor, part_lse: Tensor, out: Tensor, lse: Tensor, near: int = 0, strength: Tensor | None = None,
+    gain: Tensor | None = None,
+) -> Launched:  # fmt: skip
     b, h, t, splits, dv = parts.shape
-    strength_b = 0 if strength is None or strength.shape[0] == 1 else strength.stride(0)
+    by_row = [0 if each is None or each.shape[0] == 1 else each.stride(0) for each in (strength, gain)]
     looks = (
-        out.dtype, out.shape, out.stride(), power_of_two(splits), strength is None, strength_b,
-        *[each.data_ptr() % 16 for each in (parts, part_lse, out, lse, strength) if each is not None],
+        out.dtype, out.shape, out.stride(), power_of_two(splits), strength is None, gain is None, *by_row,
+        *[each.data_ptr() % 16 for each in (parts, part_lse, out, lse, strength, gain) if each is not None],
     )  # fmt: skip
     return launch_alike(
         looks, join, (b * h * t, 1, 1),
-        (parts, part_lse, out, lse, strength, *out.stride()[:3], strength_b, h, t, splits, near),
+        (parts, part_lse, out, lse, strength, gain, *out.stride()[:3], *by_row, h, t, splits, near),
         lambda: {
             "SPLITS": power_of_two(splits), "VWIDTH": _width(dv), "DV": dv, "CONTRAST": strength is not None,
-            "num_warps": 4,
+            "GAINS": gain is not None, "num_warps": 4,
         },
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ at least two less; and where a region has the first few keys alone, all others a
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -55,6 +56,22 @@ def is_of_keys(bound: Bound) -> bool:
 def within_sinks(regime: Regime, band: Band) -> bool:
     """Whether all keys of a regime are sinks, which a window does not hide."""
     return any(is_of_keys(bound) and bound.high <= band.sinks for bound in measured(regime))
+
+
+def is_split(first: Regime, later: Regime) -> bool:
+    """Whether two regimes are one, but for the first keys, which are spared."""
+    cut = later.bounds[-1] if later.bounds else Bound()
+    return (
+        first.spared
+        and (first.query, first.key, first.bounds[:-1]) == (later.query, later.key, later.bounds[:-1])
+        and is_of_keys(cut)
+        and first.bounds[-1] == replace(cut, low=-math.inf, high=cut.low)
+    )
+
+
+def sinks_of(later: Regime) -> int:
+    """How many keys are split off a regime."""
+    return math.ceil(later.bounds[-1].low)
 
 
 def is_empty(call: Call, regime: Regime) -> bool:
