@@ -3,15 +3,17 @@
     python examples/tune_and_judge.py MODEL --text FILE --to 32768 --out DIR
 
 The first third of the text tunes: every setting of the grid is read at the target, and of those whose recall over
-nearly the whole length stays within 0.4 bits of recall inside the trained length the one with the lowest loss is kept
-(where none does, the one that recalls best). The rest judges: the same last tokens at every length, beside stock, a
-window and a window with sinks, in pairs; recall by distance; pass keys by depth. docs/extended.md has what came of it.
+nearly the whole length stays within 0.4 bits of what the model as it is recalls inside its trained length the one with
+the lowest loss is kept (where none does, the one that recalls best). The rest judges: the same last tokens at every
+length, beside stock, a window and a window with sinks, in pairs; recall by distance; pass keys by depth.
+docs/extended.md has what came of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -63,40 +65,48 @@ def under(model: Any, row: str | None, to: int, last: int) -> Callable[[Tensor],
 
 
 class Tried(NamedTuple):
-    """What a setting came to on the tuning text: nats a token, and bits of a second copy inside and outside."""
+    """What a row came to on the tuning text: nats a token, and bits of a second copy inside and outside."""
 
     nats: float
     inside: float
     outside: float
 
-    @property
-    def recalls(self) -> bool:
-        return self.outside < self.inside + 0.4
-
-    @property
-    def cost(self) -> tuple[bool, float]:
-        """First recall, then the loss."""
-        return not self.recalls, self.nats if self.recalls else self.outside
+    def cost(self, stock: Tried) -> tuple[bool, float]:
+        """First recall, by what the model itself recalls inside its length; then the loss."""
+        recalls = self.outside < stock.inside + 0.4
+        return not recalls, self.nats if recalls else self.outside
 
 
-def tried(model: Any, ids: Tensor, name: str, row: str, trained: int, to: int, asked: argparse.Namespace) -> Tried:
-    """Read the tuning text under a row."""
-    inside, outside = 3 * trained // 4, to - 4 * asked.passage
+def tried(
+    model: Any, ids: Tensor, name: str, row: str | None, trained: int, to: int, asked: argparse.Namespace
+) -> Tried:
+    """Read the tuning text under a row; of the model as it is, what a window reads counts."""
+    inside, outside, last = 3 * trained // 4, to - 4 * asked.passage, min(4 * asked.last, trained // 2)
     found = measure(
-        {name: under(model, row, to, max(4 * asked.last, asked.passage))}, ids, trained=trained, lengths=[to],
-        last=4 * asked.last, windows=max(2, asked.windows // 3), window=0, distances=(inside, outside),
-        passage=asked.passage, trials=asked.trials, needle=(), progress=False,
+        {name: under(model, row, to, max(last, asked.passage))}, ids, trained=trained, lengths=[to], last=last,
+        windows=max(2, asked.windows // 3), window=trained if row is None else 0,
+        distances=(inside, outside), passage=asked.passage, trials=asked.trials, needle=(), progress=False,
     )  # fmt: skip
-    near, far = (found.recall[name][each].second.mean / math.log(2) for each in (inside, outside))
-    answer = Tried(found.nats[name][to].mean, near, far)
-    print(f"tried {name}: {answer.nats:.4f} nats a token, second copies {near:.2f} and {far:.2f} bits", flush=True)
-    return answer
+    near, far = (found.recall[found.rows[-1]][each].second.mean / math.log(2) for each in (inside, outside))
+    return Tried(found.nats[found.rows[-1]][to].mean, near, far)
 
 
 def tuned(model: Any, ids: Tensor, trained: int, to: int, asked: argparse.Namespace) -> str:
-    """The name of the best setting of the grid."""
-    rows = grid(trained)
-    return min(rows, key=lambda name: tried(model, ids, name, rows[name], trained, to, asked).cost)
+    """The name of the best setting of the grid. What was tried is kept, and not tried again after a stop."""
+    rows: dict[str, str | None] = {"window with sinks": None, **grid(trained)}
+    kept, question = asked.out / "tuned.json", {name: str(value) for name, value in vars(asked).items()}
+    before = json.loads(kept.read_text()) if kept.exists() else {}
+    known: dict[str, Sequence[float]] = before["tried"] if before.get("asked") == question else {}
+    for number, (name, row) in enumerate(rows.items()):
+        if name not in known:
+            known[name] = tried(model, ids, name, row, trained, to, asked)
+            kept.with_suffix(".new").write_text(json.dumps({"asked": question, "tried": known}, indent=2))
+            kept.with_suffix(".new").replace(kept)
+        nats, near, far = known[name]
+        told = f"{nats:.4f} nats a token, second copies {near:.2f} and {far:.2f} bits"
+        print(f"tried {number + 1} of {len(rows)}, {name}: {told}", flush=True)
+    stock, *_ = found = [Tried(*known[name]) for name in rows]
+    return min(zip(list(rows)[1:], found[1:], strict=True), key=lambda each: each[1].cost(stock))[0]
 
 
 def judged(model: Any, tokenizer: Any, ids: Tensor, trained: int, rows: dict[str, str | None], to: int,
@@ -130,10 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(asked.model)
     ids = torch.tensor(tokenizer(asked.text.read_text(errors="replace"), add_special_tokens=False)["input_ids"])
     trained = plan(model.config, asked.to).trained
+    asked.out.mkdir(parents=True, exist_ok=True)
     best = tuned(model, ids[: len(ids) // 3], trained, asked.to, asked)
     rows = {"stock": None, best: grid(trained)[best]} | {name: name for name in BESIDE}
     found = judged(model, tokenizer, ids[len(ids) // 3 :], trained, rows, asked.to, asked)
-    asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "measured.json").write_text(found.to_json())
     print(found, f"\nthe page is {found.to_html(asked.out / 'measured.html')}")
 

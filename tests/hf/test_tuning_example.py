@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -35,15 +38,40 @@ def test_settings_are_tried_and_the_best_is_judged(
     monkeypatch.setattr(example, "BESIDE", ("ReRoPE",))
     example.main([*given, "--dtype", "float32", "--device", "cpu", *sizes])
     lines = capsys.readouterr().out.splitlines()
-    tried = {line.split(": ")[0]: float(line.split(": ")[1].split()[0]) for line in lines if line.startswith("tried")}
-    assert list(tried) == [f"tried {name}" for name in rows]
+    names = ["window with sinks", *rows]
+    said = [line.split(": ")[0] for line in lines if line.startswith("tried")]
+    assert said == [f"tried {n + 1} of {len(names)}, {name}" for n, name in enumerate(names)]
     assert (tmp_path / "out" / "measured.html").exists()
+    assert list(json.loads((tmp_path / "out" / "tuned.json").read_text())["tried"]) == names
     # One of those tried stands in the tables of what was judged.
     assert any(line.startswith(f"  {name}  ") for line in lines for name in rows)
 
 
 def test_recall_comes_before_loss():
     tried = example_of("tune_and_judge").Tried
-    forgets, recalls, dear = tried(2.0, 1.0, 3.0), tried(2.5, 1.0, 1.39), tried(2.6, 1.0, 1.0)
-    assert min((forgets, recalls, dear), key=lambda each: each.cost) is recalls
-    assert min((forgets, tried(9.0, 1.0, 2.9)), key=lambda each: each.cost).outside == 2.9
+    stock = tried(2.3, 1.0, 5.0)
+    # Inside its length the first is as bad as outside, which is no merit.
+    forgets, recalls, dear = tried(2.0, 3.0, 3.0), tried(2.5, 1.0, 1.39), tried(2.6, 1.0, 1.0)
+    assert min((forgets, recalls, dear), key=lambda each: each.cost(stock)) is recalls
+    assert min((forgets, tried(9.0, 1.0, 2.9)), key=lambda each: each.cost(stock)).outside == 2.9
+
+
+def test_what_was_tried_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    example = example_of("tune_and_judge")
+    known = {name: [2.0 + n, 1.0, 1.0] for n, name in enumerate(["window with sinks", *list(example.grid(32))[:-1]])}
+    asked = SimpleNamespace(out=tmp_path, last=8)
+    (tmp_path / "tuned.json").write_text(json.dumps({"asked": {"out": str(tmp_path), "last": "8"}, "tried": known}))
+    read: list[str] = []
+
+    def tried(model: object, ids: object, name: str, *_: object) -> Any:
+        read.append(name)
+        return example.Tried(1.0, 1.0, 1.0)
+
+    monkeypatch.setattr(example, "tried", tried)
+    last = list(example.grid(32))[-1]
+    assert example.tuned(None, None, 32, 64, asked) == last
+    assert read == [last]
+    # Asked otherwise, everything is.
+    asked.last = 16
+    example.tuned(None, None, 32, 64, asked)
+    assert len(read) == 2 + len(example.grid(32))

@@ -94,6 +94,10 @@ def test_a_decoding_step_equals_a_fresh_pass():
         (lambda: KeepSinks(Rerope(4), 0), "sinks"),
         (lambda: KeepSinks(Dilute(Rerope(4), 6)), r"write Dilute\(KeepSinks\(Rerope\(.*4.*\)\), …\)"),
         (lambda: KeepSinks(Pivot(Rerope(4), 6)), r"write Pivot\(KeepSinks\("),
+        (lambda: KeepSinks(Dilute(Pivot(Rerope(4), 6), 6)), r"write Dilute\(Pivot\(KeepSinks\(Rerope"),
+        (lambda: KeepSinks(Rerope(4), 2**31), "no text is that long"),
+        (lambda: KeepSinks(Rerope), r"this is a class; make one: Rerope\(…\)"),
+        (lambda: Pivot(Rerope, 6), r"this is a class; make one: Rerope\(…\)"),
     ],
 )
 def test_what_makes_no_sense_is_refused(wrong: Any, says: str):

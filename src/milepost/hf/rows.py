@@ -18,7 +18,9 @@ from milepost.seams.visible import Causal
 BEST = "ReRoPE, pivot"
 """The row that led the lab's comparison among those that see every key; what `to` alone stands for."""
 
-SINKS_KEPT = "Dilute(Pivot(KeepSinks(Rerope(3 * trained // 4, at=trained // 4)), trained, 0.5), trained, 0.25)"
+SINKS_KEPT = (
+    "Dilute(Pivot(KeepSinks(Rerope(max(2, 3 * trained // 4), at=max(2, trained // 4))), trained, 0.5), trained, 0.25)"
+)
 OF_MODELS: dict[str, dict[str, str]] = {"rope": {"ReRoPE, sinks kept": f"Rope(dim) + {SINKS_KEPT}"}, "alibi": {}}
 """Rows beside the lab's, for models trained elsewhere, which rest on their first tokens (docs/extended.md)."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from milepost.seams import demand
-from milepost.seams.verbs import Regime, verbs_of
+from milepost.seams.verbs import Regime
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Dilute:
     A head that spreads over everything behind it, or likes what is far away, gave its far keys a share of its attention
     that grew with their number; past the trained length that share swallows the near ones. With strength 1 all far keys
     together weigh what an average of them weighed in training; a larger one trusts them less. Every key is still seen,
-    within the trained length nothing changes, and no training is needed. For causal models.
+    within the trained length the method is as without it, and no training is needed. For causal models.
     """
 
     method: Any
@@ -32,10 +32,7 @@ class Dilute:
     needs_causal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if set(verbs_of(self.method)) != {"place"}:
-            raise TypeError(
-                f"Dilute({self.method!r}): the method must move far keys and do nothing else, as Rerope(256)"
-            )
+        demand.moves(self, self.method)
         demand.whole(self, "trained", self.trained)
         demand.finite(self, "strength", self.strength, least=0)
         if self.near >= self.trained:

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 import torch
 
 from milepost.seams import demand
-from milepost.seams.verbs import Bound, Regime, same, verbs_of
+from milepost.seams.verbs import Bound, Regime, same
+
+MOST = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -28,16 +30,20 @@ class KeepSinks:
     relative: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if set(verbs_of(self.method)) != {"place"}:
-            raise TypeError(
-                f"KeepSinks({self.method!r}): the method must move far keys and do nothing else, as Rerope(256)"
-            )
+        demand.moves(self, self.method)
         if any(each.contrast or each.shift for each in self.method.place()):
-            raise ValueError(
-                f"KeepSinks({self.method!r}): sinks are spared by what comes around them; "
-                f"write {type(self.method).__name__}(KeepSinks({self.method.method!r}), …)"
-            )
+            around: list[str] = []
+            inner = self.method
+            while hasattr(inner, "method"):
+                around.append(type(inner).__name__)
+                inner = inner.method
+            instead = f"KeepSinks({inner!r})"
+            for name in reversed(around):
+                instead = f"{name}({instead}, …)"
+            raise ValueError(f"KeepSinks({self.method!r}): what comes around it spares the sinks; write {instead}")
         demand.whole(self, "sinks", self.sinks)
+        if self.sinks > MOST:
+            raise ValueError(f"KeepSinks(sinks={self.sinks}): no text is that long")
 
     @property
     def needs_causal(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from milepost.seams import demand
-from milepost.seams.verbs import Regime, verbs_of
+from milepost.seams.verbs import Regime
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Pivot:
 
     The more keys there are, the more of them are alike by chance, and a softmax over all of them blurs. Here a far key
     that does not weigh as much as the near ones together sinks, and one that weighs more rises. Within the trained
-    length nothing changes, and no training is needed. n is the query's index + 1 (count="index", causal models) or the
-    length of the text (count="length", encoders).
+    length the method is as without it, and no training is needed. n is the query's index + 1 (count="index", causal
+    models) or the length of the text (count="length", encoders).
     """
 
     method: Any
@@ -35,10 +35,7 @@ class Pivot:
     contrasts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if set(verbs_of(self.method)) != {"place"}:
-            raise TypeError(
-                f"Pivot({self.method!r}): the method must move far keys and do nothing else, as Rerope(256)"
-            )
+        demand.moves(self, self.method)
         demand.whole(self, "trained", self.trained)
         demand.finite(self, "strength", self.strength, least=0)
         demand.one_of(self, "count", self.count, ("index", "length"))

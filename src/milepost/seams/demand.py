@@ -68,6 +68,16 @@ def stretch(owner: object, name: str, value: object, verbs: type, such_as: str) 
     raise TypeError(f"{type(owner).__name__}({name}={given}): {made}a {name} is a method such as {such_as}")
 
 
+def moves(owner: object, method: object) -> None:
+    """Demand a method that moves far keys, and is nothing else."""
+    if isinstance(method, type):
+        name = f"{type(owner).__name__}({method.__name__})"
+        raise TypeError(f"{name}: this is a class; make one: {method.__name__}(…)")
+    if set(verbs_of(method)) != {"place"}:
+        name = f"{type(owner).__name__}({method!r})"
+        raise TypeError(f"{name}: the method must move far keys and do nothing else, as Rerope(256)")
+
+
 def order(owner: object, x: Tensor, index: Tensor | None) -> Tensor:
     """The index of embeddings x [b t D], 0 … t − 1 if None; demand [t] or [b t] otherwise."""
     b, t = x.shape[0], x.shape[-2]

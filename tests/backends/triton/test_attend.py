@@ -69,6 +69,18 @@ def close(ours: Tensor, exact: Tensor) -> None:
     torch.testing.assert_close(ours.double(), exact.double(), rtol=0, atol=within)
 
 
+@pytest.mark.parametrize("t", [4, 18])
+@torch.no_grad()
+def test_where_no_key_is_near_far_ones_are_set_off_against_nothing(t: int):
+    """Keys of an encoder that all lie far ahead, for few queries and for many."""
+    scheme = mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(4), 6, count="length")).to(DEVICE)
+    given = inputs(t, 8)
+    how = {"index": range(t), "key_index": range(40, 48), "return_lse": True}
+    both = (mp.attend(*given, scheme, backend=backend, **how) for backend in ("triton", "reference"))
+    for ours, exact in zip(*both, strict=True):
+        close(ours, exact)
+
+
 @pytest.mark.parametrize("name", SCHEMES)
 def test_outputs_and_gradients_are_the_specifications(name: str):
     scheme = made(name)

@@ -157,7 +157,7 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
     if joined is not None:
         return joined
     found: list[Tensor] = []
-    near: Tensor | None = None
+    level: list[Tensor] = []
     regimes = seen_regimes(call)
     # Regimes that differ in their bounds alone read the same queries and keys.
     read: dict[tuple[Any, Any], tuple[Tensor, Tensor, dict[str, Any]]] = {}
@@ -165,13 +165,14 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
     for number, regime in [each for each in regimes if not is_empty(call, each[1])] or regimes[:1]:
         least, most = regime.distances()
         sharpness, shift = _sharpness(call), None
-        if regime.contrast is not None and found:
-            if near is None:
-                found = found if len(found) == 2 else [*_joined(found)]
-                near = found[1]
+        if regime.contrast is not None and number > 0:
+            if not level:
+                # Where no key is near, there is nothing to be set off against.
+                found = [*_joined(found)] if len(found) > 2 else found
+                level = [found[1] if found else torch.zeros((), device=v.device)]
             strength = _said_of_rows(call, number, "contrast")
             sharpness = (1 + strength if sharpness is None else sharpness * (1 + strength)).contiguous()
-            shift = strength[:, None] * near.nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=0.0)
+            shift = strength[:, None] * level[0].nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=0.0)
         how = limits_of(min(band.behind, most + 1), min(band.ahead, -least)) | biases(call) | {"sharpen": sharpness}
         stands = regime.query, regime.key
         if stands not in read:

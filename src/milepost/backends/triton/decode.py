@@ -630,8 +630,9 @@ def _launch_split(
         return {
             "BM": shape.rows, "BN": shape.keys, "WIDTH": _width(d), "VWIDTH": _width(dv), "D": d, "DV": dv,
             "BEHIND": counts[4] < UNLIMITED, "AHEAD": counts[5] < UNLIMITED, **flags, "SKIP": skip,
-            "SLOPES": tensors[0] is not None, "TABLE": tensors[2] is not None, "CAP": capped, "SHARPEN": tensors[3] is not None,
-            "FAST": q.itemsize == 2 and not INTERPRETED, "PRECISION": "ieee", "LENGTHS": lengths is not None,
+            "SLOPES": tensors[0] is not None, "TABLE": tensors[2] is not None, "CAP": capped,
+            "SHARPEN": tensors[3] is not None, "FAST": q.itemsize == 2 and not INTERPRETED, "PRECISION": "ieee",
+            "LENGTHS": lengths is not None,
             "TURN": query_cos is not None, "ROTATE": key_cos is not None, "NEIGHBOURS": turns.neighbours,
             "HALF": _width(pairs), "PAIRS": pairs, "REST": _width(d - 2 * pairs) if d > 2 * pairs else 0,
             "num_warps": max(SETTINGS["warps"], shape.rows // 8),
