@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
 from milepost.backends.estimate import seconds, seen_pairs
+from milepost.backends.joined import fields_of, in_fields
 from milepost.backends.scores import Prepared, bent, prepare, softmax_rows
 from milepost.backends.views import mask, possible_keys, sure_keys, values
 from milepost.call.call import Call
@@ -31,7 +32,10 @@ def cost(call: Call) -> float:
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Blocks of rows, each against all the keys that it may see; the backward pass makes each block again."""
-    made, v = prepare(call), values(call, call.score_dtype)
+    v, apart = values(call, call.score_dtype), fields_of(call)
+    if apart is not None:
+        return in_fields(call, apart, v)
+    made = prepare(call)
     t = call.q.shape[2]
     # A GPU has no cache to stay in, and wants fewer and larger products.
     largest = BLOCK * (8 if call.q.device.type == "cuda" else 1)
