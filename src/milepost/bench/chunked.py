@@ -1,8 +1,8 @@
-"""ALiBi over 8192 tokens without a dense bias: time and memory beside plain causal attention."""
+"""ALiBi and ReRoPE over 8192 tokens without a dense bias: time and memory beside plain causal attention."""
 
 from __future__ import annotations
 
-from milepost import Alibi, Scheme, causal
+from milepost import Alibi, KeepSinks, Pivot, Rerope, Rope, Scheme, causal
 from milepost.bench.attention import COLD, LIMIT, entry, plain_entry, tensors
 from milepost.bench.contest import Contest, Entry
 from milepost.bench.settings import Settings, shaped
@@ -21,6 +21,8 @@ attend(q[:, :, :64], k[:, :, :64], v[:, :, :64], scheme, backend="chunked").sum(
 OURS = 'out = attend(q, k, v, scheme, backend="chunked")'
 PLAIN = "out = sdpa(q, k, v, is_causal=True)"
 DENSE = "i = torch.arange(8192); out = sdpa(q, k, v, attn_mask=scheme.bias(i, i))"
+NEAR = 1024
+"""How far back keys stay where they are."""
 BACKWARD = "\nout.sum().backward()"
 
 
@@ -34,7 +36,26 @@ def on_cpu(settings: Settings) -> list[Contest]:
         given = q, k, v, grad
         return [limit, entry("chunked with ALiBi", _alibi(shape[1]), given, settings, backend="chunked")]
 
-    return [Contest("cpu", f"ALiBi without a dense bias, {shaped(*shape)}, {settings.words}", COLD, entries, LIMIT)]
+    def moved() -> list[Entry]:
+        q, k, v, grad = tensors(settings, *shape)
+        parts = {"ReRoPE": Rerope(NEAR), "with Pivot, sinks kept": Pivot(KeepSinks(Rerope(NEAR)), 2 * NEAR)}
+        return [
+            plain_entry(LIMIT, "limit", (q, k, v), grad),
+            *(
+                entry(name, _rerope(shape[3], part), (q, k, v, grad), settings, backend="chunked")
+                for name, part in parts.items()
+            ),
+        ]
+
+    words = f"{shaped(*shape)}, {settings.words}"
+    return [
+        Contest("cpu", f"ALiBi without a dense bias, {words}", COLD, entries, LIMIT),
+        Contest("cpu", f"near and far keys, {words}, without gradients", COLD[:1], moved, LIMIT),
+    ]
+
+
+def _rerope(width: int, part: object):
+    return lambda: Scheme(Rope(width), part, causal)
 
 
 def _alibi(heads: int):

@@ -28,13 +28,14 @@ def plainly(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, **options: Any) -> 
     for regime in regimes:
         score = reference._scores(call, regime, relations, q, k).to(q.dtype)
         region = reference._region(call, regime)
-        if regime.contrast is not None and near is not None:
+        if regime.contrast is not None and scores.dim():
+            if near is None:
+                level = reference._log_sum(scores.masked_fill(~visible, -torch.inf).float(), empty=0.0)
+                near = level.to(q.dtype)
             strength = regime.contrast(call.index, call.length).to(q.dtype)[:, None, :, None]
             score = score + strength * (score - near)
         if regime.shift is not None:
             score = score + regime.shift(call.index, call.length).to(q.dtype)[:, None, :, None]
-        if near is None and len(regimes) > 1:
-            near = reference._log_sum(score.masked_fill(~(region & visible), -torch.inf).float(), empty=0.0).to(q.dtype)
         scores = torch.where(region, score, scores)
     seen = visible.any(-1, keepdim=True)
     scores = scores.masked_fill(~visible, -torch.inf).float().masked_fill(~seen, 0.0)
