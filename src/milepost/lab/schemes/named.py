@@ -73,7 +73,8 @@ AND_THE_REST: dict[str, dict[str, str]] = {
     },
 }
 """The other stretches and places, by a factor that reaches the longest length, whatever is read. LongRope is not here:
-its factors are searched for, model by model. Nor is Proportional, which is trained with."""
+its factors are searched for, model by model. Nor is Proportional, which is trained with, nor KeepSinks, which is for
+models trained elsewhere (`milepost.hf.rows`)."""
 
 
 TO_TUNE: dict[str, dict[str, str]] = {
