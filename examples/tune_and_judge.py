@@ -37,10 +37,10 @@ def grid(trained: int) -> dict[str, str]:
     half, widest = trained // 2, 15 * trained // 16
     spaces = itertools.product((half, 3 * trained // 4, widest), (0.5, 1.0), (0.0, 0.25))
     found = [(f"{near}, sinks kept", f"KeepSinks(Rerope({near}, {trained // 4}))", *rest) for near, *rest in spaces]
-    moved = str(half), f"Rerope({half}, {trained // 4})"
+    lowered = str(half), f"Rerope({half}, {trained // 4})"
     return {
         f"ReRoPE {name}, pivot {pivot}, diluted {diluted}": written(moved, pivot, diluted)
-        for name, moved, pivot, diluted in (*found, (*moved, 0.25, 0.5), (*moved, 1.0, 0.0))
+        for name, moved, pivot, diluted in (*found, (*lowered, 0.25, 0.5), (*lowered, 1.0, 0.0))
     }
 
 

@@ -43,7 +43,7 @@ PLACES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("window", [1, 9, 30])
+@pytest.mark.parametrize("window", [2, 9, 30])
 @pytest.mark.parametrize("name", PLACES)
 @torch.no_grad()
 def test_it_is_the_specification(name: str, window: int, calls: list[int]):
@@ -62,9 +62,10 @@ def test_it_is_the_specification(name: str, window: int, calls: list[int]):
         (Rerope(9), mp.SinkLogit(4)),
         (mp.DualChunk(12, 4),),
         (Rerope(40),),
+        (Rerope(1),),
         (mp.Stream(2, 9),),
     ],
-    ids=["bent", "rest", "three regimes", "nothing is far", "a window"],
+    ids=["bent", "rest", "three regimes", "nothing is far", "nothing is near", "a window"],
 )
 @torch.no_grad()
 def test_whatever_else_is_asked_goes_the_long_way(parts: tuple[Any, ...], calls: list[int]):
@@ -88,6 +89,19 @@ def test_gradients_packed_rows_and_later_queries_go_the_long_way(calls: list[int
         ours, exact = (attend(*given, scheme, backend=each, **how) for each in ("chunked", "reference"))
         assert_same(ours, exact)
     assert calls == []
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("at", [1, 12, 34])
+@torch.no_grad()
+def test_a_key_that_is_not_finite_harms_those_who_see_it(at: int, value: float, calls: list[int]):
+    q, k, v = inputs(t=35)
+    k[..., at, 2] = value
+    scheme = Scheme(Rope(8), Pivot(KeepSinks(Rerope(9), 2), 12), causal)
+    ours, exact = (attend(q, k, v, scheme, backend=each) for each in ("chunked", "reference"))
+    assert calls == [3]
+    assert torch.equal(ours.isfinite(), exact.isfinite())
+    assert_same(ours[exact.isfinite()], exact[exact.isfinite()])
 
 
 @torch.no_grad()

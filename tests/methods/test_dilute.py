@@ -27,8 +27,12 @@ from tests.oracles import assert_same, inputs
 from tests.oracles import turned as rotated
 
 
-def by_pairs(q: Tensor, k: Tensor, v: Tensor, near: int, trained: int, strength: float, pivot: float = 0.0) -> Tensor:
-    """Row by row: ReRoPE's scores, far ones lowered by the logarithm of how many more there are, then a softmax."""
+def by_pairs(
+    q: Tensor, k: Tensor, v: Tensor, near: int, trained: int, strength: float, pivot: float = 0.0, sinks: int = 0
+) -> Tensor:
+    """Row by row: ReRoPE's scores; those of far keys that are no sinks are set off against all others, and lowered by
+    the logarithm of how many more there are; then a softmax.
+    """
     group, d = q.shape[1] // k.shape[1], q.shape[3]
     out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=torch.float64)
     for b in range(q.shape[0]):
@@ -39,9 +43,10 @@ def by_pairs(q: Tensor, k: Tensor, v: Tensor, near: int, trained: int, strength:
                     turned = rotated(q[b, h, i], torch.tensor(min(i - j, near), dtype=torch.float64))
                     dot = (turned * rotated(k[b, h // group, j], torch.tensor(0)).conj()).real.sum()
                     scores.append(float(dot) / math.sqrt(d))
-                level = math.log(sum(math.exp(score) for score in scores[-near:]))
+                far = range(sinks, i + 1 - near)
+                level = math.log(sum(math.exp(score) for j, score in enumerate(scores) if j not in far))
                 many = max(1.0, (i + 1 - near) / (trained - near))
-                for j in range(i + 1 - near):
+                for j in far:
                     scores[j] += pivot * math.log(max(1.0, (i + 1) / trained)) * (scores[j] - level)
                     scores[j] -= strength * math.log(many)
                 total = sum(math.exp(score) for score in scores)

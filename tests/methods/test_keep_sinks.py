@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from milepost import Cache, Dilute, KeepSinks, LeakyRerope, Pivot, Rerope, Rope, Scheme, SelfExtend, attend, causal
+from tests.methods.test_dilute import by_pairs
 from tests.oracles import assert_same, inputs
-from tests.oracles import turned as rotated
 
 NEAR, TRAINED, SINKS = 4, 6, 2
-
-
-def by_pairs(q: Tensor, k: Tensor, v: Tensor, strength: float, pivot: float) -> Tensor:
-    """Row by row: ReRoPE's scores; those of far keys that are no sinks are set off against all others, and lowered."""
-    group, d = q.shape[1] // k.shape[1], q.shape[3]
-    out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=torch.float64)
-    for b in range(q.shape[0]):
-        for h in range(q.shape[1]):
-            for i in range(q.shape[2]):
-                scores: list[float] = []
-                for j in range(i + 1):
-                    turned = rotated(q[b, h, i], torch.tensor(min(i - j, NEAR), dtype=torch.float64))
-                    dot = (turned * rotated(k[b, h // group, j], torch.tensor(0)).conj()).real.sum()
-                    scores.append(float(dot) / math.sqrt(d))
-                far = [j for j in range(i + 1) if i - j >= NEAR and j >= SINKS]
-                level = math.log(sum(math.exp(scores[j]) for j in range(i + 1) if j not in far))
-                for j in far:
-                    scores[j] += pivot * math.log(max(1.0, (i + 1) / TRAINED)) * (scores[j] - level)
-                    scores[j] -= strength * math.log(max(1.0, (i + 1 - NEAR) / (TRAINED - NEAR)))
-                total = sum(math.exp(score) for score in scores)
-                for j, score in enumerate(scores):
-                    out[b, h, i] += math.exp(score) / total * v[b, h // group, j]
-    return out
 
 
 @pytest.mark.parametrize("backend", ["reference", "chunked", "flex"])
@@ -48,7 +23,7 @@ def test_sinks_are_spared_and_count_as_near(strength: float, pivot: float, backe
     place = Dilute(place, TRAINED, strength) if strength else place
     with torch.no_grad():
         found = attend(q, k, v, Scheme(Rope(8), place, causal), backend=backend)
-    assert_same(found, by_pairs(q, k, v, strength, pivot))
+    assert_same(found, by_pairs(q, k, v, NEAR, TRAINED, strength, pivot, SINKS))
 
 
 def test_gradients_are_the_specifications():

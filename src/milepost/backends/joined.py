@@ -7,13 +7,13 @@ writes every one of them several times. There is no gradient.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from milepost.backends.sinks import is_split, sinks_of, whole
 from milepost.backends.views import seen_regimes, turned
 from milepost.call.call import Call
 from milepost.call.merge import merge
@@ -24,7 +24,7 @@ from milepost.seams.verbs import Regime
 LEAST = 512
 """Fewer tokens than these are as quick in one block of scores."""
 ROWS = 256
-"""Rows of the band at once: a block forms this many scores a row that nobody sees."""
+"""Rows of the band at once."""
 CAUSAL = Band(math.inf, 0, 0, None)
 Part = tuple[Tensor, Tensor]
 """An answer [b h n d] and its log-sum-exp [b h n]."""
@@ -60,24 +60,15 @@ def _met(regimes: list[tuple[int, Regime]], t: int) -> Fields | None:
     """The same, by the regimes that anybody is in."""
     if len(regimes) not in (2, 3):
         return None
-    (near, first), *between, (far, second) = regimes
+    (near, first), *spared, (far, regime) = regimes
+    if spared and not is_split(spared[0][1], regime):
+        return None
+    sinks, second = (sinks_of(regime), whole(regime)) if spared else (0, regime)
     least = second.distances()[0]
-    if first.contrast or first.shift or any(not bound.by_distance for bound in first.bounds):
-        return None
-    if (first.distances()[1], second.distances()[1]) != (least - 1, math.inf) or not 1 <= least < t:
-        return None
-    cuts = [bound for bound in second.bounds if not bound.by_distance]
-    if not between:
-        return None if cuts else Fields(near, far, second, int(least), 0)
-    spared = between[0][1]
-    alone = [bound for bound in spared.bounds if not bound.by_distance]
-    alike = spared.spared and (spared.query, spared.key) == (second.query, second.key)
-    if not alike or len(cuts) != 1 or len(alone) != 1 or spared.distances() != second.distances():
-        return None
-    cut, of_keys = cuts[0], cuts[0].mirrored and cuts[0].measure is torch.zeros_like
-    if not of_keys or (cut.high, alone[0].high) != (math.inf, cut.low):
-        return None
-    return Fields(near, far, second, int(least), math.ceil(cut.low))
+    plain = not first.contrast and not first.shift
+    by_distance = all(bound.by_distance for bound in (*first.bounds, *second.bounds))
+    meet = (first.distances()[1], second.distances()[1]) == (least - 1, math.inf) and 2 <= least < t
+    return Fields(near, far, regime, int(least), sinks) if plain and by_distance and meet else None
 
 
 def in_fields(call: Call, found: Fields, v: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -116,22 +107,26 @@ def in_fields(call: Call, found: Fields, v: Tensor) -> tuple[Tensor, Tensor | No
 
 
 def _band(q: Tensor, k: Tensor, v: Tensor, w: int) -> Part:
-    """Each query with the w keys up to its own."""
-    parts: list[Part] = []
-    for first in range(0, q.shape[2], ROWS):
-        rows = slice(first, min(first + ROWS, q.shape[2]))
-        keys = slice(max(0, first - w + 1), rows.stop)
-        hidden = _hidden(rows.stop - first, keys.stop - keys.start, w, q.dtype)
-        parts.append(_fused(q[:, :, rows], k[:, :, keys], v[:, :, keys], hidden))
+    """Each query with the w keys up to its own.
+
+    The first w rows see all keys up to their own. A later block, of fewer than w, has three parts: its own keys, of
+    which row n sees those up to number n; as many where the window ends, of which row n sees those from number n on:
+    read backwards, that is causal too; and what lies between, which all its rows see. No mask is added to a score, so
+    that one that is not finite harms nobody who does not see it.
+    """
+    parts = [_fused(*(x[:, :, :w] for x in (q, k, v)), causal=True)]
+    size = min(ROWS, w - 1)
+    for first in range(w, q.shape[2], size):
+        end = min(first + size, q.shape[2])
+        rows, old, seen = slice(first, end), slice(first - w + 1, end - w + 1), slice(end - w + 1, first)
+        here = _fused(*(x[:, :, rows] for x in (q, k, v)), causal=True)
+        edge = _fused(*(x[:, :, each].flip(2) for x, each in ((q, rows), (k, old), (v, old))), causal=True)
+        found = [*here, *(x.flip(2) for x in edge)]
+        if seen.start < seen.stop:
+            found += _fused(q[:, :, rows], k[:, :, seen], v[:, :, seen])
+        parts.append(merge(*found))
     out, lse = zip(*parts, strict=True)
     return torch.cat(out, 2), torch.cat(lse, 2)
-
-
-@functools.lru_cache(maxsize=8)
-def _hidden(rows: int, keys: int, w: int, dtype: torch.dtype) -> Tensor:
-    """−∞ where one of the last keys' own queries does not see a key, [rows keys]."""
-    away = torch.arange(keys - rows, keys)[:, None] - torch.arange(keys)
-    return torch.zeros(rows, keys, dtype=dtype).masked_fill_((away < 0) | (away >= w), -torch.inf)
 
 
 def _first_keys(q: Tensor, k: Tensor, v: Tensor) -> Part:

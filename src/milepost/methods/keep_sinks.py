@@ -11,6 +11,7 @@ from milepost.seams import demand
 from milepost.seams.verbs import Bound, Regime, same
 
 MOST = 1 << 30
+"""More than that, compared with an index of 32 bits, would wrap around."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import importlib.util
 import math
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -17,15 +16,14 @@ from torch import Tensor
 from milepost.backends.estimate import seconds, seen_pairs
 from milepost.backends.rotated import Waves, angles, rotated, steps_angles
 from milepost.backends.rotated_twice import both_ways
+from milepost.backends.sinks import is_split, sinks_of, whole
 from milepost.backends.triton.biases import biases, by_place, unknown, unread
 from milepost.backends.triton.counts import counted, uncounted
 from milepost.backends.triton.regimes import (
     as_tokens,
     is_empty,
-    is_split,
     limits_of,
     measured,
-    sinks_of,
     stretch_of_keys,
     unmeasured,
     within_sinks,
@@ -283,7 +281,7 @@ def _are_two_fields(call: Call, band: Band, sinks: bool = False) -> bool:
     """
     regimes = seen_regimes(call)
     if sinks and len(regimes) == 3 and is_split(regimes[1][1], regimes[2][1]) and band == PLAIN:
-        regimes = [regimes[0], (regimes[2][0], replace(regimes[2][1], bounds=regimes[2][1].bounds[:-1]))]
+        regimes = [regimes[0], (regimes[2][0], whole(regimes[2][1]))]
     if call.layout is None or len(regimes) != 2 or band.ahead == math.inf or not has_numbers():
         return False
     if not call.q.numel() or not call.k.numel():

@@ -8,12 +8,12 @@ at least two less; and where a region has the first few keys alone, all others a
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from milepost.backends.sinks import is_of_keys
 from milepost.call.call import Call
 from milepost.numerics.kept import has_numbers
 from milepost.seams.band import Band
@@ -48,30 +48,9 @@ def unmeasured(regime: Regime, band: Band) -> bool:
     )
 
 
-def is_of_keys(bound: Bound) -> bool:
-    """Whether a bound measures the key alone."""
-    return bound.mirrored and bound.measure is torch.zeros_like
-
-
 def within_sinks(regime: Regime, band: Band) -> bool:
     """Whether all keys of a regime are sinks, which a window does not hide."""
     return any(is_of_keys(bound) and bound.high <= band.sinks for bound in measured(regime))
-
-
-def is_split(first: Regime, later: Regime) -> bool:
-    """Whether two regimes are one, but for the first keys, which are spared."""
-    cut = later.bounds[-1] if later.bounds else Bound()
-    return (
-        first.spared
-        and (first.query, first.key, first.bounds[:-1]) == (later.query, later.key, later.bounds[:-1])
-        and is_of_keys(cut)
-        and first.bounds[-1] == replace(cut, low=-math.inf, high=cut.low)
-    )
-
-
-def sinks_of(later: Regime) -> int:
-    """How many keys are split off a regime."""
-    return math.ceil(later.bounds[-1].low)
 
 
 def is_empty(call: Call, regime: Regime) -> bool:
