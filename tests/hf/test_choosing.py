@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 from pathlib import Path
 from typing import Any
@@ -129,9 +130,11 @@ def test_without_a_model_one_is_trained_on_the_spot(tmp_path: Path, monkeypatch:
     size = Size(Shape(width=16, layers=1, heads=2, hidden=16), Recipe(length=16, batch=2, steps=3), longest=64)
     monkeypatch.setitem(small.SIZES, small.SMALL, size)
     monkeypatch.setattr(small, "of_python", lambda: of_bytes(WORDS.encode() * 4, "forty cats"))
-    command = ["extend", "--to", "64", "--out", str(tmp_path / "out"), "--windows", "3", "--last", "8", "--try", "YaRN"]
+    command = ["extend", "--to", "64", "--out", str(tmp_path / "out"), "--windows", "3", "--try", "YaRN"]
     done = CliRunner().invoke(app(), command)
     assert done.exit_code == 0, done.output
+    # What the command judges by itself fits into the window of however short a model.
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["last"] == 8
     assert "trained a small model of bytes on forty cats" in done.output
     model = load(tmp_path / "out")
     assert extension_of(model).schedule[0].parts[0] == mp.Rope(8, stretch=mp.Yarn(4.0, 16))

@@ -20,6 +20,9 @@ from milepost.seams.verbs import answers
 
 STOCK = "stock"
 
+LAST = 64
+"""Tokens of each ending that are judged, where a window of the trained length holds them twice."""
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -54,15 +57,15 @@ def choose(
     *,
     to: int,
     names: Sequence[str] | None = None,
-    last: int = 64,
+    last: int | None = None,
     windows: int = 16,
     progress: bool = True,
 ) -> Chosen:
     """Measure the candidates of `plan(model, to)` on a text, beside stock, a window and a window with sinks.
 
     names: the candidates to try; by default all that can be given to this model without training. The same last tokens
-    are judged at every length. A model that is extended already is measured from what it was at first, and is as it was
-    afterwards.
+    are judged at every length, by default 64, or half of the trained length where that is less. A model that is
+    extended already is measured from what it was at first, and is as it was afterwards.
     """
     demand_causal("choose: this is", demand_model("choose", model))
     with as_it_was(model):
@@ -70,7 +73,7 @@ def choose(
 
 
 def _chosen(
-    model: Any, text: object, tokenizer: object, to: int, names: Sequence[str] | None, last: int, windows: int,
+    model: Any, text: object, tokenizer: object, to: int, names: Sequence[str] | None, last: int | None, windows: int,
     progress: bool,
 ) -> Chosen:  # fmt: skip
     planned = plan(model.config, to)
@@ -96,7 +99,8 @@ def _chosen(
     while 2 * lengths[-1] < to:
         lengths.append(2 * lengths[-1])
     measured = measure(
-        rows, text, tokenizer, lengths=[*lengths, to], trained=planned.trained, last=last, windows=windows,
+        rows, text, tokenizer, lengths=[*lengths, to], trained=planned.trained, windows=windows,
+        last=min(LAST, max(1, planned.trained // 2)) if last is None else last,
         distances=(), needle=(), progress=progress,
     )  # fmt: skip
     best = min(able, key=lambda each: measured.nats[each.name][to].mean)

@@ -70,7 +70,10 @@ Text = Annotated[
 Out = Annotated[Path, typer.Option("--out", help="A folder for the extended model and its report.")]
 Try = Annotated[list[str] | None, typer.Option("--try", help="A candidate of the plan; again for more. Otherwise all.")]
 Windows = Annotated[int, typer.Option("--windows", help="How many endings are judged.")]
-Last = Annotated[int, typer.Option("--last", help="How many tokens of each ending are judged.")]
+Last = Annotated[
+    int | None,
+    typer.Option("--last", help="How many tokens of each ending are judged; 64, or half of the trained length."),
+]
 
 
 def extend(
@@ -80,7 +83,7 @@ def extend(
     text: Text = None,
     attempt: Try = None,
     windows: Windows = 16,
-    last: Last = 64,
+    last: Last = None,
 ) -> None:
     """Take a model further: measure the candidates of its plan on a text, keep the best, save it.
 
