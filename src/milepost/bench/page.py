@@ -19,10 +19,11 @@ Measured on one {device}, {versions}, by
 Every contender is first compared with float64: some rows of its output at the full shape, and the gradients that come
 from them. One that disagrees is not timed. Then all take turns on the same tensors, in one process. A figure is the
 median, in brackets the quartiles; "× limit" is that over the limit's own median, bold where it misses what stands
-behind it. Calls are queued one after another without waiting, the device's cache cleared before each with a write of
-256 MiB, and timed by the device's own clock; "host" is how long the host takes to make such a call, forward and then
-with gradients. Bursts, where a table says so, are many calls and one wait, so that the slower of host and device
-shows. Where one call takes over two seconds, that call is the figure.
+behind it. Calls are queued one after another without waiting and timed by the device's own clock; before each the
+device's cache is cleared with a write of 256 MiB, as many times as let the host be ahead when the call begins; "host"
+is how long the host takes to make such a call, forward and then with gradients. Bursts, where a table says so, are many
+calls and one wait, so that the slower of host and device shows. Where one call takes over two seconds, that call is the
+figure.
 """
 
 
