@@ -111,6 +111,15 @@ def test_squares_near_and_far_agree_with_float64(options: dict[str, object], dty
     agree(case, dtype, **({} if GPU else dict.fromkeys(configs.KERNELS, Config(128, 64, 4, 1))))
 
 
+@pytest.mark.parametrize("offset", [0, 13])
+def test_slopes_of_an_encoder_agree_with_float64(offset: int):
+    # Blocks of keys wholly behind, wholly ahead, and about the diagonal; the slopes' gradients, too.
+    torch.manual_seed(3)
+    slopes = {name: torch.rand(2, device=DEVICE) * 0.1 for name in ("slopes", "slopes_ahead")}
+    case = Case(*drawn(2, 2, 2, 100, 113, 16, 16), {"scale": 0.25, "offset": offset, **slopes})
+    agree(case, torch.float32, **dict.fromkeys(configs.KERNELS, Config(32, 32, 4, 1, False)))
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not GPU, reason="takes a minute in Triton's interpreter")
 @pytest.mark.parametrize("groups", [1, 2])

@@ -292,8 +292,8 @@ def backward_keys(
         if TWO_SIDED and TABLE:
             near = between(tl.maximum(corner - GRANULE + 1 + first + GRANULE, 0) // GRANULE * GRANULE, full, beyond)
     elif SLOPES and TWO_SIDED:
-        near = between(up_to(tl.maximum(j1 - offset, 0), BM), full, edge)
-        beyond = near
+        near = between(tl.maximum(j0 - offset, 0) // BM * BM, full, edge)
+        beyond = between(up_to(tl.maximum(j1 - offset, 0), BM), near, edge)
     if SHORT:
         full = end
         near = end
@@ -313,6 +313,8 @@ def backward_keys(
         end = between(end, low, high)
     ANY: tl.constexpr = 2 if SLOPES else 0
     BACK: tl.constexpr = (2 if LOOKED and TWO_SIDED else 1) if SLOPES else 0
+    FRONT: tl.constexpr = (2 if LOOKED else 3) if SLOPES else 0
+    MIDDLE: tl.constexpr = (2 if TWO_SIDED else 1) if SLOPES else 0
     LOOK: tl.constexpr = 2 if TABLE else 0
     ONE: tl.constexpr = 1 if TABLE else 0
 
@@ -365,15 +367,15 @@ def backward_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, full, near, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_ahead, cap,
                 index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
-                BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+                BM, BN, WIDTH, VWIDTH, D, DV, False, FRONT, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
                 PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
             )  # fmt: skip
-        if LOOKED and (not SHORT):
+        if (LOOKED or (MIDDLE == 2)) and (not SHORT):
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, near, beyond, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
                 index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
-                BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+                BM, BN, WIDTH, VWIDTH, D, DV, False, MIDDLE, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
                 PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
             )  # fmt: skip
         last_row = edge
@@ -480,6 +482,8 @@ def _keys_of_rows(
             away = apart(i, j, i0)
             if SLOPE == 1:
                 behind_sum -= tl.sum(ds * away, 1)
+            elif SLOPE == 3:
+                ahead_sum += tl.sum(ds * away, 1)
             else:
                 behind_sum -= tl.sum(tl.where(away > 0, ds * away, 0.0), 1)
                 ahead_sum += tl.sum(tl.where(away < 0, ds * away, 0.0), 1)
@@ -626,9 +630,11 @@ def backward_rows(
             beyond = between(up_to(tl.maximum(corner + GRANULE - 1 - first, 0), GRANULE), near, edge)
     elif SLOPES and TWO_SIDED:
         near = between(tl.maximum(i0 + 1, 0) // BN * BN, full, edge)
-        beyond = near
+        beyond = between(up_to(tl.maximum(i0 + BM, 0), BN), near, edge)
     ANY: tl.constexpr = 2 if SLOPES else 0
     BACK: tl.constexpr = (2 if LOOKED and TWO_SIDED else 1) if SLOPES else 0
+    FRONT: tl.constexpr = (2 if LOOKED else 3) if SLOPES else 0
+    MIDDLE: tl.constexpr = (2 if TWO_SIDED else 1) if SLOPES else 0
     LOOK: tl.constexpr = 2 if TABLE else 0
     ONE: tl.constexpr = 1 if TABLE else 0
 
@@ -660,12 +666,12 @@ def backward_rows(
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
         PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
     )  # fmt: skip
-    if LOOKED:
+    if LOOKED or (MIDDLE == 2):
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, near, beyond, row, i0, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
             KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
-            BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
+            BM, BN, WIDTH, VWIDTH, D, DV, False, MIDDLE, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
             PRECISION, SUM_SLOPES, SUM_FAR and BOUNDED, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
         )  # fmt: skip
     if TWO_SIDED and (TABLE or SLOPES) and (RELATE == 0):
@@ -673,7 +679,7 @@ def backward_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, beyond, edge, row, i0, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap, i, own,
             KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
-            BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
+            BM, BN, WIDTH, VWIDTH, D, DV, False, FRONT, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
             PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(

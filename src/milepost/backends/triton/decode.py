@@ -305,11 +305,23 @@ def join(
     tl.store(Lse + at, tl.where(blind, float("-inf"), highest + tl.log2(tl.where(blind, 1.0, total)) * LN2))
 
 
-SETTINGS = {"keys": 64, "warps": 4, "stages": 3, "programs": 528}
-"""Keys a block, warps, blocks in flight, and programs that fill the chip: by measurement."""
 LITTLE = 1 << 25
-"""Bytes of keys up to which near and far ones are read by one launch. That takes a tenth longer on the device than two
-launches do, and spares the host one, which is what little work waits for."""
+"""Bytes of keys up to which a step waits for its launches and for the first keys to come, and not for all of them. Near
+and far ones are then read by one launch, which spares the host another."""
+WEIGHT = 2
+"""How much longer a near key takes than a far one, in that launch."""
+
+
+class Setting(NamedTuple):
+    """Keys a block, warps, blocks in flight, and programs that fill the chip: by measurement."""
+
+    keys: int
+    warps: int
+    stages: int
+    programs: int
+
+
+SETTINGS = {"little": Setting(32, 2, 3, 512), "much": Setting(32, 4, 3, 264)}
 
 
 def decode(
@@ -510,18 +522,20 @@ class _Shape(NamedTuple):
     keys: int
     tops: int
     programs: int
-    narrow: bool
+    warps: int
+    stages: int
 
     @classmethod
     def of(cls, q: Tensor, k: Tensor, v: Tensor) -> _Shape:
         b, h, t, _ = q.shape
         g = k.shape[1]
         rows = min(64, max(16, power_of_two(h // g * t)))
-        narrow = q.itemsize > 2 and not INTERPRETED
+        setting = SETTINGS["little" if k.nbytes <= LITTLE else "much"]
         tops = blocks_of(h // g * t, rows)
-        return cls(
-            rows, 32 if narrow else SETTINGS["keys"], tops, blocks_of(SETTINGS["programs"], b * g * tops), narrow
-        )
+        # At full precision registers hold the tiles.
+        stages = 1 if q.itemsize > 2 and not INTERPRETED else setting.stages
+        programs = blocks_of(setting.programs, b * g * tops)
+        return cls(rows, setting.keys, tops, programs, max(setting.warps, rows // 8), stages)
 
     def splits(self, keys: int) -> int:
         """Into how many shares so many keys are split."""
@@ -545,8 +559,9 @@ def decode_fields(
     # Shares of about as many keys each; sinks are one of their own.
     own = int(spared is not None)
     beside = min(s, near.behind + t - 1 + shape.keys)
-    first = max(1, min(shape.splits(beside), shape.programs * beside // max(1, s)))
-    second = min(shape.splits(max(1, offset + t + far.ahead)), 128 - own - first)
+    weight = WEIGHT * beside if k.nbytes <= LITTLE else beside
+    first = max(1, min(shape.splits(beside), shape.programs * weight // max(1, s)))
+    second = max(1, min(shape.splits(max(1, offset + t + far.ahead)), shape.programs - own - first))
     splits = own + first + second
     out, lse, parts, part_lse, made = _room(q, v, splits, return_lse)
     with device_of(q):
@@ -590,7 +605,7 @@ def _launch_fields(
     bounded = far.behind < UNLIMITED
     tensors = [each for each in (q, k, v, parts, part_lse, *angles) if each is not None]
     looks = (
-        q.dtype, q.shape, dv, shape, *SETTINGS.values(), pairs, near.turns.neighbours, angles[2] is None,
+        q.dtype, q.shape, dv, shape, pairs, near.turns.neighbours, angles[2] is None,
         angles[6] is None, bounded, *map(looks_of, strides), *[each.data_ptr() % 16 for each in tensors],
     )  # fmt: skip
     return launch_alike(
@@ -600,8 +615,9 @@ def _launch_fields(
             "FAR_BEHIND": bounded, "FAST": q.itemsize == 2 and not INTERPRETED, "PRECISION": "ieee",
             "ROTATE": angles[2] is not None, "FAR_ROTATE": angles[6] is not None,
             "NEIGHBOURS": near.turns.neighbours, "HALF": _width(pairs), "PAIRS": pairs,
-            "REST": _width(d - 2 * pairs) if d > 2 * pairs else 0, "num_warps": max(SETTINGS["warps"], shape.rows // 8),
-            "num_stages": 1 if shape.narrow else SETTINGS["stages"],
+            "REST": _width(d - 2 * pairs) if d > 2 * pairs else 0, "num_warps": shape.warps,
+            # Two ways to read keys share the registers.
+            "num_stages": min(shape.stages, 2),
         },
     )  # fmt: skip
 
@@ -635,8 +651,7 @@ def _launch_split(
             "LENGTHS": lengths is not None,
             "TURN": query_cos is not None, "ROTATE": key_cos is not None, "NEIGHBOURS": turns.neighbours,
             "HALF": _width(pairs), "PAIRS": pairs, "REST": _width(d - 2 * pairs) if d > 2 * pairs else 0,
-            "num_warps": max(SETTINGS["warps"], shape.rows // 8),
-            "num_stages": 1 if shape.narrow else SETTINGS["stages"],
+            "num_warps": shape.warps, "num_stages": shape.stages,
         }  # fmt: skip
 
     if tensors[2] is not None or tensors[3] is not None or limits[0] is not None or lengths is not None or capped:
@@ -644,7 +659,7 @@ def _launch_split(
         return None
     # Whatever Triton compiles for follows from these: counts are numbers to it, whatever they are.
     looks = (
-        q.dtype, q.shape, v.shape[3], shape, *SETTINGS.values(), pairs, turns.neighbours, query_cos is None,
+        q.dtype, q.shape, v.shape[3], shape, pairs, turns.neighbours, query_cos is None,
         key_cos is None, counts[4] < UNLIMITED, counts[5] < UNLIMITED, tensors[0] is None, skip,
         *map(looks_of, (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *waves, *key_waves)),
         *[each.data_ptr() % 16 for each in (q, k, v, parts, part_lse, query_cos, query_sin, key_cos, key_sin, *tensors)

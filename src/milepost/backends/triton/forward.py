@@ -46,8 +46,8 @@ def _span(
     LEAD: the product with the next block is begun before this block's softmax, so that tensor cores and exponentials
     work at the same time; `led` is the product with the block at lo, and the one at hi is returned.
 
-    SLOPE 0: none, 1: every key behind, 2: any. TABLE 0: none, 1: one entry for all, `far`, 2: looked up. RELATE: see
-    `related`; 0 where there is nothing to add.
+    SLOPE 0: none, 1: every key behind, 2: any, 3: every key ahead. TABLE 0: none, 1: one entry for all, `far`, 2:
+    looked up. RELATE: see `related`; 0 where there is nothing to add.
 
     MASK with DOCS: `own`, the rows' documents, must be the keys'. MASK with INDEXED: rows have the indices `i`, keys
     have theirs; otherwise rows count up from i0 and keys from 0.
@@ -253,9 +253,11 @@ def forward(
             beyond = between(up_to(tl.maximum(corner + GRANULE - 1 - first, 0), GRANULE), near, edge)
     elif SLOPES and TWO_SIDED:
         near = between(tl.maximum(i0 + 1, 0) // BN * BN, full, edge)
-        beyond = near
+        beyond = between(up_to(tl.maximum(i0 + BM, 0), BN), near, edge)
     ANY: tl.constexpr = 2 if SLOPES else 0
     BACK: tl.constexpr = (2 if LOOKED and TWO_SIDED else 1) if SLOPES else 0
+    FRONT: tl.constexpr = (2 if LOOKED else 3) if SLOPES else 0
+    MIDDLE: tl.constexpr = (2 if TWO_SIDED else 1) if SLOPES else 0
     LOOK: tl.constexpr = 2 if TABLE else 0
     ONE: tl.constexpr = 1 if TABLE else 0
 
@@ -289,12 +291,12 @@ def forward(
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
         PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, 0, MOVES,
     )  # fmt: skip
-    if LOOKED:
+    if LOOKED or (MIDDLE == 2):
         acc, l, m, led = _span(
             acc, l, m, led, q, K, V, b, g, near, beyond, i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
             KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
-            BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+            BM, BN, WIDTH, VWIDTH, D, DV, False, MIDDLE, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
             PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, MOVES,
         )  # fmt: skip
     if TWO_SIDED and (TABLE or SLOPES) and (RELATE == 0):
@@ -302,7 +304,7 @@ def forward(
             acc, l, m, led, q, K, V, b, g, beyond, edge, i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap, i, own,
             KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
-            BM, BN, WIDTH, VWIDTH, D, DV, False, ANY, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
+            BM, BN, WIDTH, VWIDTH, D, DV, False, FRONT, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
             PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, 0, MOVES,
         )  # fmt: skip
     acc, l, m, led = _span(

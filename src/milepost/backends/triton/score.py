@@ -149,13 +149,18 @@ def apart(i, j, i0):
 def sloped(i, j, i0, behind_slope, ahead_slope, SIDE: tl.constexpr, SHIFT: tl.constexpr):
     """−slope · |i − j|; where SHIFT, plus behind_slope · (i − i0), which makes it a row vector behind the diagonal.
 
-    What is the same for a whole row moves its log-sum-exp and nothing else. SIDE 1: all keys are behind. 2: any.
+    What is the same for a whole row moves its log-sum-exp and nothing else. SIDE 1: all keys are behind. 2: any. 3: all
+    are ahead.
     """
     if SIDE == 1:
         if SHIFT:
             return behind_slope * (j - i0).to(tl.float32)
         else:
             return -behind_slope * apart(i, j, i0)
+    elif SIDE == 3:
+        # A number a row and a number a key.
+        own = ahead_slope + behind_slope if SHIFT else ahead_slope
+        return own * (i - i0).to(tl.float32) - ahead_slope * (j - i0).to(tl.float32)
     else:
         away = apart(i, j, i0)
         bias = tl.where(away > 0, -behind_slope * away, ahead_slope * away)

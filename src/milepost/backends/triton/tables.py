@@ -263,7 +263,8 @@ def fold(Tiles, ByDistance, parts, count, BM: tl.constexpr):
     block = tl.program_id(0)
     h = tl.program_id(1).to(tl.int64)
     part = tl.program_id(2)
-    w = tl.arange(0, GRANULE)
+    # From the last distance to the first, so that neighbours in a warp are neighbours in memory.
+    back = tl.arange(0, GRANULE)
     acc = tl.zeros([GRANULE], tl.float32)
     for half in range(2):
         which = block - half
@@ -271,10 +272,10 @@ def fold(Tiles, ByDistance, parts, count, BM: tl.constexpr):
             square = Tiles + ((h * count + which) * parts + part) * (GRANULE * GRANULE)
             for top in range(0, GRANULE, BM):
                 row = top + tl.arange(0, BM)
-                column = row[:, None] + (GRANULE - 1) - (w + half * GRANULE)[None, :]
+                column = row[:, None] + (back - half * GRANULE)[None, :]
                 inside = (column >= 0) & (column < GRANULE)
                 acc += tl.sum(tl.load(square + row[:, None] * GRANULE + column, mask=inside, other=0.0), 0)
-    tl.store(ByDistance + ((h * parts + part) * (count + 1) + block) * GRANULE + w, acc)
+    tl.store(ByDistance + ((h * parts + part) * (count + 1) + block) * GRANULE + (GRANULE - 1 - back), acc)
 
 
 @triton.jit(do_not_specialize=["batches", "heads", "blocks", "length", "parts", "start", "first", "last"])
@@ -293,17 +294,18 @@ def totals(
     s1 = tl.zeros([BLOCK], tl.float32)
     s2 = tl.zeros([BLOCK], tl.float32)
     s3 = tl.zeros([BLOCK], tl.float32)
-    for b in range(batches):
-        line = Sums + (b * heads + h).to(tl.int64) * blocks * 4
-        for begin in range(0, blocks, BLOCK):
-            inside = begin + at < blocks
-            entry = line + (begin + at) * 4
-            if SLOPES:
-                s0 += tl.load(entry, mask=inside, other=0.0)
-                s1 += tl.load(entry + 1, mask=inside, other=0.0)
-            if TABLE:
-                s2 += tl.load(entry + 2, mask=inside, other=0.0)
-                s3 += tl.load(entry + 3, mask=inside, other=0.0)
+    # Blocks of all rows of the batch, one after another.
+    for begin in range(0, batches * blocks, BLOCK):
+        block = begin + at
+        inside = block < batches * blocks
+        b = block // blocks
+        entry = Sums + ((b * heads + h).to(tl.int64) * blocks + (block - b * blocks)) * 4
+        if SLOPES:
+            s0 += tl.load(entry, mask=inside, other=0.0)
+            s1 += tl.load(entry + 1, mask=inside, other=0.0)
+        if TABLE:
+            s2 += tl.load(entry + 2, mask=inside, other=0.0)
+            s3 += tl.load(entry + 3, mask=inside, other=0.0)
     if SLOPES:
         if SIDES:
             tl.store(DSlopes + h, tl.sum(s0, 0))
