@@ -28,7 +28,7 @@ from milepost.backends.triton.regimes import (
     unmeasured,
     within_sinks,
 )
-from milepost.backends.triton.relations import products, unrelated
+from milepost.backends.triton.relations import distances, products, unrelated
 from milepost.backends.views import refusal, seen_regimes, turned, values
 from milepost.call.call import Call
 from milepost.call.documents import COUNTING
@@ -216,8 +216,7 @@ def _near_field(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]
     """
     table, by_row, by_key = (how.get(name) for name in ("table", "by_row", "by_key"))
     plain = how["ahead"] == 0 and how["behind"] is None and how["sharpen"] is None and how.get("first") == 0
-    reach = next((each.shape[-1] for each in (by_row, by_key) if each is not None), 0)
-    reach = reach if table is None else table.shape[1] - 1
+    reach = distances(by_row, by_key) if table is None else table.shape[1] - 1
     if reach < 1 or not plain or "slopes" in how or "cap" in how or call.layout is None or not has_numbers():
         return None
     # Loaded here, because it needs triton.

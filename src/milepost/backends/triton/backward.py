@@ -22,22 +22,23 @@ from milepost.backends.triton.score import (
     between,
     distances,
     finished,
-    from_key,
-    from_row,
     looked_up,
     put,
+    put_by_eights,
     put_related,
     related,
+    related_by_eights,
     related_from,
     seen,
     sloped,
-    stands,
     tile,
     up_to,
     weighed,
+    within,
 )
 
-_COUNTS = ["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "key_first", "many"]
+_COUNTS = ["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "row_first", "key_first",
+           "many"]  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -88,12 +89,12 @@ def _across(x, UPRIGHT: tl.constexpr):
 def _rows_of_keys(
     dk, dv, before_sum, k, v, Q, Grad, Lse2, Delta, Sharpen, b, h, lo, hi, j0, offset, scale, rows, keys, q_t, do_t,
     behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, index, other, Docs, Index,
-    ByRow, ByKey, DByKey, br_g, br_t, bk_t, key_first, many,
+    ByRow, ByKey, DByKey, br_t, bk_t, row_first, key_first, many,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
     TMA: tl.constexpr, PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr,
-    INDEXED: tl.constexpr, MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr,
+    INDEXED: tl.constexpr, MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """Add what the rows lo … hi of one head give to dk and dv.
 
@@ -120,10 +121,16 @@ def _rows_of_keys(
         if RELATE > 0:
             by_row = ByRow
             if RELATE != 2:
-                by_row += stands(row, br_g, br_t)
+                by_row += row.to(tl.int64) * br_t
+            row_base = row_first + j0 - within(row, EIGHTS)
+            key_base = key_first + i0 - within(j0, EIGHTS)
             # Asked for before the product, which it comes beside.
-            row_first = from_row(first, row, MOVES)
-            if UPRIGHT:
+            if EIGHTS > 0:
+                more = related_by_eights(
+                    by_row, ByKey, row_base, key_base, _along(down, UPRIGHT), _across(across, UPRIGHT), rows - row,
+                    keys - j0, br_t, bk_t, RELATE,
+                )  # fmt: skip
+            elif UPRIGHT:
                 more = related(
                     by_row, ByKey, i, j, rows - row, keys - j0, row_first, key_first, many, br_t, bk_t, BM, BN, RELATE
                 )
@@ -195,7 +202,11 @@ def _rows_of_keys(
         if RELATE >= 2:
             if ENDS:
                 before_sum += tl.sum(tl.where(i - j <= key_first, ds, 0.0), 0 if UPRIGHT else 1)
-            if UPRIGHT:
+            if EIGHTS > 0:
+                put_by_eights(
+                    DByKey, ds * scale, key_base, _across(across, UPRIGHT), _along(down, UPRIGHT), keys - j0, bk_t
+                )
+            elif UPRIGHT:
                 shown = visible if MASK else 0
                 put_related(DByKey, ds * scale, i - j, shown, keys - j0, key_first, many, bk_t, BN, MASK, ENDS)
             else:
@@ -213,7 +224,7 @@ def backward_keys(
     Q, K, V, Grad, Lse2, Delta, DK, DV_, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b,
-    ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many, DByKey, Away,
+    ByRow, ByKey, br_b, br_h, br_t, bk_b, bk_h, bk_t, row_first, key_first, many, DByKey, Away,
     MoreDK, MoreDV, mk_b, mk_h, mk_t, mv_b, mv_h, mv_t, more_keys,
     rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, apart_blocks, part_rows, dk_part, dv_part,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
@@ -221,7 +232,7 @@ def backward_keys(
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, UPRIGHT: tl.constexpr, SINGLE: tl.constexpr, PARTS: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr, REACH: tl.constexpr,
+    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, EIGHTS: tl.constexpr, REACH: tl.constexpr,
     MORE: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one block of keys, summed over the query heads that share them.
@@ -318,7 +329,6 @@ def backward_keys(
     LOOK: tl.constexpr = 2 if TABLE else 0
     ONE: tl.constexpr = 1 if TABLE else 0
 
-    key_first = from_key(key_first, j0, MOVES)
     dk = tl.zeros([BN, WIDTH], tl.float32)
     dv = tl.zeros([BN, VWIDTH], tl.float32)
     # A loop of one is folded away, and its accumulators with it, which otherwise take registers twice.
@@ -352,31 +362,31 @@ def backward_keys(
         if RELATE == 1 or RELATE == 3:
             by_row += b64 * br_b + h64 * br_h
         if RELATE >= 2:
-            by_key += b64 * bk_b + h64 * bk_h + stands(j0, bk_g, bk_t)
-            d_by_key += b64 * bk_b + h64 * bk_h + stands(j0, bk_g, bk_t)
+            by_key += b64 * bk_b + h64 * bk_h + j0.to(tl.int64) * bk_t
+            d_by_key += b64 * bk_b + h64 * bk_h + j0.to(tl.int64) * bk_t
         if AHEAD or BOUNDED:
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, start, full, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
-                index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, row_first, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
             )  # fmt: skip
         if TWO_SIDED and (TABLE or SLOPES) and (RELATE == 0) and (not SHORT):
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, full, near, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_ahead, cap,
-                index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, row_first, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, FRONT, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, EIGHTS,
             )  # fmt: skip
         if (LOOKED or (MIDDLE == 2)) and (not SHORT):
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, near, beyond, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
-                index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, row_first, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, MIDDLE, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
             )  # fmt: skip
         last_row = edge
         if REACH:
@@ -388,17 +398,17 @@ def backward_keys(
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, beyond, last_row, j0, offset, scale,
                 rows, keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, far_behind,
-                cap, index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
+                cap, index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, row_first, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, EIGHTS,
             )  # fmt: skip
         if (BEHIND or BOUNDED) and (not SHORT):
             dk, dv, before_sum = _rows_of_keys(
                 dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, edge, end, j0, offset, scale, rows,
                 keys, q_t, do_t, behind, ahead, sinks, behind_slope, ahead_slope, table, first, last, 0.0, cap,
-                index, other, Docs, Index, by_row, by_key, d_by_key, br_g, br_t, bk_t, key_first, many,
+                index, other, Docs, Index, by_row, by_key, d_by_key, br_t, bk_t, row_first, key_first, many,
                 BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
+                PRECISION, UPRIGHT, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
             )  # fmt: skip
         if (RELATE >= 2) and ENDS:
             ends = d_by_key + tl.arange(0, BN) * bk_t
@@ -416,13 +426,13 @@ def backward_keys(
 def _keys_of_rows(
     dq, behind_sum, ahead_sum, past_sum, before_sum, q, grad, lse, delta, K, V, b, g, lo, hi, row, i0, c, keys,
     k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, i, own, KeyDocs, KeyIndex,
-    ByRow, ByKey, DByRow, factor, rows_left, br_t, bk_g, bk_t, row_first, key_first, many,
+    ByRow, ByKey, DByRow, factor, rows_left, br_t, bk_t, row_first, key_first, many,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr,
     FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr,
+    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """Add what the keys lo … hi give to dq, and, where asked, to the sums that biases need.
 
@@ -443,8 +453,8 @@ def _keys_of_rows(
         if RELATE > 0:
             # Asked for before the product, which it comes beside.
             more = related_from(
-                ByRow, ByKey, i, j, j0, rows_left, keys, row_first, key_first, many, br_t, bk_g, bk_t,
-                BM, BN, RELATE, MOVES,
+                ByRow, ByKey, i, j, i0, j0, rows_left, keys, row_first, key_first, many, br_t, bk_t,
+                BM, BN, RELATE, EIGHTS,
             )  # fmt: skip
         k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
         x = tl.dot(q, k.T, input_precision=PRECISION)
@@ -504,8 +514,14 @@ def _keys_of_rows(
         if RELATE == 1 or RELATE == 3:
             if ENDS:
                 before_sum += tl.sum(tl.where(i - j <= row_first, ds, 0.0), 1)
-            shown = visible.T if MASK else 0
-            put_related(DByRow, (ds * factor).T, i.T - j.T, shown, rows_left, row_first, many, br_t, BM, MASK, ENDS)
+            if EIGHTS > 0:
+                put_by_eights(
+                    DByRow, ds * factor, row_first + j0, tl.arange(0, BM)[:, None], tl.arange(0, BN)[None, :],
+                    rows_left, br_t,
+                )  # fmt: skip
+            else:
+                shown = visible.T if MASK else 0
+                put_related(DByRow, (ds * factor).T, i.T - j.T, shown, rows_left, row_first, many, br_t, BM, MASK, ENDS)
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
     return dq, behind_sum, ahead_sum, past_sum, before_sum
 
@@ -515,14 +531,14 @@ def backward_rows(
     Q, K, V, Grad, Lse2, Delta, DQ, Sums, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dq_b, dq_h, dq_t,
     l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b, sums_b, sums_h,
-    ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many, DByRow, Away,
+    ByRow, ByKey, br_b, br_h, br_t, bk_b, bk_h, bk_t, row_first, key_first, many, DByRow, Away,
     MoreDQ, mq_b, mq_h, mq_t, more_row, rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, MOVES: tl.constexpr, REACH: tl.constexpr,
+    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, EIGHTS: tl.constexpr, REACH: tl.constexpr,
     MORE: tl.constexpr,
 ):  # fmt: skip
     """dq of one block of rows. Sums [b h blocks 4]: for the slopes behind and ahead, for distances past and before.
@@ -555,10 +571,11 @@ def backward_rows(
     BOUNDED: tl.constexpr = DOCS or INDEXED
     c = scale * LOG2E
     factor = scale
-    row_first = from_row(first, row, MOVES)
+    if EIGHTS > 0:
+        row_first -= within(row, EIGHTS)
     if RELATE == 1 or RELATE == 3:
-        ByRow += b64 * br_b + h64 * br_h + stands(row, br_g, br_t)
-        DByRow += b64 * br_b + h64 * br_h + stands(row, br_g, br_t)
+        ByRow += b64 * br_b + h64 * br_h + row.to(tl.int64) * br_t
+        DByRow += b64 * br_b + h64 * br_h + row.to(tl.int64) * br_t
     if RELATE >= 2:
         ByKey += b64 * bk_b + h64 * bk_h
     if SHARPEN:
@@ -647,47 +664,47 @@ def backward_rows(
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, sink, past, row, some, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
         )  # fmt: skip
     if BEHIND or BOUNDED:
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, start, full, row, some, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, full, near, row, i0, c,
         keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap, i, own,
-        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
+        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
+        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, EIGHTS,
     )  # fmt: skip
     if LOOKED or (MIDDLE == 2):
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, near, beyond, row, i0, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, MIDDLE, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR and BOUNDED, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
+            PRECISION, SUM_SLOPES, SUM_FAR and BOUNDED, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
         )  # fmt: skip
     if TWO_SIDED and (TABLE or SLOPES) and (RELATE == 0):
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, beyond, edge, row, i0, c,
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, FRONT, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, MOVES,
+            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, EIGHTS,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, edge, end, row, some, c,
         keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
+        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, MOVES,
+        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
     )  # fmt: skip
     dq = dq * factor
     if ((RELATE == 1) or (RELATE == 3)) and ENDS:

@@ -40,6 +40,8 @@ REACH_FROM = 2048
 """With so many keys or more, those that a slope leaves no weight are skipped."""
 NARROW = 2048
 """Windows that are no wider have tiles of their own, and so have texts of half as many keys."""
+SQUARE, AROUND = 128, 16
+"""Tokens of a square, and columns that numbers by distance have besides one for each, where they lie by eights."""
 SHORT = 1024
 """Up to such a window the rows that see a block of keys are gone over in one masked loop."""
 Pair = tuple[Tensor | None, Tensor | None]
@@ -89,9 +91,8 @@ def flash(
     are the keys, indices that count from 0 in each document, and documents: the gradient is summed along diagonals.
 
     by_row: [b h t n], by_key: [b h s n], in q's dtype, where there is no table; no two keys that a query sees have one
-    index then, nor two queries that see a key. In squares of tokens, [b h t/128 128 n], where there are as many queries
-    as keys and no indices, the numbers of square x begin at the distance first + 128 x by row, and by key at offset −
-    127 − 128 x, and all distances that occur have one. checked: nothing of this is looked at again.
+    index then, nor two queries that see a key. Or both as `eights.py` lays them out, [b h squares tokens width], where
+    there are no indices and no key is further ahead than first. checked: nothing of this is looked at again.
     """
     if not checked:
         _check(q, k, v, slopes, slopes_ahead, table, sharpen, scale, cap)
@@ -182,8 +183,9 @@ def _check_related(q: Tensor, k: Tensor, table: Tensor | None, by_row: Tensor | 
         raise ValueError("flash: by_row and by_key do not go together with a table; add its entries to by_row")
     some = next((each for each in (by_row, by_key) if each is not None), q)
     for name, each, tokens in (("by_row", by_row, q.shape[2]), ("by_key", by_key, k.shape[2])):
-        shape = (*q.shape[:2], *((tokens // 128, 128) if some.dim() == 5 else (tokens,)), some.shape[-1])
-        if each is not None and (each.shape != shape or each.dtype != q.dtype):
+        shape = (*q.shape[:2], tokens, some.shape[-1])
+        given = each if each is None or each.dim() == 4 else each.flatten(2, 3)
+        if each is not None and given is not None and (given.shape != shape or each.dtype != q.dtype):
             raise ValueError(f"flash: {name} is {list(each.shape)} in {each.dtype}; give {list(shape)} in {q.dtype}")
 
 
@@ -418,7 +420,7 @@ def launch_forward(call: Call, out: Tensor, lse: Tensor, far: Far | None = None)
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
         *call.tokens.steps, limits[1], *call.related, call.away, *call.counts, call.scale, call.cap,
         **call.constants(config, tma), **call.sides, LEAD=config.lead, MASK_STAGES=min(config.stages, 2),
-        RELATE=call.relates, MOVES=call.moves, REACH=call.reach,
+        RELATE=call.relates, EIGHTS=call.eights, REACH=call.reach,
         FAR=0 if far is None else 1 if far.strength is None else 2,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
@@ -483,7 +485,7 @@ def _launch_keys(
         *call.counts, call.scale, call.cap, apart, part, dk.numel(), dv.numel(),
         **call.constants(config, tma), **call.sides, UPRIGHT=config.upright, SINGLE=q.shape[1] == k.shape[1],
         PARTS=part > 0, LEAD=config.lead, MASK_STAGES=min(config.stages, 2),
-        RELATE=call.relates, ENDS=call.ends, MOVES=call.moves, REACH=call.reach,
+        RELATE=call.relates, ENDS=call.ends, EIGHTS=call.eights, REACH=call.reach,
         MORE=sum(each is not None for each in more), SHORT=call.short,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
@@ -515,7 +517,7 @@ def launch_rows(
         0 if more is None else t - more.shape[2], *call.counts, call.scale, call.cap,
         **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too, LEAD=config.lead,
         MASK_STAGES=min(config.stages, 2),
-        RELATE=call.relates, ENDS=call.ends, MOVES=call.moves, REACH=call.reach, MORE=more is not None,
+        RELATE=call.relates, ENDS=call.ends, EIGHTS=call.eights, REACH=call.reach, MORE=more is not None,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return sums
@@ -615,11 +617,18 @@ class Call:
         self.products = by_row, by_key = products
         self.relates = (1 if by_row is not None else 0) + (2 if by_key is not None else 0)
         last = first if table is None else first + table.shape[1] - 1
-        self.moves = any(each is not None and each.dim() == 5 for each in products)
-        many = max(0 if each is None else each.shape[-1] for each in products)
+        some = by_key if by_row is None else by_row
+        many = 0 if some is None else some.shape[-1]
+        # 1: all tokens are laid out alike, 2: each square of them for itself.
+        self.eights = 0 if some is None or some.dim() == 4 else 1 if some.shape[2] == 1 else 2
+        self.places = (first, first, many)
         if self.relates:
-            # What moves along with the tokens has no end.
-            last = first + (UNLIMITED // 4 if self.moves else many)
+            many -= AROUND if self.eights else 0
+            # Squares have all distances that occur.
+            last = first + (UNLIMITED // 4 if self.eights == 2 else many)
+        if self.eights:
+            beside = (first + many - offset, -first) if self.eights == 1 else (SQUARE, SQUARE)
+            self.places = (*beside, many + AROUND)
         self.counts = (q.shape[2], k.shape[2], q.shape[1] // k.shape[1], offset, behind, ahead, sinks, first, last)
         self.two_slopes = slopes_ahead is not None
         self.sides = {"TABLE": table is not None, "TWO_SIDED": ahead > 0}
@@ -627,16 +636,11 @@ class Call:
         # Whether a key can be seen that is further ahead than the first distance of by_row and by_key.
         nearest = -UNLIMITED if self.tokens.index is not None else offset - k.shape[2] + 1
         self.ends = self.relates > 0 and max(nearest, -ahead) < first
-        self.places = (offset - 127 if self.moves else first, many)
 
     @property
     def related(self) -> tuple[Any, ...]:
         """by_row and by_key, how far apart their batches, heads and tokens lie, and which distances they have."""
-        steps = [
-            (0, 0, 0, 0) if each is None else each.stride()[:4] if each.dim() == 5
-            else (*each.stride()[:2], 128 * each.stride(2), each.stride(2))
-            for each in self.products
-        ]  # fmt: skip
+        steps = [(0, 0, 0) if each is None else (*each.stride()[:2], each.stride(-2)) for each in self.products]
         return (*self.products, *steps[0], *steps[1], *self.places)
 
     def gradients_of_products(self, some: Tensor) -> tuple[Tensor, Tensor]:
@@ -646,9 +650,13 @@ class Call:
         """
         rows, keys, _, offset, behind, ahead, _, first, _ = self.counts
         by_row, by_key = self.products
-        many = self.places[1]
-        if not self.relates or self.moves or self.tokens.any or first < -ahead or first + many > behind:
+        many = self.places[2] - (AROUND if self.eights else 0)
+        if not self.relates or self.tokens.any or first < -ahead or first + many > behind:
             return products_like(some, self.products)
+        if self.eights:
+            # Whoever reads them knows which distances and tokens there are.
+            made = [some.new_empty(0) if each is None else torch.empty_like(each) for each in (by_row, by_key)]
+            return made[0], made[1]
         # Row i meets the keys offset + i − first and before, key j the rows j + first − offset and after.
         whole = (first + many - 1 - offset, keys + first - offset), (offset - first, rows + offset - first - many + 1)
         made = [

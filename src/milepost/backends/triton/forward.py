@@ -18,15 +18,14 @@ from milepost.backends.triton.score import (
     between,
     distances,
     finished,
-    from_row,
     looked_up,
     put,
     related_from,
     seen,
     sloped,
-    stands,
     tile,
     up_to,
+    within,
 )
 
 
@@ -34,12 +33,12 @@ from milepost.backends.triton.score import (
 def _span(
     acc, l, m, led, q, K, V, b, g, lo, hi, i0, c, keys, k_t, v_t,
     behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, i, own, KeyDocs, KeyIndex,
-    ByRow, ByKey, rows_left, br_t, bk_g, bk_t, row_first, key_first, many,
+    ByRow, ByKey, rows_left, br_t, bk_t, row_first, key_first, many,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr, FAST: tl.constexpr,
     TMA: tl.constexpr, PRECISION: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, MOVES: tl.constexpr,
+    MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """Go over the keys lo … hi, in blocks of one kind.
 
@@ -65,8 +64,8 @@ def _span(
         if RELATE > 0:
             # Asked for before the product, which it comes beside.
             more = related_from(
-                ByRow, ByKey, i, j, j0, rows_left, keys, row_first, key_first, many, br_t, bk_g, bk_t,
-                BM, BN, RELATE, MOVES,
+                ByRow, ByKey, i, j, i0, j0, rows_left, keys, row_first, key_first, many, br_t, bk_t,
+                BM, BN, RELATE, EIGHTS,
             )  # fmt: skip
         if LEAD:
             x = led
@@ -138,7 +137,8 @@ def _joined(
 
 @triton.jit(
     do_not_specialize=[
-        "rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "far_row", "key_first", "many",
+        "rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "far_row", "row_first",
+        "key_first", "many",
     ]
 )  # fmt: skip
 def forward(
@@ -146,13 +146,13 @@ def forward(
     FarOut, FarLse, Strength, NearLse, fo_b, fo_h, fo_t, fl_b, fl_h, strength_b, far_row,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, l_b, l_h, table_h, sharpen_b,
     docs_b, key_docs_b, index_b, key_index_b, bounds_b,
-    ByRow, ByKey, br_b, br_h, br_g, br_t, bk_b, bk_h, bk_g, bk_t, key_first, many,
+    ByRow, ByKey, br_b, br_h, br_t, bk_b, bk_h, bk_t, row_first, key_first, many,
     Away, rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr, FAR: tl.constexpr, RELATE: tl.constexpr, MOVES: tl.constexpr, REACH: tl.constexpr,
+    MASK_STAGES: tl.constexpr, FAR: tl.constexpr, RELATE: tl.constexpr, EIGHTS: tl.constexpr, REACH: tl.constexpr,
 ):  # fmt: skip
     """out = softmax(scores) v and lse, the natural log of each row's sum, for one block of rows of one head.
 
@@ -193,9 +193,10 @@ def forward(
         far_behind = tl.load(Table + (last - first)) * LOG2E
         far_ahead = tl.load(Table) * LOG2E
     cap = cap * LOG2E
-    row_first = from_row(first, row, MOVES)
+    if EIGHTS > 0:
+        row_first -= within(row, EIGHTS)
     if RELATE == 1 or RELATE == 3:
-        ByRow += b.to(tl.int64) * br_b + h.to(tl.int64) * br_h + stands(row, br_g, br_t)
+        ByRow += b.to(tl.int64) * br_b + h.to(tl.int64) * br_h + row.to(tl.int64) * br_t
     if RELATE >= 2:
         ByKey += b.to(tl.int64) * bk_b + h.to(tl.int64) * bk_h
 
@@ -272,47 +273,47 @@ def forward(
         acc, l, m, _ = _span(
             acc, l, m, 0.0, q, K, V, b, g, sink, past, some, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, False, DOCS, INDEXED, MASK_STAGES, RELATE, MOVES,
+            PRECISION, False, DOCS, INDEXED, MASK_STAGES, RELATE, EIGHTS,
         )  # fmt: skip
     if BEHIND or BOUNDED:
         acc, l, m, led = _span(
             acc, l, m, led, q, K, V, b, g, start, full, some, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, MOVES,
+            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, EIGHTS,
         )  # fmt: skip
     acc, l, m, led = _span(
         acc, l, m, led, q, K, V, b, g, full, near, i0, c, keys, k_t, v_t,
         behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap, i, own,
-        KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
+        KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-        PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, 0, MOVES,
+        PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, 0, EIGHTS,
     )  # fmt: skip
     if LOOKED or (MIDDLE == 2):
         acc, l, m, led = _span(
             acc, l, m, led, q, K, V, b, g, near, beyond, i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, MIDDLE, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, MOVES,
+            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, EIGHTS,
         )  # fmt: skip
     if TWO_SIDED and (TABLE or SLOPES) and (RELATE == 0):
         acc, l, m, led = _span(
             acc, l, m, led, q, K, V, b, g, beyond, edge, i0, c, keys, k_t, v_t,
             behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
+            KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, FRONT, ONE, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, 0, MOVES,
+            PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, 0, EIGHTS,
         )  # fmt: skip
     acc, l, m, led = _span(
         acc, l, m, led, q, K, V, b, g, edge, end, some, c, keys, k_t, v_t,
         behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-        KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_g, bk_t, row_first, key_first, many,
+        KeyDocs, KeyIndex, ByRow, ByKey, rows - row, br_t, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, SHARPEN, BEHIND, AHEAD, SPAN, SHIFT, FAST, TMA,
-        PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, MOVES,
+        PRECISION, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, EIGHTS,
     )  # fmt: skip
 
     # A row that saw nothing has l = 0: zeros, and a log-sum-exp of −∞.

@@ -24,6 +24,7 @@ from torch.nn.functional import pad
 from milepost.backends.triton.biases import by_place
 from milepost.backends.views import fitting
 from milepost.call.call import Call
+from milepost.numerics.kept import has_numbers
 from milepost.seams.arguments import spell
 from milepost.seams.facets import HasSlopes
 from milepost.seams.verbs import Relation, Table
@@ -32,8 +33,8 @@ LONGEST = 4096
 """Distances that a product may have: each takes a number of memory a token and head."""
 SQUARE = 128
 """Tokens of a square: see GRANULE in `score.py`, which needs triton."""
-ROUND = 8
-"""Distances come in multiples of it, which torch's products are fastest at."""
+ROUND = 16
+"""Distances come in multiples of it, so that what belongs to a token begins at an even address."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Products:
     q: Tensor
     k: Tensor
     by_row: Tensor | None
-    """[b h t n], for the distances first … first + n − 1, or as `flash` has it in squares of tokens; 0 past them."""
+    """[b h t n], for the distances first … first + n − 1, or as `eights.py` lays them out; 0 past them."""
     by_key: Tensor | None
     """[b h s n]."""
     first: int
@@ -110,8 +111,7 @@ def _distances(call: Call) -> tuple[int, int]:
     band = call.scheme.band()
     assert band is not None
     if call.queries.first is not None and call.keys.first is not None:
-        offset = call.queries.first - call.keys.first
-        nearest, furthest = offset - call.keys.count + 1, offset + call.queries.count - 1
+        nearest, furthest = _offset(call) - call.keys.count + 1, _offset(call) + call.queries.count - 1
     else:
         # Without an index, every index is below the number of keys.
         nearest, furthest = 1 - call.keys.count, call.keys.count - 1
@@ -124,25 +124,38 @@ def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
     nearest, furthest = _distances(call)
     relations = fitting(call, _tables(call, max(abs(nearest), abs(furthest))))
     first, last = _ends(relations, nearest, furthest)
-    moves = _moves(call, nearest, furthest, last - first)
-    if moves:
+    squares = _in_squares(call, nearest, furthest, last - first)
+    if squares:
         # Every distance there is and one more, which makes their number twice that of the tokens.
         first, last = nearest, furthest + 1
+    even = _in_eights(call, nearest, first)
     by_row, by_key, everywhere, longer = None, None, None, None
     for relation in relations:
         if relation.keys is not None:
             near, far = _split(relation.keys, first, last, call)
             queries = call.q if relation.shift is None else _plus(call.q, relation.shift[:, None])
-            by_row = _sum(by_row, _product(queries, near, moves and 1) if last > first else None)
+            if last > first:
+                made = _by_eights(call, queries, near, first, squares, True) if even else _product(queries, near)
+                by_row = _sum(by_row, made)
             if common:
                 everywhere = _sum(everywhere, (queries.float() * far.float()).sum(-1))
         if relation.queries is not None:
             near, far = _split(relation.queries, first, last, call)
-            by_key = _sum(by_key, _product(_repeated(call), near, moves and -1) if last > first else None)
+            if last > first:
+                keys = _repeated(call)
+                made = _by_eights(call, keys, near, first, squares, False) if even else _product(keys, near)
+                by_key = _sum(by_key, made)
             longer = _sum(longer, far)
     if longer is not None:
         q, k = _longer(call, q, k, longer)
     return Products(q, k, by_row, by_key, first, everywhere)
+
+
+def distances(*products: Tensor | None) -> int:
+    """How many distances products tell apart; 0 where there are none."""
+    some = next((each for each in products if each is not None), None)
+    # By eights there are a few columns more.
+    return 0 if some is None else some.shape[-1] if some.dim() == 4 else some.shape[-1] - ROUND
 
 
 def _tables(call: Call, span: int) -> tuple[Relation, ...]:
@@ -158,12 +171,36 @@ def _tables(call: Call, span: int) -> tuple[Relation, ...]:
         return call.scheme.relate(span)
 
 
-def _moves(call: Call, nearest: int, furthest: int, many: int) -> bool:
+def _in_squares(call: Call, nearest: int, furthest: int, many: int) -> bool:
     """Whether each square of tokens has distances of its own, and fewer: in an encoder no longer than the reach."""
     t = call.queries.count
-    if torch.compiler.is_compiling() or not by_place(call) or t != call.keys.count or t % SQUARE:
+    if not _in_eights(call, nearest, nearest, squares=True) or t != call.keys.count or t % SQUARE:
         return False
     return furthest - nearest == 2 * t - 2 and many > t + SQUARE
+
+
+def _in_eights(call: Call, nearest: int, first: int, squares: bool = False) -> bool:
+    """Whether products are laid out for tiles to be read in whole lines: where tokens count up, and none is ahead of
+    the first distance.
+    """
+    if torch.compiler.is_compiling() or not by_place(call) or not has_numbers() or first > nearest:
+        return False
+    return squares or (_offset(call) - first) % ROUND == 0
+
+
+def _by_eights(call: Call, x: Tensor, rows: Tensor, first: int, squares: bool, by_row: bool) -> Tensor:
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.eights import by_eights, layout_of
+
+    counts = (call.queries.count, call.keys.count) if by_row else (call.keys.count, call.queries.count)
+    return by_eights(x, rows, layout_of(by_row, *counts, rows.shape[1], first, _offset(call), squares))
+
+
+def _offset(call: Call) -> int:
+    """How far the first query is behind the first key, where they count up."""
+    assert call.queries.first is not None
+    assert call.keys.first is not None
+    return call.queries.first - call.keys.first
 
 
 def _ends(relations: tuple[Relation, ...], nearest: int, furthest: int) -> tuple[int, int]:
@@ -198,24 +235,14 @@ def _plus(q: Tensor, shift: Tensor) -> Tensor:
     return shifted(q, shift)
 
 
-def _product(x: Tensor, rows: Tensor, way: int) -> Tensor:
-    """x [b h t d] with rows [h|1 n d] → [b h t n], heads first in memory where that copies less.
-
-    way 1: each square of tokens meets its own t + 128 of 2 t rows, those that begin one square later than the last
-    square's; −1: earlier. Then [b h t/128 128 t + 128].
-    """
+def _product(x: Tensor, rows: Tensor) -> Tensor:
+    """x [b h t d] with rows [h|1 n d] → [b h t n], heads first in memory where that copies less."""
     (b, h, t, d), n = x.shape, rows.shape[1]
     eager = not torch.compiler.is_compiling()
-    if eager and rows.shape[0] == 1 and x.is_contiguous() and not way:
+    if eager and rows.shape[0] == 1 and x.is_contiguous():
         # One product for all heads, and one sum for the gradient of what they share.
         return x @ rows[0].mT
     rows = rows.expand(h, -1, -1)
-    if way:
-        near = rows.unfold(1, t + SQUARE, SQUARE)
-        near = (near if way > 0 else near.flip(1)).flatten(0, 1)
-        squares = x.reshape(b, h, t // SQUARE, SQUARE, d).permute(1, 2, 0, 3, 4)
-        found = squares.reshape(-1, b * SQUARE, d) @ near
-        return found.view(h, t // SQUARE, b, SQUARE, -1).permute(2, 0, 1, 3, 4)
     if eager and b > 1 and (x.stride(1) < x.stride(2) or n > t):
         found = x.transpose(0, 1).reshape(h, b * t, d) @ rows.mT
         return found.view(h, b, t, -1).transpose(0, 1)

@@ -185,28 +185,42 @@ def finished(x, bias, cap, HAS_BIAS: tl.constexpr, CAP: tl.constexpr, FAST: tl.c
 
 
 @triton.jit
-def stands(at, square_step, step):
-    """Where the numbers of the token at a place begin; tokens lie in squares, `square_step` apart."""
-    square = at // GRANULE
-    return square.to(tl.int64) * square_step + (at - square * GRANULE) * step
+def within(at, EIGHTS: tl.constexpr):
+    """Where the first token of a tile stands among those whose numbers by distance begin alike: see `by_eights`."""
+    if EIGHTS == 2:
+        return at % GRANULE
+    else:
+        return at
 
 
 @triton.jit
-def from_row(first, row, MOVES: tl.constexpr):
-    """The distance that the numbers of a tile of rows begin with. MOVES: each square of rows has its own."""
-    if MOVES:
-        return first + row // GRANULE * GRANULE
-    else:
-        return first
+def by_eights(X, base, own, other, left, stride):
+    """Where the numbers of pairs lie, and which pairs have any; X begins at the first token that owns some.
+
+    own, other: tokens of a tile, counted from its corner, one down and one across. Of eight tokens that follow one
+    another each begins one distance further on, so that their numbers for one other token lie below one another, and
+    those of neighbours side by side: a tile is read in whole lines. base: the column of the corner.
+    """
+    column = tl.multiple_of(base, 16) + other - own // 8 * 8
+    return X + own * stride + column, (own < left) & (column >= 0) & (column < stride)
 
 
 @triton.jit
-def from_key(first, j0, MOVES: tl.constexpr):
-    """The distance that the numbers of a tile of keys begin with: the later the keys, the further ahead."""
-    if MOVES:
-        return first - j0 // GRANULE * GRANULE
-    else:
-        return first
+def related_by_eights(
+    ByRow, ByKey, row_base, key_base, down, across, rows_left, keys_left, row_t, key_t, RELATE: tl.constexpr
+):
+    """What `related` says, out of numbers that lie by eights. down: the tile's rows, across: its keys."""
+    if RELATE != 2:
+        at, inside = by_eights(ByRow, row_base, down, across, rows_left, row_t)
+        found = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    if RELATE >= 2:
+        at, inside = by_eights(ByKey, key_base, across, down, keys_left, key_t)
+        beside = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        if RELATE == 3:
+            found += beside
+        else:
+            found = beside
+    return found
 
 
 @triton.jit
@@ -239,16 +253,23 @@ def related(
 
 @triton.jit
 def related_from(
-    ByRow, ByKey, i, j, j0, rows_left, keys, row_first, key_first, many, row_t, key_square, key_t,
-    BM: tl.constexpr, BN: tl.constexpr, RELATE: tl.constexpr, MOVES: tl.constexpr,
+    ByRow, ByKey, i, j, i0, j0, rows_left, keys, row_first, key_first, many, row_t, key_t,
+    BM: tl.constexpr, BN: tl.constexpr, RELATE: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
-    """The same of the keys from j0 on, where ByKey begins at the first key of all and key_first is that key's."""
+    """The same of the keys from j0 on, where ByKey begins at the first key of all."""
     if RELATE >= 2:
-        ByKey += stands(j0, key_square, key_t)
-    return related(
-        ByRow, ByKey, i, j, rows_left, keys - j0, row_first, from_key(key_first, j0, MOVES), many, row_t, key_t,
-        BM, BN, RELATE,
-    )  # fmt: skip
+        ByKey += j0.to(tl.int64) * key_t
+    if EIGHTS > 0:
+        down = tl.arange(0, BM)[:, None]
+        across = tl.arange(0, BN)[None, :]
+        bases = (row_first + j0, key_first + i0 - within(j0, EIGHTS))
+        return related_by_eights(
+            ByRow, ByKey, bases[0], bases[1], down, across, rows_left, keys - j0, row_t, key_t, RELATE
+        )
+    else:
+        return related(
+            ByRow, ByKey, i, j, rows_left, keys - j0, row_first, key_first, many, row_t, key_t, BM, BN, RELATE
+        )
 
 
 @triton.jit
@@ -269,3 +290,10 @@ def put_related(
     if MASK:
         inside = inside & visible
     tl.store(X + (at * stride + column), x.to(X.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def put_by_eights(X, x, base, own, other, left, stride):
+    """Write a tile of gradients by distance as `by_eights` reads it."""
+    at, inside = by_eights(X, base, own, other, left, stride)
+    tl.store(at, x.to(X.dtype.element_ty), mask=inside)
