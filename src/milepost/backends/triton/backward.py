@@ -23,11 +23,11 @@ from milepost.backends.triton.score import (
     distances,
     finished,
     looked_up,
+    plus_eights,
     put,
     put_by_eights,
     put_related,
     related,
-    related_by_eights,
     related_from,
     seen,
     sloped,
@@ -112,25 +112,19 @@ def _rows_of_keys(
     across = tl.arange(0, BN)
     place = _across(j0 + across, UPRIGHT)
     j = _across(index, UPRIGHT) if READ else place
+    own_first = key_first - within(j0, EIGHTS)
     for row in tl.range(lo, hi, BM, num_stages=STAGES):
         row = tl.multiple_of(row, BM)
         i0 = offset + row
         q = tile(Q, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
         lse = _along(tl.load(Lse2 + row + down), UPRIGHT)
         i = _along(numbered(Index, row + down, row + down < rows, offset, READ), UPRIGHT)
-        if RELATE > 0:
-            by_row = ByRow
-            if RELATE != 2:
-                by_row += row.to(tl.int64) * br_t
-            row_base = row_first + j0 - within(row, EIGHTS)
-            key_base = key_first + i0 - within(j0, EIGHTS)
+        by_row = ByRow
+        if (RELATE == 1) or (RELATE == 3):
+            by_row += row.to(tl.int64) * br_t
+        if (RELATE > 0) and (EIGHTS == 0):
             # Asked for before the product, which it comes beside.
-            if EIGHTS > 0:
-                more = related_by_eights(
-                    by_row, ByKey, row_base, key_base, _along(down, UPRIGHT), _across(across, UPRIGHT), rows - row,
-                    keys - j0, br_t, bk_t, RELATE,
-                )  # fmt: skip
-            elif UPRIGHT:
+            if UPRIGHT:
                 more = related(
                     by_row, ByKey, i, j, rows - row, keys - j0, row_first, key_first, many, br_t, bk_t, BM, BN, RELATE
                 )
@@ -150,7 +144,12 @@ def _rows_of_keys(
                 dp = tl.dot(grad, v.T, input_precision=PRECISION)
             else:
                 dp = tl.dot(v, grad.T, input_precision=PRECISION)
-        if RELATE > 0:
+        if (RELATE > 0) and (EIGHTS > 0):
+            x = plus_eights(
+                x, by_row, ByKey, row_first - within(row, EIGHTS), own_first, i0, j0, rows - row, keys - j0, br_t, bk_t,
+                BM, BN, RELATE, UPRIGHT, PRECISION,
+            )  # fmt: skip
+        elif RELATE > 0:
             x += more
         c = scale * LOG2E
         if SHARPEN:
@@ -204,7 +203,7 @@ def _rows_of_keys(
                 before_sum += tl.sum(tl.where(i - j <= key_first, ds, 0.0), 0 if UPRIGHT else 1)
             if EIGHTS > 0:
                 put_by_eights(
-                    DByKey, ds * scale, key_base, _across(across, UPRIGHT), _along(down, UPRIGHT), keys - j0, bk_t
+                    DByKey, ds * scale, own_first, i0, _across(across, UPRIGHT), _along(down, UPRIGHT), keys - j0, bk_t
                 )
             elif UPRIGHT:
                 shown = visible if MASK else 0
@@ -450,15 +449,22 @@ def _keys_of_rows(
         j0 = tl.multiple_of(j0, BN)
         at = j0 + tl.arange(0, BN)
         j = numbered(KeyIndex, at, at < keys, 0, READ)[None, :]
-        if RELATE > 0:
+        if (RELATE > 0) and (EIGHTS == 0):
             # Asked for before the product, which it comes beside.
             more = related_from(
-                ByRow, ByKey, i, j, i0, j0, rows_left, keys, row_first, key_first, many, br_t, bk_t,
-                BM, BN, RELATE, EIGHTS,
-            )  # fmt: skip
+                ByRow, ByKey, i, j, j0, rows_left, keys, row_first, key_first, many, br_t, bk_t, BM, BN, RELATE
+            )
         k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
         x = tl.dot(q, k.T, input_precision=PRECISION)
-        if RELATE > 0:
+        if (RELATE > 0) and (EIGHTS > 0):
+            by_key = ByKey
+            if RELATE >= 2:
+                by_key += j0.to(tl.int64) * bk_t
+            x = plus_eights(
+                x, ByRow, by_key, row_first, key_first - within(j0, EIGHTS), i0, j0, rows_left, keys - j0, br_t, bk_t,
+                BM, BN, RELATE, True, PRECISION,
+            )  # fmt: skip
+        elif RELATE > 0:
             x += more
         if LEAD:
             # Begun before the exponentials, which then run beside it.
@@ -516,7 +522,7 @@ def _keys_of_rows(
                 before_sum += tl.sum(tl.where(i - j <= row_first, ds, 0.0), 1)
             if EIGHTS > 0:
                 put_by_eights(
-                    DByRow, ds * factor, row_first + j0, tl.arange(0, BM)[:, None], tl.arange(0, BN)[None, :],
+                    DByRow, ds * factor, row_first, j0, tl.arange(0, BM)[:, None], tl.arange(0, BN)[None, :],
                     rows_left, br_t,
                 )  # fmt: skip
             else:

@@ -97,32 +97,56 @@ def multiply(
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, BY_ROW: tl.constexpr, PER: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The numbers of one block of tokens, in one block of columns."""
-    blocks = tl.cdiv(width, BN)
-    column = tl.program_id(0) % blocks * BN + tl.arange(0, BN)
-    r = tl.program_id(1) % 8
-    square = tl.program_id(1) // 8
+    """The numbers of one block of tokens."""
+    # Programs that follow one another write to tokens that do.
+    r = tl.program_id(0) % 8
+    square = tl.program_id(1)
     h = tl.program_id(2).to(tl.int64)
-    b, token, _, there = _tokens(tl.program_id(0) // blocks, square, r, batches, tokens, BM, PER)
+    b, token, _, there = _tokens(tl.program_id(0) // 8, square, r, batches, tokens, BM, PER)
     channel = tl.arange(0, WIDTH)[None, :]
     lines = X + (b * x_b + h * x_h + token * x_t)[:, None]
     x = tl.load(lines + channel, mask=there[:, None] & (channel < D), other=0.0)
-    rows = _vectors(Rows + h * r_h, _entry(column, square, r, shift, BY_ROW, PER), count, r_n, channel, D)
-    found = tl.dot(x, rows.T, input_precision=PRECISION)
     lines = Out + (b * o_b + h * o_h + token * width)[:, None]
-    inside = there[:, None] & (column < width)[None, :]
-    tl.store(lines + column[None, :], found.to(Out.dtype.element_ty), mask=inside)
+    for start in range(0, width, BN):
+        column = start + tl.arange(0, BN)
+        rows = _vectors(Rows + h * r_h, _entry(column, square, r, shift, BY_ROW, PER), count, r_n, channel, D)
+        found = tl.dot(x, rows.T, input_precision=PRECISION)
+        inside = there[:, None] & (column < width)[None, :]
+        tl.store(lines + column[None, :], found.to(Out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _gradients(Grad, lines, column, entry, a, there, width, others, count, beside):
-    """Gradients of a tile of numbers, 0 where there is no such row or no such pair."""
-    other = column[None, :] + (a - beside)[:, None]
-    inside = there[:, None] & ((entry >= 0) & (entry < count) & (column < width))[None, :]
-    inside = inside & (other >= 0) & (other < others)
-    # Read whether or not anybody wrote there, so that whole lines are, and looked at afterwards.
+def _gradients(Grad, lines, column, entry, a, there, width, others, count, beside, EDGE: tl.constexpr):
+    """Gradients of a tile of numbers. EDGE: 0 where there is no such row or no such pair, and nobody wrote anything."""
+    # Read all the same, so that whole lines are.
     found = tl.load(Grad + lines[:, None] + column[None, :], mask=there[:, None] & (column < width)[None, :], other=0.0)
-    return tl.where(inside, found, 0.0)
+    if EDGE:
+        other = column[None, :] + (a - beside)[:, None]
+        inside = ((entry >= 0) & (entry < count))[None, :] & (other >= 0) & (other < others)
+        found = tl.where(inside, found, 0.0)
+    return found
+
+
+@triton.jit
+def _edges(width, BN: tl.constexpr, PER: tl.constexpr):
+    """Columns that nobody may have written to begin, and end: see `Layout`; in whole blocks."""
+    margin = PER if PER > 0 else 16
+    return (margin + BN - 1) // BN * BN, (width - margin) // BN * BN
+
+
+@triton.jit
+def _back(
+    acc, lo, hi, Grad, Rows, lines, a, there, r, square, r_n, channel, width, others, count, shift, beside,
+    BN: tl.constexpr, D: tl.constexpr, BY_ROW: tl.constexpr, PER: tl.constexpr, PRECISION: tl.constexpr,
+    EDGE: tl.constexpr,
+):  # fmt: skip
+    for start in range(lo, hi, BN):
+        start = tl.multiple_of(start, BN)
+        column = start + tl.arange(0, BN)
+        entry = _entry(column, square, r, shift, BY_ROW, PER)
+        grad = _gradients(Grad, lines, column, entry, a, there, width, others, count, beside, EDGE)
+        acc = tl.dot(grad, _vectors(Rows, entry, count, r_n, channel, D), acc, input_precision=PRECISION)
+    return acc
 
 
 @triton.jit(do_not_specialize=_COUNTS)
@@ -132,20 +156,45 @@ def multiply_back(
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of one block of tokens."""
-    r = tl.program_id(1) % 8
-    square = tl.program_id(1) // 8
+    r = tl.program_id(0) % 8
+    square = tl.program_id(1)
     h = tl.program_id(2).to(tl.int64)
-    b, token, a, there = _tokens(tl.program_id(0), square, r, batches, tokens, BM, PER)
+    b, token, a, there = _tokens(tl.program_id(0) // 8, square, r, batches, tokens, BM, PER)
     lines = b * g_b + h * g_h + token * width
     channel = tl.arange(0, WIDTH)[None, :]
+    Rows += h * r_h
     acc = tl.zeros([BM, WIDTH], tl.float32)
-    for start in range(0, width, BN):
-        column = start + tl.arange(0, BN)
-        entry = _entry(column, square, r, shift, BY_ROW, PER)
-        grad = _gradients(Grad, lines, column, entry, a, there, width, others, count, beside)
-        acc = tl.dot(grad, _vectors(Rows + h * r_h, entry, count, r_n, channel, D), acc, input_precision=PRECISION)
+    head, tail = _edges(width, BN, PER)
+    tail = tl.maximum(tail, head)
+    acc = _back(
+        acc, 0, head, Grad, Rows, lines, a, there, r, square, r_n, channel, width, others, count, shift, beside,
+        BN, D, BY_ROW, PER, PRECISION, True,
+    )  # fmt: skip
+    acc = _back(
+        acc, head, tail, Grad, Rows, lines, a, there, r, square, r_n, channel, width, others, count, shift, beside,
+        BN, D, BY_ROW, PER, PRECISION, False,
+    )  # fmt: skip
+    acc = _back(
+        acc, tail, width, Grad, Rows, lines, a, there, r, square, r_n, channel, width, others, count, shift, beside,
+        BN, D, BY_ROW, PER, PRECISION, True,
+    )  # fmt: skip
     lines = DX + (b * x_b + h * x_h + token * x_t)[:, None]
     tl.store(lines + channel, acc.to(DX.dtype.element_ty), mask=there[:, None] & (channel < D))
+
+
+@triton.jit
+def _summed(
+    acc, lo, hi, Grad, X, column, entry, r, square, h, channel, g_b, g_h, x_b, x_h, x_t, width, tokens, batches, others,
+    count, beside, BM: tl.constexpr, D: tl.constexpr, PER: tl.constexpr, PRECISION: tl.constexpr, EDGE: tl.constexpr,
+):  # fmt: skip
+    for block in range(lo, hi):
+        b, token, a, there = _tokens(block, square, r, batches, tokens, BM, PER)
+        lines = b * g_b + h * g_h + token * width
+        grad = _gradients(Grad, lines, column, entry, a, there, width, others, count, beside, EDGE)
+        at = X + (b * x_b + h * x_h + token * x_t)[:, None]
+        x = tl.load(at + channel, mask=there[:, None] & (channel < D), other=0.0)
+        acc = tl.dot(grad.T, x, acc, input_precision=PRECISION)
+    return acc
 
 
 @triton.jit(do_not_specialize=_COUNTS)
@@ -155,22 +204,28 @@ def tally(
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """What all tokens with one r give to the rows of one block of columns: Sums [h, squares, 8, width, D]."""
-    column = tl.program_id(0) * BN + tl.arange(0, BN)
-    r = tl.program_id(1) % 8
-    square = tl.program_id(1) // 8
+    r = tl.program_id(0) % 8
+    start = tl.program_id(0) // 8 * BN
+    column = start + tl.arange(0, BN)
+    square = tl.program_id(1)
     h = tl.program_id(2).to(tl.int64)
     entry = _entry(column, square, r, shift, BY_ROW, PER)
     channel = tl.arange(0, WIDTH)[None, :]
     acc = tl.zeros([BN, WIDTH], tl.float32)
     eights = PER // 8 if PER > 0 else (tokens + 7) // 8
-    for block in range(0, tl.cdiv(eights * batches, BM)):
-        b, token, a, there = _tokens(block, square, r, batches, tokens, BM, PER)
-        lines = b * g_b + h * g_h + token * width
-        grad = _gradients(Grad, lines, column, entry, a, there, width, others, count, beside)
-        at = X + (b * x_b + h * x_h + token * x_t)[:, None]
-        x = tl.load(at + channel, mask=there[:, None] & (channel < D), other=0.0)
-        acc = tl.dot(grad.T, x, acc, input_precision=PRECISION)
-    line = ((h * tl.num_programs(1) + tl.program_id(1)) * width + column).to(tl.int64) * D
+    blocks = tl.cdiv(eights * batches, BM)
+    head, tail = _edges(width, BN, PER)
+    # Two loops in turn, one of them empty.
+    turn = tl.where((start < head) | (start >= tail), blocks, 0)
+    acc = _summed(
+        acc, 0, turn, Grad, X, column, entry, r, square, h, channel, g_b, g_h, x_b, x_h, x_t, width, tokens, batches,
+        others, count, beside, BM, D, PER, PRECISION, True,
+    )  # fmt: skip
+    acc = _summed(
+        acc, turn, blocks, Grad, X, column, entry, r, square, h, channel, g_b, g_h, x_b, x_h, x_t, width, tokens,
+        batches, others, count, beside, BM, D, PER, PRECISION, False,
+    )  # fmt: skip
+    line = (((h * tl.num_programs(1) + square) * 8 + r) * width + column) * D
     tl.store(Sums + line[:, None] + channel, acc, mask=(column < width)[:, None] & (channel < D))
 
 
@@ -205,7 +260,7 @@ class Tile(NamedTuple):
 
 
 TILES = {
-    multiply: Tile(64, 128, 4),
+    multiply: Tile(64, 64, 4, by_column=False),
     multiply_back: Tile(64, 64, 4, by_column=False),
     tally: Tile(64, 64, 4, by_token=False),
     gathered: Tile(0, 32, 4),
@@ -272,7 +327,7 @@ def _launch(
     programs *= blocks_of(layout.width, columns) if tile.by_column else 1
     with device_of(x):
         launch(
-            kernel, (programs, 8 * layout.squares, h), *tensors, *[step for each in steps for step in each],
+            kernel, (8 * programs, layout.squares, h), *tensors, *[step for each in steps for step in each],
             layout.width, t, b, layout.others, rows.shape[1], layout.shift, layout.beside,
             BM=tile.tokens, BN=columns, WIDTH=_width(d), D=d, BY_ROW=layout.by_row, PER=_per(layout), PRECISION="ieee",
             num_warps=tile.warps,

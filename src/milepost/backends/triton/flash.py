@@ -374,11 +374,13 @@ def products_like(some: Tensor, products: tuple[Tensor | None, ...]) -> tuple[Te
 
 
 def _between_zeros(like: Tensor, first: int, end: int) -> Tensor:
-    """A tensor like this one, [b h t n], whose tokens from `first` up to `end` are whatever memory holds."""
-    first = min(max(first, 0), like.shape[2])
+    """A tensor like this one, [b h t n] or [b h 1 t n], whose tokens from `first` up to `end` are whatever memory
+    holds.
+    """
     made = torch.empty_like(like)
-    made[:, :, :first].zero_()
-    made[:, :, max(end, first) :].zero_()
+    first = min(max(first, 0), like.shape[-2])
+    made[..., :first, :].zero_()
+    made[..., max(end, first) :, :].zero_()
     return made
 
 
@@ -653,8 +655,8 @@ class Call:
         many = self.places[2] - (AROUND if self.eights else 0)
         if not self.relates or self.tokens.any or first < -ahead or first + many > behind:
             return products_like(some, self.products)
-        if self.eights:
-            # Whoever reads them knows which distances and tokens there are.
+        if self.eights == 2:
+            # Whoever reads them knows which pairs there are.
             made = [some.new_empty(0) if each is None else torch.empty_like(each) for each in (by_row, by_key)]
             return made[0], made[1]
         # Row i meets the keys offset + i − first and before, key j the rows j + first − offset and after.

@@ -19,6 +19,7 @@ from milepost.backends.triton.score import (
     distances,
     finished,
     looked_up,
+    plus_eights,
     put,
     related_from,
     seen,
@@ -61,12 +62,11 @@ def _span(
         j0 = tl.multiple_of(j0, BN)
         at = j0 + tl.arange(0, BN)
         j = numbered(KeyIndex, at, at < keys, 0, READ)[None, :]
-        if RELATE > 0:
+        if (RELATE > 0) and (EIGHTS == 0):
             # Asked for before the product, which it comes beside.
             more = related_from(
-                ByRow, ByKey, i, j, i0, j0, rows_left, keys, row_first, key_first, many, br_t, bk_t,
-                BM, BN, RELATE, EIGHTS,
-            )  # fmt: skip
+                ByRow, ByKey, i, j, j0, rows_left, keys, row_first, key_first, many, br_t, bk_t, BM, BN, RELATE
+            )
         if LEAD:
             x = led
             k = tile(K, b, g, j0 + BN, keys, k_t, BN, WIDTH, D, TMA)
@@ -74,7 +74,15 @@ def _span(
         else:
             k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
             x = tl.dot(q, k.T, input_precision=PRECISION)
-        if RELATE > 0:
+        if (RELATE > 0) and (EIGHTS > 0):
+            by_key = ByKey
+            if RELATE >= 2:
+                by_key += j0.to(tl.int64) * bk_t
+            x = plus_eights(
+                x, ByRow, by_key, row_first, key_first - within(j0, EIGHTS), i0, j0, rows_left, keys - j0, br_t, bk_t,
+                BM, BN, RELATE, True, PRECISION,
+            )  # fmt: skip
+        elif RELATE > 0:
             x += more
         if (SLOPE == 0) and (TABLE < 2) and (CAP == 0) and (not SHARPEN) and (not MASK):
             # Nothing but a factor and a number for the whole block: one multiply-add a score.

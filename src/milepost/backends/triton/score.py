@@ -194,33 +194,52 @@ def within(at, EIGHTS: tl.constexpr):
 
 
 @triton.jit
-def by_eights(X, base, own, other, left, stride):
+def by_eights(X, beside, begin, own, other, left, stride):
     """Where the numbers of pairs lie, and which pairs have any; X begins at the first token that owns some.
 
     own, other: tokens of a tile, counted from its corner, one down and one across. Of eight tokens that follow one
     another each begins one distance further on, so that their numbers for one other token lie below one another, and
-    those of neighbours side by side: a tile is read in whole lines. base: the column of the corner.
+    those of neighbours side by side: a tile is read in whole lines. beside + begin: the column of the corner.
     """
-    column = tl.multiple_of(base, 16) + other - own // 8 * 8
+    # The compiler believes this of a sum that is made here, and not of one that was given.
+    column = tl.multiple_of(beside + begin, 16) + other - own // 8 * 8
     return X + own * stride + column, (own < left) & (column >= 0) & (column < stride)
 
 
 @triton.jit
-def related_by_eights(
-    ByRow, ByKey, row_base, key_base, down, across, rows_left, keys_left, row_t, key_t, RELATE: tl.constexpr
-):
-    """What `related` says, out of numbers that lie by eights. down: the tile's rows, across: its keys."""
+def _one(N: tl.constexpr, like):
+    """The unit matrix [N, N]."""
+    at = tl.arange(0, N)
+    return tl.where(at[:, None] == at[None, :], 1.0, 0.0).to(like.dtype)
+
+
+@triton.jit
+def plus_eights(
+    x, ByRow, ByKey, row_first, key_first, i0, j0, rows_left, keys_left, row_t, key_t,
+    BM: tl.constexpr, BN: tl.constexpr, RELATE: tl.constexpr, UPRIGHT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Products of a tile and, exactly, its numbers, which lie by eights: ByRow and ByKey begin with the tile's tokens.
+
+    Numbers are multiplied by one on the tensor cores. What goes there is read ahead, while the tile before is worked
+    on, and comes from shared memory; what is added is neither. UPRIGHT: rows down and keys across.
+    """
+    down = tl.arange(0, BM)
+    across = tl.arange(0, BN)
     if RELATE != 2:
-        at, inside = by_eights(ByRow, row_base, down, across, rows_left, row_t)
-        found = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    if RELATE >= 2:
-        at, inside = by_eights(ByKey, key_base, across, down, keys_left, key_t)
-        beside = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        if RELATE == 3:
-            found += beside
+        at, inside = by_eights(ByRow, row_first, j0, down[:, None], across[None, :], rows_left, row_t)
+        numbers = tl.load(at, mask=inside, other=0.0)
+        if UPRIGHT:
+            x = tl.dot(numbers, _one(BN, numbers), x, input_precision=PRECISION)
         else:
-            found = beside
-    return found
+            x = tl.dot(_one(BN, numbers), numbers.T, x, input_precision=PRECISION)
+    if RELATE >= 2:
+        at, inside = by_eights(ByKey, key_first, i0, across[:, None], down[None, :], keys_left, key_t)
+        numbers = tl.load(at, mask=inside, other=0.0)
+        if UPRIGHT:
+            x = tl.dot(_one(BM, numbers), numbers.T, x, input_precision=PRECISION)
+        else:
+            x = tl.dot(numbers, _one(BM, numbers), x, input_precision=PRECISION)
+    return x
 
 
 @triton.jit
@@ -253,23 +272,13 @@ def related(
 
 @triton.jit
 def related_from(
-    ByRow, ByKey, i, j, i0, j0, rows_left, keys, row_first, key_first, many, row_t, key_t,
-    BM: tl.constexpr, BN: tl.constexpr, RELATE: tl.constexpr, EIGHTS: tl.constexpr,
+    ByRow, ByKey, i, j, j0, rows_left, keys, row_first, key_first, many, row_t, key_t,
+    BM: tl.constexpr, BN: tl.constexpr, RELATE: tl.constexpr,
 ):  # fmt: skip
     """The same of the keys from j0 on, where ByKey begins at the first key of all."""
     if RELATE >= 2:
         ByKey += j0.to(tl.int64) * key_t
-    if EIGHTS > 0:
-        down = tl.arange(0, BM)[:, None]
-        across = tl.arange(0, BN)[None, :]
-        bases = (row_first + j0, key_first + i0 - within(j0, EIGHTS))
-        return related_by_eights(
-            ByRow, ByKey, bases[0], bases[1], down, across, rows_left, keys - j0, row_t, key_t, RELATE
-        )
-    else:
-        return related(
-            ByRow, ByKey, i, j, rows_left, keys - j0, row_first, key_first, many, row_t, key_t, BM, BN, RELATE
-        )
+    return related(ByRow, ByKey, i, j, rows_left, keys - j0, row_first, key_first, many, row_t, key_t, BM, BN, RELATE)
 
 
 @triton.jit
@@ -293,7 +302,7 @@ def put_related(
 
 
 @triton.jit
-def put_by_eights(X, x, base, own, other, left, stride):
+def put_by_eights(X, x, beside, begin, own, other, left, stride):
     """Write a tile of gradients by distance as `by_eights` reads it."""
-    at, inside = by_eights(X, base, own, other, left, stride)
+    at, inside = by_eights(X, beside, begin, own, other, left, stride)
     tl.store(at, x.to(X.dtype.element_ty), mask=inside)
