@@ -12,6 +12,8 @@ from torch import Tensor
 
 import milepost as mp
 from milepost import causal
+from milepost.call import plan
+from milepost.choice import kinds_of
 from tests.backends.triton.dense import DEVICE, GPU, off
 
 pytest.importorskip("triton")
@@ -73,9 +75,9 @@ def turned(x: Tensor, position: Tensor, neighbours: bool, width: int) -> Tensor:
 
 
 def drawn(
-    b: int, h: int, g: int, t: int, s: int, d: int = 16, dv: int = 16, tokens_first: bool = False
+    b: int, h: int, g: int, t: int, s: int, d: int = 16, dv: int = 16, tokens_first: bool = False, seed: int = 0
 ) -> list[Tensor]:
-    made = torch.Generator().manual_seed(t + 7 * s)
+    made = torch.Generator().manual_seed(t + 7 * s + 1000 * seed)
     shapes = ((b, h, t, d), (b, g, s, d), (b, g, s, dv))
     found = [torch.randn(shape, generator=made, dtype=torch.float64).to(DEVICE) for shape in shapes]
     return [x.transpose(1, 2).contiguous().transpose(1, 2) for x in found] if tokens_first else found
@@ -241,6 +243,31 @@ def test_what_changes_scores_or_has_few_queries_goes_the_other_way(noted: list[A
     assert not noted
 
 
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("vendor", [False, True])
+def test_calls_that_are_played_answer_the_same(
+    learns: bool, vendor: bool, monkeypatch: pytest.MonkeyPatch, noted: list[Any]
+):
+    monkeypatch.setattr("milepost.call.playable.DEVICES", (DEVICE,))
+    if vendor and not GPU:
+        as_vendor(monkeypatch, [])
+    scheme = scheme_of()
+    for seed in range(plan.SEEN + 4):
+        given = drawn(1, 2, 2, 26, 26, seed=seed)
+        if learns:
+            compare(given, scheme, "out")
+            continue
+        with torch.no_grad(), configs.override(**TILE):
+            # Each time elsewhere in the memory that they are a part of.
+            placed = [torch.cat([each.float()] * (seed + 1))[seed:] for each in given]
+            mine, lse = mp.attend(*placed, scheme, backend="triton", return_lse=True)
+        for ours, true in zip((mine, lse), formula(*given, 0, False, 16), strict=True):
+            torch.testing.assert_close(ours.double(), true, rtol=2e-5, atol=2e-5)
+    assert [each.refused for kind in kinds_of(scheme).values() for each in kind.plans.values()] == [""]
+    # The first was asked who can run it, then some ran as they came, and one was written down.
+    assert len(noted) == plan.SEEN + 2
+
+
 # Torch's own kernel
 
 
@@ -249,7 +276,7 @@ def in_torch(q: Tensor, k: Tensor, v: Tensor, slanted: bool, scale: float) -> tu
     score = q @ k.mT * scale
     if slanted:
         score = score.masked_fill(torch.ones_like(score, dtype=torch.bool).triu(1), -math.inf)
-    return score.softmax(-1) @ v, score.logsumexp(-1), (torch.tensor(3), torch.tensor(5))
+    return score.softmax(-1) @ v, score.logsumexp(-1), (q.new_full((), 3.0), q.new_full((), 5.0))
 
 
 def back_in_torch(
@@ -259,7 +286,7 @@ def back_in_torch(
     assert grad.stride() == out.stride()
     assert lse.is_contiguous()
     assert lse.shape == (*q.shape[:3], 1)
-    assert [int(each) for each in dice] == [3, 5]
+    assert len(dice) == 2
     weights = (q @ k.mT * scale - lse).exp()
     if slanted:
         weights = weights.tril()
@@ -267,14 +294,19 @@ def back_in_torch(
     return score @ k, score.mT @ q, weights.mT @ grad
 
 
-@pytest.mark.parametrize("of", ["out", "both"])
-@pytest.mark.parametrize(("b", "t", "s"), [(1, 50, 50), (2, 50, 50), (1, 30, 50), (1, 90, 90)])
-def test_on_torchs_own_kernel(b: int, t: int, s: int, of: str, monkeypatch: pytest.MonkeyPatch):
-    called: list[int] = []
+def as_vendor(monkeypatch: pytest.MonkeyPatch, called: list[int]) -> None:
+    """Where cuDNN would be called, torch is; called: which passes were."""
     monkeypatch.setattr(rectangles, "by_vendor", lambda *given: True)
     monkeypatch.setattr(rectangles, "SMALLEST", 3)
     monkeypatch.setattr(rectangles, "vendor_forward", lambda *x: called.append(0) or in_torch(*x))
     monkeypatch.setattr(rectangles, "vendor_backward", lambda *x: called.append(1) or back_in_torch(*x))
+
+
+@pytest.mark.parametrize("of", ["out", "both"])
+@pytest.mark.parametrize(("b", "t", "s"), [(1, 50, 50), (2, 50, 50), (1, 30, 50)])
+def test_on_torchs_own_kernel(b: int, t: int, s: int, of: str, monkeypatch: pytest.MonkeyPatch):
+    called: list[int] = []
+    as_vendor(monkeypatch, called)
     compare(drawn(b, 2, 2, t, s, tokens_first=t == 30), scheme_of(), of)
     # A gradient of the log-sum-exp is not its to give.
     assert set(called) == ({0, 1} if of == "out" else {0})

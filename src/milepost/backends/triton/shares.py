@@ -27,8 +27,8 @@ from milepost.backends.triton.rotary import FULL, Waves, _alike, _angles, shares
 from milepost.backends.triton.score import put, tile
 from milepost.backends.triton.twice import _read, _write
 
-MOST = 4
-"""How many shares one launch takes."""
+JOINED, MOST = 4, 6
+"""How many answers one launch joins, and how many shares of a gradient it adds."""
 ROWS = 32
 
 
@@ -84,11 +84,11 @@ def join(
 def joined(out: Tensor, lse: Tensor, parts: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Write out [b h n d] and lse [b h n] of parts that are as large."""
     b, h, t, d = out.shape
-    some, more = parts[:MOST], parts[MOST:]
+    some, more = parts[:JOINED], parts[JOINED:]
     outs, lses = zip(*some, strict=True)
     launch(
-        join, (blocks_of(t, ROWS), h, b), out, lse, *_filled(outs), *_filled(lses),
-        *out.stride()[:3], *lse.stride()[:2], *_steps(outs, 3), *_steps(lses, 2), t,
+        join, (blocks_of(t, ROWS), h, b), out, lse, *_filled(outs, JOINED), *_filled(lses, JOINED),
+        *out.stride()[:3], *lse.stride()[:2], *_steps(outs, 3, JOINED), *_steps(lses, 2, JOINED), t,
         BM=ROWS, WIDTH=_width(d), D=d, PARTS=len(some), num_warps=4,
     )  # fmt: skip
     if more:
@@ -120,8 +120,9 @@ def _rest(X, b, head, token, rest, mask, x_b, x_h, x_t):
 
 @triton.jit(do_not_specialize=["heads", "tokens", "share"])
 def add(
-    Out, X0, X1, X2, X3, Cos0, Cos1, Cos2, Cos3, Sin0, Sin1, Sin2, Sin3, Cos, Sin, o_b, o_h, o_t,
-    a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, d_b, d_h, d_t, t0, t1, t2, t3, t_all, heads, tokens, share,
+    Out, X0, X1, X2, X3, X4, X5, Cos0, Cos1, Cos2, Cos3, Cos4, Cos5, Sin0, Sin1, Sin2, Sin3, Sin4, Sin5, Cos, Sin,
+    o_b, o_h, o_t, a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, d_b, d_h, d_t, e_b, e_h, e_t, f_b, f_h, f_t,
+    t0, t1, t2, t3, t4, t5, t_all, heads, tokens, share,
     BH: tl.constexpr, BT: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr, D: tl.constexpr,
     NEIGHBOURS: tl.constexpr, PARTS: tl.constexpr, TURNED: tl.constexpr, ALL_TURNED: tl.constexpr,
 ):  # fmt: skip
@@ -149,6 +150,12 @@ def add(
         if PARTS > 3:
             x, y = _share(x, y, X3, Cos3, Sin3, b, head, token, tokens, inside, d_b, d_h, d_t, t3,
                           BH, BT, HALF, PAIRS, NEIGHBOURS, TURNED & 8 == 8)  # fmt: skip
+        if PARTS > 4:
+            x, y = _share(x, y, X4, Cos4, Sin4, b, head, token, tokens, inside, e_b, e_h, e_t, t4,
+                          BH, BT, HALF, PAIRS, NEIGHBOURS, TURNED & 16 == 16)  # fmt: skip
+        if PARTS > 5:
+            x, y = _share(x, y, X5, Cos5, Sin5, b, head, token, tokens, inside, f_b, f_h, f_t, t5,
+                          BH, BT, HALF, PAIRS, NEIGHBOURS, TURNED & 32 == 32)  # fmt: skip
         rows = Out + b * o_b + head.to(tl.int64) * o_h + token[None, :, None].to(tl.int64) * o_t
         if ALL_TURNED:
             cos, sin = _angles(Cos, Sin, token, tokens, t_all, -1.0, HALF, PAIRS)
@@ -165,6 +172,10 @@ def add(
                 total += _rest(X2, b, head, token, rest, mask, c_b, c_h, c_t)
             if PARTS > 3:
                 total += _rest(X3, b, head, token, rest, mask, d_b, d_h, d_t)
+            if PARTS > 4:
+                total += _rest(X4, b, head, token, rest, mask, e_b, e_h, e_t)
+            if PARTS > 5:
+                total += _rest(X5, b, head, token, rest, mask, f_b, f_h, f_t)
             tl.store(rows + rest, total.to(Out.dtype.element_ty), mask=mask)
 
 
@@ -186,11 +197,11 @@ def added(
     tokens = min(max(1, tokens * 128 // 2 // half), power_of_two(t))
     blocks = blocks_of(t, tokens)
     share = blocks_of(h, min(blocks_of(FULL, blocks * b), blocks_of(h, heads)))
-    tables = [_filled([None if each is None else each[side] for each in turns]) for side in (0, 1)]
+    tables = [_filled([None if each is None else each[side] for each in turns], MOST) for side in (0, 1)]
     read = [each for each, _ in shares]
     launch(
-        add, (blocks, blocks_of(h, share), b), out, *_filled(read), *tables[0], *tables[1], *(last or (None, None)),
-        *out.stride()[:3], *_steps(read, 3),
+        add, (blocks, blocks_of(h, share), b), out, *_filled(read, MOST), *tables[0], *tables[1],
+        *(last or (None, None)), *out.stride()[:3], *_steps(read, 3, MOST),
         *[0 if each is None else each.stride(1) for each in (*tables[0], (last or (None,))[0])], h, t, share,
         BH=min(heads, power_of_two(share)), BT=tokens, HALF=half, PAIRS=pairs,
         REST=power_of_two(d - 2 * pairs) if d > 2 * pairs else 0, D=d, NEIGHBOURS=neighbours, PARTS=len(shares),
@@ -199,15 +210,15 @@ def added(
     )  # fmt: skip
 
 
-def _filled(some: Sequence[Any]) -> list[Any]:
-    """MOST of them, with None for those that are not there."""
-    return [*some, *[None] * (MOST - len(some))]
+def _filled(some: Sequence[Any], most: int) -> list[Any]:
+    """So many of them, with None for those that are not there."""
+    return [*some, *[None] * (most - len(some))]
 
 
-def _steps(tensors: Sequence[Tensor], axes: int) -> list[int]:
+def _steps(tensors: Sequence[Tensor], axes: int, most: int) -> list[int]:
     """How far apart their batches, heads and tokens lie."""
     found = [step for each in tensors for step in each.stride()[:axes]]
-    return [*found, *[0] * (MOST * axes - len(found))]
+    return [*found, *[0] * (most * axes - len(found))]
 
 
 Share = tuple[Any, ...]
