@@ -99,13 +99,11 @@ def answers(
 
 
 def compare(
-    given: list[Tensor], scheme: mp.Scheme, of: str = "both", neighbours: bool = False, width: int = 16, **more: Any
+    given: list[Tensor], scheme: mp.Scheme, of: str = "both", neighbours: bool = False, width: int = 16
 ) -> None:
-    first = more.get("index", [0])[0] if "index" in more else given[1].shape[2] - given[0].shape[2]
-    ours = answers(
-        lambda *each: mp.attend(*each, scheme, backend="triton", return_lse=True, **more), given, torch.float32, of
-    )
-    exact = answers(lambda *each: formula(*each, int(first), neighbours, width), given, torch.float64, of)
+    first = given[1].shape[2] - given[0].shape[2]
+    ours = answers(lambda *each: mp.attend(*each, scheme, backend="triton", return_lse=True), given, torch.float32, of)
+    exact = answers(lambda *each: formula(*each, first, neighbours, width), given, torch.float64, of)
     for mine, true in zip(ours, exact, strict=True):
         if true is None or mine is None:
             assert mine is None or not mine.any()
@@ -210,8 +208,25 @@ def test_queries_at_the_end_of_a_longer_text(t: int, noted: list[Any]):
     assert any(not each.slanted and each.turn == 0 for each in noted[0])
 
 
-def test_keys_that_nobody_sees_get_no_gradient(noted: list[Any]):
-    compare(drawn(1, 2, 1, 30, 50), scheme_of(), index=torch.arange(30), key_index=torch.arange(50))
+def test_keys_that_nobody_sees_get_no_gradient(monkeypatch: pytest.MonkeyPatch):
+    # Whatever memory held.
+    room = rectangles._like
+    monkeypatch.setattr(rectangles, "_like", lambda *given: room(*given).fill_(math.nan))
+    method, given = mp.DualChunk(CHUNK, LOCAL), drawn(1, 2, 1, 20, 50)
+    made = cut(method, (0, 1, 2), 7, 20, 0, 50, 2, True)
+    assert made is not None
+
+    def waves(position: Tensor) -> tuple[Tensor, Tensor]:
+        angle = position[None, :, None].double() * 10000.0 ** (-torch.arange(8, device=DEVICE) / 8)
+        return angle.cos().float(), angle.sin().float()
+
+    index, key_index = torch.arange(7, 27, device=DEVICE), torch.arange(50, device=DEVICE)
+    queries = {number: waves(regime.query(index)) for number, regime in enumerate(method.place())}
+    how = rectangles.Rectangles(made, queries, waves(key_index % SIZE), False, 0.25)
+    ours = answers(lambda *each: rectangles.rectangles(*each, how), given, torch.float32, "both")
+    exact = answers(lambda *each: formula(*each, 7, False, 16), given, torch.float64, "both")
+    for mine, true in zip(ours, exact, strict=True):
+        torch.testing.assert_close(mine.double(), true, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("b", [1, 2])
@@ -342,12 +357,39 @@ def test_two_bytes_err_no_more_than_torch(width: int, b: int, h: int, g: int, t:
 def test_any_number_of_parts_are_joined(parts: int):
     made = torch.Generator().manual_seed(parts)
     outs = [torch.randn(2, 3, 41, 12, generator=made).to(DEVICE) for _ in range(parts)]
-    lses = [3 * torch.randn(2, 3, 41, generator=made).to(DEVICE) for _ in range(parts)]
+    lses = [200 * torch.randn(2, 3, 41, generator=made).to(DEVICE) for _ in range(parts)]
     out, lse = torch.empty(2, 41, 3, 12, device=DEVICE).transpose(1, 2), torch.empty(2, 3, 41, device=DEVICE)
     shares.joined(out, lse, list(zip(outs, lses, strict=True)))
     weights = torch.stack(lses).double().softmax(0)[..., None]
     torch.testing.assert_close(out.double(), (weights * torch.stack(outs)).sum(0), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(lse.double(), torch.stack(lses).double().logsumexp(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("neighbours", [False, True])
+@pytest.mark.parametrize("parts", [1, 2, 4, 6])
+def test_shares_are_turned_back_each_as_it_was_and_added(parts: int, neighbours: bool):
+    made = torch.Generator().manual_seed(parts)
+    given = [torch.randn(2, 3, 41, 20, generator=made).to(DEVICE) for _ in range(parts)]
+    angles = [torch.randn(1, 41, 8, generator=made, dtype=torch.float64).to(DEVICE) for _ in range(parts)]
+
+    def back(x: Tensor, angle: Tensor) -> Tensor:
+        x, turns = x.double(), torch.polar(torch.ones_like(angle), -angle)[:, None]
+        some = x[..., :16].unflatten(-1, (8, 2)) if neighbours else x[..., :16].unflatten(-1, (2, 8)).mT
+        pairs = torch.view_as_real(torch.view_as_complex(some.contiguous()) * turns)
+        return torch.cat(((pairs if neighbours else pairs.mT).flatten(-2), x[..., 16:]), -1)
+
+    waves = [(angle.cos().float(), angle.sin().float()) for angle in angles]
+    found = torch.empty(2, 41, 3, 20, device=DEVICE).transpose(1, 2)
+    # Every second one was turned back before.
+    mixed = [(x, None if n % 2 else each) for n, (x, each) in enumerate(zip(given, waves, strict=True))]
+    shares.added(found, mixed, None, neighbours)
+    exact = sum(x.double() if n % 2 else back(x, angles[n]) for n, x in enumerate(given))
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
+    shares.added(found, [(x, None) for x in given], waves[0], neighbours)
+    exact = back(torch.stack(given).double().sum(0), angles[0])
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
+    shares.added(found, [(x, None) for x in given])
+    torch.testing.assert_close(found.double(), torch.stack(given).double().sum(0), rtol=1e-5, atol=1e-5)
 
 
 def test_shares_that_wait_are_folded_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch):

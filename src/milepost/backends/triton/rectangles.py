@@ -101,6 +101,8 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, how: Rectangles) -> tuple[Tensor, 
             part, part_lse = _like(own, v.shape[3]), own.new_empty(own.shape[:3], dtype=torch.float32)
             launch_forward(_call(own, keys, values, each, how), part, part_lse)
         del own
+        if len(how.cut) == each.times == 1:
+            return part, part_lse, dice
         for n, (one, its_lse) in enumerate(zip(_apart(part, each), _apart(part_lse, each), strict=True)):
             parts.add(each.row + n * each.step, one, its_lse)
         # Whoever waits for more of them holds them.
