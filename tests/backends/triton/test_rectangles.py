@@ -1,4 +1,4 @@
-"""Regimes that cut a text into rectangles: what is cut, and attention over it, against the formula in float64."""
+"""Attention over the rectangles that a text is cut into: against the formula of dual chunk attention in float64."""
 
 from __future__ import annotations
 
@@ -114,71 +114,6 @@ def compare(
 def scheme_of(neighbours: bool = False, width: int = 16, d: int = 16) -> mp.Scheme:
     rope = mp.Rope(width, pairs="neighbours" if neighbours else "halves")
     return mp.Scheme(rope if width == d else mp.Partial(rope, of=d), mp.DualChunk(CHUNK, LOCAL), causal)
-
-
-# What is cut
-
-
-@pytest.mark.parametrize(("chunk", "local"), [(9, 3), (12, 4), (5, 0), (6, 5), (2, 1), (2, 0), (20, 2)])
-@pytest.mark.parametrize("where", [(0, 50, 0, 50), (0, 3, 0, 3), (17, 33, 0, 50), (7, 20, 0, 50), (12, 30, 5, 37)])
-@pytest.mark.parametrize(("heads", "alone"), [(1, True), (2, False), (9999, True)])
-def test_every_pair_that_is_seen_is_in_one_rectangle_seen_from_where_its_regime_says(
-    chunk: int, local: int, where: tuple[int, int, int, int], heads: int, alone: bool, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(cuts, "A_FEW", 10**6)
-    method, (first, t, key_first, s) = mp.DualChunk(chunk, local), where
-    i, j = torch.arange(first, first + t)[:, None], torch.arange(key_first, key_first + s)[None]
-    wanted, found = torch.full((t, s), -1), torch.full((t, s), -1)
-    for regime in method.place():
-        region = regime.holds(i, j)
-        assert region is not None
-        wanted = torch.where(region & (j <= i), regime.query(i), wanted)
-    made = cut(method, (0, 1, 2), *where, heads, alone)
-    assert made is not None
-    for each in made:
-        for n in range(each.times):
-            rows, keys = (slice(at + n * each.step, at + n * each.step + many) for at, many in (each[1:3], each[3:5]))
-            inside = torch.zeros(t, s, dtype=torch.bool)
-            inside[rows, keys] = True
-            inside &= (j <= i) | (not each.slanted)
-            assert (found[inside] == -1).all()
-            found = torch.where(inside, method.place()[each.turn].query(i), found)
-    assert torch.equal(found, wanted)
-
-
-def test_what_is_alike_is_done_at_once_and_steps_of_few_blocks_two_by_two():
-    method = mp.DualChunk(3072, 512)
-    at_once = (
-        Rectangle(0, 0, 2560, 0, 2560, True, 6, 2560),
-        Rectangle(1, 2560, 512, 0, 2560, False, 6, 2560),
-        Rectangle(2, 3072, 5120, 0, 2560),
-        Rectangle(2, 5632, 2560, 2560, 2560, False, 2, 5120),
-        Rectangle(2, 8192, 5120, 0, 7680),
-        Rectangle(2, 13312, 3072, 0, 12800),
-        Rectangle(0, 15360, 1024, 15360, 1024, True),
-        Rectangle(2, 15872, 512, 12800, 2560),
-    )
-    assert cut(method, (0, 1, 2), 0, 16384, 0, 16384, 16, True) == at_once
-    assert cut(method, (0, 1, 2), 0, 4096, 0, 4096, 64, False) == (
-        Rectangle(0, 0, 2560, 0, 2560, True),
-        Rectangle(1, 2560, 1536, 0, 2560),
-        Rectangle(0, 2560, 1536, 2560, 1536, True),
-    )
-
-
-def test_what_is_no_rectangle_or_too_many_is_not_cut(monkeypatch: pytest.MonkeyPatch):
-    assert cut(mp.Rerope(7), (0, 1), 0, 40, 0, 40, 1, True) is None
-    # Keys stand otherwise in the second regime.
-    assert cut(mp.SelfExtend(3, 9), (0, 1), 0, 40, 0, 40, 1, True) is None
-    # The first queries see nothing.
-    assert cut(mp.DualChunk(12, 4), (0, 1, 2), 0, 40, 5, 35, 1, True) is None
-    assert cut(mp.DualChunk(12, 4), (0, 1, 2), 0, 400, 0, 400, 2, False) is not None
-    monkeypatch.setattr(cuts, "EACH", 512)
-    cut.cache_clear()
-    assert cut(mp.DualChunk(12, 4), (0, 1, 2), 0, 400, 0, 400, 2, False) is None
-
-
-# Attention
 
 
 @pytest.mark.parametrize("of", ["out", "lse", "both"])
@@ -348,48 +283,6 @@ def test_two_bytes_err_no_more_than_torch(width: int, b: int, h: int, g: int, t:
     assert noted
     for mine, torchs, true in zip(ours, plain, exact, strict=True):
         assert off(mine, true) <= 2 * off(torchs, true) + 1e-4
-
-
-# Shares
-
-
-@pytest.mark.parametrize("parts", [1, 2, 3, 4, 6])
-def test_any_number_of_parts_are_joined(parts: int):
-    made = torch.Generator().manual_seed(parts)
-    outs = [torch.randn(2, 3, 41, 12, generator=made).to(DEVICE) for _ in range(parts)]
-    lses = [200 * torch.randn(2, 3, 41, generator=made).to(DEVICE) for _ in range(parts)]
-    out, lse = torch.empty(2, 41, 3, 12, device=DEVICE).transpose(1, 2), torch.empty(2, 3, 41, device=DEVICE)
-    shares.joined(out, lse, list(zip(outs, lses, strict=True)))
-    weights = torch.stack(lses).double().softmax(0)[..., None]
-    torch.testing.assert_close(out.double(), (weights * torch.stack(outs)).sum(0), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(lse.double(), torch.stack(lses).double().logsumexp(0), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("neighbours", [False, True])
-@pytest.mark.parametrize("parts", [1, 2, 4, 6])
-def test_shares_are_turned_back_each_as_it_was_and_added(parts: int, neighbours: bool):
-    made = torch.Generator().manual_seed(parts)
-    given = [torch.randn(2, 3, 41, 20, generator=made).to(DEVICE) for _ in range(parts)]
-    angles = [torch.randn(1, 41, 8, generator=made, dtype=torch.float64).to(DEVICE) for _ in range(parts)]
-
-    def back(x: Tensor, angle: Tensor) -> Tensor:
-        x, turns = x.double(), torch.polar(torch.ones_like(angle), -angle)[:, None]
-        some = x[..., :16].unflatten(-1, (8, 2)) if neighbours else x[..., :16].unflatten(-1, (2, 8)).mT
-        pairs = torch.view_as_real(torch.view_as_complex(some.contiguous()) * turns)
-        return torch.cat(((pairs if neighbours else pairs.mT).flatten(-2), x[..., 16:]), -1)
-
-    waves = [(angle.cos().float(), angle.sin().float()) for angle in angles]
-    found = torch.empty(2, 41, 3, 20, device=DEVICE).transpose(1, 2)
-    # Every second one was turned back before.
-    mixed = [(x, None if n % 2 else each) for n, (x, each) in enumerate(zip(given, waves, strict=True))]
-    shares.added(found, mixed, None, neighbours)
-    exact = sum(x.double() if n % 2 else back(x, angles[n]) for n, x in enumerate(given))
-    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
-    shares.added(found, [(x, None) for x in given], waves[0], neighbours)
-    exact = back(torch.stack(given).double().sum(0), angles[0])
-    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
-    shares.added(found, [(x, None) for x in given])
-    torch.testing.assert_close(found.double(), torch.stack(given).double().sum(0), rtol=1e-5, atol=1e-5)
 
 
 def test_shares_that_wait_are_folded_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch):
