@@ -54,4 +54,24 @@ def _merge() -> None:
             (out.sum() + lse.sum()).backward()
 
 
-MEMORY: dict[str, Callable[[], None]] = {"rotary": _rotary, "shifts": _shifts, "turns": _turns, "merge": _merge}
+def _shares() -> None:
+    """Answers joined, and gradients added."""
+    from milepost.backends.triton.shares import JOINED, MOST, added, joined
+
+    for width, neighbours in ((64, False), (128, True), (128, False)):
+        x, cos, lse = _of(width).detach(), torch.ones(1, 512, width // 2), torch.zeros(1, 2, 512)
+        for parts in range(1, JOINED + 1):
+            joined(torch.empty_like(x), lse.clone(), [(x, lse)] * parts)
+        for parts in range(1, MOST + 1):
+            added(torch.empty_like(x), [(x, (cos, cos))] * parts, None, neighbours)
+            added(torch.empty_like(x), [(x, None)] * parts, (cos, cos), neighbours)
+            added(torch.empty_like(x, dtype=torch.float32), [(x, None)] * parts)
+
+
+MEMORY: dict[str, Callable[[], None]] = {
+    "rotary": _rotary,
+    "shifts": _shifts,
+    "turns": _turns,
+    "merge": _merge,
+    "shares": _shares,
+}

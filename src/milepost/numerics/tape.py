@@ -67,8 +67,8 @@ class Tape(TorchDispatchMode):
         self._constants: set[int] = set()
         self._written: set[int] = set()
         """Memory that an operation wrote into, or a kernel may have."""
-        self._own: set[int] = set()
-        """Memory of what was given and made."""
+        self._own, self._elsewhere = set[int](), set[int]()
+        """Memory of what was given and made, and that of constants, in which views of them lie."""
         self.bytes: int = sum(each.untyped_storage().nbytes() for each in given) + (0 if after is None else after.bytes)
         """Bytes of what was given, here and before."""
         self._room = max(HELD, TIMES * self.bytes)
@@ -201,10 +201,11 @@ class Tape(TorchDispatchMode):
             if x.requires_grad and torch.is_grad_enabled():
                 self.refused = "a tensor with a gradient was not given"
             self._constants.add(number)
+            self._elsewhere.add(_memory(x))
         return number
 
     def _made(self, x: Tensor) -> int:
-        if _memory(x) not in self._own:
+        if _memory(x) not in self._own and _memory(x) not in self._elsewhere:
             self._own.add(_memory(x))
             self._room -= x.untyped_storage().nbytes()
         number = self._slots.get(_looks(x))

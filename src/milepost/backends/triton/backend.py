@@ -15,7 +15,7 @@ from torch import Tensor
 
 from milepost.backends.estimate import seconds, seen_pairs
 from milepost.backends.rotated import Waves, angles, rotated, steps_angles
-from milepost.backends.rotated_twice import both_ways
+from milepost.backends.rotated_twice import both_ways, many_ways
 from milepost.backends.sinks import is_split, sinks_of, whole
 from milepost.backends.triton.biases import biases, by_place, unknown, unread
 from milepost.backends.triton.counts import counted, uncounted
@@ -144,14 +144,16 @@ def _turned_as_read(call: Call, number: int = 0) -> tuple[Tensor, Tensor, dict[s
 
 
 def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
-    """Near and far keys, as far apart as their bounds say: in two fields where the layout is known, or merged.
+    """Near and far keys, as far apart as their bounds say: in two fields or in rectangles where the layout is known, or
+    merged.
 
     Far scores that are turned about the near keys, score + c · (score − near), are scores sharpened by 1 + c and
     shifted by one number a row, which moves the row's log-sum-exp and nothing else.
     """
     band, v = call.scheme.band(), values(call, call.v.dtype)
     assert band is not None
-    joined = _few_in_two_fields(call, band, v) if _few(call) else _two_fields(call, band, v)
+    few = _few(call)
+    joined = _few_in_two_fields(call, band, v) if few else _two_fields(call, band, v) or _in_rectangles(call, band, v)
     if joined is not None:
         return joined
     found: list[Tensor] = []
@@ -271,6 +273,30 @@ def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | No
     beside = ours()
     apart = None if beside is None else others()
     return None if beside is None or apart is None else fields(*beside, v, how, *apart)
+
+
+def _in_rectangles(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Regimes that cut the text into rectangles; None where they do not, or tokens have to be looked at."""
+    regimes, layout, place = seen_regimes(call), call.layout, call.scheme.answering("place")[0]
+    if layout is None or not call.at_index or band != PLAIN or not has_numbers() or not is_fixed(place):
+        return None
+    if not call.q.numel() or not call.k.numel() or call.given_length is not None:
+        return None
+    if any(map(call.scheme.answering, ("bend", "bend_rows", "relate", "sharpen"))):
+        return None
+    if any(regime.contrast is not None or regime.shift is not None for _, regime in regimes):
+        return None
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.cuts import cut
+    from milepost.backends.triton.rectangles import Rectangles, rectangles
+
+    (b, h, t, d), s = call.q.shape, call.keys.count
+    numbers = tuple([number for number, _ in regimes])
+    found = cut(place, numbers, layout.first, t, layout.key_first, s, b * h, b == 1)
+    ways = None if found is None else many_ways(call, sorted({each.turn for each in found}))
+    if found is None or ways is None:
+        return None
+    return rectangles(call.q, call.k, v, Rectangles(found, *ways, call.scheme.scale(d)))
 
 
 def _are_two_fields(call: Call, band: Band, sinks: bool = False) -> bool:
