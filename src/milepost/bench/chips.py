@@ -111,14 +111,25 @@ def _reach(width: int) -> None:
 
 def _vectors(width: int, name: str) -> None:
     """Vectors by distance on keys and queries: near keys of a causal text, an encoder in squares, documents."""
+    from milepost.backends.triton.eights import by_eights, layout_of
     from milepost.backends.triton.flash import flash
 
-    encoder = "encoder" in name
-    shape = (1, 2, 4, 128, 640) if encoder else (1, 2, 512, 128)
-    by_row, by_key = (torch.randn(shape, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    q, k, v = _inputs(width)
+    if "packed" in name:
+        made = [torch.randn(1, 2, 512, 128, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)]
+        first, options = 0, facets("documents", 2, 512, "cpu")
+    else:
+        encoder = "encoder" in name
+        first, count = (-511, 1024) if encoder else (0, 128)
+        options = {} if encoder else {"ahead": 0, "behind": 128}
+        rows = torch.randn(2, count, width, dtype=torch.bfloat16, requires_grad=True)
+        made = [
+            by_eights(x, rows, layout_of(by_row, 512, 512, count, first, 0, encoder))
+            for x, by_row in ((q, True), (k, False))
+        ]
+    by_row, by_key = made
     by_key = None if name == "vectors of queries" else by_key
-    options = facets("documents", 2, 512, "cpu") if "packed" in name else {} if encoder else {"ahead": 0, "behind": 128}
-    out, _ = flash(*_inputs(width), by_row=by_row, by_key=by_key, first=-511 if encoder else 0, **options)
+    out, _ = flash(q, k, v, by_row=by_row, by_key=by_key, first=first, **options)
     out.backward(torch.ones_like(out))
 
 
@@ -172,13 +183,13 @@ def compile_case(job: tuple[str, tuple[int, ...]]) -> list[Compiled]:
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
-    from milepost.backends.triton import decode, fields, flash, gated, launch, merged, rotary, shifts, twice
+    from milepost.backends.triton import decode, eights, fields, flash, gated, launch, merged, rotary, shifts, twice
 
     case, chips = job
     chip = _Chip()
     driver.set_active(chip)  # pyright: ignore
     torch.Tensor.is_cuda = True  # pyright: ignore
-    for each in (decode, fields, flash, gated, merged, rotary, shifts, twice):
+    for each in (decode, eights, fields, flash, gated, merged, rotary, shifts, twice):
         each.device_of = lambda _: contextlib.nullcontext()  # pyright: ignore
     fits_tma = flash._fits_tma
     found: list[Compiled] = []

@@ -101,7 +101,7 @@ def race(works: dict[str, Work], how: How, device: str, rounds: int) -> dict[str
 
 
 def _tried(work: Work, device: str) -> float:
-    """Seconds of a call, after others: the first may compile."""
+    """Seconds of a call, after others: the first may compile, and so may the second, for what the first left."""
     seconds = 0.0
     for number in range(WARM + 2):
         _wait(device)
@@ -109,7 +109,7 @@ def _tried(work: Work, device: str) -> float:
         work()
         _wait(device)
         seconds = time.perf_counter() - start
-        if number > 0 and (seconds > SLOW or seconds * WARM > SHARE):
+        if number > 1 and (seconds > SLOW or seconds * WARM > SHARE):
             break
     return seconds
 

@@ -63,7 +63,8 @@ def agree(case: Case, dtype: torch.dtype, **more: Any) -> None:
 @pytest.mark.parametrize("seed", range(60 if GPU else 6))
 def test_steps_agree_with_float64(seed: int, programs: int, monkeypatch: pytest.MonkeyPatch):
     # One program for all keys writes the answer itself; many leave parts to be joined.
-    monkeypatch.setitem(decoding.SETTINGS, "programs", programs)
+    some = {name: each._replace(programs=programs) for name, each in decoding.SETTINGS.items()}
+    monkeypatch.setattr(decoding, "SETTINGS", some)
     dtype = Random(seed).choice([torch.float32, torch.bfloat16, torch.float16]) if GPU else torch.float32
     agree(random_step(seed), dtype)
 
@@ -141,7 +142,8 @@ def test_near_and_far_keys_are_joined_at_once(
 ):
     # In one launch, or in two.
     monkeypatch.setattr(decoding, "LITTLE", little)
-    monkeypatch.setitem(decoding.SETTINGS, "programs", programs)
+    some = {name: each._replace(programs=programs) for name, each in decoding.SETTINGS.items()}
+    monkeypatch.setattr(decoding, "SETTINGS", some)
     torch.manual_seed(s)
     q, k, v = drawn(2, 4, 2, t, s, 32, 24)
     at = lambda n: torch.randn(1, n, 16, device=DEVICE, dtype=torch.float64)  # noqa: E731

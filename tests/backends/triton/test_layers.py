@@ -22,6 +22,9 @@ SCHEMES = {
     "Self-Extend": lambda: mp.Scheme(mp.Rope(D), mp.SelfExtend(4, 8), mp.causal),
     "Pivot": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(9), 16), mp.causal),
     "sinks kept": lambda: mp.Scheme(mp.Rope(D), mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(9), 3), 16), 16), mp.causal),
+    "RoPE": lambda: mp.Scheme(mp.Rope(D), mp.causal),
+    "RoPE of neighbours": lambda: mp.Scheme(mp.Rope(D, pairs="neighbours"), mp.causal),
+    "RoPE of some channels": lambda: mp.Scheme(mp.Partial(mp.Rope(D // 2), D), mp.Alibi(4), mp.causal),
     "ALiBi": lambda: mp.Scheme(mp.Alibi(4), mp.causal),
     "window": lambda: mp.Scheme(mp.Alibi(4), mp.window(11)),
 }
@@ -33,7 +36,8 @@ def repeated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     are few programs.
     """
     if not GPU:
-        monkeypatch.setitem(decode.SETTINGS, "programs", 8)
+        few = {name: each._replace(programs=8) for name, each in decode.SETTINGS.items()}
+        monkeypatch.setattr(decode, "SETTINGS", few)
     calls: list[int] = []
     own = launch.Repeated.__call__
 
@@ -100,6 +104,25 @@ def test_tensors_that_lie_otherwise_are_looked_at(name: str, repeated: list[int]
     check(*layer(4, 40), scheme)
     check(*layer(5, 40), scheme)
     assert len(repeated) == 4
+
+
+@pytest.mark.parametrize("name", ["RoPE", "RoPE of neighbours", "RoPE of some channels"])
+@torch.no_grad()
+def test_queries_are_turned_as_they_are_read_where_keys_are_turned_already(name: str, repeated: list[int]):
+    scheme = SCHEMES[name]().to(DEVICE)
+    for number, first in enumerate((0, 0, 0, 70, 70)):
+        q, k, v = layer(number, 40)
+        cache = mp.Cache(scheme)
+        cache.append(k, v, index=range(first, first + 40))
+        ours = mp.attend(q, cache.keys, cache.values, scheme, backend="triton")
+        exact = mp.attend(
+            q.double(), k.double(), v.double(), scheme.double(), backend="reference",
+            key_index=range(first, first + 40),
+        )  # fmt: skip
+        scheme.float()
+        assert off(ours, exact) < 2e-6
+    # One kind of step after another: the first of all is looked at, and the first that begins elsewhere.
+    assert len(repeated) == 2
 
 
 @torch.no_grad()

@@ -80,6 +80,9 @@ def cost(call: Call) -> float:
     if call.q.device.type != "cuda":
         # Triton's interpreter, which is there to be checked against.
         return math.inf
+    if call.queries.count == 1 and not call.needs_grad and call.q.itemsize == 2:
+        # Keys are read as fast as anybody reads them, and a query is turned on the way, which spares a launch.
+        return seconds(call, seen_pairs(call), launches=10)
     each = 1.15 if call.scheme.answering("bend") else 1.1
     related = bool(call.scheme.answering("relate"))
     # Products with tables cost about as much again where most keys are near, and little where they are far.
@@ -397,28 +400,39 @@ def stepper(call: Call) -> Step | None:
         return _steps_in_two_fields(call, band, call.return_lse)
     bent = biases(call)
     by_length = any(getattr(part, "by_length", False) for part in scheme.answering("bend"))
-    if scheme.answering("turn") or band.sinks or by_length or not bent.keys() <= {"slopes", "slopes_ahead"}:
+    turn = steps_angles(call, 0) if scheme.answering("turn") else _unturned
+    if turn is None or band.sinks or by_length or not bent.keys() <= {"slopes", "slopes_ahead"}:
         return None
     # Loaded here, because it needs triton.
-    from milepost.backends.triton.decode import decode_bare
+    from milepost.backends.triton.decode import Turns, decode_bare
     from milepost.backends.triton.flash import UNLIMITED
     from milepost.backends.triton.launch import Layers
 
     behind, ahead = (UNLIMITED if each == math.inf else int(each) for each in (band.behind, band.ahead))
     scale, t, layers, wants_lse = scheme.scale(call.q.shape[-1]), call.queries.count, Layers(), call.return_lse
+    neighbours = any(part.pairs == "neighbours" for part in scheme.answering("turn"))  # pyright: ignore
 
-    def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, Tensor | None]:
+    def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, Tensor | None] | None:
         s = k.shape[2]
-        made = layers.again(s, (q, k, v))
+        made = layers.again((s, first), (q, k, v))
         if made is not None:
             return made[0], made[1] if wants_lse else None
+        waves = turn(first + s - t, first, 0 if call.keys_turned else s)
+        if waves is None:
+            return None
         found = decode_bare(
-            q, k, v, scale=scale, offset=s - t, behind=behind, ahead=ahead, return_lse=wants_lse, **bent
+            q, k, v, scale=scale, offset=s - t, behind=behind, ahead=ahead, return_lse=wants_lse,
+            turns=Turns(*(waves[0] or (None, None)), *(waves[1] or (None, None)), neighbours), **bent,
         )  # fmt: skip
-        layers.keep(s, (q, k, v), found.made, found.launches)
+        layers.keep((s, first), (q, k, v), found.made, found.launches)
         return found.out, found.lse if wants_lse else None
 
     return step
+
+
+def _unturned(first: int, key_first: int, keys: int) -> tuple[None, None]:
+    """The waves of a scheme that turns nothing."""
+    return None, None
 
 
 @kept(32)

@@ -99,6 +99,19 @@ WITH_BOTH_PRODUCTS: dict[tuple[str, int], Config] = {
 }
 """Those of queries and those of keys."""
 
+BY_EIGHTS: dict[tuple[str, int], Config] = {
+    ("forward", 64): Config(64, 32, 4, 3),
+    ("forward", 128): Config(64, 32, 4, 2),
+    ("keys", 64): Config(32, 64, 4, 3),
+    ("keys", 128): Config(16, 64, 4, 3),
+    ("rows", 64): Config(64, 32, 4, 3),
+    ("rows", 128): Config(64, 32, 4, 3),
+}
+"""Where they lie by eights of tokens, and are read in whole lines."""
+
+BOTH_BY_EIGHTS: dict[tuple[str, int], Config] = {("forward", 128): Config(64, 32, 4, 3)}
+"""Those of queries and those of keys."""
+
 WITH_PRODUCTS_PACKED: dict[tuple[str, int], Config] = {("rows", 64): Config(64, 32, 8, 3)}
 """And where documents lie in the row besides."""
 
@@ -187,12 +200,12 @@ def narrow(kernel: str, width: int) -> Config:
 
 def choose(
     kernel: str, width: int, itemsize: int, looked_up: bool, packed: bool = False, products: int = 0,
-    few_keys: bool = False, bent: bool = False,
+    few_keys: bool = False, bent: bool = False, eights: bool = False,
 ) -> Config:  # fmt: skip
     """The configuration of a kernel at a head width (the larger of the keys' and the values').
 
     looked_up: a bias by distance. packed: documents. products: vectors by distance, 3 for those of queries and of keys.
-    few_keys: a window, or a short text. bent: a slope, or a cap.
+    few_keys: a window, or a short text. bent: a slope, or a cap. eights: vectors whose products lie by eights.
     """
     if kernel in _OVERRIDES:
         return _OVERRIDES[kernel]
@@ -200,6 +213,7 @@ def choose(
         return narrow(kernel, width)
     known = max(64, width)
     for holds, table in (
+        (products == 3 and eights, BOTH_BY_EIGHTS), (eights, BY_EIGHTS),
         (products > 0 and packed, WITH_PRODUCTS_PACKED), (products == 3, WITH_BOTH_PRODUCTS),
         (products > 0, WITH_PRODUCTS), (looked_up and packed, WITH_TABLE_PACKED),
         (looked_up and few_keys, WITH_TABLE_NARROW), (looked_up, WITH_TABLE), (packed, PACKED), (few_keys, NARROW),

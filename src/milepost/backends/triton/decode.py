@@ -63,6 +63,30 @@ def _rotated(x, y, Cos, Sin, at, inside, c_t, HALF: tl.constexpr, PAIRS: tl.cons
 
 
 @triton.jit
+def _turned(
+    lines, Cos, Sin, at, inside, c_t,
+    WIDTH: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, NEIGHBOURS: tl.constexpr,
+):  # fmt: skip
+    """Whole rows, [N, WIDTH], turned by the angles of the tokens `at`: each channel with the other one of its pair."""
+    channel = tl.arange(0, WIDTH)[None, :]
+    if NEIGHBOURS:
+        first = channel % 2 == 0
+        pair = channel // 2
+        other = tl.where(first, channel + 1, channel - 1)
+    else:
+        first = channel < PAIRS
+        pair = tl.where(first, channel, channel - PAIRS)
+        other = tl.where(first, channel + PAIRS, channel - PAIRS)
+    mask = inside & (channel < 2 * PAIRS)
+    x = tl.load(lines + channel, mask=inside & (channel < D), other=0.0)
+    y = tl.load(lines + other, mask=mask, other=0.0).to(tl.float32)
+    angle = at.to(tl.int64) * c_t + pair
+    cos = tl.load(Cos + angle, mask=mask, other=1.0)
+    sin = tl.load(Sin + angle, mask=mask, other=0.0)
+    return (x.to(tl.float32) * cos + tl.where(first, -y, y) * sin).to(x.dtype)
+
+
+@triton.jit
 def _share(
     Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, QCos, QSin, Cos, Sin,
     Lengths, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h, sharpen_b,
@@ -101,8 +125,8 @@ def _share(
         i = numbered(Index + b64 * index_b, token, real, 0, True)[:, None]
         KeyIndex += b64 * key_index_b
     lines = Q + b64 * q_b + head.to(tl.int64)[:, None] * q_h + token.to(tl.int64)[:, None] * q_t
-    PAIRED: tl.constexpr = TURN or ROTATE
-    if PAIRED:
+    # Keys that are turned here meet queries by pairs of channels, all others whole rows.
+    if ROTATE:
         q1, q2 = _paired(lines, real[:, None], BM, HALF, PAIRS, NEIGHBOURS)
         if TURN:
             QCos += b64 * qc_b
@@ -111,9 +135,12 @@ def _share(
         if REST > 0:
             rest = 2 * PAIRS + tl.arange(0, REST)[None, :]
             q3 = tl.load(lines + rest, mask=real[:, None] & (rest < D), other=0.0)
-        if ROTATE:
-            Cos += b64 * c_b
-            Sin += b64 * c_b
+        Cos += b64 * c_b
+        Sin += b64 * c_b
+    elif TURN:
+        QCos += b64 * qc_b
+        QSin += b64 * qc_b
+        q = _turned(lines, QCos, QSin, token[:, None], real[:, None], qc_t, WIDTH, D, PAIRS, NEIGHBOURS)
     else:
         channel = tl.arange(0, WIDTH)[None, :]
         q = tl.load(lines + channel, mask=real[:, None] & (channel < D), other=0.0)
@@ -155,11 +182,10 @@ def _share(
         j0 = tl.where(block < sink_blocks, sink + block * BN, start + (block - sink_blocks) * BN)
         at = j0 + tl.arange(0, BN)
         j = numbered(KeyIndex, at, at < keys, 0, INDEXED)[None, :]
-        if PAIRED:
+        if ROTATE:
             there = (at < keys)[:, None]
             k1, k2 = _paired(K + at.to(tl.int64)[:, None] * k_t, there, BN, HALF, PAIRS, NEIGHBOURS)
-            if ROTATE:
-                k1, k2 = _rotated(k1, k2, Cos, Sin, at[:, None], there, c_t, HALF, PAIRS)
+            k1, k2 = _rotated(k1, k2, Cos, Sin, at[:, None], there, c_t, HALF, PAIRS)
             x = tl.dot(q1, k1.T, input_precision=PRECISION)
             x = tl.dot(q2, k2.T, x, input_precision=PRECISION)
             if REST > 0:
@@ -451,7 +477,8 @@ def _decode(
 
 def decode_bare(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, offset: int, behind: int, ahead: int,
-    slopes: Tensor | None = None, slopes_ahead: Tensor | None = None, return_lse: bool = True,
+    slopes: Tensor | None = None, slopes_ahead: Tensor | None = None, turns: Turns | None = None,
+    return_lse: bool = True,
 ) -> Made:  # fmt: skip
     """`decode` of tensors that were found right before, with slopes at most, and never in a graph that is traced."""
     h, t = q.shape[1:3]
@@ -464,7 +491,7 @@ def decode_bare(
     tensors = (slopes, slopes if slopes_ahead is None else slopes_ahead, None, None)
     with device_of(q):
         steps = (*parts.stride()[:4], *part_lse.stride())
-        split = _launch_split(q, k, v, parts, part_lse, steps, splits, shape, Turns(), counts, scale, tensors)
+        split = _launch_split(q, k, v, parts, part_lse, steps, splits, shape, turns or Turns(), counts, scale, tensors)
         joined = _launch_join(parts, part_lse, out, lse)
     assert split is not None
     return Made(out, lse, made, (split, joined))

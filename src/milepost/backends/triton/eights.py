@@ -1,6 +1,6 @@
 # pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
-# ruff: noqa: N803
+# ruff: noqa: N803, N806
 """Tokens times vectors by distance, laid out so that a tile of pairs is read in whole lines.
 
     numbers[i, c]  =  x_i · rows[e],    e = the distance of query and key, counted from the first

@@ -719,7 +719,9 @@ class Call:
         looked_up, packed = self.tensors[2] is not None, self.tokens.any
         few = narrow or self.counts[4] <= NARROW or (kernel == "forward" and self.counts[1] <= NARROW // 2)
         bent = self.tensors[0] is not None or self.capped > 0
-        return configs.choose(kernel, width, self.q.itemsize, looked_up, packed, self.relates, few, bent)
+        return configs.choose(
+            kernel, width, self.q.itemsize, looked_up, packed, self.relates, few, bent, self.eights > 0
+        )
 
     def described(self, config: Config, tma: bool) -> tuple[Any, Any, Any]:
         """q, k and v, as tensors or as descriptors of their tiles."""

@@ -128,7 +128,7 @@ def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
     if squares:
         # Every distance there is and one more, which makes their number twice that of the tokens.
         first, last = nearest, furthest + 1
-    even = _in_eights(call, nearest, first)
+    even = squares or _in_eights(call, nearest, first)
     by_row, by_key, everywhere, longer = None, None, None, None
     for relation in relations:
         if relation.keys is not None:
