@@ -31,6 +31,34 @@ def test_the_gradient_of_a_rotation(pairs, learned):
     assert torch.autograd.gradgradcheck(lambda x, cos, sin: rotate(x, cos, sin, pairs), given)
 
 
+LAID = {
+    "tokens before heads": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "begun at an odd number": lambda x: torch.cat((x.new_zeros(1), x.flatten()))[1:].view_as(x),
+    "an odd number apart": lambda x: torch.nn.functional.pad(x, (0, 1))[..., :-1],
+    "every other channel": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+    "one row for all": lambda x: x[:1].expand_as(x),
+}
+
+
+@pytest.mark.parametrize("pairs", PAIRS)
+@pytest.mark.parametrize("name", LAID)
+def test_however_its_channels_lie_it_is_the_formula(pairs, name):
+    x = LAID[name](inputs(t=5, d=8)[0]).requires_grad_()
+    angle = torch.randn(5, 4, dtype=torch.float64)
+    first, second = (slice(0, 4), slice(4, 8)) if pairs == "halves" else (slice(0, 8, 2), slice(1, 8, 2))
+
+    def formula(x, sin):
+        out = torch.empty(x.shape, dtype=torch.float64)
+        out[..., first] = x[..., first] * angle.cos() - x[..., second] * sin
+        out[..., second] = x[..., second] * angle.cos() + x[..., first] * sin
+        return out
+
+    grad = LAID[name](torch.randn(x.shape, dtype=torch.float64))
+    out = rotate(x, angle.cos(), angle.sin(), pairs)
+    assert_same(out, formula(x.detach(), angle.sin()))
+    assert_same(torch.autograd.grad(out, x, grad)[0], formula(grad, -angle.sin()))
+
+
 @pytest.mark.parametrize("pairs", PAIRS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("tables", [torch.bfloat16, torch.float16, torch.float32])

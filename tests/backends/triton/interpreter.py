@@ -2,10 +2,12 @@
 """Triton's interpreter, which works out the same things for every operation and every call, and here does so once.
 
 What it computes is as before: types of shapes, dtypes of arrays, and which functions of the language it stands in for.
+Where it would throw an answer away, it does not work it out.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 from functools import cache
@@ -14,9 +16,10 @@ from typing import Any
 
 def hasten() -> None:
     """Let it remember what depends on nothing but a shape, a dtype or a module."""
-    from triton.language import core
+    from triton.language import core, semantic
     from triton.runtime import interpreter
 
+    _sanitize_nothing(interpreter)
     type_of, np_dtype_of, patch = core._type_for_tuple_values, interpreter._get_np_dtype, interpreter._patch_attr
     block_of, constexpr, shape_of = core.block_type.__init__, core.constexpr, core.tuple
 
@@ -60,7 +63,36 @@ def hasten() -> None:
             if getattr(module, name) is each:
                 patch(module, name, each, builder, scope)
 
+    @cache
+    def languages(function: Any) -> list[Any]:
+        return [each for each in function.__globals__.values() if each is core or each is interpreter.tl]
+
+    asserted, patch_all = {each: each.static_assert for each in (core, interpreter.tl)}, interpreter._patch_lang
+
+    def patch_lang(function: Any) -> Any:
+        # As above: all of it is put in place at once, and taken away when the outermost kernel ends.
+        if all(each.static_assert is not asserted[each] for each in languages(function)):
+            return interpreter._LangPatchScope()
+        return patch_all(function)
+
+    broadcast = semantic.TritonSemantic.broadcast_impl_value
+
+    def broadcast_unlike(self: Any, lhs: Any, rhs: Any) -> tuple[Any, Any]:
+        one, other = lhs.type, rhs.type
+        if one.is_block() and other.is_block() and one.shape.values == other.shape.values:
+            return lhs, rhs
+        return broadcast(self, lhs, rhs)
+
+    semantic.TritonSemantic.broadcast_impl_value = broadcast_unlike
+    interpreter._patch_lang = patch_lang
     core.block_type.__init__ = init_block
     core.tensor.__init__ = init_tensor
     interpreter._get_np_dtype = get_np_dtype
     interpreter._patch_builtin = patch_builtin
+
+
+def _sanitize_nothing(interpreter: Any) -> None:
+    """Whether a sum of integers overflows is worked out and, but when debugging, not looked at."""
+    builder = interpreter.interpreter_builder
+    assert not builder.options.debug
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
