@@ -121,7 +121,7 @@ def _vectors(width: int, name: str) -> None:
     else:
         encoder = "encoder" in name
         first, count = (-511, 1024) if encoder else (0, 128)
-        options = {} if encoder else {"ahead": 0, "behind": 128}
+        options: dict[str, Any] = {} if encoder else {"ahead": 0, "behind": 128}
         rows = torch.randn(2, count, width, dtype=torch.bfloat16, requires_grad=True)
         made = [
             by_eights(x, rows, layout_of(by_row, 512, 512, count, first, 0, encoder))

@@ -43,11 +43,15 @@ def tiles(monkeypatch: pytest.MonkeyPatch):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip, saying so, where the kernels cannot run at all."""
-    why = None
-    if importlib.util.find_spec("triton") is None:
-        why = "the kernels need triton, which is not installed"
-    elif not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
-        why = "there is no GPU, and Triton was imported before its interpreter could be asked for: TRITON_INTERPRET=1"
+    ours = any("tests/backends/triton" in item.path.as_posix() for item in items)
+    installed = importlib.util.find_spec("triton") is not None
+    if ours and installed and not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+        # Skipped, nobody would miss them.
+        raise pytest.UsageError(
+            "there is no GPU, and Triton was imported before its interpreter could be asked for: run "
+            "TRITON_INTERPRET=1 pytest, or see which test imports it as it is collected"
+        )
+    why = None if installed else "the kernels need triton, which is not installed"
     for item in items:
         if "tests/backends/triton" in item.path.as_posix():
             # Inside the interpreter NumPy speaks of exp2(inf − inf) in rows that a mask drops.
