@@ -347,7 +347,7 @@ class Setting(NamedTuple):
     programs: int
 
 
-SETTINGS = {"little": Setting(32, 2, 3, 512), "much": Setting(32, 4, 3, 264)}
+SETTINGS = {"little": Setting(32, 2, 3, 528), "much": Setting(32, 4, 3, 264)}
 
 
 def decode(
@@ -583,12 +583,12 @@ def decode_fields(
     h, t, s = *q.shape[1:3], v.shape[2]
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
     shape = _Shape.of(q, k, v)
-    # Shares of about as many keys each; sinks are one of their own.
+    # Shares of about as many keys each; sinks are one of their own. In one launch all of them fill the chip together.
     own = int(spared is not None)
     beside = min(s, near.behind + t - 1 + shape.keys)
-    weight = WEIGHT * beside if k.nbytes <= LITTLE else beside
+    weight, room = (WEIGHT * beside, shape.programs) if k.nbytes <= LITTLE else (beside, 128)
     first = max(1, min(shape.splits(beside), shape.programs * weight // max(1, s)))
-    second = max(1, min(shape.splits(max(1, offset + t + far.ahead)), shape.programs - own - first))
+    second = max(1, min(shape.splits(max(1, offset + t + far.ahead)), room - own - first))
     splits = own + first + second
     out, lse, parts, part_lse, made = _room(q, v, splits, return_lse)
     with device_of(q):

@@ -189,7 +189,7 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], named: di
     else:
         compiled, rest = found
         compiled[(*grid, 1, 1)[:3]](*args, *rest)
-    return _Again(*found, (*grid, 1, 1)[:3], device)
+    return _Again(*found, (*grid, 1, 1)[:3], device)  # pyright: ignore
 
 
 class _Again:
@@ -229,7 +229,7 @@ def _straight(
     if known is None:
         return by_triton
     entry, between, tiles = known
-    hooks = triton.knobs.runtime
+    hooks = triton.knobs.runtime  # pyright: ignore
 
     def run(stream: int, *args: Any) -> None:
         if hooks.launch_enter_hook is not None or hooks.launch_exit_hook is not None:
@@ -278,7 +278,8 @@ def _described(tiles: Any, meta: dict[str, Any]) -> tuple[Callable[..., Any], tu
         raise ValueError
     kind, shape, strides = TMA_DTYPE_DEVICE_TO_HOST[meta["elem_type"]], list(tiles.shape), list(tiles.strides)
     same = (meta["swizzle"], meta["elem_size"], kind, meta["block_size"], shape, strides, int(tiles.padding == "nan"))
-    return triton.runtime.driver.active.utils.fill_tma_descriptor, same, (*shape, *strides)
+    fill = triton.runtime.driver.active.utils.fill_tma_descriptor  # pyright: ignore
+    return fill, same, (*shape, *strides)
 
 
 class _Tiles:

@@ -132,20 +132,20 @@ def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
     by_row, by_key, everywhere, longer = None, None, None, None
     for relation in relations:
         if relation.keys is not None:
-            near, far = _split(relation.keys, first, last, call)
+            near, far = _split(relation.keys, first, last, call, squares)
             queries = call.q if relation.shift is None else _plus(call.q, relation.shift[:, None])
             if last > first:
                 made = _by_eights(call, queries, near, first, squares, True) if even else _product(queries, near)
                 by_row = _sum(by_row, made)
-            if common:
+            if common and not squares:
                 everywhere = _sum(everywhere, (queries.float() * far.float()).sum(-1))
         if relation.queries is not None:
-            near, far = _split(relation.queries, first, last, call)
+            near, far = _split(relation.queries, first, last, call, squares)
             if last > first:
                 keys = _repeated(call)
                 made = _by_eights(call, keys, near, first, squares, False) if even else _product(keys, near)
                 by_key = _sum(by_key, made)
-            longer = _sum(longer, far)
+            longer = longer if squares else _sum(longer, far)
     if longer is not None:
         q, k = _longer(call, q, k, longer)
     return Products(q, k, by_row, by_key, first, everywhere)
@@ -212,8 +212,11 @@ def _ends(relations: tuple[Relation, ...], nearest: int, furthest: int) -> tuple
     return first, max(first, min(furthest, max([each.first + len(each.row) - 1 for each in tables])))
 
 
-def _split(table: Table, first: int, last: int, call: Call) -> tuple[Tensor, Tensor]:
-    """Rows of all distances but the last, less the last one's, [h|1 n d], and that, [h|1 1 d]; zeros round n up."""
+def _split(table: Table, first: int, last: int, call: Call, whole: bool) -> tuple[Tensor, Tensor]:
+    """Rows of all distances but the last, less the last one's, [h|1 n d], and that, [h|1 1 d]; zeros round n up.
+
+    whole: there is none further on, and nothing is taken from them.
+    """
     device = call.q.device
     begin, end = first - table.first, last + 1 - table.first
     if begin >= 0 and end <= len(table.row):
@@ -222,7 +225,8 @@ def _split(table: Table, first: int, last: int, call: Call) -> tuple[Tensor, Ten
         numbers = table.find(torch.arange(first, last + 1, device=device))
     # An index, whose gradient is summed in one order, and not index_select, whose is not.
     rows = table.rows.to(device)[:, numbers.long()]
-    near, far = rows[:, :-1] - rows[:, -1:], rows[:, -1:]
+    near, far = rows[:, :-1], rows[:, -1:]
+    near = near if whole else near - far
     if torch.compiler.is_compiling() or (last - first) % ROUND:
         near = pad(near, (0, 0, 0, -(last - first) % ROUND))
     return near.to(call.q.dtype), far.to(call.q.dtype)
