@@ -17,7 +17,7 @@ from tests.backends.triton.dense import DEVICE, GPU, off
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import configs, fields
+from milepost.backends.triton import backend, configs, fields, remade
 from milepost.backends.triton.configs import Config
 from milepost.bench.plainly import plainly
 
@@ -155,6 +155,24 @@ def test_tiles_upright_and_leading_agree(upright: bool, lead: bool):
 def test_far_keys_apart_are_the_specifications(make: Make, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fields, "worth_it", lambda *_: True)
     agree(make, inputs())
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [deberta(9, causal), deberta(9, mp.Rope(D), causal), xl(9, mp.SinkLogit(H), causal), shaw(5, causal)],
+    ids=["Deberta", "Deberta, turned", "XL", "Shaw"],
+)  # fmt: skip
+def test_heads_in_turn_answer_as_all_at_once(make: Make, apart: bool, monkeypatch: pytest.MonkeyPatch):
+    # Products that would be large are made for some heads after others, and once more for their gradients.
+    monkeypatch.setattr(backend, "LARGE", 0)
+    if apart:
+        monkeypatch.setattr(fields, "worth_it", lambda *_: True)
+    made_again: list[int] = []
+    own = remade.remade
+    monkeypatch.setattr(remade, "remade", lambda *given: made_again.append(1) or own(*given))
+    agree(make, inputs(b=2))
+    assert len(made_again) == H
 
 
 def test_rest_is_weighed_against_far_keys_that_are_apart(monkeypatch: pytest.MonkeyPatch):

@@ -28,7 +28,7 @@ from milepost.backends.triton.regimes import (
     unmeasured,
     within_sinks,
 )
-from milepost.backends.triton.relations import distances, products, unrelated
+from milepost.backends.triton.relations import Lookup, distances, lookup, products, size, unrelated
 from milepost.backends.views import refusal, seen_regimes, turned, values
 from milepost.call.call import Call
 from milepost.call.documents import COUNTING
@@ -47,6 +47,8 @@ CANNOT: dict[str, str] = {
 }
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 256
+LARGE = 1 << 30
+"""Bytes of products with vectors by distance from which on heads take turns: fewer are quicker all at once."""
 PLAIN = Band(math.inf, 0, 0, None)
 """What a causal scheme sees."""
 Step = Callable[[Tensor, Tensor, Tensor, int], "tuple[Tensor, Tensor | None] | None"]
@@ -120,15 +122,61 @@ def _at_once(call: Call) -> tuple[Tensor, Tensor]:
         q, k, waves = few
         return _launch(call, q, k, v, how | waves)
     q, k = turned(call, call.q.dtype)
-    common: Tensor | None = None
     if call.scheme.answering("relate"):
-        made = products(call, q, k, _wants_lse(call))
-        q, k, common, how = made.q, made.k, made.common, how | made.facets
-    out, lse = _near_field(call, q, k, v, how) or _launch(call, q, k, v, how)
-    if common is not None:
-        factor = call.scheme.scale(call.q.shape[-1])
-        lse = lse + common * (factor if how["sharpen"] is None else factor * how["sharpen"][:, None])
+        return _related(call, q, k, v, how)
+    return _near_field(call, q, k, v, how) or _launch(call, q, k, v, how)
+
+
+def _related(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """With vectors by distance: all heads at once, or, where their products would be large, some after others."""
+    found = lookup(call)
+    groups = _head_groups(call, found, how)
+    if len(groups) == 1:
+        return _with_products(call, found, how, q, k, v, call.q, call.k)
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.remade import remade
+
+    outs: list[Tensor] = []
+    lses: list[Tensor] = []
+    for heads, key_heads in groups:
+        some = found.of(heads)
+
+        def run(*given: Tensor, some: Lookup = some) -> tuple[Tensor, Tensor]:
+            own = some.with_tensors(given[5:])
+            # A view of the same keys is the same keys.
+            raw_k = given[1] if k is call.k else given[4]
+            return _with_products(call, own, how, *given[:4], raw_k)
+
+        given = (q[:, heads], k[:, key_heads], v[:, key_heads], call.q[:, heads], call.k[:, key_heads], *some.tensors)
+        out, lse = remade(run, *given) if call.needs_grad else run(*given)
+        outs.append(out)
+        lses.append(lse)
+    return torch.cat(outs, 1), torch.cat(lses, 1)
+
+
+def _with_products(
+    call: Call, found: Lookup, how: dict[str, Any], q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The heads of q, and of k and v; queries, keys: the same, not turned."""
+    made = products(call, found, (q, k), (queries, keys), _wants_lse(call))
+    how = how | made.facets
+    out, lse = _near_field(call, made.q, made.k, v, how) or _launch(call, made.q, made.k, v, how)
+    if made.common is not None:
+        factor = call.scheme.scale(queries.shape[-1])
+        lse = lse + made.common * (factor if how["sharpen"] is None else factor * how["sharpen"][:, None])
     return out, lse
+
+
+def _head_groups(call: Call, found: Lookup, how: dict[str, Any]) -> list[tuple[slice, slice]]:
+    """Query heads and their key heads that are done together: all, or as many as have products of a fitting size."""
+    h, g = call.q.shape[1], call.k.shape[1]
+    bytes_of_all = size(call, found) if found.even else 0
+    if bytes_of_all <= LARGE or "slopes" in how:
+        return [(slice(None), slice(None))]
+    each = max(1, LARGE // 4 * g // bytes_of_all)
+    return [
+        (slice(start * (h // g), (start + each) * (h // g)), slice(start, start + each)) for start in range(0, g, each)
+    ]
 
 
 def _wants_lse(call: Call) -> bool:

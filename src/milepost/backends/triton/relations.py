@@ -14,8 +14,9 @@ Gradients of tables, queries and keys are those of the two products, which torch
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,8 @@ from milepost.seams.arguments import spell
 from milepost.seams.facets import HasSlopes
 from milepost.seams.verbs import Relation, Table
 
+Pair = tuple[Tensor, Tensor]
+"""Queries and keys."""
 LONGEST = 4096
 """Distances that a product may have: each takes a number of memory a token and head."""
 SQUARE = 128
@@ -119,8 +122,55 @@ def _distances(call: Call) -> tuple[int, int]:
     return int(nearest), int(max(nearest, furthest if band.sinks else min(furthest, band.behind - 1)))
 
 
-def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
-    """Multiply the tables by raw queries and keys; q, k: turned. common: whether the true log-sum-exp is wanted."""
+class Entry(NamedTuple):
+    """One table: vectors by distance, and that of all that are further on."""
+
+    of_keys: bool
+    """Whether queries meet them, in place of keys; otherwise keys do, in place of queries."""
+    near: Tensor
+    """[h|1 n d]."""
+    far: Tensor
+    """[h|1 1 d]."""
+    shift: Tensor | None
+    """[h|1 1 d], what is added to the queries first."""
+
+
+class Lookup(NamedTuple):
+    """What tables say of the distances of one call, before queries and keys meet them."""
+
+    entries: tuple[Entry, ...]
+    first: int
+    many: int
+    """Distances, from the first on; 0: all are alike."""
+    squares: bool
+    """Whether each square of tokens has those that it needs, and nothing is further on."""
+    even: bool
+    """Whether products are laid out by eights of tokens."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All tensors in it, in their order."""
+        return tuple(each for entry in self.entries for each in entry if isinstance(each, Tensor))
+
+    def with_tensors(self, given: Sequence[Tensor]) -> Lookup:
+        """The same with other tensors."""
+        left = iter(given)
+        return self._replace(
+            entries=tuple(Entry(*(next(left) if isinstance(each, Tensor) else each for each in entry))
+                          for entry in self.entries)
+        )  # fmt: skip
+
+    def of(self, heads: slice) -> Lookup:
+        """That of some heads."""
+        return self._replace(entries=tuple(
+            entry._replace(**{name: each[heads] for name, each in entry._asdict().items()
+                              if isinstance(each, Tensor) and each.shape[0] > 1})
+            for entry in self.entries
+        ))  # fmt: skip
+
+
+def lookup(call: Call) -> Lookup:
+    """Find the vectors of all distances that occur."""
     nearest, furthest = _distances(call)
     relations = fitting(call, _tables(call, max(abs(nearest), abs(furthest))))
     first, last = _ends(relations, nearest, furthest)
@@ -128,27 +178,41 @@ def products(call: Call, q: Tensor, k: Tensor, common: bool) -> Products:
     if squares:
         # Every distance there is and one more, which makes their number twice that of the tokens.
         first, last = nearest, furthest + 1
-    even = squares or _in_eights(call, nearest, first)
-    by_row, by_key, everywhere, longer = None, None, None, None
+    entries: list[Entry] = []
     for relation in relations:
+        shift = None if relation.shift is None else relation.shift[:, None]
         if relation.keys is not None:
-            near, far = _split(relation.keys, first, last, call, squares)
-            queries = call.q if relation.shift is None else _plus(call.q, relation.shift[:, None])
-            if last > first:
-                made = _by_eights(call, queries, near, first, squares, True) if even else _product(queries, near)
-                by_row = _sum(by_row, made)
-            if common and not squares:
-                everywhere = _sum(everywhere, (queries.float() * far.float()).sum(-1))
+            entries.append(Entry(True, *_split(relation.keys, first, last, call, squares), shift))
         if relation.queries is not None:
-            near, far = _split(relation.queries, first, last, call, squares)
-            if last > first:
-                keys = _repeated(call)
-                made = _by_eights(call, keys, near, first, squares, False) if even else _product(keys, near)
-                by_key = _sum(by_key, made)
-            longer = longer if squares else _sum(longer, far)
+            entries.append(Entry(False, *_split(relation.queries, first, last, call, squares), None))
+    return Lookup(tuple(entries), first, last - first, squares, squares or _in_eights(call, nearest, first))
+
+
+def products(call: Call, found: Lookup, turned: Pair, raw: Pair, common: bool) -> Products:
+    """Multiply vectors by raw queries and keys. common: whether the true log-sum-exp is wanted."""
+    (q, k), (queries, keys) = turned, raw
+    by_row, by_key, everywhere, longer = None, None, None, None
+    for entry in found.entries:
+        own = queries if entry.shift is None else _plus(queries, entry.shift)
+        x = own if entry.of_keys else _repeated(keys, queries.shape[1])
+        made = None if not found.many else _multiplied(call, x, entry, found)
+        if entry.of_keys:
+            by_row = _sum(by_row, made)
+            if common and not found.squares:
+                everywhere = _sum(everywhere, (own.float() * entry.far.float()).sum(-1))
+        else:
+            by_key = _sum(by_key, made)
+            longer = longer if found.squares else _sum(longer, entry.far)
     if longer is not None:
-        q, k = _longer(call, q, k, longer)
-    return Products(q, k, by_row, by_key, first, everywhere)
+        q, k = _longer(turned, raw, longer)
+    return Products(q, k, by_row, by_key, found.first, everywhere)
+
+
+def size(call: Call, found: Lookup) -> int:
+    """Bytes of the products of all heads."""
+    tokens = sum(call.queries.count if entry.of_keys else call.keys.count for entry in found.entries)
+    columns = call.keys.count + SQUARE if found.squares else found.many + ROUND
+    return call.q.shape[0] * call.q.shape[1] * tokens * columns * call.q.itemsize
 
 
 def distances(*products: Tensor | None) -> int:
@@ -188,12 +252,16 @@ def _in_eights(call: Call, nearest: int, first: int, squares: bool = False) -> b
     return squares or (_offset(call) - first) % ROUND == 0
 
 
-def _by_eights(call: Call, x: Tensor, rows: Tensor, first: int, squares: bool, by_row: bool) -> Tensor:
+def _multiplied(call: Call, x: Tensor, entry: Entry, found: Lookup) -> Tensor:
+    if not found.even:
+        return _product(x, entry.near)
     # Loaded here, because it needs triton.
     from milepost.backends.triton.eights import by_eights, layout_of
 
-    counts = (call.queries.count, call.keys.count) if by_row else (call.keys.count, call.queries.count)
-    return by_eights(x, rows, layout_of(by_row, *counts, rows.shape[1], first, _offset(call), squares))
+    counts = call.queries.count, call.keys.count
+    counts = counts if entry.of_keys else counts[::-1]
+    many = entry.near.shape[1]
+    return by_eights(x, entry.near, layout_of(entry.of_keys, *counts, many, found.first, _offset(call), found.squares))
 
 
 def _offset(call: Call) -> int:
@@ -255,21 +323,22 @@ def _product(x: Tensor, rows: Tensor) -> Tensor:
     return found.view(b, h, t, n)
 
 
-def _repeated(call: Call) -> Tensor:
+def _repeated(keys: Tensor, heads: int) -> Tensor:
     """Raw keys, each for all the query heads that it serves."""
-    group = call.q.shape[1] // call.k.shape[1]
-    return call.k if group == 1 else call.k.repeat_interleave(group, 1)
+    group = heads // keys.shape[1]
+    return keys if group == 1 else keys.repeat_interleave(group, 1)
 
 
 def _sum(total: Tensor | None, more: Tensor | None) -> Tensor | None:
     return total if more is None else more if total is None else total + more
 
 
-def _longer(call: Call, q: Tensor, k: Tensor, far: Tensor) -> tuple[Tensor, Tensor]:
+def _longer(turned: Pair, raw: Pair, far: Tensor) -> Pair:
     """Queries and keys whose product has k_j·far besides, of raw keys; far: [h|1 1 d].
 
     Where keys were turned, their raw channels stand beside the turned ones.
     """
-    if k is call.k:
+    (q, k), (queries, keys) = turned, raw
+    if k is keys:
         return _plus(q, far), k
-    return torch.cat((q, far.expand_as(call.q)), -1), torch.cat((k, call.k), -1)
+    return torch.cat((q, far.expand_as(queries)), -1), torch.cat((k, keys), -1)
