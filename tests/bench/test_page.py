@@ -80,7 +80,10 @@ def test_later_runs_replace_tables_of_the_same_title():
     assert [(table.group, len(table.rows)) for table in both.tables] == [
         ("rotary", 2), ("attention", 4), ("memory", 0), ("accuracy", 1), ("cpu", 0),
     ]  # fmt: skip
-    assert both.machine["command"] == "milepost bench && milepost bench cpu"
+    # The page is of the first run; tables of others say so.
+    assert both.machine["command"] == "milepost bench"
+    assert [bool(table.apart) for table in both.tables] == [False, False, True, False, True]
+    assert "From another run: Another day, by `milepost bench cpu`." in page(both)
 
 
 def test_the_command_writes_the_page_from_a_stored_run(tmp_path: Path):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from milepost.bench.groups import GROUPS
-from milepost.bench.report import Report
+from milepost.bench.report import Report, Table
 from milepost.bench.shown import markdown
 
 HEAD = """# How fast
 
 `milepost bench --markdown docs/speed.md` writes this page; nothing in it is written by hand.
 
-Measured on one {device}, {versions}, by
+Measured on one {device}, {versions}{date}, by
 
 ```
 {command}
@@ -32,9 +32,15 @@ def page(report: Report) -> str:
     known = report.machine
     names = ("torch", "triton", "transformers", "liger_kernel", "flash_attn", "CUDA", "cuDNN")
     versions = ", ".join(f"{name} {known[name]}" for name in names if name in known)
-    parts = [HEAD.format(device=known["device"], versions=versions, command=known["command"])]
+    date = f", {known['date']}" if "date" in known else ""
+    parts = [HEAD.format(device=known["device"], versions=versions, command=known["command"], date=date)]
     for name, group in GROUPS.items():
         tables = [table for table in report.tables if table.group == name]
         if tables:
-            parts += [f"## {group.title}\n\n{group.note}\n", *(f"{markdown(table)}\n" for table in tables)]
+            parts += [f"## {group.title}\n\n{group.note}\n", *map(_shown, tables)]
     return "\n".join(parts)
+
+
+def _shown(table: Table) -> str:
+    """A table, and where it is from another run when that was."""
+    return f"{markdown(table)}\n" + (f"\nFrom another run: {table.apart}.\n" if table.apart else "")

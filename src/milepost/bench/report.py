@@ -6,7 +6,8 @@ import json
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -82,6 +83,8 @@ class Table:
     rows: list[Row] = field(default_factory=lambda: [])
     failed: str | None = None
     """Why rows or columns are missing altogether."""
+    apart: str = ""
+    """When and how it was measured, where that was not in the run that the page is of."""
 
 
 @dataclass
@@ -109,7 +112,8 @@ def machine(device: str, command: str) -> dict[str, str]:
     if device == "cuda":
         found["CUDA"] = str(torch.version.cuda)
         found["cuDNN"] = str(torch.backends.cudnn.version())
-    return {**found, "command": command}
+    now = datetime.now(timezone.utc)
+    return {**found, "date": f"{now:%Y-%m-%d %H:%M} UTC", "command": command}
 
 
 def read(path: Path) -> Report:
@@ -122,9 +126,10 @@ def joined(reports: Sequence[Report]) -> Report:
     """Several runs as one, each table from the last run that has it; the machine is the first one's."""
     tables: dict[tuple[str, str], Table] = {}
     for report in reports:
-        tables |= {(table.group, table.title): table for table in report.tables}
-    commands = list(dict.fromkeys(report.machine.get("command", "") for report in reports))
-    return Report({**reports[0].machine, "command": " && ".join(commands)}, list(tables.values()))
+        how = f"{report.machine.get('date', 'Another day')}, by `{report.machine.get('command', '')}`"
+        apart = "" if report is reports[0] else how
+        tables |= {(table.group, table.title): replace(table, apart=apart) for table in report.tables}
+    return Report(reports[0].machine, list(tables.values()))
 
 
 def _table(data: dict[str, Any]) -> Table:
