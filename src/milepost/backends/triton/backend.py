@@ -142,10 +142,10 @@ def _related(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -
         some = found.of(heads)
 
         def run(*given: Tensor, some: Lookup = some) -> tuple[Tensor, Tensor]:
-            own = some.with_tensors(given[5:])
+            own_q, own_k, own_v, queries, keys, *vectors = given
             # A view of the same keys is the same keys.
-            raw_k = given[1] if k is call.k else given[4]
-            return _with_products(call, own, how, *given[:4], raw_k)
+            keys = own_k if k is call.k else keys
+            return _with_products(call, some.with_tensors(vectors), how, own_q, own_k, own_v, queries, keys)
 
         given = (q[:, heads], k[:, key_heads], v[:, key_heads], call.q[:, heads], call.k[:, key_heads], *some.tensors)
         out, lse = remade(run, *given) if call.needs_grad else run(*given)

@@ -156,8 +156,10 @@ class Lookup(NamedTuple):
         """The same with other tensors."""
         left = iter(given)
         return self._replace(
-            entries=tuple(Entry(*(next(left) if isinstance(each, Tensor) else each for each in entry))
-                          for entry in self.entries)
+            entries=tuple([
+                Entry(entry.of_keys, next(left), next(left), None if entry.shift is None else next(left))
+                for entry in self.entries
+            ])
         )  # fmt: skip
 
     def of(self, heads: slice) -> Lookup:
@@ -258,10 +260,12 @@ def _multiplied(call: Call, x: Tensor, entry: Entry, found: Lookup) -> Tensor:
     # Loaded here, because it needs triton.
     from milepost.backends.triton.eights import by_eights, layout_of
 
-    counts = call.queries.count, call.keys.count
-    counts = counts if entry.of_keys else counts[::-1]
-    many = entry.near.shape[1]
-    return by_eights(x, entry.near, layout_of(entry.of_keys, *counts, many, found.first, _offset(call), found.squares))
+    tokens, others = call.queries.count, call.keys.count
+    if not entry.of_keys:
+        tokens, others = others, tokens
+    many, offset = entry.near.shape[1], _offset(call)
+    layout = layout_of(entry.of_keys, tokens, others, many, found.first, offset, found.squares)
+    return by_eights(x, entry.near, layout)
 
 
 def _offset(call: Call) -> int:

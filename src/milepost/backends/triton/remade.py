@@ -1,3 +1,4 @@
+# pyright: reportIncompatibleMethodOverride=false
 """What is large and quickly made is not kept for a backward pass, but made again in it."""
 
 from __future__ import annotations
