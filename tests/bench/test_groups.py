@@ -94,9 +94,10 @@ def test_the_rotation_is_compared_with_float64(monkeypatch: pytest.MonkeyPatch):
     names = [row.name for row in found.rows]
     assert names[0] == found.limit == "copy of q and k"
     assert {"milepost, cos and sin given", "milepost, from positions", "transformers, eager"} <= set(names)
-    for row in found.rows[1:]:
-        assert row.agreement is not None
-        assert row.agreement.agrees
+    for row in found.rows:
+        if row.name not in ("copy of q and k", "clone of q and k"):
+            assert row.agreement is not None
+            assert row.agreement.agrees
 
 
 def test_bounds_and_schemes_go_by_the_same_names():

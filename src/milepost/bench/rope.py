@@ -51,6 +51,8 @@ def _contest(settings: Settings, group: str, shape: Grouped, columns: tuple[Colu
             "milepost, from positions": given.by_positions,
         }
         if settings.device == "cpu":
+            # Fresh memory, which the system hands out page by page, takes longer than what is written to it.
+            found.append(Entry("clone of q and k", "torch", lambda: _cloned(given)))
             ours["milepost, compiled"] = lambda: torch.compile(given.by_waves(), fullgraph=True)
         found += [Entry(name, "milepost", given.works(make)) for name, make in ours.items()]
         if settings.peers:
@@ -178,3 +180,13 @@ def _copied(given: _Given) -> Works:
         return lambda: [to.copy_(x) for to, x in pairs[:count]]
 
     return Works({FORWARD: copy(2), BOTH: copy(4)})
+
+
+def _cloned(given: _Given) -> Works:
+    """The same into memory of its own, as whatever is turned has."""
+    read = (given.q.detach(), given.k.detach(), *given.grads)
+
+    def clone(count: int) -> Callable[[], object]:
+        return lambda: [each.clone() for each in read[:count]]
+
+    return Works({FORWARD: clone(2), BOTH: clone(4)})
