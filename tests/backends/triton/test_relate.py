@@ -146,6 +146,11 @@ def test_squares_of_an_encoder_have_distances_of_their_own(b: int):
     agree(deberta(300, everything), inputs(256, b=b), None if GPU else Config(128, 128, 4, 1, False))
 
 
+def test_queries_of_an_encoder_that_stand_elsewhere_than_its_keys():
+    options = {"index": range(16, 272), "key_index": range(256)}
+    agree(deberta(300, everything), inputs(256), None if GPU else Config(128, 128, 4, 1, False), **options)
+
+
 @pytest.mark.parametrize(("upright", "lead"), [(True, True), (True, False), (False, True)][: None if GPU else 1])
 def test_tiles_upright_and_leading_agree(upright: bool, lead: bool):
     agree(deberta(9, everything), inputs(), Config(32, 32, 4, 1, False, upright, lead))

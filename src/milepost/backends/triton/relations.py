@@ -240,16 +240,18 @@ def _tables(call: Call, span: int) -> tuple[Relation, ...]:
 def _in_squares(call: Call, nearest: int, furthest: int, many: int) -> bool:
     """Whether each square of tokens has distances of its own, and fewer: in an encoder no longer than the reach."""
     t = call.queries.count
-    if not _in_eights(call, nearest, nearest, squares=True) or t != call.keys.count or t % SQUARE:
+    if not _in_eights(call, nearest, nearest, squares=True) or _offset(call) or t != call.keys.count or t % SQUARE:
         return False
     return furthest - nearest == 2 * t - 2 and many > t + SQUARE
 
 
 def _in_eights(call: Call, nearest: int, first: int, squares: bool = False) -> bool:
-    """Whether products are laid out for tiles to be read in whole lines: where tokens count up, and none is ahead of
-    the first distance.
+    """Whether products are laid out for tiles to be read in whole lines: where tokens count up, none is ahead of the
+    first distance, and a row sees every distance that its tiles hold: a number that is none would spread along the row.
     """
-    if torch.compiler.is_compiling() or not by_place(call) or not has_numbers() or first > nearest:
+    band = call.scheme.band()
+    hidden = call.documents is not None or band is None or band.sinks
+    if torch.compiler.is_compiling() or hidden or not by_place(call) or not has_numbers() or first > nearest:
         return False
     return squares or (_offset(call) - first) % ROUND == 0
 
