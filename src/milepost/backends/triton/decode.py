@@ -719,7 +719,8 @@ def _launch_join(
         (parts, part_lse, out, lse, strength, gain, *out.stride()[:3], *by_row, h, t, splits, near),
         lambda: {
             "SPLITS": power_of_two(splits), "VWIDTH": _width(dv), "DV": dv, "CONTRAST": strength is not None,
-            "GAINS": gain is not None, "num_warps": 4,
+            # All parts of a row are held at once.
+            "GAINS": gain is not None, "num_warps": 4 if power_of_two(splits) * _width(dv) <= 8192 else 8,
         },
     )  # fmt: skip
 

@@ -33,6 +33,8 @@ from milepost.backends.triton.launch import device_of, launch
 from milepost.backends.triton.played import demand_first_gradients, resolved
 
 _COUNTS = ["tokens", "batches", "others", "count", "shift", "beside"]
+ROOM = 1 << 27
+"""Bytes that the rows' gradients may have on their way, or as many as one square wants; further squares are added."""
 
 
 class Layout(NamedTuple):
@@ -197,17 +199,20 @@ def _summed(
     return acc
 
 
-@triton.jit(do_not_specialize=_COUNTS)
+@triton.jit(do_not_specialize=[*_COUNTS, "first"])
 def tally(
-    Grad, X, Sums, g_b, g_h, x_b, x_h, x_t, width, tokens, batches, others, count, shift, beside,
+    Grad, X, Sums, g_b, g_h, x_b, x_h, x_t, width, tokens, batches, others, count, shift, beside, first,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, BY_ROW: tl.constexpr, PER: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What all tokens with one r give to the rows of one block of columns: Sums [h, squares, 8, width, D]."""
+    """What all tokens with one r give to the rows of one block of columns: Sums [h, squares, 8, width, D].
+
+    Some squares, from the first on.
+    """
     r = tl.program_id(0) % 8
     start = tl.program_id(0) // 8 * BN
     column = start + tl.arange(0, BN)
-    square = tl.program_id(1)
+    square = first + tl.program_id(1)
     h = tl.program_id(2).to(tl.int64)
     entry = _entry(column, square, r, shift, BY_ROW, PER)
     channel = tl.arange(0, WIDTH)[None, :]
@@ -225,28 +230,31 @@ def tally(
         acc, turn, blocks, Grad, X, column, entry, r, square, h, channel, g_b, g_h, x_b, x_h, x_t, width, tokens,
         batches, others, count, beside, BM, D, PER, PRECISION, False,
     )  # fmt: skip
-    line = (((h * tl.num_programs(1) + square) * 8 + r) * width + column) * D
+    line = (((h * tl.num_programs(1) + tl.program_id(1)) * 8 + r) * width + column) * D
     tl.store(Sums + line[:, None] + channel, acc, mask=(column < width)[:, None] & (channel < D))
 
 
-@triton.jit(do_not_specialize=["count", "shift", "kinds"])
+@triton.jit(do_not_specialize=["count", "shift", "kinds", "first"])
 def gathered(
-    Sums, DRows, width, count, shift, kinds,
+    Sums, DRows, width, count, shift, kinds, first,
     BN: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, BY_ROW: tl.constexpr, PER: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of one block of rows: what tokens of every r, in every square, give to it."""
+    """Add to the gradient of one block of rows what tokens of every r, in squares from the first on, give to it."""
     entry = tl.program_id(0) * BN + tl.arange(0, BN)
     h = tl.program_id(1).to(tl.int64)
     channel = tl.arange(0, WIDTH)[None, :]
     acc = tl.zeros([BN, WIDTH], tl.float32)
     for kind in range(kinds):
-        back = kind // 8 * PER + kind % 8 + shift
+        back = (first + kind // 8) * PER + kind % 8 + shift
         column = back - entry if BY_ROW else back + entry
         inside = ((column >= 0) & (column < width) & (entry < count))[:, None] & (channel < D)
         line = ((h * kinds + kind) * width + column) * D
         acc += tl.load(Sums + line[:, None] + channel, mask=inside, other=0.0)
     lines = DRows + (h * count + entry)[:, None] * D + channel
-    tl.store(lines, acc, mask=(entry < count)[:, None] & (channel < D))
+    inside = (entry < count)[:, None] & (channel < D)
+    if first > 0:
+        acc += tl.load(lines, mask=inside, other=0.0)
+    tl.store(lines, acc, mask=inside)
 
 
 class Tile(NamedTuple):
@@ -294,16 +302,20 @@ class _Eights(torch.autograd.Function):
             dx = _like(x, d)
             _launch(multiply_back, layout, x, rows, (grad, rows, dx), steps, _steps(rows), dx.stride()[:3])
         if ctx.needs_input_grad[1]:
-            kinds, count = 8 * layout.squares, rows.shape[1]
-            sums = x.new_empty(h, kinds, layout.width, d, dtype=torch.float32)
-            _launch(tally, layout, x, rows, (grad, x, sums), steps, x.stride()[:3])
+            count = rows.shape[1]
             each = x.new_empty(h, count, d, dtype=torch.float32)
-            tile = TILES[gathered]
-            with device_of(x):
-                launch(
-                    gathered, (blocks_of(count, tile.columns), h), sums, each, layout.width, count, layout.shift, kinds,
-                    BN=tile.columns, WIDTH=_width(d), D=d, BY_ROW=layout.by_row, PER=_per(layout), num_warps=tile.warps,
-                )  # fmt: skip
+            some = max(1, min(layout.squares, ROOM // (h * 8 * layout.width * d * 4)))
+            for first in range(0, layout.squares, some):
+                own = min(some, layout.squares - first)
+                sums = x.new_empty(h, 8 * own, layout.width, d, dtype=torch.float32)
+                _launch(tally, layout, x, rows, (grad, x, sums), steps, x.stride()[:3], squares=(first, own))
+                tile = TILES[gathered]
+                with device_of(x):
+                    launch(
+                        gathered, (blocks_of(count, tile.columns), h), sums, each, layout.width, count, layout.shift,
+                        8 * own, first, BN=tile.columns, WIDTH=_width(d), D=d, BY_ROW=layout.by_row, PER=_per(layout),
+                        num_warps=tile.warps,
+                    )  # fmt: skip
             d_rows = (each if rows.shape[0] > 1 else each.sum(0, keepdim=True)).to(rows.dtype)
         return dx, d_rows, None
 
@@ -318,17 +330,21 @@ def _per(layout: Layout) -> int:
 
 
 def _launch(
-    kernel: Any, layout: Layout, x: Tensor, rows: Tensor, tensors: tuple[Tensor, ...], *steps: tuple[int, ...]
-) -> None:
+    kernel: Any, layout: Layout, x: Tensor, rows: Tensor, tensors: tuple[Tensor, ...], *steps: tuple[int, ...],
+    squares: tuple[int, int] | None = None,
+) -> None:  # fmt: skip
+    """squares: the first, and how many, where the kernel does some."""
     b, h, t, d = x.shape
     tile = TILES[kernel]
     columns = tile.columns if x.itemsize == 2 else tile.columns // 2
     programs = blocks_of(blocks_of(t // layout.squares, 8) * b, tile.tokens) if tile.by_token else 1
     programs *= blocks_of(layout.width, columns) if tile.by_column else 1
+    first, own = (0, layout.squares) if squares is None else squares
+    more = () if squares is None else (first,)
     with device_of(x):
         launch(
-            kernel, (8 * programs, layout.squares, h), *tensors, *[step for each in steps for step in each],
-            layout.width, t, b, layout.others, rows.shape[1], layout.shift, layout.beside,
+            kernel, (8 * programs, own, h), *tensors, *[step for each in steps for step in each],
+            layout.width, t, b, layout.others, rows.shape[1], layout.shift, layout.beside, *more,
             BM=tile.tokens, BN=columns, WIDTH=_width(d), D=d, BY_ROW=layout.by_row, PER=_per(layout), PRECISION="ieee",
             num_warps=tile.warps,
         )  # fmt: skip

@@ -311,7 +311,7 @@ def looks_of(x: Any) -> Any:
     if x is None:
         return None
     if isinstance(x, int):
-        return (1 if x == 1 else 16 if x % 16 == 0 else 0) if -(1 << 31) <= x < 1 << 31 else "long"
+        return (1 if x == 1 else 16 if x % 16 == 0 else 0, -(1 << 31) <= x < 1 << 31)
     if isinstance(x, Tensor):
         return x.dtype, x.data_ptr() % 16 == 0
     if isinstance(x, TensorDescriptor):
