@@ -34,7 +34,7 @@ WARM = 6
 """Calls before one is timed, where they are quick: milepost writes the third of a kind down, and plays those after."""
 BURST = 10e-3
 """Seconds that a burst of calls takes, or so."""
-AHEAD = 16
+AHEAD = 128
 """How often the device's cache is cleared at the most, so that the host is ahead of it when a call begins."""
 
 

@@ -18,7 +18,7 @@ from tests.backends.triton.dense import DEVICE, GPU, off
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import configs, cuts, rectangles, shares
+from milepost.backends.triton import configs, cuts, rectangles, shares, vendor
 from milepost.backends.triton.configs import Config
 from milepost.backends.triton.cuts import Rectangle, cut
 
@@ -234,10 +234,9 @@ def back_in_torch(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What its backward pass answers, with the weights that the log-sum-exp says."""
     assert grad.stride() == out.stride()
-    assert lse.is_contiguous()
-    assert lse.shape == (*q.shape[:3], 1)
+    assert lse.shape == q.shape[:3]
     assert len(dice) == 2
-    weights = (q @ k.mT * scale - lse).exp()
+    weights = (q @ k.mT * scale - lse[..., None]).exp()
     if slanted:
         weights = weights.tril()
     score = weights * (grad @ v.mT - (grad * out).sum(-1, keepdim=True)) * scale
@@ -246,10 +245,10 @@ def back_in_torch(
 
 def as_vendor(monkeypatch: pytest.MonkeyPatch, called: list[int]) -> None:
     """Where cuDNN would be called, torch is; called: which passes were."""
-    monkeypatch.setattr(rectangles, "by_vendor", lambda *given: True)
+    monkeypatch.setattr(vendor, "takes", lambda *given: True)
     monkeypatch.setattr(rectangles, "SMALLEST", 3)
-    monkeypatch.setattr(rectangles, "vendor_forward", lambda *x: called.append(0) or in_torch(*x))
-    monkeypatch.setattr(rectangles, "vendor_backward", lambda *x: called.append(1) or back_in_torch(*x))
+    monkeypatch.setattr(vendor, "forward", lambda *x: called.append(0) or in_torch(*x))
+    monkeypatch.setattr(vendor, "backward", lambda *x: called.append(1) or back_in_torch(*x))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
-from milepost.backends.triton import both
+from milepost.backends.triton import both, vendor
 from milepost.backends.triton.configs import Config, blocks_of
 from milepost.backends.triton.flash import (
     SHORT,
@@ -48,8 +48,6 @@ from milepost.backends.triton.launch import device_of, launch
 from milepost.backends.triton.played import demand_first_gradients, gradients
 from milepost.backends.triton.score import LOG2E, tile
 
-WIDEST = 128
-"""The widest heads that torch's kernel takes."""
 IN_ONE = 64
 """Heads up to this width go over near and far keys in one kernel: there ours is about as quick as torch's."""
 
@@ -166,10 +164,8 @@ def _far(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> tuple[Far, tuple[Tenso
     b, h, t, _ = q.shape
     if by_vendor(q, k, v, how):
         w = how.near
-        out, lse, _, _, _, _, *dice, _ = torch.ops.aten._scaled_dot_product_cudnn_attention(
-            q[:, :, w:], k[:, :, : t - w], v[:, :, : t - w], None, True, 0.0, True, False, scale=how.scale
-        )
-        return Far(out, _gained(lse.squeeze(-1), how, w), w, how.strength), tuple(dice)
+        out, lse, dice = vendor.forward(q[:, :, w:], k[:, :, : t - w], v[:, :, : t - w], True, how.scale)
+        return Far(out, _gained(lse, how, w), w, how.strength), dice
     far = Far(_like(q, v.shape[3]), q.new_empty(b, h, t, dtype=torch.float32), 0, how.strength)
     launch_forward(_far_call(q, k, v, how), far.out, far.lse)
     return far._replace(lse=_gained(far.lse, how)), ()
@@ -214,20 +210,10 @@ def _width_of(q: Tensor, v: Tensor) -> int:
 
 
 def by_vendor(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> bool:
-    """Whether torch's own kernel does the far keys: its backward pass does not give the same bits every time."""
-    t, width = q.shape[2], _width_of(q, v)
-    return (
-        q.is_cuda
-        and q.dtype in (torch.bfloat16, torch.float16)
-        and t == k.shape[2]
-        and t >= 2 * how.near
-        and (how.offset, how.behind) == (0, UNLIMITED)
-        and q.shape[1] == k.shape[1]
-        and width <= WIDEST
-        and q.shape[3] % 8 == v.shape[3] % 8 == 0
-        and torch.backends.cuda.cudnn_sdp_enabled()
-        and not torch.are_deterministic_algorithms_enabled()
-    )
+    """Whether torch's own kernel does the far keys."""
+    t = q.shape[2]
+    laid_out = t == k.shape[2] and t >= 2 * how.near and (how.offset, how.behind) == (0, UNLIMITED)
+    return laid_out and vendor.takes(q, k, v)
 
 
 def apart_backward(
@@ -291,10 +277,8 @@ def _vendor_backward(
     if how.strength is not None and near_lse is not None:
         lse = torch.addcmul(lse, how.strength[:, None], near_lse)
     lse = lse if how.gain is None else lse - how.gain[:, None]
-    return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-        grad[:, :, w:], q[:, :, w:], k[:, :, : t - w], v[:, :, : t - w], out[:, :, w:],
-        lse[:, :, w:].unsqueeze(-1).contiguous(), *dice, None, None, None, t - w, t - w, 0.0, True, scale=how.scale,
-    )  # fmt: skip
+    early = k[:, :, : t - w], v[:, :, : t - w]
+    return vendor.backward(grad[:, :, w:], q[:, :, w:], *early, out[:, :, w:], lse[:, :, w:], dice, True, how.scale)
 
 
 # One kernel for both

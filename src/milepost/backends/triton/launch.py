@@ -6,7 +6,6 @@ launch whose arguments look as they did before goes to the compiled kernel at on
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -189,97 +188,25 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], named: di
     else:
         compiled, rest = found
         compiled[(*grid, 1, 1)[:3]](*args, *rest)
-    return _Again(*found, (*grid, 1, 1)[:3], device)  # pyright: ignore
+    return _Again(*found, (*grid, 1, 1)[:3], device)
 
 
 class _Again:
     """A compiled kernel and what it was compiled for, launched with other arguments."""
 
-    __slots__ = ("compiled", "device", "grid", "rest", "run")
+    __slots__ = ("compiled", "device", "rest", "run")
 
-    def __init__(self, compiled: Any, rest: tuple[Any, ...], grid: tuple[int, int, int], device: int) -> None:
-        self.compiled, self.rest, self.grid, self.device = compiled, rest, grid, device
-        self.run: Callable[..., None] | None = None
+    def __init__(self, compiled: Any, rest: tuple[Any, ...], grid: tuple[int, ...], device: int) -> None:
+        self.compiled, self.rest, self.device = compiled, rest, device
+        self.run = compiled[grid]
 
     def __call__(self, *args: Any) -> None:
-        if self.run is None:
-            self.run = _straight(self.compiled, self.grid, args, self.rest)
-        self.run(_stream(self.device), *args)
+        self.run(*args, *self.rest, stream=_stream(self.device))
 
     def on(self, grid: tuple[int, int, int]) -> Callable[..., None]:
-        """The launch on another grid, of a stream and the arguments, none of which are tiles."""
-        return _straight(self.compiled, grid, (), self.rest)
-
-
-KNOWN = triton.__version__.startswith("3.6.")
-"""Whether this is the Triton whose launches are known here. It goes over all arguments in Python to describe tiles to
-the copy engine, which takes longer than most of our kernels; of a launch like another nothing is new but addresses."""
-
-
-def _straight(
-    compiled: Any, grid: tuple[int, int, int], args: tuple[Any, ...], rest: tuple[Any, ...]
-) -> Callable[..., None]:
-    """What launches a compiled kernel, of a stream and arguments like these: at once, or by Triton's own way."""
-    usual = compiled[grid]
-
-    def by_triton(stream: int, *args: Any) -> None:
-        usual(*args, *rest, stream=stream)
-
-    known = _entry(compiled, args) if KNOWN else None
-    if known is None:
-        return by_triton
-    entry, between, tiles = known
-    hooks = triton.knobs.runtime  # pyright: ignore
-
-    def run(stream: int, *args: Any) -> None:
-        if hooks.launch_enter_hook is not None or hooks.launch_exit_hook is not None:
-            # Somebody listens, and hears of launches from Triton.
-            by_triton(stream, *args)
-            return
-        if tiles:
-            args = list(args)  # pyright: ignore
-            for place, fill, described, more in tiles:
-                args[place : place + 1] = (fill(args[place].base.data_ptr(), *described), *more)  # pyright: ignore
-        entry(*grid, stream, *between, *args, *rest)
-
-    return run
-
-
-def _entry(compiled: Any, args: tuple[Any, ...]) -> tuple[Callable[..., None], tuple[Any, ...], list[Any]] | None:
-    """Triton's function for a kernel, what it takes between the stream and the arguments, and which of these are tiles,
-    from the last to the first: how they are described. None where something is other than it was.
-    """
-    launcher = compiled.run
-    try:
-        if launcher.global_scratch_size or launcher.profile_scratch_size:
-            return None
-        entry, tiles = (
-            launcher.launch,
-            [n for n, each in enumerate(args) if isinstance(each, (TensorDescriptor, _Tiles))],
-        )
-        between = (compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl, None, None,
-                   compiled.packed_metadata, None, None, None)  # fmt: skip
-        if not inspect.isfunction(entry):
-            return None if tiles else (entry, between, [])
-        inside = inspect.getclosurevars(entry).nonlocals
-        described = [
-            _described(args[place], meta) for place, meta in zip(tiles, inside["tensordesc_meta"], strict=True)
-        ]
-        return inside["launcher"], between, [(n, *each) for n, each in zip(tiles, described, strict=True)][::-1]
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
-
-
-def _described(tiles: Any, meta: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...]]:
-    """What describes a tensor's tiles of its address, with what, and what follows in a launch."""
-    from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST
-
-    if meta["fp4_padded"]:
-        raise ValueError
-    kind, shape, strides = TMA_DTYPE_DEVICE_TO_HOST[meta["elem_type"]], list(tiles.shape), list(tiles.strides)
-    same = (meta["swizzle"], meta["elem_size"], kind, meta["block_size"], shape, strides, int(tiles.padding == "nan"))
-    fill = triton.runtime.driver.active.utils.fill_tma_descriptor  # pyright: ignore
-    return fill, same, (*shape, *strides)
+        """The launch on another grid, of a stream and the arguments."""
+        run, rest = self.compiled[grid], self.rest
+        return lambda stream, *args: run(*args, *rest, stream=stream)
 
 
 class _Tiles:

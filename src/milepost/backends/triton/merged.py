@@ -21,6 +21,7 @@ from milepost.backends.triton.flash import _like, _width
 from milepost.backends.triton.launch import device_of, launch
 from milepost.backends.triton.played import demand_first_gradients, gradients
 from milepost.backends.triton.score import put, tile
+from milepost.backends.triton.shares import joined, less
 
 MOST = 3
 """How many are joined at once."""
@@ -28,48 +29,10 @@ ROWS = 32
 
 
 @triton.jit
-def _less(lse, top):
-    """e^(lse − top), in float32; 0 where nothing was seen."""
-    return tl.exp((lse - tl.where(top == float("-inf"), 0.0, top)).to(tl.float32))
-
-
-@triton.jit(do_not_specialize=["rows"])
-def join(
-    Out0, Out1, Out2, Lse0, Lse1, Lse2, Out, Lse, o_b, o_h, o_t, l_b, l_h, rows,
-    BM: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, PARTS: tl.constexpr,
-):  # fmt: skip
-    """out and lse of one block of rows."""
-    row = tl.program_id(0) * BM
-    at = row + tl.arange(0, BM)
-    inside = at < rows
-    place = tl.program_id(2).to(tl.int64) * o_b + tl.program_id(1).to(tl.int64) * o_h
-    line = tl.program_id(2).to(tl.int64) * l_b + tl.program_id(1).to(tl.int64) * l_h + at
-    lse0 = tl.load(Lse0 + line, mask=inside, other=float("-inf"))
-    lse1 = tl.load(Lse1 + line, mask=inside, other=float("-inf"))
-    top = tl.maximum(lse0, lse1)
-    if PARTS == 3:
-        lse2 = tl.load(Lse2 + line, mask=inside, other=float("-inf"))
-        top = tl.maximum(top, lse2)
-    w0 = _less(lse0, top)
-    w1 = _less(lse1, top)
-    total = w0 + w1
-    out = w0[:, None] * tile(Out0 + place, 0, 0, row, rows, o_t, BM, WIDTH, D, False).to(tl.float32)
-    out += w1[:, None] * tile(Out1 + place, 0, 0, row, rows, o_t, BM, WIDTH, D, False).to(tl.float32)
-    if PARTS == 3:
-        w2 = _less(lse2, top)
-        total += w2
-        out += w2[:, None] * tile(Out2 + place, 0, 0, row, rows, o_t, BM, WIDTH, D, False).to(tl.float32)
-    blind = total == 0
-    total = tl.where(blind, 1.0, total)
-    put(Out + place, out / total[:, None], row, rows, o_t, BM, WIDTH, D)
-    tl.store(Lse + line, tl.where(blind, float("-inf"), top + tl.log(total)), mask=inside)
-
-
-@triton.jit
 def _part(Part, PartLse, DPart, DPartLse, grad, lse, dot, grad_lse, row, rows, place, line, inside, o_t,
           BM: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr):  # fmt: skip
     """Write the gradients of one part."""
-    w = _less(tl.load(PartLse + line, mask=inside, other=float("-inf")), lse)
+    w = less(tl.load(PartLse + line, mask=inside, other=float("-inf")), lse)
     own = tl.sum(grad * tile(Part + place, 0, 0, row, rows, o_t, BM, WIDTH, D, False).to(tl.float32), 1)
     put(DPart + place, w[:, None] * grad, row, rows, o_t, BM, WIDTH, D)
     tl.store(DPartLse + line, w * (own - dot + grad_lse), mask=inside)
@@ -117,13 +80,8 @@ class _Merged(torch.autograd.Function):
         outs, lses = parts[::2], parts[1::2]
         out, lse = _like(outs[0], outs[0].shape[3]), torch.empty_like(lses[0])
         if out.numel():
-            b, h, t, d = out.shape
             with device_of(out):
-                launch(
-                    join, (blocks_of(t, ROWS), h, b), *_three(outs), *_three(lses), out, lse,
-                    *out.stride()[:3], *lse.stride()[:2], t,
-                    BM=ROWS, WIDTH=_width(d), D=d, PARTS=len(outs), num_warps=4,
-                )  # fmt: skip
+                joined(out, lse, list(zip(outs, lses, strict=True)))
         ctx.save_for_backward(out, lse, *parts)
         ctx.set_materialize_grads(False)
         return out, lse

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from milepost.backends.triton import vendor
 from milepost.backends.triton.cuts import Rectangle
-from milepost.backends.triton.fields import WIDEST, _close
+from milepost.backends.triton.fields import _close
 from milepost.backends.triton.flash import (
     UNLIMITED,
     Call,
@@ -29,11 +30,10 @@ from milepost.backends.triton.launch import device_of
 from milepost.backends.triton.played import demand_first_gradients, gradients
 from milepost.backends.triton.rotary import Waves, _rotate_queries
 from milepost.backends.triton.shares import Stretches, added, empty_float, joined, some_of, waves_of
+from milepost.backends.triton.vendor import Dice
 
 SMALLEST = 64
 """Rows and keys of a rectangle from which on torch's kernel is used."""
-Dice = tuple[Tensor, ...]
-"""The state of the dice that torch's kernel wants back."""
 
 
 class Rectangles(NamedTuple):
@@ -87,7 +87,7 @@ def _turned(x: Tensor, waves: Waves, how: Rectangles) -> Tensor:
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, how: Rectangles) -> tuple[Tensor, Tensor, Dice]:
     """out, lse and the dice, of raw queries and turned keys."""
-    vendor, dice = by_vendor(q, k, v), ()
+    theirs, dice = vendor.takes(q, k, v), ()
     out, lse = _like(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
     parts = Stretches(
         _spans(how, by_rows=True), q.shape[2],
@@ -95,8 +95,8 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, how: Rectangles) -> tuple[Tensor, 
     )  # fmt: skip
     for each in how.cut:
         own, keys, values = _own(q, each, how), _keys(k, each), _keys(v, each)
-        if vendor and min(each.rows, each.keys) >= SMALLEST:
-            part, part_lse, dice = vendor_forward(own, keys, values, each.slanted, how.scale)
+        if theirs and min(each.rows, each.keys) >= SMALLEST:
+            part, part_lse, dice = vendor.forward(own, keys, values, each.slanted, how.scale)
         else:
             part, part_lse = _like(own, v.shape[3]), own.new_empty(own.shape[:3], dtype=torch.float32)
             launch_forward(_call(own, keys, values, each, how), part, part_lse)
@@ -116,16 +116,14 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """dq, dk and dv, of raw queries and keys; k is turned."""
     # Asked for the same bits only now, or given a gradient of the log-sum-exp: ours does it.
-    vendor = bool(dice) and grad_lse is None and not torch.are_deterministic_algorithms_enabled()
+    theirs = bool(dice) and grad_lse is None and not torch.are_deterministic_algorithms_enabled()
     dq, dk, dv = (_like(each, each.shape[3]) for each in (q, k, v))
     of_rows, of_keys, of_values = _sum(dq, how, True), _sum(dk, how, False, how.keys), _sum(dv, how, False)
     for each in how.cut:
         own, keys, values = _own(q, each, how), _keys(k, each), _keys(v, each)
         its_out, its_grad, its_lse = (_rows(x, each) for x in (out, grad, lse))
-        if vendor and min(each.rows, each.keys) >= SMALLEST:
-            shares = vendor_backward(
-                its_grad, own, keys, values, its_out, its_lse.unsqueeze(-1).contiguous(), dice, each.slanted, how.scale
-            )
+        if theirs and min(each.rows, each.keys) >= SMALLEST:
+            shares = vendor.backward(its_grad, own, keys, values, its_out, its_lse, dice, each.slanted, how.scale)
         else:
             shares = _like(own, own.shape[3]), _like(keys, keys.shape[3]), _like(values, values.shape[3])
             call = _call(own, keys, values, each, how)
@@ -164,36 +162,6 @@ def _sum(to: Tensor, how: Rectangles, by_rows: bool, waves: Waves | None = None)
         added(made, shares, last, how.neighbours)
 
     return Stretches(_spans(how, by_rows), to.shape[2], put, fold)
-
-
-def vendor_forward(q: Tensor, k: Tensor, v: Tensor, slanted: bool, scale: float) -> tuple[Tensor, Tensor, Dice]:
-    """Torch's own kernel."""
-    out, lse, _, _, _, _, *dice, _ = torch.ops.aten._scaled_dot_product_cudnn_attention(
-        q, k, v, None, True, 0.0, slanted, False, scale=scale
-    )
-    return out, lse.squeeze(-1), tuple(dice)
-
-
-def vendor_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dice: Dice, slanted: bool, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What it gives to dq, dk and dv. lse: [b h t 1]."""
-    return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-        grad, q, k, v, out, lse, *dice, None, None, None, q.shape[2], k.shape[2], 0.0, slanted, scale=scale
-    )
-
-
-def by_vendor(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether torch's own kernel does it: its backward pass does not give the same bits every time."""
-    return (
-        q.is_cuda
-        and q.dtype in (torch.bfloat16, torch.float16)
-        and q.shape[1] == k.shape[1]
-        and max(q.shape[3], v.shape[3]) <= WIDEST
-        and q.shape[3] % 8 == v.shape[3] % 8 == 0
-        and torch.backends.cuda.cudnn_sdp_enabled()
-        and not torch.are_deterministic_algorithms_enabled()
-    )
 
 
 def _call(q: Tensor, k: Tensor, v: Tensor, each: Rectangle, how: Rectangles) -> Call:

@@ -22,7 +22,6 @@ from torch import Tensor
 from milepost.backends.triton.configs import blocks_of, power_of_two
 from milepost.backends.triton.flash import _width
 from milepost.backends.triton.launch import launch
-from milepost.backends.triton.merged import _less
 from milepost.backends.triton.rotary import FULL, Waves, _alike, _angles, shares_of
 from milepost.backends.triton.score import put, tile
 from milepost.backends.triton.twice import _read, _write
@@ -30,6 +29,12 @@ from milepost.backends.triton.twice import _read, _write
 JOINED, MOST = 4, 6
 """How many answers one launch joins, and how many shares of a gradient it adds."""
 ROWS = 32
+
+
+@triton.jit
+def less(lse, top):
+    """e^(lse − top), in float32; 0 where nothing was seen."""
+    return tl.exp((lse - tl.where(top == float("-inf"), 0.0, top)).to(tl.float32))
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -55,19 +60,19 @@ def join(
     if PARTS > 3:
         lse3 = tl.load(Lse3 + b * ld_b + h * ld_h + at, mask=inside, other=float("-inf"))
         top = tl.maximum(top, lse3)
-    total = _less(lse0, top)
+    total = less(lse0, top)
     out = tile(Out0 + b * a_b + h * a_h, 0, 0, row, rows, a_t, BM, WIDTH, D, False).to(tl.float32)
     if PARTS > 1:
         out = total[:, None] * out
-        weight = _less(lse1, top)
+        weight = less(lse1, top)
         total += weight
         out += weight[:, None] * tile(Out1 + b * b_b + h * b_h, 0, 0, row, rows, b_t, BM, WIDTH, D, False)
     if PARTS > 2:
-        weight = _less(lse2, top)
+        weight = less(lse2, top)
         total += weight
         out += weight[:, None] * tile(Out2 + b * c_b + h * c_h, 0, 0, row, rows, c_t, BM, WIDTH, D, False)
     if PARTS > 3:
-        weight = _less(lse3, top)
+        weight = less(lse3, top)
         total += weight
         out += weight[:, None] * tile(Out3 + b * d_b + h * d_h, 0, 0, row, rows, d_t, BM, WIDTH, D, False)
     line = Lse + b * l_b + h * l_h + at
