@@ -14,13 +14,14 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from milepost.backends.triton.straight import Again
 from milepost.numerics.tape import running_tape
 
 INTERPRETED = triton.knobs.runtime.interpret  # pyright: ignore
 MOST = 4096
 """How many kinds of launches are remembered."""
 _known: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
-_alike: dict[Hashable, _Again] = {}
+_alike: dict[Hashable, Again] = {}
 
 
 class Launched(NamedTuple):
@@ -38,8 +39,9 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **named: Any) -> None
         _launch(kernel, grid, args, named)
         return
     with tape.aside():
-        again = _launch(kernel, grid, args, named)
-        tape.launched(again, [_as_read(each) for each in args])
+        found = _launch(kernel, grid, args, named)
+        again = Again(*found) if found else _Interpreted(lambda *args: kernel[grid](*args, **named))
+        tape.launched(again, again.read(args))
 
 
 def launch_alike(
@@ -55,7 +57,7 @@ def launch_alike(
     if found is None:
         if len(_alike) >= MOST:
             _alike.clear()
-        found = _alike[key] = _launch(kernel, grid, args, named())
+        found = _alike[key] = Again(*_launch(kernel, grid, args, named()))
         return Launched(found.on(grid), args)
     run = found.on(grid)
     run(_stream(found.device), *args)
@@ -171,11 +173,11 @@ def _stream(device: int) -> int:
     return torch._C._cuda_getCurrentRawStream(device)  # pyright: ignore
 
 
-def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Launch, and answer a function that does it again with other arguments like these."""
+def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    """Launch, and answer what Again is made of, where it was compiled."""
     if INTERPRETED:
         kernel[grid](*args, **named)
-        return lambda *args: kernel[grid](*args, **named)
+        return ()
     device = torch.cuda.current_device()
     looks = (id(kernel), device, *map(looks_of, args), *named, *named.values())
     found = _known.get(looks)
@@ -188,49 +190,26 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], named: di
     else:
         compiled, rest = found
         compiled[(*grid, 1, 1)[:3]](*args, *rest)
-    return _Again(*found, (*grid, 1, 1)[:3], device)
+    return *found, (*grid, 1, 1)[:3], device
 
 
-class _Again:
-    """A compiled kernel and what it was compiled for, launched with other arguments."""
+class _Interpreted:
+    """A kernel that is interpreted, launched with other arguments."""
 
-    __slots__ = ("compiled", "device", "rest", "run")
-
-    def __init__(self, compiled: Any, rest: tuple[Any, ...], grid: tuple[int, ...], device: int) -> None:
-        self.compiled, self.rest, self.device = compiled, rest, device
-        self.run = compiled[grid]
+    def __init__(self, run: Callable[..., None]) -> None:
+        self.run = run
 
     def __call__(self, *args: Any) -> None:
-        self.run(*args, *self.rest, stream=_stream(self.device))
+        self.run(*args)
 
-    def on(self, grid: tuple[int, int, int]) -> Callable[..., None]:
-        """The launch on another grid, of a stream and the arguments."""
-        run, rest = self.compiled[grid], self.rest
-        return lambda stream, *args: run(*args, *rest, stream=stream)
-
-
-class _Tiles:
-    """A tensor and its tiles, as a launch reads them: a TensorDescriptor that was found right before."""
-
-    __slots__ = ("base", "padding", "shape", "strides")
-
-    def __init__(self, base: Any, shape: Any, strides: Any, padding: Any) -> None:
-        self.base, self.shape, self.strides, self.padding = base, shape, strides, padding
+    def read(self, args: Sequence[Any]) -> list[Any]:
+        """Arguments as a tape takes them: tiles with what describes another tensor's."""
+        return [(each.base, _describing(each)) if isinstance(each, TensorDescriptor) else each for each in args]
 
 
-def _as_read(x: Any) -> Any:
-    """An argument as a tape takes it: tensors with what a launch reads of them, which it does not keep."""
-    if isinstance(x, TensorDescriptor):
-        return x.base, _maker(x)
-    return (x, Tensor.data_ptr) if isinstance(x, Tensor) and not INTERPRETED else x
-
-
-def _maker(like: TensorDescriptor) -> Any:
-    """A function that describes another tensor as this one is."""
+def _describing(like: TensorDescriptor) -> Callable[[Tensor], TensorDescriptor]:
     shape, strides, blocks, padding = like.shape, like.strides, like.block_shape, like.padding
-    if INTERPRETED:
-        return lambda base: TensorDescriptor(base, shape, strides, blocks, padding)
-    return lambda base: _Tiles(base, shape, strides, padding)
+    return lambda base: TensorDescriptor(base, shape, strides, blocks, padding)
 
 
 def looks_of(x: Any) -> Any:
