@@ -16,8 +16,9 @@ from tests.backends.triton.dense import DEVICE, GPU
 
 pytest.importorskip("triton")
 
+from milepost.backends.triton import configs, gates
 from milepost.backends.triton import gated as gated_module
-from milepost.backends.triton import gates
+from milepost.backends.triton.configs import Config
 from milepost.backends.triton.gated import gated
 
 CHECKS = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -92,6 +93,60 @@ def held(given: list[Tensor], sees: Callable[[int, int, int], bool], **options: 
 )
 def test_it_is_the_formula_and_its_gradients(shape: tuple[int, ...], size: float):
     held(drawn(*shape, size), lambda row, i, j: j <= i)
+
+
+@pytest.mark.parametrize(
+    ("far", "documents", "shape"),
+    [
+        (64, None, (1, 2, 1, 90, 90, 3)),
+        (32, None, (1, 1, 1, 60, 100, 4)),
+        (16, [0] * 60 + [1] * 20 + [-1] * 30, (1, 1, 1, 110, 110, 3)),
+    ],
+    ids=["grouped", "more keys", "packed"],
+)
+def test_tiles_of_near_and_far_keys_have_any_sizes(far: int, documents: list[int] | None, shape: tuple[int, ...]):
+    """Those of the pass over rows, and the larger ones of the pass over keys, that reads what the first one left."""
+    offset = shape[4] - shape[3]
+    own = None if documents is None else torch.tensor([documents], device=DEVICE)
+    rows, keys, beyond = Config(32, 16, 4, 1, False, far=far), Config(16, 16, 4, 1, False), Config(32, 32, 4, 1, False)
+    options = {"offset": offset} if own is None else {"documents": own, "key_documents": own}
+    with configs.override(gates=rows, gates_rows=rows, gates_keys=keys, gates_far=beyond):
+        held(
+            drawn(*shape),
+            lambda row, i, j: (
+                j <= i + offset and (documents is None or (documents[i] >= 0 and documents[i] == documents[j]))
+            ),
+            **options,
+        )
+
+
+@pytest.mark.parametrize("room", [1, gated_module.ROOM], ids=["one block after another", "all at once"])
+def test_a_block_between_far_rows_may_be_near(room: int, monkeypatch: pytest.MonkeyPatch):
+    """Rows whose gates are shut have all keys near, wherever they stand."""
+    monkeypatch.setattr(gated_module, "ROOM", room)
+    q, k, v, entries = drawn(1, 1, 1, 140, 140, 4, d=1)
+    q, k = q.abs() + 2, k.abs() + 2
+    q[:, :, 96:128] *= -1
+    rows, keys, beyond = Config(32, 16, 4, 1, False, far=32), Config(16, 32, 4, 1, False), Config(16, 32, 4, 1, False)
+    with configs.override(gates=rows, gates_rows=rows, gates_keys=keys, gates_far=beyond):
+        # Memory that is handed out holds the largest numbers then, of keys that nobody has.
+        torch.use_deterministic_algorithms(True)
+        try:
+            held([q, k, v, entries], lambda row, i, j: j <= i)
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("itemsize", [2, 4])
+def test_tiles_of_all_passes_fit_together(width: int, packed: bool, itemsize: int):
+    rows, keys, far = (
+        configs.choose(name, width, itemsize, False, packed) for name in ("gates_rows", "gates_keys", "gates_far")
+    )
+    assert far.keys % keys.keys == 0
+    assert keys.keys % rows.keys == 0
+    assert rows.rows % keys.rows == rows.rows % far.rows == 0
 
 
 @pytest.mark.parametrize("offset", [30, -5], ids=["later", "before all keys"])

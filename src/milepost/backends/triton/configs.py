@@ -20,9 +20,12 @@ class Config(NamedTuple):
     tma: bool = True
     upright: bool = False
     lead: bool = False
+    far: int = 0
+    """Keys of a tile of far ones, where there are such; 0: as many as of near ones."""
 
     def __str__(self) -> str:
         flags = (" tma" if self.tma else "") + (" upright" if self.upright else "") + (" lead" if self.lead else "")
+        flags += f" far {self.far}" if self.far else ""
         return f"{self.rows}×{self.keys} w{self.warps} s{self.stages}{flags}"
 
 
@@ -41,12 +44,18 @@ CHOSEN: dict[tuple[str, int], Config] = {
     ("walk", 64): Config(64, 64, 4, 2),
     ("walk", 128): Config(64, 64, 4, 1),
     ("walk", 256): Config(64, 64, 4, 1),
-    ("gates", 64): Config(64, 32, 4, 3, False),
-    ("gates", 128): Config(64, 32, 4, 3, False),
+    ("gates", 64): Config(64, 32, 4, 3, False, far=128),
+    ("gates", 128): Config(64, 32, 4, 3, False, far=64),
     ("gates", 256): Config(64, 32, 8, 1, False),
-    ("gates_backward", 64): Config(64, 32, 4, 1, False),
-    ("gates_backward", 128): Config(32, 32, 4, 3, False),
-    ("gates_backward", 256): Config(32, 32, 8, 1, False),
+    ("gates_rows", 64): Config(64, 16, 4, 3, False, far=64),
+    ("gates_rows", 128): Config(128, 16, 8, 2, False, far=64),
+    ("gates_rows", 256): Config(32, 32, 8, 1, False),
+    ("gates_keys", 64): Config(32, 32, 4, 2, False),
+    ("gates_keys", 128): Config(32, 32, 4, 2, False),
+    ("gates_keys", 256): Config(32, 32, 8, 1, False),
+    ("gates_far", 64): Config(64, 64, 4, 3),
+    ("gates_far", 128): Config(64, 128, 8, 3),
+    ("gates_far", 256): Config(32, 32, 8, 1, False),
 }
 """Two bytes an element."""
 
@@ -137,8 +146,12 @@ PACKED: dict[tuple[str, int], Config] = {
     ("keys", 256): Config(16, 64, 8, 2),
     ("gates", 64): Config(64, 32, 8, 2, False),
     ("gates", 128): Config(64, 32, 8, 2, False),
-    ("gates_backward", 64): Config(32, 32, 4, 2, False),
-    ("gates_backward", 128): Config(32, 32, 4, 2, False),
+    ("gates_rows", 64): Config(32, 32, 4, 2, False),
+    ("gates_rows", 128): Config(32, 32, 4, 2, False),
+    ("gates_keys", 64): Config(32, 32, 4, 2, False),
+    ("gates_keys", 128): Config(32, 32, 4, 2, False),
+    ("gates_far", 64): Config(32, 64, 4, 2),
+    ("gates_far", 128): Config(32, 64, 8, 2),
 }
 """Where documents lie in a row, whatever else."""
 

@@ -17,7 +17,16 @@ from torch import Tensor
 from milepost.backends.triton import gates
 from milepost.backends.triton.bounds import Tokens, bounds, ready
 from milepost.backends.triton.configs import Config, blocks_of, choose
-from milepost.backends.triton.flash import TOKENS, UNLIMITED, _like, _lse_of, _width, launch_prepare
+from milepost.backends.triton.flash import (
+    TOKENS,
+    UNLIMITED,
+    _described,
+    _fits_tma,
+    _like,
+    _lse_of,
+    _width,
+    launch_prepare,
+)
 from milepost.backends.triton.launch import device_of, launch
 from milepost.backends.triton.played import define, demand_first_gradients, gradients, operator
 
@@ -72,18 +81,20 @@ class _Gated(torch.autograd.Function):
 class _Asked:
     """What every kernel of one call is given."""
 
-    def __init__(self, kernel: str, q: Tensor, k: Tensor, v: Tensor, entries: Tensor, offset: int, given: Any) -> None:
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, entries: Tensor, offset: int, given: Any) -> None:
         self.q, self.k, self.v = q, k, v
         self.tokens = ready((*given, *(None,) * (4 - len(given))))
         self.counts = (q.shape[2], k.shape[2], q.shape[1] // k.shape[1], offset, entries.shape[3] - 1)
-        wide = max(_width(q.shape[3]), _width(v.shape[3]))
-        self.config = choose(kernel, wide, q.itemsize, looked_up=False, packed=self.tokens.any)
+        self.wide = max(_width(q.shape[3]), _width(v.shape[3]))
 
-    def bounds(self, by_rows: bool) -> tuple[Tensor | None, int]:
+    def config(self, kernel: str) -> Config:
+        return choose(kernel, self.wide, self.q.itemsize, looked_up=False, packed=self.tokens.any)
+
+    def bounds(self, config: Config, by_rows: bool) -> tuple[Tensor | None, int]:
         """Which blocks each block of rows, or of keys, has to do with, where documents or indices were given."""
         if not self.tokens.any:
             return None, 0
-        sides = (self.config.rows, self.config.keys) if by_rows else (self.config.keys, self.config.rows)
+        sides = (config.rows, config.keys) if by_rows else (config.keys, config.rows)
         counts = (*self.counts[:4], UNLIMITED, 0, 0)
         return bounds(self.tokens, counts, *sides, by_rows, {"BEHIND": False, "AHEAD": True})
 
@@ -92,13 +103,15 @@ class _Asked:
         return tuple(step for each in (self.q, self.k, self.v) for step in each.stride()[:3])
 
     @property
-    def constants(self) -> dict[str, Any]:
+    def value_width(self) -> int:
+        """As in `flash.Call.value_width`: values narrower than keys are filled up with zeros."""
+        return max(_width(self.v.shape[3]), min(64, _width(self.q.shape[3])) if self.q.itemsize == 2 else 0)
+
+    def constants(self, config: Config) -> dict[str, Any]:
         """What the kernels are compiled for."""
-        d, dv, config = self.q.shape[3], self.v.shape[3], self.config
-        # As in `flash.Call.value_width`: values narrower than keys are filled up with zeros.
-        wide = max(_width(dv), min(64, _width(d)) if self.q.itemsize == 2 else 0)
+        d, dv = self.q.shape[3], self.v.shape[3]
         return {
-            "BM": config.rows, "BN": config.keys, "WIDTH": _width(d), "VWIDTH": wide, "D": d, "DV": dv,
+            "BM": config.rows, "BN": config.keys, "WIDTH": _width(d), "VWIDTH": self.value_width, "D": d, "DV": dv,
             "PRECISION": "ieee", **self.tokens.flags, "num_warps": config.warps, "num_stages": config.stages,
         }  # fmt: skip
 
@@ -112,14 +125,15 @@ def _gated(
         return out, lse
     if k.shape[2] == 0:
         return out.zero_(), lse.fill_(-torch.inf)
-    asked = _Asked("gates", q, k, v, entries, offset, tokens)
+    asked = _Asked(q, k, v, entries, offset, tokens)
+    config = asked.config("gates")
     with device_of(q):
-        limits = asked.bounds(by_rows=True)
+        limits = asked.bounds(config, by_rows=True)
         launch(
-            gates.forward, (blocks_of(q.shape[2], asked.config.rows), q.shape[1], q.shape[0]),
+            gates.forward, (blocks_of(q.shape[2], config.rows), q.shape[1], q.shape[0]),
             q, k, v, entries, out, lse, *asked.tokens, limits[0], *asked.steps, *entries.stride()[:3],
             *out.stride()[:3], *lse.stride()[:2], *asked.tokens.steps, limits[1], *asked.counts, scale,
-            **asked.constants,
+            **asked.constants(config), FAR=config.far or config.keys,
         )  # fmt: skip
     return out, lse
 
@@ -132,36 +146,63 @@ def _gated_backward(
     (b, h, t, _), (g, s) = q.shape, k.shape[1:3]
     dq = _like(q, q.shape[3])
     d_entries = torch.zeros_like(entries, dtype=torch.float32)
-    dk, dv = (torch.zeros(each.shape, dtype=torch.float32, device=each.device) for each in (k, v))
+    # As dense as torch is told that they are.
+    dk, dv = (torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (k, v))
     if 0 in (b, h, t, s):
-        return dq.zero_(), dk.to(k.dtype), dv.to(v.dtype), d_entries.to(entries.dtype)
+        return dq.zero_(), dk.zero_(), dv.zero_(), d_entries.to(entries.dtype)
     if grad.stride(-1) != 1 or 0 in grad.stride():
         grad = grad.contiguous()
-    asked = _Asked("gates_backward", q, k, v, entries, offset, tokens)
-    config, tiles = asked.config, blocks_of(s, asked.config.keys)
+    asked = _Asked(q, k, v, entries, offset, tokens)
+    config, near_keys, far_keys = (asked.config(kernel) for kernel in ("gates_rows", "gates_keys", "gates_far"))
+    block = far_keys.keys
+    tiles = blocks_of(s, block) * (block // config.keys)
     many = _rows_at_once(config, max(ROOM, 2 * q.numel() * q.itemsize) // (8 * b * h * tiles), t)
     right, left = (torch.empty(b, h, many, tiles, dtype=torch.float32, device=q.device) for _ in range(2))
-    near = torch.empty(b, h, many // config.rows, dtype=torch.int32, device=q.device)
+    near = torch.empty(b, h, blocks_of(t, config.rows), dtype=torch.int32, device=q.device)
+    near_dk, near_dv = (torch.zeros_like(each, dtype=torch.float32) for each in (dk, dv))
     with device_of(q):
         lse2, delta = launch_prepare(grad, grad_lse, out, lse)
-        by_rows, by_keys = asked.bounds(by_rows=True), asked.bounds(by_rows=False)
+        less_far = torch.empty_like(lse2)
+        limits, near_limits, far_limits = (
+            asked.bounds(each, by_rows=each is config) for each in (config, near_keys, far_keys)
+        )
         read = (q, k, v, grad, entries, lse2, delta)
         steps = (*asked.steps, *grad.stride()[:3], *entries.stride()[:3], *lse2.stride()[:2])
+        far_steps = (*asked.steps, *grad.stride()[:3], *lse2.stride()[:2])
+        tma, wide = far_keys.tma and _fits_tma(q, k, v, grad), asked.value_width
+        far_read = [
+            _described(each, rows, tma, width)
+            for each, rows, width in (
+                (q, far_keys.rows, 0),
+                (k, block, 0),
+                (v, block, wide),
+                (grad, far_keys.rows, wide),
+            )
+        ]
+        of_near, of_all = ([step for x in pair for step in x.stride()[:3]] for pair in ((near_dk, near_dv), (dk, dv)))
         room = (*right.stride()[:3], *near.stride()[:2], *asked.tokens.steps)
-        for first in range(0, t, many):
+        # From the last rows on, because keys want to know of all later ones whether they are near to them.
+        for first in reversed(range(0, t, many)):
             past = min(first + many, t)
             launch(
                 gates.backward_rows, (blocks_of(past - first, config.rows), h, b),
-                *read, dq, d_entries, right, left, near, *asked.tokens, by_rows[0],
-                *steps, *dq.stride()[:3], *room, by_rows[1], *asked.counts, first, scale, **asked.constants,
+                *read, dq, d_entries, right, left, near, less_far, *asked.tokens, limits[0],
+                *steps, *dq.stride()[:3], *room, limits[1], *asked.counts, first, scale,
+                **asked.constants(config), FAR=config.far or config.keys, BLOCK=block,
             )  # fmt: skip
             launch(
-                gates.backward_keys, (tiles, g, b),
-                *read, dk, dv, right, left, near, *asked.tokens, by_keys[0],
-                *steps, *dk.stride()[:3], *dv.stride()[:3], *room, by_keys[1], *asked.counts, first, past, scale,
-                **asked.constants,
+                gates.backward_keys, (blocks_of(s, near_keys.keys), g, b),
+                *read, near_dk, near_dv, right, left, near, less_far, *asked.tokens, near_limits[0],
+                *steps, *of_near, *room, near_limits[1], *asked.counts, first, past, scale,
+                **asked.constants(near_keys), SIDE=config.rows, TILE=config.keys, BLOCK=block, SINGLE=g == h,
             )  # fmt: skip
-    return dq, dk.to(k.dtype), dv.to(v.dtype), d_entries.to(entries.dtype)
+        launch(
+            gates.backward_far_keys, (blocks_of(s, block), g, b),
+            *far_read, less_far, delta, near_dk, near_dv, dk, dv, near, *asked.tokens, far_limits[0],
+            *far_steps, *of_near, *of_all, *near.stride()[:2], *asked.tokens.steps, far_limits[1], *asked.counts[:4],
+            scale, **asked.constants(far_keys), SIDE=config.rows, SINGLE=g == h, TMA=tma,
+        )  # fmt: skip
+    return dq, dk, dv, d_entries.to(entries.dtype)
 
 
 def _rows_at_once(config: Config, fit: int, rows: int) -> int:

@@ -12,6 +12,8 @@ block it stays so, and what is left is plain attention: those keys are far, and 
 Backwards, a gate has a share in the counts of its own key and of all before it. So the gradient of gates is summed
 along the keys, from the first near one on. The pass over keys comes to a tile from nowhere: it reads what the pass over
 rows left for it, how much was counted right of the tile, and what its left has for the gates.
+
+Tiles of far keys are larger than those of near ones: nothing but products is done there.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import triton
 import triton.language as tl
 
 from milepost.backends.triton.bounds import belonging, numbered
-from milepost.backends.triton.score import FLOOR, LN2, LOG2E, between, put, seen, tile, up_to, weighed
+from milepost.backends.triton.score import FLOOR, LN2, LOG2E, besides, between, put, seen, tile, up_to, weighed
 
 FULL = tl.constexpr(1e9)
 """The count of rows that look nothing up: those past the end, and padding."""
@@ -62,18 +64,18 @@ def _looked_up(x, visible, right, Entries, at, most):
 @triton.jit
 def _rows_of(
     Index, Docs, Bounds, b, block, row, rows, keys, offset, index_b, docs_b, bounds_b,
-    BM: tl.constexpr, BN: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    BM: tl.constexpr, BLOCK: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
 ):  # fmt: skip
-    """A block of rows: their indices and documents, [BM, 1], and the blocks of keys that they see, start … end."""
+    """A block of rows: their indices and documents, [BM, 1], and the BLOCKs of keys that they see, start … end."""
     at = row + tl.arange(0, BM)
     i = (offset + at)[:, None]
     own = tl.zeros([BM, 1], tl.int32)
     start = 0
-    end = up_to(between(offset + tl.minimum(row + BM, rows), 0, keys), BN)
+    end = up_to(between(offset + tl.minimum(row + BM, rows), 0, keys), BLOCK)
     if DOCS or INDEXED:
         Bounds += b.to(tl.int64) * bounds_b + block * 8
-        start = tl.load(Bounds + 2)
-        end = tl.load(Bounds + 5)
+        start = tl.load(Bounds + 2) // BLOCK * BLOCK
+        end = up_to(tl.load(Bounds + 5), BLOCK)
     if INDEXED:
         i = numbered(Index + b.to(tl.int64) * index_b, at, at < rows, 0, True)[:, None]
     if DOCS:
@@ -82,15 +84,38 @@ def _rows_of(
     return i, own, counted, start, end
 
 
+@triton.jit
+def _far_keys(
+    acc, l, m, q, far, K, V, KeyDocs, KeyIndex, b, h, i, own, lo, hi, keys, k_t, v_t, c,
+    BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Add what the keys lo … hi answer, to whose scores each row adds its last number, far."""
+    for j0 in tl.range(lo, hi, BN):
+        k = tile(K, b, h, j0 + tl.zeros([], tl.int32), keys, k_t, BN, WIDTH, D, False)
+        x = tl.dot(q, k.T, input_precision=PRECISION) * c + far[:, None]
+        if DOCS or INDEXED:
+            visible = _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED)
+            x = tl.where(visible, x, float("-inf"))
+        highest = tl.maximum(m, tl.max(x, 1))
+        p = tl.exp2(x - highest[:, None])
+        kept = tl.exp2(m - highest)
+        l = l * kept + tl.sum(p, 1)
+        v = tile(V, b, h, j0 + tl.zeros([], tl.int32), keys, v_t, BN, VWIDTH, DV, False)
+        acc = tl.dot(p.to(v.dtype), v, acc * kept[:, None], input_precision=PRECISION)
+        m = highest
+    return acc, l, m
+
+
 @triton.jit(do_not_specialize=["rows", "keys", "group", "offset", "most"])
 def forward(
     Q, K, V, Entries, Out, Lse, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, e_b, e_h, e_t, o_b, o_h, o_t, l_b, l_h,
     docs_b, key_docs_b, index_b, key_index_b, bounds_b, rows, keys, group, offset, most, scale,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr,
+    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
-    """out = softmax(scores) v and lse, for one block of rows of one head."""
+    """out = softmax(scores) v and lse, for one block of rows of one head; near keys by BN, far ones by FAR."""
     # The last rows see most: they start first.
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     h = tl.program_id(1)
@@ -133,19 +158,16 @@ def forward(
         j0 -= BN
     far = tl.load(Entries + (entry + most), mask=at < rows, other=0.0).to(tl.float32) * LOG2E
     beyond = j0 + BN
-    for j0 in tl.range(start, beyond, BN):
-        k = tile(K, b, h, j0 + tl.zeros([], tl.int32), keys, k_t, BN, WIDTH, D, False)
-        x = tl.dot(q, k.T, input_precision=PRECISION) * c + far[:, None]
-        if DOCS or INDEXED:
-            visible = _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED)
-            x = tl.where(visible, x, float("-inf"))
-        highest = tl.maximum(m, tl.max(x, 1))
-        p = tl.exp2(x - highest[:, None])
-        kept = tl.exp2(m - highest)
-        l = l * kept + tl.sum(p, 1)
-        v = tile(V, b, h, j0 + tl.zeros([], tl.int32), keys, v_t, BN, VWIDTH, DV, False)
-        acc = tl.dot(p.to(v.dtype), v, acc * kept[:, None], input_precision=PRECISION)
-        m = highest
+    large = start + (beyond - start) // FAR * FAR
+    acc, l, m = _far_keys(
+        acc, l, m, q, far, K, V, KeyDocs, KeyIndex, b, h, i, own, start, large, keys, k_t, v_t, c,
+        FAR, WIDTH, VWIDTH, D, DV, DOCS, INDEXED, PRECISION,
+    )  # fmt: skip
+    if FAR > BN:
+        acc, l, m = _far_keys(
+            acc, l, m, q, far, K, V, KeyDocs, KeyIndex, b, h, i, own, large, beyond, keys, k_t, v_t, c,
+            BN, WIDTH, VWIDTH, D, DV, DOCS, INDEXED, PRECISION,
+        )  # fmt: skip
     # A row that saw nothing has l = 0: zeros, and a log-sum-exp of −∞.
     blind = l == 0
     out = acc / tl.where(blind, 1.0, l)[:, None]
@@ -169,18 +191,39 @@ def _shared_out(DEntries, at, ds, count, looks, most, rows_inside):
     tl.debug_barrier()
 
 
+@triton.jit
+def _far_gradients(
+    dq, d_far, q, grad, lse, delta, K, V, KeyDocs, KeyIndex, b, h, i, own, lo, hi, keys, k_t, v_t, c,
+    BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Add what the far keys lo … hi give to dq, and to the last number of each row, which lse is less."""
+    for j0 in tl.range(lo, hi, BN):
+        k = tile(K, b, h, j0 + tl.zeros([], tl.int32), keys, k_t, BN, WIDTH, D, False)
+        v = tile(V, b, h, j0 + tl.zeros([], tl.int32), keys, v_t, BN, VWIDTH, DV, False)
+        p = weighed(tl.dot(q, k.T, input_precision=PRECISION) * c, lse)
+        if DOCS or INDEXED:
+            p = tl.where(_shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED), p, 0.0)
+        ds = p * (tl.dot(grad, v.T, input_precision=PRECISION) - delta)
+        d_far += tl.sum(ds, 1)
+        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
+    return dq, d_far
+
+
 @triton.jit(do_not_specialize=["rows", "keys", "group", "offset", "most", "chunk"])
 def backward_rows(
-    Q, K, V, Grad, Entries, Lse2, Delta, DQ, DEntries, Right, Left, Near, Docs, KeyDocs, Index, KeyIndex, Bounds,
+    Q, K, V, Grad, Entries, Lse2, Delta, DQ, DEntries, Right, Left, Near, LessFar, Docs, KeyDocs, Index, KeyIndex,
+    Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, g_b, g_h, g_t, e_b, e_h, e_t, l_b, l_h, dq_b, dq_h, dq_t,
     w_b, w_h, w_t, near_b, near_h, docs_b, key_docs_b, index_b, key_index_b, bounds_b,
     rows, keys, group, offset, most, chunk, scale,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr,
+    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dq and the gradient of entries, for one block of rows; and what the pass over keys needs to know of it.
 
-    chunk: the first row of those that Right, Left and Near have room for.
+    chunk: the first row of those that Right and Left have room for. BLOCK: the keys of a block of the pass over
+    far keys, to whole ones of which near keys are rounded. LessFar gets the log-sum-exp less the row's last number.
     """
     block = chunk // BM + tl.program_id(0)
     h = tl.program_id(1)
@@ -195,7 +238,7 @@ def backward_rows(
     Left += b.to(tl.int64) * w_b + h.to(tl.int64) * w_h
     row = block * BM
     i, own, counted, start, end = _rows_of(
-        Index, Docs, Bounds, b, block, row, rows, keys, offset, index_b, docs_b, bounds_b, BM, BN, DOCS, INDEXED
+        Index, Docs, Bounds, b, block, row, rows, keys, offset, index_b, docs_b, bounds_b, BM, BLOCK, DOCS, INDEXED
     )
     if INDEXED:
         KeyIndex += b.to(tl.int64) * key_index_b
@@ -216,7 +259,7 @@ def backward_rows(
     c = scale * LOG2E
     # From the last keys back: how much is counted right of each tile.
     j0 = end - BN
-    while (j0 >= start) & (tl.min(counted) < most):
+    while (j0 >= start) & ((tl.min(counted) < most) | ((j0 + BN) % BLOCK != 0)):
         k = tile(K, b, h, j0, keys, k_t, BN, WIDTH, D, False)
         x = tl.dot(q, k.T, input_precision=PRECISION) * c
         visible = _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED)
@@ -224,23 +267,26 @@ def backward_rows(
         counted += tl.sum(_opened(x, visible), 1)[:, None]
         j0 -= BN
     near = j0 + BN
-    tl.store(Near + b.to(tl.int64) * near_b + h.to(tl.int64) * near_h + tl.program_id(0), near)
+    tl.store(Near + b.to(tl.int64) * near_b + h.to(tl.int64) * near_h + block, near)
     # What was left there, other threads of this block read.
     tl.debug_barrier()
     # And from the first keys on.
     dq = tl.zeros([BM, WIDTH], tl.float32)
     far = tl.load(Entries + (entry + most), mask=inside, other=0.0).to(tl.float32) * LOG2E
     d_far = tl.zeros([BM], tl.float32)
-    for j0 in tl.range(start, near, BN):
-        k = tile(K, b, h, j0 + tl.zeros([], tl.int32), keys, k_t, BN, WIDTH, D, False)
-        v = tile(V, b, h, j0 + tl.zeros([], tl.int32), keys, v_t, BN, VWIDTH, DV, False)
-        x = tl.dot(q, k.T, input_precision=PRECISION) * c + far[:, None]
-        if DOCS or INDEXED:
-            visible = _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED)
-            x = tl.where(visible, x, float("-inf"))
-        ds = weighed(x, lse) * (tl.dot(grad, v.T, input_precision=PRECISION) - delta)
-        d_far += tl.sum(ds, 1)
-        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
+    less = lse - far[:, None]
+    rows_of_less = LessFar + b.to(tl.int64) * l_b + h.to(tl.int64) * l_h + at
+    tl.store(rows_of_less[:, None], less)
+    large = start + (near - start) // FAR * FAR
+    dq, d_far = _far_gradients(
+        dq, d_far, q, grad, less, delta, K, V, KeyDocs, KeyIndex, b, h, i, own, start, large, keys, k_t, v_t, c,
+        FAR, WIDTH, VWIDTH, D, DV, DOCS, INDEXED, PRECISION,
+    )  # fmt: skip
+    if FAR > BN:
+        dq, d_far = _far_gradients(
+            dq, d_far, q, grad, less, delta, K, V, KeyDocs, KeyIndex, b, h, i, own, large, near, keys, k_t, v_t, c,
+            BN, WIDTH, VWIDTH, D, DV, DOCS, INDEXED, PRECISION,
+        )  # fmt: skip
     left = tl.zeros([BM, 1], tl.float32)
     for j0 in range(near, end, BN):
         k = tile(K, b, h, j0 + tl.zeros([], tl.int32), keys, k_t, BN, WIDTH, D, False)
@@ -263,27 +309,46 @@ def backward_rows(
     put(DQ + b.to(tl.int64) * dq_b + h.to(tl.int64) * dq_h, dq * scale, row, rows, dq_t, BM, WIDTH, D)
 
 
+@triton.jit
+def _last_near(Near, j0, first, end, SIDE: tl.constexpr):
+    """The row from which on, up to end, keys from j0 on are far."""
+    turn = first
+    stop = tl.cdiv(end, SIDE)
+    for begin in range(first // SIDE, stop, 128):
+        at = begin + tl.arange(0, 128)
+        near = tl.load(Near + at, mask=at < stop, other=1 << 30) <= j0
+        turn = tl.maximum(turn, tl.max(tl.where(near, (at + 1) * SIDE, first)))
+    return tl.minimum(turn, end)
+
+
 @triton.jit(do_not_specialize=["rows", "keys", "group", "offset", "most", "chunk", "past"])
 def backward_keys(
-    Q, K, V, Grad, Entries, Lse2, Delta, DK, DV_, Right, Left, Near, Docs, KeyDocs, Index, KeyIndex, Bounds,
+    Q, K, V, Grad, Entries, Lse2, Delta, DK, DV_, Right, Left, Near, LessFar, Docs, KeyDocs, Index, KeyIndex, Bounds,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, g_b, g_h, g_t, e_b, e_h, e_t, l_b, l_h,
     dk_b, dk_h, dk_t, dv_b, dv_h, dv_t, w_b, w_h, w_t, near_b, near_h,
     docs_b, key_docs_b, index_b, key_index_b, bounds_b, rows, keys, group, offset, most, chunk, past, scale,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr,
+    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr, SIDE: tl.constexpr, TILE: tl.constexpr,
+    BLOCK: tl.constexpr, SINGLE: tl.constexpr,
 ):  # fmt: skip
-    """What the rows chunk … past have for dk and dv, added to what is there, for one block of keys of one head."""
+    """What the rows chunk … past have for dk / scale and dv, added to what is there, for one block of keys of one head;
+    but not those after the last one of all to which the BLOCK of keys that this is part of is near.
+
+    Near has a number for SIDE rows each, Right and Left one for TILE keys each, as the pass over rows left them; that
+    of later rows is known already.
+    """
     j0 = tl.program_id(0) * BN
     g = tl.program_id(1)
     b = tl.program_id(2)
     K += b.to(tl.int64) * k_b + g.to(tl.int64) * k_h
     V += b.to(tl.int64) * v_b + g.to(tl.int64) * v_h
     first = tl.maximum(j0 - offset, chunk) // BM * BM
-    end = past
+    last = rows
     if DOCS or INDEXED:
         Bounds += b.to(tl.int64) * bounds_b + tl.program_id(0) * 8
         first = tl.maximum(tl.load(Bounds + 2), chunk)
-        end = tl.minimum(tl.load(Bounds + 5), past)
+        last = tl.minimum(tl.load(Bounds + 5), rows)
+    end = tl.minimum(last, past)
     if INDEXED:
         Index += b.to(tl.int64) * index_b
         KeyIndex += b.to(tl.int64) * key_index_b
@@ -296,26 +361,24 @@ def backward_keys(
         c = scale * LOG2E
         dk = tl.zeros([BN, WIDTH], tl.float32)
         dv = tl.zeros([BN, VWIDTH], tl.float32)
-        for number in range(group):
+        # A loop of one is folded away, and its accumulators with it, which otherwise take registers twice.
+        for number in range(1 if SINGLE else group):
             h = g * group + number
             heads = b.to(tl.int64) * l_b + h.to(tl.int64) * l_h
             own_entries = Entries + b.to(tl.int64) * e_b + h.to(tl.int64) * e_h
-            work = b.to(tl.int64) * w_b + h.to(tl.int64) * w_h
+            work = b.to(tl.int64) * w_b + h.to(tl.int64) * w_h + j0 // TILE
             nears = Near + b.to(tl.int64) * near_b + h.to(tl.int64) * near_h
-            for row in range(first, end, BM):
+            own_q = Q + b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
+            own_grad = Grad + b.to(tl.int64) * g_b + h.to(tl.int64) * g_h
+            turn = _last_near(nears, j0 // BLOCK * BLOCK, first, last, SIDE)
+            for row in range(first, tl.minimum(turn, end), BM):
                 row = row + tl.zeros([], tl.int32)
                 at = row + tl.arange(0, BM)
                 inside = at < rows
                 i = numbered(Index, at, inside, offset, INDEXED)[:, None]
                 own = belonging(Docs, at, inside, -3)[:, None] if DOCS else tl.zeros([BM, 1], tl.int32)
-                q = tile(
-                    Q + b.to(tl.int64) * q_b + h.to(tl.int64) * q_h, b, h, row, rows, q_t,
-                    BM, WIDTH, D, False,
-                )  # fmt: skip
-                grad = tile(
-                    Grad + b.to(tl.int64) * g_b + h.to(tl.int64) * g_h, b, h, row, rows, g_t,
-                    BM, VWIDTH, DV, False,
-                )  # fmt: skip
+                q = tile(own_q, b, h, row, rows, q_t, BM, WIDTH, D, False)
+                grad = tile(own_grad, b, h, row, rows, g_t, BM, VWIDTH, DV, False)
                 lse = tl.load(Lse2 + heads + at)[:, None]
                 delta = tl.load(Delta + heads + at)[:, None]
                 rows_entries = own_entries + row.to(tl.int64) * e_t
@@ -323,10 +386,10 @@ def backward_keys(
                 visible = _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED)
                 x = tl.dot(q, k.T, input_precision=PRECISION) * c
                 d_weights = tl.dot(grad, v.T, input_precision=PRECISION) - delta
-                if j0 >= tl.load(nears + (row - chunk) // BM):
-                    place = work + (row - chunk).to(tl.int64) * w_t + j0 // BN
+                if j0 >= tl.load(nears + row // SIDE):
+                    place = work + (row - chunk).to(tl.int64) * w_t
                     kept = (tl.arange(0, BM) * w_t)[:, None]
-                    right = tl.load(Right + place + kept, mask=inside[:, None], other=FULL)
+                    right = tl.load(Right + place + (kept + (BN // TILE - 1)), mask=inside[:, None], other=FULL)
                     left = tl.load(Left + place + kept, mask=inside[:, None], other=0.0)
                     gates, _, bias, grows = _looked_up(x, visible, right, rows_entries, entry, most)
                     p = weighed(tl.where(visible, x + bias * LOG2E, float("-inf")), lse)
@@ -335,14 +398,79 @@ def backward_keys(
                     through_gates = (left + tl.cumsum(ds * grows, 1)) * gates * (1 - gates)
                     ds += tl.where(visible, through_gates, 0.0)
                 else:
-                    far = tl.load(rows_entries + (entry + most), mask=inside[:, None], other=0.0).to(tl.float32) * LOG2E
-                    p = weighed(tl.where(visible, x + far, float("-inf")), lse)
+                    p = weighed(tl.where(visible, x, float("-inf")), tl.load(LessFar + heads + at)[:, None])
                     ds = p * d_weights
                 dv = tl.dot(p.to(grad.dtype).T, grad, dv, input_precision=PRECISION)
                 dk = tl.dot(ds.to(q.dtype).T, q, dk, input_precision=PRECISION)
         DK += b.to(tl.int64) * dk_b + g.to(tl.int64) * dk_h
         DV_ += b.to(tl.int64) * dv_b + g.to(tl.int64) * dv_h
-        dk = dk * scale + tile(DK, b, g, j0, keys, dk_t, BN, WIDTH, D, False)
-        dv += tile(DV_, b, g, j0, keys, dv_t, BN, VWIDTH, DV, False)
+        dk += tile(DK, b, g, j0, keys, dk_t, BN, WIDTH, D, False)
         put(DK, dk, j0, keys, dk_t, BN, WIDTH, D)
+        dv += tile(DV_, b, g, j0, keys, dv_t, BN, VWIDTH, DV, False)
         put(DV_, dv, j0, keys, dv_t, BN, VWIDTH, DV)
+
+
+@triton.jit(do_not_specialize=["rows", "keys", "group", "offset"])
+def backward_far_keys(
+    Q, K, V, Grad, LessFar, Delta, NearDK, NearDV, DK, DV_, Near, Docs, KeyDocs, Index, KeyIndex, Bounds,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, g_b, g_h, g_t, l_b, l_h,
+    nk_b, nk_h, nk_t, nv_b, nv_h, nv_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t, near_b, near_h,
+    docs_b, key_docs_b, index_b, key_index_b, bounds_b, rows, keys, group, offset, scale,
+    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr, SIDE: tl.constexpr, SINGLE: tl.constexpr,
+    TMA: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of one block of keys: what was found before, and what the later rows have, to which it is far."""
+    j0 = tl.program_id(0) * BN
+    g = tl.program_id(1)
+    b = tl.program_id(2)
+    first = tl.maximum(j0 - offset, 0) // BM * BM
+    end = rows
+    if DOCS or INDEXED:
+        Bounds += b.to(tl.int64) * bounds_b + tl.program_id(0) * 8
+        first = tl.load(Bounds + 2)
+        end = tl.minimum(tl.load(Bounds + 5), rows)
+    place = j0 + tl.arange(0, BN)
+    j = place[:, None]
+    other = 0
+    if INDEXED:
+        Index += b.to(tl.int64) * index_b
+        j = numbered(KeyIndex + b.to(tl.int64) * key_index_b, place, place < keys, 0, True)[:, None]
+    if DOCS:
+        Docs += b.to(tl.int64) * docs_b
+        other = belonging(KeyDocs + b.to(tl.int64) * key_docs_b, place, place < keys, -2)[:, None]
+    if not TMA:
+        K += b.to(tl.int64) * k_b + g.to(tl.int64) * k_h
+        V += b.to(tl.int64) * v_b + g.to(tl.int64) * v_h
+    k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
+    v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
+    c = scale * LOG2E
+    dk = besides(NearDK + b.to(tl.int64) * nk_b + g.to(tl.int64) * nk_h, j0, 0, keys, nk_t, BN, WIDTH, D)
+    dv = besides(NearDV + b.to(tl.int64) * nv_b + g.to(tl.int64) * nv_h, j0, 0, keys, nv_t, BN, VWIDTH, DV)
+    # A loop of one is folded away, and its accumulators with it, which otherwise take registers twice.
+    for number in range(1 if SINGLE else group):
+        h = g * group + number
+        heads = b.to(tl.int64) * l_b + h.to(tl.int64) * l_h
+        if TMA:
+            own_q = Q
+            own_grad = Grad
+        else:
+            own_q = Q + b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
+            own_grad = Grad + b.to(tl.int64) * g_b + h.to(tl.int64) * g_h
+        turn = _last_near(Near + b.to(tl.int64) * near_b + h.to(tl.int64) * near_h, j0, first, end, SIDE)
+        for row in tl.range(turn, end, BM):
+            row = row + tl.zeros([], tl.int32)
+            at = row + tl.arange(0, BM)
+            q = tile(own_q, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
+            grad = tile(own_grad, b, h, row, rows, g_t, BM, VWIDTH, DV, TMA)
+            less = tl.load(LessFar + heads + at)[None, :]
+            p = weighed(tl.dot(k, q.T, input_precision=PRECISION) * c, less)
+            if DOCS or INDEXED:
+                i = numbered(Index, at, at < rows, offset, INDEXED)[None, :]
+                own = belonging(Docs, at, at < rows, -3)[None, :] if DOCS else 0
+                p = tl.where(seen(i, j, place[:, None], own, other, keys, 0, 0, 0, False, True, DOCS), p, 0.0)
+            dv = tl.dot(p.to(grad.dtype), grad, dv, input_precision=PRECISION)
+            d_weights = tl.dot(v, grad.T, input_precision=PRECISION) - tl.load(Delta + heads + at)[None, :]
+            dk = tl.dot((p * d_weights).to(q.dtype), q, dk, input_precision=PRECISION)
+    put(DK + b.to(tl.int64) * dk_b + g.to(tl.int64) * dk_h, dk * scale, j0, keys, dk_t, BN, WIDTH, D)
+    put(DV_ + b.to(tl.int64) * dv_b + g.to(tl.int64) * dv_h, dv, j0, keys, dv_t, BN, VWIDTH, DV)
