@@ -142,6 +142,18 @@ def bends_by_distance(part: Any) -> None:
             assert_same(past, past[:, :1].expand_as(past))
 
 
+def learns_two_numbers(part: Any) -> None:
+    """by_distance grows in proportion with the first, and with the second as its derivative says."""
+    distance = DISTANCES
+    added, (factor, number, derivative) = part.by_distance(distance), part.two_numbers(distance)
+    assert factor.shape == number.shape == (H,)
+    assert derivative.shape == added.shape == (H, len(distance))
+    assert not derivative.requires_grad
+    weights = torch.linspace(-1, 2, added.numel(), dtype=added.dtype).view_as(added)
+    in_proportion = factor * ((weights * added).sum(1) / factor).detach()
+    same_gradients(part, in_proportion + number * (weights * derivative).sum(1), (weights * added).sum(1))
+
+
 def bends_by_share(part: Any) -> None:
     """`bend` adds a function of one number, which the distance and the query's position make."""
     p = torch.tensor([0, 1, 2, 5, 30, 800]).double()[:, None]
@@ -190,6 +202,7 @@ FACET_LAWS: dict[str, Callable[[Any], None]] = {
     "cos_sin": turns_by_its_cosines,
     "slopes": bends_by_its_slopes,
     "by_distance": bends_by_distance,
+    "two_numbers": learns_two_numbers,
     "by_share": bends_by_share,
     "by_count": bends_by_count,
     "cap": bends_into_its_cap,

@@ -78,6 +78,11 @@ def cases() -> dict[str, Callable[[], None]]:
         for width in (64, 128, 256)
         for more in ("", ", packed")
     }
+    made |= {
+        f"{width} numbers{more}": lambda width=width, more=more: _numbers(width, bool(more))
+        for width in (64, 128, 256)
+        for more in ("", ", packed")
+    }
     made |= {f"64 two fields{more}": lambda more=more: _two_fields(64, bool(more)) for more in ("", ", contrast")}
     made |= {f"{width} slopes, reach": lambda width=width: _reach(width) for width in (64, 128, 256)}
     made |= {f"decoding of {width}": lambda width=width: _decoding(width) for width in (64, 128)}
@@ -98,6 +103,17 @@ def _attention(width: int, name: str) -> None:
     if "documents" in options:
         order_within(options["documents"])
     out, _ = flash(q, k, v, **options)
+    out.backward(torch.ones_like(out))
+
+
+def _numbers(width: int, packed: bool) -> None:
+    """A table that follows from two numbers a head, which get the gradients."""
+    from milepost.backends.triton.flash import flash
+
+    table, numbers = torch.randn(2, 512), torch.ones(2, 2, requires_grad=True)
+    q, k, v = _inputs(width)
+    options = facets("documents" if packed else "plain", 2, 512, "cpu")
+    out, _ = flash(q, k, v, table=table, numbers=numbers, derivative=table.clone(), **options)
     out.backward(torch.ones_like(out))
 
 

@@ -43,6 +43,17 @@ class Kerple(Learner):
         dtype = torch.promote_types(self.a.dtype, torch.float32)
         return -self._penalty(distance.abs().to(dtype), (slice(None), None))
 
+    def two_numbers(self, distance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The factor and the number that `by_distance` follows from, [h], and its derivative by the second, [h n]."""
+        dtype = torch.promote_types(self.a.dtype, torch.float32)
+        a, p = _bounded(self.a, None).to(dtype), _bounded(self.p, 2.0 if self.form == "power" else None).to(dtype)
+        with torch.no_grad():
+            d = distance.abs().to(dtype)
+            if self.form == "log":
+                return p, a, -p[:, None] * d / (1 + a[:, None] * d)
+            # The derivative of d^p is 0 at 0, as d^p is.
+            return a, p, -a[:, None] * torch.xlogy(d ** p[:, None], d)
+
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         return score - self._penalty((p - r).abs().to(score.dtype), head)
 

@@ -112,6 +112,22 @@ class ByDistance(Protocol):
 
 
 @runtime_checkable
+class ByTwoNumbers(ByDistance, Protocol):
+    """Adds by distance what follows from two numbers of each head, of which the first is a factor.
+
+    by_distance(d)  =  factor · f(number, d)
+
+    Whoever knows that needs no gradient of every distance to learn the two.
+    """
+
+    def two_numbers(self, distance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The factor [h], never 0, and the number [h], with gradients; the derivative of by_distance by the number at
+        each distance [n], [h n], without: all float32 or better.
+        """
+        ...
+
+
+@runtime_checkable
 class ByShare(Protocol):
     """Adds to a score a function of the distance as a share of the query's position."""
 
@@ -175,6 +191,7 @@ FACETS: dict[str, type] = {
     "cos_sin": Rotates,
     "slopes": HasSlopes,
     "by_distance": ByDistance,
+    "two_numbers": ByTwoNumbers,
     "by_share": ByShare,
     "by_count": ByCount,
     "cap": Caps,
@@ -189,6 +206,7 @@ READ: dict[str, tuple[str, str | None]] = {
     "cos_sin": ("cos_sin", "turn"),
     "slopes": ("slopes", "bend"),
     "by_distance": ("by_distance", "bend"),
+    "two_numbers": ("two_numbers", "bend"),
     "by_share": ("by_share", "bend"),
     "by_count": ("by_count", "bend_rows"),
     "cap": ("cap", "bend"),

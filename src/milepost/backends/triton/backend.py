@@ -272,6 +272,8 @@ def _near_field(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]
     reach = distances(by_row, by_key) if table is None else table.shape[1] - 1
     if reach < 1 or not plain or "slopes" in how or "cap" in how or call.layout is None or not has_numbers():
         return None
+    if "numbers" in how:
+        return None
     # Loaded here, because it needs triton.
     from milepost.backends.triton.fields import Fields, fields, worth_it
 

@@ -15,6 +15,7 @@ import triton.language as tl
 from milepost.backends.triton.bounds import belonging, numbered
 from milepost.backends.triton.score import (
     GRANULE,
+    LN2,
     LOG2E,
     addressed,
     apart,
@@ -424,8 +425,8 @@ def backward_keys(
 @triton.jit
 def _keys_of_rows(
     dq, behind_sum, ahead_sum, past_sum, before_sum, q, grad, lse, delta, K, V, b, g, lo, hi, row, i0, c, keys,
-    k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far, cap, i, own, KeyDocs, KeyIndex,
-    ByRow, ByKey, DByRow, factor, rows_left, br_t, bk_t, row_first, key_first, many,
+    k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, Derivative, first, last, far, cap, i, own,
+    KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows_left, br_t, bk_t, row_first, key_first, many,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr,
@@ -434,6 +435,9 @@ def _keys_of_rows(
     MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """Add what the keys lo … hi give to dq, and, where asked, to the sums that biases need.
+
+    SUM_SLOPES, 1: dS times the distances behind and ahead. 2: dS times the table, and times its Derivative, in units
+    of log2(e); every distance that is seen is in the table then.
 
     Distances past the table's ends: block by block, or where DOCS or INDEXED one by one. RELATE: what tables of keys
     add to the scores gets its gradient here, dS · factor, by row and distance; before_sum has that of all distances
@@ -494,7 +498,15 @@ def _keys_of_rows(
         ds = p * (dp - delta[:, None])
         if CAP == 2:
             ds = ds * (1 - bent * bent)
-        if SUM_SLOPES:
+        if (SUM_SLOPES == 2) and (TABLE == 2):
+            if READ:
+                grown = addressed(Derivative, i, j, first, last)
+            else:
+                steps = distances(Derivative, i0, j0, first, last, BM, BN, SPAN)
+                grown = looked_up(steps, i, j, i0, j0, BM, BN, BN)
+            behind_sum += tl.sum(ds * bias, 1)
+            ahead_sum += tl.sum(ds * grown, 1)
+        if SUM_SLOPES == 1:
             away = apart(i, j, i0)
             if SLOPE == 1:
                 behind_sum -= tl.sum(ds * away, 1)
@@ -535,6 +547,7 @@ def _keys_of_rows(
 @triton.jit(do_not_specialize=[*_COUNTS, "more_row"])
 def backward_rows(
     Q, K, V, Grad, Lse2, Delta, DQ, Sums, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
+    Numbers, Derivative,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, dq_b, dq_h, dq_t,
     l_b, l_h, table_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b, sums_b, sums_h,
     ByRow, ByKey, br_b, br_h, br_t, bk_b, bk_h, bk_t, row_first, key_first, many, DByRow, Away,
@@ -548,6 +561,9 @@ def backward_rows(
     MORE: tl.constexpr,
 ):  # fmt: skip
     """dq of one block of rows. Sums [b h blocks 4]: for the slopes behind and ahead, for distances past and before.
+
+    SUM_SLOPES, 2: in place of slopes for the two Numbers [2 h] that the table follows from, of which the first is a
+    factor, with its Derivative by the second.
 
     MORE: what the rows from more_row on have already is added.
     """
@@ -601,6 +617,8 @@ def backward_rows(
         Table += h64 * table_h
         far_behind = tl.load(Table + (last - first)) * LOG2E
         far_ahead = tl.load(Table) * LOG2E
+    if SUM_SLOPES == 2:
+        Derivative += h64 * table_h
     cap = cap * LOG2E
 
     # The same blocks of keys as in the forward pass.
@@ -669,46 +687,48 @@ def backward_rows(
     if BEHIND:
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, sink, past, row, some, c,
-            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
+            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, Derivative, first, last, 0.0, cap,
+            i, own, KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
             PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
         )  # fmt: skip
     if BEHIND or BOUNDED:
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, start, full, row, some, c,
-            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
+            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, Derivative, first, last, 0.0, cap,
+            i, own, KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
             PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, full, near, row, i0, c,
-        keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_behind, cap, i, own,
-        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
+        keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, Derivative, first, last, far_behind,
+        cap, i, own, KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first,
+        many,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
         PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, EIGHTS,
     )  # fmt: skip
     if LOOKED or (MIDDLE == 2):
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, near, beyond, row, i0, c,
-            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
+            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, Derivative, first, last, 0.0, cap,
+            i, own, KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, MIDDLE, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
             PRECISION, SUM_SLOPES, SUM_FAR and BOUNDED, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
         )  # fmt: skip
     if TWO_SIDED and (TABLE or SLOPES) and (RELATE == 0):
         dq, s0, s1, s2, s3 = _keys_of_rows(
             dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, beyond, edge, row, i0, c,
-            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, far_ahead, cap, i, own,
-            KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
+            keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, Derivative, first, last, far_ahead,
+            cap, i, own, KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first,
+            many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, FRONT, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
             PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, EIGHTS,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, edge, end, row, some, c,
-        keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, first, last, 0.0, cap, i, own,
-        KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
+        keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, Derivative, first, last, 0.0, cap,
+        i, own, KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
         PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
     )  # fmt: skip
@@ -719,7 +739,10 @@ def backward_rows(
     if MORE:
         dq += besides(MoreDQ + b64 * mq_b + h64 * mq_h, row, more_row, rows - more_row, mq_t, BM, WIDTH, D)
     put(DQ + b64 * dq_b + h64 * dq_h, dq, row, rows, dq_t, BM, WIDTH, D)
-    if SUM_SLOPES or SUM_FAR:
+    if (SUM_SLOPES > 0) or SUM_FAR:
+        if SUM_SLOPES == 2:
+            s0 = s0 * (LN2 / tl.load(Numbers + h))
+            s1 = s1 * LN2
         Sums += b64 * sums_b + h64 * sums_h + block * 4
         tl.store(Sums, tl.sum(s0, 0))
         tl.store(Sums + 1, tl.sum(s1, 0))

@@ -103,10 +103,32 @@ def biases(call: Call) -> dict[str, Any]:
                 lines.append(Line(torch.stack((torch.zeros_like(step), step), 1), 0))
         else:
             lines.append(_line(call, part))
+    learner = _of_two_numbers(call, parts)
+    if learner is not None:
+        return found | _two_numbers(call, lines[0], learner)
     if lines:
         line = functools.reduce(Line.__add__, lines)
         found |= {"table": line.rows.contiguous(), "first": line.first}
     return found
+
+
+def _of_two_numbers(call: Call, parts: tuple[Any, ...]) -> Any:
+    """The one part that adds anything, where all that it learns are two numbers a head; None where it is another."""
+    adding = [part for part in parts if not _has(call, part, "cap")]
+    if len(adding) != 1 or not _has(call, adding[0], "two_numbers") or not _learns(adding[0]):
+        return None
+    # The kernels sum over distances that are in the table.
+    return adding[0] if min(adding[0].constant_past) == math.inf else None
+
+
+def _two_numbers(call: Call, line: Line, part: Any) -> dict[str, Any]:
+    """The table with what it follows from, in whose place it gets no gradient."""
+    many = line.rows.shape[1]
+    factor, number, derivative = part.two_numbers(_distances(line.first, line.first + many, call.q.device))
+    return {
+        "table": line.rows.detach().contiguous(), "first": line.first,
+        "numbers": torch.stack((factor, number)).float(), "derivative": derivative.float(),
+    }  # fmt: skip
 
 
 def _slopes(call: Call, part: HasSlopes) -> OnDevice:

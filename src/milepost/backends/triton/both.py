@@ -260,21 +260,21 @@ def _of_keys(
     if BEHIND:
         dq, _, _, _, _ = _keys_of_rows(
             dq, none, none, none, none, q, grad, lse, delta, K, V, b, g, start, full, row, i0, c, keys, k_t, v_t,
-            behind, ahead, 0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            behind, ahead, 0, 0.0, 0.0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
             BM, BN, WIDTH, VWIDTH, D, DV, True, 0, 0, 0, BEHIND, True, False, 0, False, False, TMA, PRECISION,
-            False, False, LEAD, False, False, None, 0, False, False,
+            0, False, LEAD, False, False, None, 0, False, False,
         )  # fmt: skip
     dq, _, _, _, _ = _keys_of_rows(
         dq, none, none, none, none, q, grad, lse, delta, K, V, b, g, full, edge, row, i0, c, keys, k_t, v_t,
-        behind, ahead, 0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        behind, ahead, 0, 0.0, 0.0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         BM, BN, WIDTH, VWIDTH, D, DV, False, 0, 0, 0, BEHIND, True, False, 0, False, False, TMA, PRECISION,
-        False, False, LEAD, False, False, None, 0, False, False,
+        0, False, LEAD, False, False, None, 0, False, False,
     )  # fmt: skip
     dq, _, _, _, _ = _keys_of_rows(
         dq, none, none, none, none, q, grad, lse, delta, K, V, b, g, edge, end, row, i0, c, keys, k_t, v_t,
-        behind, ahead, 0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        behind, ahead, 0, 0.0, 0.0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         BM, BN, WIDTH, VWIDTH, D, DV, True, 0, 0, 0, BEHIND, True, False, 0, False, False, TMA, PRECISION,
-        False, False, LEAD, False, False, None, 0, False, False,
+        0, False, LEAD, False, False, None, 0, False, False,
     )  # fmt: skip
     return dq
 

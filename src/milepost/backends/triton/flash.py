@@ -53,6 +53,7 @@ FACETS = (
 )
 TOKENS = "Tensor? documents=None, Tensor? key_documents=None, Tensor? index=None, Tensor? key_index=None"
 PRODUCTS = "Tensor? by_row=None, Tensor? by_key=None"
+NUMBERS = "Tensor? numbers=None, Tensor? derivative=None"
 
 
 def flash(
@@ -78,6 +79,8 @@ def flash(
     key_index: Tensor | None = None,
     by_row: Tensor | None = None,
     by_key: Tensor | None = None,
+    numbers: Tensor | None = None,
+    derivative: Tensor | None = None,
     checked: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Attention and each row's log-sum-exp, both with gradients.
@@ -93,11 +96,16 @@ def flash(
     by_row: [b h t n], by_key: [b h s n], in q's dtype, where there is no table; no two keys that a query sees have one
     index then, nor two queries that see a key. Or both as `eights.py` lays them out, [b h squares tokens width], where
     there are no indices and no key is further ahead than first. checked: nothing of this is looked at again.
+
+    numbers: [2 h] float32, two of each head that the table follows from, which get gradients in its place: the first is
+    a factor, table = numbers[0] · f(numbers[1]), and derivative [h n] is that of the table by the second. The table has
+    all distances that are seen then, and there are no slopes.
     """
     if not checked:
         _check(q, k, v, slopes, slopes_ahead, table, sharpen, scale, cap)
         check_tokens("flash", q, k, documents, key_documents, index, key_index)
         _check_related(q, k, table, by_row, by_key)
+        _check_numbers(slopes, table, numbers, derivative)
     tokens = Tokens(documents, key_documents, index, key_index)
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if sharpen is not None and sharpen.dim() == 1:
@@ -110,11 +118,14 @@ def flash(
     facets = (
         slopes, slopes_ahead, table, sharpen, scale, offset, behind, ahead, sinks, first, cap or 0.0, cap_first
     )  # fmt: skip
-    learned = (q, k, v, slopes, slopes_ahead, table, sharpen, by_row, by_key)
+    learned = (q, k, v, slopes, slopes_ahead, table, sharpen, by_row, by_key, numbers)
     if not (torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in learned)):
         out, lse = operator("flash", _flash, q)(q, k, v, *facets, *tokens, by_row, by_key)
         return out, lse.float()
-    if (
+    if numbers is not None and table is not None:
+        # It gets no gradient of its own.
+        facets = (*facets[:2], table.detach(), *facets[3:])
+    elif (
         table is not None
         and table.requires_grad
         and index is not None
@@ -130,7 +141,7 @@ def flash(
     v = v.view_as(v) if v is q or v is k else v
     k = k.view_as(k) if k is q else k
     tokens = tokens.apart()
-    return _Flash.apply(q, k, v, *facets, *tokens, by_row, by_key)  # pyright: ignore
+    return _Flash.apply(q, k, v, *facets, *tokens, by_row, by_key, numbers, derivative)  # pyright: ignore
 
 
 def _check(
@@ -189,6 +200,20 @@ def _check_related(q: Tensor, k: Tensor, table: Tensor | None, by_row: Tensor | 
             raise ValueError(f"flash: {name} is {list(each.shape)} in {each.dtype}; give {list(shape)} in {q.dtype}")
 
 
+def _check_numbers(
+    slopes: Tensor | None, table: Tensor | None, numbers: Tensor | None, derivative: Tensor | None
+) -> None:
+    if numbers is None and derivative is None:
+        return
+    if table is None or numbers is None or derivative is None or slopes is not None:
+        raise ValueError("flash: numbers and derivative come together, with the table that they are of, and no slopes")
+    for name, each, shape in (("numbers", numbers, (2, table.shape[0])), ("derivative", derivative, table.shape)):
+        if each.shape != shape or each.dtype != torch.float32:
+            raise ValueError(
+                f"flash: {name} is {list(each.shape)} in {each.dtype}; give {list(shape)} in torch.float32"
+            )
+
+
 def check_tokens(name: str, q: Tensor, k: Tensor, *given: Tensor | None) -> Tokens:
     """Documents and indices, of both sides or of neither."""
     b, t, s = q.shape[0], q.shape[2], k.shape[2]
@@ -210,10 +235,10 @@ def check_tokens(name: str, q: Tensor, k: Tensor, *given: Tensor | None) -> Toke
 class _Flash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *facets: Any) -> tuple[Tensor, Tensor]:
-        out, lse = operator("flash", _flash, q)(q, k, v, *facets)
+        out, lse = operator("flash", _flash, q)(q, k, v, *facets[:-2])
         slopes, slopes_ahead, table, sharpen, *numbers = facets
-        ctx.save_for_backward(q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *numbers[-6:])
-        ctx.numbers = numbers[:-6]
+        ctx.save_for_backward(q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *numbers[-8:])
+        ctx.numbers = numbers[:-8]
         ctx.set_materialize_grads(False)
         return out, lse.float()
 
@@ -221,7 +246,7 @@ class _Flash(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
         q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *tokens = ctx.saved_tensors
         if grad is None and grad_lse is None:
-            return (None,) * 21
+            return (None,) * 23
         demand_first_gradients("attend")
         needs = ctx.needs_input_grad
         grad, grad_lse = gradients(grad, grad_lse, out)
@@ -229,7 +254,7 @@ class _Flash(torch.autograd.Function):
             grad, grad_lse, q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *ctx.numbers,
             needs[3] or needs[4], needs[5], *tokens,
         )  # fmt: skip
-        dq, dk, dv, d_slopes, d_ahead, d_table, d_by_row, d_by_key = grads
+        dq, dk, dv, d_slopes, d_ahead, d_table, d_by_row, d_by_key, d_numbers = grads
         d_sharpen = None
         if needs[6]:
             # dq_i = sharpen_i · (what q_i·k_j's sum gives), so q_i · dq_i / sharpen_i is the derivative by sharpen_i.
@@ -246,6 +271,8 @@ class _Flash(torch.autograd.Function):
             *(None,) * 12,
             d_by_row if needs[19] else None,
             d_by_key if needs[20] else None,
+            d_numbers if needs[21] else None,
+            None,
         )
 
 
@@ -293,7 +320,7 @@ def _flash(
         first,
         cap,
         cap_first,
-        *tokens_and_products(more),
+        *tokens_and_more(more),
     )
     with device_of(q):
         launch_forward(call, out, lse)
@@ -305,10 +332,10 @@ def _flash_backward(
     slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
     scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
     slopes_too: bool, table_too: bool, *more: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, ...]:  # fmt: skip
     """The backward kernels, launched: dq, dk, dv, and the gradients of slopes behind, ahead and table where asked.
 
-    Then those of by_row and by_key, which are empty where there are none.
+    Then those of by_row, by_key and numbers, which are empty where there are none.
     """
     b, h, t, d = q.shape
     s = k.shape[2]
@@ -318,8 +345,9 @@ def _flash_backward(
             torch.zeros_like(each) if each is not None and asked else lse.new_empty(0, dtype=torch.float32)
             for each, asked in ((slopes, slopes_too), (slopes_ahead, slopes_too), (table, table_too))
         ]
-        related = products_like(lse, tokens_and_products(more)[1])
-        return dq.zero_(), dk.zero_(), dv.zero_(), small[0], small[1], small[2], *related
+        _, products, (numbers, _) = tokens_and_more(more)
+        d_numbers = lse.new_zeros(0 if numbers is None else numbers.shape, dtype=torch.float32)
+        return dq.zero_(), dk.zero_(), dv.zero_(), *small, *products_like(lse, products), d_numbers
     if grad.stride(-1) != 1 or 0 in grad.stride():
         grad = grad.contiguous()
     call = Call(
@@ -338,7 +366,7 @@ def _flash_backward(
         first,
         cap,
         cap_first,
-        *tokens_and_products(more),
+        *tokens_and_more(more),
     )
     with device_of(q):
         lse2, delta = launch_prepare(grad, grad_lse, out, lse)
@@ -346,13 +374,16 @@ def _flash_backward(
         launch_keys(call, grad, lse2, delta, dk, dv, d_by_key)
         sums = launch_rows(call, grad, lse2, delta, dq, slopes_too, table_too, d_by_row)
         learned = launch_learned(call, grad, lse2, delta, sums, slopes_too, table_too)
-    return dq, dk, dv, *learned, d_by_row, d_by_key
+        d_numbers = launch_numbers(call, sums)
+    return dq, dk, dv, *learned, d_by_row, d_by_key, d_numbers
 
 
-def tokens_and_products(given: tuple[Tensor | None, ...]) -> tuple[tuple[Tensor | None, ...], ...]:
-    """Documents and indices, and by_row and by_key: what TOKENS and PRODUCTS list, with what was left out."""
-    given = (*given, *(None,) * (6 - len(given)))
-    return given[:4], given[4:]
+def tokens_and_more(given: tuple[Tensor | None, ...]) -> tuple[tuple[Tensor | None, ...], ...]:
+    """Documents and indices, by_row and by_key, numbers and derivative: what TOKENS, PRODUCTS and NUMBERS list, with
+    what was left out.
+    """
+    given = (*given, *(None,) * (8 - len(given)))
+    return given[:4], given[4:6], given[6:]
 
 
 def packed(product: Tensor | None) -> Tensor | None:
@@ -499,7 +530,7 @@ def launch_rows(
 ) -> Tensor:  # fmt: skip
     """Write dq and the gradient of by_row. more: what the last rows have already of dq, to be added.
 
-    Returned: what each block of rows has for the slopes and the table's ends, [b h blocks 4].
+    Returned: what each block of rows has for the slopes, or numbers, and the table's ends, [b h blocks 4].
     """
     q, k, v = call.qkv
     b, h, t, _ = q.shape
@@ -507,17 +538,19 @@ def launch_rows(
     tma = config.tma and _fits_tma(q, k, v, grad)
     wide = call.value_width
     blocks = blocks_of(t, config.rows)
-    sums = delta.new_empty((b, h, blocks, 4) if slopes_too or table_too else (0, 0, 0, 0))
+    numbers, derivative = call.numbers
+    summed = 1 if slopes_too else 0 if numbers is None else 2
+    sums = delta.new_empty((b, h, blocks, 4) if summed or table_too else (0, 0, 0, 0))
     limits = call.bounds(config, by_rows=True)
     launch(
         backward.backward_rows, (blocks, h, b),
         *call.described(config, tma), _described(grad, config.rows, tma, wide), lse2, delta, dq, sums, *call.tensors,
-        *call.tokens, limits[0],
+        *call.tokens, limits[0], numbers, derivative,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dq.stride()[:3],
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], h * blocks * 4, blocks * 4,
         *call.related, d_by_row, call.away, more, *((0, 0, 0) if more is None else more.stride()[:3]),
         0 if more is None else t - more.shape[2], *call.counts, call.scale, call.cap,
-        **call.constants(config, tma), **call.sides, SUM_SLOPES=slopes_too, SUM_FAR=table_too, LEAD=config.lead,
+        **call.constants(config, tma), **call.sides, SUM_SLOPES=summed, SUM_FAR=table_too, LEAD=config.lead,
         MASK_STAGES=min(config.stages, 2),
         RELATE=call.relates, ENDS=call.ends, EIGHTS=call.eights, REACH=call.reach, MORE=more is not None,
         num_warps=config.warps, num_stages=config.stages,
@@ -548,6 +581,19 @@ def launch_learned(
         WALKED=not call.tokens.any, num_warps=4,
     )  # fmt: skip
     return d_slopes, d_ahead, d_table
+
+
+def launch_numbers(call: Call, sums: Tensor) -> Tensor:
+    """The gradients of the numbers that a table follows from, [2 h]; empty where there are none."""
+    b, h, blocks, _ = sums.shape
+    if call.numbers[0] is None:
+        return sums.new_empty(0)
+    made = sums.new_empty(2, h)
+    launch(
+        tables.totals, (h,), sums, None, made[0], made[1], None, 0, b, h, blocks, 0, 0, 0, 0, 0,
+        BLOCK=1024, SLOPES=True, SIDES=True, TABLE=False, WALKED=False, num_warps=4,
+    )  # fmt: skip
+    return made
 
 
 def launch_walk(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> tuple[Tensor, int]:
@@ -600,6 +646,7 @@ class Call:
         slopes: Tensor | None, slopes_ahead: Tensor | None, table: Tensor | None, sharpen: Tensor | None,
         scale: float, offset: int, behind: int, ahead: int, sinks: int, first: int, cap: float, cap_first: bool,
         tokens: tuple[Tensor | None, ...] = (), products: tuple[Tensor | None, ...] = (None, None),
+        numbers: tuple[Tensor | None, ...] = (None, None),
     ) -> None:  # fmt: skip
         if not (q.is_cuda or INTERPRETED):
             raise RuntimeError(f"the kernels run on CUDA devices; the tensors are on {q.device}")
@@ -610,6 +657,10 @@ class Call:
         table, sharpen = (
             each if each is None or each.stride(-1) == 1 else each.contiguous() for each in (table, sharpen)
         )
+        self.numbers = tuple(None if each is None else each.contiguous() for each in numbers)
+        if self.numbers[0] is not None and table is not None:
+            # Its heads are as far apart as those of its derivative.
+            table = table.contiguous()
         self.tensors = (slopes, slopes if slopes_ahead is None else slopes_ahead, table, sharpen)
         self.steps = (
             0 if table is None else table.stride(0),
@@ -782,8 +833,8 @@ define("flash", f"(Tensor q, Tensor k, Tensor v, {FACETS}, {TOKENS}, {PRODUCTS})
 define(
     "flash_backward",
     f"(Tensor grad, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {FACETS}, bool slopes_too, "
-    f"bool table_too, {TOKENS}, {PRODUCTS}) -> "
-    f"(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"bool table_too, {TOKENS}, {PRODUCTS}, {NUMBERS}) -> "
+    f"(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _flash_backward,
 )
 
@@ -805,5 +856,7 @@ def _(
         table.shape if table_too and table is not None else (0,),
     )
     small = (q.new_empty(shape, dtype=torch.float32) for shape in shapes)
-    products = products_like(lse, tokens_and_products(facets[11:])[1])
-    return _like(q, q.shape[3]), _like(k, k.shape[3]), _like(v, v.shape[3]), *small, *products
+    _, products, (numbers, _) = tokens_and_more(facets[11:])
+    d_numbers = q.new_empty((0,) if numbers is None else numbers.shape, dtype=torch.float32)
+    grads = _like(q, q.shape[3]), _like(k, k.shape[3]), _like(v, v.shape[3])
+    return *grads, *small, *products_like(lse, products), d_numbers
