@@ -165,10 +165,7 @@ def _rows_of_keys(
                 bias = addressed(Table, i, j, first, last)
             elif TABLE == 2:
                 entries = distances(Table, i0, j0, first, last, BM, BN, SPAN)
-                if UPRIGHT:
-                    bias = looked_up(entries, i, j, i0, j0, BM, BN, BN)
-                else:
-                    bias = looked_up(entries, i, j, i0, j0, BN, BM, BN)
+                bias = looked_up(entries, BM, BN, UPRIGHT)
             if SLOPE > 0:
                 near = tl.min(index, 0) if READ else i0
                 bias = bias + sloped(i, j, near, behind_slope, ahead_slope, SLOPE, SHIFT)
@@ -483,7 +480,7 @@ def _keys_of_rows(
                 bias = addressed(Table, i, j, first, last)
             elif TABLE == 2:
                 entries = distances(Table, i0, j0, first, last, BM, BN, SPAN)
-                bias = looked_up(entries, i, j, i0, j0, BM, BN, BN)
+                bias = looked_up(entries, BM, BN, True)
             if SLOPE > 0:
                 bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, SLOPE, SHIFT)
             x, bent = finished(x * c, bias, cap, (SLOPE > 0) or (TABLE > 0), CAP, FAST)
@@ -503,7 +500,7 @@ def _keys_of_rows(
                 grown = addressed(Derivative, i, j, first, last)
             else:
                 steps = distances(Derivative, i0, j0, first, last, BM, BN, SPAN)
-                grown = looked_up(steps, i, j, i0, j0, BM, BN, BN)
+                grown = looked_up(steps, BM, BN, True)
             behind_sum += tl.sum(ds * bias, 1)
             ahead_sum += tl.sum(ds * grown, 1)
         if SUM_SLOPES == 1:

@@ -44,17 +44,17 @@ CHOSEN: dict[tuple[str, int], Config] = {
     ("walk", 64): Config(64, 64, 4, 2),
     ("walk", 128): Config(64, 64, 4, 1),
     ("walk", 256): Config(64, 64, 4, 1),
-    ("gates", 64): Config(64, 32, 4, 3, False, far=128),
+    ("gates", 64): Config(64, 16, 4, 3, False, far=64),
     ("gates", 128): Config(64, 32, 4, 3, False, far=64),
     ("gates", 256): Config(64, 32, 8, 1, False),
-    ("gates_rows", 64): Config(64, 16, 4, 3, False, far=64),
-    ("gates_rows", 128): Config(128, 16, 8, 2, False, far=64),
+    ("gates_rows", 64): Config(64, 32, 4, 2, False, far=32),
+    ("gates_rows", 128): Config(64, 16, 4, 3, False, far=32),
     ("gates_rows", 256): Config(32, 32, 8, 1, False),
-    ("gates_keys", 64): Config(32, 32, 4, 2, False),
+    ("gates_keys", 64): Config(16, 32, 4, 2, False),
     ("gates_keys", 128): Config(32, 32, 4, 2, False),
     ("gates_keys", 256): Config(32, 32, 8, 1, False),
     ("gates_far", 64): Config(64, 64, 4, 3),
-    ("gates_far", 128): Config(64, 128, 8, 3),
+    ("gates_far", 128): Config(64, 64, 4, 2),
     ("gates_far", 256): Config(32, 32, 8, 1, False),
 }
 """Two bytes an element."""
@@ -76,7 +76,7 @@ BENT: dict[tuple[str, int], Config] = {
 
 WITH_TABLE: dict[tuple[str, int], Config] = {
     ("forward", 128): Config(128, 64, 8, 3),
-    ("keys", 128): Config(32, 128, 8, 3),
+    ("keys", 128): Config(64, 128, 8, 3),
     ("keys", 256): Config(16, 64, 8, 2),
     ("walk", 256): Config(32, 64, 8, 1, False),
 }
@@ -87,6 +87,12 @@ WITH_TABLE_NARROW: dict[tuple[str, int], Config] = {
     ("keys", 128): Config(32, 64, 4, 3),
 }
 """And where a window leaves little of it."""
+
+WITH_NUMBERS: dict[tuple[str, int], Config] = {
+    ("rows", 64): Config(64, 32, 4, 3),
+    ("rows", 128): Config(64, 64, 4, 2),
+}
+"""And where it follows from two numbers a head, which learn: its derivative is looked up, too."""
 
 WITH_PRODUCTS: dict[tuple[str, int], Config] = {
     ("forward", 64): Config(64, 32, 4, 2),
@@ -213,12 +219,13 @@ def narrow(kernel: str, width: int) -> Config:
 
 def choose(
     kernel: str, width: int, itemsize: int, looked_up: bool, packed: bool = False, products: int = 0,
-    few_keys: bool = False, bent: bool = False, eights: bool = False,
+    few_keys: bool = False, bent: bool = False, eights: bool = False, numbers: bool = False,
 ) -> Config:  # fmt: skip
     """The configuration of a kernel at a head width (the larger of the keys' and the values').
 
     looked_up: a bias by distance. packed: documents. products: vectors by distance, 3 for those of queries and of keys.
     few_keys: a window, or a short text. bent: a slope, or a cap. eights: vectors whose products lie by eights.
+    numbers: two of each head that the bias follows from.
     """
     if kernel in _OVERRIDES:
         return _OVERRIDES[kernel]
@@ -229,7 +236,8 @@ def choose(
         (products == 3 and eights, BOTH_BY_EIGHTS), (eights, BY_EIGHTS),
         (products > 0 and packed, WITH_PRODUCTS_PACKED), (products == 3, WITH_BOTH_PRODUCTS),
         (products > 0, WITH_PRODUCTS), (looked_up and packed, WITH_TABLE_PACKED),
-        (looked_up and few_keys, WITH_TABLE_NARROW), (looked_up, WITH_TABLE), (packed, PACKED), (few_keys, NARROW),
+        (looked_up and few_keys, WITH_TABLE_NARROW),
+        (numbers, WITH_NUMBERS), (looked_up, WITH_TABLE), (packed, PACKED), (few_keys, NARROW),
         (bent, BENT),
     ):  # fmt: skip
         if holds and (kernel, known) in table:

@@ -771,7 +771,16 @@ class Call:
         few = narrow or self.counts[4] <= NARROW or (kernel == "forward" and self.counts[1] <= NARROW // 2)
         bent = self.tensors[0] is not None or self.capped > 0
         return configs.choose(
-            kernel, width, self.q.itemsize, looked_up, packed, self.relates, few, bent, self.eights > 0
+            kernel,
+            width,
+            self.q.itemsize,
+            looked_up,
+            packed,
+            self.relates,
+            few,
+            bent,
+            self.eights > 0,
+            self.numbers[0] is not None,
         )
 
     def described(self, config: Config, tma: bool) -> tuple[Any, Any, Any]:

@@ -95,7 +95,7 @@ def _span(
                 bias = addressed(Table, i, j, first, last)
             elif TABLE == 2:
                 entries = distances(Table, i0, j0, first, last, BM, BN, SPAN)
-                bias = looked_up(entries, i, j, i0, j0, BM, BN, BN)
+                bias = looked_up(entries, BM, BN, True)
             if SLOPE > 0:
                 bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, SLOPE, SHIFT)
             x, _ = finished(x, bias, cap, (SLOPE > 0) or (TABLE > 0), CAP, FAST)

@@ -127,10 +127,17 @@ def distances(Table, i0, j0, first, last, BM: tl.constexpr, BN: tl.constexpr, SP
 
 
 @triton.jit
-def looked_up(entries, i, j, i0, j0, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BN: tl.constexpr):
-    """The entry of each pair's distance, [ROWS, COLUMNS], out of those that `distances` loaded."""
-    at = (i - j) - (i0 - j0 - (BN - 1))
-    return tl.gather(entries, at.reshape([ROWS * COLUMNS]), 0).reshape([ROWS, COLUMNS])
+def looked_up(entries, BM: tl.constexpr, BN: tl.constexpr, UPRIGHT: tl.constexpr):
+    """The entry of each pair's distance, out of those that `distances` loaded: rows down, or keys where not UPRIGHT.
+
+    Where in the entries a pair looks is the same in every tile, and the compiler can see that.
+    """
+    if UPRIGHT:
+        at = tl.arange(0, BM)[:, None] - tl.arange(0, BN)[None, :] + (BN - 1)
+        return tl.gather(entries, at.reshape([BM * BN]), 0).reshape([BM, BN])
+    else:
+        at = tl.arange(0, BM)[None, :] - tl.arange(0, BN)[:, None] + (BN - 1)
+        return tl.gather(entries, at.reshape([BM * BN]), 0).reshape([BN, BM])
 
 
 @triton.jit

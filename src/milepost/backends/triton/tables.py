@@ -59,7 +59,7 @@ def _steps(
         c = scale * LOG2E
         if SHARPEN:
             c = c * tl.load(Sharpen + b64 * sharpen_b + at, mask=at < rows, other=1.0)[:, None]
-        bias = looked_up(entries, i, j, i0, across, BM, BN, BN)
+        bias = looked_up(entries, BM, BN, True)
         if SLOPES:
             bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, 2, False)
         x, bent = finished(x * c, bias, cap, True, CAP, FAST)
@@ -132,7 +132,7 @@ def _steps_of_documents(
             c = scale * LOG2E
             if SHARPEN:
                 c = c * tl.load(Sharpen + b * sharpen_b + row, mask=real, other=1.0)[:, None]
-            bias = looked_up(entries, i, j, i0, across, BM, BN, BN)
+            bias = looked_up(entries, BM, BN, True)
             if SLOPES:
                 bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, 2, False)
             x = tl.dot(q, k.T, input_precision=PRECISION)
