@@ -6,6 +6,7 @@ import importlib
 import os
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -66,6 +67,31 @@ def agree(case: Case, dtype: torch.dtype, **tiles: Config) -> None:
 
 
 # The first one takes the interpreter long.
+@pytest.mark.parametrize(
+    ("first", "many", "options"),
+    [
+        (0, 1, {"ahead": 0}),
+        (0, 30, {"ahead": 0}),
+        (0, 260, {"ahead": 0}),
+        (-150, 260, {}),
+        (-5, 129, {"offset": -30}),
+        (0, 128, {"ahead": 0, "behind": 9}),
+        (3, 130, {"ahead": 0, "behind": 9, "sinks": 2}),
+    ],
+    ids=["one", "few", "more than there are", "both sides", "queries before keys", "a window", "sinks"],
+)
+def test_every_entry_of_a_table_gets_a_gradient(first: int, many: int, options: dict[str, Any]):
+    """Memory that is handed out holds NaN here; an entry that nobody looks up gets 0."""
+    q, k, v = (torch.randn(1, 2, 140, 16, device=DEVICE) for _ in range(3))
+    table = torch.randn(2, many, device=DEVICE, requires_grad=True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        (grad,) = torch.autograd.grad(flash(q, k, v, table=table, first=first, **options)[0].sum(), table)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert grad.isfinite().all()
+
+
 @pytest.mark.parametrize("seed", range(CASES) if GPU else range(1, 1 + CASES))
 def test_random_calls_agree_with_float64(seed: int):
     dtype = [torch.float32, *HALVES][seed % (1 + len(HALVES))]

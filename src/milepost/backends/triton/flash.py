@@ -566,12 +566,14 @@ def launch_learned(
     first, last = call.counts[-2:]
     sides = slopes_too and call.two_slopes
     d_slopes, d_ahead = (delta.new_empty(h if asked else 0) for asked in (slopes_too, sides))
-    d_table = delta.new_zeros((h, last - first + 1) if table_too else 0)
     if not (slopes_too or table_too):
-        return d_slopes, d_ahead, d_table
+        return d_slopes, d_ahead, delta.new_empty(0)
     squares, start = launch_walk(call, grad, lse2, delta) if table_too else (delta.new_empty(h, 0, 0), 0)
     count, parts = squares.shape[1:3]
     by_distance = delta.new_empty(h, parts, (count + 1) * 128 if count else 0)
+    # Both ends are always written, and between them the distances that were walked.
+    walked = start <= first + 1 and start + by_distance.shape[2] >= last
+    d_table = (delta.new_empty if walked else delta.new_zeros)((h, last - first + 1) if table_too else 0)
     if count:
         launch(tables.fold, (count + 1, h, parts), squares, by_distance, parts, count, BM=32, num_warps=4)
     launch(
