@@ -214,9 +214,9 @@ def compile_case(job: tuple[str, tuple[int, ...]]) -> list[Compiled]:
         binary = kernel.warmup(*args, grid=grid, **named)
         registers, spilled = _resources(binary.asm["cubin"])
         found.append(Compiled(case, kernel.__name__, chip.number, registers, spilled, binary.metadata.shared))
-        return _Nothing()
+        return ()
 
-    launch._launch, launch._stream = compile_only, lambda _: 0
+    launch._launch, launch._stream, launch.Again = compile_only, lambda _: 0, _Nothing
     for number in chips:
         # What was compiled for another chip is not this one's.
         launch._alike.clear()

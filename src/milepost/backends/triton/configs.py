@@ -76,6 +76,7 @@ BENT: dict[tuple[str, int], Config] = {
 
 WITH_TABLE: dict[tuple[str, int], Config] = {
     ("forward", 128): Config(128, 64, 8, 3),
+    ("forward", 256): Config(128, 32, 8, 3),
     ("keys", 128): Config(64, 128, 8, 3),
     ("keys", 256): Config(16, 64, 8, 2),
     ("walk", 256): Config(32, 64, 8, 1, False),
@@ -139,7 +140,7 @@ WITH_TABLE_PACKED: dict[tuple[str, int], Config] = {
     ("walk", 128): Config(64, 64, 8, 1, False),
     ("forward", 256): Config(64, 16, 8, 2),
     ("keys", 256): Config(16, 16, 4, 1),
-    ("rows", 256): Config(16, 32, 4, 1),
+    ("rows", 256): Config(16, 32, 8, 1),
     ("walk", 256): Config(32, 64, 8, 1, False),
 }
 """Where documents lie in a row, and a bias is looked up by distance: with larger tiles registers spill."""

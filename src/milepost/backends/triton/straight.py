@@ -50,7 +50,7 @@ class Again:
             return lambda stream, *args: usual(*args, *rest, stream=stream)
         entry, launcher, (x, y, z) = self.entry.run, compiled.run, grid
         fixed = compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl, None, None
-        packed, hooks = compiled.packed_metadata, triton.knobs.runtime
+        packed, hooks = compiled.packed_metadata, triton.knobs.runtime  # pyright: ignore
 
         def run(stream: int, *args: Any) -> None:
             enter, leave = _listener(hooks.launch_enter_hook), _listener(hooks.launch_exit_hook)
@@ -95,7 +95,7 @@ def _describing(like: TensorDescriptor, told: dict[str, Any]) -> tuple[Callable[
     """What describes another tensor's tiles to the copy engine as this one's, and what follows it in a launch."""
     from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST
 
-    fill = triton.runtime.driver.active.utils.fill_tma_descriptor
+    fill = triton.runtime.driver.active.utils.fill_tma_descriptor  # pyright: ignore
     shape, strides, kind = list(like.shape), list(like.strides), TMA_DTYPE_DEVICE_TO_HOST[told["elem_type"]]
     size, padding = told["elem_size"], int(like.padding == "nan")
     same = told["swizzle"], size, kind, told["block_size"], shape, strides, padding
