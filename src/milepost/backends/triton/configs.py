@@ -22,10 +22,12 @@ class Config(NamedTuple):
     lead: bool = False
     far: int = 0
     """Keys of a tile of far ones, where there are such; 0: as many as of near ones."""
+    registers: int = 0
+    """The most registers that a thread gets, so that more programs run at a time; 0: as many as it takes."""
 
     def __str__(self) -> str:
         flags = (" tma" if self.tma else "") + (" upright" if self.upright else "") + (" lead" if self.lead else "")
-        flags += f" far {self.far}" if self.far else ""
+        flags += (f" far {self.far}" if self.far else "") + (f" r{self.registers}" if self.registers else "")
         return f"{self.rows}×{self.keys} w{self.warps} s{self.stages}{flags}"
 
 
@@ -35,7 +37,7 @@ CHOSEN: dict[tuple[str, int], Config] = {
     ("forward", 64): Config(64, 128, 4, 3),
     ("forward", 128): Config(64, 64, 4, 3),
     ("forward", 256): Config(128, 64, 8, 2),
-    ("keys", 64): Config(32, 64, 4, 3),
+    ("keys", 64): Config(64, 64, 4, 2),
     ("keys", 128): Config(64, 128, 8, 3),
     ("keys", 256): Config(32, 64, 8, 2),
     ("rows", 64): Config(64, 64, 4, 3),
@@ -60,8 +62,9 @@ CHOSEN: dict[tuple[str, int], Config] = {
 """Two bytes an element."""
 
 NARROW: dict[tuple[str, int], Config] = {
-    ("forward", 64): Config(64, 64, 4, 3),
+    ("forward", 64): Config(64, 64, 4, 2, registers=128),
     ("forward", 128): Config(64, 64, 4, 3),
+    ("keys", 64): Config(32, 64, 4, 3),
     ("keys", 128): Config(64, 64, 4, 2),
     ("rows", 64): Config(64, 64, 4, 2),
     ("rows", 128): Config(64, 64, 4, 2),
@@ -69,14 +72,17 @@ NARROW: dict[tuple[str, int], Config] = {
 """Where a block of rows sees few keys: programs are short, and several at a time hide how they start."""
 
 BENT: dict[tuple[str, int], Config] = {
+    ("keys", 64): Config(32, 64, 4, 3),
     ("keys", 128): Config(32, 128, 8, 3),
     ("keys", 256): Config(16, 64, 8, 2),
 }
 """Where a score is more than a product, by a slope or a cap: with larger tiles registers spill."""
 
 WITH_TABLE: dict[tuple[str, int], Config] = {
+    ("forward", 64): Config(64, 64, 4, 2, registers=128),
     ("forward", 128): Config(128, 64, 8, 3),
     ("forward", 256): Config(128, 32, 8, 3),
+    ("keys", 64): Config(32, 64, 4, 3),
     ("keys", 128): Config(64, 128, 8, 3),
     ("keys", 256): Config(16, 64, 8, 2),
     ("walk", 256): Config(32, 64, 8, 1, False),
@@ -133,6 +139,8 @@ WITH_PRODUCTS_PACKED: dict[tuple[str, int], Config] = {("rows", 64): Config(64, 
 
 WITH_TABLE_PACKED: dict[tuple[str, int], Config] = {
     ("forward", 64): Config(64, 64, 4, 3),
+    ("keys", 64): Config(32, 64, 4, 3),
+    ("rows", 64): Config(64, 64, 4, 3),
     ("forward", 128): Config(64, 64, 4, 2),
     ("keys", 128): Config(32, 32, 8, 3),
     ("rows", 128): Config(64, 32, 4, 3),
@@ -147,6 +155,7 @@ WITH_TABLE_PACKED: dict[tuple[str, int], Config] = {
 
 PACKED: dict[tuple[str, int], Config] = {
     ("forward", 128): Config(64, 64, 4, 3),
+    ("keys", 64): Config(32, 64, 4, 3),
     ("keys", 128): Config(32, 64, 4, 3),
     ("rows", 128): Config(64, 64, 4, 2),
     ("forward", 256): Config(64, 64, 8, 2),

@@ -812,6 +812,7 @@ class Call:
             "SLOPES": self.tensors[0] is not None, "CAP": self.capped, "SHARPEN": self.tensors[3] is not None,
             "SPAN": power_of_two(config.rows + config.keys), "FAST": two_bytes and not INTERPRETED,
             "TMA": tma, "PRECISION": "ieee", **self.tokens.flags,
+            **({"maxnreg": config.registers} if config.registers else {}),
         }  # fmt: skip
 
 
