@@ -347,7 +347,7 @@ class Setting(NamedTuple):
     programs: int
 
 
-SETTINGS = {"little": Setting(32, 2, 3, 528), "much": Setting(32, 4, 3, 264)}
+SETTINGS = {"little": Setting(32, 2, 3, 512), "much": Setting(32, 4, 3, 264)}
 
 
 def decode(
