@@ -120,7 +120,12 @@ CLASSES: tuple[Name, ...] = tuple(
         ("build_mpt_alibi_tensor", "mpt", "Alibi(32)", ""),
         ("T5Attention", "t5", "Scheme(T5Bias(8), Scale(1.0), causal)", "T5 does not divide by √d"),
         ("XLNetRelativeAttention", "xlnet", "Scheme(TransformerXL(1024, 16, 64))", "r_w_bias is u, r_r_bias is v"),
-        ("DisentangledSelfAttention", "deberta_v2", "Deberta(768, 12, 64, 512, buckets=256, bias='both')", ""),
+        (
+            "DisentangledSelfAttention",
+            "deberta_v2",
+            "Deberta(768, 12, 64, 512, buckets=256, bias='both')",
+            "Microsoft's row for keys ahead by reach or more is one on from transformers'",
+        ),
         ("BartLearnedPositionalEmbedding", "bart", "Learned(1024, 1024)", "its first two rows are never used"),
         ("MarianSinusoidalPositionalEmbedding", "marian", "Sinusoidal(512, layout='concatenated')", ""),
         (

@@ -71,7 +71,7 @@ def refuses(call: Call) -> str | None:
         return f"heads are wider than {WIDEST} channels"
     band = call.scheme.band()
     if band is None or band.chunk is not None or band.behind == -math.inf:
-        return "what is visible is no window with sinks"
+        return "the kernels go over windows, with sinks or without, and this scheme shows other keys"
     reason = unrelated(call, _few(call), WIDEST) if call.scheme.answering("relate") else None
     reason = reason or unknown(call) or _regimes_unread(call, band) or uncounted(call, band)
     return reason or _no_device(call.q.device)
@@ -600,6 +600,11 @@ def _missing(device: torch.device) -> str | None:
         return "triton is not installed: pip install 'milepost[triton]'"
     if device.type == "cpu" and INTERPRETED:
         return None
+    if device.type == "cpu":
+        return (
+            "its kernels run on CUDA devices, and the tensors are on cpu; with TRITON_INTERPRET=1, set before Python "
+            "starts, Triton interprets them there, slowly, which is for checking them"
+        )
     if device.type != "cuda":
         return f"its kernels run on CUDA devices, and the tensors are on {device.type}"
     if torch.cuda.get_device_capability(device) < (9, 0):
