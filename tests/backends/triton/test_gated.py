@@ -137,6 +137,20 @@ def test_a_block_between_far_rows_may_be_near(room: int, monkeypatch: pytest.Mon
             torch.use_deterministic_algorithms(False)
 
 
+def test_rows_in_any_order_are_done_by_one_pass_or_the_other():
+    """A block of rows may see one half of a block of far keys, and not the other."""
+    documents = [0] * 32 + [1] * 32 + [0] * 64 + [1] * 64
+    own = torch.tensor([documents], device=DEVICE)
+    tiles = {name: Config(32, 32, 4, 1, False) for name in ("gates", "gates_rows", "gates_keys")}
+    with configs.override(**tiles, gates_far=Config(32, 64, 4, 1, False)):
+        held(
+            drawn(1, 1, 1, 192, 192, 3, d=2),
+            lambda row, i, j: j <= i and documents[i] == documents[j],
+            documents=own,
+            key_documents=own,
+        )
+
+
 @pytest.mark.parametrize("width", [64, 128, 256])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("itemsize", [2, 4])
@@ -250,6 +264,12 @@ def test_gates_of_one_half_have_counts_at_which_there_is_no_slope():
         answers.append(torch.autograd.grad((out * weights).sum(), leaves))
     for ours, exact in zip(*answers, strict=True):
         torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-4)
+
+
+def test_one_entry_is_refused():
+    q, k, v, entries = (each.float() for each in drawn(1, 1, 1, 8, 8, 1))
+    with pytest.raises(ValueError, match="between at least two numbers"):
+        gated(q, k, v, entries)
 
 
 def test_no_keys_and_no_queries():

@@ -136,6 +136,12 @@ def test_any_other_triton_launches_in_its_own_way(heard: list[tuple[Any, ...]], 
     assert ours == theirs
 
 
+def test_a_launcher_that_somebody_wrapped_is_left_alone(heard: list[tuple[Any, ...]]):
+    kernel = compiled(heard, tiles=False)
+    kernel.run.launch = lambda *args: heard.append(args)
+    assert straight.entry_of(kernel) is None
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="nothing is compiled without a GPU")
 def test_kernels_are_launched_straight():
     q, k, v = (torch.randn(1, 2, 256, 64, device="cuda").bfloat16() for _ in range(3))

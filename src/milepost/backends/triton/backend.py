@@ -607,6 +607,8 @@ def _missing(device: torch.device) -> str | None:
         )
     if device.type != "cuda":
         return f"its kernels run on CUDA devices, and the tensors are on {device.type}"
+    if torch.version.hip is not None:
+        return "its kernels are written for NVIDIA's GPUs, and this one is AMD's"
     if torch.cuda.get_device_capability(device) < (9, 0):
         return "its kernels are written for compute capability 9.0 and later"
     return None

@@ -43,6 +43,8 @@ def gated(
 
     Keys count in the order in which they lie.
     """
+    if entries.shape[-1] < 2:
+        raise ValueError(f"gated: entries is {list(entries.shape)}; counts are looked up between at least two numbers")
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
     entries, tokens = entries.contiguous(), Tokens(documents, key_documents, index, key_index)

@@ -328,7 +328,10 @@ def backward_rows(
 
 @triton.jit
 def _last_near(Near, j0, first, end, SIDE: tl.constexpr):
-    """The row from which on, up to end, keys from j0 on are far."""
+    """The row from which on, up to end, keys from j0 on are far.
+
+    Both passes over keys look at all rows, whatever they see of these keys, and so find the same one.
+    """
     turn = first
     stop = tl.cdiv(end, SIDE)
     for begin in range(first // SIDE, stop, 128):
@@ -387,7 +390,7 @@ def backward_keys(
             nears = Near + b.to(tl.int64) * near_b + h.to(tl.int64) * near_h
             own_q = Q + b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
             own_grad = Grad + b.to(tl.int64) * g_b + h.to(tl.int64) * g_h
-            turn = _last_near(nears, j0 // BLOCK * BLOCK, first, last, SIDE)
+            turn = _last_near(nears, j0 // BLOCK * BLOCK, first, rows, SIDE)
             for row in range(first, tl.minimum(turn, end), BM):
                 row = row + tl.zeros([], tl.int32)
                 at = row + tl.arange(0, BM)
@@ -474,7 +477,7 @@ def backward_far_keys(
         else:
             own_q = Q + b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
             own_grad = Grad + b.to(tl.int64) * g_b + h.to(tl.int64) * g_h
-        turn = _last_near(Near + b.to(tl.int64) * near_b + h.to(tl.int64) * near_h, j0, first, end, SIDE)
+        turn = _last_near(Near + b.to(tl.int64) * near_b + h.to(tl.int64) * near_h, j0, first, rows, SIDE)
         for row in tl.range(turn, end, BM):
             row = row + tl.zeros([], tl.int32)
             at = row + tl.arange(0, BM)

@@ -75,14 +75,16 @@ class Again:
 
 
 def entry_of(compiled: Any) -> Entry | None:
-    """A kernel's launcher; None where it needs memory of its own, or its tiles are not the copy engine's."""
+    """A kernel's launcher; None where it needs memory of its own, its tiles are not the copy engine's, or somebody has
+    put a function of theirs around it.
+    """
     launcher = compiled.run
     if launcher.global_scratch_size or launcher.profile_scratch_size:
         return None
     if not inspect.isfunction(launcher.launch):
         return Entry(launcher.launch, ())
     inside = inspect.getclosurevars(launcher.launch).nonlocals
-    tiles = inside["tensordesc_meta"]
+    tiles = inside.get("tensordesc_meta", [None])
     return None if any(each is None or each["fp4_padded"] for each in tiles) else Entry(inside["launcher"], tiles)
 
 
