@@ -65,7 +65,7 @@ def cases() -> dict[str, Callable[[], None]]:
     made: dict[str, Callable[[], None]] = {
         f"{width} {name}": lambda width=width, name=name: _attention(width, name)
         for width in (64, 128, 256)
-        for name in (*FACETS, "table, packed")
+        for name in (*FACETS, "table, packed", "numbers", "numbers, packed")
     }
     made |= {
         f"{width} {name}": lambda width=width, name=name: _vectors(width, name)
@@ -75,11 +75,6 @@ def cases() -> dict[str, Callable[[], None]]:
     made["64 vectors, packed"] = lambda: _vectors(64, "vectors, packed")
     made |= {
         f"{width} gates{more}": lambda width=width, more=more: _gates(width, bool(more))
-        for width in (64, 128, 256)
-        for more in ("", ", packed")
-    }
-    made |= {
-        f"{width} numbers{more}": lambda width=width, more=more: _numbers(width, bool(more))
         for width in (64, 128, 256)
         for more in ("", ", packed")
     }
@@ -98,22 +93,12 @@ def _attention(width: int, name: str) -> None:
     from milepost.backends.triton.numbering import order_within
 
     q, k, v = _inputs(width)
-    names = ("table 256", "documents") if name == "table, packed" else (name,)
+    facet, packed, _ = name.partition(", packed")
+    names = ("table 256" if facet == "table" else facet, *(["documents"] if packed else []))
     options = {key: value for each in names for key, value in facets(each, 2, 512, "cpu").items()}
     if "documents" in options:
         order_within(options["documents"])
     out, _ = flash(q, k, v, **options)
-    out.backward(torch.ones_like(out))
-
-
-def _numbers(width: int, packed: bool) -> None:
-    """A table that follows from two numbers a head, which get the gradients."""
-    from milepost.backends.triton.flash import flash
-
-    table, numbers = torch.randn(2, 512), torch.ones(2, 2, requires_grad=True)
-    q, k, v = _inputs(width)
-    options = facets("documents" if packed else "plain", 2, 512, "cpu")
-    out, _ = flash(q, k, v, table=table, numbers=numbers, derivative=table.clone(), **options)
     out.backward(torch.ones_like(out))
 
 

@@ -39,6 +39,9 @@ def facets(name: str, h: int, t: int, device: str = "cuda") -> dict[str, Any]:
         n = 256 if name == "table 256" else 2 * t
         options["table"] = torch.randn(h, n, device=device, generator=made)
         options["first"] = 0 if name == "table 256" else 1 - t
+    if name == "numbers":
+        options["table"], options["derivative"] = torch.randn(2, h, t, device=device, generator=made)
+        options["numbers"] = torch.ones(2, h, device=device)
     if name == "window":
         options.update(behind=min(1024, t // 2), sinks=4)
     if name == "cap":
@@ -47,7 +50,7 @@ def facets(name: str, h: int, t: int, device: str = "cuda") -> dict[str, Any]:
         documents = (torch.arange(t, device=device) * 16 // t)[None]
         index = torch.arange(t, device=device)[None] % (t // 16)
         options.update(documents=documents, key_documents=documents, index=index, key_index=index)
-    for each in ("slopes", "table"):
+    for each in ("numbers",) if name == "numbers" else ("slopes", "table"):
         if each in options:
             options[each].requires_grad_()
     return options
