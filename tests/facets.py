@@ -149,7 +149,9 @@ def learns_two_numbers(part: Any) -> None:
     assert factor.shape == number.shape == (H,)
     assert derivative.shape == added.shape == (H, len(distance))
     assert not derivative.requires_grad
-    weights = torch.linspace(-1, 2, added.numel(), dtype=added.dtype).view_as(added)
+    # At far distances both are large, and sums of them would be less exact than their law.
+    large = 1 + derivative.abs() + (added / factor[:, None]).abs().detach()
+    weights = torch.linspace(-1, 2, added.numel(), dtype=added.dtype).view_as(added) / large
     in_proportion = factor * ((weights * added).sum(1) / factor).detach()
     same_gradients(part, in_proportion + number * (weights * derivative).sum(1), (weights * added).sum(1))
 

@@ -23,6 +23,7 @@ ANSWERED = {
     "cos_sin": {"AxialRope", "FusedRope", "LearnedRope", "Partial", "Rope", "TwoPartRope", "Xpos"},
     "slopes": {"Alibi", "LearnedAlibi", "OffsetAlibi", "SplitAlibi"},
     "by_distance": {"Kerple", "Sandwich", "T5Bias"},
+    "two_numbers": {"Kerple"},
     "by_share": {"Fire"},
     "by_count": {"Cope"},
     "cap": {"SoftCap"},
@@ -172,6 +173,15 @@ LOGITS = mp.Partial(mp.Rope(4, stretch=mp.DynamicYarn(5)), of=D, temperature="lo
         ("by_distance", wrong(mp.T5Bias(H, 8, 9, bidirectional=True).double(), constant_past=lambda own: (9, 0))),
         ("by_distance", wrong(mp.Kerple(H).double(), bend=scaled(1.001))),
         ("by_distance", wrong(mp.Kerple(H).double(), by_distance=lambda own: lambda d: own(d).detach())),
+        ("two_numbers", wrong(mp.Kerple(H).double(), by_distance=scaled(1.001))),
+        (
+            "two_numbers",
+            wrong(mp.Kerple(H, "power").double(), two_numbers=lambda own: lambda d: (*own(d)[1::-1], own(d)[2])),
+        ),
+        (
+            "two_numbers",
+            wrong(mp.Kerple(H).double(), two_numbers=lambda own: lambda d: (*own(d)[:2], own(d)[2] * 1.001)),
+        ),
         ("by_distance", wrong(mp.Sandwich(H, 12), by_distance=lambda own: lambda d: own(d + 1))),
         ("by_share", wrong(mp.Fire(H, 6, 5).double(), by_share=lambda own: lambda share: own(share).flip(0))),
         ("by_share", wrong(mp.Fire(H, 6, 5).double(), share=lambda own: lambda d, p: own(d, p + 10))),

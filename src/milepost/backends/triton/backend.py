@@ -62,13 +62,13 @@ def refuses(call: Call) -> str | None:
     if transformed():
         return "torch.func and forward-mode gradients do not see through the kernels"
     if call.dropout:
-        return "dropout is not in the kernels; flex has it"
+        return "dropout is not in the kernels"
     if call.q.dtype not in DTYPES:
         return f"the kernels take bfloat16, float16 and float32, not {call.q.dtype}"
     if call.q.device.type == "cpu" and call.q.dtype == torch.bfloat16:
         return "Triton's interpreter does not know bfloat16; float32 and float16 work"
     if max(call.q.shape[-1], call.v.shape[-1]) > WIDEST:
-        return f"heads are wider than {WIDEST} channels"
+        return f"heads of {max(call.q.shape[-1], call.v.shape[-1])} channels are wider than {WIDEST}"
     band = call.scheme.band()
     if band is None or band.chunk is not None or band.behind == -math.inf:
         return "the kernels go over windows, with sinks or without, and this scheme shows other keys"
