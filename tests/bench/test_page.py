@@ -83,7 +83,7 @@ def test_later_runs_replace_tables_of_the_same_title():
     # The page is of the first run; tables of others say so.
     assert both.machine["command"] == "milepost bench"
     assert [bool(table.apart) for table in both.tables] == [False, False, True, False, True]
-    assert "From another run: Another day, by `milepost bench cpu`." in page(both)
+    assert "The next table is from another run: Another day, by `milepost bench cpu`." in page(both)
 
 
 def test_the_command_writes_the_page_from_a_stored_run(tmp_path: Path):

@@ -64,6 +64,10 @@ def test_tensors_that_do_not_fit(change: Callable[..., Any], text: str):
             lambda q, k, v: (q.double(), k, v),
             "attend: q, k and v need one floating dtype; given torch.float64, torch.float32, torch.float32",
         ),
+        (
+            lambda q, k, v: (q.to(torch.float8_e4m3fn), k.to(torch.float8_e4m3fn), v.to(torch.float8_e4m3fn)),
+            "attend: q, k and v are torch.float8_e4m3fn, and fp8 is not supported yet; give bfloat16",
+        ),
         (lambda q, k, v: (q, k, v.bfloat16()), "attend: q, k and v need one floating dtype; given …torch.bfloat16"),
         (
             lambda q, k, v: (q.long(), k.long(), v.long()),

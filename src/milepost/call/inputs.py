@@ -28,6 +28,11 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, scheme: object, dropout: floa
         raise ValueError(f"attend: {q.shape[1]} query heads cannot share {k.shape[1]} key heads evenly; given {shapes}")
     if not q.is_floating_point() or not q.dtype == k.dtype == v.dtype:
         raise TypeError(f"attend: q, k and v need one floating dtype; given {q.dtype}, {k.dtype}, {v.dtype}")
+    if q.itemsize < 2:
+        raise TypeError(
+            f"attend: q, k and v are {q.dtype}, and fp8 is not supported yet; "
+            f"give bfloat16, float16, float32 or float64"
+        )
     if not q.device == k.device == v.device:
         raise ValueError(f"attend: q, k and v are on different devices: {q.device}, {k.device}, {v.device}")
     if scheme.heads is not None and scheme.heads != q.shape[1]:

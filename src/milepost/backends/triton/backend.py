@@ -43,7 +43,7 @@ from milepost.seams.verbs import Regime
 PLAYED = True
 CANNOT: dict[str, str] = {
     "adds_values": "adds to the values, which these kernels do not do yet",
-    "bends_unread": "bends scores in a way that no facet says",
+    "bends_unread": "bends scores in a way that these kernels do not do yet",
 }
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 256
@@ -270,9 +270,8 @@ def _near_field(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]
     table, by_row, by_key = (how.get(name) for name in ("table", "by_row", "by_key"))
     plain = how["ahead"] == 0 and how["behind"] is None and how["sharpen"] is None and how.get("first") == 0
     reach = distances(by_row, by_key) if table is None else table.shape[1] - 1
-    if reach < 1 or not plain or "slopes" in how or "cap" in how or call.layout is None or not has_numbers():
-        return None
-    if "numbers" in how:
+    bent = any(name in how for name in ("slopes", "cap", "numbers"))
+    if reach < 1 or not plain or bent or call.layout is None or not has_numbers():
         return None
     # Loaded here, because it needs triton.
     from milepost.backends.triton.fields import Fields, fields, worth_it

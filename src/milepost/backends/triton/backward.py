@@ -427,14 +427,14 @@ def _keys_of_rows(
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     MASK: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SPAN: tl.constexpr, SHIFT: tl.constexpr,
-    FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
+    FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, SUM_BIAS: tl.constexpr, SUM_FAR: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
     MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """Add what the keys lo … hi give to dq, and, where asked, to the sums that biases need.
 
-    SUM_SLOPES, 1: dS times the distances behind and ahead. 2: dS times the table, and times its Derivative, in units
-    of log2(e); every distance that is seen is in the table then.
+    SUM_BIAS, 1: dS times the distances behind and ahead, for slopes. 2: dS times the table, and times its Derivative,
+    in units of log2(e); every distance that is seen is in the table then.
 
     Distances past the table's ends: block by block, or where DOCS or INDEXED one by one. RELATE: what tables of keys
     add to the scores gets its gradient here, dS · factor, by row and distance; before_sum has that of all distances
@@ -495,7 +495,7 @@ def _keys_of_rows(
         ds = p * (dp - delta[:, None])
         if CAP == 2:
             ds = ds * (1 - bent * bent)
-        if (SUM_SLOPES == 2) and (TABLE == 2):
+        if (SUM_BIAS == 2) and (TABLE == 2):
             if READ:
                 grown = addressed(Derivative, i, j, first, last)
             else:
@@ -503,7 +503,7 @@ def _keys_of_rows(
                 grown = looked_up(steps, BM, BN, True)
             behind_sum += tl.sum(ds * bias, 1)
             ahead_sum += tl.sum(ds * grown, 1)
-        if SUM_SLOPES == 1:
+        if SUM_BIAS == 1:
             away = apart(i, j, i0)
             if SLOPE == 1:
                 behind_sum -= tl.sum(ds * away, 1)
@@ -552,14 +552,14 @@ def backward_rows(
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr,
     CAP: tl.constexpr, SHARPEN: tl.constexpr, SPAN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, SUM_SLOPES: tl.constexpr, SUM_FAR: tl.constexpr,
+    PRECISION: tl.constexpr, SUM_BIAS: tl.constexpr, SUM_FAR: tl.constexpr,
     LEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
     MASK_STAGES: tl.constexpr, RELATE: tl.constexpr, ENDS: tl.constexpr, EIGHTS: tl.constexpr, REACH: tl.constexpr,
     MORE: tl.constexpr,
 ):  # fmt: skip
     """dq of one block of rows. Sums [b h blocks 4]: for the slopes behind and ahead, for distances past and before.
 
-    SUM_SLOPES, 2: in place of slopes for the two Numbers [2 h] that the table follows from, of which the first is a
+    SUM_BIAS 2: in place of slopes for the two Numbers [2 h] that the table follows from, of which the first is a
     factor, with its Derivative by the second.
 
     MORE: what the rows from more_row on have already is added.
@@ -614,7 +614,7 @@ def backward_rows(
         Table += h64 * table_h
         far_behind = tl.load(Table + (last - first)) * LOG2E
         far_ahead = tl.load(Table) * LOG2E
-    if SUM_SLOPES == 2:
+    if SUM_BIAS == 2:
         Derivative += h64 * table_h
     cap = cap * LOG2E
 
@@ -687,7 +687,7 @@ def backward_rows(
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, Derivative, first, last, 0.0, cap,
             i, own, KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
+            PRECISION, SUM_BIAS, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
         )  # fmt: skip
     if BEHIND or BOUNDED:
         dq, s0, s1, s2, s3 = _keys_of_rows(
@@ -695,7 +695,7 @@ def backward_rows(
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, Derivative, first, last, 0.0, cap,
             i, own, KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
+            PRECISION, SUM_BIAS, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, full, near, row, i0, c,
@@ -703,7 +703,7 @@ def backward_rows(
         cap, i, own, KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first,
         many,
         BM, BN, WIDTH, VWIDTH, D, DV, False, BACK, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, EIGHTS,
+        PRECISION, SUM_BIAS, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, EIGHTS,
     )  # fmt: skip
     if LOOKED or (MIDDLE == 2):
         dq, s0, s1, s2, s3 = _keys_of_rows(
@@ -711,7 +711,7 @@ def backward_rows(
             keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, Derivative, first, last, 0.0, cap,
             i, own, KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, MIDDLE, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR and BOUNDED, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
+            PRECISION, SUM_BIAS, SUM_FAR and BOUNDED, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
         )  # fmt: skip
     if TWO_SIDED and (TABLE or SLOPES) and (RELATE == 0):
         dq, s0, s1, s2, s3 = _keys_of_rows(
@@ -720,14 +720,14 @@ def backward_rows(
             cap, i, own, KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first,
             many,
             BM, BN, WIDTH, VWIDTH, D, DV, False, FRONT, ONE, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-            PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, EIGHTS,
+            PRECISION, SUM_BIAS, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, 0, ENDS, EIGHTS,
         )  # fmt: skip
     dq, s0, s1, s2, s3 = _keys_of_rows(
         dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, edge, end, row, some, c,
         keys, k_t, v_t, behind, ahead, sinks, behind_slope, ahead_slope, Table, Derivative, first, last, 0.0, cap,
         i, own, KeyDocs, KeyIndex, ByRow, ByKey, DByRow, factor, rows - row, br_t, bk_t, row_first, key_first, many,
         BM, BN, WIDTH, VWIDTH, D, DV, True, ANY, LOOK, CAP, BEHIND, AHEAD, TWO_SIDED, SPAN, SHIFT, FAST, TMA,
-        PRECISION, SUM_SLOPES, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
+        PRECISION, SUM_BIAS, SUM_FAR, LEAD, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, EIGHTS,
     )  # fmt: skip
     dq = dq * factor
     if ((RELATE == 1) or (RELATE == 3)) and ENDS:
@@ -736,8 +736,8 @@ def backward_rows(
     if MORE:
         dq += besides(MoreDQ + b64 * mq_b + h64 * mq_h, row, more_row, rows - more_row, mq_t, BM, WIDTH, D)
     put(DQ + b64 * dq_b + h64 * dq_h, dq, row, rows, dq_t, BM, WIDTH, D)
-    if (SUM_SLOPES > 0) or SUM_FAR:
-        if SUM_SLOPES == 2:
+    if (SUM_BIAS > 0) or SUM_FAR:
+        if SUM_BIAS == 2:
             s0 = s0 * (LN2 / tl.load(Numbers + h))
             s1 = s1 * LN2
         Sums += b64 * sums_b + h64 * sums_h + block * 4

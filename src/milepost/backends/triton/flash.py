@@ -236,9 +236,9 @@ class _Flash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *facets: Any) -> tuple[Tensor, Tensor]:
         out, lse = operator("flash", _flash, q)(q, k, v, *facets[:-2])
-        slopes, slopes_ahead, table, sharpen, *numbers = facets
-        ctx.save_for_backward(q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *numbers[-8:])
-        ctx.numbers = numbers[:-8]
+        slopes, slopes_ahead, table, sharpen, *rest = facets
+        ctx.save_for_backward(q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *rest[-8:])
+        ctx.settings = rest[:-8]
         ctx.set_materialize_grads(False)
         return out, lse.float()
 
@@ -251,7 +251,7 @@ class _Flash(torch.autograd.Function):
         needs = ctx.needs_input_grad
         grad, grad_lse = gradients(grad, grad_lse, out)
         grads = operator("flash_backward", _flash_backward, grad)(
-            grad, grad_lse, q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *ctx.numbers,
+            grad, grad_lse, q, k, v, out, lse, slopes, slopes_ahead, table, sharpen, *ctx.settings,
             needs[3] or needs[4], needs[5], *tokens,
         )  # fmt: skip
         dq, dk, dv, d_slopes, d_ahead, d_table, d_by_row, d_by_key, d_numbers = grads
@@ -550,7 +550,7 @@ def launch_rows(
         *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], h * blocks * 4, blocks * 4,
         *call.related, d_by_row, call.away, more, *((0, 0, 0) if more is None else more.stride()[:3]),
         0 if more is None else t - more.shape[2], *call.counts, call.scale, call.cap,
-        **call.constants(config, tma), **call.sides, SUM_SLOPES=summed, SUM_FAR=table_too, LEAD=config.lead,
+        **call.constants(config, tma), **call.sides, SUM_BIAS=summed, SUM_FAR=table_too, LEAD=config.lead,
         MASK_STAGES=min(config.stages, 2),
         RELATE=call.relates, ENDS=call.ends, EIGHTS=call.eights, REACH=call.reach, MORE=more is not None,
         num_warps=config.warps, num_stages=config.stages,
@@ -795,12 +795,7 @@ class Call:
 
     @property
     def value_width(self) -> int:
-        """Channels of a tile of values.
-
-        Triton 3.6 makes wrong code of some kernels whose values are narrower than 64 and whose keys are not (with
-        documents and a bias by distance: other numbers, or an illegal access). There tiles are filled up with zeros.
-        """
-        return max(_width(self.v.shape[3]), min(64, _width(self.q.shape[3])) if self.q.itemsize == 2 else 0)
+        return value_width(self.q, self.v)
 
     def constants(self, config: Config, tma: bool) -> dict[str, Any]:
         """What the kernels are compiled for."""
@@ -814,6 +809,15 @@ class Call:
             "TMA": tma, "PRECISION": "ieee", **self.tokens.flags,
             **({"maxnreg": config.registers} if config.registers else {}),
         }  # fmt: skip
+
+
+def value_width(q: Tensor, v: Tensor) -> int:
+    """Channels of a tile of values.
+
+    Triton 3.6 makes wrong code of some kernels whose values are narrower than 64 and whose keys are not (with
+    documents and a bias by distance: other numbers, or an illegal access). There tiles are filled up with zeros.
+    """
+    return max(_width(v.shape[3]), min(64, _width(q.shape[3])) if q.itemsize == 2 else 0)
 
 
 def _width(d: int) -> int:

@@ -26,6 +26,7 @@ from milepost.backends.triton.flash import (
     _lse_of,
     _width,
     launch_prepare,
+    value_width,
 )
 from milepost.backends.triton.launch import device_of, launch
 from milepost.backends.triton.played import define, demand_first_gradients, gradients, operator
@@ -104,17 +105,12 @@ class _Asked:
     def steps(self) -> tuple[int, ...]:
         return tuple(step for each in (self.q, self.k, self.v) for step in each.stride()[:3])
 
-    @property
-    def value_width(self) -> int:
-        """As in `flash.Call.value_width`: values narrower than keys are filled up with zeros."""
-        return max(_width(self.v.shape[3]), min(64, _width(self.q.shape[3])) if self.q.itemsize == 2 else 0)
-
     def constants(self, config: Config) -> dict[str, Any]:
         """What the kernels are compiled for."""
         d, dv = self.q.shape[3], self.v.shape[3]
         return {
-            "BM": config.rows, "BN": config.keys, "WIDTH": _width(d), "VWIDTH": self.value_width, "D": d, "DV": dv,
-            "PRECISION": "ieee", **self.tokens.flags, "num_warps": config.warps, "num_stages": config.stages,
+            "BM": config.rows, "BN": config.keys, "WIDTH": _width(d), "VWIDTH": value_width(self.q, self.v), "D": d,
+            "DV": dv, "PRECISION": "ieee", **self.tokens.flags, "num_warps": config.warps, "num_stages": config.stages,
         }  # fmt: skip
 
 
@@ -171,7 +167,7 @@ def _gated_backward(
         read = (q, k, v, grad, entries, lse2, delta)
         steps = (*asked.steps, *grad.stride()[:3], *entries.stride()[:3], *lse2.stride()[:2])
         far_steps = (*asked.steps, *grad.stride()[:3], *lse2.stride()[:2])
-        tma, wide = far_keys.tma and _fits_tma(q, k, v, grad), asked.value_width
+        tma, wide = far_keys.tma and _fits_tma(q, k, v, grad), value_width(q, v)
         far_read = [
             _described(each, rows, tma, width)
             for each, rows, width in (
