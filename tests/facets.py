@@ -156,6 +156,16 @@ def learns_two_numbers(part: Any) -> None:
     same_gradients(part, in_proportion + number * (weights * derivative).sum(1), (weights * added).sum(1))
 
 
+def picks_by_bucket(part: Any) -> None:
+    """by_distance is the row of the distance's bucket, in every head."""
+    added, (table, bucket) = part.by_distance(DISTANCES), part.by_bucket(DISTANCES)
+    assert table.shape[1] == H
+    assert bucket.dtype == torch.int64
+    ours = torch.stack([table[int(row)] for row in bucket], 1)
+    assert_same(ours, added, within=1e-11)
+    same_gradients(part, ours, added)
+
+
 def bends_by_share(part: Any) -> None:
     """`bend` adds a function of one number, which the distance and the query's position make."""
     p = torch.tensor([0, 1, 2, 5, 30, 800]).double()[:, None]
@@ -205,6 +215,7 @@ FACET_LAWS: dict[str, Callable[[Any], None]] = {
     "slopes": bends_by_its_slopes,
     "by_distance": bends_by_distance,
     "two_numbers": learns_two_numbers,
+    "by_bucket": picks_by_bucket,
     "by_share": bends_by_share,
     "by_count": bends_by_count,
     "cap": bends_into_its_cap,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import multiprocessing
 import os
 import re
@@ -32,6 +33,8 @@ MEASURED = 90
 """The chip whose configurations were chosen by measurement; there nothing may spill."""
 QUICK = {"64 table, packed": (90,), "64 gates": (90,), "rotary": (80,)}
 """The cases that the tests compile: most kernels once."""
+LAUNCHING = ["buckets", "decode", "eights", "fields", "flash", "gated", "merged", "rotary", "shifts", "twice"]
+"""The modules that launch kernels where a tensor is."""
 FIRST = ["milepost.bench.kernels", "triton.backends.compiler", "milepost.backends.triton.flash"]
 """What is imported once, before a process is copied for each case."""
 
@@ -170,7 +173,7 @@ def _decoding(width: int) -> None:
         ):
             decode(q, k, v, **each)
         near, far = Field(Turns(one, one, cos, cos), 512, 0), Field(Turns(one, one), 8192, -512)
-        # One launch for little, two for much.
+        # Little, and much.
         for some in (k, k.expand(16, -1, -1, -1)):
             b = some.shape[0]
             decode_fields(q.expand(b, -1, -1, -1), some, v.expand(b, -1, -1, -1), near, far, scale=1.0, offset=8191)
@@ -184,13 +187,14 @@ def compile_case(job: tuple[str, tuple[int, ...]]) -> list[Compiled]:
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
-    from milepost.backends.triton import decode, eights, fields, flash, gated, launch, merged, rotary, shifts, twice
+    from milepost.backends.triton import flash, launch
 
     case, chips = job
     chip = _Chip()
     driver.set_active(chip)  # pyright: ignore
     torch.Tensor.is_cuda = True  # pyright: ignore
-    for each in (decode, eights, fields, flash, gated, merged, rotary, shifts, twice):
+    for name in LAUNCHING:
+        each = importlib.import_module(f"milepost.backends.triton.{name}")
         each.device_of = lambda _: contextlib.nullcontext()  # pyright: ignore
     fits_tma = flash._fits_tma
     found: list[Compiled] = []

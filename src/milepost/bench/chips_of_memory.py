@@ -33,6 +33,13 @@ def _shifts() -> None:
         shifted(_of(width), torch.randn(2, 1, width, requires_grad=True)).sum().backward()
 
 
+def _buckets() -> None:
+    from milepost.backends.triton.buckets import picked
+
+    for heads in (6, 16):
+        picked(torch.randn(32, heads, requires_grad=True), torch.arange(129) % 32).sum().backward()
+
+
 def _turns() -> None:
     """Both turns at once, and back."""
     from milepost.backends.triton.twice import _turned, _turned_back
@@ -71,6 +78,7 @@ def _shares() -> None:
 MEMORY: dict[str, Callable[[], None]] = {
     "rotary": _rotary,
     "shifts": _shifts,
+    "buckets": _buckets,
     "turns": _turns,
     "merge": _merge,
     "shares": _shares,

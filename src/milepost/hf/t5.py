@@ -57,9 +57,14 @@ class TrainedBias(Learner):
         # Offloaded, or wrapped in one that adds to it: called, it answers with all that there is.
         return table(torch.arange(shape.buckets, device=device)).to(device)
 
+    def by_bucket(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """The table, and the bucket of each distance [n]."""
+        return self.table(distance.device), self.__dict__["shape"].by_bucket(distance)[1]
+
     def by_distance(self, distance: Tensor) -> Tensor:
         """What is added at each distance [n]: [h n], float32 or better."""
-        found = self.table(distance.device)[self.__dict__["shape"].bucket(distance)].T
+        table, bucket = self.by_bucket(distance)
+        found = table[bucket].T
         return found.to(torch.promote_types(found.dtype, torch.float32))
 
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:

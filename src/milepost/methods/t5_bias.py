@@ -65,10 +65,14 @@ class T5Bias(Learner):
         """From these distances on, behind and ahead, one bucket holds all."""
         return self.reach, self.reach if self.bidirectional else 0
 
+    def by_bucket(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """The table, and the bucket of each distance [n]."""
+        return self.table, _kept_bucket(distance, self._side, self.reach, self.bidirectional)
+
     def by_distance(self, distance: Tensor) -> Tensor:
         """What is added at each distance [n]: [h n], float32 or better."""
-        bucket = _kept_bucket(distance, self._side, self.reach, self.bidirectional)
-        return self.table.T.index_select(1, bucket).to(torch.promote_types(self.table.dtype, torch.float32))
+        table, bucket = self.by_bucket(distance)
+        return table.T.index_select(1, bucket).to(torch.promote_types(table.dtype, torch.float32))
 
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         return score + self.table[self.bucket(p - r), head].to(score.dtype)

@@ -128,6 +128,18 @@ class ByTwoNumbers(ByDistance, Protocol):
 
 
 @runtime_checkable
+class ByBucket(ByDistance, Protocol):
+    """Adds by distance one of few numbers: distances fall into buckets, and a table has a row for each.
+
+    by_distance(d)  =  table[bucket of d]
+    """
+
+    def by_bucket(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """The table [rows h], with gradients, and the row of each distance [n], int64."""
+        ...
+
+
+@runtime_checkable
 class ByShare(Protocol):
     """Adds to a score a function of the distance as a share of the query's position."""
 
@@ -192,6 +204,7 @@ FACETS: dict[str, type] = {
     "slopes": HasSlopes,
     "by_distance": ByDistance,
     "two_numbers": ByTwoNumbers,
+    "by_bucket": ByBucket,
     "by_share": ByShare,
     "by_count": ByCount,
     "cap": Caps,
@@ -207,6 +220,7 @@ READ: dict[str, tuple[str, str | None]] = {
     "slopes": ("slopes", "bend"),
     "by_distance": ("by_distance", "bend"),
     "two_numbers": ("two_numbers", "bend"),
+    "by_bucket": ("by_bucket", "bend"),
     "by_share": ("by_share", "bend"),
     "by_count": ("by_count", "bend_rows"),
     "cap": ("cap", "bend"),

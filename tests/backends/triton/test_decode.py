@@ -140,7 +140,7 @@ def test_queries_are_rotated_as_they_are_read(pairs: int, neighbours: bool):
 def test_near_and_far_keys_are_joined_at_once(
     t: int, s: int, near: int, strong: bool, programs: int, little: int, monkeypatch: pytest.MonkeyPatch
 ):
-    # In one launch, or in two.
+    # A block of near keys for each program, or as many keys as there are far ones.
     monkeypatch.setattr(decoding, "LITTLE", little)
     some = {name: each._replace(programs=programs) for name, each in decoding.SETTINGS.items()}
     monkeypatch.setattr(decoding, "SETTINGS", some)

@@ -73,7 +73,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, scheme: mp.Scheme) -> None:
 def test_layers_of_a_step_are_launched_again_with_their_own_tensors(
     name: str, t: int, little: int, repeated: list[int], monkeypatch: pytest.MonkeyPatch
 ):
-    # Near and far keys in one launch where there is little to read, otherwise in two.
+    # Near keys are shared out otherwise where there is little to read.
     monkeypatch.setattr(decode, "LITTLE", little)
     scheme = SCHEMES[name]().to(DEVICE)
     for s in (40, 41):
@@ -192,3 +192,31 @@ def test_graphs_and_streams_have_launches_of_their_own(name: str, repeated: list
     with torch.cuda.stream(side):
         check(*layer(2, 40), scheme)
     torch.cuda.current_stream().wait_stream(side)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+@pytest.mark.parametrize("name", ["ReRoPE", "sinks kept", "RoPE"])
+@pytest.mark.parametrize("b", [1, 24])
+@torch.no_grad()
+def test_kernels_that_start_early_wait_for_what_they_read(name: str, b: int):
+    # Each step's queries, keys and values are written right before it, and what is joined lies where it lay before.
+    scheme = SCHEMES[name]().to(DEVICE)
+    q, k, v = (torch.empty(b, 4, n, D, device=DEVICE, dtype=torch.bfloat16) for n in (1, 6000, 6000))
+    drawn = [[torch.randn_like(each) for each in (q, k, v)] for _ in range(3)]
+    exact = [mp.attend(*(each.double() for each in some), scheme, backend="reference") for some in drawn]
+
+    def step(number: int) -> Tensor:
+        for each, other in zip((q, k, v), drawn[number % 3], strict=True):
+            each.copy_(other)
+        return mp.attend(q, k, v, scheme, backend="triton")
+
+    eager = [step(number) for number in range(60)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        recorded = [step(number) for number in range(30)]
+    graph.replay()
+    for some in (eager, recorded):
+        for number, out in enumerate(some):
+            assert off(out, exact[number % 3]) < 1e-2
+            assert torch.equal(out, some[number % 3])

@@ -49,6 +49,8 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 256
 LARGE = 1 << 30
 """Bytes of products with vectors by distance from which on heads take turns: fewer are quicker all at once."""
+LITTLE = 1 << 27
+"""Bytes of queries up to which both of their turns are held at once, near and far, though no gradient wants them."""
 PLAIN = Band(math.inf, 0, 0, None)
 """What a causal scheme sees."""
 Step = Callable[[Tensor, Tensor, Tensor, int], "tuple[Tensor, Tensor | None] | None"]
@@ -309,8 +311,9 @@ def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | No
     scale = call.scheme.scale(call.q.shape[-1])
     how = Fields(int(least), scale, offset=layout.offset, strength=strength, gain=gain, **limits)
 
-    # Where one kernel wants both at once, both are made at once.
-    ways = both_ways(call, near, far, contrasted) if call.needs_grad or takes_one(call.q, v) else None
+    # Both turns are made from one reading where one kernel wants both, or where it matters little that both are held.
+    at_once = call.needs_grad or takes_one(call.q, v) or call.q.nbytes <= LITTLE
+    ways = both_ways(call, near, far, contrasted) if at_once else None
     if ways is not None:
         return turned_fields(call.q, call.k, v, how, *ways)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from milepost.call.call import Call
-from milepost.numerics.kept import kept
+from milepost.numerics.kept import has_numbers, kept
 from milepost.seams.arguments import spell
 from milepost.seams.facets import HasSlopes
 
@@ -165,6 +165,11 @@ def _line(call: Call, part: Any) -> Line:
     first = max(nearest, -ahead)
     last = max(first, min(furthest, behind))
     ends = int(first), int(last) + 1
+    if _has(call, part, "by_bucket") and has_numbers():
+        # Loaded here, because it needs triton.
+        from milepost.backends.triton.buckets import picked
+
+        return Line(picked(*part.by_bucket(_distances(*ends, call.q.device))), ends[0])
     rows = (_by_distance if isinstance(part, nn.Module) else _kept_by_distance)(part, *ends, call.q.device)
     return Line(rows.expand(call.q.shape[1], -1), ends[0])
 

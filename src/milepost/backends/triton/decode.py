@@ -9,6 +9,7 @@ tile, so that a key is read once for all of them. A second kernel joins the part
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from milepost.backends.triton.bounds import belonging, bounds, numbered
 from milepost.backends.triton.configs import blocks_of, power_of_two
@@ -174,11 +176,11 @@ def _share(
         start = tl.load(Bounds + 2)
         end = tl.load(Bounds + 5)
     blocks = sink_blocks + (end - start) // BN
-    each = (blocks + splits - 1) // splits
     m = tl.full([BM], FLOOR, tl.float32)
     l = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, VWIDTH], tl.float32)
-    for block in tl.range(split * each, tl.minimum(split * each + each, blocks)):
+    # All shares are of as many blocks, or of one more: none is idle.
+    for block in tl.range(split * blocks // splits, (split + 1) * blocks // splits):
         j0 = tl.where(block < sink_blocks, sink + block * BN, start + (block - sink_blocks) * BN)
         at = j0 + tl.arange(0, BN)
         j = numbered(KeyIndex, at, at < keys, 0, INDEXED)[None, :]
@@ -240,9 +242,13 @@ def attend_split(
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     SHARPEN: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, LENGTHS: tl.constexpr,
     TURN: tl.constexpr, ROTATE: tl.constexpr, NEIGHBOURS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
-    REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr, SKIP: tl.constexpr,
+    REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr, SKIP: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """All keys, shared out."""
+    """All keys, shared out. EARLY: the next kernel may start while this one runs, and this one while the one before it
+    does; whoever reads what they write waits for the last, which waits for the others.
+    """
+    if EARLY:
+        gdc_launch_dependents()
     split = tl.program_id(0) % splits
     _share(
         Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, QCos, QSin, Cos, Sin,
@@ -253,58 +259,26 @@ def attend_split(
         BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, SLOPES, TABLE, CAP, SHARPEN, FAST, PRECISION, LENGTHS,
         TURN, ROTATE, NEIGHBOURS, HALF, PAIRS, REST, DOCS, INDEXED, SKIP,
     )  # fmt: skip
-
-
-@triton.jit(
-    do_not_specialize=[
-        "rows", "keys", "group", "offset", "behind", "ahead", "far_behind", "far_ahead", "near", "splits", "o_s", "l_s",
-    ]
-)  # fmt: skip
-def attend_fields(
-    Q, K, V, Out, Lse, QCos, QSin, Cos, Sin, FarQCos, FarQSin, FarCos, FarSin,
-    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s,
-    qc_b, qc_t, c_b, c_t, far_qc_b, far_qc_t, far_c_b, far_c_t,
-    rows, keys, group, offset, behind, ahead, far_behind, far_ahead, scale, near, splits,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    FAR_BEHIND: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, ROTATE: tl.constexpr,
-    FAR_ROTATE: tl.constexpr, NEIGHBOURS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
-):  # fmt: skip
-    """Near keys, shared out over the first `near` shares, and far ones over the others, each turned in its own way."""
-    split = tl.program_id(0) % splits
-    top = tl.program_id(0) // splits * BM
-    if split < near:
-        _share(
-            Q, K, V, Out, Lse, None, None, None, None, None, None, None, None, None, QCos, QSin, Cos, Sin,
-            None, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, 0,
-            0, 0, 0, 0, 0, 0, qc_b, qc_t, c_b, c_t,
-            rows, keys, group, offset, behind, ahead, 0, 0, 0, scale, 0.0, split, near, split, top,
-            BM, BN, WIDTH, VWIDTH, D, DV, True, True, False, False, 0, False, FAST, PRECISION, False,
-            True, ROTATE, NEIGHBOURS, HALF, PAIRS, REST, False, False, False,
-        )  # fmt: skip
-    else:
-        _share(
-            Q, K, V, Out, Lse, None, None, None, None, None, None, None, None, None, FarQCos, FarQSin, FarCos, FarSin,
-            None, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, 0,
-            0, 0, 0, 0, 0, 0, far_qc_b, far_qc_t, far_c_b, far_c_t,
-            rows, keys, group, offset, far_behind, far_ahead, 0, 0, 0, scale, 0.0, split - near, splits - near, split,
-            top,
-            BM, BN, WIDTH, VWIDTH, D, DV, FAR_BEHIND, True, False, False, 0, False, FAST, PRECISION, False,
-            True, FAR_ROTATE, NEIGHBOURS, HALF, PAIRS, REST, False, False, False,
-        )  # fmt: skip
+    if EARLY:
+        gdc_wait()
 
 
 @triton.jit(do_not_specialize=["splits", "rows", "near"])
 def join(
     Parts, PartLse, Out, Lse, Strength, Gain, o_b, o_h, o_t, strength_b, gain_b, heads, rows, splits, near,
-    SPLITS: tl.constexpr, VWIDTH: tl.constexpr, DV: tl.constexpr, CONTRAST: tl.constexpr, GAINS: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK: tl.constexpr, DV: tl.constexpr, CONTRAST: tl.constexpr, GAINS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
-    """One row's parts, Parts [b h t splits dv] and PartLse [b h t splits], joined: Σ out · exp(lse − all's lse).
+    """BLOCK channels of one row's parts, Parts [b h t splits dv] and PartLse [b h t splits], joined:
+    Σ out · exp(lse − all's lse).
 
     CONTRAST: parts from number `near` on are of far keys, set off against what the others offer. GAINS: their scores
-    have a number added.
+    have a number added. EARLY: launched before the parts are there.
     """
     at = tl.program_id(0).to(tl.int64)
     split = tl.arange(0, SPLITS)
+    if EARLY:
+        gdc_wait()
     lse = tl.load(PartLse + at * splits + split, mask=split < splits, other=float("-inf"))
     if CONTRAST:
         beside = tl.where(split < near, lse, float("-inf"))
@@ -319,23 +293,24 @@ def join(
     weight = tl.exp2((lse - highest) * LOG2E)
     total = tl.sum(weight, 0)
     blind = total == 0
-    channel = tl.arange(0, VWIDTH)[None, :]
+    whole = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    channel = whole[None, :]
     inside = (split < splits)[:, None] & (channel < DV)
     parts = tl.load(Parts + (at * splits + split)[:, None] * DV + channel, mask=inside, other=0.0)
     out = tl.sum(parts * weight[:, None], 0) / tl.where(blind, 1.0, total)
     t = at % rows
     h = at // rows % heads
     b = at // rows // heads
-    whole = tl.arange(0, VWIDTH)
     tl.store(Out + b * o_b + h * o_h + t * o_t + whole, out.to(Out.dtype.element_ty), mask=whole < DV)
-    tl.store(Lse + at, tl.where(blind, float("-inf"), highest + tl.log2(tl.where(blind, 1.0, total)) * LN2))
+    if tl.program_id(1) == 0:
+        tl.store(Lse + at, tl.where(blind, float("-inf"), highest + tl.log2(tl.where(blind, 1.0, total)) * LN2))
 
 
 LITTLE = 1 << 25
-"""Bytes of keys up to which a step waits for its launches and for the first keys to come, and not for all of them. Near
-and far ones are then read by one launch, which spares the host another."""
-WEIGHT = 2
-"""How much longer a near key takes than a far one, in that launch."""
+"""Bytes of keys up to which a step waits for its launches and for the first keys to come, and not for all of them."""
+
+JOINED = 32
+"""Channels of a row that a program joins."""
 
 
 class Setting(NamedTuple):
@@ -347,7 +322,7 @@ class Setting(NamedTuple):
     programs: int
 
 
-SETTINGS = {"little": Setting(32, 2, 3, 512), "much": Setting(32, 4, 3, 264)}
+SETTINGS = {"little": Setting(32, 2, 3, 528), "much": Setting(32, 4, 3, 264)}
 
 
 def decode(
@@ -583,70 +558,30 @@ def decode_fields(
     h, t, s = *q.shape[1:3], v.shape[2]
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
     shape = _Shape.of(q, k, v)
-    # Shares of about as many keys each; sinks are one of their own. In one launch all of them fill the chip together.
-    own = int(spared is not None)
+    # Shares of about as many keys each; sinks are one of their own. Of little, all shares run side by side, and a share
+    # of near keys is one block: those take longest, because they are turned.
+    own, little = int(spared is not None), k.nbytes <= LITTLE
     beside = min(s, near.behind + t - 1 + shape.keys)
-    weight, room = (WEIGHT * beside, shape.programs) if k.nbytes <= LITTLE else (beside, 128)
-    first = max(1, min(shape.splits(beside), shape.programs * weight // max(1, s)))
+    each, room = (shape.programs, shape.programs) if little else (shape.programs * beside // max(1, s), 128)
+    first = max(1, min(shape.splits(beside), each))
     second = max(1, min(shape.splits(max(1, offset + t + far.ahead)), room - own - first))
     splits = own + first + second
     out, lse, parts, part_lse, made = _room(q, v, splits, return_lse)
     with device_of(q):
-        if k.nbytes <= LITTLE and spared is None:
-            split = _launch_fields(q, k, v, parts, part_lse, first, splits, shape, near, far, offset, scale)
-            joined = _launch_join(parts, part_lse, out, lse, first, strength, gain)
-            return Made(out, lse, made, (split, joined))
         steps = (*parts.stride()[:4], *part_lse.stride())
         some = [(near, 0, first, s, 0), (far, first + own, second, s, sinks)]
+        # What is launched second runs beside the first, and begins a little later.
+        some = some[::-1] if little else some
         if spared is not None:
             some.append((Field(spared, far.behind, far.ahead), first, own, min(sinks, s), 0))
         launches: list[Launched | None] = []
         for field, start, count, keys, skipped in some:
             counts = (t, keys, h // k.shape[1], offset, field.behind, field.ahead, skipped, 0, 0)
             share = parts[:, :, :, start:], part_lse[:, :, :, start:]
-            launches.append(
-                _launch_split(q, k, v, *share, steps, count, shape, field.turns, counts, scale, skip=skipped > 0)
-            )
+            more = {"skip": skipped > 0, "beside": bool(launches)}
+            launches.append(_launch_split(q, k, v, *share, steps, count, shape, field.turns, counts, scale, **more))
         launches.append(_launch_join(parts, part_lse, out, lse, first + own, strength, gain))
     return Made(out, lse, made, tuple(each for each in launches if each is not None))
-
-
-def _launch_fields(
-    q: Tensor, k: Tensor, v: Tensor, parts: Tensor, part_lse: Tensor, first: int, splits: int, shape: _Shape,
-    near: Field, far: Field, offset: int, scale: float,
-) -> Launched:  # fmt: skip
-    d, dv = q.shape[3], v.shape[3]
-    angles: list[Tensor | None] = []
-    waves: list[int] = []
-    for turns in (near.turns, far.turns):
-        for cos, sin in ((turns.query_cos, turns.query_sin), (turns.key_cos, turns.key_sin)):
-            cos, sin, steps = _even(cos, sin)
-            angles += [cos, sin]
-            waves += steps
-    pairs = near.turns.query_cos.shape[2] if near.turns.query_cos is not None else 0
-    strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *parts.stride()[:4], *part_lse.stride(), *waves)
-    args = (
-        q, k, v, parts, part_lse, *angles, *strides, q.shape[2], k.shape[2], q.shape[1] // k.shape[1], offset,
-        near.behind, near.ahead, far.behind, far.ahead, scale, first, splits,
-    )  # fmt: skip
-    bounded = far.behind < UNLIMITED
-    tensors = [each for each in (q, k, v, parts, part_lse, *angles) if each is not None]
-    looks = (
-        q.dtype, q.shape, dv, shape, pairs, near.turns.neighbours, angles[2] is None,
-        angles[6] is None, bounded, *map(looks_of, strides), *[each.data_ptr() % 16 for each in tensors],
-    )  # fmt: skip
-    return launch_alike(
-        looks, attend_fields, (splits * shape.tops, k.shape[1], q.shape[0]), args,
-        lambda: {
-            "BM": shape.rows, "BN": shape.keys, "WIDTH": _width(d), "VWIDTH": _width(dv), "D": d, "DV": dv,
-            "FAR_BEHIND": bounded, "FAST": q.itemsize == 2 and not INTERPRETED, "PRECISION": "ieee",
-            "ROTATE": angles[2] is not None, "FAR_ROTATE": angles[6] is not None,
-            "NEIGHBOURS": near.turns.neighbours, "HALF": _width(pairs), "PAIRS": pairs,
-            "REST": _width(d - 2 * pairs) if d > 2 * pairs else 0, "num_warps": shape.warps,
-            # Two ways to read keys share the registers.
-            "num_stages": min(shape.stages, 2),
-        },
-    )  # fmt: skip
 
 
 def _launch_split(
@@ -656,7 +591,9 @@ def _launch_split(
     token_steps: tuple[int, ...] = (0, 0, 0, 0), limits: tuple[Tensor | None, int] = (None, 0),
     lengths: Tensor | None = None, cap: float = 0.0, capped: int = 0,
     flags: Mapping[str, bool] = MappingProxyType({"DOCS": False, "INDEXED": False}), skip: bool = False,
+    beside: bool = False,
 ) -> Launched | None:  # fmt: skip
+    """beside: it may run while the launch before it does, another of these."""
     d, dv = q.shape[3], v.shape[3]
     query_cos, query_sin, waves = _even(turns.query_cos, turns.query_sin)
     key_cos, key_sin, key_waves = _even(turns.key_cos, turns.key_sin)
@@ -678,7 +615,8 @@ def _launch_split(
             "LENGTHS": lengths is not None,
             "TURN": query_cos is not None, "ROTATE": key_cos is not None, "NEIGHBOURS": turns.neighbours,
             "HALF": _width(pairs), "PAIRS": pairs, "REST": _width(d - 2 * pairs) if d > 2 * pairs else 0,
-            "num_warps": shape.warps, "num_stages": shape.stages,
+            "EARLY": _early(), "num_warps": shape.warps, "num_stages": shape.stages,
+            **({"launch_pdl": True} if beside and _early() else {}),
         }  # fmt: skip
 
     if tensors[2] is not None or tensors[3] is not None or limits[0] is not None or lengths is not None or capped:
@@ -687,7 +625,7 @@ def _launch_split(
     # Whatever Triton compiles for follows from these: counts are numbers to it, whatever they are.
     looks = (
         q.dtype, q.shape, v.shape[3], shape, pairs, turns.neighbours, query_cos is None,
-        key_cos is None, counts[4] < UNLIMITED, counts[5] < UNLIMITED, tensors[0] is None, skip,
+        key_cos is None, counts[4] < UNLIMITED, counts[5] < UNLIMITED, tensors[0] is None, skip, beside,
         *map(looks_of, (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *waves, *key_waves)),
         *[each.data_ptr() % 16 for each in (q, k, v, parts, part_lse, query_cos, query_sin, key_cos, key_sin, *tensors)
           if each is not None],
@@ -715,14 +653,23 @@ def _launch_join(
         *[each.data_ptr() % 16 for each in (parts, part_lse, out, lse, strength, gain) if each is not None],
     )  # fmt: skip
     return launch_alike(
-        looks, join, (b * h * t, 1, 1),
+        looks, join, (b * h * t, blocks_of(dv, JOINED), 1),
         (parts, part_lse, out, lse, strength, gain, *out.stride()[:3], *by_row, h, t, splits, near),
         lambda: {
-            "SPLITS": power_of_two(splits), "VWIDTH": _width(dv), "DV": dv, "CONTRAST": strength is not None,
-            # All parts of a row are held at once.
-            "GAINS": gain is not None, "num_warps": 4 if power_of_two(splits) * _width(dv) <= 8192 else 8,
+            "SPLITS": power_of_two(splits), "BLOCK": JOINED, "DV": dv, "CONTRAST": strength is not None,
+            "GAINS": gain is not None, "EARLY": _early(), "num_warps": 4, **({"launch_pdl": True} if _early() else {}),
         },
     )  # fmt: skip
+
+
+def _early() -> bool:
+    """Whether a kernel can start while the one before it runs: that spares a microsecond of about twelve."""
+    return not INTERPRETED and _starts_early(triton.runtime.driver.active.get_current_device())  # pyright: ignore
+
+
+@functools.cache
+def _starts_early(device: int) -> bool:
+    return triton.runtime.driver.active.get_current_target().arch >= 90  # pyright: ignore
 
 
 define(

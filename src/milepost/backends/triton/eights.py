@@ -104,7 +104,7 @@ def multiply(
     r = tl.program_id(0) % 8
     square = tl.program_id(1)
     h = tl.program_id(2).to(tl.int64)
-    b, token, _, there = _tokens(tl.program_id(0) // 8, square, r, batches, tokens, BM, PER)
+    b, token, a, there = _tokens(tl.program_id(0) // 8, square, r, batches, tokens, BM, PER)
     channel = tl.arange(0, WIDTH)[None, :]
     lines = X + (b * x_b + h * x_h + token * x_t)[:, None]
     x = tl.load(lines + channel, mask=there[:, None] & (channel < D), other=0.0)
@@ -114,6 +114,11 @@ def multiply(
         rows = _vectors(Rows + h * r_h, _entry(column, square, r, shift, BY_ROW, PER), count, r_n, channel, D)
         found = tl.dot(x, rows.T, input_precision=PRECISION)
         inside = there[:, None] & (column < width)[None, :]
+        if PER > 0:
+            # In squares nobody reads a column without a pair, and a fifth of them have none. Whole lines of memory are
+            # written or left out: part of one would be read first.
+            other = start + a - PER
+            inside = inside & ((other + BN > 0) & (other < others))[:, None]
         tl.store(lines + column[None, :], found.to(Out.dtype.element_ty), mask=inside)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from milepost.backends.triton.straight import Again
+from milepost.numerics.playing import EMPTY_ON_GPU
 from milepost.numerics.tape import running_tape
 
 INTERPRETED = triton.knobs.runtime.interpret  # pyright: ignore
@@ -116,7 +117,9 @@ class Repeated:
     def __init__(self, launches: Sequence[Launched], given: tuple[Tensor, ...], made: tuple[Tensor, ...]) -> None:
         numbers = {id(each): number for number, each in enumerate((*given, *made))}
         memory = {each.untyped_storage().data_ptr(): number for number, each in enumerate(made, len(given))}
-        self.device = given[0].device
+        self.device = device = given[0].device
+        quick = EMPTY_ON_GPU if device.type == "cuda" else None
+        self.empty = quick or (lambda size, steps, dtype: torch.empty_strided(size, steps, dtype=dtype, device=device))
         self.made = [(each.shape, each.stride(), each.dtype) for each in made]
         self.runs: list[tuple[Callable[..., None], list[Any], list[tuple[int, int, Any]]]] = []
         # Their memory is read by number, so somebody has to hold them.
@@ -136,7 +139,7 @@ class Repeated:
 
     def __call__(self, *given: Tensor) -> list[Tensor]:
         """What was made for these."""
-        made = [torch.empty_strided(*lies, dtype=dtype, device=self.device) for *lies, dtype in self.made]
+        made = [self.empty(*lies) for lies in self.made]
         pointers = [_pointer(each) for each in (*given, *made)]
         stream = _stream(self.device.index) if self.device.type == "cuda" else 0
         for run, args, places in self.runs:

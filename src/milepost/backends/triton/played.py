@@ -43,11 +43,11 @@ def played(body: Body) -> Body:
 
     @functools.wraps(body)
     def run(*args: Any) -> Any:
-        given = _different(args)
+        given, looks = _looked_at(args)
         # Of tensors without memory a tape cannot tell one from another.
         if not given or not can_play(given[0]) or recording(given[0].device) or not all(map(Tensor.numel, given)):
             return body(*args)
-        key = (given[0].device, surroundings(given[0]), tuple(configs.overridden().items()), *_looks(args, given))
+        key = (given[0].device, surroundings(given[0]), tuple(configs.overridden().items()), *looks)
         kind = known.get(key)
         if kind is None:
             if len(known) >= MOST:
@@ -79,24 +79,24 @@ def forget() -> None:
         known.clear()
 
 
-def _different(args: tuple[Any, ...]) -> list[Tensor]:
-    """The tensors among arguments, each once: documents are often given for queries and keys alike."""
-    found: dict[Hashable, Tensor] = {}
+def _looked_at(args: tuple[Any, ...]) -> tuple[list[Tensor], list[Hashable]]:
+    """The tensors among arguments, each once, because documents are often given for queries and keys alike; and what a
+    body can go by: numbers as they are, of tensors how they lie, and which of them are one.
+    """
+    given: list[Tensor] = []
+    looks: list[Hashable] = []
+    numbers: dict[Hashable, int] = {}
     for each in args:
-        if isinstance(each, Tensor):
-            found.setdefault((each.data_ptr(), each.dtype, each.shape, each.stride()), each)
-    return list(found.values())
-
-
-def _looks(args: tuple[Any, ...], given: list[Tensor]) -> list[Hashable]:
-    """What a body can go by: numbers as they are, of tensors how they lie, and which of them are one."""
-    numbers = {(each.data_ptr(), each.dtype, each.shape, each.stride()): n for n, each in enumerate(given)}
-    return [
-        (each.dtype, each.shape, each.stride(), each.data_ptr() % 16,
-         numbers[each.data_ptr(), each.dtype, each.shape, each.stride()])
-        if isinstance(each, Tensor) else (type(each), each)
-        for each in args
-    ]  # fmt: skip
+        if not isinstance(each, Tensor):
+            looks.append((type(each), each))  # pyright: ignore[reportUnknownArgumentType]
+            continue
+        # Each of these takes long to ask for, beside a launch.
+        where, *lies = each.data_ptr(), each.dtype, each.shape, each.stride()
+        number = numbers.setdefault((where, *lies), len(given))
+        if number == len(given):
+            given.append(each)
+        looks.append((where % 16, number, *lies))
+    return given, looks
 
 
 def define(name: str, schema: str, body: Body, again: bool = True) -> None:

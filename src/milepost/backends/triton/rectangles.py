@@ -3,8 +3,8 @@
 
 Each rectangle is plain attention: torch's own kernel (cuDNN's) where it can, else ours. What they answer is joined by
 log-sum-exp. Each one's backward pass is given the joined output and log-sum-exp, and so answers its own share of the
-gradients, which are turned back and added. Keys are turned once, queries of a rectangle right before they are read,
-and again for gradients: no turned copy of all of them is ever held.
+gradients, which are turned back and added. Keys are turned once, queries of a rectangle right before they are read:
+turned copies of all of them are held only where gradients will read them again.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ def rectangles(q: Tensor, k: Tensor, v: Tensor, how: Rectangles) -> tuple[Tensor
     if torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v)):
         return _Rectangles.apply(q, k, v, how)  # pyright: ignore
     with device_of(q):
-        return _forward(q, _turned(k, how.keys, how), v, how)[:2]
+        return _forward(q, _turned(k, how.keys, how), v, how, None)[:2]
 
 
 class _Rectangles(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, how: Rectangles) -> tuple[Tensor, Tensor]:
+        queries: list[Tensor] = []
         with device_of(q):
             k = _turned(k, how.keys, how)
-            out, lse, ctx.dice = _forward(q, k, v, how)
-        ctx.save_for_backward(q, k, v, out, lse)
+            out, lse, ctx.dice = _forward(q, k, v, how, queries)
+        ctx.save_for_backward(k, v, out, lse, *queries)
         ctx.how = how
         ctx.set_materialize_grads(False)
         return out, lse
@@ -73,20 +74,22 @@ class _Rectangles(torch.autograd.Function):
         if grad is None and grad_lse is None:
             return (None,) * 4
         demand_first_gradients("attend")
-        q, k, v, out, lse = ctx.saved_tensors
+        k, v, out, lse, *queries = ctx.saved_tensors
         grad, grad_lse = gradients(grad, grad_lse, out)
         # As torch's kernel wants it: laid out as the output is.
         grad = grad if grad.stride() == out.stride() else torch.empty_like(out).copy_(grad)
-        with device_of(q):
-            return *_backward(q, k, v, ctx.how, grad, grad_lse, out, lse, ctx.dice), None
+        with device_of(out):
+            return *_backward(queries, k, v, ctx.how, grad, grad_lse, out, lse, ctx.dice), None
 
 
 def _turned(x: Tensor, waves: Waves, how: Rectangles) -> Tensor:
     return _rotate_queries(x, *waves, how.neighbours)[0]
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, how: Rectangles) -> tuple[Tensor, Tensor, Dice]:
-    """out, lse and the dice, of raw queries and turned keys."""
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, how: Rectangles, turned: list[Tensor] | None
+) -> tuple[Tensor, Tensor, Dice]:
+    """out, lse and the dice, of raw queries and turned keys; turned: gets the queries of every rectangle."""
     theirs, dice = vendor.takes(q, k, v), ()
     out, lse = _like(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
     parts = Stretches(
@@ -100,6 +103,8 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, how: Rectangles) -> tuple[Tensor, 
         else:
             part, part_lse = _like(own, v.shape[3]), own.new_empty(own.shape[:3], dtype=torch.float32)
             launch_forward(_call(own, keys, values, each, how), part, part_lse)
+        if turned is not None:
+            turned.append(own)
         del own
         if len(how.cut) == each.times == 1:
             return part, part_lse, dice
@@ -111,16 +116,16 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, how: Rectangles) -> tuple[Tensor, 
 
 
 def _backward(
-    q: Tensor, k: Tensor, v: Tensor, how: Rectangles, grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor,
-    dice: Dice,
+    queries: list[Tensor], k: Tensor, v: Tensor, how: Rectangles, grad: Tensor, grad_lse: Tensor | None, out: Tensor,
+    lse: Tensor, dice: Dice,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """dq, dk and dv, of raw queries and keys; k is turned."""
+    """dq, dk and dv, of raw queries and keys; k is turned, and so are the queries of every rectangle."""
     # Asked for the same bits only now, or given a gradient of the log-sum-exp: ours does it.
     theirs = bool(dice) and grad_lse is None and not torch.are_deterministic_algorithms_enabled()
-    dq, dk, dv = (_like(each, each.shape[3]) for each in (q, k, v))
+    dq, dk, dv = _like(out, k.shape[3]), _like(k, k.shape[3]), _like(v, v.shape[3])
     of_rows, of_keys, of_values = _sum(dq, how, True), _sum(dk, how, False, how.keys), _sum(dv, how, False)
-    for each in how.cut:
-        own, keys, values = _own(q, each, how), _keys(k, each), _keys(v, each)
+    for each, own in zip(how.cut, queries, strict=True):
+        keys, values = _keys(k, each), _keys(v, each)
         its_out, its_grad, its_lse = (_rows(x, each) for x in (out, grad, lse))
         if theirs and min(each.rows, each.keys) >= SMALLEST:
             shares = vendor.backward(its_grad, own, keys, values, its_out, its_lse, dice, each.slanted, how.scale)
@@ -132,7 +137,7 @@ def _backward(
             launch_keys(call, its_grad, lse2, delta, shares[1], shares[2])
             launch_rows(call, its_grad, lse2, delta, shares[0], False, False)
             del call, lse2, delta
-        del own, keys, values
+        del keys, values
         for n, (of_q, of_k, of_v) in enumerate(zip(*(_apart(share, each) for share in shares), strict=True)):
             of_rows.add(each.row + n * each.step, of_q, each.turn)
             of_keys.add(each.key + n * each.step, of_k, None)

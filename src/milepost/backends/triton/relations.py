@@ -289,7 +289,7 @@ def _ends(relations: tuple[Relation, ...], nearest: int, furthest: int) -> tuple
 def _split(table: Table, first: int, last: int, call: Call, whole: bool) -> tuple[Tensor, Tensor]:
     """Rows of all distances but the last, less the last one's, [h|1 n d], and that, [h|1 1 d]; zeros round n up.
 
-    whole: there is none further on, and nothing is taken from them.
+    whole: there is none further on, and nothing is taken from them, nor is the last left out: their number is even.
     """
     device = call.q.device
     begin, end = first - table.first, last + 1 - table.first
@@ -299,10 +299,10 @@ def _split(table: Table, first: int, last: int, call: Call, whole: bool) -> tupl
         numbers = table.find(torch.arange(first, last + 1, device=device))
     # An index, whose gradient is summed in one order, and not index_select, whose is not.
     rows = table.rows.to(device)[:, numbers.long()]
-    near, far = rows[:, :-1], rows[:, -1:]
-    near = near if whole else near - far
-    if torch.compiler.is_compiling() or (last - first) % ROUND:
-        near = pad(near, (0, 0, 0, -(last - first) % ROUND))
+    far = rows[:, -1:]
+    near = rows if whole else rows[:, :-1] - far
+    if torch.compiler.is_compiling() or near.shape[1] % ROUND:
+        near = pad(near, (0, 0, 0, -near.shape[1] % ROUND))
     return near.to(call.q.dtype), far.to(call.q.dtype)
 
 

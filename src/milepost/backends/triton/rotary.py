@@ -183,21 +183,6 @@ def rotate_qk(
     cos, sin: [b|1 t width/2] in float32, for the queries; key_cos, key_sin likewise [b|1 s width/2] for the keys, by
     default the same. Pairs are (i, i + width/2), or (2i, 2i + 1) where `neighbours`; channels past the width are kept.
     """
-    if (key_cos is None) != (key_sin is None):
-        raise ValueError("rotate_qk: key_cos and key_sin come together; give both or neither")
-    of_keys = (cos, sin) if key_cos is None or key_sin is None else (key_cos, key_sin)
-    for name, x, c, s in (("q", q, cos, sin), ("k", k, *of_keys)):
-        if c.shape != s.shape or c.dim() != 3 or c.shape[0] not in (1, x.shape[0]) or c.shape[1] != x.shape[2]:
-            raise ValueError(
-                f"rotate_qk: {name} is {list(x.shape)}, its cos {list(c.shape)} and sin {list(s.shape)}; "
-                f"give both as [{x.shape[0]} or 1, {x.shape[2]}, width/2]"
-            )
-        if c.dtype != torch.float32 or s.dtype != torch.float32:
-            raise ValueError(f"rotate_qk: cos and sin of {name} are {c.dtype} and {s.dtype}; give torch.float32")
-        if 2 * c.shape[2] > x.shape[3]:
-            raise ValueError(f"rotate_qk: {name} has {x.shape[3]} channels, too few for {c.shape[2]} pairs")
-    if cos.shape[2] != of_keys[0].shape[2] or q.shape[3] != k.shape[3]:
-        raise ValueError("rotate_qk: q and k must have equally many channels and pairs; rotate them apart")
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
         return operator("rotate_qk", _rotate_qk, q)(
             resolved(q), resolved(k), cos, sin, key_cos, key_sin, neighbours, False
@@ -228,18 +213,6 @@ def rotate_qk_at(
     turns: [width/2], of `turns_of`. position: whole numbers [b|1 t], those of the queries; key_position: [b|1 s], those
     of the keys, by default the same. Every pair is multiplied by `size`, too.
     """
-    of_keys = position if key_position is None else key_position
-    for name, x, p in (("q", q, position), ("k", k, of_keys)):
-        if p.dim() != 2 or p.shape[0] not in (1, x.shape[0]) or p.shape[1] != x.shape[2] or p.is_floating_point():
-            raise ValueError(
-                f"rotate_qk_at: {name} is {list(x.shape)} and its positions are {list(p.shape)} of {p.dtype}; "
-                f"give whole numbers as [{x.shape[0]} or 1, {x.shape[2]}]"
-            )
-    if turns.dtype != torch.int64 or turns.dim() != 1 or 2 * turns.shape[0] > q.shape[3] or q.shape[3] != k.shape[3]:
-        raise ValueError(
-            f"rotate_qk_at: turns are {list(turns.shape)} of {turns.dtype}, for {q.shape[3]} and {k.shape[3]} "
-            "channels; give turns_of(frequencies), one for every pair, and q and k of equally many channels"
-        )
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
         return operator("rotate_qk_at", _rotate_qk_at, q)(
             resolved(q), resolved(k), turns, position, key_position, float(size), neighbours, False
@@ -328,11 +301,49 @@ class _RotateAt(torch.autograd.Function):
         return *turned, *(None,) * 5
 
 
+def _demand_waves(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, key_cos: Tensor | None, key_sin: Tensor | None, *_: bool
+) -> None:
+    """Refuse cosines and sines that do not fit; not asked where the same looks were before."""
+    if (key_cos is None) != (key_sin is None):
+        raise ValueError("rotate_qk: key_cos and key_sin come together; give both or neither")
+    of_keys = (cos, sin) if key_cos is None or key_sin is None else (key_cos, key_sin)
+    for name, x, c, s in (("q", q, cos, sin), ("k", k, *of_keys)):
+        if c.shape != s.shape or c.dim() != 3 or c.shape[0] not in (1, x.shape[0]) or c.shape[1] != x.shape[2]:
+            raise ValueError(
+                f"rotate_qk: {name} is {list(x.shape)}, its cos {list(c.shape)} and sin {list(s.shape)}; "
+                f"give both as [{x.shape[0]} or 1, {x.shape[2]}, width/2]"
+            )
+        if c.dtype != torch.float32 or s.dtype != torch.float32:
+            raise ValueError(f"rotate_qk: cos and sin of {name} are {c.dtype} and {s.dtype}; give torch.float32")
+        if 2 * c.shape[2] > x.shape[3]:
+            raise ValueError(f"rotate_qk: {name} has {x.shape[3]} channels, too few for {c.shape[2]} pairs")
+    if cos.shape[2] != of_keys[0].shape[2] or q.shape[3] != k.shape[3]:
+        raise ValueError("rotate_qk: q and k must have equally many channels and pairs; rotate them apart")
+
+
+def _demand_turns(q: Tensor, k: Tensor, turns: Tensor, position: Tensor, key_position: Tensor | None, *_: Any) -> None:
+    """Refuse positions and turns that do not fit."""
+    of_keys = position if key_position is None else key_position
+    for name, x, p in (("q", q, position), ("k", k, of_keys)):
+        if p.dim() != 2 or p.shape[0] not in (1, x.shape[0]) or p.shape[1] != x.shape[2] or p.is_floating_point():
+            raise ValueError(
+                f"rotate_qk_at: {name} is {list(x.shape)} and its positions are {list(p.shape)} of {p.dtype}; "
+                f"give whole numbers as [{x.shape[0]} or 1, {x.shape[2]}]"
+            )
+    if turns.dtype != torch.int64 or turns.dim() != 1 or 2 * turns.shape[0] > q.shape[3] or q.shape[3] != k.shape[3]:
+        raise ValueError(
+            f"rotate_qk_at: turns are {list(turns.shape)} of {turns.dtype}, for {q.shape[3]} and {k.shape[3]} "
+            "channels; give turns_of(frequencies), one for every pair, and q and k of equally many channels"
+        )
+
+
 def _rotate_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, key_cos: Tensor | None, key_sin: Tensor | None, neighbours: bool,
     inverse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The kernel, launched."""
+    _demand_waves(q, k, cos, sin, key_cos, key_sin)
     keys = None if key_cos is None or key_sin is None else (key_cos, key_sin)
     return _both(q, k, (cos, sin), keys, neighbours, inverse)
 
@@ -342,6 +353,7 @@ def _rotate_qk_at(
     inverse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The same by positions."""
+    _demand_turns(q, k, turns, position, key_position)
     position = position.contiguous()
     keys = None if key_position is None else (key_position.contiguous(), turns)
     return _both(q, k, (position, turns), keys, neighbours, inverse, size)
@@ -413,12 +425,13 @@ def _alike(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     return cos, sin
 
 
-for _name, _given, _body in (
-    ("rotate_qk", "Tensor cos, Tensor sin, Tensor? key_cos, Tensor? key_sin", _rotate_qk),
-    ("rotate_qk_at", "Tensor turns, Tensor position, Tensor? key_position, float size", _rotate_qk_at),
+for _name, _given, _body, _demand in (
+    ("rotate_qk", "Tensor cos, Tensor sin, Tensor? key_cos, Tensor? key_sin", _rotate_qk, _demand_waves),
+    ("rotate_qk_at", "Tensor turns, Tensor position, Tensor? key_position, float size", _rotate_qk_at, _demand_turns),
 ):
     define(_name, f"(Tensor q, Tensor k, {_given}, bool neighbours, bool inverse) -> (Tensor, Tensor)", _body)
 
     @torch.library.register_fake(f"milepost::{_name}")
-    def _(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    def _(q: Tensor, k: Tensor, *rest: Any, demand: Any = _demand) -> tuple[Tensor, Tensor]:
+        demand(q, k, *rest)
         return _like(q, q.shape[3]), _like(k, k.shape[3])
