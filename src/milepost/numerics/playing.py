@@ -12,9 +12,13 @@ from torch import Tensor
 
 Run = Callable[..., Any]
 _of_graphs = getattr(getattr(torch._C, "_dynamo", None), "guards", None)  # pyright: ignore[reportPrivateUsage]
-EMPTY_ON_GPU: Run | None = getattr(_of_graphs, "_empty_strided_cuda", None)
-"""Room on the current GPU, as the graphs that torch compiles ask for it, in half the time; None where it has no such
-function."""
+EMPTY: dict[str, Run] = {
+    kind: getattr(_of_graphs, f"_empty_strided_{kind}")
+    for kind in ("cpu", "cuda")
+    if hasattr(_of_graphs, f"_empty_strided_{kind}")
+}
+"""Room on the current device, of two tuples and a dtype, as graphs that torch compiled ask for it: in half the time.
+Nothing where torch has no such functions."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ def playing(
     tensors: those that the steps were written down with. For a kernel between two of torch's operations it reads
 
         def play(s0, s1):
-            s2 = empty_strided(c0, c1, dtype=c2, device=c3)
+            s2 = c3(c0, c1, c2)
             c4(c5(s0), c5(s2), c6)
             s3 = c7(s2, s1)
             s2 = None
@@ -76,7 +80,7 @@ class _Names:
 
     def __init__(self, constants: set[int], tensors: Sequence[Tensor]) -> None:
         self.constants, self.tensors = constants, tensors
-        self.known: dict[str, Any] = {"empty_strided": torch.empty_strided, "empty_on_gpu": EMPTY_ON_GPU}
+        self.known: dict[str, Any] = {"empty_strided": torch.empty_strided}
         self._numbers: dict[int, str] = {}
 
     def slot(self, number: int) -> str:
@@ -109,8 +113,8 @@ def _room(step: Step, tensors: Sequence[Tensor], names: _Names) -> str:
     assert made is not None
     x = tensors[made]
     size, steps, dtype, device = map(names.fixed, (tuple(x.shape), x.stride(), x.dtype, x.device))
-    if x.is_cuda and EMPTY_ON_GPU is not None:
-        return f"s{made} = empty_on_gpu({size}, {steps}, {dtype})"
+    if x.device.type in EMPTY:
+        return f"s{made} = {names.fixed(EMPTY[x.device.type])}({size}, {steps}, {dtype})"
     return f"s{made} = empty_strided({size}, {steps}, dtype={dtype}, device={device})"
 
 

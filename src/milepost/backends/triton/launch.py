@@ -15,7 +15,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from milepost.backends.triton.straight import Again
-from milepost.numerics.playing import EMPTY_ON_GPU
+from milepost.numerics.playing import EMPTY
 from milepost.numerics.tape import running_tape
 
 INTERPRETED = triton.knobs.runtime.interpret  # pyright: ignore
@@ -118,9 +118,10 @@ class Repeated:
         numbers = {id(each): number for number, each in enumerate((*given, *made))}
         memory = {each.untyped_storage().data_ptr(): number for number, each in enumerate(made, len(given))}
         self.device = device = given[0].device
-        quick = EMPTY_ON_GPU if device.type == "cuda" else None
-        self.empty = quick or (lambda size, steps, dtype: torch.empty_strided(size, steps, dtype=dtype, device=device))
-        self.made = [(each.shape, each.stride(), each.dtype) for each in made]
+        self.empty = EMPTY.get(device.type) or (
+            lambda size, steps, dtype: torch.empty_strided(size, steps, dtype=dtype, device=device)
+        )
+        self.made = [(tuple(each.shape), each.stride(), each.dtype) for each in made]
         self.runs: list[tuple[Callable[..., None], list[Any], list[tuple[int, int, Any]]]] = []
         # Their memory is read by number, so somebody has to hold them.
         self.others: list[Tensor] = []
