@@ -227,7 +227,8 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
             sharpness = (1 + strength if sharpness is None else sharpness * (1 + strength)).contiguous()
             shift = strength[:, None] * level[0].nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=0.0)
         how = limits_of(min(band.behind, most + 1), min(band.ahead, -least)) | biases(call) | {"sharpen": sharpness}
-        stands = regime.query, regime.key
+        # A graph that is traced finds by itself what is the same, and may not take functions for keys (torch 2.11).
+        stands = (number, 0) if torch.compiler.is_compiling() else (regime.query, regime.key)
         if stands not in read:
             read[stands] = _turned_as_read(call, number) or (*turned(call, call.q.dtype, number), {})
         q, k, waves = read[stands]
