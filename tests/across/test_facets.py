@@ -256,3 +256,11 @@ def test_what_stands_in_is_let_pass_unbroken():
         for part in make().double().parts:
             for facet in facets_of(part):
                 FACET_LAWS[facet](wrong(part))
+
+
+@pytest.mark.parametrize(("kind", "facet"), [(mp.T5Bias, "by_bucket"), (mp.Kerple, "two_numbers")])
+def test_numbers_of_ones_own_are_not_those_of_inherited_buckets(kind: type, facet: str):
+    own = type("Own", (kind,), {"by_distance": lambda self, distance: distance[None]})
+    assert facet in facets_of(kind)
+    assert "by_distance" in facets_of(own)
+    assert facet not in facets_of(own)

@@ -67,6 +67,9 @@ class T5Bias(Learner):
 
     def by_bucket(self, distance: Tensor) -> tuple[Tensor, Tensor]:
         """The table, and the bucket of each distance [n]."""
+        if type(self).bucket is not T5Bias.bucket:
+            # A subclass has buckets of its own.
+            return self.table, self.bucket(distance)
         return self.table, _kept_bucket(distance, self._side, self.reach, self.bidirectional)
 
     def by_distance(self, distance: Tensor) -> Tensor:

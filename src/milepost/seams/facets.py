@@ -215,21 +215,21 @@ FACETS: dict[str, type] = {
 """What a part of a scheme may answer besides its verbs. A `Table` and a `Regime` are facets by themselves, so whoever
 relates has tables and whoever places has bounds."""
 
-READ: dict[str, tuple[str, str | None]] = {
+READ: dict[str, tuple[str, ...]] = {
     "cos_sin": ("cos_sin", "turn"),
     "slopes": ("slopes", "bend"),
     "by_distance": ("by_distance", "bend"),
-    "two_numbers": ("two_numbers", "bend"),
-    "by_bucket": ("by_bucket", "bend"),
+    "two_numbers": ("two_numbers", "bend", "by_distance"),
+    "by_bucket": ("by_bucket", "bend", "by_distance"),
     "by_share": ("by_share", "bend"),
     "by_count": ("by_count", "bend_rows"),
     "cap": ("cap", "bend"),
     "tables": ("relate", "relate"),
     "bounds": ("place", "place"),
     # What visible expressions have in common is made from what each of them says.
-    "normal": ("normal", None),
+    "normal": ("normal",),
 }
-"""The attribute that shows each facet, and the verb that must not be another's than the facet's."""
+"""The attribute that shows each facet, and the verbs and facets that must not be another's than that is."""
 
 
 def facets_of(part: object) -> tuple[str, ...]:
@@ -239,9 +239,9 @@ def facets_of(part: object) -> tuple[str, ...]:
 
 def has_facet(part: object, facet: str) -> bool:
     """Whether a method (or its class) answers a facet."""
-    shown, verb = READ[facet]
+    shown, *others = READ[facet]
     kind = part if isinstance(part, type) else type(part)
-    return _answers(part, shown) and (verb is None or not _redefined(kind, verb, shown))
+    return _answers(part, shown) and not any(_redefined(kind, each, shown) for each in others)
 
 
 def _redefined(kind: type, verb: str, facet: str) -> bool:

@@ -63,6 +63,59 @@ def test_what_is_no_number_stays_in_its_bucket():
     assert picked(table, torch.tensor([0, 2, 3], device=DEVICE)).isnan().tolist() == [[False, True, False]] * 2
 
 
+def test_a_table_may_be_written_to_before_the_backward_pass():
+    table = torch.randn(4, 2, device=DEVICE, requires_grad=True)
+    out = picked(table, torch.tensor([1, 1, 2], device=DEVICE))
+    with torch.no_grad():
+        table.mul_(2)
+    out.sum().backward()
+    assert table.grad is not None
+    assert table.grad.tolist() == [[0, 0], [2, 2], [1, 1], [0, 0]]
+
+
+def test_signs_that_torch_left_for_later_are_read():
+    table = torch.randn(4, 2, dtype=torch.complex64, device=DEVICE).conj().imag
+    assert table.is_neg()
+    bucket = torch.tensor([0, 3], device=DEVICE)
+    for each in (table, table.detach().requires_grad_()):
+        assert_same(picked(each, bucket), table.resolve_neg()[bucket].T, within=1e-7)
+
+
+class OwnBuckets(mp.T5Bias):
+    """Twice as fine."""
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The bucket of twice the distance."""
+        return super().bucket(distance * 2)
+
+
+class OwnNumbers(mp.T5Bias):
+    """Falls in a line, whatever the table says."""
+
+    def by_distance(self, distance: Tensor) -> Tensor:
+        """Less the further."""
+        return -distance.float().expand(self.heads, -1) * self.table[0, 0]
+
+    @property
+    def constant_past(self) -> tuple[float, float]:
+        """Nowhere."""
+        return torch.inf, torch.inf
+
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        """As by_distance says."""
+        return score - (p - r) * self.table[0, 0]
+
+
+@pytest.mark.parametrize("kind", [OwnBuckets, OwnNumbers])
+def test_subclasses_are_asked_for_what_is_their_own(kind: type[mp.T5Bias]):
+    torch.manual_seed(0)
+    part = kind(2, 8, 20).to(DEVICE)
+    torch.nn.init.normal_(part.table)
+    q, k, v = (torch.randn(1, 2, 40, 16, device=DEVICE) for _ in range(3))
+    ours, true = (attend(q, k, v, Scheme(part, causal), backend=each) for each in ("triton", "reference"))
+    assert_same(ours, true, within=2e-5)
+
+
 def test_t5_picks_by_the_kernel_and_learns_the_same(monkeypatch: pytest.MonkeyPatch):
     calls: list[int] = []
 

@@ -55,20 +55,22 @@ def picked(table: Tensor, bucket: Tensor) -> Tensor:
     """table [rows h] at bucket [n], int64: [h n] in float32, with a gradient for the table."""
     if torch.is_grad_enabled() and table.requires_grad:
         return _Picked.apply(table, bucket)  # pyright: ignore
-    return _picked(table, bucket)
+    return _picked(resolved(table), bucket)
 
 
 class _Picked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Tensor, bucket: Tensor) -> Tensor:
-        ctx.save_for_backward(table, bucket)
-        return _picked(table, bucket)
+        # No numbers of the table are read again: whoever changes them in place may.
+        ctx.save_for_backward(bucket)
+        ctx.like = table.shape, table.dtype
+        return _picked(resolved(table), bucket)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         demand_first_gradients("attend")
-        table, bucket = ctx.saved_tensors
-        return _put_back(resolved(grad), table, bucket), None
+        (bucket,) = ctx.saved_tensors
+        return _put_back(resolved(grad), bucket, *ctx.like), None
 
 
 def _picked(table: Tensor, bucket: Tensor) -> Tensor:
@@ -82,10 +84,10 @@ def _picked(table: Tensor, bucket: Tensor) -> Tensor:
     return out
 
 
-def _put_back(grad: Tensor, table: Tensor, bucket: Tensor) -> Tensor:
-    rows, heads = table.shape
-    found = torch.empty_like(table)
-    with device_of(table):
+def _put_back(grad: Tensor, bucket: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    rows, heads = shape
+    found = grad.new_empty(shape, dtype=dtype)
+    with device_of(grad):
         launch(
             put_back, (rows, 1, 1), grad, bucket, found, *grad.stride(), *found.stride(), len(bucket), heads,
             BLOCK=BLOCK, BH=power_of_two(heads), num_warps=1,

@@ -183,6 +183,9 @@ def rotate_qk(
     cos, sin: [b|1 t width/2] in float32, for the queries; key_cos, key_sin likewise [b|1 s width/2] for the keys, by
     default the same. Pairs are (i, i + width/2), or (2i, 2i + 1) where `neighbours`; channels past the width are kept.
     """
+    if torch.compiler.is_compiling():
+        # Elsewhere the operator's body does, once for calls that look alike.
+        _demand_waves(q, k, cos, sin, key_cos, key_sin)
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
         return operator("rotate_qk", _rotate_qk, q)(
             resolved(q), resolved(k), cos, sin, key_cos, key_sin, neighbours, False
@@ -213,6 +216,8 @@ def rotate_qk_at(
     turns: [width/2], of `turns_of`. position: whole numbers [b|1 t], those of the queries; key_position: [b|1 s], those
     of the keys, by default the same. Every pair is multiplied by `size`, too.
     """
+    if torch.compiler.is_compiling():
+        _demand_turns(q, k, turns, position, key_position)
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
         return operator("rotate_qk_at", _rotate_qk_at, q)(
             resolved(q), resolved(k), turns, position, key_position, float(size), neighbours, False
@@ -302,9 +307,9 @@ class _RotateAt(torch.autograd.Function):
 
 
 def _demand_waves(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, key_cos: Tensor | None, key_sin: Tensor | None, *_: bool
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, key_cos: Tensor | None, key_sin: Tensor | None
 ) -> None:
-    """Refuse cosines and sines that do not fit; not asked where the same looks were before."""
+    """Refuse cosines and sines that do not fit."""
     if (key_cos is None) != (key_sin is None):
         raise ValueError("rotate_qk: key_cos and key_sin come together; give both or neither")
     of_keys = (cos, sin) if key_cos is None or key_sin is None else (key_cos, key_sin)
@@ -322,7 +327,7 @@ def _demand_waves(
         raise ValueError("rotate_qk: q and k must have equally many channels and pairs; rotate them apart")
 
 
-def _demand_turns(q: Tensor, k: Tensor, turns: Tensor, position: Tensor, key_position: Tensor | None, *_: Any) -> None:
+def _demand_turns(q: Tensor, k: Tensor, turns: Tensor, position: Tensor, key_position: Tensor | None) -> None:
     """Refuse positions and turns that do not fit."""
     of_keys = position if key_position is None else key_position
     for name, x, p in (("q", q, position), ("k", k, of_keys)):
@@ -425,13 +430,12 @@ def _alike(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     return cos, sin
 
 
-for _name, _given, _body, _demand in (
-    ("rotate_qk", "Tensor cos, Tensor sin, Tensor? key_cos, Tensor? key_sin", _rotate_qk, _demand_waves),
-    ("rotate_qk_at", "Tensor turns, Tensor position, Tensor? key_position, float size", _rotate_qk_at, _demand_turns),
+for _name, _given, _body in (
+    ("rotate_qk", "Tensor cos, Tensor sin, Tensor? key_cos, Tensor? key_sin", _rotate_qk),
+    ("rotate_qk_at", "Tensor turns, Tensor position, Tensor? key_position, float size", _rotate_qk_at),
 ):
     define(_name, f"(Tensor q, Tensor k, {_given}, bool neighbours, bool inverse) -> (Tensor, Tensor)", _body)
 
     @torch.library.register_fake(f"milepost::{_name}")
-    def _(q: Tensor, k: Tensor, *rest: Any, demand: Any = _demand) -> tuple[Tensor, Tensor]:
-        demand(q, k, *rest)
+    def _(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
         return _like(q, q.shape[3]), _like(k, k.shape[3])
