@@ -175,3 +175,17 @@ def test_near_and_far_keys_are_joined_at_once(
 
 def waves(angle: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return angle.cos().float(), angle.sin().float()
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "first", "second"),
+    # A window of 512 in 8,192 keys: a block each. Half of them near; nearly all; and far fewer than there are programs.
+    [(544, 7681, 17, 49), (4128, 4097, 44, 22), (8192, 1, 65, 1), (64, 65, 2, 3)],
+)
+def test_near_keys_leave_room_for_far_ones(near: int, far: int, first: int, second: int):
+    shape = decoding._Shape(16, 32, 1, 66, 2, 3)
+    assert shape.near_and_far(near, far, 0, little=True) == (first, second)
+    for own in (0, 1):
+        some = shape.near_and_far(near, far, own, little=False)
+        assert min(some) >= 1
+        assert sum(some) + own <= 128

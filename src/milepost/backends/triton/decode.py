@@ -543,6 +543,16 @@ class _Shape(NamedTuple):
         """Into how many shares so many keys are split."""
         return max(1, min(self.programs, blocks_of(keys, self.keys), 128))
 
+    def near_and_far(self, near: int, far: int, own: int, little: bool) -> tuple[int, int]:
+        """The same of so many near keys and so many far ones, where `own` shares more are read."""
+        if not little:
+            first = max(1, min(self.splits(near), self.programs * near // (near + far)))
+            return first, max(1, min(self.splits(far), 128 - own - first))
+        # All run side by side. Near keys are turned, and take twice as long; where they are few, each block is a share.
+        most = max(self.programs // 4 + 1, self.programs * 2 * near // (2 * near + far))
+        first = max(1, min(self.splits(near), most))
+        return first, max(1, min(self.splits(far), self.programs - own - first))
+
 
 def decode_fields(
     q: Tensor, k: Tensor, v: Tensor, near: Field, far: Field, *, scale: float, offset: int,
@@ -558,13 +568,10 @@ def decode_fields(
     h, t, s = *q.shape[1:3], v.shape[2]
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
     shape = _Shape.of(q, k, v)
-    # Shares of about as many keys each; sinks are one of their own. Of little, all shares run side by side, and a share
-    # of near keys is one block: those take longest, because they are turned.
+    # Sinks are a share of their own.
     own, little = int(spared is not None), k.nbytes <= LITTLE
-    beside = min(s, near.behind + t - 1 + shape.keys)
-    each, room = (shape.programs, shape.programs) if little else (shape.programs * beside // max(1, s), 128)
-    first = max(1, min(shape.splits(beside), each))
-    second = max(1, min(shape.splits(max(1, offset + t + far.ahead)), room - own - first))
+    beside, others = min(s, near.behind + t - 1 + shape.keys), max(1, offset + t + far.ahead)
+    first, second = shape.near_and_far(beside, others, own, little)
     splits = own + first + second
     out, lse, parts, part_lse, made = _room(q, v, splits, return_lse)
     with device_of(q):
