@@ -8,7 +8,8 @@ from milepost.bench.shown import markdown
 
 HEAD = """# How fast
 
-`milepost bench --markdown docs/speed.md` writes this page; nothing in it is written by hand.
+`milepost bench` writes this page, with `--markdown` as it measures, or with `--from` of what several runs measured;
+nothing in it is written by hand. A peer that is not installed says so, and one that a command skips is not there.
 
 Measured on one {device}, {versions}{date}, by
 
@@ -20,11 +21,12 @@ Every contender is first compared with float64: some rows of its output at the f
 from them. One that disagrees is not timed. Then all take turns on the same tensors, in one process. A figure is the
 median, in brackets the quartiles; "× limit" is that over the limit's own median, and behind it stands the mark that was
 set for it, bold where it is missed. The error is that against float64, over that of plain torch in the same dtype; one
-token reads keys that were kept turned, and so rounded once more than plain torch's. Calls are queued one after another
-without waiting and timed by the device's own clock; before each the device's cache is cleared with a write of 256 MiB,
-as many times as let the host be ahead when the call begins; "host" is how long the host takes to make such a call,
-forward and then with gradients. Bursts, where a table says so, are many calls and one wait, so that the slower of host
-and device shows. Where one call takes over two seconds, that call is the figure.
+token of RoPE reads keys that were kept turned, and so rounded once more than plain torch's. Calls are queued one after
+another without waiting and timed by the device's own clock; before each the device's cache is cleared with a write of
+256 MiB, as many times as let the host be ahead when the call begins; "host" is how long the host takes to make such a
+call, forward and then with gradients: the mean of ten after a wait, and less steady than the rest. Bursts, where a
+table says so, are many calls and one wait, so that the slower of host and device shows. Where one call takes over two
+seconds, that call is the figure.
 """
 
 
