@@ -229,7 +229,8 @@ READ: dict[str, tuple[str, ...]] = {
     # What visible expressions have in common is made from what each of them says.
     "normal": ("normal",),
 }
-"""The attribute that shows each facet, and the verbs and facets that must not be another's than that is."""
+"""The attribute that shows each facet, and what says the same: a subclass that has one of these of its own, and not the
+attribute, does not answer the facet."""
 
 
 def facets_of(part: object) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 256
 LARGE = 1 << 30
 """Bytes of products with vectors by distance from which on heads take turns: fewer are quicker all at once."""
-LITTLE = 1 << 27
+BOTH_HELD = 1 << 27
 """Bytes of queries up to which both of their turns are held at once, near and far, though no gradient wants them."""
 PLAIN = Band(math.inf, 0, 0, None)
 """What a causal scheme sees."""
@@ -313,7 +313,7 @@ def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | No
     how = Fields(int(least), scale, offset=layout.offset, strength=strength, gain=gain, **limits)
 
     # Both turns are made from one reading where one kernel wants both, or where it matters little that both are held.
-    at_once = call.needs_grad or takes_one(call.q, v) or call.q.nbytes <= LITTLE
+    at_once = call.needs_grad or takes_one(call.q, v) or call.q.nbytes <= BOTH_HELD
     ways = both_ways(call, near, far, contrasted) if at_once else None
     if ways is not None:
         return turned_fields(call.q, call.k, v, how, *ways)
