@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo claims check test lint bench docs clean
+.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-positions docs clean
 
 install: $(READY)
 
@@ -21,7 +21,7 @@ claims: demo
 	$(BIN)/milepost report out/demo --claims
 
 # The core, in under two minutes; the lab, checkpoints, configurations and the rules of the house are left to `test`.
-CORE := across backends call face methods numerics seams theory
+CORE := across backends call face memory methods numerics seams theory
 
 check: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not gpu' $(CORE:%=tests/%)
@@ -34,8 +34,27 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+# Random calls against a loop over pairs of tokens in float64; about half an hour.
+sweep-attack: $(READY)
+	$(BIN)/python -m tests.sweeps.attack --calls 5000
+
 bench: $(READY)
 	$(BIN)/python -m milepost.bench
+
+# Sweeps: hours of checks that the tests run a sample of.
+
+sweep-chips: $(READY)
+	$(BIN)/python -m tests.sweeps.chips
+
+sweep-memory: $(READY)
+	$(BIN)/python -m tests.sweeps.memory
+
+# Every served model type under every method, saved and read by stock transformers; positions in every kind of call.
+sweep-saved: $(READY)
+	$(BIN)/python -m tests.sweeps.saved --out docs/sweeps/saved.md
+
+sweep-positions: $(READY)
+	MILEPOST_SWEEP=1 $(BIN)/python -m pytest -n 2 tests/hf/test_positions.py
 
 docs: $(READY)
 	printf '# Every method\n\n`make docs` writes this page, from `milepost methods --markdown`.\n\n' > docs/methods.md

@@ -5,7 +5,7 @@
 
 All but the model is as in the lab's store: batches, steps, the rates that are tried and how many, seeds, windows. So
 differences are taken window by window; beside.json in --out has their intervals over windows and over seeds. Stop it at
-any moment: the same command goes on where it stopped. When all is done it needs no text, and only prints.
+any moment: rerun the command to resume. When all is done it needs no text, and only prints.
 
 The model is x-transformers' own as it comes, with a SwiGLU. Besides positions it differs from the lab's in this:
 LayerNorm, not RMSNorm; queries and keys are not normed; the SwiGLU has biases; T5's table starts at 1 and is multiplied
@@ -27,7 +27,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from milepost.bench.training import PEERS
 from milepost.lab.cells.cell import Cell
 from milepost.lab.cells.store import Store
 from milepost.lab.command.asked import corpus_of, engine_of
@@ -45,6 +44,12 @@ from milepost.lab.text.corpus import Corpus
 from milepost.lab.training.model import Shape
 from milepost.lab.training.reader import Reader
 
+PEERS: dict[str, dict[str, Any]] = {
+    "rope": {"rotary_pos_emb": True},
+    "alibi": {"alibi_pos_bias": True},
+    "t5": {"rel_pos_bias": True},
+}
+"""The schemes that both have, with what x-transformers calls them."""
 ALIKE = {"use_rmsnorm": True, "attn_qk_rmsnorm": True}
 """What x-transformers has of the lab's model, if asked for."""
 SCORES = 1 << 26
@@ -265,6 +270,6 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("stopped; what was done is kept, and the same command does the rest")
+        sys.exit("stopped; what was done is kept; rerun the command to resume")
     except (ValueError, OSError, RuntimeError) as error:
         sys.exit(f"beside_x_transformers: {error}")

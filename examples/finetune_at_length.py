@@ -1,12 +1,12 @@
-"""Fine-tune a model at a longer length, by the recipes of LongChat and MPT-StoryWriter, and say what it brought.
+"""Fine-tune a model at a longer length by the recipes of LongChat and MPT-StoryWriter.
 
     python examples/finetune_at_length.py                                   # a small model, trained on the spot
     python examples/finetune_at_length.py MODEL --text FILE --to 16384 --out DIR
 
-LongChat: positions are squeezed into those the model was trained at (position interpolation), then it is tuned at
-length. StoryWriter: ALiBi, whose penalties go on past the trained length; a model that turns has its rotation replaced.
+LongChat: positions are squeezed into the trained range (position interpolation), then the model is tuned at length.
+StoryWriter: ALiBi, whose penalties are defined at every distance; it replaces the rotation of a RoPE model.
 Low-rank weights are trained (LoRA; --rank 0: all weights), with peft where it is installed, and merged at the end. The
-loss is that of the same last tokens of passages that were not trained on, before and after.
+printed loss is that of the same last tokens of passages that were not trained on, before and after.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import milepost as mp
 from milepost.hf import extend, plan, restore, save
-from milepost.hf.small import FAR, train_small
+from milepost.hf.files.small import FAR, train_small
 from milepost.lab.text.corpus import Corpus, of_path
 
 RECIPES = ("longchat", "storywriter")
@@ -35,7 +35,7 @@ READ = 1 << 20
 
 
 class Lora(nn.Module):
-    """A linear layer that stays as it is, and a product of two thin matrices beside it: y = W x + B A x."""
+    """A frozen linear layer plus a product of two thin matrices: y = W x + B A x."""
 
     def __init__(self, base: nn.Linear, rank: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Lora(nn.Module):
 
 
 def linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
-    """The linear layers inside the layers, each with the module it stands in; the output's is not among them."""
+    """Return the linear layers inside the layers, each with its parent module; the output layer is left out."""
     for path, parent in list(model.named_modules()):
         for name, child in parent.named_children():
             if isinstance(child, nn.Linear) and any(word.isdigit() for word in path.split(".")):

@@ -1,10 +1,10 @@
-"""Randomized positions: RoPE trained on strings of up to 40 symbols and judged on longer ones (arXiv:2305.16843).
+"""Train RoPE with randomized positions on strings of up to 40 symbols, and judge longer ones (arXiv:2305.16843).
 
     python examples/lab_hierarchy.py --jobs 16
 
 Encoders of 5 layers, 64 wide, with 8 heads, as the authors'; here with RMSNorm and SwiGLU, and without dropout. For
-each task one model counts its tokens 0, 1, 2 …, and one has them stand at random places of 0 … 2047; the latter is
-judged at random places too, and at evenly spaced ones. Stop it at any moment: the same command goes on from there.
+each task one model counts its tokens 0, 1, 2 …, and one has random positions of 0 … 2047; the latter is judged at
+random positions and at evenly spaced ones. Rerun the command to resume.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def cells_of(asked: argparse.Namespace) -> dict[str, list[OnTask]]:
-    """By task: for each seed a cell that counts its tokens, and one that has them stand at random places."""
+    """Return, by task, a cell that counts its tokens and one with random positions for each seed."""
     for name in ("places", "count"):
         if getattr(asked, name) < 1:
             raise ValueError(f"--{name} {getattr(asked, name)}: give at least 1")

@@ -17,15 +17,15 @@ LENGTH, KERNEL = 41, 3
 
 
 def main(path: Path) -> None:
-    """One curve a depth, and one without zeros, which is flat."""
+    """Draw one curve for each depth, and one without zeros, which is flat."""
     figure, axes = plt.subplots(figsize=(7.2, 3.4), layout="constrained")
     for depth, colour in zip(DEPTHS, ("#9ecae1", "#4292c6", "#08519c"), strict=True):
-        leak = mp.padding_leak(LENGTH, depth, KERNEL)
+        leak = mp.padding_leak(LENGTH, depth=depth, kernel=KERNEL)
         reach = (KERNEL - 1) // 2 * depth
         axes.plot(
             leak / leak.max(), color=colour, marker="o", markersize=3, label=f"depth {depth}: {reach} from each border"
         )
-    flat = mp.padding_leak(LENGTH, max(DEPTHS), KERNEL, padding="circular")
+    flat = mp.padding_leak(LENGTH, depth=max(DEPTHS), kernel=KERNEL, padding="circular")
     axes.plot(flat, color="#888888", linestyle="--", label="circular padding, 6 layers")
     axes.set_xlabel("place in a constant input")
     axes.set_ylabel("difference from the middle")

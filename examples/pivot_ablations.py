@@ -1,7 +1,7 @@
-"""Pivot taken apart: a method for `milepost compare --methods examples/pivot_ablations.py`.
+"""Ablate Pivot: a method for `milepost compare --methods examples/pivot_ablations.py`.
 
-Pivot turns the scores of far keys about the log-sum-exp of the near ones. Here the pivot can be a fixed number, and all
-keys can be turned. `docs/pivot.md` has the commands and what came of them.
+Pivot changes the scores of far keys relative to the log-sum-exp of the near ones. Here that can be a fixed number, and
+all keys can be changed. `docs/pivot.md` has the commands and the results.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Turned:
         if self.window < 1 and self.pivot is None:
             raise ValueError(f"{self!r}: with window 0 no key is near, to turn the others about; give a pivot")
 
-    def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
+    def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None, **tokens: Tensor) -> Tensor:
         n = (scores > -torch.inf).sum(-1, keepdim=True)
         far = n - 1 - torch.arange(scores.shape[-1], device=scores.device) >= self.window
         more = self.strength * (n.to(scores.dtype).log() - math.log(self.trained)).clamp(min=0)

@@ -33,8 +33,7 @@ from milepost.lab.report.figure import (
     spread,
 )
 from milepost.lab.report.headlines import lede
-from milepost.lab.report.less_window import panels as panels_less_window
-from milepost.lab.report.views import by_distance, by_length
+from milepost.lab.report.views import by_distance, by_length, less_window
 from milepost.lab.statistics.table import table
 from milepost.lab.sweep.recorded import recorded
 
@@ -117,7 +116,7 @@ def main(arguments: Sequence[str]) -> None:
     if len(arguments) != 2 or not (Path(arguments[0]) / "lab.sqlite").exists():
         raise ValueError("give the --out of a milepost compare, and the picture to write: out/demo docs/report.png")
     found = found_in(Path(arguments[0]))
-    of_rope = [by_length(found, "windows"), panels_less_window(found), by_distance(found, "recall")]
+    of_rope = [by_length(found, "windows"), less_window(found), by_distance(found, "recall")]
     if not all(any("RoPE, changed" in each.title for each in panels) for panels in of_rope):
         raise ValueError(f"{arguments[0]}: no rows without training on RoPE were judged there, and these are drawn")
     chosen = [next(each for each in panels if "RoPE, changed" in each.title) for panels in of_rope]

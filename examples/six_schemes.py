@@ -1,6 +1,6 @@
-"""What six schemes do to the same scores: one picture.
+"""Draw what six schemes do to the same scores.
 
-Every query and key is alike but for a little noise, so what one sees is the position's doing. The values are one-hot,
+Every query and key is alike but for a little noise, so what differs follows from positions. The values are one-hot,
 which makes the output of attention its weights.
 """
 
@@ -16,7 +16,7 @@ from milepost import Alibi, Kerple, Nope, Rerope, Rope, Scheme, Stream, attend, 
 
 
 def schemes() -> dict[str, Scheme]:
-    """Six ways to know where a token stands."""
+    """Return the six schemes by their titles."""
     kerple = Kerple(2)
     with torch.no_grad():
         kerple.p.fill_(1.5)
@@ -91,7 +91,7 @@ def main() -> None:
     for name, each in weights.items():
         last = each[-1]
         holding = int((last.sort(descending=True).values.cumsum(0) < 0.9).sum()) + 1
-        ran = explain(six[name], q, k).backend
+        ran = explain(q, k, k, six[name]).backend
         print(f"{name:<28}{last[-16:].sum():>13.1%} {last[:4].sum():>13.1%} {holding:>19}   {ran}")
     print(f"\nThe scheme of the fifth row, as an equation:\n\n{six['ReRoPE, window 48']}\n")
     draw(weights, options.out)

@@ -1,14 +1,14 @@
-"""How fast one token comes: a model of SmolLM2-135M's shape with random weights, stock and extended, in turns.
+"""Time one token of decoding: a model of SmolLM2-135M's shape with random weights, stock and extended, in turns.
 
     python examples/step_speed.py --context 8192 --batch 1 16
 
-What a step costs does not depend on what the weights are, so none are needed. Every row reads the context into a cache
-of its own; then rows take turns, a few tokens each, because a machine's speed wanders. A row is compared with stock
+The cost of a step does not depend on the weights, so none are needed. Every row reads the context into a cache
+of its own; then rows take turns, a few tokens each, because a machine's speed drifts. A row is compared with stock
 transformers in the same round, and the figure is the middle of all rounds.
 
-Where torch has cuDNN attend, every number of keys that a process has not seen yet is planned anew, which takes longer
-than the step. So no row meets a number that another one has planned: their contexts differ in length, by a little. With
---no-cudnn torch has its other kernels attend, which need no plan.
+Where torch uses cuDNN for attention, every number of keys that a process has not seen yet needs a new plan, which takes
+longer than the step. So no row meets a number that another one has planned: the lengths of their contexts differ by a
+little. With --no-cudnn torch uses its other kernels, which need no plan.
 """
 
 from __future__ import annotations
@@ -76,24 +76,24 @@ def main() -> None:
     asked.add_argument("--steps", type=int, default=4, help="tokens that a row makes in its turn")
     asked.add_argument("--rounds", type=int, default=20, help="turns of each row")
     asked.add_argument("--no-cudnn", action="store_true", help="keep torch from attending by cuDNN")
-    told = asked.parse_args()
-    torch.backends.cuda.enable_cudnn_sdp(not told.no_cudnn)
+    options = asked.parse_args()
+    torch.backends.cuda.enable_cudnn_sdp(not options.no_cudnn)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     own = built(device)
     models = {name: extend(copy.deepcopy(own), *parts) if parts else own for name, parts in ROWS.items()}
-    for batch in told.batch:
-        apart = WARM + told.steps * told.rounds
-        ids = torch.randint(0, 49152, (batch, told.context + apart * len(models)), device=device)
+    for batch in options.batch:
+        apart = WARM + options.steps * options.rounds
+        ids = torch.randint(0, 49152, (batch, options.context + apart * len(models)), device=device)
         readers = {
-            name: Reader(model, ids[:, : told.context + apart * number])
+            name: Reader(model, ids[:, : options.context + apart * number])
             for number, (name, model) in enumerate(models.items())
         }
         for reader in readers.values():
             reader.seconds(WARM)
         # Another row begins each round: the first pays for the memory that all of them grow into.
         names = list(readers)
-        turns = [names[n % len(names) :] + names[: n % len(names)] for n in range(told.rounds)]
-        rounds = [{name: readers[name].seconds(told.steps) for name in turn} for turn in turns]
+        turns = [names[n % len(names) :] + names[: n % len(names)] for n in range(options.rounds)]
+        rounds = [{name: readers[name].seconds(options.steps) for name in turn} for turn in turns]
         for name in readers:
             seconds = statistics.median(each[name] for each in rounds)
             ratios = sorted(each["stock"] / each[name] for each in rounds)

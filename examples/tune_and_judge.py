@@ -1,12 +1,12 @@
-"""How far a model goes without training: settings tried on one part of a text, the best judged on another.
+"""Extend a model without training: tune settings on one part of a text, judge the best on another.
 
     python examples/tune_and_judge.py MODEL --text FILE --to 32768 --out DIR
 
 The first third of the text tunes: every setting of the grid is read at the target, and of those whose recall over
 nearly the whole length stays within 0.4 bits of what the model as it is recalls inside its trained length the one with
 the lowest loss is kept (where none does, the one that recalls best). The rest judges: the same last tokens at every
-length, beside stock, a window and a window with sinks, in pairs; recall by distance; pass keys by depth.
-docs/extended.md has what came of it.
+length, compared with stock, a window and a window with sinks, in pairs; recall by distance; pass keys by depth.
+docs/extended.md has the results.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from milepost.hf import extend, measure, plan, restore
-from milepost.hf.measured import Measured
+from milepost.hf.measuring.measured_page import Measured
 
 BESIDE = ("ReRoPE, diluted pivot", "self-extend", "YaRN")
-"""Rows of the lab that are judged beside the best, as they come."""
+"""Rows of the lab that are judged next to the best, with their default settings."""
 
 
 def grid(trained: int) -> dict[str, str]:
     """The settings tried: how far near keys reach, how strongly far ones are set off against these and the sinks, and
-    how much less more of them weigh; far keys stand at a quarter of the trained length. Two do not keep the sinks.
+    how much less more of them weigh; far keys are at a quarter of the trained length. Two do not keep the sinks.
     """
     half, widest = trained // 2, 15 * trained // 16
     spaces = itertools.product((half, 3 * trained // 4, widest), (0.5, 1.0), (0.0, 0.25))

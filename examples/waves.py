@@ -1,4 +1,4 @@
-"""Methods of one's own in a file, one fixed and one that learns (waves are an example, from no paper):
+"""Write methods of your own in a file: one fixed, one that learns (waves are an example, from no paper).
 
     milepost compare rope 'examples/waves.py:WaveBias(heads)' 'examples/waves.py:LearnedWave(heads)'
     milepost compare rope --methods examples/waves.py --row 'rope: waves = Rope(dim) + WaveBias(heads)'

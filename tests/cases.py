@@ -16,19 +16,19 @@ def rope(stretch: object = None) -> mp.Rope:
 
 CASES: dict[str, Callable[[], mp.Scheme]] = {
     "Alibi": lambda: mp.Scheme(mp.Alibi(H), causal),
-    "AlibiDynamicNtk": lambda: mp.Scheme(mp.Alibi(H, mp.AlibiDynamicNtk(5, 1.5)), causal),
-    "AlibiInterpolate": lambda: mp.Scheme(mp.Alibi(H, mp.AlibiInterpolate(3.0)), causal),
-    "AlibiNtk": lambda: mp.Scheme(mp.Alibi(H, mp.AlibiNtk(3.0)), causal),
+    "AlibiDynamicNtk": lambda: mp.Scheme(mp.Alibi(H, stretch=mp.AlibiDynamicNtk(5, factor=1.5)), causal),
+    "AlibiInterpolate": lambda: mp.Scheme(mp.Alibi(H, stretch=mp.AlibiInterpolate(3.0)), causal),
+    "AlibiNtk": lambda: mp.Scheme(mp.Alibi(H, stretch=mp.AlibiNtk(3.0)), causal),
     "AxialRope": lambda: mp.Scheme(mp.AxialRope(D, (2, 1, 1)), causal),
     "ByParts": lambda: mp.Scheme(rope(mp.ByParts(4.0, 16)), causal),
     "ComplexOrder": lambda: mp.Scheme(mp.ComplexOrder(11, WIDTH // 2), causal),
     "Cope": lambda: mp.Scheme(mp.Cope(D, 6), causal),
     "Deberta": lambda: mp.Scheme(mp.Deberta(10, H, D, reach=5), causal),
-    "DeepseekScale": lambda: mp.Scheme(mp.DeepseekScale(40, 0.7), causal),
+    "DeepseekScale": lambda: mp.Scheme(mp.DeepseekScale(40, weight=0.7), causal),
     "Dilute": lambda: mp.Scheme(rope(), mp.Dilute(mp.Rerope(4), trained=6), causal),
     "DualChunk": lambda: mp.Scheme(rope(), mp.DualChunk(6, 2), causal),
     "DynamicLinear": lambda: mp.Scheme(rope(mp.DynamicLinear(5)), causal),
-    "DynamicNtk": lambda: mp.Scheme(rope(mp.DynamicNtk(5, 2.0)), causal),
+    "DynamicNtk": lambda: mp.Scheme(rope(mp.DynamicNtk(5, factor=2.0)), causal),
     "DynamicYarn": lambda: mp.Scheme(rope(mp.DynamicYarn(5)), causal),
     "Fire": lambda: mp.Scheme(mp.Fire(H, trained=6, width=5), causal),
     "Floater": lambda: mp.Scheme(mp.Floater(WIDTH, step=0.001), causal),
@@ -36,16 +36,16 @@ CASES: dict[str, Callable[[], mp.Scheme]] = {
     "FusedRope": lambda: mp.Scheme(mp.FusedRope(D, theta=100.0), causal),
     "Hierarchical": lambda: mp.Scheme(mp.Hierarchical((7, WIDTH)), causal),
     "Interpolate": lambda: mp.Scheme(rope(mp.Interpolate(4)), causal),
-    "KeepSinks": lambda: mp.Scheme(rope(), mp.Pivot(mp.KeepSinks(mp.Rerope(4), 2), trained=5), causal),
+    "KeepSinks": lambda: mp.Scheme(rope(), mp.Pivot(mp.KeepSinks(mp.Rerope(4), sinks=2), trained=5), causal),
     "Kerple": lambda: mp.Scheme(mp.Kerple(H), causal),
     "LeakyRerope": lambda: mp.Scheme(rope(), mp.LeakyRerope(4, 3.0), causal),
     "Learned": lambda: mp.Scheme(mp.Learned(64, WIDTH), causal),
     "LearnedAlibi": lambda: mp.Scheme(mp.LearnedAlibi(H), causal),
     "LearnedRope": lambda: mp.Scheme(mp.LearnedRope(D, theta=100.0), causal),
     "Llama3": lambda: mp.Scheme(rope(mp.Llama3(8.0, 64)), causal),
-    "Llama4Scale": lambda: mp.Scheme(mp.Llama4Scale(3, 0.5), causal),
+    "Llama4Scale": lambda: mp.Scheme(mp.Llama4Scale(3, weight=0.5), causal),
     "LogN": lambda: mp.Scheme(mp.LogN(5), causal),
-    "LongRope": lambda: mp.Scheme(rope(mp.LongRope((1.0, 1.1, 1.2, 1.3), (1.5, 2.0, 3.0, 4.0), 7, 4.0)), causal),
+    "LongRope": lambda: mp.Scheme(rope(mp.LongRope((1.0, 1.1, 1.2, 1.3), (1.5, 2.0, 3.0, 4.0), 7, factor=4.0)), causal),
     "Multiplied": lambda: mp.Scheme(mp.Multiplied(mp.Learned(64, WIDTH)), causal),
     "Nezha": lambda: mp.Scheme(mp.Nezha(D, reach=3, value_dim=6), causal),
     "Nope": lambda: mp.Scheme(mp.Nope(), causal),
@@ -76,14 +76,16 @@ CASES: dict[str, Callable[[], mp.Scheme]] = {
     "Xpos": lambda: mp.Scheme(mp.Xpos(D), causal),
     "Yarn": lambda: mp.Scheme(rope(mp.Yarn(4.0, 16)), causal),
     # Variants whose code is their own
-    "Cope, gates on keys": lambda: mp.Scheme(mp.Cope(D, 6, gates="keys"), mp.Shaw(D, 3, values=False), causal),
-    "Deberta, log buckets, paper's index": lambda: mp.Scheme(mp.Deberta(10, H, D, 9, buckets=4, index="paper"), causal),
-    "Kerple, power": lambda: mp.Scheme(mp.Kerple(H, "power"), causal),
+    "Cope, gates on keys": lambda: mp.Scheme(mp.Cope(D, 6, gates="keys"), mp.Shaw(D, reach=3, values=False), causal),
+    "Deberta, log buckets, paper's index": lambda: mp.Scheme(
+        mp.Deberta(10, H, D, reach=9, buckets=4, index="paper"), causal
+    ),
+    "Kerple, power": lambda: mp.Scheme(mp.Kerple(H, form="power"), causal),
     "LogN by length": lambda: mp.Scheme(mp.LogN(5, clip=False, count="length"), causal),
     "Partial, temperature on the logits": lambda: mp.Scheme(
         mp.Partial(mp.Rope(4, stretch=mp.DynamicYarn(5)), of=D, temperature="logits"), causal
     ),
-    "Recurrent, tanh": lambda: mp.Scheme(mp.Recurrent(WIDTH, "tanh"), causal),
+    "Recurrent, tanh": lambda: mp.Scheme(mp.Recurrent(WIDTH, cell="tanh"), causal),
     "Rope, neighbours": lambda: mp.Scheme(mp.Rope(D, pairs="neighbours"), causal),
     "Stream, evicting after": lambda: mp.Scheme(rope(), mp.Stream(1, 3, evict="after")),
     "T5Bias, bidirectional": lambda: mp.Scheme(mp.T5Bias(H, buckets=8, reach=9, bidirectional=True), causal),
@@ -102,8 +104,9 @@ QUICK = (
 
 def exported_methods() -> dict[str, type]:
     """The methods that the package exports, by name."""
+    found = {name: getattr(mp, name) for name in mp.__all__}
     return {
         name: each
-        for name, each in vars(mp).items()
+        for name, each in found.items()
         if inspect.isclass(each) and each.__module__.startswith("milepost.methods.")
     }

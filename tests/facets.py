@@ -158,7 +158,7 @@ def learns_two_numbers(part: Any) -> None:
 
 def picks_by_bucket(part: Any) -> None:
     """by_distance is the row of the distance's bucket, in every head."""
-    added, (table, bucket) = part.by_distance(DISTANCES), part.by_bucket(DISTANCES)
+    added, (table, bucket) = part.by_distance(torch.arange(-40, 700)), part.by_bucket(-40, 700, torch.device("cpu"))
     assert table.shape[1] == H
     assert bucket.dtype == torch.int64
     ours = torch.stack([table[int(row)] for row in bucket], 1)

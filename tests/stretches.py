@@ -17,7 +17,7 @@ from tests.oracles import Score, assert_same
 def stretched(stretch: Any, dim: int = 128, theta: float = 10000.0, length: int = 1) -> tuple[Tensor, float]:
     """The frequencies [d/2] and the magnitude of a stretched Rope, read from its cosines and sines at position 1."""
     one = torch.ones(1, dtype=torch.float64)
-    cos, sin = (table[0] for table in Rope(dim, theta, stretch=stretch).cos_sin(one, length, dtype=torch.float64))
+    cos, sin = (table[0] for table in Rope(dim, theta=theta, stretch=stretch).cos_sin(one, length, dtype=torch.float64))
     sizes = torch.hypot(cos, sin)
     assert_same(sizes, sizes[:1].expand_as(sizes))
     return torch.atan2(sin, cos), float(sizes[0])
@@ -136,11 +136,11 @@ STRETCHES: list[tuple[Any, Oracle]] = [
     (DynamicNtk(5000), dynamic_ntk(5000, 1.0)),
     (Yarn(8, 5, slow=0.1, fast=0.7), yarn(8, 5, slow=0.1, fast=0.7)),
     (Yarn(8, 5, slow=0.1, fast=0.7, truncate=False), yarn(8, 5, slow=0.1, fast=0.7, truncate=False)),
-    (Yarn(8, 5, "paper", slow=0.1, fast=0.7), yarn(8, 5, "paper", slow=0.1, fast=0.7)),
+    (Yarn(8, 5, ramp="paper", slow=0.1, fast=0.7), yarn(8, 5, "paper", slow=0.1, fast=0.7)),
     (Yarn(8, 5, slow=0.1, fast=0.7, scaled=1.5), yarn(8, 5, slow=0.1, fast=0.7, scaled=1.5)),
     (DynamicYarn(5, slow=0.1, fast=0.7), yarn(None, 5, slow=0.1, fast=0.7)),
     (DynamicYarn(5, slow=0.1, fast=0.7, truncate=False), yarn(None, 5, slow=0.1, fast=0.7, truncate=False)),
-    (DynamicYarn(5, "paper", slow=0.1, fast=0.7), yarn(None, 5, "paper", slow=0.1, fast=0.7)),
+    (DynamicYarn(5, ramp="paper", slow=0.1, fast=0.7), yarn(None, 5, "paper", slow=0.1, fast=0.7)),
     (Llama3(8, 5, low=0.1, high=0.7), llama3(8, 5, low=0.1, high=0.7)),
     (LongRope(SHORT, LONG, 5, factor=8), long_rope(SHORT, LONG, 5, 8)),
     (LongRope(SHORT, LONG, 5000, factor=8), long_rope(SHORT, LONG, 5000, 8)),

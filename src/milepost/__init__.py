@@ -1,97 +1,18 @@
-"""How Transformers know where a token stands, and how far past their training length they can go."""
+"""Position encodings and length extrapolation for attention in PyTorch: `attend(q, k, v, scheme)`.
 
-import milepost.configs  # pyright: ignore[reportUnusedImport]  puts Scheme.of, Schedule.of and Rope.of in place
-import milepost.pieces  # noqa: F401  # pyright: ignore[reportUnusedImport]  puts scheme.bias and scheme.flex in place
-from milepost.attend import attend as attend
-from milepost.attend import explain as explain
-from milepost.cache import Cache as Cache
-from milepost.call.call import CannotRun as CannotRun
-from milepost.call.documents import documents_of as documents_of
-from milepost.call.merge import merge as merge
-from milepost.catalogue.register import methods as methods
-from milepost.methods.alibi import Alibi as Alibi
-from milepost.methods.alibi_dynamic_ntk import AlibiDynamicNtk as AlibiDynamicNtk
-from milepost.methods.alibi_interpolate import AlibiInterpolate as AlibiInterpolate
-from milepost.methods.alibi_ntk import AlibiNtk as AlibiNtk
-from milepost.methods.axial_rope import AxialRope as AxialRope
-from milepost.methods.by_parts import ByParts as ByParts
-from milepost.methods.complex_order import ComplexOrder as ComplexOrder
-from milepost.methods.cope import Cope as Cope
-from milepost.methods.deberta import Deberta as Deberta
-from milepost.methods.deepseek_scale import DeepseekScale as DeepseekScale
-from milepost.methods.dilute import Dilute as Dilute
-from milepost.methods.dual_chunk import DualChunk as DualChunk
-from milepost.methods.dynamic_linear import DynamicLinear as DynamicLinear
-from milepost.methods.dynamic_ntk import DynamicNtk as DynamicNtk
-from milepost.methods.dynamic_yarn import DynamicYarn as DynamicYarn
-from milepost.methods.fire import Fire as Fire
-from milepost.methods.floater import Floater as Floater
-from milepost.methods.floater_layer import FloaterLayer as FloaterLayer
-from milepost.methods.fused_rope import FusedRope as FusedRope
-from milepost.methods.hierarchical import Hierarchical as Hierarchical
-from milepost.methods.interpolate import Interpolate as Interpolate
-from milepost.methods.keep_sinks import KeepSinks as KeepSinks
-from milepost.methods.kerple import Kerple as Kerple
-from milepost.methods.leaky_rerope import LeakyRerope as LeakyRerope
-from milepost.methods.learned import Learned as Learned
-from milepost.methods.learned_alibi import LearnedAlibi as LearnedAlibi
-from milepost.methods.learned_rope import LearnedRope as LearnedRope
-from milepost.methods.llama3 import Llama3 as Llama3
-from milepost.methods.llama4_scale import Llama4Scale as Llama4Scale
-from milepost.methods.log_n import LogN as LogN
-from milepost.methods.long_rope import LongRope as LongRope
-from milepost.methods.multiplied import Multiplied as Multiplied
-from milepost.methods.nezha import Nezha as Nezha
-from milepost.methods.nope import Nope as Nope
-from milepost.methods.ntk import Ntk as Ntk
-from milepost.methods.ntk_mixed import NtkMixed as NtkMixed
-from milepost.methods.offset_alibi import OffsetAlibi as OffsetAlibi
-from milepost.methods.partial import Partial as Partial
-from milepost.methods.pivot import Pivot as Pivot
-from milepost.methods.pose import Pose as Pose
-from milepost.methods.proportional import Proportional as Proportional
-from milepost.methods.qk_norm import QkNorm as QkNorm
-from milepost.methods.randomized import Randomized as Randomized
-from milepost.methods.recurrent import Recurrent as Recurrent
-from milepost.methods.rerope import Rerope as Rerope
-from milepost.methods.rope import Rope as Rope
-from milepost.methods.sandwich import Sandwich as Sandwich
-from milepost.methods.scale import Scale as Scale
-from milepost.methods.self_extend import SelfExtend as SelfExtend
-from milepost.methods.shaw import Shaw as Shaw
-from milepost.methods.sink_logit import SinkLogit as SinkLogit
-from milepost.methods.sinusoidal import Sinusoidal as Sinusoidal
-from milepost.methods.soft_cap import SoftCap as SoftCap
-from milepost.methods.softmax_one import SoftmaxOne as SoftmaxOne
-from milepost.methods.split_alibi import SplitAlibi as SplitAlibi
-from milepost.methods.stream import Stream as Stream
-from milepost.methods.t5_bias import T5Bias as T5Bias
-from milepost.methods.transformer_xl import TransformerXL as TransformerXL
-from milepost.methods.two_part_rope import TwoPartRope as TwoPartRope
-from milepost.methods.xpos import Xpos as Xpos
-from milepost.methods.yarn import Yarn as Yarn
-from milepost.numerics.rotation import rotate as rotate
-from milepost.schedule import Schedule as Schedule
-from milepost.scheme import Scheme as Scheme
-from milepost.seams.arguments import Learner as Learner
-from milepost.seams.verbs import Bound as Bound
-from milepost.seams.verbs import Regime as Regime
-from milepost.seams.verbs import Relation as Relation
-from milepost.seams.verbs import Table as Table
-from milepost.seams.visible import causal as causal
-from milepost.seams.visible import chunks as chunks
-from milepost.seams.visible import everything as everything
-from milepost.seams.visible import sinks as sinks
-from milepost.seams.visible import window as window
-from milepost.theory.leak import padding_leak as padding_leak
-from milepost.theory.scaling import critical_base as critical_base
-from milepost.theory.scaling import critical_dimension as critical_dimension
-from milepost.theory.scaling import reach_of as reach_of
-from milepost.variants.complex import complex_attend as complex_attend
-from milepost.variants.linear import linear_attend as linear_attend
-from milepost.variants.mask_decoder import MaskDecoder as MaskDecoder
-from milepost.variants.schedules import hwfa as hwfa
-from milepost.variants.schedules import hwfa2 as hwfa2
-from milepost.variants.schedules import llama4 as llama4
+Names are imported when they are first used. `__init__.pyi` lists them.
+"""
 
-__version__ = "0.1.0"
+from milepost.exports import lazy
+
+__version__ = "0.2.0"
+
+
+def _prepare(found: object) -> None:
+    from milepost.seams.arguments import refuse_names_of_0_1
+
+    refuse_names_of_0_1(found)
+
+
+lazy(__name__, prepare=_prepare)
+del lazy

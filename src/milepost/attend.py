@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 import torch
 from torch import Tensor
@@ -13,9 +14,11 @@ from torch import Tensor
 from milepost.backends import BACKENDS
 from milepost.call.call import Call
 from milepost.call.options import NAMES, Options
-from milepost.call.playable import without_autocast
 from milepost.call.resolve import resolve
-from milepost.choice import cheapest, kinds_of, looks_of, named, remember, weighed
+from milepost.call.sharded import refuse_shards
+from milepost.choice import cheapest, fingerprint_of, named, remember, run_again
+from milepost.memory.surroundings import without_autocast
+from milepost.memory.table import MEMORY
 from milepost.scheme import Scheme
 from milepost.seams.arguments import did_you_mean
 
@@ -62,40 +65,29 @@ def attend(
     Keys out of a `Cache` know their indices, positions and whether they are turned. A row that sees nothing gives
     zeros.
     """
+    refuse_shards(q, k, v)
     if not torch.compiler.is_compiling() and any(type(each) is Tensor and each.is_neg() for each in (q, k, v)):
         # Torch left their signs for later, and a kernel reads memory as it is.
         q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
-    looks = looks_of(q, k, v, scheme, backend, return_lse, options)
-    kind = None if looks is None else kinds_of(scheme).get(looks)
-    if kind is None:
+    asked = fingerprint_of(q, k, v, scheme, backend, return_lse, options)
+    kind = None if asked is None else MEMORY.recall(scheme, asked)
+    if asked is None or kind is None:
         _check_names("attend", options)
         call = resolve(q, k, v, scheme, options, return_lse)
         name = named(backend, call) if backend is not None else cheapest(call)
         if k.shape[2] == 0 or q.shape[2] == 0:
             return _nothing(call)
-        if looks is not None:
-            remember(scheme, looks, name, call)
+        if asked is not None:
+            remember(scheme, asked, name, call)
         with without_autocast(q.device):
             out, lse = BACKENDS[name].run(call)
     else:
         with without_autocast(q.device):
-            out, lse = kind.run(q, k, v, scheme, options, return_lse)
+            out, lse = run_again(kind, asked, q, k, v, scheme, options, return_lse)
     if not return_lse:
         return out
     assert lse is not None
     return out, lse
-
-
-# Editors and help() show the options by name.
-attend.__signature__ = inspect.signature(attend).replace(
-    parameters=[
-        *(each for each in inspect.signature(attend).parameters.values() if each.kind is not each.VAR_KEYWORD),
-        *(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=0.0 if name == "dropout" else None)
-            for name in NAMES
-        ),
-    ]
-)
 
 
 def _check_names(caller: str, options: Options) -> None:
@@ -141,24 +133,29 @@ class Explanation:
 
 
 def explain(
-    scheme: Scheme,
     q: Tensor,
     k: Tensor,
-    v: Tensor | None = None,
+    v: Tensor,
+    # A default, so that the call of 0.1, explain(scheme, q, k), meets our error and not Python's.
+    scheme: Scheme = cast("Scheme", None),  # noqa: B008
     *,
     return_lse: bool = False,
     **options: Unpack[Options],
 ) -> Explanation:
-    """Say which backend `attend` would choose, and what was weighed. Takes the options of `attend`."""
+    """Return which backend `attend` would choose, what each would cost, and why others cannot run the call.
+
+    Takes the arguments of `attend`, and computes nothing.
+    """
     if not isinstance(scheme, Scheme):
+        given = ", ".join(type(each).__name__ for each in (q, k, v, scheme) if each is not None)
         raise TypeError(
-            f"explain: the first argument is a Scheme, given {type(scheme).__name__}: explain(scheme, q, k)"
+            f"explain({given}): the scheme is the fourth argument since 0.2, as in attend: explain(q, k, v, scheme)"
         )
     _check_names("explain", options)
-    call = resolve(q, k, k if v is None else v, scheme, options, return_lse)
+    call = resolve(q, k, v, scheme, options, return_lse)
     refusals = {name: backend.refuses(call) for name, backend in BACKENDS.items()}
     return Explanation(
-        weighed(call),
+        cheapest(call),
         {name: BACKENDS[name].cost(call) for name, reason in refusals.items() if reason is None},
         {name: reason for name, reason in refusals.items() if reason is not None},
     )
@@ -170,3 +167,17 @@ def _compared(cost: float, least: float) -> str:
         return "but is there to be right, not to be fast"
     times = cost / least
     return f"at about {times:.1f} times the cost" if times < 100 else "at more than 100 times the cost"
+
+
+def _with_options(function: Callable[..., object]) -> inspect.Signature:
+    """Return a signature with the options by name, as editors and help() show it."""
+    found = inspect.signature(function)
+    own = (each for each in found.parameters.values() if each.kind is not each.VAR_KEYWORD)
+    own = (each if each.kind is each.KEYWORD_ONLY else each.replace(default=each.empty) for each in own)
+    defaults: dict[str, float | None] = {**dict.fromkeys(NAMES), "dropout": 0.0}
+    options = (inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=each) for name, each in defaults.items())
+    return found.replace(parameters=[*own, *options])
+
+
+attend.__signature__ = _with_options(attend)
+explain.__signature__ = _with_options(explain)

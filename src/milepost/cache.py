@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from milepost.call.tokens import CachedKeys, CountedIndex, cached_keys, counted
+from milepost.call.tokens import CachedKeys, TokenNumbers, cached_keys, counted, token_numbers
 from milepost.scheme import Scheme
+from milepost.seams.demand import exact
 
 
 class Cache:
-    """Keys with their values, indices and positions.
+    """Keep keys with their values, indices and positions.
 
         cache = Cache(scheme)
         for q, k, v in steps:
@@ -22,9 +23,12 @@ class Cache:
 
     `Cache()` keeps keys as they came. `Cache(scheme)` turns a key once, when it is appended, where that is exact: where
     its angle follows from its position alone and nothing reads the raw key. Everywhere else (dynamic stretches, ReRoPE
-    and its kin, xPos, tables by distance) keys stay raw all the same, so that decoding equals a fresh pass. `keys`
-    knows which it is, and of which tokens; a scheme that would turn otherwise raises.
-    `trim` drops keys that no later query can see. The store grows by doubling, so appending costs no copy on average.
+    and its kin, xPos, tables by distance, turns that learn, classes that do not say `fixed = True`, a turn that changes
+    the width of keys) they stay raw all the same, so that decoding equals a fresh pass. `keys` knows which it is, and
+    of which tokens, through every operation that does not raise; a scheme that would turn otherwise raises.
+    `keys.plain` is the ordinary tensor.
+    `trim` drops keys that no later query can see, and `reorder` selects rows, as beam search does. The store grows by
+    doubling, so appending costs no copy on average.
     """
 
     def __init__(self, scheme: Scheme | None = None) -> None:
@@ -44,16 +48,20 @@ class Cache:
         return self._length
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Cache:
-        """A cache that goes on by itself, as beams do, with keys turned by the very same scheme."""
+        """Return a cache that grows by itself, with keys turned by the very same scheme."""
         twin = Cache()
         memo[id(self)] = twin
         memo.setdefault(id(self._turned_by), self._turned_by)
         twin.__dict__ = {name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()}
         return twin
 
+    def __copy__(self) -> Cache:
+        """Return the same: two caches that grow cannot share a store."""
+        return copy.deepcopy(self)
+
     @property
     def turned(self) -> bool:
-        """Whether keys are turned when they are appended."""
+        """True if keys are turned when they are appended; a turn that changes their width stops that at the first."""
         return self._turned_by is not None
 
     @property
@@ -61,8 +69,9 @@ class Cache:
         """[b g s d], raw or turned."""
         keys = self._filled(self._keys)
         # A range needs no work on the device, and is all that attend asks for.
-        index = self.index if self._first is None else range(self._first, self._first + self._length)
-        return cached_keys(keys, index, self.position, self._turned_by)
+        index = self._stored(self._index) if self._first is None else range(self._first, self._first + self._length)
+        assert index is not None
+        return cached_keys(keys, index, self._stored(self._position), self._turned_by)
 
     @property
     def values(self) -> Tensor:
@@ -70,18 +79,20 @@ class Cache:
         return self._filled(self._values)
 
     @property
-    def index(self) -> Tensor:
-        """[b s], the true order of the keys."""
+    def index(self) -> TokenNumbers:
+        """[b s], the true order of the keys, read-only."""
         keys = self._filled(self._keys)
         if self._first is not None:
-            return counted(self._first, self._length, keys.shape[0], keys.device)
-        assert self._index is not None
-        return self._index[:, : self._length]
+            return token_numbers(counted(self._first, self._length, keys.shape[0], keys.device), self._first)
+        index = self._stored(self._index)
+        assert index is not None
+        return token_numbers(index)
 
     @property
-    def position(self) -> Tensor | None:
-        """[b s] or [b s axes], where keys stand, if positions were given; None where they stand at their indices."""
-        return None if self._position is None else self._position[:, : self._length]
+    def position(self) -> TokenNumbers | None:
+        """[b s] or [b s axes], where keys stand, read-only; None where they stand at their indices."""
+        position = self._stored(self._position)
+        return None if position is None else token_numbers(position)
 
     def append(self, k: Tensor, v: Tensor, index: Tensor | range | None = None, position: Tensor | None = None) -> None:
         """Add keys [b g n d] and values [b g n dv].
@@ -96,12 +107,17 @@ class Cache:
         if self._turned_by is not None and n:
             at = position if position is not None else given if first is None else torch.arange(first, first + n)
             assert at is not None
-            k = self._turned_by.turn(k, at.to(k.device), "key")
-            if k.requires_grad:
+            turned = self._turned_by.turn(k, at.to(k.device), "key")
+            if turned.requires_grad:
                 raise ValueError(
                     f"Cache.append: a cache keeps no gradients, and {self._turned_by!r} learns how keys are turned; "
                     f"decode under torch.no_grad(), or keep raw keys: Cache()"
                 )
+            if turned.shape == k.shape and turned.dtype == k.dtype:
+                k = turned
+            else:
+                # attend takes queries and keys of one width and dtype, and turns both.
+                self._turned_by = None
         if self._first is not None and (first is None or (self._length and n and first != self._first + self._length)):
             self._store_index(b, k.device)
         if self._first is not None:
@@ -139,12 +155,24 @@ class Cache:
             self._store_index(self._keys.shape[0], self._keys.device)
         chosen = chosen.to(self._keys.device)
         self._keys, self._values = self._filled(self._keys)[:, :, chosen], self.values[:, :, chosen]
-        self._index = None if self._index is None else self._index[:, : self._length][:, chosen]
-        self._position = None if self._position is None else self._position[:, : self._length][:, chosen]
+        index, position = self._stored(self._index), self._stored(self._position)
+        self._index = None if index is None else index[:, chosen]
+        self._position = None if position is None else position[:, chosen]
         self._length = len(chosen)
 
+    def reorder(self, rows: Tensor) -> None:
+        """Select rows of the batch, as beam search does: row n becomes what row rows[n] was. rows: [b] integers."""
+        if self._keys is None:
+            return
+        rows = exact("Cache.reorder: rows", rows).to(self._keys.device)
+        if rows.dim() != 1:
+            raise ValueError(f"Cache.reorder: rows must be [b], given {list(rows.shape)}")
+        for name in ("_keys", "_values", "_index", "_position", "_next"):
+            store: Tensor | None = getattr(self, name)
+            setattr(self, name, None if store is None else store[rows])
+
     def _seen_later(self, scheme: Scheme) -> Tensor:
-        """The numbers of the keys that a query after the last key may still see."""
+        """Return the numbers of the keys that a query after the last key may still see."""
         if self._first is None:
             assert self._index is not None
             assert self._next is not None
@@ -186,28 +214,27 @@ class Cache:
     def _order(
         self, index: Tensor | range | None, b: int, n: int, device: torch.device
     ) -> tuple[int | None, Tensor | None]:
-        """The indices of new keys: the number they count from, or [b n]."""
+        """Return the indices of new keys: the number they count from, or [b n]."""
         if index is None:
             if self._first is not None:
                 return self._first + self._length, None
             start = torch.zeros(b, 1, dtype=torch.long, device=device) if self._next is None else self._next
             return None, start + torch.arange(n, device=device)
+        if isinstance(index, TokenNumbers) and index.first is not None:
+            index = range(index.first, index.first + index.plain.shape[-1])
         if isinstance(index, range):
             if len(index) != n:
                 raise ValueError(f"Cache.append: index is {index!r}, {len(index)} indices for {n} keys")
             if index.step == 1 and index.start >= 0:
                 return index.start, None
             index = torch.tensor(list(index))
-        if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
-            raise TypeError(f"Cache.append: index must be integers, given {index.dtype}")
+        index = exact("Cache.append: index", index)
         if index.shape not in ((n,), (b, n)):
             raise ValueError(f"Cache.append: index must be [{n}] or [{b}, {n}], given {list(index.shape)}")
-        if isinstance(index, CountedIndex):
-            return index.first, None
-        return None, index.to(device, torch.long).expand(b, n)
+        return None, index.to(device).expand(b, n)
 
     def _placed(self, position: Tensor | None, b: int, n: int, device: torch.device) -> Tensor | None:
-        """The positions of new keys, [b n] or [b n axes]."""
+        """Return the positions of new keys, [b n] or [b n axes]."""
         if not self._length:
             self._position = None
         elif (position is None) != (self._position is None):
@@ -215,21 +242,35 @@ class Cache:
             raise ValueError(f"Cache.append: the keys before these {also}")
         if position is None:
             return None
+        position = exact("Cache.append: position", position, fractions=True)
         if position.dim() == 1:
             position = position[None]
         if position.shape[:2] not in ((b, n), (1, n)) or position.dim() > 3:
             raise ValueError(
                 f"Cache.append: position must be [{n}], [{b}, {n}] or [{b}, {n}, axes], given {list(position.shape)}"
             )
-        return position.to(device).expand(b, *position.shape[1:])
+        if self._position is not None and self._position.shape[2:] != position.shape[2:]:
+            raise ValueError(
+                f"Cache.append: position is {list(position.shape)}, but the keys before these stand at "
+                f"{list(self._position.shape[2:])} axes; give the same number of axes with every append"
+            )
+        position = position.to(device).expand(b, *position.shape[1:])
+        if self._position is not None and self._position.dtype != position.dtype:
+            # Whole numbers and fractions, say: float64 has both.
+            self._position, position = self._position.double(), position.double()
+        return position
 
     def _store_index(self, b: int, device: torch.device) -> None:
         """From here on indices do not simply count up, so keep them."""
         assert self._first is not None
         after = self._first + self._length
-        self._index = counted(self._first, self._length, b, device).clone().as_subclass(Tensor)
+        self._index = counted(self._first, self._length, b, device).clone()
         self._next = torch.full((b, 1), after, device=device) if self._length else None
         self._first = None
+
+    def _stored(self, store: Tensor | None) -> Tensor | None:
+        """Return what is filled of the indices or positions."""
+        return None if store is None else store[:, : self._length]
 
     def _filled(self, store: Tensor | None) -> Tensor:
         if store is None:

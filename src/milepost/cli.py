@@ -37,13 +37,12 @@ def main() -> None:
 
 
 def app() -> typer.Typer:
-    """The hub with every command in it."""
+    """Return the hub with every command in it."""
     import typer
 
     from milepost.bench.command import bench
     from milepost.catalogue.command import methods
-    from milepost.hf.command import check, extend, plan
-    from milepost.hf.export_command import export
+    from milepost.hf.command import check, export, extend, plan
     from milepost.lab.command.commands import diff, report
     from milepost.lab.command.compare import Compare, compare
     from milepost.lab.command.settings import table

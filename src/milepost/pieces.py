@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from milepost.backends.block_masks import make_block_mask, mask_mod
-from milepost.backends.flex import score_mod
+from milepost.backends.flex import ScoreMod, score_mod
 from milepost.call.documents import over_keys
-from milepost.scheme import Scheme
 from milepost.seams.arguments import spell
+from milepost.seams.demand import exact
+from milepost.seams.parts import Parts
 
 
 def bias(
-    scheme: Scheme,
+    scheme: Parts,
     index: Tensor,
     key_index: Tensor,
+    *,
     documents: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """One dense additive tensor [b|1 h|1 t s], −∞ where a key is hidden.
-
-    index: [t] or [b t]; key_index: [s] or [b s]; documents, [s] or [b s], are the keys': queries are the last t.
-    """
+    """Return what `Scheme.bias` promises."""
     for verb in ("place", "turn", "relate", "scale", "sharpen", "bend_rows", "rest"):
         for part in scheme.answering(verb):
             raise ValueError(f"scheme.bias: {spell(part)} does more than add to a score: it answers {verb}")
@@ -49,13 +47,14 @@ def bias(
 
 
 def flex(
-    scheme: Scheme,
+    scheme: Parts,
     index: Tensor,
     key_index: Tensor,
+    *,
     documents: Tensor | None = None,
     device: torch.device | str | None = None,
-) -> tuple[Any, Any]:
-    """`score_mod` and `block_mask` for `flex_attention(q, k, v, score_mod=…, block_mask=…, scale=scheme.scale(d))`."""
+) -> tuple[ScoreMod, BlockMask]:
+    """Return what `Scheme.flex` promises."""
     for verb in ("place", "relate", "bend_rows", "rest"):
         for part in scheme.answering(verb):
             raise ValueError(f"scheme.flex: {spell(part)} answers {verb}, which no score_mod can do; use attend")
@@ -77,7 +76,7 @@ def flex(
 
 def _documents(piece: str, documents: Tensor, t: int, s: int) -> tuple[Tensor, Tensor]:
     """The documents of the queries and of the keys; the queries are the last t."""
-    own = _batched(documents)
+    own = _batched(documents, "documents")
     if own.shape[1] != s:
         raise ValueError(
             f"scheme.{piece}: documents has {own.shape[1]} entries, but there are {s} keys; give one for each key"
@@ -85,10 +84,6 @@ def _documents(piece: str, documents: Tensor, t: int, s: int) -> tuple[Tensor, T
     return own[:, s - t :], own
 
 
-def _batched(values: Tensor) -> Tensor:
+def _batched(values: Tensor, name: str = "index") -> Tensor:
+    values = exact(f"scheme.bias and scheme.flex: {name}", values, fractions=name == "index")
     return values[None] if values.dim() == 1 else values
-
-
-# Scheme stands below the backends, so what needs one is put there from here.
-Scheme.bias = bias
-Scheme.flex = flex

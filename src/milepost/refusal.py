@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 EXTRAS: dict[str, tuple[str, ...]] = {
@@ -29,6 +30,14 @@ def refuse(message: str) -> NoReturn:
         raise SystemExit(1)
     print(f"milepost: {message}", file=sys.stderr)
     raise SystemExit(2)
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return the names that a user may have meant, as the tail of an error."""
+    name = str(name)
+    lower = {each.lower(): each for each in known}
+    near = [lower[each] for each in difflib.get_close_matches(name.lower(), list(lower), n=3)]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def need(what: str, extra: str, modules: Sequence[str] = ()) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from torch import nn
 
-from milepost.scheme import Scheme
+from milepost.configs import read
+from milepost.configs.reader import Reader
+from milepost.configs.stored import METHODS, changed, entries, unread_in
+from milepost.scheme import Scheme, with_trained
 from milepost.seams.equation import called
 
 
@@ -20,10 +23,8 @@ class Schedule(nn.Module):
     out = attend(q, k, v, schedule[layer])
     """
 
-    of: ClassVar[Callable[..., Schedule]]
-    """The schemes of all layers of a model, read from its configuration; `milepost.configs` puts it here."""
     trained: int | None = None
-    """The length its model was trained at; `Schedule.of` sets it, saving keeps it, and `same_as` passes over it."""
+    """The length its model was trained at; `Schedule.of` sets it, saving keeps it, and `same_as` ignores it."""
 
     def __init__(self, schemes: Sequence[Scheme]) -> None:
         super().__init__()
@@ -37,6 +38,16 @@ class Schedule(nn.Module):
         distinct = list({id(scheme): scheme for scheme in schemes}.values())
         self.schemes = nn.ModuleList(distinct)
         self.order = tuple(next(n for n, each in enumerate(distinct) if each is scheme) for scheme in schemes)
+
+    @staticmethod
+    def of(config: object) -> Schedule:
+        """Read the schemes of all layers of a model from its configuration, which `Scheme.of` describes.
+
+        Layers that agree are one object; tables that the model shares over its layers are shared.
+        """
+        reader = read(config, "Schedule.of")
+        stored, own = unread_in(reader.source), stock_schedule(reader)
+        return own if stored is None else schedule_in(stored, own, reader.decodes, "Schedule.of")
 
     def __getitem__(self, layer: int) -> Scheme:
         if not -len(self) <= layer < len(self):
@@ -52,7 +63,7 @@ class Schedule(nn.Module):
         return (self[layer] for layer in range(len(self)))
 
     def same_as(self, other: object) -> bool:
-        """Whether the other schedule is built the same way, shared layers included."""
+        """Return True if the other schedule is built the same way, shared layers included."""
         if not isinstance(other, Schedule) or self.order != other.order:
             return False
         ours, theirs = self._distinct(), other._distinct()
@@ -63,7 +74,7 @@ class Schedule(nn.Module):
         return [scheme for scheme in self.schemes if isinstance(scheme, Scheme)]
 
     def to_dict(self) -> dict[str, Any]:
-        """The distinct schemes, the order of the layers and the trained length; weights live in state_dict()."""
+        """Return the distinct schemes, the order of the layers and the trained length; weights are in state_dict()."""
         schemes = self._distinct()
         return {
             "schedule": list(self.order),
@@ -73,14 +84,14 @@ class Schedule(nn.Module):
         }
 
     @staticmethod
-    def from_dict(plain: dict[str, Any], methods: Iterable[type] = ()) -> Schedule:
+    def from_dict(plain: dict[str, Any], *, methods: Iterable[type] = ()) -> Schedule:
         """Build a schedule from to_dict(); name classes of your own in `methods`."""
         if not {"schedule", "schemes"} <= set(plain):
             raise ValueError(
                 f"Schedule.from_dict: expected {{'schedule': […], 'schemes': […]}}, given the keys {sorted(plain)}"
             )
         methods = tuple(methods)
-        schemes = [Scheme.from_dict(each, methods) for each in plain["schemes"]]
+        schemes = [Scheme.from_dict(each, methods=methods) for each in plain["schemes"]]
         parts = [list(scheme.parts) for scheme in schemes]
         places: list[list[tuple[int, int]]] = plain.get("shared", [])
         for (first, place), *others in places:
@@ -116,6 +127,41 @@ class Schedule(nn.Module):
         for layers in kinds.values():
             weights = {tuple(map(id, self[layer].parameters())) for layer in layers}
             yield layers, f" ({len(weights)} sets of weights)" if len(weights) > 1 else "", self[layers[0]]
+
+
+def stock_schedule(reader: Reader) -> Schedule:
+    """Return what a config describes to stock transformers, whatever extension it stores besides."""
+    distinct: dict[tuple[object, ...], Scheme] = {}
+    schemes: list[Scheme] = []
+    for layer in range(reader.layers):
+        # Parts that learn equal only themselves, so layers with weights of their own stay apart.
+        parts = tuple(reader.family.parts(reader, layer))
+        if parts not in distinct:
+            distinct[parts] = with_trained(reader, parts)
+        schemes.append(distinct[parts])
+    schedule = Schedule(schemes)
+    schedule.trained = schemes[0].trained
+    return schedule
+
+
+def schedule_in(stored: dict[str, Any], own: Schedule, decodes: bool, called: str) -> Schedule:
+    """Return the schedule of a stored extension, of the encoder or of the decoder where it has two.
+
+    own: what the rest of the config describes now. It must be what it was when the extension was stored.
+    """
+    plain, before = entries(stored, decodes)
+    if not before or not read_schedule(before).same_as(own):
+        raise changed(called, own)
+    schedule = read_schedule(plain)
+    schedule.trained = own.trained if schedule.trained is None else schedule.trained
+    for scheme, its in zip(schedule, own, strict=True):
+        scheme.trained = its.trained if scheme.trained is None else scheme.trained
+    return schedule
+
+
+def read_schedule(plain: dict[str, Any]) -> Schedule:
+    """Return a schedule from its dict, in which methods of other people's configs may be."""
+    return Schedule.from_dict(plain, methods=METHODS)
 
 
 def _counted(layers: Sequence[int]) -> str:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from milepost import pieces
+from milepost.configs import read
+from milepost.configs.reader import Reader
+from milepost.configs.rope_types import trained_length
+from milepost.configs.stored import changed, entries, parts_in, unread_in
 from milepost.seams.arguments import from_plain, to_plain
 from milepost.seams.equation import equation
 from milepost.seams.known import Known
 from milepost.seams.parts import Parts
 from milepost.seams.verbs import answers
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+    from milepost.backends.flex import ScoreMod
 
 
 class Scheme(Parts):
@@ -23,14 +34,8 @@ class Scheme(Parts):
     every key is seen. `print(scheme)` shows the equation. Weights of learned parts are the scheme's own parameters.
     """
 
-    of: ClassVar[Callable[..., Scheme]]
-    """The scheme of one layer of a model, read from its configuration; `milepost.configs` puts it here."""
     trained: int | None = None
-    """The length its model was trained at; `Scheme.of` sets it, saving keeps it, and `same_as` passes over it."""
-    bias: Callable[..., Tensor]
-    """One dense additive tensor, masks included; `milepost.pieces` puts it here."""
-    flex: Callable[..., tuple[Any, Any]]
-    """`score_mod` and `block_mask` for FlexAttention; `milepost.pieces` puts it here."""
+    """The length its model was trained at; `Scheme.of` sets it, saving keeps it, and `same_as` ignores it."""
 
     def __init__(self, *parts: object) -> None:
         super().__init__(*parts)
@@ -38,26 +43,93 @@ class Scheme(Parts):
         inside = (part for part in parts if not answers(part, "embed"))
         self._inside = (Scheme(*inside),) if self._embeds else ()
 
+    @staticmethod
+    def of(config: object, *, layer: int = 0) -> Scheme:
+        """Read the scheme of one layer of a model from its configuration.
+
+        config: a model or a config object of transformers, a folder with a config.json, that file, or its dict. Of a
+        model that milepost extended, of its config and of its folder this is the scheme that the layer runs under now.
+        `scheme.trained` is the length that the model was trained at: max_position_embeddings, or the original one where
+        it is stretched.
+
+        An encoder-decoder is read as its encoder, or, with is_decoder in the config, as its decoder. With
+        is_causal: false, as embedding models have it, there is no causal part. In a model where some layers are linear,
+        convolutions or Mamba (Qwen3-Next, Kimi Linear, LFM2), name a layer that attends; any other raises, and the
+        error lists those that do.
+
+        DeepSeek-V3.2 and GLM-5 choose the index_topk keys that a query sees by their content. They are read as they
+        treat texts of up to index_topk tokens, where every key is chosen; no scheme describes them beyond that.
+
+        PaliGemma is read as transformers runs it on a plain text, causally. It sees a prefix, the n tokens of image and
+        prompt, both ways; n is not in the config, so add it:
+
+            *parts, visible = Scheme.of(config, layer=layer).parts
+            scheme = Scheme(*parts, visible | sinks(n) & chunks(n))
+        """
+        reader = read(config, "Scheme.of")
+        layer = reader.layer(layer)
+        own = with_trained(reader, reader.family.parts(reader, layer))
+        stored = unread_in(reader.source)
+        if stored is None:
+            return own
+        now, before = entries(stored, reader.decodes)
+        if not before or not Scheme(*parts_in(before, layer)).same_as(own):
+            raise changed("Scheme.of", own)
+        scheme = Scheme(*parts_in(now, layer))
+        scheme.trained = now["schemes"][now["schedule"][layer]].get("trained", own.trained)
+        return scheme
+
+    def bias(
+        self,
+        index: Tensor,
+        key_index: Tensor,
+        *,
+        documents: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """Return the scheme as one dense additive tensor [b|1 h|1 t s], −∞ where a key is hidden.
+
+        index: [t] or [b t]; key_index: [s] or [b s]; documents, [s] or [b s], are the keys': queries are the last t.
+        Raises where a part does more than add to scores and hide keys.
+        """
+        return pieces.bias(self, index, key_index, documents=documents, dtype=dtype)
+
+    def flex(
+        self,
+        index: Tensor,
+        key_index: Tensor,
+        *,
+        documents: Tensor | None = None,
+        device: torch.device | str | None = None,
+    ) -> tuple[ScoreMod, BlockMask]:
+        """Return the scheme's `score_mod` and `block_mask` for FlexAttention.
+
+            flex_attention(q, k, v, score_mod=score_mod, block_mask=block_mask, scale=scheme.scale(d))
+
+        index, key_index and documents are those of `bias`. Queries and keys are given as they are turned.
+        """
+        return pieces.flex(self, index, key_index, documents=documents, device=device)
+
     @property
     def attention(self) -> Scheme:
-        """What attention does: the scheme without the parts that act on the token embeddings. Weights are shared."""
+        """The scheme without the parts that act on the token embeddings. Weights are shared."""
         return self._inside[0] if self._inside else self
 
     def same_as(self, other: object) -> bool:
-        """Whether the other scheme is built the same way. Weights are not compared; they live in state_dict()."""
+        """Return True if the other scheme is built the same way. Weights are not compared: they are in state_dict()."""
         return isinstance(other, Scheme) and self.to_dict()["scheme"] == other.to_dict()["scheme"]
 
     def to_dict(self) -> dict[str, Any]:
-        """The constructor's arguments of every part, as what JSON can hold, and the trained length where it is known.
+        """Return the constructor's arguments of every part as JSON has them, and the trained length if it is known.
 
-        Weights live in state_dict().
+        Weights are in state_dict().
         """
         known = {} if self.trained is None else {"trained": self.trained}
         return {"scheme": [to_plain(part) for part in self.parts], **known}
 
     @staticmethod
-    def from_dict(plain: dict[str, Any], methods: Iterable[type] = ()) -> Scheme:
-        """Build a scheme from to_dict(); name classes of your own in `methods`.
+    def from_dict(plain: dict[str, Any], *, methods: Iterable[type] = ()) -> Scheme:
+        """Build a scheme from to_dict(), that of 0.1 included; name classes of your own in `methods`.
 
         Those of packages with the entry point `milepost.methods` are found by themselves.
         """
@@ -69,3 +141,10 @@ class Scheme(Parts):
 
     def __str__(self) -> str:
         return equation(self)
+
+
+def with_trained(reader: Reader, parts: Sequence[object]) -> Scheme:
+    """Return the scheme of parts that were read from a configuration, with the length that the model was trained at."""
+    scheme = Scheme(*parts)
+    scheme.trained = trained_length(reader, parts)
+    return scheme

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import milepost as mp
 from milepost import causal
-from tests.laws import LAWS
+from tests.laws import LAWS, applies
 from tests.layers import WIDTH, D, H
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ STRETCHES: list[Callable[[], Any]] = [
     lambda: mp.Yarn(4.0, 16),
     lambda: mp.DynamicYarn(6),
     lambda: mp.Llama3(4.0, 64),
-    lambda: mp.LongRope((1.0, 1.2, 1.4, 1.6), (1.5, 2.0, 3.0, 4.0), 7, 4.0),
+    lambda: mp.LongRope((1.0, 1.2, 1.4, 1.6), (1.5, 2.0, 3.0, 4.0), 7, factor=4.0),
     lambda: mp.NtkMixed(3.0),
     lambda: mp.DynamicLinear(6),
     lambda: mp.ByParts(4.0, 16, ramp="paper"),
@@ -56,7 +56,7 @@ BENDS = [
     lambda: mp.Kerple(H),
     lambda: mp.Fire(H, trained=6, width=3),
     lambda: mp.SoftCap(2.0),
-    lambda: mp.Alibi(H, mp.AlibiDynamicNtk(6)),
+    lambda: mp.Alibi(H, stretch=mp.AlibiDynamicNtk(6)),
     lambda: mp.OffsetAlibi(H),
     lambda: mp.Sandwich(H, 12),
 ]
@@ -81,7 +81,7 @@ REST = [
     lambda: mp.Cope(D, 6),
     lambda: mp.Cope(D, 6, gates="keys"),
     lambda: mp.SoftmaxOne(H),
-    lambda: mp.Llama4Scale(3, 0.5),
+    lambda: mp.Llama4Scale(3, weight=0.5),
     lambda: mp.DeepseekScale(8),
 ]
 SEEN = [
@@ -133,7 +133,7 @@ def test_law_holds_for_compositions(law: str):
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    @given(makers().filter(accepted))
+    @given(makers().filter(lambda make: accepted(make) and applies(law, make)))
     def holds(make: Callable[[], mp.Scheme]) -> None:
         note(repr(make()))
         LAWS[law](make)

@@ -152,7 +152,7 @@ def test_defect_5_phases_do_not_drift_at_millions_of_positions(position: int):
         assert phase_error(method.turn(unit_pairs(64, 1, torch.float32), at), cos, sin) < 2e-7
         # Ten million times a frequency good to 16 digits.
         assert phase_error(method.turn(unit_pairs(64, 1, torch.float64), at), cos, sin) < 1e-8
-    waves = mp.Sinusoidal(64, "concatenated").embed(torch.zeros(1, 1, 64), at)[0]
+    waves = mp.Sinusoidal(64, layout="concatenated").embed(torch.zeros(1, 1, 64), at)[0]
     assert_same(waves, torch.cat((sin, cos), -1), within=1e-7)
 
 

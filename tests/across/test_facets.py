@@ -75,6 +75,11 @@ def drawn(part: mp.Cope) -> mp.Cope:
     return part
 
 
+def next_rows(own: Any) -> Any:
+    """The rows of the next distances."""
+    return lambda first, end, device: (own(first, end, device)[0], own(first + 1, end + 1, device)[1])
+
+
 def scaled(by: float) -> Any:
     """Break a method that answers a tensor."""
     return lambda own: lambda *given, **named: own(*given, **named) * by
@@ -165,36 +170,45 @@ LOGITS = mp.Partial(mp.Rope(4, stretch=mp.DynamicYarn(5)), of=D, temperature="lo
         ("cos_sin", wrong(mp.Xpos(D), cos_sin=no_side)),
         ("cos_sin", wrong(mp.FusedRope(D), for_values=lambda own: lambda width: None)),
         ("slopes", wrong(mp.Alibi(H), slopes=steeper(behind=1 + 1e-6))),
-        ("slopes", wrong(mp.Alibi(H, mp.AlibiDynamicNtk(5)), slopes=lambda own: lambda length: own(5))),
+        ("slopes", wrong(mp.Alibi(H, stretch=mp.AlibiDynamicNtk(5)), slopes=lambda own: lambda length: own(5))),
         ("slopes", wrong(mp.LearnedAlibi(H).double(), slopes=steeper(ahead=0.5))),
         ("slopes", wrong(mp.LearnedAlibi(H).double(), slopes=deaf)),
         ("slopes", wrong(mp.OffsetAlibi(H), slopes=steeper(step=0))),
-        ("by_distance", wrong(mp.T5Bias(H, 8, 9).double(), by_distance=scaled(1.001))),
-        ("by_distance", wrong(mp.T5Bias(H, 8, 9).double(), constant_past=lambda own: (5, 0))),
-        ("by_distance", wrong(mp.T5Bias(H, 8, 9, bidirectional=True).double(), constant_past=lambda own: (9, 0))),
+        ("by_distance", wrong(mp.T5Bias(H, buckets=8, reach=9).double(), by_distance=scaled(1.001))),
+        ("by_distance", wrong(mp.T5Bias(H, buckets=8, reach=9).double(), constant_past=lambda own: (5, 0))),
+        (
+            "by_distance",
+            wrong(mp.T5Bias(H, buckets=8, reach=9, bidirectional=True).double(), constant_past=lambda own: (9, 0)),
+        ),
         ("by_distance", wrong(mp.Kerple(H).double(), bend=scaled(1.001))),
         ("by_distance", wrong(mp.Kerple(H).double(), by_distance=lambda own: lambda d: own(d).detach())),
         ("two_numbers", wrong(mp.Kerple(H).double(), by_distance=scaled(1.001))),
         (
             "two_numbers",
-            wrong(mp.Kerple(H, "power").double(), two_numbers=lambda own: lambda d: (*own(d)[1::-1], own(d)[2])),
+            wrong(mp.Kerple(H, form="power").double(), two_numbers=lambda own: lambda d: (*own(d)[1::-1], own(d)[2])),
         ),
         (
             "two_numbers",
             wrong(mp.Kerple(H).double(), two_numbers=lambda own: lambda d: (*own(d)[:2], own(d)[2] * 1.001)),
         ),
-        ("by_bucket", wrong(mp.T5Bias(H, 8, 9).double(), by_distance=scaled(1.001))),
-        ("by_bucket", wrong(mp.T5Bias(H, 8, 9).double(), by_bucket=lambda own: lambda d: (own(d)[0], own(d + 1)[1]))),
+        ("by_bucket", wrong(mp.T5Bias(H, buckets=8, reach=9).double(), by_distance=scaled(1.001))),
+        (
+            "by_bucket",
+            wrong(mp.T5Bias(H, buckets=8, reach=9).double(), by_bucket=next_rows),
+        ),
         ("by_distance", wrong(mp.Sandwich(H, 12), by_distance=lambda own: lambda d: own(d + 1))),
-        ("by_share", wrong(mp.Fire(H, 6, 5).double(), by_share=lambda own: lambda share: own(share).flip(0))),
-        ("by_share", wrong(mp.Fire(H, 6, 5).double(), share=lambda own: lambda d, p: own(d, p + 10))),
+        (
+            "by_share",
+            wrong(mp.Fire(H, trained=6, width=5).double(), by_share=lambda own: lambda share: own(share).flip(0)),
+        ),
+        ("by_share", wrong(mp.Fire(H, trained=6, width=5).double(), share=lambda own: lambda d, p: own(d, p + 10))),
         ("by_count", wrong(drawn(mp.Cope(D, 3).double()), by_count=scaled(1.001))),
         ("by_count", wrong(drawn(mp.Cope(D, 3).double()), by_count=lambda own: lambda q: own(q).detach())),
         ("cap", wrong(mp.SoftCap(2.0), cap=lambda own: 2.001)),
-        ("tables", wrong(mp.Shaw(D, 3, value_dim=6).double(), relate=rows(lambda table, span: wide(table)))),
-        ("tables", wrong(mp.Shaw(D, 3, value_dim=6).double(), relate=rows(lambda table, span: raised(table)))),
+        ("tables", wrong(mp.Shaw(D, reach=3, value_dim=6).double(), relate=rows(lambda table, span: wide(table)))),
+        ("tables", wrong(mp.Shaw(D, reach=3, value_dim=6).double(), relate=rows(lambda table, span: raised(table)))),
         ("tables", wrong(mp.TransformerXL(10, H, D).double(), relate=rows(lambda table, span: moved(table, span)))),
-        ("tables", wrong(mp.Deberta(10, H, D, 5).double(), relate=rows(lambda table, span: moved(table, span)))),
+        ("tables", wrong(mp.Deberta(10, H, D, reach=5).double(), relate=rows(lambda table, span: moved(table, span)))),
         ("bounds", wrong(mp.Rerope(4), place=bounded(1, mp.Bound(3)))),
         ("bounds", wrong(mp.Rerope(4), place=bounded(1, mp.Bound(5)))),
         ("bounds", wrong(mp.LeakyRerope(4, 3.0), place=bounded(2, mp.Bound(4.5, mirrored=True)))),
@@ -239,7 +253,7 @@ def test_the_laws_find_the_facets_of_a_method_of_ones_own():
 @pytest.mark.parametrize(
     ("facet", "part", "what", "answer"),
     [
-        ("tables", mp.Shaw(D, 3, value_dim=6).double(), "Table.find", lambda self, distance: distance.long() * 0),
+        ("tables", mp.Shaw(D, reach=3, value_dim=6).double(), "Table.find", lambda self, distance: distance.long() * 0),
         ("bounds", mp.Rerope(4), "Bound.distances", lambda self: (self.low, self.high - 2)),
         ("bounds", mp.Rerope(4), "Bound.distances", lambda self: (self.low + 1, self.high)),
         ("bounds", mp.Rerope(4), "Bound.difference", lambda self, p, r: p - r),

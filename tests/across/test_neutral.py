@@ -34,7 +34,7 @@ PLAIN = {
 NEUTRAL: dict[str, tuple[str, Callable[[], mp.Scheme]]] = {
     "Interpolate(1)": ("Rope", lambda: mp.Scheme(rope(mp.Interpolate(1)), causal)),
     "Ntk(1)": ("Rope", lambda: mp.Scheme(rope(mp.Ntk(1)), causal)),
-    "DynamicNtk within the trained length": ("Rope", lambda: mp.Scheme(rope(mp.DynamicNtk(LONG, 4.0)), causal)),
+    "DynamicNtk within the trained length": ("Rope", lambda: mp.Scheme(rope(mp.DynamicNtk(LONG, factor=4.0)), causal)),
     "Yarn(1)": ("Rope", lambda: mp.Scheme(rope(mp.Yarn(1, 16)), causal)),
     "DynamicYarn within the trained length": ("Rope", lambda: mp.Scheme(rope(mp.DynamicYarn(LONG)), causal)),
     "Llama3(1)": ("Rope", lambda: mp.Scheme(rope(mp.Llama3(1, 16)), causal)),

@@ -21,8 +21,8 @@ def shaped(t: int, s: int | None = None) -> Any:
 
 def test_a_window_costs_a_fraction_of_everything_behind():
     q, k = shaped(8192)
-    whole = mp.explain(mp.Scheme(mp.Rope(64), causal), q, k)
-    narrow = mp.explain(mp.Scheme(mp.Rope(64), window(512)), q, k)
+    whole = mp.explain(q, k, k, mp.Scheme(mp.Rope(64), causal))
+    narrow = mp.explain(q, k, k, mp.Scheme(mp.Rope(64), window(512)))
     assert whole.backend == narrow.backend == "sdpa"
     # 512 of 4096 keys on average, a block's rows besides.
     assert narrow.costs["sdpa"] < whole.costs["sdpa"] / 3
@@ -32,7 +32,7 @@ def test_a_window_costs_a_fraction_of_everything_behind():
 def test_packed_documents_cost_what_each_does():
     q, k = shaped(2048)
     scheme = mp.Scheme(mp.Rope(64), causal)
-    packed = mp.explain(scheme, q, k, documents=torch.arange(8).repeat_interleave(256))
+    packed = mp.explain(q, k, k, scheme, documents=torch.arange(8).repeat_interleave(256))
     assert packed.backend == "sdpa"
     assert packed.costs["sdpa"] < packed.costs["chunked"]
 
@@ -40,17 +40,17 @@ def test_packed_documents_cost_what_each_does():
 def test_the_cheapest_is_chosen_and_the_specification_never():
     q, k = shaped(1, 512)
     for scheme in (mp.Scheme(mp.Alibi(8), causal), mp.Scheme(mp.Rope(64), mp.Rerope(64), causal)):
-        said = mp.explain(scheme, q, k)
+        said = mp.explain(q, k, k, scheme)
         assert said.costs[said.backend] == min(said.costs.values()) < math.inf
         assert said.costs["reference"] == math.inf
         assert said.backend != "reference"
         assert set(said.able) | set(said.reasons) == set(BACKENDS)
-    assert mp.explain(mp.Scheme(mp.Alibi(8), causal), q, k).backend == "diagonals"
+    assert mp.explain(q, k, k, mp.Scheme(mp.Alibi(8), causal)).backend == "diagonals"
 
 
 def test_what_was_weighed_is_printed():
     q, k = shaped(512)
-    said = mp.explain(mp.Scheme(mp.Alibi(8), causal), q, k)
+    said = mp.explain(q, k, k, mp.Scheme(mp.Alibi(8), causal))
     lines = str(said).splitlines()
     assert lines[0] == f"{said.backend}: runs it"
     assert "sdpa: cannot, Alibi(8) bends the scores" in lines
@@ -64,7 +64,7 @@ def test_what_was_weighed_is_printed():
 def test_what_is_said_to_be_able_runs(backend: str):
     q, k = (torch.randn_like(each) for each in shaped(12))
     scheme = mp.Scheme(mp.Rope(64), window(5))
-    assert backend in mp.explain(scheme, q, k).able
+    assert backend in mp.explain(q, k, k, scheme).able
     want = mp.attend(q, k, k, scheme, backend="reference")
     assert torch.allclose(mp.attend(q, k, k, scheme, backend=backend), want, atol=1e-5)
 
@@ -76,7 +76,7 @@ def test_a_call_that_looks_like_one_before_is_neither_checked_nor_weighed(monkey
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules["milepost.attend"], "resolve", None)
         assert torch.equal(mp.attend(q, k, v, scheme), first)
-        assert torch.equal(mp.attend(q, k, v, scheme, documents=None, dropout=0.0), first)
+        assert torch.equal(mp.attend(q, k, v, scheme, documents=None), first)
     assert mp.attend(q, k, v, scheme, dropout=0.5).shape == first.shape
 
 

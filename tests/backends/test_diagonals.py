@@ -25,7 +25,7 @@ def test_the_last_rows_of_a_bidirectional_table_meet_their_own_diagonals(t: int,
 
 def test_a_stretch_by_the_length_is_told_the_length():
     q, k, v = inputs()
-    scheme = Scheme(mp.Alibi(4, mp.AlibiDynamicNtk(5, 1.5)), causal)
+    scheme = Scheme(mp.Alibi(4, stretch=mp.AlibiDynamicNtk(5, factor=1.5)), causal)
     assert_same(attend(q, k, v, scheme, backend="diagonals"), attend(q, k, v, scheme, backend="reference"))
 
 

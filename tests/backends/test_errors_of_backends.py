@@ -47,7 +47,7 @@ def test_a_backend_is_named_by_a_string():
     [
         (lambda: mp.Alibi(4), "Alibi(4) bends the scores"),
         (lambda: mp.Rerope(4), "Rerope(4) turns near and far keys differently"),
-        (lambda: mp.Shaw(8, 3), "Shaw(8, reach=3) adds tables looked up by distance"),
+        (lambda: mp.Shaw(8, reach=3), "Shaw(8, reach=3) adds tables looked up by distance"),
         (lambda: mp.Cope(8, 4), "Cope(8, 4) bends whole rows of scores"),
         (lambda: mp.SinkLogit(4), "SinkLogit(4) adds a logit of rest"),
     ],
@@ -103,27 +103,34 @@ def test_log_sum_exp_is_not_to_be_had_from_sdpa():
 def test_explain_names_the_option_that_was_meant():
     q, k, _ = small()
     text = "explain: no option is called 'positions'; did you mean position or key_position?"
-    refused(TypeError, text, lambda: mp.explain(ROPE, q, k, positions=T))
-    refused(TypeError, "explain: no option is called 'zzz'", lambda: mp.explain(ROPE, q, k, zzz=1))
+    refused(TypeError, text, lambda: mp.explain(q, k, k, ROPE, positions=T))
+    refused(TypeError, "explain: no option is called 'zzz'", lambda: mp.explain(q, k, k, ROPE, zzz=1))
 
 
-def test_explain_speaks_of_explain():
-    q, k, _ = small()
-    refused(TypeError, "explain: the first argument is a Scheme, given Tensor", lambda: mp.explain(q, k, ROPE))
+def test_a_scheme_given_first_is_shown_the_new_call():
+    q, k, v = small()
+    text = "explain(Scheme, Tensor, Tensor): the scheme is the fourth argument since 0.2…: explain(q, k, v, scheme)"
+    calls_of_0_1 = (lambda: mp.explain(ROPE, q, k), lambda: mp.explain(ROPE, q, k, v), lambda: mp.explain(q, k, ROPE))
+    for call, given in zip(
+        calls_of_0_1,
+        ("Scheme, Tensor, Tensor", "Scheme, Tensor, Tensor, Tensor", "Tensor, Tensor, Scheme"),
+        strict=True,
+    ):
+        refused(TypeError, text.replace("Scheme, Tensor, Tensor", given), call)
 
 
 def test_explain_refuses_what_attend_refuses():
     q, k, v = small()
     with pytest.raises(ValueError, match=r"3 query heads cannot share 2 key heads evenly"):
-        mp.explain(ROPE, q[:, :3], k)
+        mp.explain(q[:, :3], k, v, ROPE)
     with pytest.raises(TypeError, match=r"index must be integers, given torch.float32"):
-        mp.explain(ROPE, q, k, v, index=T.float())
+        mp.explain(q, k, v, ROPE, index=T.float())
 
 
 def test_explain_says_who_runs_it_and_why_the_others_do_not():
     q, k, v = small()
     with torch.no_grad():
-        explained = mp.explain(Scheme(mp.Alibi(4), causal), q, k, v)
+        explained = mp.explain(q, k, v, Scheme(mp.Alibi(4), causal))
     assert explained.reasons["sdpa"] == "Alibi(4) bends the scores"
     assert set(explained.reasons) <= {"sdpa", "triton"}
     assert set(explained.able) - {"triton"} == {"flex", "diagonals", "chunked", "reference"}
@@ -133,7 +140,7 @@ def test_explain_says_who_runs_it_and_why_the_others_do_not():
     assert "sdpa: cannot, Alibi(4) bends the scores" in lines
     assert "reference: could run it, but is there to be right, not to be fast" in lines
     assert any(re.fullmatch(r"flex: could run it, at about [\d.]+ times the cost", line) for line in lines)
-    assert mp.explain(ROPE, q, k).backend == "sdpa"
+    assert mp.explain(q, k, k, ROPE).backend == "sdpa"
 
 
 # The pieces
@@ -171,7 +178,7 @@ def test_a_learned_table_is_read_by_integers(dtype: torch.dtype):
 
 @pytest.mark.parametrize("method", [mp.Learned(4, 8), mp.Sinusoidal(8)], ids=["learned", "sinusoidal"])
 def test_embeddings_of_another_width(method: Any):
-    with pytest.raises(ValueError, match=r"\(dim=8\): given a tensor of 6 channels"):
+    with pytest.raises(ValueError, match=r"\(model_dim=8\): given a tensor of 6 channels"):
         method.embed(torch.zeros(1, 2, 6))
 
 

@@ -58,7 +58,7 @@ KERNEL_SCHEMES = {
     "slopes with a step": lambda: mp.Scheme(mp.OffsetAlibi(8)),
     "a table with an end": lambda: mp.Scheme(mp.T5Bias(8), mp.causal),
     "a table of both sides": lambda: mp.Scheme(mp.T5Bias(8, bidirectional=True)),
-    "a table without an end": lambda: mp.Scheme(mp.Kerple(8, "power"), mp.causal),
+    "a table without an end": lambda: mp.Scheme(mp.Kerple(8, form="power"), mp.causal),
     "a fixed table": lambda: mp.Scheme(mp.Sandwich(8, 64), mp.causal),
     "two biases and a cap": lambda: mp.Scheme(mp.T5Bias(8), mp.Alibi(8), mp.SoftCap(20.0), mp.causal),
     "a cap before a bias": lambda: mp.Scheme(mp.SoftCap(20.0), mp.T5Bias(8), mp.causal),

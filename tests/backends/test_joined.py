@@ -33,13 +33,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 PLACES: dict[str, Any] = {
-    "far keys at one place": lambda w: Rerope(w, 2),
+    "far keys at one place": lambda w: Rerope(w, at=2),
     "far keys slowed down": lambda w: LeakyRerope(w, 3.0),
     "set off": lambda w: Pivot(SelfExtend(1, w), w + 2),
     "diluted": lambda w: Dilute(Rerope(w), 2 * w + 5),
     "both, within the trained length": lambda w: Dilute(Pivot(Rerope(w), 100), 100),
-    "sinks kept": lambda w: Dilute(Pivot(KeepSinks(Rerope(w), 3), w + 2), 2 * w + 5),
-    "all far keys are sinks": lambda w: Pivot(KeepSinks(LeakyRerope(w, 2.0), 100), w + 2),
+    "sinks kept": lambda w: Dilute(Pivot(KeepSinks(Rerope(w), sinks=3), w + 2), 2 * w + 5),
+    "all far keys are sinks": lambda w: Pivot(KeepSinks(LeakyRerope(w, 2.0), sinks=100), w + 2),
 }
 
 
@@ -97,7 +97,7 @@ def test_gradients_packed_rows_and_later_queries_go_the_long_way(calls: list[int
 def test_a_key_that_is_not_finite_harms_those_who_see_it(at: int, value: float, calls: list[int]):
     q, k, v = inputs(t=35)
     k[..., at, 2] = value
-    scheme = Scheme(Rope(8), Pivot(KeepSinks(Rerope(9), 2), 12), causal)
+    scheme = Scheme(Rope(8), Pivot(KeepSinks(Rerope(9), sinks=2), 12), causal)
     ours, exact = (attend(q, k, v, scheme, backend=each) for each in ("chunked", "reference"))
     assert calls == [3]
     assert torch.equal(ours.isfinite(), exact.isfinite())

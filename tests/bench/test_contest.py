@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import milepost as mp
-from milepost.bench import clock
-from milepost.bench.agreement import ROWS, against_float64, compared, learned
-from milepost.bench.attention import COLD, entry, tensors
-from milepost.bench.contest import BOTH, FORWARD, Contest, Entry, Works, passes
-from milepost.bench.report import Measure
+from milepost.bench.harness import clock
+from milepost.bench.harness.agreement import ROWS, against_float64, compared, learned
+from milepost.bench.harness.contest import BOTH, FORWARD, Contest, Entry, Works, passes
+from milepost.bench.harness.report import Measure
+from milepost.bench.suites.attention import COLD, entry, tensors
 from tests.bench.tiny import TINY
 
 SHAPE = (2, 2, 24, 8)

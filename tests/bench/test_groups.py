@@ -10,23 +10,31 @@ import pytest
 import torch
 
 from milepost import CannotRun
-from milepost.bench import bounds
-from milepost.bench.contest import Contest, Entry
-from milepost.bench.groups import GROUPS, contests_of, measure
-from milepost.bench.report import Report, Table, read
-from milepost.bench.warm import SHARES, jobs
+from milepost.bench.compile_ahead import SHARES, jobs
+from milepost.bench.harness import clock
+from milepost.bench.harness.contest import Contest, Entry
+from milepost.bench.harness.report import Report, Table, read
+from milepost.bench.harness.settings import Settings
+from milepost.bench.run import measure
+from milepost.bench.suites import bounds
+from milepost.bench.suites.groups import GROUPS, contests_of
 from tests.bench.tiny import TINY
 
 
-def tables(name: str) -> list[Table]:
-    return measure([name], TINY, Report({}), say=lambda words: None).tables
+@pytest.fixture(autouse=True)
+def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "WARM", 0)
+
+
+def tables(name: str, settings: Settings = TINY) -> list[Table]:
+    return measure([name], settings, Report({}), show=lambda words: None).tables
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["attention", "packed", "encoder", "decoding", "accuracy"])
+@pytest.mark.parametrize("name", ["attention", "packed", "encoder", "host", "decoding", "accuracy"])
 def test_rows_are_made_compared_and_timed(name: str):
-    found = tables(name)
-    assert len(found) == len(GROUPS[name].contests(TINY))
+    # A has the schemes of B, but one.
+    found = [each.run("cpu", 3) for each in contests_of(name, TINY)[-1 if name == "attention" else 0 :]]
     for table in found:
         assert table.failed is None
         for row in table.rows:
@@ -41,13 +49,13 @@ def test_rows_are_made_compared_and_timed(name: str):
 
 @pytest.mark.slow
 def test_whole_models_run_with_our_kernels_and_without_them(monkeypatch: pytest.MonkeyPatch):
-    from milepost.backends import rotated
+    from milepost.backends.rotary import by_table as rotated
     from milepost.backends.triton import backend
 
     asked = mock.Mock(wraps=backend._no_device)
     monkeypatch.setattr(backend, "_no_device", asked)
     before = backend._no_device, rotated._ready
-    lab, extended = tables("models")
+    lab, extended = tables("models", replace(TINY, skip=("ALiBi", "T5", "nope", "YaRN", "with Pivot")))
     assert asked.called
     assert (backend._no_device, rotated._ready) == before
     for table in (lab, extended):
@@ -65,7 +73,7 @@ def test_whole_models_run_with_our_kernels_and_without_them(monkeypatch: pytest.
 
 def test_schemes_that_are_met_without_our_kernels_are_refused_by_them():
     from milepost import Alibi, Scheme, attend, causal
-    from milepost.bench.models import without_ours
+    from milepost.bench.suites.models import without_ours
 
     q = torch.randn(1, 2, 8, 16)
     with without_ours(), pytest.raises(CannotRun, match="left out, to be compared with"):
@@ -76,7 +84,7 @@ def test_schemes_that_are_met_without_our_kernels_are_refused_by_them():
 def test_memory_is_counted_on_a_gpu_only_and_says_so():
     names = {each.name for each in contests_of("memory", TINY)[0].contenders()}
     few = replace(TINY, skip=tuple(names - {"plain causal SDPA", "RoPE", "ALiBi"} - {"RoPE with YaRN"}))
-    (table,) = measure(["memory"], few, Report({}), say=lambda words: None).tables
+    (table,) = measure(["memory"], few, Report({}), show=lambda words: None).tables
     assert len(table.rows) > 2
     assert {row.failed for row in table.rows} == {
         "forward: RuntimeError: peak memory is counted on a GPU only; "
@@ -90,7 +98,7 @@ def test_the_rotation_is_compared_with_float64(monkeypatch: pytest.MonkeyPatch):
 
     # Compiling takes a minute here, and is not what is tested.
     monkeypatch.setattr(torch, "compile", lambda turn, **options: turn)
-    found = GROUPS["rotary"].contests(replace(TINY, peers=True))[0].run("cpu", 3)
+    found = GROUPS["rotary"].contests(replace(TINY, peers="with"))[0].run("cpu", 3)
     names = [row.name for row in found.rows]
     assert names[0] == found.limit == "copy of q and k"
     assert {"milepost, cos and sin given", "milepost, from positions", "transformers, eager"} <= set(names)
@@ -127,7 +135,7 @@ def test_a_contest_without_tensors_is_a_table_with_a_reason_and_the_next_goes_on
 
 
 def test_compiling_ahead_covers_every_contender_once():
-    waiting = jobs(["attention", "memory"], TINY)
+    waiting = jobs(["attention", "cpu"], TINY)
     assert {(name, number) for _, name, number, _ in waiting} == {("attention", 0), ("attention", 1)}
     contest = GROUPS["encoder"].contests(TINY)[0]
     names = [each.name for each in contest.entries()]
@@ -139,3 +147,23 @@ def test_rows_are_left_out_by_a_word_in_their_names():
     everybody = {each.name for each in contests_of("encoder", TINY)[0].contenders()}
     left = {each.name for each in contests_of("encoder", replace(TINY, skip=("deberta", "T5")))[0].contenders()}
     assert everybody - left == {"DeBERTa, reach 512", "T5, both sides"}
+
+
+def test_a_run_whose_time_is_up_keeps_what_it_has_and_leaves_out_the_rest(tmp_path: Path):
+    said: list[str] = []
+    late = replace(TINY, budget=clock.Budget(0.0))
+    assert measure(["host", "decoding"], late, Report({}), tmp_path / "bench.json", said.append).tables == []
+    assert said[0] == "host: no time left for b2 h2 t12 d8, float32"
+    contest = contests_of("host", TINY)[0]
+    table = contest.run("cpu", 3, clock.Budget(0.0))
+    assert {row.failed for row in table.rows} == {"TimeoutError: the 0 seconds of this run are up"}
+
+
+def test_peers_can_be_timed_by_themselves():
+    names = {
+        peers: {each.name for each in contests_of("rotary", replace(TINY, peers=peers))[0].contenders()}
+        for peers in ("with", "without", "only")
+    }
+    assert names["only"] & names["without"] == {"copy of q and k"}
+    assert names["only"] | names["without"] == names["with"]
+    assert "transformers, eager" in names["only"]

@@ -9,10 +9,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from milepost.bench.page import page
-from milepost.bench.report import Agreement, Measure, Report, Row, Table, joined, read
+from milepost.bench.harness.page import page as page_of
+from milepost.bench.harness.report import Agreement, Measure, Report, Row, Table, joined, read
+from milepost.bench.suites.groups import GROUPS
 from milepost.cli import app
 
+TITLES = [(name, each.title, each.note) for name, each in GROUPS.items()]
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 
@@ -48,7 +50,7 @@ def test_json_is_read_back_as_it_was_written(tmp_path: Path):
 
 
 def test_the_page_has_every_table_in_the_order_of_the_groups():
-    written = page(report())
+    written = page_of(report(), TITLES)
     assert "Measured on one NVIDIA Made Up, torch 2.11, triton 3.6, by\n\n```\nmilepost bench\n```\n" in written
     assert [line for line in written.splitlines() if line.startswith("## ")] == [
         "## Attention", "## The rotation of q and k alone", "## Memory", "## Accuracy",
@@ -83,7 +85,7 @@ def test_later_runs_replace_tables_of_the_same_title():
     # The page is of the first run; tables of others say so.
     assert both.machine["command"] == "milepost bench"
     assert [bool(table.apart) for table in both.tables] == [False, False, True, False, True]
-    assert "The next table is from another run: Another day, by `milepost bench cpu`." in page(both)
+    assert "The next table is from another run: Another day, by `milepost bench cpu`." in page_of(both, TITLES)
 
 
 def test_the_command_writes_the_page_from_a_stored_run(tmp_path: Path):
@@ -91,7 +93,7 @@ def test_the_command_writes_the_page_from_a_stored_run(tmp_path: Path):
     words = ["bench", "--from", str(tmp_path / "bench.json"), "--markdown", str(tmp_path / "docs" / "speed.md")]
     done = CliRunner().invoke(app(), words)
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "docs" / "speed.md").read_text(encoding="utf-8") == page(report())
+    assert (tmp_path / "docs" / "speed.md").read_text(encoding="utf-8") == page_of(report(), TITLES)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +101,8 @@ def test_the_command_writes_the_page_from_a_stored_run(tmp_path: Path):
     [
         (
             ["atention"],
-            "bench atention: no group is called that; there are attention, packed, encoder, rotary, decoding, memory, "
-            "models, accuracy, cpu; did you mean attention?",
+            "bench atention: no group is called that; there are attention, packed, encoder, host, rotary, decoding, "
+            "memory, models, accuracy, cpu, compiled; did you mean attention?",
         ),
         (
             ["--from", "nowhere.json"],

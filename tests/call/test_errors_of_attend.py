@@ -100,15 +100,15 @@ def test_meta_tensors_give_a_meta_result():
     [
         (
             lambda: mp.Rope(4),
-            "Rope(dim=4): given a tensor of 8 channels; to turn only some of them use Partial(Rope(4), of=8)",
+            "Rope(head_dim=4): given a tensor of 8 channels; to turn only some of them use Partial(Rope(4), of=8)",
         ),
         (
             lambda: mp.Xpos(4),
-            "Xpos(dim=4): given a tensor of 8 channels; to turn only some of them use Partial(Xpos(4), of=8)",
+            "Xpos(head_dim=4): given a tensor of 8 channels; to turn only some of them use Partial(Xpos(4), of=8)",
         ),
         (lambda: mp.Partial(mp.Rope(4), of=6), "Partial(Rope(4), of=6): given a tensor of 8 channels"),
-        (lambda: mp.TransformerXL(8, 4, 4), "TransformerXL(dim=4): given a tensor of 8 channels"),
-        (lambda: mp.Cope(4, 4), "Cope(dim=4): given a tensor of 8 channels"),
+        (lambda: mp.TransformerXL(8, 4, 4), "TransformerXL(head_dim=4): given a tensor of 8 channels"),
+        (lambda: mp.Cope(4, 4), "Cope(head_dim=4): given a tensor of 8 channels"),
         (lambda: mp.Shaw(4), "Shaw(…4…8 channels"),
         (lambda: mp.Shaw(8, value_dim=4), "Shaw(…value_dim=4…8 channels"),
         (lambda: mp.Deberta(8, 4, 4), "Deberta(…4…8 channels"),
@@ -120,7 +120,7 @@ def test_a_part_made_for_other_channels_says_so(part: Callable[[], Any], text: s
 
 @pytest.mark.parametrize("method", [mp.Rope, mp.Xpos])
 def test_a_rotation_wider_than_the_queries_is_not_told_what_cannot_be(method: Callable[[int], Any]):
-    with pytest.raises(ValueError, match=r"\(dim=16\): given a tensor of 8 channels") as error:
+    with pytest.raises(ValueError, match=r"\(head_dim=16\): given a tensor of 8 channels") as error:
         mp.attend(*small(), Scheme(method(16), causal))
     assert "Partial" not in str(error.value), "sixteen channels of eight cannot be turned"
 

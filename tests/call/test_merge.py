@@ -90,3 +90,52 @@ def test_wrong_arguments_say_what_is_wanted():
         mp.merge(lse, out)
     with pytest.raises(TypeError, match="not tuple; unpack it"):
         mp.merge((out, lse), (out, lse))  # pyright: ignore
+
+
+class Softer:
+    """A user's own part: each score less the mean of its row."""
+
+    def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None, **tokens: Tensor) -> Tensor:
+        seen = scores > -torch.inf
+        return scores - scores.masked_fill(~seen, 0.0).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
+
+
+WHOLE_ROWS = {
+    r"Cope\(8, 6\)": lambda: mp.Scheme(mp.Cope(8, 6), causal),
+    r"Pivot\(.*\)": lambda: mp.Scheme(mp.Rope(8), mp.Pivot(mp.Rerope(3), 4), causal),
+    r"Dilute\(Pivot\(.*\)": lambda: mp.Scheme(mp.Rope(8), mp.Dilute(mp.Pivot(mp.Rerope(3), 4), 5), causal),
+    r"Softer\(\)": lambda: mp.Scheme(Softer(), causal),
+}
+
+
+@pytest.mark.parametrize("backend", [None, "reference", "chunked"])
+@pytest.mark.parametrize("name", WHOLE_ROWS)
+def test_parts_that_need_whole_rows_have_no_sums_over_some_keys(name: str, backend: str | None):
+    scheme, (q, k, v) = WHOLE_ROWS[name]().double(), inputs(t=8)
+    says = rf"attend\(return_lse=True\): {name} .* whole rows .* cannot be merged"
+    half = slice(0, 4)
+    for options in (
+        {"index": range(8), "key_index": range(4)},
+        {"index": torch.arange(8), "key_index": torch.arange(4)},
+        {"index": range(4, 12), "key_index": range(4)},
+    ):
+        with pytest.raises(ValueError, match=says):
+            mp.attend(q, k[:, :, half], v[:, :, half], scheme, backend=backend, return_lse=True, **options)
+        mp.attend(q, k[:, :, half], v[:, :, half], scheme, backend=backend, **options)
+    # A step may be over a shard of the keys, though nothing was said of it.
+    for _ in range(2):
+        with pytest.raises(ValueError, match=says):
+            mp.attend(q[:, :, :1], k[:, :, half], v[:, :, half], scheme, backend=backend, return_lse=True)
+    for options in ({"length": 20}, {"documents": torch.zeros(8, dtype=torch.long)}):
+        with pytest.raises(ValueError, match=says):
+            mp.attend(q, k, v, scheme, backend=backend, return_lse=True, **options)
+
+
+@pytest.mark.parametrize("name", WHOLE_ROWS)
+def test_a_pass_over_a_whole_text_gives_the_sums_of_whole_rows(name: str):
+    scheme, (q, k, v) = WHOLE_ROWS[name]().double(), inputs(t=8)
+    want, sums = mp.attend(q, k, v, scheme, backend="reference", return_lse=True)
+    for backend in (None, "chunked"):
+        out, lse = mp.attend(q, k, v, scheme, backend=backend, return_lse=True)
+        assert_same(out, want)
+        assert_same(lse, sums)

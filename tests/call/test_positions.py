@@ -10,6 +10,7 @@ import torch
 
 import milepost as mp
 from milepost import causal
+from milepost.seams.known import exports
 from tests.oracles import assert_same, inputs, plain, turned
 
 ROPE = mp.Scheme(mp.Rope(8), causal)
@@ -54,7 +55,7 @@ def test_what_acts_on_embeddings_is_refused_by_the_name_of_what_helps():
     scheme = mp.Scheme(mp.Sinusoidal(16), mp.Rope(8), causal)
     with pytest.raises(ValueError, match=r"the scheme without it: scheme\.attention") as refusal:
         mp.attend(q, k, v, scheme)
-    assert eval(str(refusal.value).split("here ")[1], vars(mp)).same_as(scheme.attention)
+    assert eval(str(refusal.value).split("here ")[1], exports()).same_as(scheme.attention)
     assert_same(mp.attend(q, k, v, scheme.attention), mp.attend(q, k, v, ROPE))
 
 
@@ -63,13 +64,13 @@ def test_a_name_in_place_of_a_scheme_gets_advice_that_works():
     with pytest.raises(TypeError, match=r"such as Scheme\(Rope\(64\), causal\)") as refusal:
         mp.attend(q, k, v, "rope")  # pyright: ignore
     advice = str(refusal.value).split("such as ")[1]
-    assert mp.attend(q, k, v, eval(advice, vars(mp))).shape == q.shape
+    assert mp.attend(q, k, v, eval(advice, exports())).shape == q.shape
 
 
 BY_LENGTH = {
     "DynamicNtk": mp.Scheme(mp.Rope(8, stretch=mp.DynamicNtk(5)), causal),
     "LogN": mp.Scheme(mp.Rope(8), mp.LogN(4, count="length"), causal),
-    "Alibi": mp.Scheme(mp.Alibi(4, mp.AlibiDynamicNtk(5)), causal),
+    "Alibi": mp.Scheme(mp.Alibi(4, stretch=mp.AlibiDynamicNtk(5)), causal),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,7 @@ def test_the_list_is_the_methods_folder():
 
 
 def test_the_list_is_what_is_exported():
-    exported = {name for name, each in vars(mp).items() if not name.startswith("_") and not inspect.ismodule(each)}
-    exported.add("methods")  # a package that can be called
+    exported = set(mp.__all__)
     apart = {"Bound", "CannotRun", "Learner", "Regime", "Relation", "Table"}
     assert set(SHEETS) == exported - apart
     assert len(SHEETS) == len(sheets())
@@ -156,25 +154,28 @@ def test_what_is_said_about_composing_is_what_a_scheme_does(name: str):
     assert says(name, "Needs a visible part that hides the keys ahead") == (not builds(part))
     assert says(name, "Sets the softmax scale") == (not builds(part, mp.Scale(1.0), mp.causal))
     assert says(name, "Made for a number of query heads") == (not builds(part, mp.SinkLogit(heads=3), mp.causal))
-    assert says(name, "One part places tokens") == places
+    assert says(name, "One part remaps positions") == places
     assert says(name, "One rotation a scheme") == (not places and not builds(part, mp.Rope(64), mp.causal))
-    beside = builds(part, mp.Rerope(8), mp.causal)
+    combines = builds(part, mp.Rerope(8), mp.causal)
     if not places and SHEETS[name].relative is not None:
-        assert says(name, "no places such as") == (not beside)
-    assert beside or not says(name, "other places may stand beside it")
+        assert says(name, "does not combine with places") == (not combines)
+    assert combines or not says(name, "it combines with Rerope(window)")
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if "sample" not in SHEETS[name].verbs])
 def test_the_backends_and_their_reasons_are_those_of_explain(name: str):
     alone = [made(name), mp.causal] if name in PARTS else [eval(part, {"mp": mp}) for part in EXAMPLES[name]]
+    if "place" in SHEETS[name].verbs and name in PARTS:
+        # Moved positions need a part that reads them.
+        alone.append(mp.Rope(64))
     q = torch.zeros(1, 8, 4, 64)
     with torch.no_grad():
-        explained = mp.explain(mp.Scheme(*alone).attention, q, q)
+        explained = mp.explain(q, q, q, mp.Scheme(*alone).attention)
     able = list(explained.able)
     # Kernels that need a device are listed wherever one asks.
     assert [each for each in SHEETS[name].backends if each != "triton"] == [each for each in able if each != "triton"]
     for backend, why in SHEETS[name].refusals.items():
-        assert explained.reasons[backend].endswith(why.removesuffix(" (unless its arguments say otherwise)"))
+        assert explained.reasons[backend].endswith(why.removesuffix(" (depends on its arguments)"))
     assert {*SHEETS[name].backends, *SHEETS[name].refusals} == set(BACKENDS)
 
 

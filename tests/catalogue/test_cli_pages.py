@@ -37,7 +37,7 @@ def test_a_page_keeps_to_the_width_and_loses_no_word(name: str, width: int):
 def test_a_page_says_what_it_should():
     printed = page_of(SHEETS["Rope"], 90)
     assert printed.startswith(
-        'Rope\nRope(dim: int, theta: float = 10000.0, pairs: "halves" | "neighbours" = "halves",\n'
+        'Rope\nRope(head_dim: int, *, theta: float = 10000.0, pairs: "halves" | "neighbours" = "halves",\n'
         "    stretch: Stretch | None = None)\n\nRotate pair n of the channels by position · θ^(−2n/d).\n"
     )
     for fact in (

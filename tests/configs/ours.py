@@ -13,7 +13,7 @@ from tests.oracles import assert_same, in_complex, inputs
 
 
 def width_of(turn: Any) -> int:
-    return turn.of if isinstance(turn, Partial) else turn.dim
+    return turn.of if isinstance(turn, Partial) else turn.head_dim
 
 
 def whole(turn: Any) -> Any:
@@ -23,12 +23,12 @@ def whole(turn: Any) -> Any:
 def read(turn: Any, length: int = 1) -> tuple[Tensor, float]:
     """Frequencies and magnitude, from what becomes of the first channel of every pair at position 1."""
     rope = whole(turn)
-    real = torch.ones(rope.dim // 2, dtype=torch.float64), torch.zeros(rope.dim // 2, dtype=torch.float64)
+    real = torch.ones(rope.head_dim // 2, dtype=torch.float64), torch.zeros(rope.head_dim // 2, dtype=torch.float64)
     x = torch.cat(real) if rope.pairs == "halves" else torch.stack(real, -1).flatten()
-    x = torch.cat((x, torch.ones(width_of(turn) - rope.dim, dtype=torch.float64)))[None, None, None]
+    x = torch.cat((x, torch.ones(width_of(turn) - rope.head_dim, dtype=torch.float64)))[None, None, None]
     out = turn.turn(x, torch.ones(1, dtype=torch.float64), length=length)[0, 0, 0]
-    assert torch.equal(out[rope.dim :], x[0, 0, 0, rope.dim :])
-    pairs = in_complex(out[: rope.dim], rope.pairs)
+    assert torch.equal(out[rope.head_dim :], x[0, 0, 0, rope.head_dim :])
+    pairs = in_complex(out[: rope.head_dim], rope.pairs)
     sizes = pairs.abs()
     assert_same(sizes, sizes[:1].expand_as(sizes))
     return pairs.angle(), float(sizes[0])
@@ -40,7 +40,7 @@ def bound(turn: Any) -> float:
     factor = getattr(stretch, "factor", 1.0)
     # Llama 3's blend reads the number of turns, up to high, over high − low; a step blends nothing.
     steep = stretch.high / (stretch.high - stretch.low) if getattr(stretch, "high", 0) > 1.5 else 1.0
-    return theirs.rounding(rope.theta, max(1.0, factor * steep), rope.dim if hasattr(stretch, "truncate") else 0)
+    return theirs.rounding(rope.theta, max(1.0, factor * steep), rope.head_dim if hasattr(stretch, "truncate") else 0)
 
 
 def scores_agree(turn: Any, config: Any, layer: int = 0, t: int = 24) -> None:

@@ -73,7 +73,7 @@ def test_coordinates_of_images_turn_their_own_pairs(model_type: str):
     position = torch.randint(12, (3, 2, 14), generator=torch.Generator().manual_seed(3))
     where = position.permute(1, 2, 0)
     for call in attended(model, position_ids=position):
-        scheme = Scheme.of(model.config, call.module.layer_idx)
+        scheme = Scheme.of(model.config, layer=call.module.layer_idx)
         q, k, v = (x.double() for x in (call.q, call.k, call.v))
         assert_same(attend(q, k, v, scheme, position=where, key_position=where), call.out, CLOSE)
         other = Scheme(*(swapped(part) for part in scheme.parts))
@@ -91,7 +91,7 @@ def swapped(part: Any) -> Any:
 
 def compare(config: Any, layer: int, call: Call) -> None:
     """Demand what the layer answered, and that every part of its scheme counts."""
-    scheme = with_weights(Scheme.of(config, layer), call.module)
+    scheme = with_weights(Scheme.of(config, layer=layer), call.module)
     q, k, v = (x.double() for x in (call.q, call.k, call.v))
     if look_up(config, "qk_rope_head_dim"):
         q, k = (turned_first(x, look_up(config, "qk_rope_head_dim")) for x in (q, k))
@@ -132,4 +132,4 @@ def wrong(scheme: Scheme, width: int) -> Iterator[Scheme]:
             yield Scheme(replace(part, pairs="halves" if part.pairs == "neighbours" else "neighbours"), *others)
         if isinstance(part, Partial):
             yield Scheme(Partial(replace(part.method, theta=part.method.theta * 3), of=part.of), *others)
-            yield Scheme(Rope(width, part.method.theta, part.method.pairs), *others)
+            yield Scheme(Rope(width, theta=part.method.theta, pairs=part.method.pairs), *others)

@@ -66,7 +66,9 @@ def test_t5gemmas_stacks():
     for call in calls:
         compare(call.module.config, call.module.layer_idx, call)
         whole = {**model.config.to_dict(), "is_decoder": call.module.config.is_decoder}
-        assert Scheme.of(whole, call.module.layer_idx).same_as(Scheme.of(call.module.config, call.module.layer_idx))
+        assert Scheme.of(whole, layer=call.module.layer_idx).same_as(
+            Scheme.of(call.module.config, layer=call.module.layer_idx)
+        )
 
 
 # Tables added to embeddings: where they stand in a model, and the row of its first token.
@@ -109,7 +111,7 @@ def test_what_is_added_to_each_embedding(model_type: str):
     if isinstance(part, Learned):
         part.table.data.copy_(module.weight[first:])
     assert isinstance(part, (Learned, Sinusoidal))
-    assert_same(part.embed(torch.zeros(1, 9, part.dim)), found[0].reshape(-1, 9, part.dim)[:1], CLOSE)
+    assert_same(part.embed(torch.zeros(1, 9, part.model_dim)), found[0].reshape(-1, 9, part.model_dim)[:1], CLOSE)
 
 
 @torch.no_grad()

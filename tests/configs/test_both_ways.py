@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModel
 from transformers.masking_utils import create_causal_mask
 
 from milepost import Schedule, Scheme, attend, causal, chunks, window
-from milepost.configs.families import ROTARY
+from milepost.configs.model_types import ROTARY
 from milepost.seams.visible import Visible
 from tests.configs import theirs
 from tests.configs.tiny_models import MODELS as WHOLE

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from milepost import Rope, Schedule, Scheme
+from milepost import Proportional, Rope, Schedule, Scheme
 from milepost.configs import MODEL_TYPES
 
 LLAMA: dict[str, Any] = {
@@ -60,7 +60,7 @@ def test_only_a_config_written_before_there_was_a_key_means_10000():
 
 def test_two_bases_that_disagree():
     assert text_of(LLAMA | {"rope_parameters": {"rope_theta": 1e6}}) == (
-        "Rope.of(a llama config): rope_parameters says rope_theta 1000000.0, and beside it the config says 500000.0. "
+        "Rope.of(a llama config): rope_parameters has rope_theta 1000000.0, and next to it the config has 500000.0. "
         "Please keep one"
     )
 
@@ -69,8 +69,8 @@ def test_an_unknown_model_type():
     text = text_of(LLAMA | {"model_type": "lama"})
     assert text == (
         "Rope.of: model_type 'lama' is not known; did you mean llama or mllama or llama4? To read it one has to know "
-        "how its queries and keys turn (base, channels, pairs), what is added to its scores and what scales them, and "
-        "which keys are seen. Say that in parts, such as Scheme(Rope(128, theta=500000.0), causal); "
+        "how its queries and keys rotate (base, channels, pairs), what is added to its scores and what scales them, "
+        "and which keys are seen. Write that in parts, such as Scheme(Rope(128, theta=500000.0), causal); "
         f"milepost.configs.MODEL_TYPES lists the {len(MODEL_TYPES)} types that are read"
     )
     assert "'zzzzzz' is not known. To read it" in text_of(LLAMA | {"model_type": "zzzzzz"})
@@ -78,7 +78,7 @@ def test_an_unknown_model_type():
 
 def test_no_model_type():
     assert text_of(without("model_type"), Scheme.of) == (
-        "Scheme.of: the dict has no model_type, which says how the rest is meant; give a model or a config of "
+        "Scheme.of: the dict has no model_type, by which the rest is read; give a model or a config of "
         "transformers, a folder with a config.json, that file, or its dict: {'model_type': 'llama', …}"
     )
 
@@ -117,7 +117,7 @@ def test_two_trained_lengths_that_disagree():
 
 def test_yarn_with_factors_of_longrope():
     text = text_of(with_rope(rope_type="yarn", short_factor=[1.0] * 8, long_factor=[2.0] * 8))
-    assert text.endswith("rope_type is 'yarn', but it has a short_factor, which is longrope's; please say which it is")
+    assert "which rope type 'yarn' of llama does not read" in text
 
 
 def test_a_number_of_heads_that_is_missing():
@@ -142,7 +142,7 @@ def test_a_layer_that_is_not_attention():
     plain = LLAMA | {"layer_types": ["linear_attention", "full_attention"]}
     assert text_of(plain, Scheme.of) == (
         "Scheme.of(a llama config): layer 0 is 'linear_attention', which is not attention over tokens, so no scheme "
-        "says what it does. Attention is in layer 1: Scheme.of(config, layer=1)"
+        "describes it. Attention is in layer 1: Scheme.of(config, layer=1)"
     )
 
 
@@ -150,16 +150,16 @@ def test_layers_that_turn_differently():
     plain = LLAMA | {"model_type": "gemma3_text", "rope_local_base_freq": 1e4, "sliding_window": 8, "head_dim": 16}
     text = text_of(plain | {"num_hidden_layers": 6, "query_pre_attn_scalar": 16})
     assert text == (
-        "Rope.of(a gemma3_text config): layers turn differently, so say which: Rope.of(config, layer=0). layer 0 has "
+        "Rope.of(a gemma3_text config): layers rotate differently; name one: Rope.of(config, layer=0). layer 0 has "
         "Rope(16); layer 5 has Rope(16, theta=500000)"
     )
 
 
 def test_a_layer_without_positions():
     plain = LLAMA | {"model_type": "smollm3", "num_hidden_layers": 4}
-    assert Rope.of(plain) == Rope(16, 500000.0)
+    assert Rope.of(plain) == Rope(16, theta=500000.0)
     assert text_of(plain, layer=3) == (
-        "Rope.of(a smollm3 config): layer 3 does not turn queries and keys. Scheme.of(config) gives what it does "
+        "Rope.of(a smollm3 config): layer 3 does not rotate queries and keys. Scheme.of(config) gives what it does "
         "instead"
     )
 
@@ -167,7 +167,7 @@ def test_a_layer_without_positions():
 def test_a_layer_type_without_settings():
     plain = without("rope_theta", layer_types=["full_attention"], rope_parameters={"sliding_attention": {}})
     assert text_of(plain, layer=0) == (
-        "Rope.of(a llama config): rope_parameters speaks of sliding_attention, but not of full_attention"
+        "Rope.of(a llama config): rope_parameters has settings of sliding_attention, but not of full_attention"
     )
 
 
@@ -181,7 +181,7 @@ def test_a_layer_type_without_settings():
         ({"model_type": "transfo-xl", "attn_type": 2}, "only 0, the relative encoding"),
         ({"model_type": "transfo-xl", "same_length": True}, "hides keys by the length of the memory"),
         ({"model_type": "deberta", "relative_attention": True, "pos_att_type": "c2p"}, "both 'c2p' and 'p2c'"),
-        ({"model_type": "roformer", "rotary_value": True}, "values that are turned and never turned back"),
+        ({"model_type": "roformer", "rotary_value": True}, "rotates the values as well and never back"),
         ({"model_type": "chatglm", "position_encoding_2d": True}, "causal | sinks(length_of_the_prompt)"),
         (
             {"model_type": "chatglm", "kv_channels": 128, "rope_ratio": 16},
@@ -200,3 +200,77 @@ def test_a_layer_type_without_settings():
 def test_what_parts_cannot_say_is_refused_by_name(plain, said):
     usual = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
     assert said in text_of(usual | plain, Scheme.of)
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        # Two values of one setting, or none that means anything
+        ({"rotary_emb_base": 1e6}, "two names of one setting disagree: rope_theta is 500000.0, rotary_emb_base is 100"),
+        ({"n_embd": 256}, "two names of one setting disagree: hidden_size is 64, n_embd is 256"),
+        ({"rope_parameters": {"rope_theta": 5e5, "rope_base": 1e4}}, "rope_parameters has rope_theta 500000.0"),
+        ({"rope_theta": "500000"}, "rope_theta is '500000', and must be a number, greater than 0"),
+        ({"rope_theta": True}, "rope_theta is True, and must be a number"),
+        ({"rope_theta": [1e4]}, "rope_theta is [10000.0], and must be a number"),
+        ({"num_attention_heads": "4"}, "num_attention_heads is '4', and must be an integer, at least 1"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0, and must be an integer"),
+        ({"model_type": "qwen3"}, "the channels of a head not found; looked for head_dim"),
+        ({"head_dim": 0}, "head_dim is 0, and must be an integer"),
+        ({"is_causal": "false"}, "is_causal is 'false', and must be true or false"),
+        ({"is_causal": 0}, "is_causal is 0, and must be true or false"),
+        ({"rope_scaling": "yarn"}, "rope_scaling is 'yarn', and must be an object of settings, or null"),
+        ({"model_type": "phi", "partial_rotary_factor": 0}, "partial_rotary_factor is 0, and must be a number"),
+        ({"model_type": "phi", "partial_rotary_factor": 0.01}, "of 16 channels none would rotate"),
+        ({"model_type": ["llama"]}, "model_type is ['llama'], and must be a string"),
+        ({"layer_types": ["full_attention"] * 3}, "a list of 3 layers, of which the model has 2"),
+        ({"layer_types": "full_attention"}, "must be a list with the type of each layer"),
+        # Settings that change the formula elsewhere, or that nothing reads
+        ({"rope_scaling": YARN | {"attn_factor": 1.3}}, "attn_factor is 1.3, which rope type 'yarn' of llama does not"),
+        ({"rope_scaling": YARN | {"low_freq_factor": 2.0}}, "low_freq_factor is 2.0, which rope type 'yarn'"),
+        ({"rope_scaling": YARN | {"truncate": "false"}}, "truncate is 'false', and must be true or false"),
+        ({"rope_scaling": YARN | {"factor": 0}}, "factor is 0, and must be a number, greater than 0"),
+        ({"rope_scaling": YARN | {"beta_slow": 0}}, "beta_slow is 0, and must be a number"),
+        ({"rope_scaling": YARN | {"beta_fast": 1, "beta_slow": 32}}, "Yarn(fast=1): fast must be at least 32"),
+        ({"rope_scaling": YARN | {"attention_factor": -1.0}}, "attention_factor is -1.0, and must be a number"),
+        ({"rope_scaling": YARN | {"original_max_position_embeddings": 0}}, "must be an integer, at least 1"),
+        ({"rope_scaling": {"factor": 8.0}}, "factor is 8.0, which rope type 'default' of llama does not read"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "mscale": 1.5}}, "mscale is 1.5, which rope type"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": -2}}, "factor is -2, and must be a number"),
+        ({"rope_scaling": {"rope_type": "", "factor": 2.0}}, "rope_type is '', which is not known"),
+        ({"rope_scaling": {"mrope_section": [2, 3, 3]}}, "mrope_section is [2, 3, 3], which rope type 'default'"),
+        ({"rope_scaling": {"llama_4_scaling_beta": 0.1}}, "llama_4_scaling_beta is 0.1, which rope type 'default'"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_theta": 5e5}, "factor": 2.0}},
+            "factor is 2.0, next to settings by layer type; move it into them",
+        ),
+    ],
+    ids=lambda each: each if isinstance(each, str) else None,
+)
+def test_a_setting_that_is_wrong_or_that_nothing_reads_is_refused_by_name(more, said):
+    assert said in text_of(LLAMA | more, Scheme.of)
+
+
+def test_a_share_of_zero_is_no_rotation_at_all():
+    config = with_rope(rope_type="proportional", partial_rotary_factor=0.0)
+    assert Rope.of(config) == Rope(16, theta=500000.0, stretch=Proportional(0.0))
+
+
+def test_a_key_that_stock_transformers_does_not_read_changes_nothing():
+    # rope_interleave is DeepSeek-V3's; Cohere pairs neighbours whatever it is.
+    assert Rope.of(LLAMA | {"model_type": "cohere", "rope_interleave": False}).pairs == "neighbours"
+
+
+def test_gpt_neox_reads_its_own_share_and_no_other():
+    # transformers' GPTNeoXConfig has rotary_pct = 0.25, and nothing reads partial_rotary_factor next to it.
+    for more in ({}, {"partial_rotary_factor": 1.0}, {"rotary_pct": 0.25}):
+        assert Rope.of(LLAMA | {"model_type": "gpt_neox", "rotary_emb_base": 1e4} | more).width == 4
+    assert "looked for rope_parameters['rope_theta'], rotary_emb_base" in text_of(LLAMA | {"model_type": "gpt_neox"})
+
+
+def test_a_model_without_a_longest_length_has_no_trained_length():
+    # transformers' XLNetConfig has max_position_embeddings = -1.
+    xlnet = {"model_type": "xlnet", "d_model": 64, "n_head": 4, "n_layer": 2, "max_position_embeddings": -1}
+    assert Scheme.of(xlnet).trained is None

@@ -25,8 +25,8 @@ from milepost import (
     window,
 )
 from milepost.configs import MODEL_TYPES
-from milepost.configs.families import FAMILIES, ROTARY, SAME
-from milepost.configs.layers import SAME_TYPE, any_type
+from milepost.configs.layer_types import SAME_TYPE, any_type
+from milepost.configs.model_types import FAMILIES, ROTARY, SAME
 from tests.configs import theirs
 from tests.configs.ours import read, scores_agree, whole
 from tests.configs.published import ROTARY as ROTARY_CONFIGS
@@ -69,7 +69,7 @@ def test_a_share_of_the_channels_counts_only_where_transformers_reads_it(name):
     width = 2 * (made.inv_freq if kind is None else getattr(made, f"{kind}_inv_freq")).numel()
     for plain in (config, config.to_dict()):
         turn = Rope.of(plain, layer=0)
-        assert whole(turn).dim == width
+        assert whole(turn).head_dim == width
     if not getattr(whole(Rope.of(config, layer=0)), "stretch", None):
         scores_agree(Rope.of(config, layer=0), config)
 
@@ -117,8 +117,8 @@ def test_granite_has_a_scale_of_its_own():
 
 
 def test_ministral_3_sharpens_every_layer():
-    scheme = Scheme.of(theirs.config_of({"model_type": "ministral3"}), 5)
-    assert Llama4Scale(16384, 0.1, offset=0) in scheme.parts
+    scheme = Scheme.of(theirs.config_of({"model_type": "ministral3"}), layer=5)
+    assert Llama4Scale(16384, weight=0.1, offset=0) in scheme.parts
 
 
 def test_hunyuans_alpha_holds_the_base_still():
@@ -167,11 +167,11 @@ def test_exaone_4_spells_its_windows_in_letters():
     settings = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 8, "rope_theta": 1e6}
     settings |= {"model_type": "exaone4", "sliding_window": 64, "sliding_window_pattern": "LLLG"}
     assert Schedule.of(settings).order == (0, 0, 0, 1, 0, 0, 0, 1)
-    assert not Scheme.of(settings, 3).answering("turn")
-    assert Scheme.of(settings | {"sliding_window": None}, 3).answering("turn")
+    assert not Scheme.of(settings, layer=3).answering("turn")
+    assert Scheme.of(settings | {"sliding_window": None}, layer=3).answering("turn")
 
 
 def test_an_old_qwen_vl_config_has_its_text_beside_its_images():
     settings = {"model_type": "qwen2_5_vl", "hidden_size": 2048, "num_attention_heads": 16, "rope_theta": 1e6}
     turn = Rope.of(settings | {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}})
-    assert turn == AxialRope(128, (16, 24, 24), 1e6)
+    assert turn == AxialRope(128, (16, 24, 24), theta=1e6)

@@ -50,12 +50,12 @@ YARN = {"factor": 4.0, "original_max_position_embeddings": 32768}
         (
             model("llama", 4096, 32, 32, 131072, rope_theta=5e5, rope_scaling={"rope_type": "llama3", **LLAMA3}),
             model("llama", 4096, 32, 32, 131072, rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3}),
-            Rope(128, 5e5, stretch=Llama3(8.0, 8192)),
+            Rope(128, theta=5e5, stretch=Llama3(8.0, 8192)),
         ),
         (
             model("qwen2", 3584, 28, 28, 32768, rope_theta=1e6, rope_scaling={"type": "yarn", **YARN}),
             model("qwen2", 3584, 28, 28, 32768, rope_parameters={"rope_type": "yarn", "rope_theta": 1e6, **YARN}),
-            Rope(128, 1e6, stretch=Yarn(4.0, 32768)),
+            Rope(128, theta=1e6, stretch=Yarn(4.0, 32768)),
         ),
         (
             model("gpt_neox", 2048, 16, 24, 2048, rotary_pct=0.25, rotary_emb_base=10000),
@@ -78,7 +78,7 @@ YARN = {"factor": 4.0, "original_max_position_embeddings": 32768}
                 "rope_type": "longrope", "rope_theta": 1e4, "short_factor": SHORT, "long_factor": LONG,
                 "original_max_position_embeddings": 4096, "factor": 32.0,
             }),
-            Rope(96, 1e4, stretch=LongRope(SHORT, LONG, 4096, 32.0)),
+            Rope(96, theta=1e4, stretch=LongRope(SHORT, LONG, 4096, factor=32.0)),
         ),
     ],
     ids=["llama3", "yarn", "gpt-neox", "phi", "longrope"],
@@ -101,7 +101,7 @@ def test_gemma_3_nested_by_layer_type():
         },
     }
     assert Schedule.of(old).same_as(Schedule.of(new))
-    assert Rope.of(old, layer=0) == Rope.of(new, layer=0) == Rope(256, 1e4)
+    assert Rope.of(old, layer=0) == Rope.of(new, layer=0) == Rope(256, theta=1e4)
     assert Rope.of(old, layer=-1).theta == Rope.of(new, layer=-1).theta == 1e6
 
 
@@ -110,9 +110,9 @@ def test_an_object_of_any_library_will_do():
         model_type, hidden_size, num_attention_heads, num_hidden_layers = "llama", 64, 4, 2
         rope_theta, rope_scaling = 500000.0, None
 
-    assert Rope.of(Config()) == Rope(16, 500000.0)
+    assert Rope.of(Config()) == Rope(16, theta=500000.0)
 
 
 def test_a_rope_needs_no_number_of_layers_where_all_turn_alike():
     settings = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "rope_theta": 1e6}
-    assert Rope.of(settings) == Rope.of(settings, layer=7) == Rope(16, 1e6)
+    assert Rope.of(settings) == Rope.of(settings, layer=7) == Rope(16, theta=1e6)

@@ -13,6 +13,7 @@ from x_transformers.x_transformers import AlibiPositionalBias, RotaryEmbedding, 
 
 import milepost as mp
 from milepost.configs.names import NAMES, Name, page
+from milepost.seams.known import exports
 from tests.oracles import assert_same, inputs
 
 ALL = [name for names in NAMES.values() for name in names]
@@ -55,7 +56,7 @@ def test_a_name_that_is_not_there_would_be_caught():
 
 @pytest.mark.parametrize("ours", sorted({name.ours for name in ALL}))
 def test_the_example_runs(ours):
-    assert eval(ours, dict(vars(mp))) is not None
+    assert eval(ours, exports()) is not None
 
 
 def test_the_page_is_the_table():

@@ -75,7 +75,7 @@ def test_a_plain_text_is_causal(plain: dict[str, Any]):
     # The config of the text alone is that of a PaliGemma too: it counts the tokens of an image.
     for source in (config, config.to_dict(), config.text_config):
         for layer in (0, 1):
-            assert torch.equal(seen(Scheme.of(source, layer), 18), mask(config, layer, 18))
+            assert torch.equal(seen(Scheme.of(source, layer=layer), 18), mask(config, layer, 18))
 
 
 @pytest.mark.parametrize("plain", [FIRST, SECOND], ids=["gemma", "gemma2"])
@@ -83,7 +83,7 @@ def test_a_plain_text_is_causal(plain: dict[str, Any]):
 def test_a_prefix_is_seen_both_ways(plain: dict[str, Any], prefix: int):
     config = config_of(plain, **({"sliding_window": 5} if plain is SECOND else {}))
     for layer in (0, 1):
-        scheme = with_prefix(Scheme.of(config, layer), prefix)
+        scheme = with_prefix(Scheme.of(config, layer=layer), prefix)
         assert torch.equal(seen(scheme, 18), mask(config, layer, 18, prefix))
 
 
@@ -111,7 +111,9 @@ def test_the_whole_model_looks_ahead_within_its_prefix_alone(plain: dict[str, An
     ids = torch.arange(3, 11)[None]
     for prefix in (None, 4):
         kinds = None if prefix is None else (torch.arange(8) >= prefix).long()[None]
-        visible = seen(Scheme.of(config, 1) if prefix is None else with_prefix(Scheme.of(config, 1), prefix), 8)
+        visible = seen(
+            Scheme.of(config, layer=1) if prefix is None else with_prefix(Scheme.of(config, layer=1), prefix), 8
+        )
         with torch.no_grad():
             plainly = model(input_ids=ids, token_type_ids=kinds).last_hidden_state[0]
             for j in range(8):

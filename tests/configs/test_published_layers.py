@@ -77,7 +77,7 @@ def test_masks_that_look_both_ways():
 )
 def test_windows_of_the_true_size(name, expected):
     for layer, visible in expected.items():
-        parts = [part for part in Scheme.of(ROTARY[name], layer).parts if isinstance(part, Visible)]
+        parts = [part for part in Scheme.of(ROTARY[name], layer=layer).parts if isinstance(part, Visible)]
         assert parts == ([] if visible is None else [visible])
 
 
@@ -98,7 +98,9 @@ def test_softmax_scales(name):
     config, scheme = theirs.config_of(ROTARY[name]), Scheme.of(ROTARY[name])
     turn = next(part for part in scheme.parts if hasattr(part, "turn"))
     sharper = scheme.sharpen(torch.zeros(1, 1), torch.ones(1, 1))
-    by = scheme.scale(turn.of if isinstance(turn, Partial) else turn.dim) * (1.0 if sharper is None else float(sharper))
+    by = scheme.scale(turn.of if isinstance(turn, Partial) else turn.head_dim) * (
+        1.0 if sharper is None else float(sharper)
+    )
     assert by == pytest.approx(theirs.attention(config, 0).scaling, rel=1e-14)
 
 
@@ -109,13 +111,13 @@ def test_deepseek_sharpens_by_the_square_of_yarns_magnitude():
 
 
 def test_temperatures_of_layers_without_positions():
-    config, scheme = theirs.config_of(ROTARY["Llama-4-Scout"]), Scheme.of(ROTARY["Llama-4-Scout"], 3)
-    assert Llama4Scale(8192, 0.1, 1) in scheme.parts
+    config, scheme = theirs.config_of(ROTARY["Llama-4-Scout"]), Scheme.of(ROTARY["Llama-4-Scout"], layer=3)
+    assert Llama4Scale(8192, weight=0.1, offset=1) in scheme.parts
     i = torch.tensor([[0, 8190, 8191, 16383, 131071, 1000000]])
     # As Llama4TextAttention writes it.
     oracle = torch.log1p(torch.floor((i.double() + 1.0) / config.floor_scale)) * config.attn_scale + 1.0
-    assert_same(scheme.sharpen(i, i + 1), oracle)
-    assert Scheme.of(ROTARY["Llama-4-Scout"], 0).sharpen(i, i + 1) is None
+    assert_same(scheme.sharpen(i, i + 1)[:, 0], oracle)
+    assert Scheme.of(ROTARY["Llama-4-Scout"], layer=0).sharpen(i, i + 1) is None
 
 
 def test_caps_and_sinks():

@@ -112,7 +112,7 @@ def test_a_table_is_one_part_of_schemes_that_differ():
 def test_gpt_neos_windows_and_scale():
     config = theirs.config_of(OTHERS["gpt-neo-125m"])
     for layer, kind in enumerate(config.attention_layers[:2]):
-        scheme = Scheme.of(OTHERS["gpt-neo-125m"], layer)
+        scheme = Scheme.of(OTHERS["gpt-neo-125m"], layer=layer)
         zero = torch.zeros(())
         mask = GPTNeoSelfAttention(config, kind).bias[0, 0, :300, :300]
         assert torch.equal(scheme.see(zero, zero, INDEX[:, None], INDEX), mask)
@@ -128,7 +128,7 @@ def test_gpt2_may_scale_layer_by_layer():
 
 
 def test_a_model_that_does_not_turn_says_so():
-    with pytest.raises(ValueError, match=r"this model does not turn its queries and keys\. Use Scheme\.of"):
+    with pytest.raises(ValueError, match=r"this model does not rotate its queries and keys\. Use Scheme\.of"):
         Rope.of(OTHERS["bloom"])
-    with pytest.raises(ValueError, match=r"no layer turns queries and keys\. Scheme\.of"):
+    with pytest.raises(ValueError, match=r"no layer rotates queries and keys\. Scheme\.of"):
         Rope.of(OTHERS["falcon-rw-1b"])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
 import itertools
+import random
 from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import CONFIG_MAPPING, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from milepost import DynamicNtk, Interpolate, Llama3, LongRope, Proportional, Rope, Yarn
-from milepost.configs.stretches import TYPES
+from milepost.configs.rope_types import TYPES
 from tests.configs.ours import read
 from tests.configs.theirs import rounding
 from tests.oracles import assert_same
@@ -61,7 +64,7 @@ def test_every_type_is_known():
 def test_linear(dim, theta):
     for factor in (1.0, 2.5, 8.0):
         ours = agree(dim, theta, 4096, {"rope_type": "linear", "factor": factor}, rounding(theta))
-        assert ours == Rope(dim, theta, stretch=Interpolate(factor))
+        assert ours == Rope(dim, theta=theta, stretch=Interpolate(factor))
 
 
 @pytest.mark.parametrize(("dim", "theta"), SHAPES)
@@ -69,7 +72,7 @@ def test_dynamic(dim, theta):
     for factor, length in itertools.product((1.0, 2.0), (1, 4096, 4097, 65536)):
         raised = theta * max(1, factor * length / 4096) ** (dim / (dim - 2))
         ours = agree(dim, theta, 4096, {"rope_type": "dynamic", "factor": factor}, rounding(raised), length)
-        assert ours == Rope(dim, theta, stretch=DynamicNtk(4096, factor))
+        assert ours == Rope(dim, theta=theta, stretch=DynamicNtk(4096, factor=factor))
 
 
 @pytest.mark.parametrize(("dim", "theta"), SHAPES)
@@ -101,7 +104,7 @@ def test_longrope(dim, theta):
     for more, length in itertools.product(({}, {"factor": 8.0}, {"attention_factor": 1.25}), (1, 4096, 4097)):
         ours = agree(dim, theta, 131072, settings | more, rounding(theta), length)
         factor, scaled = more.get("factor", 32.0), more.get("attention_factor")
-        assert ours == Rope(dim, theta, stretch=LongRope(short, long, 4096, factor, scaled))
+        assert ours == Rope(dim, theta=theta, stretch=LongRope(short, long, 4096, factor=factor, scaled=scaled))
 
 
 @pytest.mark.parametrize(("dim", "theta"), SHAPES)
@@ -110,7 +113,7 @@ def test_llama3(dim, theta):
         settings = {"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high}
         settings["original_max_position_embeddings"] = 8192
         ours = agree(dim, theta, 131072, settings, rounding(theta, factor * high / (high - low)))
-        assert ours == Rope(dim, theta, stretch=Llama3(factor, 8192, low, high))
+        assert ours == Rope(dim, theta=theta, stretch=Llama3(factor, 8192, low=low, high=high))
 
 
 @pytest.mark.parametrize(("dim", "theta"), SHAPES)
@@ -125,7 +128,7 @@ def test_proportional(dim, theta):
     for share, more in itertools.product((0.1, 0.25, 0.7, 1.0), ({}, {"factor": 4.0})):
         settings = {"rope_type": "proportional", "partial_rotary_factor": share, **more}
         ours = agree(dim, theta, 4096, settings, rounding(theta))
-        assert ours == Rope(dim, theta, stretch=Proportional(share, more.get("factor", 1.0)))
+        assert ours == Rope(dim, theta=theta, stretch=Proportional(share, factor=more.get("factor", 1.0)))
 
 
 @pytest.mark.parametrize("settings", [{"rope_type": "linear", "factor": 4.0}, {"rope_type": "yarn", "factor": 8.0}])
@@ -139,7 +142,7 @@ def test_a_stretch_of_some_channels(settings):
     )
     f, size = ROPE_INIT_FUNCTIONS[settings["rope_type"]](config, torch.device("cpu"))
     turn = Rope.of(config)
-    assert (turn.method.dim, turn.of) == (64, 128)
+    assert (turn.method.head_dim, turn.of) == (64, 128)
     found, magnitude = read(turn)
     assert_ratio(found, f.double(), rounding(1e4, 8.0, 64))
     assert magnitude == pytest.approx(size, rel=1e-14)
@@ -151,3 +154,63 @@ def test_a_stretch_of_some_channels(settings):
 def test_yarn_without_a_factor_takes_the_ratio_of_lengths():
     settings = plain(64, 1e4, 163840, {"rope_type": "yarn", "original_max_position_embeddings": 4096}, old=True)
     assert Rope.of(settings) == Rope(64, stretch=Yarn(40.0, 4096))
+
+
+FAMILIES = {
+    "llama": None, "mistral": None, "qwen2": None, "qwen3": None, "olmo2": None,
+    "phi": 0.5, "gpt_neox": 0.25, "glm": 0.5, "stablelm": 0.25,
+}  # fmt: skip
+"""Families, and the share of the channels that transformers rotates where the config does not give it."""
+
+
+def drawn(draw: random.Random) -> tuple[dict[str, Any], str]:
+    """A config.json of a random family and rope type, in the old form or the new."""
+    name = draw.choice(list(FAMILIES))
+    # transformers wants as many factors as pairs of a whole head, whatever rotates.
+    kind = draw.choice(sorted(set(TYPES) - {"proportional"} - ({"longrope"} if FAMILIES[name] else set())))
+    head_dim, base = draw.choice((16, 32, 64)), draw.choice((1e4, 5e5))
+    share = FAMILIES[name] and draw.choice((None, 0.25, 0.5))
+    # GPT-NeoX has names of its own, and reads no other.
+    key, theta = ("rotary_pct", "rotary_emb_base") if name == "gpt_neox" else ("partial_rotary_factor", "rope_theta")
+    settings: dict[str, Any] = {"rope_type": kind}
+    if kind not in ("default", "longrope"):
+        settings["factor"] = draw.choice((1.0, 2.0, 4))
+    if kind in ("yarn", "llama3", "longrope"):
+        settings["original_max_position_embeddings"] = draw.choice((256, 1024))
+    if kind == "yarn":
+        more = {"beta_fast": 8, "beta_slow": 2.0, "attention_factor": 1.1, "mscale": 0.7, "mscale_all_dim": 1.0}
+        settings |= {each: value for each, value in more.items() if draw.random() < 0.4}
+    if kind == "llama3":
+        settings |= {"low_freq_factor": 1.0, "high_freq_factor": draw.choice((4.0, 2.0))}
+    if kind == "longrope":
+        pairs = head_dim // 2
+        settings |= {f"{each}_factor": [1 + draw.random() for _ in range(pairs)] for each in ("short", "long")}
+    shape = {"hidden_size": 4 * head_dim, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 50}
+    shape |= {"head_dim": head_dim} if name in ("qwen3", "glm") else {}
+    shape |= {"max_position_embeddings": draw.choice((512, 4096)), "num_key_value_heads": 4, "intermediate_size": 32}
+    shape |= {} if share is None else {key: share}
+    if draw.random() < 0.5:
+        return {"model_type": name, **shape, theta: base, "rope_scaling": settings}, kind
+    return {"model_type": name, **shape, "rope_parameters": {"rope_theta": base, **settings}}, kind
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_settings_of_many_families(seed: int):
+    draw = random.Random(seed)
+    for _ in range(30):
+        plain, kind = drawn(draw)
+        given = {key: each for key, each in copy.deepcopy(plain).items() if key != "model_type"}
+        config = CONFIG_MAPPING[plain["model_type"]](**given)
+        if kind == "default":
+            name = plain["model_type"]
+            module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+            made = next(each for key, each in vars(module).items() if key.endswith("RotaryEmbedding"))(config=config)
+            f, size, length = made.inv_freq, made.attention_scaling, 1
+        else:
+            length = draw.choice((1, 2 * plain["max_position_embeddings"]))
+            f, size = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length)
+        turn = Rope.of(plain)
+        found, magnitude = read(turn, length)
+        assert found.shape == f.shape, plain
+        torch.testing.assert_close(found, f.double(), rtol=2e-4, atol=0, msg=str(plain))
+        assert magnitude == pytest.approx(size, rel=1e-14)

@@ -59,8 +59,8 @@ def test_anything_that_has_a_config_will_do():
     class Wrapped:
         config = LLAMA
 
-    assert Rope.of(Wrapped()) == Rope(16, 500000.0)
-    assert Rope.of(Wrapped(), layer=1) == Rope(16, 500000.0)
+    assert Rope.of(Wrapped()) == Rope(16, theta=500000.0)
+    assert Rope.of(Wrapped(), layer=1) == Rope(16, theta=500000.0)
 
 
 def test_a_layer_may_be_named_beside_a_folder(folder: Path):
@@ -71,7 +71,7 @@ def test_a_layer_may_be_named_beside_a_folder(folder: Path):
 def test_a_home_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("USERPROFILE", str(folder))
-    assert Rope.of("~/config.json") == Rope(16, 500000.0)
+    assert Rope.of("~/config.json") == Rope(16, theta=500000.0)
 
 
 def test_no_such_file():
@@ -107,7 +107,7 @@ def test_a_file_that_is_not_json(tmp_path: Path):
     assert f"{file} is not JSON" in text_of(file, ValueError)
     file.write_text("[1, 2]", encoding="utf-8")
     assert text_of(file, ValueError) == (
-        f"Scheme.of({str(file)!r}): {file} holds a list, where a config.json holds an object, "
+        f"Scheme.of({str(file)!r}): {file} contains a list, where a config.json contains an object, "
         f'{{"model_type": "llama", …}}'
     )
 
@@ -115,7 +115,7 @@ def test_a_file_that_is_not_json(tmp_path: Path):
 @pytest.mark.parametrize("given", [None, 3, [LLAMA], object()], ids=["None", "3", "list", "object"])
 def test_what_is_none_of_these(given: Any):
     assert text_of(given, ValueError) == (
-        f"Scheme.of: the {type(given).__name__} has no model_type, which says how the rest is meant; give a model or "
+        f"Scheme.of: the {type(given).__name__} has no model_type, by which the rest is read; give a model or "
         f"a config of transformers, a folder with a config.json, that file, or its dict: {{'model_type': 'llama', …}}"
     )
 

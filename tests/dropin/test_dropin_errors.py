@@ -82,7 +82,7 @@ def test_waves(ask: Callable[[], Any], kind: type[Exception], text: str):
         (
             lambda: dropin.build_alibi_tensor(torch.tensor([[0.0, -INF]]), 2, torch.float32),
             ValueError,
-            "build_alibi_tensor: attention_mask holds -inf; it is 1 for a token and 0 for padding",
+            "build_alibi_tensor: attention_mask has -inf; it is 1 for a token and 0 for padding",
         ),
         (lambda: dropin.gen_alibi_mask(0, 4), ValueError, "gen_alibi_mask(n_head=0): n_head must be at least 1"),
         (lambda: dropin.gen_alibi_mask(2, 4.0), TypeError, "gen_alibi_mask(max_pos=4.0): max_pos must be an integer"),

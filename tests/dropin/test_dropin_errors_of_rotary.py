@@ -52,7 +52,7 @@ def by_tables(q: Tensor, k: Tensor, ids: Tensor, cos: Tensor | None = None, rows
         (
             lambda: turn(zeros(2, 5, 3, 7)),
             ValueError,
-            "apply_rotary_emb: xq [2, 5, 3, 7] has 7 channels; they are turned in pairs, so their number must be even",
+            "apply_rotary_emb: xq [2, 5, 3, 7] has 7 channels; they are rotated in pairs, so their number must be even",
         ),
         (
             lambda: turn(zeros(2, 5, 3, 8), dim=24),
@@ -64,7 +64,7 @@ def by_tables(q: Tensor, k: Tensor, ids: Tensor, cos: Tensor | None = None, rows
             lambda: turn(zeros(2, 12, 3, 8)),
             ValueError,
             "apply_rotary_emb: freqs_cis has 9 rows, but 12 tokens from start=0 need 12; make it longer: "
-            "precompute_freqs_cis(8, 12); if tokens are on axis 2, as after transpose(1, 2), say axis=2",
+            "precompute_freqs_cis(8, 12); if tokens are on axis 2, as after transpose(1, 2), give axis=2",
         ),
         (
             lambda: turn(zeros(2, 1, 8), start=9),
@@ -75,8 +75,8 @@ def by_tables(q: Tensor, k: Tensor, ids: Tensor, cos: Tensor | None = None, rows
         (
             lambda: turn(zeros(2, 3, 9, 8)),
             ValueError,
-            "apply_rotary_emb: freqs_cis has 9 rows, which is axis 2 of xq [2, 3, 9, 8], but tokens are on axis 1; say "
-            "axis=1 for [b t h d] with a longer table, or axis=2 for [b h t d]",
+            "apply_rotary_emb: freqs_cis has 9 rows, which is axis 2 of xq [2, 3, 9, 8], but tokens are on axis 1; "
+            "give axis=1 for [b t h d] with a longer table, or axis=2 for [b h t d]",
         ),
         (
             lambda: turn(zeros(2, 5, 8), axis=2),
@@ -99,7 +99,7 @@ def by_tables(q: Tensor, k: Tensor, ids: Tensor, cos: Tensor | None = None, rows
         (
             lambda: dropin.apply_rotary_emb(zeros(2, 5, 8), zeros(2, 5, 8), zeros(3, 5, 4, 2)),
             ValueError,
-            "apply_rotary_emb: freqs_cis with a batch axis holds a row for each token, [2, 5, 4], and takes no start; "
+            "apply_rotary_emb: freqs_cis with a batch axis has a row for each token, [2, 5, 4], and takes no start; "
             "given [3, 5, 4] and start=0",
         ),
     ],
@@ -183,7 +183,7 @@ def test_saying_the_axis_settles_what_a_shape_could_mean():
         (
             lambda: LlamaRotaryEmbedding(MROPE),
             ValueError,
-            "LlamaRotaryEmbedding: the config turns by AxialRope(16, (2, 3, 3)), which reads several positions a token",
+            "LlamaRotaryEmbedding: the config rotates by AxialRope(16, (2, 3, 3)), which reads several positions",
         ),
         (
             lambda: LlamaRotaryEmbedding(8)(zeros(8), torch.zeros(2, 3, dtype=torch.bool)),
@@ -210,7 +210,7 @@ Q, K, IDS = zeros(2, 4, 5, 8), zeros(2, 2, 5, 8), torch.arange(5)
         (
             lambda: dropin.rotate_half(zeros(2, 7)),
             ValueError,
-            "rotate_half: x [2, 7] has 7 channels; they are turned in",
+            "rotate_half: x [2, 7] has 7 channels; they are rotated in",
         ),
         (
             lambda: by_tables(Q[0], K[0], IDS),
@@ -263,10 +263,10 @@ Q, K, IDS = zeros(2, 4, 5, 8), zeros(2, 2, 5, 8), torch.arange(5)
         (
             lambda: by_tables(Q, K, IDS + 53),
             ValueError,
-            "apply_rotary_pos_emb: position_ids holds 57, but cos and sin have 9 rows; ask "
+            "apply_rotary_pos_emb: position_ids has 57, but cos and sin have 9 rows; ask "
             "LlamaRotaryEmbedding for more: seq_len=58",
         ),
-        (lambda: by_tables(Q, K, IDS - 1), ValueError, "apply_rotary_pos_emb: position_ids holds -1; positions count"),
+        (lambda: by_tables(Q, K, IDS - 1), ValueError, "apply_rotary_pos_emb: position_ids has -1; positions count"),
         (
             lambda: dropin.rotary_position_embedding(Q, K[..., :6]),
             ValueError,
@@ -280,7 +280,7 @@ Q, K, IDS = zeros(2, 4, 5, 8), zeros(2, 2, 5, 8), torch.arange(5)
         (
             lambda: dropin.rotary_position_embedding(Q[..., :7], K[..., :7]),
             ValueError,
-            "rotary_position_embedding: q [2, 4, 5, 7] has 7 channels; they are turned in pairs",
+            "rotary_position_embedding: q [2, 4, 5, 7] has 7 channels; they are rotated in pairs",
         ),
         (
             lambda: dropin.rotary_position_embedding(Q, K, start="0"),

@@ -234,7 +234,7 @@ def test_complex_tables_of_deepseek_v2_have_their_tokens_on_axis_2():
     table = modeling_deepseek_v2.DeepseekV2RotaryEmbedding(config)(random(1), IDS)
     q, k = pair()
     agree(dropin.apply_rotary_emb(q, k, table, axis=2), modeling_deepseek_v2.apply_rotary_emb(q, k, table), 1e-6)
-    with pytest.raises(ValueError, match=r"if tokens are on axis 2, as after transpose\(1, 2\), say axis=2"):
+    with pytest.raises(ValueError, match=r"if tokens are on axis 2, as after transpose\(1, 2\), give axis=2"):
         dropin.apply_rotary_emb(q, k, table)
 
 

@@ -122,15 +122,15 @@ def test_schedules_that_cannot_be(ask: Callable[[], Any], kind: type[Exception],
 @pytest.mark.parametrize(
     ("saved", "text"),
     [
-        ({"is": "Roppe", "dim": 8}, "no method is called 'Roppe'; did you mean Rope…methods=["),
-        ({"is": "rope", "dim": 8}, "no method is called 'rope'; did you mean Rope…"),
+        ({"is": "Roppe", "head_dim": 8}, "no method is called 'Roppe'; did you mean Rope…methods=["),
+        ({"is": "rope", "head_dim": 8}, "no method is called 'rope'; did you mean Rope…"),
         ({"is": "Mine"}, "no method is called 'Mine'…pass your own with methods=["),
         (
-            {"is": "Rope", "dim": 8, "stretch": {"is": "Yran", "factor": 2}},
+            {"is": "Rope", "head_dim": 8, "stretch": {"is": "Yran", "factor": 2}},
             "no method is called 'Yran'; did you mean Yarn…",
         ),
-        ({"is": "Rope", "dim": 7}, "Rope(dim=7): dim must be even"),
-        ({"dim": 8}, "…'is'…['dim']"),
+        ({"is": "Rope", "head_dim": 7}, "Rope(head_dim=7): head_dim must be even"),
+        ({"head_dim": 8}, "…'is'…['head_dim']"),
     ],
 )
 def test_saved_parts_that_cannot_be_built(saved: dict[str, Any], text: str):
@@ -147,7 +147,7 @@ def test_a_saved_scheme_that_is_none():
     )
 
 
-@pytest.mark.parametrize(("arguments", "named"), [({"dim": 8, "base": 1.0}, "base"), ({}, "dim")])
+@pytest.mark.parametrize(("arguments", "named"), [({"head_dim": 8, "base": 1.0}, "base"), ({}, "head_dim")])
 def test_saved_arguments_that_do_not_fit_name_the_method_and_the_argument(arguments: dict[str, Any], named: str):
     with pytest.raises((TypeError, ValueError), match=rf"Rope.*'{named}'"):
         Scheme.from_dict({"scheme": [{"is": "Rope"} | arguments]})

@@ -39,7 +39,7 @@ plainly_run = pytest.mark.filterwarnings("ignore:flex_attention called without t
 
 def dense(scheme: Scheme, q, k, v, index, key_index, documents=None):
     """Attention of torch, with our bias as its mask."""
-    mask = scheme.bias(index, key_index, documents).double()
+    mask = scheme.bias(index, key_index, documents=documents).double()
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask.expand(q.shape[0], q.shape[1], -1, -1), enable_gqa=True
     )
@@ -47,7 +47,7 @@ def dense(scheme: Scheme, q, k, v, index, key_index, documents=None):
 
 def own_flex(scheme: Scheme, q, k, v, index, key_index, documents=None, scale=None):
     """Attention of FlexAttention, with our score_mod and block_mask."""
-    score_mod, block_mask = scheme.flex(index, key_index, documents)
+    score_mod, block_mask = scheme.flex(index, key_index, documents=documents)
     with torch.no_grad():
         return flex_attention(q, k, v, score_mod=score_mod, block_mask=block_mask, scale=scale, enable_gqa=True)
 
@@ -110,7 +110,7 @@ def test_several_penalties_add_up():
 
 def test_a_token_is_hidden_from_other_documents_and_padding_from_all():
     documents = torch.tensor([-1, 0, 0, 1, 1])
-    ours = Scheme(causal).bias(torch.arange(5), torch.arange(5), documents)[0, 0]
+    ours = Scheme(causal).bias(torch.arange(5), torch.arange(5), documents=documents)[0, 0]
     seen = [(1, 1), (2, 1), (2, 2), (3, 3), (4, 3), (4, 4)]
     assert [tuple(pair) for pair in (ours == 0).nonzero().tolist()] == seen
     assert int((ours == -math.inf).sum()) == 25 - len(seen)
@@ -118,7 +118,7 @@ def test_a_token_is_hidden_from_other_documents_and_padding_from_all():
 
 def test_documents_of_a_batch_give_a_bias_for_each_row():
     documents = torch.tensor([[0, 0, 1], [0, 1, 1]])
-    ours = Scheme(Alibi(2)).bias(torch.arange(3), torch.arange(3), documents)
+    ours = Scheme(Alibi(2)).bias(torch.arange(3), torch.arange(3), documents=documents)
     assert ours.shape == (2, 2, 3, 3)
     for b in range(2):
         together = documents[b][:, None] == documents[b]
@@ -127,9 +127,9 @@ def test_documents_of_a_batch_give_a_bias_for_each_row():
 
 def test_documents_of_all_keys_tell_those_of_the_last_queries():
     documents = torch.tensor([0, 0, 0, 1, 1, 1])
-    whole = Scheme(causal).bias(torch.arange(6), torch.arange(6), documents)
+    whole = Scheme(causal).bias(torch.arange(6), torch.arange(6), documents=documents)
     for t in (1, 2):
-        last = Scheme(causal).bias(torch.arange(6 - t, 6), torch.arange(6), documents)
+        last = Scheme(causal).bias(torch.arange(6 - t, 6), torch.arange(6), documents=documents)
         assert last.shape == (1, 1, t, 6)
         assert torch.equal(last, whole[:, :, -t:])
 
@@ -182,7 +182,7 @@ FLEXIBLE = {
     "split": (SplitAlibi(4),),
     "t5": (T5Bias(4).double(), causal),
     "fire": (Fire(4, trained=6, width=4).double(), causal),
-    "kerple": (Kerple(4, "power").double(), causal),
+    "kerple": (Kerple(4, form="power").double(), causal),
     "capped": (Alibi(4), SoftCap(2.0), causal),
     "sharpened": (LogN(4, clip=False), Alibi(4), causal),
     "encoder": (LogN(4, count="length"),),
@@ -278,9 +278,9 @@ def test_what_no_score_mod_can_do_is_refused(part, why):
 
 def test_documents_that_do_not_fit_the_keys_are_refused():
     with pytest.raises(ValueError, match=r"scheme\.flex: documents has 3 entries, but there are 5 keys"):
-        Scheme(causal).flex(torch.arange(3), torch.arange(5), torch.zeros(3, dtype=torch.int64))
+        Scheme(causal).flex(torch.arange(3), torch.arange(5), documents=torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"scheme\.bias: documents has 3 entries, but there are 5 keys"):
-        Scheme(causal).bias(torch.arange(3), torch.arange(5), torch.zeros(3, dtype=torch.int64))
+        Scheme(causal).bias(torch.arange(3), torch.arange(5), documents=torch.zeros(3, dtype=torch.int64))
 
 
 # embed and turn, as whole by themselves

@@ -8,13 +8,14 @@ import io
 import json
 import pickle
 from dataclasses import dataclass, is_dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import milepost as mp
+from milepost.seams.arguments import RENAMED
 from tests.cases import CASES, exported_methods
 from tests.layers import fresh, layer, tokens
 
@@ -58,7 +59,7 @@ def test_the_plain_form_names_the_method_and_every_argument():
     scheme = mp.Scheme(mp.Rope(64, stretch=mp.Yarn(factor=8.0, trained=4096)), mp.causal & (mp.window(9) | mp.sinks(4)))
     rope, visible = through_json(scheme.to_dict())["scheme"]
     yarn = rope.pop("stretch")
-    assert rope == {"is": "Rope", "dim": 64, "theta": 10000.0, "pairs": "halves"}
+    assert rope == {"is": "Rope", "head_dim": 64, "theta": 10000.0, "pairs": "halves"}
     assert yarn | {"is": "Yarn", "factor": 8.0, "trained": 4096, "ramp": "code", "fast": 32.0, "slow": 1.0} == yarn
     either = {"is": "Either", "a": {"is": "Window", "n": 9, "ahead": 0}, "b": {"is": "Sinks", "n": 4}}
     assert visible == {"is": "Both", "a": {"is": "Causal"}, "b": either}
@@ -257,3 +258,71 @@ def test_a_copied_schedule_shares_among_its_own_layers():
     assert again[0] is again[1]
     assert again[0] is not shared
     assert again[0].parts[0] is again[0].answering("bend")[0]
+
+
+# What 0.1 saved, where a width was called dim
+
+SAVED_BY_0_1: list[tuple[dict[str, Any], Any]] = [
+    ({"is": "Rope", "dim": 8, "theta": 100.0, "pairs": "halves", "stretch": None}, mp.Rope(8, theta=100.0)),
+    ({"is": "Sinusoidal", "dim": 6, "layout": "interleaved"}, mp.Sinusoidal(6)),
+    (
+        {"is": "Partial", "method": {"is": "Rope", "dim": 4}, "of": 8, "temperature": "rotary"},
+        mp.Partial(mp.Rope(4), 8),
+    ),
+    ({"is": "Deberta", "model_dim": 10, "heads": 4, "dim": 8, "reach": 9}, mp.Deberta(10, 4, 8, reach=9)),
+    (
+        {"is": "Cope", "dim": 8, "positions": 6, "gates": "own", "model_dim": 10, "key_heads": 2},
+        mp.Cope(8, 6, gates="own", model_dim=10, key_heads=2),
+    ),
+]
+
+
+@pytest.mark.parametrize(("saved", "method"), SAVED_BY_0_1, ids=lambda each: type(each).__name__)
+def test_what_0_1_saved_is_read(saved: dict[str, Any], method: Any):
+    assert mp.Scheme.from_dict({"scheme": [saved, {"is": "Causal"}]}).same_as(mp.Scheme(method, mp.causal))
+
+
+def test_an_argument_of_ones_own_called_dim_keeps_its_name():
+    class Rope:
+        """A method of a user's own that is called as one of ours."""
+
+        def __init__(self, dim: int) -> None:
+            self.dim = dim
+
+        def bend(self, score, batch, head, p, r):
+            return score
+
+    (again,) = mp.Scheme.from_dict({"scheme": [{"is": "Rope", "dim": 3}]}, methods=[Rope]).parts
+    assert isinstance(again, Rope)
+    assert again.dim == 3
+
+
+def test_every_renamed_argument_is_one_of_its_method():
+    arguments = {name: set(inspect.signature(each).parameters) for name, each in exported_methods().items()}
+    assert {name for name, each in arguments.items() if {"head_dim", "model_dim"} & each} == set(RENAMED)
+    for name, renamed in RENAMED.items():
+        assert set(renamed.values()) <= arguments[name], name
+        assert not set(renamed) & arguments[name], name
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_an_argument_by_its_name_of_0_1_is_refused_with_the_new_one(name: str):
+    """Saved schemes are read; a call is to be rewritten."""
+    ((old, new),) = RENAMED[name].items()
+    with pytest.raises(
+        TypeError, match=rf"{name}\({old}=8\): {old} is called {new} since 0.2; write {name}\({new}=8\)"
+    ):
+        getattr(mp, name)(**{old: 8})
+
+
+def test_the_refusal_of_old_names_leaves_the_constructor_as_it_is():
+    assert list(inspect.signature(mp.Rope).parameters) == ["head_dim", "theta", "pairs", "stretch"]
+    assert mp.Rope(head_dim=8) == mp.Rope(8)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'width'"):
+        mp.Rope(width=8)  # pyright: ignore[reportCallIssue]
+
+
+def test_a_method_is_made_in_a_compiled_graph():
+    x = torch.ones(3)
+    compiled = torch.compile(lambda x: x * mp.Rope(head_dim=8).head_dim, backend="eager", fullgraph=True)
+    assert compiled(x).tolist() == [8.0, 8.0, 8.0]

@@ -119,9 +119,9 @@ def test_where_the_full_layers_of_hwfa2_stand(layers, full, wide):
 def test_hwfa2_trains_with_rope_and_is_tested_with_rerope():
     training, testing = (hwfa2(8, 8, trained=512, keys=32, rerope_window=held, theta=500.0) for held in (None, 256))
     for schedule in (training, testing):
-        assert schedule[0].same_as(Scheme(Rope(8, 500.0), causal & window(32)))
-    assert training[4].same_as(Scheme(Rope(8, 500.0), LogN(512, clip=False), causal))
-    assert testing[4].same_as(Scheme(Rope(8, 500.0), Rerope(256), LogN(512, clip=False), causal))
+        assert schedule[0].same_as(Scheme(Rope(8, theta=500.0), causal & window(32)))
+    assert training[4].same_as(Scheme(Rope(8, theta=500.0), LogN(512, clip=False), causal))
+    assert testing[4].same_as(Scheme(Rope(8, theta=500.0), Rerope(256), LogN(512, clip=False), causal))
 
 
 def test_the_layers_of_hwfa2_attend_as_described():
@@ -151,7 +151,7 @@ def test_llama_4s_own_numbers_are_those_of_transformers():
     schedule = llama4(config.num_hidden_layers, config.head_dim)
     theta, chunk = config.rope_parameters["rope_theta"], config.attention_chunk_size
     assert config.floor_scale == chunk == 8192
-    assert schedule[0].same_as(Scheme(Rope(128, theta, pairs="neighbours"), causal & chunks(chunk)))
+    assert schedule[0].same_as(Scheme(Rope(128, theta=theta, pairs="neighbours"), causal & chunks(chunk)))
     assert llama4(4, 128, weight=config.attn_scale, chunk=config.floor_scale)[3].same_as(schedule[3])
 
 
@@ -162,8 +162,8 @@ def test_llama_4s_temperature():
     sharpness = scheme.sharpen(index, torch.tensor([[131072]]))
     assert sharpness is not None
     expected = [1 + 0.1 * math.log(1 + (i + 1) // 8192) for i in golden]
-    assert_same(sharpness, torch.tensor([expected], dtype=torch.float64))
-    assert sharpness[0].tolist() == pytest.approx(list(golden.values()), abs=5.01e-7)
+    assert_same(sharpness, torch.tensor([[expected]], dtype=torch.float64))
+    assert sharpness[0, 0].tolist() == pytest.approx(list(golden.values()), abs=5.01e-7)
     assert llama4(4, 128)[0].sharpen(index, index) is None
 
 
@@ -241,7 +241,7 @@ def test_leaky_rerope_keeps_to_half_the_trained_length():
         (lambda: hwfa(24.0, 64, 512), TypeError, "layers must be an integer, not float"),
         (lambda: hwfa(24, 64, 1), ValueError, r"hwfa\(trained=1\): trained must be at least 2"),
         (lambda: hwfa(24, 64, 512, keys=0), ValueError, r"hwfa\(keys=0\): keys must be at least 1"),
-        (lambda: hwfa(24, 63, 512), ValueError, r"Rope\(dim=63\): dim must be even"),
+        (lambda: hwfa(24, 63, 512), ValueError, r"Rope\(head_dim=63\): head_dim must be even"),
         (lambda: hwfa2(1, 64, 512, keys=32), ValueError, r"hwfa2\(layers=1\): layers must be at least 2"),
         (lambda: hwfa2(24, 64, 512, keys=0), ValueError, r"hwfa2\(keys=0\): keys must be at least 1"),
         (lambda: hwfa2(24, 64, 512, keys=32, full=3), ValueError, r"hwfa2\(full=3\): full must be one of 1, 2"),

@@ -6,6 +6,8 @@ import copy
 import math
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -20,11 +22,9 @@ TURNED: dict[str, Callable[[], mp.Scheme]] = {
     "Rope": lambda: mp.Scheme(mp.Rope(8), causal),
     "Yarn": lambda: mp.Scheme(mp.Rope(8, stretch=mp.Yarn(4.0, 16)), causal),
     "Partial": lambda: mp.Scheme(mp.Partial(mp.Rope(4), of=8), causal),
-    "LearnedRope": lambda: mp.Scheme(mp.LearnedRope(8), causal),
     "FusedRope": lambda: mp.Scheme(mp.FusedRope(8), causal),
-    "QkNorm after Rope": lambda: mp.Scheme(mp.Rope(8), mp.QkNorm(8), causal),
     "Rope and Alibi": lambda: mp.Scheme(mp.Rope(8), mp.Alibi(4), causal),
-    "Rope and a dynamic Alibi": lambda: mp.Scheme(mp.Rope(8), mp.Alibi(4, mp.AlibiDynamicNtk(5)), causal),
+    "Rope and a dynamic Alibi": lambda: mp.Scheme(mp.Rope(8), mp.Alibi(4, stretch=mp.AlibiDynamicNtk(5)), causal),
     "Rope and LogN": lambda: mp.Scheme(mp.Rope(8), mp.LogN(4), causal),
     "Rope, window, sinks": lambda: mp.Scheme(mp.Rope(8), causal & (window(4) | sinks(2))),
 }
@@ -35,6 +35,8 @@ RAW: dict[str, Callable[[], mp.Scheme]] = {
     "Shaw": lambda: mp.Scheme(mp.Rope(8), mp.Shaw(8, reach=3), causal),
     "Deberta": lambda: mp.Scheme(mp.Deberta(10, 4, 8, reach=5), causal),
     "Cope on keys": lambda: mp.Scheme(mp.Rope(8), mp.Cope(8, 6, gates="keys"), causal),
+    "LearnedRope": lambda: mp.Scheme(mp.LearnedRope(8), causal),
+    "QkNorm after Rope": lambda: mp.Scheme(mp.Rope(8), mp.QkNorm(8), causal),
     "Alibi": lambda: mp.Scheme(mp.Alibi(4), causal),
 }
 
@@ -81,7 +83,7 @@ def test_turned_keys_are_those_of_the_formula():
     cache.append(k[:, :, :3], v[:, :, :3])
     cache.append(k[:, :, 3:], v[:, :, 3:])
     at = turned(k, torch.arange(7))
-    assert_same(cache.keys, torch.cat((at.real, at.imag), -1))
+    assert_same(cache.keys.plain, torch.cat((at.real, at.imag), -1))
     here = turned(q, torch.arange(7))
 
     def score(b: int, h: int, i: int, j: int) -> Tensor | float:
@@ -152,40 +154,58 @@ def test_other_schemes_are_refused_and_equal_ones_are_not():
     assert_same(mp.attend(q, cache.keys, cache.values, again), mp.attend(q, k, v, again))
 
 
-def test_a_part_of_turned_keys_is_turned_and_its_tokens_must_be_said():
+def test_a_part_of_turned_keys_knows_its_tokens():
     scheme = mp.Scheme(mp.Rope(8), mp.LogN(2), causal)
     q, k, v = inputs(t=9)
     cache = mp.Cache(scheme)
     cache.append(k, v)
     part, values = cache.keys[:, :, 4:], cache.values[:, :, 4:]
-    with pytest.raises(ValueError, match="say which they are: key_index"):
-        mp.attend(q[:, :, 8:], part, values, scheme)
     want = mp.attend(q[:, :, 8:], k[:, :, 4:], v[:, :, 4:], scheme, key_index=range(4, 9))
-    assert_same(mp.attend(q[:, :, 8:], part, values, scheme, key_index=range(4, 9)), want)
-    assert_same(mp.attend(q[:, :, 8:], part, values, scheme, key_index=cache.index[:, 4:]), want)
-    assert not hasattr(cache.keys * 2, "turned_by")
-    assert not hasattr(cache.index + 1, "first")
-    assert type(cache.index[:, 1:]) is Tensor
+    for given in (None, range(4, 9), cache.index[:, 4:]):
+        assert_same(mp.attend(q[:, :, 8:], part, values, scheme, key_index=given), want)
 
 
-def test_turned_keys_are_joined_with_turned_keys_only():
+CONTRADICTIONS = {
+    "a range": {"key_index": range(1, 10)},
+    "a tensor": {"key_index": torch.arange(9) + 1},
+    "rows": {"key_index": torch.stack((torch.arange(9), torch.arange(9) * 2))},
+    "backwards": {"key_index": range(8, -1, -1)},
+    "positions": {"key_position": torch.arange(9) * 0.5},
+    "axes": {"key_position": torch.zeros(2, 9, 2)},
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+@pytest.mark.parametrize("given", ["counting", "rows", "positions"])
+def test_what_contradicts_turned_keys_is_refused(name: str, given: str):
     scheme = mp.Scheme(mp.Rope(8), causal)
     q, k, v = inputs(t=9)
     cache = mp.Cache(scheme)
-    cache.append(k[:, :, :8], v[:, :, :8])
-    for join in (torch.cat, torch.concat):
-        with pytest.raises(ValueError, match=r"cache.append\(k, v\)"):
-            join([cache.keys, k[:, :, 8:]], dim=2)
-        with pytest.raises(ValueError, match=r"cache.append\(k, v\)"):
-            join((k[:, :, 8:], cache.keys), 2)
-    parts = torch.cat((cache.keys[:, :, :2], cache.keys[:, :, 6:]), 2)
-    values = torch.cat((v[:, :, :2], v[:, :, 6:8]), 2)
-    at = torch.tensor([0, 1, 6, 7])
-    want = mp.attend(q[:, :, 8:], k[:, :, at], values, scheme, index=range(8, 9), key_index=at)
-    assert_same(mp.attend(q[:, :, 8:], parts, values, scheme, index=range(8, 9), key_index=at), want)
-    raw = mp.Cache()
-    raw.append(k[:, :, :8], v[:, :, :8])
-    assert type(torch.cat((raw.keys, k[:, :, 8:]), 2)) is Tensor
+    index = torch.stack((torch.arange(9), torch.arange(9) + 3)) if given == "rows" else None
+    cache.append(k, v, index, torch.arange(9) * 3 if given == "positions" else None)
+    said: dict[str, Any] = CONTRADICTIONS[name]
+    with pytest.raises(ValueError, match=rf"attend: {next(iter(said))} is not known to be that of these keys"):
+        mp.attend(q, cache.keys, cache.values, scheme, **said)
+    # What agrees is welcome, in any form.
+    own = cache.index if cache.position is None else cache.position
+    want = mp.attend(q, cache.keys, cache.values, scheme)
+    for told in ({"key_index": cache.index}, {"key_index": cache.index.clone()}, {"key_position": own.double()}):
+        assert_same(mp.attend(q, cache.keys, cache.values, scheme, **told), want)
+
+
+def test_turned_keys_are_joined_with_turned_keys_only():
+    _, k, v = inputs(t=9)
+    for cache in (mp.Cache(mp.Scheme(mp.Rope(8), causal)), mp.Cache()):
+        cache.append(k[:, :, :8], v[:, :, :8])
+        for join in (torch.cat, torch.concat):
+            with pytest.raises(ValueError, match=r"cache.append\(k, v\)"):
+                join([cache.keys, k[:, :, 8:]], dim=2)
+            with pytest.raises(ValueError, match=r"cache.append\(k, v\)"):
+                join((k[:, :, 8:], cache.keys), 2)
+        other = mp.Cache(mp.Scheme(mp.Rope(8, theta=500.0), causal))
+        other.append(k, v)
+        with pytest.raises(ValueError, match="turned otherwise"):
+            torch.cat((cache.keys, other.keys), 2)
 
 
 def test_queries_may_stand_elsewhere_while_turned_keys_stand_at_their_indices():
@@ -200,7 +220,7 @@ def test_queries_may_stand_elsewhere_while_turned_keys_stand_at_their_indices():
 
 def test_a_cache_is_copied_and_pickled():
     q, k, v = inputs(t=6)
-    for make in (TURNED["Rope"], TURNED["LearnedRope"]):
+    for make in (TURNED["Rope"], RAW["LearnedRope"]):
         scheme = make().double()
         cache = mp.Cache(scheme)
         cache.append(k[:, :, :5], v[:, :, :5])
@@ -211,23 +231,117 @@ def test_a_cache_is_copied_and_pickled():
     stored = mp.Cache(mp.Scheme(mp.Rope(8), causal))
     stored.append(k, v)
     loaded = pickle.loads(pickle.dumps(stored))
-    assert_same(loaded.keys, stored.keys)
+    assert torch.equal(loaded.keys, stored.keys)
     assert loaded.turned
+    assert_same(mp.attend(q, loaded.keys, loaded.values, TURNED["Rope"]()), mp.attend(q, k, v, TURNED["Rope"]()))
     assert (
         pickle.loads(pickle.dumps(stored.index)).tolist() == copy.deepcopy(stored.index).tolist() == [[*range(6)]] * 2
     )
 
 
-def test_a_learned_turn_is_kept_only_without_gradients():
-    _, k, v = inputs(t=3)
-    cache = mp.Cache(mp.Scheme(mp.LearnedRope(8), causal).double())
-    with (
-        torch.enable_grad(),
-        pytest.raises(ValueError, match=r"learns how keys are turned; decode under torch\.no_grad"),
-    ):
+def test_keys_of_a_learned_turn_follow_its_weights():
+    q, k, v = inputs(t=3)
+    rope, norm = mp.LearnedRope(8), mp.QkNorm(8)
+    scheme = mp.Scheme(rope, norm, causal).double()
+    cache = mp.Cache(scheme)
+    with torch.enable_grad():
+        # Gradients of weights are none of a cache's business: it keeps keys as they came.
         cache.append(k, v)
-    cache.append(k, v)
+    assert torch.equal(cache.keys.plain, k)
     assert not cache.keys.requires_grad
+    before = mp.attend(q, cache.keys, cache.values, scheme)
+    assert_same(before, fresh(scheme, q, k, v))
+    rope.offset.add_(0.3)
+    norm.key_weight.mul_(torch.arange(1, 9))
+    after = mp.attend(q, cache.keys, cache.values, scheme)
+    assert_same(after, fresh(scheme, q, k, v))
+    assert (after - before).abs().max() > 0.01
+
+
+@dataclass(frozen=True)
+class Widened:
+    """Two waves beside each channel: twice as many channels come out."""
+
+    relative = True
+
+    def turn(self, x: Tensor, position: Tensor, side: str = "query", length: Tensor | int | None = None) -> Tensor:
+        if side == "value":
+            return x
+        angle = (position if position.dim() == 2 else position[None]).double()[:, None, :, None]
+        return torch.cat((x * angle.cos(), x * angle.sin()), -1)
+
+
+def test_a_turn_that_widens_keys_leaves_them_raw():
+    scheme = mp.Scheme(Widened(), causal)
+    q, k, v = inputs(t=T)
+    p = torch.arange(T).double()
+
+    def score(b: int, h: int, i: int, j: int) -> Tensor | float:
+        return q[b, h, i] @ k[b, h // 2, j] * (p[i] - p[j]).cos() / math.sqrt(8) if j <= i else -math.inf
+
+    cache = mp.Cache(scheme)
+    out = decoded(scheme, cache, q, k, v)
+    assert not cache.turned
+    assert_same(out, plain(q, k, v, score))
+
+
+class Marked(mp.Rope):
+    """Turns as its base does, but by an attribute that takes no part in comparisons."""
+
+    def __init__(self, dim: int, faster: float) -> None:
+        super().__init__(dim)
+        object.__setattr__(self, "faster", faster)
+
+    def angles(self, position: Tensor, length: Any = None) -> Tensor:
+        return super().angles(position, length) * self.faster
+
+
+class MarkedForGood(Marked):
+    fixed = True
+
+
+@pytest.mark.parametrize("kind", [Marked, MarkedForGood])
+def test_rotations_that_only_look_equal_are_not_taken_for_each_other(kind: type[Marked]):
+    q, k, v = inputs(t=4)
+    assert kind(8, 1.0) == kind(8, 2.0)
+    slow, fast, again = (mp.Scheme(kind(8, faster), causal) for faster in (1.0, 2.0, 1.0))
+    cache = mp.Cache(slow)
+    cache.append(k, v)
+    assert cache.turned == (kind is MarkedForGood)
+    for scheme in (slow, again):
+        assert_same(mp.attend(q, cache.keys, cache.values, scheme), mp.attend(q, k, v, slow, backend="reference"))
+    if cache.turned:
+        with pytest.raises(ValueError, match="were turned by Cache"):
+            mp.attend(q, cache.keys, cache.values, fast)
+    else:
+        # Of a user's class nothing is remembered, so its keys stay raw.
+        assert_same(mp.attend(q, cache.keys, cache.values, fast), mp.attend(q, k, v, fast, backend="reference"))
+
+
+def test_raw_keys_may_be_values_and_turned_ones_may_not():
+    scheme = mp.Scheme(mp.Rope(8), causal)
+    q, k, _ = inputs(t=5)
+    for cache in (mp.Cache(scheme), mp.Cache()):
+        cache.append(k, k)
+        keys = cache.keys
+        assert mp.explain(q, keys, keys, scheme).backend in mp.explain(q, k, k, scheme).able
+        if not cache.turned:
+            assert_same(mp.attend(q, keys, keys, scheme), mp.attend(q, k, k, scheme))
+            continue
+        for backend in (None, "reference", "chunked", "sdpa", "flex"):
+            with pytest.raises((ValueError, NotImplementedError), match=r"keys out of a Cache|CachedKeys"):
+                mp.attend(q, keys, keys, scheme, backend=backend)
+
+
+def test_linear_attention_reads_raw_keys():
+    scheme = mp.Scheme(mp.Rope(8), causal)
+    q, k, v = inputs(t=5)
+    turned_cache, raw = mp.Cache(scheme), mp.Cache()
+    for cache in (turned_cache, raw):
+        cache.append(k, v)
+    with pytest.raises(ValueError, match=r"linear_attend: k was turned by its Cache.*use Cache\(\)"):
+        mp.linear_attend(q, turned_cache.keys, v, scheme)
+    assert_same(mp.linear_attend(q, raw.keys, v, scheme), mp.linear_attend(q, k, v, scheme))
 
 
 def test_bfloat16_keys_are_as_near_as_bfloat16_is():
@@ -248,12 +362,12 @@ def test_counting_goes_on_however_keys_came():
     cache.append(k[:, :, :0], v[:, :, :0], index=range(0))
     cache.trim(mp.Scheme(window(3)))
     assert cache.index.tolist() == [[2, 3]] * 2
-    assert cache.index.first == 2  # pyright: ignore
+    assert cache.index.first == 2
     cache.append(k[:, :, 4:5], v[:, :, 4:5])
     cache.append(k[:, :, 5:], v[:, :, 5:], index=torch.tensor([9]))
     cache.append(k[:, :, :1], v[:, :, :1])
     assert cache.index.tolist() == [[2, 3, 4, 9, 10]] * 2
-    assert not hasattr(cache.index, "first")
+    assert cache.index.first is None
 
 
 def test_a_cache_trimmed_to_nothing_goes_on_without_positions():
@@ -282,3 +396,15 @@ def test_decoding_traces_whole(indexed: bool):
 
     out = torch.compile(step, backend="eager", fullgraph=True)(q[:, :, -1:], cache.keys, cache.values, cache.index)
     assert_same(out, mp.attend(q, k, v, scheme)[:, :, -1:])
+
+
+@pytest.mark.parametrize("twin_of", [copy.copy, copy.deepcopy])
+def test_a_cache_and_its_copy_grow_apart(twin_of: Callable[[mp.Cache], mp.Cache]):
+    cache, (_, k, v) = mp.Cache(), inputs(t=4)
+    for n in range(3):
+        cache.append(k[:, :, n : n + 1], v[:, :, n : n + 1])
+    twin = twin_of(cache)
+    cache.append(k[:, :, 3:], v[:, :, 3:])
+    twin.append(-k[:, :, 3:], -v[:, :, 3:])
+    assert_same(cache.keys.plain, k)
+    assert_same(twin.values, torch.cat((v[:, :, :3], -v[:, :, 3:]), 2))

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost.hf import attention, extend, restore
-from milepost.hf.models import DISPATCH
-from milepost.hf.rotary import Turned
+from milepost.hf import extend, restore
+from milepost.hf.model import attention
+from milepost.hf.model.models import DISPATCH
+from milepost.hf.model.rotary import Turned
 from tests.hf.tiny import continued, padded, tiny, tokens
 
 CLOSE = 1e-5

@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 import milepost as mp
 from milepost.cli import app
-from milepost.hf import choose, extend, load, small
-from milepost.hf.extension import extension_of
+from milepost.hf import choose, extend, load
+from milepost.hf.files import small
+from milepost.hf.model.extension import extension_of
 from milepost.lab.text.corpus import of_bytes
 from milepost.lab.training.model import Shape
 from milepost.lab.training.recipe import Recipe, Size
@@ -74,7 +75,7 @@ def test_one_command_measures_saves_and_reports(folder: Path, tmp_path: Path):
     done = CliRunner().invoke(app(), command)
     assert done.exit_code == 0, done.output
     assert f"saved: {out}" in done.output
-    assert {"report.html", "report.json", "milepost.json", "config.json"} <= {each.name for each in out.iterdir()}
+    assert {"report.html", "report.json", "config.json"} <= {each.name for each in out.iterdir()}
     model = load(out)
     kept = extension_of(model)
     assert kept is not None

@@ -17,8 +17,8 @@ from transformers.masking_utils import create_causal_mask
 
 import milepost as mp
 from milepost.hf import extend, restore
-from milepost.hf.extension import extension_of
-from tests.hf.tiny import OWN, SMALL, padded, tiny, tokens
+from milepost.hf.model.extension import extension_of
+from tests.hf.tiny import OWN, SMALL, tiny, tokens
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def test_nothing_but_the_model_at_hand_changes():
     one, other = LlamaForCausalLM(config).eval(), LlamaForCausalLM(config).eval()
     assert one.config is other.config, "transformers shares the config, so this test has a point"
     forward, before, beside = LlamaForCausalLM.forward, state(other), other(tokens()).logits
-    for given in ((mp.Rerope(8),), (mp.Yarn(4, trained=16),)):
+    for given in ((mp.Rerope(8),), (mp.Yarn(4, trained=64),)):
         extend(one, *given)
         assert state(other) == before
         assert torch.equal(other(tokens()).logits, beside)
@@ -46,7 +46,7 @@ def test_nothing_but_the_model_at_hand_changes():
     assert LlamaForCausalLM.forward is forward
 
 
-@pytest.mark.parametrize("given", [(mp.Rerope(8),), (mp.Yarn(4, trained=16),), (mp.DynamicNtk(16), mp.LogN(16))])
+@pytest.mark.parametrize("given", [(mp.Rerope(8),), (mp.Yarn(4, trained=64),), (mp.DynamicNtk(64), mp.LogN(64))])
 def test_restore_undoes_it_all(given: tuple[object, ...]):
     model = tiny("gemma3_text")
     before, stock = state(model), model(tokens()).logits
@@ -61,7 +61,7 @@ def test_restore_undoes_it_all(given: tuple[object, ...]):
 
 def test_an_extended_model_is_extended_from_what_it_was():
     model = tiny("llama")
-    extend(model, mp.Yarn(4, trained=16), mp.LogN(16))
+    extend(model, mp.Yarn(4, trained=64), mp.LogN(64))
     extend(model, mp.Rerope(8))
     assert extension_of(model).schedule[0].parts == (mp.Rope(8), mp.causal, mp.Rerope(8))
     assert model.config.rope_parameters["rope_type"] == "default"
@@ -95,6 +95,10 @@ def test_a_model_that_wraps_another_is_looked_into():
     assert extension_of(restore(model)) is None
 
 
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
 PLAIN = mp.Scheme(mp.Rope(8), mp.causal)
 REFUSED: list[tuple[str, dict[str, Any], tuple[Any, ...], dict[str, Any], str]] = [
     ("gemma3_text", {}, (PLAIN,), {}, "layers of this gemma3_text model differ, so one scheme"),
@@ -110,6 +114,15 @@ REFUSED: list[tuple[str, dict[str, Any], tuple[Any, ...], dict[str, Any], str]] 
     ("llama", {}, (mp.Rerope,), {}, "this is a class; make one"),
     ("llama", {}, (7,), {}, "a part is a method or what is visible"),
     ("llama", {}, (mp.AlibiNtk(4.0),), {}, "no layer of this llama model"),
+    ("llama", {}, (mp.Alibi(4),), {}, "no layer of this llama model turns queries and keys or has slopes that Al"),
+    ("llama", {"rope_parameters": LLAMA3}, (mp.Yarn(4, 16),), {}, "stretched by Llama3(4, 16) already"),
+    ("llama", {"rope_parameters": LLAMA3}, (mp.Llama3(2, 16),), {}, "stretched by Llama3(4, 16) already"),
+    ("llama", {}, (mp.Yarn(4, 64), mp.Ntk(2.0)), {}, "stretched by Yarn(4, 64) already"),
+    ("llama", {}, (mp.Yarn(4, trained=100),), {}, "has trained=100, and the config of this llama model says"),
+    ("llama", {}, (mp.Pivot(mp.Rerope(8), 32),), {}, "has trained=32, and the config of this llama model says"),
+    ("llama", {}, (mp.Schedule([mp.Scheme(mp.Rope(8), mp.causal, mp.LogN(8))] * 2),), {}, "LogN(8) has trained=8"),
+    ("llama", {}, (), {}, "nothing was given to extend the model by"),
+    ("llama", {}, (mp.Yarn(4, 64),), {"to": 512}, "Yarn(4, 64) is given as it is; leave `to` out"),
     ("llama", {}, ("rerop",), {}, "no row of the lab is called 'rerop'; did you mean ReRoPE"),
     ("llama", {}, ("YaRN",), {}, "goes by the length to reach; say it: extend(model, 'YaRN', to=…)"),
     ("llama", {}, (), {"to": 256}, "is found by measuring, so give a text: extend(model, to=256, text=…"),
@@ -141,6 +154,27 @@ def test_what_cannot_be_is_refused_and_nothing_is_changed(
         extend(model, *given, **options)
     assert state(model) == extended, "a model that was extended stays extended"
     assert (model(tokens()).logits - stock).abs().max() < 1e-5
+
+
+def test_a_stretched_checkpoint_goes_further_by_its_own_stretch():
+    model = tiny("llama", rope_parameters=LLAMA3)
+    ours = extend(model, mp.Llama3(8, 16))(tokens()).logits
+    stock = tiny("llama", rope_parameters=LLAMA3 | {"factor": 8.0})(tokens()).logits
+    assert (ours - stock).abs().max() < 1e-5
+    extend(model, mp.Rope(8, stretch=mp.Yarn(4, 16)))
+    assert extension_of(model).schedule[0].parts[0].stretch == mp.Yarn(4, 16), "a whole rotation says everything"
+
+
+def test_a_model_that_was_pickled_runs_in_a_new_process(tmp_path: Path):
+    model = extend(tiny("llama"), mp.Rerope(8))
+    torch.save(model, tmp_path / "model.pt")
+    torch.save((tokens(), model(tokens()).logits), tmp_path / "expected.pt")
+    code = (
+        f"import torch; model = torch.load({str(tmp_path / 'model.pt')!r}, weights_only=False); "
+        f"given, logits = torch.load({str(tmp_path / 'expected.pt')!r}); "
+        "assert (model(given).logits - logits).abs().max() < 1e-5"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 def test_models_that_cannot_be_served_are_named():
@@ -177,9 +211,13 @@ def test_what_raw_keys_cannot_do_is_refused_in_the_forward_pass():
     four = torch.ones(2, 1, 24, 24, dtype=torch.bool).tril()
     with pytest.raises(ValueError, match=r"the attention mask is torch.bool \[2, 1, 24, 24\] for 24 queries"):
         model(tokens(), attention_mask=four)
-    texts, mask = padded()
-    with pytest.raises(ValueError, match="position_ids do not count the tokens of each text one by one"):
-        model(texts, attention_mask=mask, position_ids=2 * torch.arange(24)[None].expand(2, -1))
+    with pytest.raises(
+        ValueError, match=r"position_ids are \[3, 24\] for 2 rows of 24 tokens; give \[2, 24\] or \[1, 24\]"
+    ):
+        model(tokens(), position_ids=torch.arange(24).expand(3, -1))
+    cache = model(tokens()).past_key_values
+    with pytest.raises(ValueError, match="the attention mask has 1 columns, and with those in the cache there are 25"):
+        model(tokens()[:, :1], attention_mask=torch.ones(2, 1), past_key_values=cache)
 
 
 def test_an_attention_that_is_set_afterwards_is_refused():
@@ -197,7 +235,7 @@ def test_tokens_that_see_both_ways_are_refused():
     model, text = extend(tiny("llama"), mp.Rerope(8)), tokens(1, 8)
     blocks = torch.tensor([[-1, -1, 0, 0, 0, -1, -1, -1]])
     given = {"config": model.config, "inputs_embeds": torch.zeros(1, 8, 32), "past_key_values": None}
-    assert create_causal_mask(attention_mask=None, **given) is None
+    assert create_causal_mask(attention_mask=None, **given).shape == (1, 1, 1, 16)
     with pytest.raises(ValueError, match="this call shows some tokens what comes after them"):
         create_causal_mask(attention_mask=None, block_sequence_ids=blocks, **given)
     with pytest.raises(ValueError, match="brings a mask of its own"):
@@ -215,7 +253,7 @@ def test_the_language_model_inside_another_is_extended(tmp_path: Path):
     stock = model(tokens()).logits
     extend(model, through="attend")
     assert (model(tokens()).logits - stock).abs().max() < 1e-5
-    extend(model, mp.Yarn(4, trained=16))
+    extend(model, mp.Yarn(4, trained=64))
     ours = model(tokens()).logits
     model.save_pretrained(tmp_path)
     again = Gemma3ForConditionalGeneration.from_pretrained(tmp_path).eval()

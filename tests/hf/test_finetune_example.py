@@ -11,7 +11,7 @@ from torch import nn
 
 import milepost as mp
 from milepost.hf import export, load
-from milepost.hf.extension import extension_of
+from milepost.hf.model.extension import extension_of
 from milepost.lab.training.model import Model, Shape
 from tests.examples import example_of
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from milepost.hf import measure
-from milepost.hf.intervals import paired, score
+from milepost.hf.measuring.scores import paired, score
 from tests.hf.test_measure import QUICK, VOCABULARY, llama
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import milepost as mp
 from milepost.hf import extend, load, restore, save
-from milepost.hf.extension import extension_of
+from milepost.hf.model.extension import extension_of
 from tests.hf.test_architectures import near
 from tests.hf.test_buckets import FURTHER
 from tests.hf.test_buckets import tiny as tiny_t5
@@ -20,7 +20,7 @@ from tests.hf.tiny import continued, padded, tiny, tokens
 
 peft = pytest.importorskip("peft")
 
-METHODS: dict[str, tuple[object, ...]] = {"YaRN": (mp.Yarn(4, trained=16),), "pivot": (mp.Pivot(mp.Rerope(6), 12),)}
+METHODS: dict[str, tuple[object, ...]] = {"YaRN": (mp.Yarn(4, trained=12),), "pivot": (mp.Pivot(mp.Rerope(6), 12),)}
 
 
 def wrapped(model: Any) -> Any:
@@ -31,7 +31,9 @@ def wrapped(model: Any) -> Any:
 def made(order: str, given: tuple[object, ...]) -> Any:
     """Low-rank weights on an extended model, put on it before or after it was extended."""
     return (
-        wrapped(extend(tiny("llama"), *given)) if order == "extended first" else extend(wrapped(tiny("llama")), *given)
+        wrapped(extend(tiny("llama", max_position_embeddings=12), *given))
+        if order == "extended first"
+        else extend(wrapped(tiny("llama", max_position_embeddings=12)), *given)
     )
 
 
@@ -56,7 +58,7 @@ def logits(model: Any) -> Tensor:
 @pytest.mark.parametrize("order", ["extended first", "wrapped first"])
 @pytest.mark.parametrize("name", METHODS)
 def test_two_steps_train_the_low_rank_weights_and_nothing_else(name: str, order: str):
-    base = logits(extend(tiny("llama"), *METHODS[name]))
+    base = logits(extend(tiny("llama", max_position_embeddings=12), *METHODS[name]))
     model = made(order, METHODS[name])
     assert near(logits(model), base), "untrained low-rank weights add nothing"
     frozen = {key: each.clone() for key, each in model.named_parameters() if not each.requires_grad}
@@ -73,7 +75,10 @@ def test_both_orders_train_alike_and_stock_has_the_same_gradients(name: str):
     one, two = (made(order, METHODS[name]) for order in ("extended first", "wrapped first"))
     assert trained(one.train()) == pytest.approx(trained(two.train()), abs=1e-5)
     assert near(logits(one), logits(two))
-    plain, ours = wrapped(tiny("llama")), extend(wrapped(tiny("llama")), through="attend")
+    plain, ours = (
+        wrapped(tiny("llama", max_position_embeddings=12)),
+        extend(wrapped(tiny("llama", max_position_embeddings=12)), through="attend"),
+    )
     assert trained(ours.train(), 3) == pytest.approx(trained(plain.train(), 3), abs=1e-5)
 
 
@@ -82,7 +87,9 @@ def test_low_rank_weights_are_saved_and_loaded_beside_the_base(name: str, tmp_pa
     model = made("extended first", METHODS[name])
     trained(model.train())
     model.save_pretrained(tmp_path / "lora")
-    again = peft.PeftModel.from_pretrained(extend(tiny("llama"), *METHODS[name]), tmp_path / "lora")
+    again = peft.PeftModel.from_pretrained(
+        extend(tiny("llama", max_position_embeddings=12), *METHODS[name]), tmp_path / "lora"
+    )
     assert near(logits(again), logits(model))
 
 
@@ -101,7 +108,7 @@ def test_what_was_merged_is_saved_and_loaded_whole(order: str, tmp_path: Path):
 
 
 def test_restoring_leaves_the_low_rank_weights():
-    model, plain = made("wrapped first", METHODS["pivot"]), wrapped(tiny("llama"))
+    model, plain = made("wrapped first", METHODS["pivot"]), wrapped(tiny("llama", max_position_embeddings=12))
     trained(model.train())
     plain.load_state_dict(model.state_dict())
     assert extension_of(restore(model)) is None
@@ -112,7 +119,7 @@ def test_restoring_leaves_the_low_rank_weights():
 def test_it_generates_with_padding_and_a_cache():
     model = made("wrapped first", METHODS["pivot"])
     texts, mask = padded(t=14)
-    base = extend(tiny("llama"), *METHODS["pivot"])
+    base = extend(tiny("llama", max_position_embeddings=12), *METHODS["pivot"])
     assert torch.equal(continued(model.eval(), texts, mask)[0], continued(base, texts, mask)[0])
 
 
@@ -149,8 +156,8 @@ def test_a_table_is_grown_from_what_it_was_inside_a_wrapper():
 def test_modules_of_ours_train_them_too(order: str):
     joined = "query_key_value"
     if order == "extended first":
-        ours = low_rank(extend(tiny("bloom")), joined)
+        ours = low_rank(extend(tiny("bloom"), through="attend"), joined)
     else:
-        ours = extend(low_rank(tiny("bloom"), joined))
+        ours = extend(low_rank(tiny("bloom"), joined), through="attend")
     plain = low_rank(tiny("bloom"), joined)
     assert trained(ours.train(), 3) == pytest.approx(trained(plain.train(), 3), abs=1e-5)

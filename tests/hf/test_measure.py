@@ -16,8 +16,8 @@ from torch import Tensor
 
 import milepost as mp
 from milepost.hf import extend, measure
-from milepost.hf.judged import Row, judge
-from milepost.hf.trials import copies, endings, haystack, needles
+from milepost.hf.measuring.judged import Row, judge
+from milepost.hf.measuring.trials import copies, endings, haystack, needles
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("scipy")
@@ -96,7 +96,7 @@ def test_windows_stand_beside_the_model_and_forget_the_rest(ids: Tensor):
 
 
 def test_beside_an_extended_model_stands_the_same_without_its_extension(ids: Tensor):
-    model = extend(llama(), mp.Rerope(8), mp.LogN(8))
+    model = extend(llama(), mp.Rerope(8), mp.LogN(32))
     before, options = model(ids[None, :60]).logits, {"lengths": [32, 64], "distances": (), "needle": ()} | QUICK
     plain = measure(llama(), ids, **options)
     found = measure(model, ids, **options)

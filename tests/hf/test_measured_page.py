@@ -11,10 +11,8 @@ import pytest
 import torch
 
 from milepost.hf import measure
-from milepost.hf.intervals import score
-from milepost.hf.measured import Measured
-from milepost.hf.measured_page import page
-from milepost.hf.scores import Recall
+from milepost.hf.measuring.measured_page import Measured, page
+from milepost.hf.measuring.scores import Recall, score
 from tests.hf.test_measure import QUICK, VOCABULARY, copier, llama
 from tests.pages import HOSTILE, shown_as_text
 

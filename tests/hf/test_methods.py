@@ -8,7 +8,7 @@ from torch import Tensor
 
 import milepost as mp
 from milepost.hf import extend
-from milepost.hf.extension import extension_of
+from milepost.hf.model.extension import extension_of
 from tests.hf.tiny import continued, padded, tiny, tokens
 
 CLOSE = 1e-5
@@ -16,7 +16,7 @@ METHODS: dict[str, tuple[object, ...]] = {
     "dynamic NTK": (mp.DynamicNtk(12),),
     "dynamic linear": (mp.DynamicLinear(12),),
     "dynamic YaRN": (mp.DynamicYarn(12),),
-    "LongRoPE": (mp.LongRope((1.0,) * 4, (1.0, 2.0, 3.0, 4.0), trained=16),),
+    "LongRoPE": (mp.LongRope((1.0,) * 4, (1.0, 2.0, 3.0, 4.0), trained=12),),
     "YaRN": (mp.Yarn(2, trained=12),),
     "ReRoPE": (mp.Rerope(6),),
     "ReRoPE, pivot": (mp.Pivot(mp.Rerope(6), 12),),
@@ -24,29 +24,31 @@ METHODS: dict[str, tuple[object, ...]] = {
     "self-extend": (mp.SelfExtend(2, 6),),
     "dual chunk": (mp.DualChunk(9, 3),),
     "streaming": (mp.Stream(2, 8),),
-    "log-n": (mp.LogN(8),),
+    "log-n": (mp.LogN(12),),
     "window and sinks": (mp.causal & (mp.window(8) | mp.sinks(2)),),
-    "dynamic NTK, log-n": (mp.DynamicNtk(12), mp.LogN(8)),
-    "dynamic YaRN, ReRoPE, log-n by length": (mp.DynamicYarn(12), mp.Rerope(6), mp.LogN(8, count="length")),
-    "ReRoPE, pivot by length": (mp.Pivot(mp.Rerope(6), 8, 1.0, "length"),),
-    "ReRoPE, diluted": (mp.Dilute(mp.Rerope(6), 8),),
-    "ReRoPE, far keys nearer, diluted": (mp.Dilute(mp.Rerope(6, at=2), 8, 2.0),),
-    "ReRoPE, diluted pivot": (mp.Dilute(mp.Pivot(mp.Rerope(6), 8, 0.25), 8, 0.5),),
-    "ReRoPE, sinks kept": (mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(6, 2), 2), 8, 0.25), 8, 0.5),),
-    "leaky ReRoPE, pivot": (mp.Pivot(mp.LeakyRerope(6, 4.0), 8),),
-    "self-extend, pivot": (mp.Pivot(mp.SelfExtend(2, 6), 8),),
-    "dual chunk, pivot": (mp.Pivot(mp.DualChunk(9, 3), 8),),
-    "streaming, log-n": (mp.Stream(2, 8), mp.LogN(8)),
-    "log-n by length": (mp.LogN(8, count="length"),),
+    "dynamic NTK, log-n": (mp.DynamicNtk(12), mp.LogN(12)),
+    "dynamic YaRN, ReRoPE, log-n by length": (mp.DynamicYarn(12), mp.Rerope(6), mp.LogN(12, count="length")),
+    "ReRoPE, pivot by length": (mp.Pivot(mp.Rerope(6), 12, strength=1.0, count="length"),),
+    "ReRoPE, diluted": (mp.Dilute(mp.Rerope(6), 12),),
+    "ReRoPE, far keys nearer, diluted": (mp.Dilute(mp.Rerope(6, at=2), 12, strength=2.0),),
+    "ReRoPE, diluted pivot": (mp.Dilute(mp.Pivot(mp.Rerope(6), 12, strength=0.25), 12, strength=0.5),),
+    "ReRoPE, sinks kept": (
+        mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(6, at=2), sinks=2), 12, strength=0.25), 12, strength=0.5),
+    ),
+    "leaky ReRoPE, pivot": (mp.Pivot(mp.LeakyRerope(6, 4.0), 12),),
+    "self-extend, pivot": (mp.Pivot(mp.SelfExtend(2, 6), 12),),
+    "dual chunk, pivot": (mp.Pivot(mp.DualChunk(9, 3), 12),),
+    "streaming, log-n": (mp.Stream(2, 8), mp.LogN(12)),
+    "log-n by length": (mp.LogN(12, count="length"),),
     "Llama 4's scale": (mp.Llama4Scale(chunk=4, weight=0.5),),
     "DeepSeek's scale": (mp.DeepseekScale(4.0),),
     "xPos": (mp.Xpos(8, fade=16.0, pairs="halves"),),
     "RoPE on values too": (mp.FusedRope(8),),
-    "ALiBi beside RoPE": (mp.Alibi(4),),
-    "ALiBi by length beside RoPE": (mp.Alibi(4, stretch=mp.AlibiDynamicNtk(12)),),
-    "ALiBi with an offset": (mp.OffsetAlibi(4),),
-    "sandwich": (mp.Sandwich(4, 8),),
-    "Nezha beside RoPE": (mp.Nezha(8),),
+    "ALiBi beside RoPE": (mp.Scheme(mp.Rope(8), mp.Alibi(4), mp.causal),),
+    "ALiBi by length beside RoPE": (mp.Scheme(mp.Rope(8), mp.Alibi(4, stretch=mp.AlibiDynamicNtk(12)), mp.causal),),
+    "ALiBi with an offset": (mp.Scheme(mp.Rope(8), mp.OffsetAlibi(4), mp.causal),),
+    "sandwich": (mp.Scheme(mp.Rope(8), mp.Sandwich(4, 8), mp.causal),),
+    "Nezha beside RoPE": (mp.Scheme(mp.Rope(8), mp.Nezha(8), mp.causal),),
     "a soft cap": (mp.SoftCap(2.0),),
     "softmax of one": (mp.SoftmaxOne(4),),
     "another scale": (mp.Scale(0.7),),
@@ -70,7 +72,9 @@ ELSEWHERE = {
 def classes(part: object) -> set[str]:
     """What a part is made of."""
     inner = (getattr(part, name, None) for name in ("method", "stretch"))
-    return {type(part).__name__}.union(*(classes(each) for each in inner if each is not None))
+    return {type(part).__name__}.union(
+        *(classes(each) for each in (*inner, *getattr(part, "parts", ())) if each is not None)
+    )
 
 
 def test_every_method_that_a_model_can_be_given_is_decoded():
@@ -99,7 +103,7 @@ def fresh(model: object, text: Tensor) -> Tensor:
 def test_decoding_equals_a_fresh_pass(name: str, cache: str):
     # In a deeper model keys of the second layer were made when the text was shorter, whatever is done with them.
     by_length = any(getattr(part, "by_length", False) for part in METHODS[name])
-    model = tiny("llama", num_hidden_layers=1 if by_length else 2)
+    model = tiny("llama", num_hidden_layers=1 if by_length else 2, max_position_embeddings=12)
     stock = model(tokens()).logits
     extend(model, *METHODS[name])
     assert (model(tokens()).logits - stock).abs().max() > 1e-3, "the method did nothing"
@@ -114,7 +118,7 @@ def test_decoding_equals_a_fresh_pass(name: str, cache: str):
 @pytest.mark.parametrize("model_type", ["gemma3_text", "gpt_oss", "smollm3", "qwen3"])
 @pytest.mark.parametrize("name", ["log-n", "ReRoPE, pivot", "window and sinks"])
 def test_decoding_equals_a_fresh_pass_where_layers_differ(name: str, model_type: str):
-    model = extend(tiny(model_type), *METHODS[name])
+    model = extend(tiny(model_type, max_position_embeddings=12), *METHODS[name])
     texts, mask = padded(t=14)
     for cache in ("dynamic", "static"):
         said, logits = continued(model, texts, mask, n=3, cache_implementation=cache)
@@ -168,14 +172,19 @@ def test_a_row_of_the_lab_is_sized_for_the_model():
     extend(model, "Rerope(16) + LogN(trained)")
     assert extension_of(model).schedule[0].parts == (mp.Rope(8), mp.causal, mp.Rerope(16), mp.LogN(64))
     extend(model, "ReRoPE, sinks kept")
-    kept = mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(48, at=16)), 64, 0.5), 64, 0.25)
+    kept = mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(48, at=16)), 64, strength=0.5), 64, strength=0.25)
     assert extension_of(model).schedule[0].parts == (mp.Rope(8), mp.causal, kept)
 
 
 def test_layers_without_positions_get_no_place_and_no_stretch():
-    model = extend(tiny("smollm3"), mp.DynamicNtk(32), mp.Rerope(16), mp.LogN(64))
+    model = extend(tiny("smollm3"), mp.DynamicNtk(64), mp.Rerope(16), mp.LogN(64))
     turned, still = extension_of(model).schedule
-    assert turned.parts == (mp.Rope(8, 2000000.0, stretch=mp.DynamicNtk(32)), mp.causal, mp.Rerope(16), mp.LogN(64))
+    assert turned.parts == (
+        mp.Rope(8, theta=2000000.0, stretch=mp.DynamicNtk(64)),
+        mp.causal,
+        mp.Rerope(16),
+        mp.LogN(64),
+    )
     assert still.parts == (mp.Nope(), mp.causal, mp.LogN(64))
 
 

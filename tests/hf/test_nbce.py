@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from milepost.hf import nbce
-from milepost.hf.nbce import join
+from milepost.hf.contexts.nbce import join
 
 transformers = pytest.importorskip("transformers")
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import milepost as mp
 from milepost.cli import app
 from milepost.hf import plan
-from milepost.hf.planned import Plan
+from milepost.hf.planning.plan import Plan
 from tests.configs.published import PUBLISHED
 from tests.house.test_import import foreign, loaded_by
 
@@ -127,7 +127,9 @@ def test_a_model_that_has_seen_every_angle_needs_none_of_it():
     found = plan({**LLAMA, "rope_theta": 100.0}, 16384)
     assert found.first == "log-n"
     assert "no new angle" in found.why
-    assert plan(LLAMA, 16384).first == "ReRoPE, pivot"
+    assert plan(LLAMA, 16384).first == "self-extend"
+    # No call is cut off, in a pipe or at any width.
+    assert all(f"extend(model, {each.call})" in str(plan(LLAMA, 16384)) for each in plan(LLAMA, 16384).candidates)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -138,7 +140,7 @@ def test_every_published_config_has_a_plan_or_a_reason(name: str):
         assert any(each in str(error) for each in ("as it is", "pass trained=", "several coordinates")), error
         return
     assert json.loads(json.dumps(found.to_dict()))["target"] == 1 << 18
-    assert max(len(line) for line in str(found).splitlines() if not line.startswith("{")) <= 118
+    assert max(len(line) for line in str(found).splitlines() if not line.startswith("{")) <= 132
     assert not found.first or found[found.first].parts
 
 
@@ -211,7 +213,7 @@ def test_a_target_within_the_trained_length_is_refused(to: int):
 
 
 def test_what_is_no_config_is_refused(tmp_path: Path):
-    with pytest.raises(ValueError, match="no model_type, which says how the rest is meant"):
+    with pytest.raises(ValueError, match="no model_type, by which the rest is read"):
         plan(17, 8192)
     with pytest.raises(FileNotFoundError, match=r"the folder has no config\.json; it is empty"):
         plan(tmp_path, 8192)
@@ -234,15 +236,15 @@ def test_a_name_that_the_hub_does_not_have_is_refused(monkeypatch: pytest.Monkey
 
 
 def test_importing_the_room_loads_no_transformers():
-    modules = loaded_by("milepost.hf")
-    assert "milepost.hf.plan" in modules
+    modules = loaded_by("milepost.hf.planning.plan")
+    assert "milepost.hf.planning.plan" in modules
     assert foreign(modules, own="milepost") == []
 
 
 def test_names_are_what_they_are_called_and_no_modules():
     import milepost.hf
-    import milepost.hf.measure
-    import milepost.hf.plan
+    import milepost.hf.measuring.measure
+    import milepost.hf.planning.plan
 
     assert all(callable(getattr(milepost.hf, name)) for name in milepost.hf.__all__)
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import milepost as mp
 from milepost.cli import app
 from milepost.hf import asker, choose, export, extend, load, measure, nbce, restore, save
-from milepost.hf.extension import extension_of
+from milepost.hf.model.extension import extension_of
 from tests.hf.tiny import SMALL, tiny, tokens
 
 IDS = tokens(1, 300)[0]

@@ -10,11 +10,11 @@ import torch
 
 import milepost as mp
 from milepost.hf import extend, load, restore, save
-from milepost.hf.extension import extension_of
-from milepost.hf.models import REPLACED
-from milepost.hf.modules import Replaced
+from milepost.hf.model.attention import Replaced
+from milepost.hf.model.extension import extension_of
+from milepost.hf.model.models import REPLACED
 from tests.hf.test_architectures import CLOSE, Counted, near
-from tests.hf.tiny import continued, padded, tiny, tokens
+from tests.hf.tiny import continued, padded, tiny, tokens, trained_at
 
 FALCONS: dict[str, dict[str, Any]] = {
     "falcon": {},
@@ -41,7 +41,7 @@ def test_one_pass_is_stock(name: str, monkeypatch: pytest.MonkeyPatch):
     texts, mask = padded()
     names, whole = list(model.state_dict()), model(tokens()).logits
     with_padding = model(texts, attention_mask=mask).logits[mask.bool()]
-    extend(model)
+    extend(model, through="attend")
     assert list(model.state_dict()) == names
     assert near(model(tokens()).logits, whole)
     assert near(model(texts, attention_mask=mask).logits[mask.bool()], with_padding)
@@ -60,7 +60,7 @@ def test_greedy_and_beams_go_on_as_stock_does(name: str):
         for beams in (1, 3):
             options: dict[str, Any] = {"cache_implementation": cache, "num_beams": beams}
             said, logits = continued(restore(model), texts, mask, **options)
-            ours = continued(extend(model), texts, mask, **options)
+            ours = continued(extend(model, through="attend"), texts, mask, **options)
             assert torch.equal(ours[0], said), (cache, beams)
             assert near(ours[1], logits), (cache, beams)
 
@@ -80,7 +80,7 @@ def test_slopes_are_stretched_and_decoded_as_a_fresh_pass(name: str, stretch: An
     more = dict.fromkeys(("n_layer", "n_layers", "num_hidden_layers"), 1) if by_length else {}
     model = tiny(name.partition(",")[0], **CASES[name] | more)
     stock = model(tokens()).logits
-    extend(model, stretch)
+    extend(trained_at(12, model), stretch)
     assert (model(tokens()).logits - stock).abs().max() > 1e-3
     texts, mask = padded(t=14)
     said, logits = continued(model, texts, mask, n=3)
@@ -93,13 +93,18 @@ def test_slopes_are_stretched_and_decoded_as_a_fresh_pass(name: str, stretch: An
 @pytest.mark.parametrize("name", ["falcon", "falcon, one key head", "gptj"])
 @pytest.mark.parametrize(
     "given",
-    [(mp.Pivot(mp.Rerope(6), 8), mp.LogN(8)), (mp.DynamicNtk(12),), (mp.SelfExtend(2, 6),), (mp.Yarn(2, trained=12),)],
+    [
+        (mp.Pivot(mp.Rerope(6), 12), mp.LogN(12)),
+        (mp.DynamicNtk(12),),
+        (mp.SelfExtend(2, 6),),
+        (mp.Yarn(2, trained=12),),
+    ],
     ids=["pivot, log-n", "dynamic NTK", "self-extend", "YaRN"],
 )
 def test_rotations_are_stretched_and_placed_and_decoded_as_a_fresh_pass(name: str, given: tuple[Any, ...]):
     by_length = any(getattr(part, "by_length", False) for part in given)
     layers = dict.fromkeys(("n_layer", "num_hidden_layers"), 1) if by_length else {}
-    model = tiny(name.partition(",")[0], **CASES[name] | layers)
+    model = trained_at(12, tiny(name.partition(",")[0], **CASES[name] | layers))
     stock = model(tokens()).logits
     extend(model, *given)
     assert (model(tokens()).logits - stock).abs().max() > 1e-3
@@ -114,7 +119,7 @@ def test_rotations_are_stretched_and_placed_and_decoded_as_a_fresh_pass(name: st
 
 def test_falcon_keeps_its_own_scale_under_a_stretch():
     model = made("falcon, alibi")
-    slopes = extension_of(extend(model)).schedule[0].parts[0].slopes().behind
+    slopes = extension_of(extend(model, through="attend")).schedule[0].parts[0].slopes().behind
     flatter = extension_of(extend(model, mp.AlibiInterpolate(4.0))).schedule[0].parts[0].slopes().behind
     assert torch.equal(slopes, 4 * flatter)
     assert torch.equal(slopes, mp.Alibi(4).slopes().behind / 8**0.5)
@@ -138,18 +143,18 @@ def test_what_was_replaced_is_saved_and_loaded(name: str, part: object, tmp_path
 def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="a gptj model has no module for cosines alone"):
         extend(made("gptj"), through="rotary")
-    model = extend(made("bloom"))
+    model = extend(made("bloom"), through="attend")
     with pytest.raises(ValueError, match="output_attentions=True asks for attention weights"):
         model(tokens(), output_attentions=True)
     strange = torch.zeros(2, 1, 24, 24).masked_fill(~torch.ones(24, 24).tril(-1).bool(), torch.finfo(torch.float32).min)
     strange[..., 5, 3] = torch.finfo(torch.float32).min
     with pytest.raises(ValueError, match="hides more than padding and keys ahead"):
-        extend(made("gptj"))(tokens(), attention_mask=strange)
+        extend(made("gptj"), through="attend")(tokens(), attention_mask=strange)
 
 
 def test_dropout_is_that_of_the_mode_the_model_is_in():
     model = tiny("gptj", attn_pdrop=0.5)
     stock = model(tokens()).logits
-    assert near(extend(model)(tokens()).logits, stock), "a model that is not training drops nothing"
+    assert near(extend(model, through="attend")(tokens()).logits, stock), "a model that is not training drops nothing"
     model.train()
     assert all(each.training for each in restore(model).modules())

@@ -21,7 +21,7 @@ PIVOT = mp.Pivot(mp.Rerope(6), 12)
 @pytest.mark.parametrize("kind", ["sliding_window", "hybrid"])
 @torch.no_grad()
 def test_other_caches_of_generate_go_on_as_stock_does(kind: str):
-    model, (texts, mask) = tiny("llama"), padded(t=14)
+    model, (texts, mask) = tiny("llama", max_position_embeddings=12), padded(t=14)
     said, logits = continued(model, texts, mask, cache_implementation=kind)
     for through in ("rotary", "attend"):
         ours = continued(extend(model, through=through), texts, mask, cache_implementation=kind)
@@ -31,7 +31,7 @@ def test_other_caches_of_generate_go_on_as_stock_does(kind: str):
 
 @torch.no_grad()
 def test_a_cache_that_drops_keys_shows_the_others_where_they_stood():
-    model, texts = tiny("llama"), tokens(2, 20)
+    model, texts = tiny("llama", max_position_embeddings=12), tokens(2, 20)
 
     def steps() -> Tensor:
         cache = DynamicCache()
@@ -53,20 +53,24 @@ def test_quantised_caches_are_refused_by_name():
 
     cache = DynamicCache()
     cache.layers = [QuantizedLayer()]  # type: ignore[list-item]
-    model = extend(tiny("llama"), mp.Rerope(8))
+    model = extend(tiny("llama", max_position_embeddings=12), mp.Rerope(8))
     with pytest.raises(ValueError, match="QuantizedLayer keeps keys in a few bits"):
         model(tokens(), past_key_values=cache)
 
 
 @torch.no_grad()
 def test_an_assistant_changes_nothing():
-    model, helper, text = tiny("llama"), tiny("llama", seed=3), tokens(1, 14)
+    model, helper, text = (
+        tiny("llama", max_position_embeddings=12),
+        tiny("llama", max_position_embeddings=12, seed=3),
+        tokens(1, 14),
+    )
     options: dict[str, Any] = {"attention_mask": torch.ones_like(text), "max_new_tokens": 8, "do_sample": False}
     stock = model.generate(text, **options)
     for through in ("rotary", "attend"):
         assert torch.equal(extend(model, through=through).generate(text, assistant_model=helper, **options), stock)
-    for given in ((), (PIVOT,), (mp.Yarn(4, trained=64),)):
-        extend(model, *given)
+    for given in ((), (PIVOT,), (mp.Yarn(4, trained=12),)):
+        extend(model, *given, through=None if given else "rotary")
         alone = model.generate(text, **options)
         assert torch.equal(model.generate(text, assistant_model=restore(helper), **options), alone)
         assert torch.equal(model.generate(text, assistant_model=extend(helper, PIVOT), **options), alone)
@@ -74,7 +78,7 @@ def test_an_assistant_changes_nothing():
 
 @torch.no_grad()
 def test_guesses_from_the_text_itself_change_nothing():
-    model, text = tiny("llama"), tokens(1, 7).repeat(1, 3)
+    model, text = tiny("llama", max_position_embeddings=12), tokens(1, 7).repeat(1, 3)
     options: dict[str, Any] = {"attention_mask": torch.ones_like(text), "max_new_tokens": 8, "do_sample": False}
     stock = model.generate(text, **options)
     for through in ("rotary", "attend"):
@@ -86,7 +90,7 @@ def test_guesses_from_the_text_itself_change_nothing():
 
 @torch.no_grad()
 def test_a_chat_goes_on_where_it_stopped():
-    model, text = extend(tiny("llama"), PIVOT, mp.LogN(8)), tokens(2, 20)
+    model, text = extend(tiny("llama", max_position_embeddings=12), PIVOT, mp.LogN(12)), tokens(2, 20)
     cache = DynamicCache(config=model.config)
     parts = [model(text[:, a:b], past_key_values=cache).logits for a, b in ((0, 9), (9, 16), (16, 20))]
     assert (torch.cat(parts, 1) - model(text, use_cache=False).logits).abs().max() < CLOSE
@@ -94,12 +98,12 @@ def test_a_chat_goes_on_where_it_stopped():
 
 @torch.no_grad()
 def test_packed_texts_are_each_their_own():
-    model, row = tiny("llama"), tokens(1, 24)
+    model, row = tiny("llama", max_position_embeddings=12), tokens(1, 24)
     position = torch.cat((torch.arange(10), torch.arange(14)))[None]
     stock = model(row, position_ids=position, use_cache=False).logits
     extend(model, through="attend")
     assert (model(row, position_ids=position, use_cache=False).logits - stock).abs().max() < CLOSE
-    extend(model, mp.DynamicNtk(8), PIVOT, mp.LogN(8))
+    extend(model, mp.DynamicNtk(12), PIVOT, mp.LogN(12))
     packed = model(row, position_ids=position, use_cache=False).logits
     for part in (slice(0, 10), slice(10, 24)):
         assert (packed[:, part] - model(row[:, part], use_cache=False).logits).abs().max() < CLOSE
@@ -115,7 +119,7 @@ def gradients(model: Any, texts: Tensor | None = None, **options: Any) -> Tensor
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt_oss"])
 def test_training_with_and_without_checkpointing_has_the_gradients_of_stock(model_type: str):
-    model = tiny(model_type).train()
+    model = tiny(model_type, max_position_embeddings=12).train()
     stock = gradients(model)
     extend(model, through="attend")
     assert (gradients(model) - stock).abs().max() < CLOSE
@@ -134,7 +138,7 @@ def test_training_on_packed_texts_has_the_gradients_of_stock(through: str):
     position = torch.cat([torch.arange(n) for n in (7, 12, 5)])[None]
     row, first = tokens(1, 24), position == 0
     packed = {"position_ids": position, "labels": row.masked_fill(first, -100)}
-    model = tiny("llama").train()
+    model = tiny("llama", max_position_embeddings=12).train()
     stock = gradients(model, row, **packed)
     assert (gradients(model, row, labels=packed["labels"]) - stock).abs().max() > 1e-3, "packing makes no difference"
     for checkpointed in (False, True):
@@ -145,7 +149,7 @@ def test_training_on_packed_texts_has_the_gradients_of_stock(through: str):
 
 
 def test_training_on_packed_texts_under_a_method_is_training_on_each():
-    model = extend(tiny("llama"), PIVOT, mp.LogN(4)).train()
+    model = extend(tiny("llama", max_position_embeddings=12), PIVOT, mp.LogN(12)).train()
     row, sizes = tokens(1, 24), (7, 12, 5)
     position = torch.cat([torch.arange(n) for n in sizes])[None]
     labels = row.masked_fill(position == 0, -100)
@@ -159,7 +163,7 @@ def test_training_on_packed_texts_under_a_method_is_training_on_each():
 @pytest.mark.parametrize("given", [(), (PIVOT,)], ids=["own scheme", "pivot"])
 @torch.no_grad()
 def test_generation_compiles_into_one_graph(given: tuple[object, ...]):
-    model, (texts, mask) = tiny("llama", num_hidden_layers=1), padded(t=14)
+    model, (texts, mask) = tiny("llama", max_position_embeddings=12, num_hidden_layers=1), padded(t=14)
     options: dict[str, Any] = {"cache_implementation": "static", "n": 3}
     stock = continued(model, texts, mask, **options)
     eager = continued(extend(model, *given, through="attend"), texts, mask, **options)

@@ -13,8 +13,7 @@ from transformers import AutoConfig, T5EncoderModel
 
 import milepost as mp
 from milepost.hf import extend, load, restore, save
-from milepost.hf.buckets import stretched
-from milepost.hf.t5 import T5Attention
+from milepost.hf.model.t5 import T5Attention, stretched
 from tests.hf.test_architectures import CLOSE, Counted, near
 from tests.hf.test_buckets import BUCKETS, FURTHER, HEADS, SMALL, tiny
 

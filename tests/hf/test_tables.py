@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 import milepost as mp
 from milepost.hf import extend, restore, save
-from milepost.hf.tables import TABLES
+from milepost.hf.model.tables import TABLES
 from tests.hf.tiny import SMALL, continued, tokens
 
 DECODERS = ("gpt2", "gpt_bigcode")

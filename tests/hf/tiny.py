@@ -69,6 +69,14 @@ def tiny(model_type: str, seed: int = 0, **more: Any) -> Any:
     return model
 
 
+def trained_at(n: int, model: Any) -> Any:
+    """A model whose config says that it was trained at n tokens."""
+    for name in ("max_position_embeddings", "max_seq_len"):
+        if hasattr(model.config, name):
+            setattr(model.config, name, n)
+    return model
+
+
 def tokens(b: int = 2, t: int = 24, seed: int = 1) -> Tensor:
     """Texts without padding."""
     return torch.randint(2, 48, (b, t), generator=torch.Generator().manual_seed(seed))

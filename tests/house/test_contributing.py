@@ -41,8 +41,10 @@ def copy_with(folder: Path, method: str, export: str, test: str) -> dict[str, st
     shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "src/milepost/methods/root_bias.py").write_text(method)
-    init = folder / "src/milepost/__init__.py"
-    init.write_text(init.read_text().replace("from milepost.methods.rope", f"{export}from milepost.methods.rope", 1))
+    init = folder / "src/milepost/__init__.pyi"
+    init.write_text(
+        init.read_text().replace("from milepost.methods.sandwich", f"{export}from milepost.methods.sandwich", 1)
+    )
     (folder / "tests/methods/test_root_bias.py").write_text(test)
     return os.environ | {"PYTHONPATH": os.pathsep.join((str(folder / "src"), str(folder)))}
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 import milepost as mp
 from tests.cases import exported_methods
@@ -13,56 +17,71 @@ from tests.cases import exported_methods
 SOURCE = Path(mp.__file__).parent
 METHODS = sorted(path for path in (SOURCE / "methods").glob("*.py") if path.stem != "__init__")
 BACKENDS = sorted((SOURCE / "backends").rglob("*.py"))
-ORDINARY = {
-    "complex_order", "cope", "fire", "hierarchical", "interpolate", "learned", "multiplied", "nope", "partial", "pose",
-    "randomized", "recurrent", "sandwich", "scale", "stream",
-}  # fmt: skip
-"""File names that are also English words, or nearly, and so tell nothing in a line of prose."""
 
 
-def methods_named_in(text: str) -> list[str]:
-    """The methods that a text names, by class or by file."""
-    telling = [path.stem for path in METHODS if path.stem not in ORDINARY]
-    words = [*exported_methods(), *telling, "milepost.methods"]
-    return [word for word in words if re.search(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", text)]
+def imports_a_method(text: str) -> list[str]:
+    """The modules of methods that a file imports; a backend may say a method's name, and never know the method."""
+    return re.findall(r"milepost\.methods[\w.]*", text)
 
 
-def test_no_backend_names_a_method():
+def test_no_backend_imports_a_method():
     assert BACKENDS, "no backend was found to look at"
-    named = {path.name: methods_named_in(path.read_text(encoding="utf-8")) for path in BACKENDS}
-    assert {name: words for name, words in named.items() if words} == {}
+    found = {path.name: imports_a_method(path.read_text(encoding="utf-8")) for path in BACKENDS}
+    assert {name: words for name, words in found.items() if words} == {}
 
 
-def test_a_backend_that_named_a_method_would_be_caught():
-    assert methods_named_in("if isinstance(part, Alibi):") == ["Alibi"]
-    assert "rope" in methods_named_in("from milepost.methods.rope import over_heads")
-    assert methods_named_in("def _rope_kernel(q, k):") == ["rope"]
-    assert methods_named_in("def forward_t5_bias(): ...") == ["t5_bias"]
-    assert methods_named_in("import milepost.methods") == ["milepost.methods"]
+def test_a_backend_that_imported_a_method_would_be_caught():
+    assert imports_a_method("from milepost.methods.rope import over_heads") == ["milepost.methods.rope"]
+    assert imports_a_method("import milepost.methods") == ["milepost.methods"]
+    assert imports_a_method("def dual_chunk(): ...  # as DualChunk cuts a text") == []
 
 
-def test_words_that_only_look_like_a_method_are_let_pass():
-    assert methods_named_in("scale = functools.partial(europe, properly, Scaled, Ropes)") == []
+def names_a_method(text: str) -> set[str]:
+    """Methods that code goes by: classes, wherever they come from, and names among strings that are compared."""
+    methods, found = set(exported_methods()), set[str]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name | ast.Attribute):
+            found |= {node.id if isinstance(node, ast.Name) else node.attr} & methods
+        elif isinstance(node, ast.Compare):
+            found |= {str(each.value) for each in ast.walk(node) if isinstance(each, ast.Constant)} & methods
+    return found
 
 
-def lines_of(path: Path) -> int:
-    return len(path.read_text(encoding="utf-8").splitlines())
+def test_no_backend_branches_on_a_method():
+    found = {path.name: names_a_method(path.read_text(encoding="utf-8")) for path in BACKENDS}
+    assert {name: words for name, words in found.items() if words} == {}
 
 
-def test_no_file_is_longer_than_three_hundred_lines():
-    files = [path for path in SOURCE.rglob("*.py") if "triton" not in path.relative_to(SOURCE).parts]
-    assert len(files) > 40, "the sources were not found"
-    assert {str(path.relative_to(SOURCE)): lines_of(path) for path in files if lines_of(path) > 300} == {}
+def test_a_backend_that_branched_on_a_method_would_be_caught():
+    assert names_a_method("if isinstance(part, mp.Alibi): ...") == {"Alibi"}
+    assert names_a_method("if type(part).__name__ == 'Rope': ...") == {"Rope"}
+    assert names_a_method("kind in ('Rerope', 'DualChunk')") == {"Rerope", "DualChunk"}
+    assert names_a_method("'As DualChunk cuts a text.'") == set()
 
 
-ATTACHES = ("import milepost.configs  #", "import milepost.pieces  #")
-"""What stands above a class and gives it a method: `Scheme.of`, `scheme.flex`."""
+@pytest.mark.parametrize(
+    ("what", "owner"),
+    [
+        (r"torch\.library\.define\(", "triton/runtime/played.py"),
+        (r"kernel\[grid\]\(\*args", "triton/runtime/launch.py"),
+        (r"native_specialize_impl\(", "triton/runtime/launcher.py"),
+        (r"_scaled_dot_product_cudnn_attention\(", "triton/runtime/vendor.py"),
+        (r"\bscaled_dot_product_attention\(", "fused.py"),
+    ],
+)
+def test_what_is_delicate_has_one_owner(what: str, owner: str):
+    """Operators are defined, kernels launched, and private functions of torch and Triton called, each in one file."""
+    files = {path.relative_to(SOURCE / "backends").as_posix(): path.read_text(encoding="utf-8") for path in BACKENDS}
+    code = {name: re.sub(r'""".*?"""', "", text, flags=re.S) for name, text in files.items()}
+    assert [name for name, text in code.items() if re.search(what, text)] == [owner]
+
+
+STUB = (SOURCE / "__init__.pyi").read_text(encoding="utf-8")
 
 
 def export_lines(text: str) -> list[str]:
-    """The lines that import something into the package, but for those that only attach."""
-    lines = [line for line in text.splitlines() if re.match(r"(from|import)\b", line)]
-    return [line for line in lines if not line.startswith(ATTACHES)]
+    """The lines that import something."""
+    return [line for line in text.splitlines() if re.match(r"\s*(from|import)\b", line)]
 
 
 def unlike_an_export(text: str) -> list[str]:
@@ -71,13 +90,11 @@ def unlike_an_export(text: str) -> list[str]:
 
 
 def test_exports_are_one_a_line():
-    text = (SOURCE / "__init__.py").read_text(encoding="utf-8")
-    assert unlike_an_export(text) == []
-    # Nothing else happens there, so that no import can hide in a bracket or a function.
-    statements = [type(each).__name__ for each in ast.parse(text).body]
-    assert statements.count("ImportFrom") == len(export_lines(text))
-    assert statements.count("Import") == len(ATTACHES)
-    assert set(statements) == {"Expr", "Import", "ImportFrom", "Assign"}
+    assert unlike_an_export(STUB) == []
+    # Nothing else is there, so that no name can hide in a bracket or under a condition.
+    statements = [type(each).__name__ for each in ast.parse(STUB).body]
+    assert statements.count("ImportFrom") == len(export_lines(STUB))
+    assert set(statements) == {"Expr", "ImportFrom", "AnnAssign"}
 
 
 def test_two_exports_on_a_line_would_be_caught():
@@ -86,24 +103,66 @@ def test_two_exports_on_a_line_would_be_caught():
         "from milepost.seams.visible import causal",
         "from milepost.seams.visible import causal as seen",
         "import numpy",
+        "    from milepost.seams.visible import causal as causal",
     ):
         assert unlike_an_export(line) == [line]
 
 
 def test_exports_are_sorted_and_none_comes_twice():
-    lines = export_lines((SOURCE / "__init__.py").read_text(encoding="utf-8"))
+    lines = export_lines(STUB)
     assert lines == sorted(lines)
     names = [line.split()[-1] for line in lines]
     assert len(names) == len(set(names))
 
 
+def test_the_names_of_the_package_are_its_exports():
+    names = [line.split()[-1] for line in export_lines(STUB)]
+    assert mp.__all__ == sorted(names)
+    assert dir(mp) == sorted([*names, "__version__"])
+
+
 def test_an_exported_name_means_what_was_exported():
-    # A module of the package with the name of an export would take its place.
-    for line in export_lines((SOURCE / "__init__.py").read_text(encoding="utf-8")):
-        name = line.split()[-1]
-        assert callable(getattr(mp, name)) or not inspect.ismodule(getattr(mp, name)), (
-            f"mp.{name} is a module, not what __init__.py exports"
-        )
+    # A module of the package with the name of an export would take its place: `attend` is a file, too.
+    assert importlib.import_module("milepost.attend") is not mp.attend
+    for line in export_lines(STUB):
+        _, module, _, name, _, _ = line.split()
+        assert getattr(mp, name) is getattr(importlib.import_module(module), name), name
+    # Of the names only the one that is also a function is a module: `mp.methods()`.
+    assert [name for name in mp.__all__ if inspect.ismodule(getattr(mp, name))] == ["methods"]
+
+
+def test_a_name_that_is_not_exported_is_refused():
+    with pytest.raises(AttributeError, match="module 'milepost' has no attribute 'Roppe'"):
+        _ = mp.Roppe
+    with pytest.raises(ImportError, match="cannot import name 'Roppe' from 'milepost'"):
+        from milepost import Roppe  # noqa: F401
+
+
+OPTIONAL_BY_PLACE = {"Cache": 1, "Llama4Scale": 1, "padding_leak": 1, "Bound": 2, "Regime": 2, "Relation": 1}
+"""How many arguments with defaults come by place: the first of all; a bound has two ends, a regime two sides."""
+
+
+def optional_by_place(each: Callable[..., object]) -> list[str]:
+    """The arguments with a default that may be given by place."""
+    found = inspect.signature(each).parameters.values()
+    return [one.name for one in found if one.kind is one.POSITIONAL_OR_KEYWORD and one.default is not one.empty]
+
+
+def test_what_has_a_default_is_given_by_name():
+    for name in mp.__all__:
+        each = getattr(mp, name)
+        if name in ("CannotRun", "Learner", "methods") or not callable(each):
+            continue
+        assert len(optional_by_place(each)) == OPTIONAL_BY_PLACE.get(name, 0), name
+    for each in (mp.Scheme.of, mp.Schedule.of, mp.Rope.of, mp.Scheme.from_dict, mp.Scheme.bias, mp.Scheme.flex):
+        assert optional_by_place(each) == []
+
+
+def test_no_argument_is_called_dim():
+    for name in mp.__all__:
+        each = getattr(mp, name)
+        if name not in ("CannotRun", "Learner") and callable(each):
+            assert "dim" not in inspect.signature(each).parameters, name
 
 
 def test_the_exported_methods_are_the_files_of_the_methods_folder():

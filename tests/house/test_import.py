@@ -1,4 +1,4 @@
-"""`import milepost` costs torch alone."""
+"""`import milepost` loads nothing, and its names load torch alone."""
 
 from __future__ import annotations
 
@@ -46,11 +46,30 @@ def foreign(modules: list[str], own: str) -> list[str]:
     return [module for module in modules if module.split(".")[0] not in known]
 
 
+EVERYTHING = "milepost; from milepost import *"
+
+
 @pytest.mark.slow
-def test_importing_milepost_loads_nothing_but_torch():
-    modules = loaded_by("milepost")
-    assert "milepost.methods" in modules, "the probe did not see the package itself"
+def test_the_names_of_milepost_load_nothing_but_torch():
+    modules = loaded_by(EVERYTHING)
+    assert "milepost.methods.rope" in modules, "the probe did not see the package itself"
     assert foreign(modules, own="milepost") == []
+
+
+def test_importing_milepost_loads_what_imports_its_names_and_not_torch():
+    code = "import sys, milepost; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert "milepost" in loaded
+    assert [each for each in loaded if each.startswith(("milepost.", "torch"))] == [
+        "milepost.exports",
+        "milepost.refusal",
+    ]
+
+
+def test_a_submodule_can_be_imported_first():
+    code = "import milepost.attend, milepost.methods.rope as rope, milepost as mp; mp.attend, mp.methods(); rope.Rope"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
 @pytest.mark.slow
@@ -69,5 +88,5 @@ def test_an_import_of_something_else_would_be_caught(tmp_path: Path):
 
 @pytest.mark.slow
 def test_importing_milepost_leaves_the_defaults_of_torch_alone():
-    _, alone = imported("milepost")
+    _, alone = imported(EVERYTHING)
     assert alone

@@ -14,13 +14,14 @@ import milepost as mp
 
 SOURCE = Path(mp.__file__).parent
 FLOORS = (
-    ("numerics", "refusal"),
+    ("refusal",),
+    ("exports", "memory", "numerics"),
     ("seams",),
     ("call", "methods"),
-    ("backends",),
+    ("backends", "configs"),
     ("scheme", "schedule", "cache", "pieces", "choice", "attend"),
     ("variants", "theory"),
-    ("configs", "dropin"),
+    ("dropin",),
     ("catalogue",),
     # `milepost` itself: what a user imports, and so do the rooms of programs above it.
     ("milepost",),

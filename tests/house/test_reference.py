@@ -10,7 +10,7 @@ from tests.house.test_imports import SOURCE, imports_of, modules_of
 REFERENCE = SOURCE / "backends" / "reference.py"
 MAY_IMPORT = {"milepost.call.call", "milepost.seams.verbs", "milepost.backends.dropout"}
 """The call, the verbs, and the hash that says which weights are dropped: that one is the specification of dropout."""
-LINES = 150
+LINES = 160
 
 
 def shared_with_others(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from milepost.lab.cells.store import Store
-from milepost.lab.command.options import DEFAULT
+from milepost.lab.command.compare import DEFAULT
 from milepost.lab.report import Findings, Row, gather
 from milepost.lab.report.headlines import lede
 from milepost.lab.statistics.claims import MUCH, NOTHING, Claim, claims

@@ -12,6 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from milepost import Alibi, AlibiNtk, Pivot, Rerope, Rope
 from milepost.lab.cells.events import Stepped
 from milepost.lab.cells.store import Score
 from milepost.lab.command.progress import Watched
@@ -126,3 +127,14 @@ def test_nor_in_the_table(tmp_path: Path):
     shown = io.StringIO()
     Console(file=shown, width=200).print(table(made(row(NAMED, "", (1.5,) * 4), row(NAMED, "[/bold]", (1.5,) * 4))))
     assert "# [/bold] and [red]: [/bold]" in shown.getvalue()
+
+
+def test_an_expression_of_0_1_is_read():
+    # Stores keep expressions: later arguments by place, and a width called dim.
+    assert evaluate("Pivot(Rerope(4), 8, 0.25)", OWN) == Pivot(Rerope(4), 8, strength=0.25)
+    assert evaluate("Rope(dim=dim, theta=100.0)", OWN) == Rope(8, theta=100.0)
+    assert evaluate("Alibi(heads, AlibiNtk(2.0))", OWN) == Alibi(2, stretch=AlibiNtk(2.0))
+    with pytest.raises(TypeError, match=r"takes 3 positional arguments but 4"):
+        evaluate("Pivot(Rerope(4), 8, 0.25, strength=0.5)", OWN)
+    with pytest.raises(TypeError, match=r"takes 2 positional arguments but 6"):
+        evaluate("Rope(dim, 1, 2, 3, 4)", OWN)

@@ -13,8 +13,7 @@ import pytest
 import typer
 
 from milepost.cli import app
-from milepost.lab.command import options
-from milepost.lab.command.compare import compare
+from milepost.lab.command.compare import DEFAULT, compare
 from milepost.lab.command.settings import SETTINGS
 from milepost.lab.schemes.naming import TRAINED
 from milepost.lab.training.recipe import SIZES
@@ -81,7 +80,7 @@ def test_the_defaults_of_a_size_are_those_of_the_size():
         assert rows["rate"] == [str(size.recipe.rate) for size in SIZES.values()]
         assert rows["width"] == [str(size.shape.width) for size in SIZES.values()]
         assert rows["judge"] == [str(size.judged) for size in SIZES.values()]
-        assert f"[default: ({' '.join(options.DEFAULT)})]" in " ".join(" ".join(lines).split())
+        assert f"[default: ({' '.join(DEFAULT)})]" in " ".join(" ".join(lines).split())
 
 
 @pytest.mark.slow

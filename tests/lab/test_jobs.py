@@ -78,7 +78,9 @@ def test_a_process_that_dies_is_named_and_the_others_are_done(alone: list[tuple]
             # The second of two was started last.
             os.kill(int(str(max(child.pid or 0 for child in active_children()))), signal.SIGKILL)
 
-    with pytest.raises(RuntimeError, match=r"1 of 3 cells failed; .*same command tries again:\n  (kerple|rope|nope),"):
+    with pytest.raises(
+        RuntimeError, match=r"1 of 3 cells failed; .*rerun the command to retry:\n  (kerple|rope|nope),"
+    ):
         work(tmp_path, Jobs(tmp_path, count=2), watch)
     assert killed
     assert len(numbers(tmp_path)) < len(alone)

@@ -20,7 +20,7 @@ def seen(*parts: object, backend: str = "reference") -> torch.Tensor:
 
 @pytest.mark.parametrize("backend", ["reference", "chunked"])
 def test_about_what_near_keys_offer_it_is_pivot(backend: str):
-    pivot = mp.attend(Q, K, V, mp.Scheme(mp.Rope(8), mp.Pivot(mp.Rerope(8), 16, 0.5), mp.causal))
+    pivot = mp.attend(Q, K, V, mp.Scheme(mp.Rope(8), mp.Pivot(mp.Rerope(8), 16, strength=0.5), mp.causal))
     torch.testing.assert_close(seen(TURNED(8, 16, 0.5), backend=backend), pivot)
     assert (seen() - pivot).abs().max() > 1e-3
 

@@ -168,7 +168,7 @@ def test_a_worker_killed_after_its_checkpoint_goes_on_from_there(runs: Runs):
 def test_an_error_in_one_cell_is_reported_when_the_others_are_done(runs: Runs):
     first, *others = str(runs.error).splitlines()
     second, _ = sorted(others, reverse=True)
-    assert first == "2 of 5 cells failed; the others are done and kept, and the same command tries again:"
+    assert first == "2 of 5 cells failed; the others are done and kept; rerun the command to retry:"
     path = runs.folder / "ray" / f"{NOPE.key}.safetensors"
     assert second.startswith(f"  nope, seed 0: ValueError: the checkpoint {path} is damaged"), "the one to delete"
     assert second.endswith("; delete it, and its model will be trained again")

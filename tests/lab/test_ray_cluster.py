@@ -240,9 +240,9 @@ def test_a_node_that_is_killed_is_replaced_from_its_last_checkpoint_and_the_log_
     assert found.losses("HalfAlibi(heads)") == [*range(10, STEPS)], "a step was made twice, or lost"
     assert [type(event) for cell, event in found.events if isinstance(event, Died)] == [Died]
     lines = [line for line in found.log.splitlines() if line.startswith(("HalfAlibi", "train HalfAlibi"))]
-    first = next(n for n, line in enumerate(lines) if line == "train HalfAlibi(heads): goes on at step 10 of 40")
-    died = next(n for n, line in enumerate(lines) if line.endswith("; another worker goes on from its last checkpoint"))
-    again = next(n for n, line in enumerate(lines) if line == "train HalfAlibi(heads): goes on at step 20 of 40")
+    first = next(n for n, line in enumerate(lines) if line == "train HalfAlibi(heads): resumes at step 10 of 40")
+    died = next(n for n, line in enumerate(lines) if line.endswith("; another worker resumes from its last checkpoint"))
+    again = next(n for n, line in enumerate(lines) if line == "train HalfAlibi(heads): resumes at step 20 of 40")
     assert first < died < again
 
 

@@ -188,8 +188,8 @@ def test_the_log_says_that_a_worker_died_and_where_another_goes_on():
     watched(CELL, Died("Its node is gone"))
     watched(CELL, Stepped(10, [], 0.0, 0, False))
     assert said.getvalue().splitlines() == [
-        "nope: Its node is gone; another worker goes on from its last checkpoint",
-        "train nope: goes on at step 10 of 14",
+        "nope: Its node is gone; another worker resumes from its last checkpoint",
+        "train nope: resumes at step 10 of 14",
     ]
 
 

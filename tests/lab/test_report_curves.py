@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from milepost.lab.report import Findings, Measure, Row, page
 from milepost.lab.report.figure import BOTTOM, TOP, told_apart
-from milepost.lab.report.less_window import panels
 from milepost.lab.report.look import looks
+from milepost.lab.report.views import less_window as panels
 from milepost.lab.schemes.named import WITHOUT_TRAINING
 from milepost.lab.statistics.measures import paired
 from tests.lab.test_table import RAN, anchors, row

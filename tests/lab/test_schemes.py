@@ -69,7 +69,7 @@ def test_expressions_know_the_sizes_of_the_model():
     assert parts == [mp.Rope(8, theta=1e5), mp.LogN(16), mp.Alibi(4), mp.causal]
     wide = "Learned(max(longest, 2 * trained) - 1, width) + (causal & (window(layers) | sinks(-1 + 2 ** 2)))"
     table, seen = ones(build(wide, SHAPE, 16, 64))[0]
-    assert (table.length, table.dim) == (63, 32)
+    assert (table.length, table.model_dim) == (63, 32)
     assert seen == mp.causal & (mp.window(3) | mp.sinks(3))
 
 
@@ -528,8 +528,8 @@ def test_the_last_bucket_of_t5_begins_within_the_trained_length_and_is_the_paper
 def test_steep_alibi_falls_as_much_over_its_trained_length_as_alibi_over_512():
     first = torch.tensor([0])
     plain = mp.Scheme(mp.Alibi(2)).bias(torch.tensor([512]), first)
-    steep = mp.Scheme(mp.Alibi(2, mp.AlibiInterpolate(64 / 512))).bias(torch.tensor([64]), first)
+    steep = mp.Scheme(mp.Alibi(2, stretch=mp.AlibiInterpolate(64 / 512))).bias(torch.tensor([64]), first)
     assert_same(plain, steep)
     shape = Shape(16, 1, 2)
-    wanted = mp.Scheme(mp.Alibi(2, mp.AlibiInterpolate(64 / 512)), mp.causal)
+    wanted = mp.Scheme(mp.Alibi(2, stretch=mp.AlibiInterpolate(64 / 512)), mp.causal)
     assert build("alibi-steep", shape, 64, 1024)[0].same_as(wanted)

@@ -188,7 +188,7 @@ def test_a_full_disk_is_told_and_what_was_kept_stays(path: Path):
     (pages,) = store.db.execute("PRAGMA page_count").fetchone()
     # SQLite answers a limit on pages just as it does a full disk.
     store.db.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(OSError, match=f"no disk space left for {path}; free some and run the same command again"):
+    with pytest.raises(OSError, match=f"no disk space left for {path}; free some, then rerun the command to resume"):
         store.trained("b", 9000, [(step, 1.0) for step in range(9000)], 1.0, False)
     assert everything(store) == before
     assert store.sound()

@@ -27,7 +27,7 @@ from milepost.lab.exported import export
 from milepost.lab.exported import load as load_folder
 from milepost.lab.report import gather, to_markdown
 from milepost.lab.report import page as whole_page
-from milepost.lab.statistics.difference import beside, differ
+from milepost.lab.statistics.difference import compared, differ
 from milepost.lab.statistics.findings import Findings
 from milepost.lab.statistics.measures import paired
 from milepost.lab.sweep.recorded import record, recorded
@@ -146,9 +146,9 @@ def test_a_row_of_ones_own_is_the_same_by_its_expression_and_not_by_its_name(fil
 
     one, two = named(("x", "A()"), ("y", "B()"), ("z", "C()")), named(("x", "D()"), ("w", "B()"), ("z", "C()"))
     assert differ(one, two) == [("KERPLE: x", "A()", "D()")]
-    assert list(dict.fromkeys(each.row.variant for each in beside(one, two))) == ["y", "z"]
+    assert list(dict.fromkeys(each.row.variant for each in compared(one, two))) == ["y", "z"]
     # One of ours is never one of the user's, whatever that is called.
-    assert not list(beside(replace(one, rows=(replace(one.rows[0], own=False),)), two))
+    assert not list(compared(replace(one, rows=(replace(one.rows[0], own=False),)), two))
 
 
 def test_rows_with_fewer_seeds_say_so(filled: Path):
@@ -175,7 +175,7 @@ def test_two_stores_differ_by_what_was_asked_and_by_what_was_found(filled: Path,
         found.append(gather(store, recorded(store)[0]))
         store.close()
     assert differ(*found) == [("recipe: rate", "0.01", "0.02")]
-    rows = [each for each in beside(*found) if each.protocol == "windows"]
+    rows = [each for each in compared(*found) if each.protocol == "windows"]
     assert [(each.row.name, each.length) for each in rows] == [("rope", 16), ("rope", 32), ("rope", 64)]
     for each in rows:
         one, two = (findings.of("rope").at("windows", each.length) for findings in found)

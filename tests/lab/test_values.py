@@ -35,7 +35,7 @@ SHAPE = Shape(width=16, layers=1, heads=2)
 @pytest.mark.parametrize("scheme", [mp.Scheme(mp.Rope(8), mp.causal), mp.Scheme(mp.Alibi(2), mp.causal)])
 def test_an_explanation_names_every_backend_that_could_run_the_call(scheme: mp.Scheme):
     q = torch.zeros(1, 2, 4, 8)
-    found = explain(scheme, q, q)
+    found = explain(q, q, q, scheme)
     assert found.backend in found.able
     for name in (*found.able, *found.reasons):
         with contextlib.nullcontext() if name in found.able else pytest.raises(mp.CannotRun):
@@ -146,8 +146,8 @@ def test_a_full_disk_is_known_by_its_number(error: Exception, full: bool, tmp_pa
     ("name", "said"),
     [
         ("Rope", "yes: shifting all positions changes nothing"),
-        ("Learned", "no: it matters where a text begins"),
-        ("Partial", "as its arguments say"),
+        ("Learned", "no: absolute positions matter"),
+        ("Partial", "depends on its arguments"),
         ("Pose", None),
         ("attend", None),
     ],

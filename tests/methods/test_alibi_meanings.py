@@ -131,7 +131,7 @@ def test_the_penalty_is_not_divided_by_the_root_of_the_width():
     divided = dense(q, k, v, torch.where(torch.isinf(bias), bias, bias / math.sqrt(8)))
     assert float((attend(q, k, v, Scheme(Alibi(4), causal)) - divided).abs().max()) > 1e-3
     # Falcon divides it, which is ALiBi interpolated by √d.
-    assert_same(attend(q, k, v, Scheme(Alibi(4, AlibiInterpolate(math.sqrt(8))), causal)), divided)
+    assert_same(attend(q, k, v, Scheme(Alibi(4, stretch=AlibiInterpolate(math.sqrt(8))), causal)), divided)
 
 
 @pytest.mark.parametrize("name", ["bloom", "falcon", "mpt"])

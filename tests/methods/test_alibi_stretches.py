@@ -60,13 +60,15 @@ def test_interpolation_divides_every_slope(heads, groups, factor):
     q, k, v = inputs(b=1, h=heads, g=groups, t=7, dv=5)
     ours = attend(q, k, v, Scheme(Alibi(heads, stretch=AlibiInterpolate(factor)), causal))
     assert_same(ours, oracle(q, k, v, [m / factor for m in slopes(heads)]))
-    assert slopes_of(Alibi(heads, AlibiInterpolate(factor))) == tuple(m / factor for m in slopes_of(Alibi(heads)))
+    assert slopes_of(Alibi(heads, stretch=AlibiInterpolate(factor))) == tuple(
+        m / factor for m in slopes_of(Alibi(heads))
+    )
 
 
 def test_interpolating_slopes_is_interpolating_positions():
     q, k, v = inputs()
     at = torch.arange(11) / 4
-    ours = attend(q, k, v, Scheme(Alibi(4, AlibiInterpolate(4))))
+    ours = attend(q, k, v, Scheme(Alibi(4, stretch=AlibiInterpolate(4))))
     assert_same(ours, attend(q, k, v, Scheme(Alibi(4)), position=at, key_position=at))
 
 
@@ -75,19 +77,21 @@ def test_interpolating_slopes_is_interpolating_positions():
 
 def test_the_published_slopes_of_eight_heads_stretched_by_four():
     golden = [0.5, 0.205084, 0.084119, 0.034503, 0.014152, 0.005805, 0.002381, 0.000977]
-    assert [round(m, 6) for m in slopes_of(Alibi(8, AlibiNtk(4)))] == golden
+    assert [round(m, 6) for m in slopes_of(Alibi(8, stretch=AlibiNtk(4)))] == golden
 
 
 @pytest.mark.parametrize(("heads", "groups"), [(4, 2), (6, 2), (7, 1)])
 def test_heads_are_flattened_by_their_rank(heads, groups):
     q, k, v = inputs(b=1, h=heads, g=groups, t=7, dv=5)
-    assert_same(attend(q, k, v, Scheme(Alibi(heads, AlibiNtk(3.0)), causal)), oracle(q, k, v, flattened(heads, 3.0)))
+    assert_same(
+        attend(q, k, v, Scheme(Alibi(heads, stretch=AlibiNtk(3.0)), causal)), oracle(q, k, v, flattened(heads, 3.0))
+    )
 
 
 @pytest.mark.parametrize("factor", [0.5, 2, 3.0, 4])
 def test_the_steepest_head_stays_and_the_flattest_is_divided_by_the_factor_for_every_head_count(factor):
     for heads in range(2, 41):
-        before, after = slopes_of(Alibi(heads)), slopes_of(Alibi(heads, AlibiNtk(factor)))
+        before, after = slopes_of(Alibi(heads)), slopes_of(Alibi(heads, stretch=AlibiNtk(factor)))
         ranked = sorted(range(heads), key=lambda h: -before[h])
         assert after[ranked[0]] == before[ranked[0]]
         assert after[ranked[-1]] == before[ranked[-1]] / factor
@@ -98,13 +102,13 @@ def test_the_steepest_head_stays_and_the_flattest_is_divided_by_the_factor_for_e
 
 
 def test_a_single_head_is_the_flattest():
-    assert slopes_of(Alibi(1, AlibiNtk(4))) == (2**-10,)
+    assert slopes_of(Alibi(1, stretch=AlibiNtk(4))) == (2**-10,)
 
 
 def test_the_ends_hold_where_the_pseudo_code_misses_them():
     # It divides head h of the first c by a^((h − 1)/(H − 1)) and leaves the others: of 12 heads the flattest by 2.416.
     assert round(4 ** (7 / 11), 3) == 2.416
-    before, after = slopes_of(Alibi(12)), slopes_of(Alibi(12, AlibiNtk(4)))
+    before, after = slopes_of(Alibi(12)), slopes_of(Alibi(12, stretch=AlibiNtk(4)))
     assert before[7] / after[7] == 4
     assert all(after[h] < before[h] for h in (9, 10, 11))
     assert after[8] == before[8]
@@ -118,7 +122,7 @@ def test_the_ends_hold_where_the_pseudo_code_misses_them():
 def test_the_factor_follows_the_length(length, ahead):
     q, k, v = inputs(b=1, t=length, dv=5)
     factor = max(1.0, ahead * length / 5)
-    ours = attend(q, k, v, Scheme(Alibi(4, AlibiDynamicNtk(5, ahead)), causal))
+    ours = attend(q, k, v, Scheme(Alibi(4, stretch=AlibiDynamicNtk(5, factor=ahead)), causal))
     assert_same(ours, oracle(q, k, v, flattened(4, factor)))
     if factor == 1:
         assert torch.equal(ours, attend(q, k, v, Scheme(Alibi(4), causal)))
@@ -126,14 +130,14 @@ def test_the_factor_follows_the_length(length, ahead):
 
 def test_the_keys_tell_the_length_not_the_queries():
     q, k, v = inputs(t=3, s=12)
-    ours = attend(q, k, v, Scheme(Alibi(4, AlibiDynamicNtk(5)), causal))
+    ours = attend(q, k, v, Scheme(Alibi(4, stretch=AlibiDynamicNtk(5)), causal))
     assert_same(ours, oracle(q, k, v, flattened(4, 12 / 5)))
 
 
 @pytest.mark.parametrize("backend", ["reference", "chunked", "flex"])
 def test_each_packed_document_goes_by_its_own_length(backend):
     q, k, v = inputs(b=1, t=19, dv=5)
-    scheme = Scheme(Alibi(4, AlibiDynamicNtk(5)), causal)
+    scheme = Scheme(Alibi(4, stretch=AlibiDynamicNtk(5)), causal)
     documents, _ = documents_of(torch.tensor([0, 8, 11, 19]))
     together = attend(q, k, v, scheme, documents=documents, backend=backend)
     for start, end in ((0, 8), (8, 11), (11, 19)):
@@ -150,7 +154,9 @@ def test_padding_is_not_counted(side, backend):
     for row, kept in enumerate(real):
         documents[row] = -1
         documents[row, kept] = 0
-    ours = attend(q, k, v, Scheme(Alibi(4, AlibiDynamicNtk(5, 1.5)), causal), documents=documents, backend=backend)
+    ours = attend(
+        q, k, v, Scheme(Alibi(4, stretch=AlibiDynamicNtk(5, factor=1.5)), causal), documents=documents, backend=backend
+    )
     for row, (kept, length) in enumerate(zip(real, (12, 7, 3), strict=True)):
         alone = [x[row : row + 1, :, kept] for x in (q, k, v)]
         assert_same(ours[row : row + 1, :, kept], oracle(*alone, flattened(4, max(1.0, 1.5 * length / 5))))
@@ -158,7 +164,7 @@ def test_padding_is_not_counted(side, backend):
 
 def test_decoding_gives_the_last_row_of_a_fresh_pass():
     q, k, v = inputs(t=12)
-    scheme, cache = Scheme(Alibi(4, AlibiDynamicNtk(5)), causal), Cache()
+    scheme, cache = Scheme(Alibi(4, stretch=AlibiDynamicNtk(5)), causal), Cache()
     for i in range(12):
         cache.append(k[:, :, i : i + 1], v[:, :, i : i + 1])
         row = attend(q[:, :, i : i + 1], cache.keys, cache.values, scheme, key_index=cache.index)
@@ -171,7 +177,7 @@ def test_decoding_gives_the_last_row_of_a_fresh_pass():
 
 def test_the_bias_tells_the_length():
     index = torch.arange(12)
-    scheme = Scheme(Alibi(4, AlibiDynamicNtk(5)), causal)
+    scheme = Scheme(Alibi(4, stretch=AlibiDynamicNtk(5)), causal)
     added = scheme.bias(index[-3:], index, dtype=torch.float64)
     assert added.shape == (1, 4, 3, 12)
     slope = flattened(4, 12 / 5)
@@ -182,7 +188,7 @@ def test_the_bias_tells_the_length():
 
 def test_the_bias_tells_the_length_of_each_document():
     documents, index = documents_of(torch.tensor([0, 8, 11]))
-    scheme = Scheme(Alibi(4, AlibiDynamicNtk(5)), causal)
+    scheme = Scheme(Alibi(4, stretch=AlibiDynamicNtk(5)), causal)
     added = scheme.bias(index, index, documents=documents, dtype=torch.float64)[0]
     for h in range(4):
         assert float(added[h, 7, 0]) == pytest.approx(-flattened(4, 8 / 5)[h] * 7, abs=1e-14)
@@ -193,7 +199,9 @@ def test_the_bias_tells_the_length_of_each_document():
 def test_a_batch_of_documents_gets_a_bias_for_each_row():
     documents = torch.tensor([[0] * 12, [-1] * 9 + [0] * 3])
     index = torch.tensor([list(range(12)), [7] * 9 + [0, 1, 2]])
-    added = Scheme(Alibi(4, AlibiDynamicNtk(5)), causal).bias(index, index, documents, dtype=torch.float64)
+    added = Scheme(Alibi(4, stretch=AlibiDynamicNtk(5)), causal).bias(
+        index, index, documents=documents, dtype=torch.float64
+    )
     for h in range(4):
         assert float(added[0, h, 11, 9]) == pytest.approx(-flattened(4, 12 / 5)[h] * 2, abs=1e-14)
         assert float(added[1, h, 11, 9]) == pytest.approx(-slopes(4)[h] * 2, abs=1e-14)
@@ -201,7 +209,7 @@ def test_a_batch_of_documents_gets_a_bias_for_each_row():
 
 def test_the_score_mod_tells_the_length_of_each_document():
     documents, index = documents_of(torch.tensor([0, 8, 11]))
-    score_mod, _ = Scheme(Alibi(4, AlibiDynamicNtk(5)), causal).flex(index, index, documents)
+    score_mod, _ = Scheme(Alibi(4, stretch=AlibiDynamicNtk(5)), causal).flex(index, index, documents=documents)
     nothing, zero = torch.zeros((), dtype=torch.float64), torch.tensor(0)
     for h in range(4):
         far = score_mod(nothing, zero, torch.tensor(h), torch.tensor(7), torch.tensor(0))
@@ -215,7 +223,7 @@ def test_flex_attention_with_our_score_mod_gives_our_attention():
     from torch.nn.attention.flex_attention import flex_attention
 
     q, k, v = (x.float() for x in inputs(t=12, g=4))
-    scheme, index = Scheme(Alibi(4, AlibiDynamicNtk(5)), causal), torch.arange(12)
+    scheme, index = Scheme(Alibi(4, stretch=AlibiDynamicNtk(5)), causal), torch.arange(12)
     score_mod, block_mask = scheme.flex(index, index)
     compiled = torch.compile(flex_attention, backend="eager")
     assert_same(compiled(q, k, v, score_mod, block_mask), attend(q, k, v, scheme), within=2e-6)
@@ -228,27 +236,27 @@ def test_flex_attention_with_our_score_mod_gives_our_attention():
 def test_a_factor_of_one_changes_nothing(heads):
     plain = Alibi(heads).slopes().behind
     for neutral in (AlibiInterpolate(1), AlibiNtk(1), AlibiDynamicNtk(10**9)):
-        assert torch.equal(Alibi(heads, neutral).slopes(length=512).behind, plain)
+        assert torch.equal(Alibi(heads, stretch=neutral).slopes(length=512).behind, plain)
 
 
 def test_only_the_dynamic_one_depends_on_the_length():
-    assert Scheme(Alibi(4, AlibiDynamicNtk(5)), causal).by_length
+    assert Scheme(Alibi(4, stretch=AlibiDynamicNtk(5)), causal).by_length
     for stretch in (None, AlibiInterpolate(2), AlibiNtk(2)):
-        assert not Scheme(Alibi(4, stretch), causal).by_length
-    short = Alibi(8, AlibiDynamicNtk(512, 1.5)).slopes(length=100).behind
+        assert not Scheme(Alibi(4, stretch=stretch), causal).by_length
+    short = Alibi(8, stretch=AlibiDynamicNtk(512, factor=1.5)).slopes(length=100).behind
     assert torch.equal(short, Alibi(8).slopes().behind)
 
 
 def test_the_dynamic_one_asks_for_the_length():
     zero = torch.zeros((), dtype=torch.long)
     with pytest.raises(ValueError, match=r"AlibiDynamicNtk: the slopes follow the length of the text; pass length="):
-        Alibi(4, AlibiDynamicNtk(5)).bend(torch.zeros(()), zero, zero, zero, zero)
+        Alibi(4, stretch=AlibiDynamicNtk(5)).bend(torch.zeros(()), zero, zero, zero, zero)
     with pytest.raises(ValueError, match=r"AlibiDynamicNtk: the slopes follow the length of the text; pass length="):
-        Alibi(4, AlibiDynamicNtk(5)).slopes()
+        Alibi(4, stretch=AlibiDynamicNtk(5)).slopes()
 
 
 def test_slopes_may_be_asked_of_several_lengths_at_once():
-    method = Alibi(6, AlibiDynamicNtk(5))
+    method = Alibi(6, stretch=AlibiDynamicNtk(5))
     lengths = torch.tensor([[4], [20], [65]])
     found = method.slopes(lengths).behind
     assert found.shape == (3, 1, 6)
@@ -256,7 +264,7 @@ def test_slopes_may_be_asked_of_several_lengths_at_once():
         assert_same(row[0], torch.tensor(flattened(6, max(1.0, length / 5)), dtype=torch.float64))
 
 
-@pytest.mark.parametrize("make", [AlibiInterpolate, AlibiNtk, lambda factor: AlibiDynamicNtk(5, factor)])
+@pytest.mark.parametrize("make", [AlibiInterpolate, AlibiNtk, lambda factor: AlibiDynamicNtk(5, factor=factor)])
 @pytest.mark.parametrize(
     ("factor", "error", "text"),
     [

@@ -163,9 +163,13 @@ def test_two_axes_may_turn_two_halves_of_the_channels():
         ({"sections": (5, -1)}, ValueError, "sections must be at least 1"),
         ({"sections": (2.0, 2.0)}, TypeError, "sections must be an integer, not float"),
         ({"sections": 4}, TypeError, "sections"),
-        ({"dim": 7}, ValueError, r"AxialRope\(dim=7\): dim must be even, because channels are turned in pairs"),
-        ({"dim": 0}, ValueError, "dim must be at least"),
-        ({"dim": 8.0}, TypeError, "dim must be an integer, not float"),
+        (
+            {"head_dim": 7},
+            ValueError,
+            r"AxialRope\(head_dim=7\): head_dim must be even, because channels are turned in pairs",
+        ),
+        ({"head_dim": 0}, ValueError, "head_dim must be at least"),
+        ({"head_dim": 8.0}, TypeError, "head_dim must be an integer, not float"),
         ({"theta": 0}, ValueError, "theta must be greater than 1"),
         ({"theta": math.inf}, ValueError, "theta must be finite"),
         ({"order": "chunks"}, ValueError, "order must be one of 'blocks', 'interleaved'"),
@@ -174,7 +178,7 @@ def test_two_axes_may_turn_two_halves_of_the_channels():
 )
 def test_wrong_arguments_are_refused(arguments, error, text):
     with pytest.raises(error, match=text):
-        AxialRope(**({"dim": 8, "sections": (2, 2)} | arguments))
+        AxialRope(**({"head_dim": 8, "sections": (2, 2)} | arguments))
 
 
 @pytest.mark.parametrize("sections", [(1, 2, 3), (2, 3, 1), (1, 1, 4)])
@@ -184,7 +188,7 @@ def test_sections_that_cannot_be_dealt_out_are_refused(sections):
 
 
 def test_a_tensor_of_another_width_is_refused():
-    with pytest.raises(ValueError, match=r"AxialRope\(dim=6\): given a tensor of 8 channels"):
+    with pytest.raises(ValueError, match=r"AxialRope\(head_dim=6\): given a tensor of 8 channels"):
         AxialRope(6, (1, 2)).turn(torch.zeros(1, 1, 3, 8), torch.arange(3))
 
 

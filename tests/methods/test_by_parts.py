@@ -31,7 +31,7 @@ def by_parts(
 @pytest.mark.parametrize("pairs", ["halves", "neighbours"])
 def test_scores_under_both_ramps(ramp, truncate, pairs):
     q, k, v = inputs(t=7, s=12, d=8, dv=5)
-    stretch = ByParts(8, 5, ramp, slow=0.1, fast=0.7, truncate=truncate)
+    stretch = ByParts(8, 5, ramp=ramp, slow=0.1, fast=0.7, truncate=truncate)
     oracle = by_parts(8, 5, ramp, slow=0.1, fast=0.7, truncate=truncate)
     ours = attend(q, k, v, Scheme(Rope(8, theta=50.0, pairs=pairs, stretch=stretch), causal))
     assert_same(ours, plain(q, k, v, stretched_score(q, k, oracle, 50.0, pairs)))
@@ -43,7 +43,7 @@ def test_scores_under_both_ramps(ramp, truncate, pairs):
 @pytest.mark.parametrize("factor", [2, 32])
 def test_frequencies_of_real_models(dim, theta, trained, factor):
     for ramp, truncate in (("code", True), ("code", False), ("paper", True)):
-        frequencies, size = stretched(ByParts(factor, trained, ramp, truncate=truncate), dim, theta, 2 * trained)
+        frequencies, size = stretched(ByParts(factor, trained, ramp=ramp, truncate=truncate), dim, theta, 2 * trained)
         assert_ratio(frequencies, by_parts(factor, trained, ramp, truncate=truncate)(dim, theta, 1)[0])
         assert size == pytest.approx(1.0, rel=1e-15)
 
@@ -56,8 +56,8 @@ def test_by_parts_is_yarn_without_its_temperature(trained, factor, ramp, truncat
     ours, yarns = (
         Rope(8, stretch=stretch)
         for stretch in (
-            ByParts(factor, trained, ramp, truncate=truncate),
-            Yarn(factor, trained, ramp, truncate=truncate, scaled=1.0),
+            ByParts(factor, trained, ramp=ramp, truncate=truncate),
+            Yarn(factor, trained, ramp=ramp, truncate=truncate, scaled=1.0),
         )
     )
     assert_same(attend(q, k, v, Scheme(ours, causal)), attend(q, k, v, Scheme(yarns, causal)))
@@ -67,7 +67,7 @@ def test_by_parts_is_yarn_without_its_temperature(trained, factor, ramp, truncat
 
 
 def test_by_parts_between_one_and_four_turns_is_llama3():
-    ours = stretched(ByParts(8, 8192, "paper", fast=4.0, slow=1.0), theta=500000.0)
+    ours = stretched(ByParts(8, 8192, ramp="paper", fast=4.0, slow=1.0), theta=500000.0)
     assert_ratio(ours[0], stretched(Llama3(8, 8192), theta=500000.0)[0])
     assert ours[1] == 1.0
 
@@ -88,7 +88,7 @@ def test_by_parts_of_sixteen_channels():
 
 
 def test_code_and_paper_differ_by_more_than_double_at_pair_36():
-    code, paper = (stretched(ByParts(8, 4096, ramp))[0] for ramp in ("code", "paper"))
+    code, paper = (stretched(ByParts(8, 4096, ramp=ramp))[0] for ramp in ("code", "paper"))
     apart = (code - paper).abs() / paper
     assert int(apart.argmax()) == 36
     assert float(apart.max()) == pytest.approx(1.30, abs=0.005)
@@ -97,7 +97,7 @@ def test_code_and_paper_differ_by_more_than_double_at_pair_36():
 @pytest.mark.parametrize("ramp", ["code", "paper"])
 def test_a_factor_of_one_changes_nothing(ramp):
     x, index = inputs(t=9)[0], torch.arange(9)
-    assert_same(Rope(8, stretch=ByParts(1, 4096, ramp)).turn(x, index), Rope(8).turn(x, index))
+    assert_same(Rope(8, stretch=ByParts(1, 4096, ramp=ramp)).turn(x, index), Rope(8).turn(x, index))
 
 
 def test_it_is_no_part_of_a_scheme():

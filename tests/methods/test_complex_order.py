@@ -24,7 +24,9 @@ def stirred(method: ComplexOrder) -> ComplexOrder:
 
 def wave(method: ComplexOrder, word: int, place: float, n: int) -> complex:
     """r · e^(i(ωk + ϑ)) of one word, place and channel."""
-    omega = 10000 ** (-n / method.dim) + float(method.offset.detach()[word if method.frequencies == "words" else 0, n])
+    omega = 10000 ** (-n / method.model_dim) + float(
+        method.offset.detach()[word if method.frequencies == "words" else 0, n]
+    )
     phase = 0.0 if method.phase is None else float(method.phase.detach()[word, n])
     return float(method.size.detach()[word, n]) * cmath.exp(1j * (omega * place + phase))
 
@@ -33,7 +35,10 @@ def waves(method: ComplexOrder, words: Tensor, places: Tensor) -> Tensor:
     """All of them, complex [b t dim]."""
     b, t = words.shape
     made = [
-        [[wave(method, int(words[row, i]), float(places[row, i]), n) for n in range(method.dim)] for i in range(t)]
+        [
+            [wave(method, int(words[row, i]), float(places[row, i]), n) for n in range(method.model_dim)]
+            for i in range(t)
+        ]
         for row in range(b)
     ]
     return torch.tensor(made, dtype=torch.complex128)
@@ -45,7 +50,7 @@ COUNTED = torch.arange(5).expand(2, 5)
 
 @pytest.mark.parametrize(("frequencies", "phases"), VARIANTS)
 def test_each_word_is_a_wave_that_turns_with_its_position(frequencies, phases):
-    method = stirred(ComplexOrder(7, 4, frequencies, phases, real=False))
+    method = stirred(ComplexOrder(7, 4, frequencies=frequencies, phases=phases, real=False))
     ours, oracle = method.embed(WORDS), waves(method, WORDS, COUNTED)
     assert ours.dtype == torch.complex128
     assert_same(torch.view_as_real(ours), torch.view_as_real(oracle))
@@ -53,7 +58,7 @@ def test_each_word_is_a_wave_that_turns_with_its_position(frequencies, phases):
 
 @pytest.mark.parametrize(("frequencies", "phases"), VARIANTS)
 def test_the_real_form_puts_the_cosines_before_the_sines(frequencies, phases):
-    method = stirred(ComplexOrder(7, 4, frequencies, phases))
+    method = stirred(ComplexOrder(7, 4, frequencies=frequencies, phases=phases))
     oracle = waves(method, WORDS, COUNTED)
     assert_same(method.embed(WORDS), torch.cat([oracle.real, oracle.imag], -1))
 
@@ -121,7 +126,10 @@ def test_sizes_begin_uniform_between_minus_one_and_one():
     ],
 )
 def test_what_is_learned_depends_on_what_is_shared(frequencies, phases, count):
-    assert sum(weight.numel() for weight in ComplexOrder(7, 4, frequencies, phases).parameters()) == count
+    assert (
+        sum(weight.numel() for weight in ComplexOrder(7, 4, frequencies=frequencies, phases=phases).parameters())
+        == count
+    )
 
 
 def test_only_the_words_that_are_read_learn():
@@ -198,8 +206,8 @@ def test_the_dtype_of_the_weights_is_that_of_the_embeddings():
     ("options", "error", "text"),
     [
         ({"vocabulary": 0}, ValueError, r"ComplexOrder\(vocabulary=0\): vocabulary must be at least 1"),
-        ({"dim": -4}, ValueError, r"ComplexOrder\(dim=-4\): dim must be at least 1"),
-        ({"dim": 4.0}, TypeError, r"ComplexOrder\(dim=4.0\): dim must be an integer, not float"),
+        ({"model_dim": -4}, ValueError, r"ComplexOrder\(model_dim=-4\): model_dim must be at least 1"),
+        ({"model_dim": 4.0}, TypeError, r"ComplexOrder\(model_dim=4.0\): model_dim must be an integer, not float"),
         ({"frequencies": "word"}, ValueError, r"frequencies must be one of 'words', 'shared'"),
         ({"phases": None}, ValueError, r"ComplexOrder\(phases=None\): phases must be one of 'words', 'none'"),
         ({"real": 1}, TypeError, r"ComplexOrder\(real=1\): real is True or False, not int"),
@@ -207,7 +215,7 @@ def test_the_dtype_of_the_weights_is_that_of_the_embeddings():
 )
 def test_what_is_no_dictionary_is_refused(options, error, text):
     with pytest.raises(error, match=text):
-        ComplexOrder(**{"vocabulary": 7, "dim": 4, **options})
+        ComplexOrder(**{"vocabulary": 7, "model_dim": 4, **options})
 
 
 @pytest.mark.parametrize("x", [torch.zeros(2, 5), torch.zeros(2, 5, 8), torch.zeros(5).long(), WORDS > 2])

@@ -12,7 +12,7 @@ from tests.oracles import assert_same, inputs, plain
 
 def randomised(positions: int, after_scale: bool = False, dim: int = 8) -> Cope:
     torch.manual_seed(1)
-    method = Cope(dim, positions, after_scale)
+    method = Cope(dim, positions, after_scale=after_scale)
     torch.nn.init.normal_(method.table, std=2.0)
     return method.double()
 
@@ -141,12 +141,12 @@ def test_a_scheme_that_only_looks_back_is_needed():
 
 def test_sizes_are_checked():
     for wrong in (0, -8):
-        with pytest.raises(ValueError, match=rf"Cope\(dim={wrong}\): dim must be at least 1"):
+        with pytest.raises(ValueError, match=rf"Cope\(head_dim={wrong}\): head_dim must be at least 1"):
             Cope(wrong, 4)
     for wrong in (1, 0, -4):
         with pytest.raises(ValueError, match=rf"Cope\(positions={wrong}\): positions must be at least 2"):
             Cope(8, wrong)
-    with pytest.raises(TypeError, match=r"Cope\(dim=8.0\): dim must be an integer, not float"):
+    with pytest.raises(TypeError, match=r"Cope\(head_dim=8.0\): head_dim must be an integer, not float"):
         Cope(8.0, 4)
     with pytest.raises(TypeError, match=r"Cope\(positions='4'\): positions must be an integer, not str"):
         Cope(8, "4")
@@ -154,7 +154,7 @@ def test_sizes_are_checked():
 
 def test_queries_of_another_width_are_refused_by_name():
     q, k, v = inputs()
-    with pytest.raises(ValueError, match=r"Cope\(dim=16\): given a tensor of 8 channels"):
+    with pytest.raises(ValueError, match=r"Cope\(head_dim=16\): given a tensor of 8 channels"):
         attend(q, k, v, Scheme(Cope(16, 4).double(), causal))
 
 

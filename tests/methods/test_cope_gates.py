@@ -18,7 +18,7 @@ def made(gates: str = "keys", positions: int = 5, after_scale: bool = False, key
     """A Cope with a table that does something."""
     torch.manual_seed(1)
     own = {"model_dim": MODEL, "key_heads": key_heads} if gates == "own" else {}
-    method = Cope(8, positions, after_scale, gates=gates, **own)
+    method = Cope(8, positions, after_scale=after_scale, gates=gates, **own)
     torch.nn.init.normal_(method.table, std=2.0)
     return method.double()
 

@@ -243,7 +243,7 @@ def test_layers_may_share_one_table():
 
 
 def test_sizes_are_checked():
-    sizes = {"model_dim": 12, "heads": 4, "dim": 8, "reach": 16}
+    sizes = {"model_dim": 12, "heads": 4, "head_dim": 8, "reach": 16}
     for name in sizes:
         for wrong in (0, -1):
             with pytest.raises(ValueError, match=rf"Deberta\({name}={wrong}\): {name} must be at least 1"):
@@ -281,5 +281,5 @@ def test_the_bias_is_one_of_three():
 
 def test_queries_of_another_width_are_refused_by_name():
     q, k, v = inputs()
-    with pytest.raises(ValueError, match=r"Deberta\(dim=16\): given a tensor of 8 channels"):
+    with pytest.raises(ValueError, match=r"Deberta\(head_dim=16\): given a tensor of 8 channels"):
         attend(q, k, v, Scheme(Deberta(12, 4, 16).double()))

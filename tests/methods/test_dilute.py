@@ -68,7 +68,7 @@ def test_far_scores_are_lowered_by_how_many_there_are(strength: float, backend: 
 def test_beside_a_pivot_it_comes_last(backend: str):
     q, k, v = inputs(t=14, dv=5)
     expected = by_pairs(q, k, v, 4, 6, 1.0, pivot=0.7)
-    for place in (Dilute(Pivot(Rerope(4), 6, 0.7), 6), Pivot(Dilute(Rerope(4), 6), 6, 0.7)):
+    for place in (Dilute(Pivot(Rerope(4), 6, strength=0.7), 6), Pivot(Dilute(Rerope(4), 6), 6, strength=0.7)):
         with torch.no_grad():
             assert_same(attend(q, k, v, Scheme(Rope(8), place, causal), backend=backend), expected)
 
@@ -120,7 +120,7 @@ def test_a_decoding_step_equals_a_fresh_pass():
         (lambda: Dilute(Learned(8, 4), 5), "must move far keys and do nothing else"),
         (lambda: Dilute(Rerope(4), 4), "4 keys are near, so that none was far in training"),
         (lambda: Dilute(Rerope(4), 0), "trained"),
-        (lambda: Dilute(Rerope(4), 6, -1.0), "strength"),
+        (lambda: Dilute(Rerope(4), 6, strength=-1.0), "strength"),
         (lambda: Scheme(Rope(8), Dilute(Rerope(4), 6)), "keys behind the query only"),
     ],
 )

@@ -11,7 +11,7 @@ from tests.oracles import assert_same, inputs, plain
 
 
 def network(heads: int, trained: int = 512, width: int = 32, c: float = 0.1, m: float = 1.0) -> Fire:
-    method = Fire(heads, trained, width).double()
+    method = Fire(heads, trained=trained, width=width).double()
     for weight in method.parameters():
         nn.init.normal_(weight)
     method.c.data.fill_(c)
@@ -65,7 +65,7 @@ def test_the_query_is_measured_by_its_position_not_by_its_row():
 
 def passing_through(trained: int = 512) -> Fire:
     """A network that answers the share itself."""
-    method = Fire(1, trained, width=1).double()
+    method = Fire(1, trained=trained, width=1).double()
     for weight, value in zip(method.parameters(), (0.1, 1.0, 1.0, 0.0, 1.0, 0.0), strict=True):
         weight.data.fill_(value)
     return method

@@ -106,7 +106,7 @@ def turning(dim: int, step: float) -> Floater:
 
     relu(p + 2) is p + 2 where no channel leaves [−1, 1], so the second layer can take the 2 off again.
     """
-    method = Floater(dim, step).double()
+    method = Floater(dim, step=step).double()
     generator = torch.zeros(dim, dim, dtype=torch.float64)
     for n in range(0, dim, 2):
         frequency = 10000 ** (-n / dim) / step
@@ -192,13 +192,13 @@ def test_an_index_past_the_longest_is_refused_by_name():
 
 def per_head(method: FloaterLayer, side: int, length: int) -> Tensor:
     """The states of queries (0), keys (1) or values (2), [heads length dim]."""
-    return by_token(method.flow, method.start[side], length).view(length, method.heads, method.dim).transpose(0, 1)
+    return by_token(method.flow, method.start[side], length).view(length, method.heads, method.head_dim).transpose(0, 1)
 
 
 @pytest.mark.parametrize("values", [True, False])
 def test_queries_keys_and_values_gain_states_of_their_own(values):
     q, k, v = inputs(t=7, d=4)
-    method = stirred(FloaterLayer(4, 4, values))
+    method = stirred(FloaterLayer(4, 4, values=values))
     group = 2
 
     def carried(x: Tensor, side: int) -> Tensor:
@@ -217,7 +217,9 @@ def test_queries_keys_and_values_gain_states_of_their_own(values):
 def test_values_of_another_width_go_with_values_left_alone():
     q, k, v = inputs(t=5, d=4, dv=6)
     assert attend(q, k, v, Scheme(stirred(FloaterLayer(4, 4, values=False)), causal)).shape == (2, 4, 5, 6)
-    with pytest.raises(ValueError, match=r"FloaterLayer\(dim=4\): values have 6 channels.*values=False leaves them"):
+    with pytest.raises(
+        ValueError, match=r"FloaterLayer\(head_dim=4\): values have 6 channels.*values=False leaves them"
+    ):
         attend(q, k, v, Scheme(FloaterLayer(4, 4).double(), causal))
 
 
@@ -276,14 +278,22 @@ def test_positions_outside_are_refused_by_name(position):
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: Floater(0), ValueError, r"Floater\(dim=0\): dim must be at least 1"),
-        (lambda: Floater(6.0), TypeError, r"Floater\(dim=6.0\): dim must be an integer, not float"),
+        (lambda: Floater(0), ValueError, r"Floater\(model_dim=0\): model_dim must be at least 1"),
+        (lambda: Floater(6.0), TypeError, r"Floater\(model_dim=6.0\): model_dim must be an integer, not float"),
         (lambda: Floater(6, step=0), ValueError, r"Floater\(step=0\): step must be greater than 0"),
         (lambda: Floater(6, step=math.nan), ValueError, r"Floater\(step=nan\): step must be finite"),
         (lambda: Floater(6, longest=-1), ValueError, r"Floater\(longest=-1\): longest must be at least 1"),
         (lambda: FloaterLayer(0, 4), ValueError, r"FloaterLayer\(heads=0\): heads must be at least 1"),
-        (lambda: FloaterLayer(2, "4"), TypeError, r"FloaterLayer\(dim='4'\): dim must be an integer, not str"),
-        (lambda: FloaterLayer(2, 4, 1), TypeError, r"FloaterLayer\(values=1\): values is True or False, not int"),
+        (
+            lambda: FloaterLayer(2, "4"),
+            TypeError,
+            r"FloaterLayer\(head_dim='4'\): head_dim must be an integer, not str",
+        ),
+        (
+            lambda: FloaterLayer(2, 4, values=1),
+            TypeError,
+            r"FloaterLayer\(values=1\): values is True or False, not int",
+        ),
         (lambda: FloaterLayer(2, 4, step=-0.1), ValueError, r"FloaterLayer\(step=-0.1\): step must be greater than 0"),
         (lambda: FloaterLayer(2, 4, longest=0), ValueError, r"FloaterLayer\(longest=0\): longest must be at least 1"),
     ],

@@ -57,7 +57,7 @@ def fused(
 def test_queries_keys_and_values_turn_by_the_complex_formula(pairs, theta):
     q, k, v = inputs(t=6, s=9)
     oracle = fused(q, k, v, falling(8, theta), falling(8, theta), pairs)
-    assert_same(attend(q, k, v, Scheme(FusedRope(8, theta, pairs=pairs), causal)), oracle)
+    assert_same(attend(q, k, v, Scheme(FusedRope(8, theta=theta, pairs=pairs), causal)), oracle)
 
 
 @pytest.mark.parametrize("pairs", PAIRS)
@@ -65,7 +65,7 @@ def test_queries_keys_and_values_turn_by_the_complex_formula(pairs, theta):
 def test_values_of_another_width_have_frequencies_of_their_own(pairs, dv):
     q, k, v = inputs(t=7, dv=dv)
     oracle = fused(q, k, v, falling(8, 30.0), falling(dv, 30.0), pairs)
-    assert_same(attend(q, k, v, Scheme(FusedRope(8, 30.0, pairs=pairs), causal)), oracle)
+    assert_same(attend(q, k, v, Scheme(FusedRope(8, theta=30.0, pairs=pairs), causal)), oracle)
 
 
 @pytest.mark.parametrize("pairs", PAIRS)
@@ -108,7 +108,7 @@ def test_without_values_it_is_rope_of_neighbours(dv):
 def test_values_bring_the_absolute_position_into_the_output():
     # A shift of every position leaves the scores alone and turns the output by that much.
     q, k, v = inputs(t=7)
-    scheme, at = Scheme(FusedRope(8, 30.0), causal), torch.arange(7)
+    scheme, at = Scheme(FusedRope(8, theta=30.0), causal), torch.arange(7)
     there = attend(q, k, v, scheme, position=at + 3, key_position=at + 3)
     here = in_complex(attend(q, k, v, scheme), "neighbours")
     turned = here * torch.exp(3j * torch.tensor(falling(8, 30.0), dtype=torch.float64))
@@ -135,10 +135,14 @@ def test_frequencies_are_kept_as_numbers_that_can_be_saved():
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"dim": 9}, ValueError, r"FusedRope\(dim=9\): dim must be even, because channels are turned in pairs"),
-        ({"dim": 0}, ValueError, "dim must be at least 1"),
-        ({"dim": -8}, ValueError, "dim must be at least 1"),
-        ({"dim": "8"}, TypeError, "dim must be an integer, not str"),
+        (
+            {"head_dim": 9},
+            ValueError,
+            r"FusedRope\(head_dim=9\): head_dim must be even, because channels are turned in pairs",
+        ),
+        ({"head_dim": 0}, ValueError, "head_dim must be at least 1"),
+        ({"head_dim": -8}, ValueError, "head_dim must be at least 1"),
+        ({"head_dim": "8"}, TypeError, "head_dim must be an integer, not str"),
         ({"theta": 1}, ValueError, r"FusedRope\(theta=1\): theta must be greater than 1"),
         ({"theta": math.nan}, ValueError, "theta must be finite"),
         ({"values": 1}, TypeError, r"FusedRope\(values=1\): values is True or False, not int"),
@@ -151,12 +155,12 @@ def test_frequencies_are_kept_as_numbers_that_can_be_saved():
 )
 def test_wrong_arguments_are_refused(arguments, error, text):
     with pytest.raises(error, match=text):
-        FusedRope(**({"dim": 8} | arguments))
+        FusedRope(**({"head_dim": 8} | arguments))
 
 
 def test_tensors_of_a_width_that_cannot_be_turned_are_refused():
     at = torch.arange(3)
-    with pytest.raises(ValueError, match=r"FusedRope\(dim=8\): given a tensor of 12 channels"):
+    with pytest.raises(ValueError, match=r"FusedRope\(head_dim=8\): given a tensor of 12 channels"):
         FusedRope(8).turn(torch.zeros(1, 1, 3, 12), at)
     with pytest.raises(ValueError, match=r"values of 5 channels cannot be turned in pairs.*values=False"):
         FusedRope(8).turn(torch.zeros(1, 1, 3, 5), at, "value")

@@ -30,7 +30,7 @@ def empty(t: int, dim: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
 @pytest.mark.parametrize("alpha", [0.4, 0.1, 0.49, 0.8])
 def test_all_positions_mix_the_vectors_of_two_digits(alpha):
     table = table_of(5, 6)
-    method = Hierarchical(table, alpha)
+    method = Hierarchical(table, alpha=alpha)
     assert_same(method.embed(empty(25, 6))[0], mixed(table, alpha))
 
 
@@ -82,7 +82,7 @@ def test_no_two_positions_share_a_vector():
 
 def test_gradients_reach_the_table_through_both_digits_and_its_first_row():
     table = table_of(4, 3)
-    method, leaf = Hierarchical(table, 0.3), table.clone().requires_grad_()
+    method, leaf = Hierarchical(table, alpha=0.3), table.clone().requires_grad_()
     weight = torch.randn(16, 3, dtype=torch.float64)
     (method.embed(empty(16, 3))[0] * weight).sum().backward()
     (mixed(leaf, 0.3) * weight).sum().backward()
@@ -138,17 +138,21 @@ def test_the_dtype_of_the_embeddings_stays():
 )
 def test_what_cannot_weigh_two_digits_is_refused(alpha, error, text):
     with pytest.raises(error, match=text):
-        Hierarchical((4, 6), alpha)
+        Hierarchical((4, 6), alpha=alpha)
 
 
 @pytest.mark.parametrize(
     ("table", "error", "text"),
     [
-        (512, TypeError, r"Hierarchical\(table=int\): table must be a tensor \[n, dim\], an nn.Embedding, a Learned"),
-        (None, TypeError, r"or a shape \(n, dim\)"),
-        (torch.zeros(3), ValueError, r"table must be floats \[n, dim\], given torch.float32 \[3\]"),
-        (torch.zeros(3, 2).long(), ValueError, r"table must be floats \[n, dim\], given torch.int64 \[3, 2\]"),
-        ((3,), ValueError, r"table must be floats \[n, dim\]"),
+        (
+            512,
+            TypeError,
+            r"Hierarchical\(table=int\): table must be a tensor \[n, model_dim\], an nn.Embedding, a Learned",
+        ),
+        (None, TypeError, r"or a shape \(n, model_dim\)"),
+        (torch.zeros(3), ValueError, r"table must be floats \[n, model_dim\], given torch.float32 \[3\]"),
+        (torch.zeros(3, 2).long(), ValueError, r"table must be floats \[n, model_dim\], given torch.int64 \[3, 2\]"),
+        ((3,), ValueError, r"table must be floats \[n, model_dim\]"),
         ((0, 6), ValueError, r"Hierarchical\(table=0\): table must be at least 1"),
         ((4, 6.0), TypeError, r"Hierarchical\(table=6.0\): table must be an integer, not float"),
     ],

@@ -18,9 +18,9 @@ NEAR, TRAINED, SINKS = 4, 6, 2
 @pytest.mark.parametrize(("strength", "pivot"), [(1.5, 0.0), (0.0, 0.7), (1.5, 0.7)])
 def test_sinks_are_spared_and_count_as_near(strength: float, pivot: float, backend: str):
     q, k, v = inputs(t=14, dv=5)
-    place: Any = KeepSinks(Rerope(NEAR), SINKS)
-    place = Pivot(place, TRAINED, pivot) if pivot else place
-    place = Dilute(place, TRAINED, strength) if strength else place
+    place: Any = KeepSinks(Rerope(NEAR), sinks=SINKS)
+    place = Pivot(place, TRAINED, strength=pivot) if pivot else place
+    place = Dilute(place, TRAINED, strength=strength) if strength else place
     with torch.no_grad():
         found = attend(q, k, v, Scheme(Rope(8), place, causal), backend=backend)
     assert_same(found, by_pairs(q, k, v, NEAR, TRAINED, strength, pivot, SINKS))
@@ -28,7 +28,7 @@ def test_sinks_are_spared_and_count_as_near(strength: float, pivot: float, backe
 
 def test_gradients_are_the_specifications():
     q, k, v = (each.requires_grad_() for each in inputs(t=14))
-    scheme = Scheme(Rope(8), Dilute(Pivot(KeepSinks(Rerope(NEAR), SINKS), TRAINED), TRAINED), causal)
+    scheme = Scheme(Rope(8), Dilute(Pivot(KeepSinks(Rerope(NEAR), sinks=SINKS), TRAINED), TRAINED), causal)
     found = [
         torch.autograd.grad(attend(q, k, v, scheme, backend=backend).square().sum(), (q, k, v))
         for backend in ("reference", "chunked")
@@ -46,14 +46,14 @@ def test_alone_it_changes_nothing(method: Any):
 
 def test_the_sinks_of_packed_documents_are_their_own_first_keys():
     q, k, v = inputs(t=24)
-    scheme = Scheme(Rope(8), Dilute(KeepSinks(Rerope(NEAR), SINKS), TRAINED), causal)
+    scheme = Scheme(Rope(8), Dilute(KeepSinks(Rerope(NEAR), sinks=SINKS), TRAINED), causal)
     documents = torch.tensor([0] * 11 + [1] * 13)
     apart = [attend(*(each[:, :, part] for each in (q, k, v)), scheme) for part in (slice(0, 11), slice(11, 24))]
     assert_same(attend(q, k, v, scheme, documents=documents), torch.cat(apart, 2))
 
 
 def test_a_decoding_step_equals_a_fresh_pass():
-    scheme = Scheme(Rope(8), Dilute(Pivot(KeepSinks(Rerope(NEAR), SINKS), TRAINED), TRAINED), causal)
+    scheme = Scheme(Rope(8), Dilute(Pivot(KeepSinks(Rerope(NEAR), sinks=SINKS), TRAINED), TRAINED), causal)
     q, k, v = inputs(t=15)
     whole, cache = attend(q, k, v, scheme), Cache(scheme)
     with torch.no_grad():
@@ -66,11 +66,11 @@ def test_a_decoding_step_equals_a_fresh_pass():
     ("wrong", "says"),
     [
         (lambda: KeepSinks(Rope(8)), "must move far keys and do nothing else"),
-        (lambda: KeepSinks(Rerope(4), 0), "sinks"),
+        (lambda: KeepSinks(Rerope(4), sinks=0), "sinks"),
         (lambda: KeepSinks(Dilute(Rerope(4), 6)), r"write Dilute\(KeepSinks\(Rerope\(.*4.*\)\), …\)"),
         (lambda: KeepSinks(Pivot(Rerope(4), 6)), r"write Pivot\(KeepSinks\("),
         (lambda: KeepSinks(Dilute(Pivot(Rerope(4), 6), 6)), r"write Dilute\(Pivot\(KeepSinks\(Rerope"),
-        (lambda: KeepSinks(Rerope(4), 2**31), "no text is that long"),
+        (lambda: KeepSinks(Rerope(4), sinks=2**31), "no text is that long"),
         (lambda: KeepSinks(Rerope), r"this is a class; make one: Rerope\(…\)"),
         (lambda: Pivot(Rerope, 6), r"this is a class; make one: Rerope\(…\)"),
     ],

@@ -10,7 +10,7 @@ from tests.oracles import assert_same, inputs, plain
 
 
 def kernel(form: str, p: list[float], a: list[float]) -> Kerple:
-    method = Kerple(len(p), form).double()
+    method = Kerple(len(p), form=form).double()
     method.p.data.copy_(torch.tensor(p, dtype=torch.float64))
     method.a.data.copy_(torch.tensor(a, dtype=torch.float64))
     return method

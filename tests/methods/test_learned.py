@@ -101,7 +101,7 @@ def test_an_index_below_zero_is_refused_rather_than_read_from_the_end():
 
 
 def test_embeddings_of_another_width_are_refused():
-    with pytest.raises(ValueError, match=r"Learned\(dim=6\): given a tensor of 5 channels"):
+    with pytest.raises(ValueError, match=r"Learned\(model_dim=6\): given a tensor of 5 channels"):
         Learned(4, 6).embed(torch.zeros(1, 2, 5))
 
 
@@ -112,8 +112,8 @@ def test_embeddings_of_another_width_are_refused():
         (-3, 6, ValueError, r"Learned\(length=-3\): length must be at least 1"),
         (4.0, 6, TypeError, r"Learned\(length=4.0\): length must be an integer, not float"),
         (True, 6, TypeError, r"Learned\(length=True\): length must be an integer, not bool"),
-        (4, 0, ValueError, r"Learned\(dim=0\): dim must be at least 1"),
-        (4, "6", TypeError, r"Learned\(dim='6'\): dim must be an integer, not str"),
+        (4, 0, ValueError, r"Learned\(model_dim=0\): model_dim must be at least 1"),
+        (4, "6", TypeError, r"Learned\(model_dim='6'\): model_dim must be an integer, not str"),
     ],
 )
 def test_what_the_table_cannot_be_made_of_is_refused(length, dim, error, text):

@@ -20,7 +20,7 @@ PAIRS = ("halves", "neighbours")
 
 def trained_for_a_while(dim: int, theta: float = 10000.0, pairs: str = "halves") -> LearnedRope:
     """Offsets that have moved, the same each time."""
-    method = LearnedRope(dim, theta, pairs).double()  # pyright: ignore
+    method = LearnedRope(dim, theta=theta, pairs=pairs).double()  # pyright: ignore
     torch.nn.init.normal_(method.offset, std=0.3, generator=torch.Generator().manual_seed(3))
     return method
 
@@ -155,11 +155,15 @@ def test_a_part_of_the_channels_may_turn():
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"dim": 127}, ValueError, r"LearnedRope\(dim=127\): dim must be even, because channels are turned in pairs"),
-        ({"dim": 0}, ValueError, "dim must be at least 1"),
-        ({"dim": -8}, ValueError, r"LearnedRope\(dim=-8\): dim must be at least 1"),
-        ({"dim": 8.0}, TypeError, "dim must be an integer, not float"),
-        ({"dim": True}, TypeError, "dim must be an integer, not bool"),
+        (
+            {"head_dim": 127},
+            ValueError,
+            r"LearnedRope\(head_dim=127\): head_dim must be even, because channels are turned in pairs",
+        ),
+        ({"head_dim": 0}, ValueError, "head_dim must be at least 1"),
+        ({"head_dim": -8}, ValueError, r"LearnedRope\(head_dim=-8\): head_dim must be at least 1"),
+        ({"head_dim": 8.0}, TypeError, "head_dim must be an integer, not float"),
+        ({"head_dim": True}, TypeError, "head_dim must be an integer, not bool"),
         ({"theta": 1.0}, ValueError, r"LearnedRope\(theta=1.0\): theta must be greater than 1"),
         ({"theta": math.inf}, ValueError, "theta must be finite"),
         ({"theta": "1e4"}, TypeError, "theta must be a number, not str"),
@@ -168,11 +172,11 @@ def test_a_part_of_the_channels_may_turn():
 )
 def test_wrong_arguments_are_refused(arguments, error, text):
     with pytest.raises(error, match=text):
-        LearnedRope(**({"dim": 8} | arguments))
+        LearnedRope(**({"head_dim": 8} | arguments))
 
 
 def test_a_tensor_of_another_width_is_refused():
-    text = r"LearnedRope\(dim=8\): given a tensor of 12 channels; to turn only some.*Partial\(LearnedRope\(8\), of=12\)"
+    text = r"LearnedRope\(head_dim=8\): given a tensor of 12 channels; .*Partial\(LearnedRope\(8\), of=12\)"
     with pytest.raises(ValueError, match=text):
         LearnedRope(8).turn(torch.zeros(1, 1, 3, 12), torch.arange(3))
 

@@ -55,8 +55,8 @@ def test_late_queries_count_from_the_start_of_the_text():
 def test_at_the_trained_length_the_factor_is_one():
     index, length = torch.tensor([[3, 63, 511, 4095]]), torch.tensor([[512]])
     for clip in (True, False):
-        assert LogN(512, clip).sharpen(index, length)[0, 2].item() == 1.0
-        assert LogN(512, clip, "length").sharpen(index, length).item() == 1.0
+        assert LogN(512, clip=clip).sharpen(index, length)[0, 2].item() == 1.0
+        assert LogN(512, clip=clip, count="length").sharpen(index, length).item() == 1.0
     # ln 4096 / ln 512 = 12/9 and ln 4 / ln 512 = 2/9.
     assert LogN(512).sharpen(index, length)[0].tolist() == pytest.approx([1, 1, 1, 4 / 3], abs=1e-15)
     assert LogN(512, clip=False).sharpen(index, length)[0].tolist() == pytest.approx(

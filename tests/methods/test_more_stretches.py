@@ -108,7 +108,7 @@ def test_transformers_proportional(share, factor):
         rope = {"rope_type": "proportional", "rope_theta": theta, "partial_rotary_factor": share, "factor": factor}
         config = LlamaConfig(hidden_size=dim, num_attention_heads=1, head_dim=dim, rope_parameters=rope)
         theirs, size = ROPE_INIT_FUNCTIONS["proportional"](config, torch.device("cpu"))
-        ours, magnitude = stretched(Proportional(share, factor), dim, theta)
+        ours, magnitude = stretched(Proportional(share, factor=factor), dim, theta)
         assert magnitude == size == 1.0
         assert torch.equal(theirs == 0, ours == 0)
         # Rounding the exponent to float32 costs ln θ units of 2⁻²⁴, the power and both divisions a few more.
@@ -150,7 +150,7 @@ def test_an_exponent_of_zero_is_interpolation(factor):
 
 @pytest.mark.parametrize("b", [0, 0.3, 0.625, 0.75, 1, 3])
 def test_the_last_pair_is_slowed_by_the_whole_factor_and_the_first_by_least(b):
-    slowed = stretched(None)[0] / stretched(NtkMixed(8, b))[0]
+    slowed = stretched(None)[0] / stretched(NtkMixed(8, b=b))[0]
     assert float(slowed[-1]) == pytest.approx(8, rel=1e-14)
     assert float(slowed[0]) == pytest.approx(8 ** (2 / 128) ** b, rel=1e-14)
     assert bool((slowed.diff() >= -1e-12).all())

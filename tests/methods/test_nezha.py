@@ -118,9 +118,9 @@ def test_it_has_nothing_to_learn():
     assert Nezha(8, reach=3) == Nezha(8, reach=3)
 
 
-@pytest.mark.parametrize("name", ["dim", "value_dim"])
+@pytest.mark.parametrize("name", ["head_dim", "value_dim"])
 def test_widths_must_be_positive_and_even(name):
-    sizes = {"dim": 8, "reach": 4}
+    sizes = {"head_dim": 8, "reach": 4}
     with pytest.raises(ValueError, match=rf"Nezha\({name}=7\): {name} must be even, because each wavelength gives"):
         Nezha(**(sizes | {name: 7}))
     for wrong in (0, -2):
@@ -146,7 +146,7 @@ def test_wrong_arguments_are_refused(options, error, text):
 
 def test_tensors_of_another_width_are_refused_by_name():
     q, k, v = inputs(dv=5)
-    with pytest.raises(ValueError, match=r"Nezha\(dim=16\): given a tensor of 8 channels"):
+    with pytest.raises(ValueError, match=r"Nezha\(head_dim=16\): given a tensor of 8 channels"):
         attend(q, k, v, Scheme(Nezha(16)))
     with pytest.raises(ValueError, match=r"Nezha\(8\): adds vectors of 8 channels to values of 5 .* value_dim=5, or"):
         attend(q, k, v, Scheme(Nezha(8)))

@@ -45,7 +45,7 @@ def test_keys_behind_are_lowered_less_than_keys_ahead(heads, groups, offset):
     def score(b, h, i, j):
         return dot(b, h, i, j) - m[h] * (i - j - offset if j < i else j - i)
 
-    assert_same(attend(q, k, v, Scheme(OffsetAlibi(heads, offset))), plain(q, k, v, score))
+    assert_same(attend(q, k, v, Scheme(OffsetAlibi(heads, offset=offset))), plain(q, k, v, score))
 
 
 @pytest.mark.parametrize("heads", [1, 3, 8, 12])
@@ -72,7 +72,7 @@ def test_it_can_tell_left_from_right():
 def test_without_an_offset_it_is_alibi():
     q, k, v = inputs()
     for visible in ((), (causal,)):
-        ours = attend(q, k, v, Scheme(OffsetAlibi(4, 0.0), *visible))
+        ours = attend(q, k, v, Scheme(OffsetAlibi(4, offset=0.0), *visible))
         assert_same(ours, attend(q, k, v, Scheme(Alibi(4), *visible)))
 
 

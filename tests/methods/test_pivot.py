@@ -70,6 +70,16 @@ def test_far_scores_are_turned_about_what_near_keys_offer(name: str, backend: st
         assert_same(attend(q, k, v, scheme, backend=backend), by_pairs(q, k, v, far, distance, growing(5, 0.7)))
 
 
+@pytest.mark.parametrize("backend", ["reference", "chunked", "flex"])
+def test_where_no_near_key_is_seen_near_is_0(backend: str):
+    q, k, v = inputs(t=13, dv=5)
+    method, far, distance = METHODS["rerope"]
+    scheme = Scheme(Rope(8), Pivot(method, trained=5, strength=0.7), causal & ~window(4))
+    expected = by_pairs(q, k, v, far, distance, growing(5, 0.7), lambda i, j: j <= i - 4)
+    with torch.no_grad():
+        assert_same(attend(q, k, v, scheme, backend=backend), expected)
+
+
 def test_encoders_count_the_whole_text():
     q, k, v = inputs(t=11, dv=5)
     method, _, distance = METHODS["rerope"]
@@ -84,7 +94,7 @@ def test_an_encoder_read_backwards_answers_the_same_backwards():
     # Negating the second of each pair of channels turns every rotation the other way, as reading backwards does.
     sign = torch.tensor([1.0] * 4 + [-1.0] * 4, dtype=torch.float64)
     for method in (Rerope(2), LeakyRerope(2, 4.0)):
-        scheme = Scheme(Rope(8), Pivot(method, 1, 1.0, "length"))
+        scheme = Scheme(Rope(8), Pivot(method, 1, strength=1.0, count="length"))
         backwards = attend((q * sign).flip(2), (k * sign).flip(2), v.flip(2), scheme).flip(2)
         assert_same(attend(q, k, v, scheme), backwards)
 
@@ -128,11 +138,12 @@ def test_a_far_key_that_outweighs_the_near_ones_rises_and_others_sink():
     q = torch.zeros(1, 1, 64, 8, dtype=torch.float64)
     q[..., -1, :4] = 4.0
     k, v = torch.zeros_like(q), torch.zeros_like(q)
-    # One far key is what the last query looks for; without position, so that the scores are plain to see.
+    # One far key matches the last query; every frequency is zero, so that scores do not depend on positions.
+    still = Rope(8, stretch=mp.Proportional(0.0))
     k[0, 0, 10, :4] = 4.0
     v[0, 0, 10, 0] = 1.0
     weights = [
-        float(attend(q, k, v, Scheme(mp.Nope(), method, causal))[0, 0, -1, 0])
+        float(attend(q, k, v, Scheme(still, method, causal))[0, 0, -1, 0])
         for method in (Rerope(8), Pivot(Rerope(8), trained=16))
     ]
     score, n = 64 / math.sqrt(8), math.log(64 / 16) / 2
@@ -149,7 +160,7 @@ def test_a_far_key_that_outweighs_the_near_ones_rises_and_others_sink():
         (
             {"method": Rope(8)},
             TypeError,
-            r"Pivot\(Rope\(dim=8.*must move far keys and do nothing else, as Rerope\(256\)",
+            r"Pivot\(Rope\(head_dim=8.*must move far keys and do nothing else, as Rerope\(256\)",
         ),
         ({"method": mp.Stream(2, 4)}, TypeError, r"must move far keys and do nothing else"),
         ({"trained": 0}, ValueError, r"Pivot\(trained=0\): trained must be at least 1"),

@@ -32,7 +32,7 @@ def possible(length: int, target: int) -> set[tuple[int, ...]]:
 @pytest.mark.parametrize(("length", "target"), [(1, 4), (2, 5), (3, 3), (4, 7), (5, 8), (7, 9)])
 def test_every_cut_and_skip_is_met_and_nothing_else(length, target):
     generator = seeded()
-    met = {tuple(Pose(target).sample(length, generator).tolist()) for _ in range(600)}
+    met = {tuple(Pose(target).sample(length, generator=generator).tolist()) for _ in range(600)}
     # There are at most 12 equally likely draws; 600 miss one of them with probability 12 · (11/12)^600 < 1e-20.
     assert met == possible(length, target)
 
@@ -40,7 +40,7 @@ def test_every_cut_and_skip_is_met_and_nothing_else(length, target):
 def test_cuts_and_skips_are_equally_likely():
     length, target, draws = 6, 9, 6000
     generator = seeded()
-    met = Counter(tuple(Pose(target).sample(length, generator).tolist()) for _ in range(draws))
+    met = Counter(tuple(Pose(target).sample(length, generator=generator).tolist()) for _ in range(draws))
     # Three cuts and four skips; without a skip all cuts look alike.
     for at in possible(length, target):
         p = 3 / 12 if at == tuple(range(length)) else 1 / 12
@@ -51,7 +51,7 @@ def test_cuts_and_skips_are_equally_likely():
 def test_positions_stay_below_the_target(length, target):
     generator = seeded()
     for _ in range(50):
-        at = Pose(target).sample(length, generator)
+        at = Pose(target).sample(length, generator=generator)
         assert at.shape == (length,)
         assert at.dtype == torch.int64
         assert int(at[0]) == 0
@@ -65,7 +65,7 @@ def test_positions_stay_below_the_target(length, target):
 
 def test_the_target_itself_can_be_reached():
     generator = seeded()
-    furthest = max(int(Pose(12).sample(8, generator)[-1]) for _ in range(200))
+    furthest = max(int(Pose(12).sample(8, generator=generator)[-1]) for _ in range(200))
     assert furthest == 11
 
 
@@ -74,7 +74,7 @@ def test_a_text_as_long_as_the_target_has_nowhere_to_skip():
 
 
 def test_a_generator_makes_a_draw_repeatable():
-    first, again, other = (Pose(16384).sample(2048, seeded(seed)) for seed in (1, 1, 2))
+    first, again, other = (Pose(16384).sample(2048, generator=seeded(seed)) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -84,7 +84,7 @@ def test_every_cut_of_a_text_is_met_and_nothing_else(text, length, target):
     generator = seeded()
     met: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
     for _ in range(1500):
-        taken, at = Pose(target).cut(text, length, generator)
+        taken, at = Pose(target).cut(text, length, generator=generator)
         met.add((tuple(taken.tolist()), tuple(at.tolist())))
     held = min(text, length)
     rule = {
@@ -99,7 +99,7 @@ def test_every_cut_of_a_text_is_met_and_nothing_else(text, length, target):
 def test_a_cut_takes_the_opening_and_a_later_stretch_of_the_text():
     text = torch.arange(1000, 1500)
     for seed in range(20):
-        taken, at = Pose(4096).cut(len(text), 64, seeded(seed))
+        taken, at = Pose(4096).cut(len(text), 64, generator=seeded(seed))
         assert taken.shape == at.shape == (64,)
         words = text[taken]
         assert int(words[0]) == 1000
@@ -114,7 +114,7 @@ def test_a_cut_takes_the_opening_and_a_later_stretch_of_the_text():
 
 def test_attention_at_skipped_positions_under_a_stretch():
     q, k, v = inputs(t=8)
-    at = Pose(32).sample(8, seeded(3))
+    at = Pose(32).sample(8, generator=seeded(3))
     assert int(at[-1]) > 7, "this seed skips nothing"
     ours = attend(q, k, v, Scheme(Rope(8, stretch=Interpolate(4)), causal), position=at, key_position=at)
 

@@ -14,7 +14,7 @@ from tests.oracles import assert_same, inputs, plain, turned
 
 def randomised(dim: int = 8, eps: float = 1e-6) -> QkNorm:
     torch.manual_seed(1)
-    method = QkNorm(dim, eps).double()
+    method = QkNorm(dim, eps=eps).double()
     for weight in method.parameters():
         torch.nn.init.uniform_(weight, 0.3, 1.7)
     return method
@@ -95,8 +95,8 @@ def test_the_norm_of_half_precision_is_formed_in_float32():
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: QkNorm(0), ValueError, r"QkNorm\(dim=0\): dim must be at least 1"),
-        (lambda: QkNorm(8.0), TypeError, r"QkNorm\(dim=8.0\): dim must be an integer, not float"),
+        (lambda: QkNorm(0), ValueError, r"QkNorm\(head_dim=0\): head_dim must be at least 1"),
+        (lambda: QkNorm(8.0), TypeError, r"QkNorm\(head_dim=8.0\): head_dim must be an integer, not float"),
         (lambda: QkNorm(8, eps=-1), ValueError, r"QkNorm\(eps=-1\): eps must be at least 0"),
         (lambda: QkNorm(8).turn(torch.zeros(1, 1, 3, 6), torch.arange(3)), ValueError, "given a tensor of 6 channels"),
     ],

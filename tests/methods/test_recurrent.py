@@ -12,7 +12,7 @@ from tests.oracles import assert_same, dots, plain
 
 
 def walker(dim: int, cell: str = "gru", **options) -> Recurrent:
-    method = Recurrent(dim, cell, **options).double()
+    method = Recurrent(dim, cell=cell, **options).double()
     generator = torch.Generator().manual_seed(1)
     for weight in method.parameters():
         nn.init.normal_(weight, std=0.6, generator=generator)
@@ -38,13 +38,13 @@ def by_hand(method: Recurrent, length: int) -> Tensor:
 
 def torch_cell(method: Recurrent) -> nn.Module:
     """torch's own cell with the weights of the method; what comes in is zero, so its input weights do not matter."""
-    cell = (nn.GRUCell if method.cell == "gru" else nn.RNNCell)(method.dim, method.dim).double()
+    cell = (nn.GRUCell if method.cell == "gru" else nn.RNNCell)(method.model_dim, method.model_dim).double()
     with torch.no_grad():
         cell.weight_hh.copy_(method.weight)
         cell.bias_hh.copy_(method.bias)
         cell.bias_ih.zero_()
         if method.free is not None:
-            cell.bias_ih[-method.dim :] = method.free
+            cell.bias_ih[-method.model_dim :] = method.free
     return cell
 
 
@@ -118,7 +118,7 @@ def test_a_text_far_longer_than_any_seen_is_defined():
 
 
 def test_it_learns_a_cell_and_a_start():
-    counts = {cell: sum(each.numel() for each in Recurrent(10, cell).parameters()) for cell in ("gru", "tanh")}
+    counts = {cell: sum(each.numel() for each in Recurrent(10, cell=cell).parameters()) for cell in ("gru", "tanh")}
     # Three gates and one bias more for the candidate; a single layer.
     assert counts == {"gru": 3 * (10 * 10 + 10) + 10 + 10, "tanh": 10 * 10 + 10 + 10}
 
@@ -157,19 +157,19 @@ def test_a_fraction_is_no_step():
 
 
 def test_embeddings_of_another_width_are_refused():
-    with pytest.raises(ValueError, match=r"Recurrent\(dim=6\): given a tensor of 5 channels"):
+    with pytest.raises(ValueError, match=r"Recurrent\(model_dim=6\): given a tensor of 5 channels"):
         Recurrent(6).embed(torch.zeros(1, 2, 5))
 
 
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"dim": 0}, ValueError, r"Recurrent\(dim=0\): dim must be at least 1"),
-        ({"dim": -2}, ValueError, r"Recurrent\(dim=-2\): dim must be at least 1"),
-        ({"dim": 6.0}, TypeError, r"Recurrent\(dim=6.0\): dim must be an integer, not float"),
-        ({"dim": 6, "cell": "lstm"}, ValueError, r"Recurrent\(cell='lstm'\): cell must be one of 'gru', 'tanh'"),
-        ({"dim": 6, "longest": 0}, ValueError, r"Recurrent\(longest=0\): longest must be at least 1"),
-        ({"dim": 6, "longest": math.inf}, TypeError, r"Recurrent\(longest=inf\): longest must be an integer"),
+        ({"model_dim": 0}, ValueError, r"Recurrent\(model_dim=0\): model_dim must be at least 1"),
+        ({"model_dim": -2}, ValueError, r"Recurrent\(model_dim=-2\): model_dim must be at least 1"),
+        ({"model_dim": 6.0}, TypeError, r"Recurrent\(model_dim=6.0\): model_dim must be an integer, not float"),
+        ({"model_dim": 6, "cell": "lstm"}, ValueError, r"Recurrent\(cell='lstm'\): cell must be one of 'gru', 'tanh'"),
+        ({"model_dim": 6, "longest": 0}, ValueError, r"Recurrent\(longest=0\): longest must be at least 1"),
+        ({"model_dim": 6, "longest": math.inf}, TypeError, r"Recurrent\(longest=inf\): longest must be an integer"),
     ],
 )
 def test_what_cannot_walk_is_refused(options, error, text):

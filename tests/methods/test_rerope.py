@@ -49,14 +49,14 @@ def test_no_two_tokens_stand_further_apart_than_the_window(sees_ahead: bool):
 @pytest.mark.parametrize("at", [1, 2, 9])
 def test_far_keys_may_stand_elsewhere_than_at_the_window(at: int, sees_ahead: bool):
     q, k, v = inputs(dv=5)
-    scheme = Scheme(Rope(8), Rerope(4, at)) if sees_ahead else Scheme(Rope(8), Rerope(4, at), causal)
+    scheme = Scheme(Rope(8), Rerope(4, at=at)) if sees_ahead else Scheme(Rope(8), Rerope(4, at=at), causal)
     expected = by_distance(q, k, v, lambda n: n if abs(n) < 4 else math.copysign(at, n), sees_ahead)
     assert_same(attend(q, k, v, scheme), expected)
 
 
 def test_far_keys_at_the_window_are_rerope():
     q, k, v = inputs()
-    assert_same(attend(q, k, v, Scheme(Rope(8), Rerope(4, 4))), attend(q, k, v, Scheme(Rope(8), Rerope(4))))
+    assert_same(attend(q, k, v, Scheme(Rope(8), Rerope(4, at=4))), attend(q, k, v, Scheme(Rope(8), Rerope(4))))
 
 
 @pytest.mark.parametrize("sees_ahead", [False, True])

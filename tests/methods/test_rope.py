@@ -206,15 +206,19 @@ def test_a_pair_comes_round_after_two_pi_over_its_frequency(theta):
 @pytest.mark.parametrize(
     ("dim", "error", "text"),
     [
-        (127, ValueError, "dim must be even, because channels are turned in pairs; for a partial rotation use Partial"),
-        (127, ValueError, r"Rope\(dim=127\): .* use Partial\(Rope\(64\), of=127\)"),
-        (0, ValueError, r"Rope\(dim=0\): dim must be at least"),
-        (-2, ValueError, r"Rope\(dim=-2\): dim must be at least"),
-        (8.0, TypeError, r"Rope\(dim=8.0\): dim must be an integer, not float"),
-        (float("nan"), TypeError, "dim must be an integer, not float"),
-        (True, TypeError, "dim must be an integer, not bool"),
-        ("8", TypeError, "dim must be an integer, not str"),
-        (None, TypeError, "dim must be an integer, not NoneType"),
+        (
+            127,
+            ValueError,
+            "head_dim must be even, because channels are turned in pairs; for a partial rotation use Partial",
+        ),
+        (127, ValueError, r"Rope\(head_dim=127\): .* use Partial\(Rope\(64\), of=127\)"),
+        (0, ValueError, r"Rope\(head_dim=0\): head_dim must be at least"),
+        (-2, ValueError, r"Rope\(head_dim=-2\): head_dim must be at least"),
+        (8.0, TypeError, r"Rope\(head_dim=8.0\): head_dim must be an integer, not float"),
+        (float("nan"), TypeError, "head_dim must be an integer, not float"),
+        (True, TypeError, "head_dim must be an integer, not bool"),
+        ("8", TypeError, "head_dim must be an integer, not str"),
+        (None, TypeError, "head_dim must be an integer, not NoneType"),
     ],
 )
 def test_a_width_that_is_no_even_number_is_refused(dim, error, text):
@@ -242,7 +246,7 @@ def test_an_unknown_pairing_is_refused():
     with pytest.raises(ValueError, match="pairs must be one of 'halves', 'neighbours'"):
         Rope(8, pairs="neighbors")  # pyright: ignore
     with pytest.raises(ValueError, match="pairs"):
-        rotate(torch.ones(1, 2), torch.ones(1, 1), torch.zeros(1, 1), "neighbors")  # pyright: ignore
+        rotate(torch.ones(1, 2), torch.ones(1, 1), torch.zeros(1, 1), pairs="neighbors")  # pyright: ignore
 
 
 @pytest.mark.parametrize("stretch", [4, "yarn", Rope(8), Yarn])
@@ -252,7 +256,9 @@ def test_what_does_not_stretch_is_refused(stretch):
 
 
 def test_a_tensor_of_another_width_is_refused():
-    with pytest.raises(ValueError, match=r"Rope\(dim=6\): given a tensor of 8 channels; .* Partial\(Rope\(6\), of=8\)"):
+    with pytest.raises(
+        ValueError, match=r"Rope\(head_dim=6\): given a tensor of 8 channels; .* Partial\(Rope\(6\), of=8\)"
+    ):
         Rope(6).turn(torch.zeros(1, 1, 3, 8), torch.arange(3))
 
 

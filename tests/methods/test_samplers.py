@@ -37,7 +37,7 @@ def rope_at(q: Tensor, k: Tensor, v: Tensor, at: Tensor) -> Tensor:
 def test_positions_are_sorted_distinct_and_within_the_range(longest, length):
     generator = seeded()
     for _ in range(20):
-        at = Randomized(longest).sample(length, generator)
+        at = Randomized(longest).sample(length, generator=generator)
         assert at.shape == (length,)
         assert at.dtype == torch.int64
         assert bool((at.diff() > 0).all())
@@ -50,12 +50,12 @@ def test_as_many_positions_as_there_are_leave_no_choice():
 
 def test_a_generator_makes_a_draw_repeatable():
     method = Randomized(2048)
-    first, again, other = (method.sample(40, seeded(seed)) for seed in (1, 1, 2))
+    first, again, other = (method.sample(40, generator=seeded(seed)) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     generator = seeded(1)
-    assert torch.equal(method.sample(40, generator), first)
-    assert not torch.equal(method.sample(40, generator), first)
+    assert torch.equal(method.sample(40, generator=generator), first)
+    assert not torch.equal(method.sample(40, generator=generator), first)
 
 
 def test_without_a_generator_the_global_one_is_used():
@@ -70,7 +70,7 @@ def test_every_position_is_equally_likely():
     longest, length, draws = 24, 7, 4000
     generator, counts = seeded(), torch.zeros(longest, dtype=torch.float64)
     for _ in range(draws):
-        counts[Randomized(longest).sample(length, generator)] += 1
+        counts[Randomized(longest).sample(length, generator=generator)] += 1
     # Counts of a draw without replacement have variance p(1 − p) and correlation −1/(L − 1): this is χ² of L − 1.
     p = length / longest
     statistic = float(((counts - draws * p) ** 2).sum()) / (draws * p * (1 - p)) * (longest - 1) / longest
@@ -81,7 +81,7 @@ def test_every_position_is_equally_likely():
 
 def test_every_set_of_positions_is_met():
     generator = seeded()
-    met = Counter(tuple(Randomized(5).sample(2, generator).tolist()) for _ in range(2000))
+    met = Counter(tuple(Randomized(5).sample(2, generator=generator).tolist()) for _ in range(2000))
     assert set(met) == {(a, b) for b in range(5) for a in range(b)}
     # Each of the ten comes up 200 times, give or take five standard deviations.
     assert all(abs(count - 200) <= 5 * math.sqrt(2000 * 0.1 * 0.9) for count in met.values())
@@ -89,7 +89,7 @@ def test_every_set_of_positions_is_met():
 
 def test_attention_at_drawn_positions_is_rope_at_those_places():
     q, k, v = inputs(t=8, dv=5)
-    at = Randomized(300).sample(8, seeded())
+    at = Randomized(300).sample(8, generator=seeded())
     ours = attend(q, k, v, Scheme(Rope(8), causal), position=at, key_position=at)
     assert_same(ours, rope_at(q, k, v, at))
 
@@ -97,7 +97,7 @@ def test_attention_at_drawn_positions_is_rope_at_those_places():
 def test_the_order_stays_that_of_the_text():
     # Visibility goes by the index; positions, however far apart, hide nothing.
     q, k, v = inputs(t=6)
-    at = Randomized(10**6).sample(6, seeded())
+    at = Randomized(10**6).sample(6, generator=seeded())
     ours = attend(q, k, v, Scheme(Alibi(4), causal), position=at, key_position=at)
     slopes = [2.0 ** (-2 * (h + 1)) for h in range(4)]
 
@@ -121,13 +121,13 @@ def test_counting_at_test_is_not_what_training_showed():
     """
     longest, length, draws = 2048, 40, 2000
     generator = seeded()
-    ones = sum(int((Randomized(longest).sample(length, generator).diff() == 1).sum()) for _ in range(draws))
+    ones = sum(int((Randomized(longest).sample(length, generator=generator).diff() == 1).sum()) for _ in range(draws))
     expected = length * (length - 1) / longest
     # Nearly Poisson, so the mean of many draws has the standard deviation √(expected/draws).
     assert ones / draws == pytest.approx(expected, abs=5 * math.sqrt(expected / draws))
     assert ones / (draws * (length - 1)) < 0.03
     # Drawn or evenly spread, a test of 500 tokens reaches as far as training did.
-    for at in (Randomized(longest).sample(500, seeded()), Randomized(longest).evenly(500)):
+    for at in (Randomized(longest).sample(500, generator=seeded()), Randomized(longest).evenly(500)):
         assert float(at[-1]) > 0.98 * longest
         assert float(at.double().diff().mean()) == pytest.approx(longest / 500, rel=0.02)
         assert not torch.equal(at.double(), torch.arange(500).double())

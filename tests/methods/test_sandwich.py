@@ -119,9 +119,13 @@ def test_far_apart_tokens_keep_their_weights_in_float32():
     [
         ({"heads": 0}, ValueError, r"Sandwich\(heads=0\): heads must be at least 1"),
         ({"heads": 4.0}, TypeError, r"Sandwich\(heads=4.0\): heads must be an integer, not float"),
-        ({"dim": 7}, ValueError, r"Sandwich\(dim=7\): dim must be even, because each wavelength stands for"),
-        ({"dim": 0}, ValueError, r"Sandwich\(dim=0\): dim must be at least 1"),
-        ({"dim": -2}, ValueError, r"Sandwich\(dim=-2\): dim must be at least 1"),
+        (
+            {"head_dim": 7},
+            ValueError,
+            r"Sandwich\(head_dim=7\): head_dim must be even, because each wavelength stands for",
+        ),
+        ({"head_dim": 0}, ValueError, r"Sandwich\(head_dim=0\): head_dim must be at least 1"),
+        ({"head_dim": -2}, ValueError, r"Sandwich\(head_dim=-2\): head_dim must be at least 1"),
         ({"theta": 1.0}, ValueError, r"Sandwich\(theta=1.0\): theta must be greater than 1"),
         ({"theta": math.inf}, ValueError, r"Sandwich\(theta=inf\): theta must be finite"),
         ({"theta": "1e4"}, TypeError, r"Sandwich\(theta='1e4'\): theta must be a number, not str"),
@@ -131,7 +135,7 @@ def test_far_apart_tokens_keep_their_weights_in_float32():
 )
 def test_wrong_arguments_are_refused(options, error, text):
     with pytest.raises(error, match=text):
-        Sandwich(**({"heads": 4, "dim": 8} | options))
+        Sandwich(**({"heads": 4, "head_dim": 8} | options))
 
 
 def test_queries_of_another_head_count_are_refused():

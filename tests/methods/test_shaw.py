@@ -124,9 +124,9 @@ def test_keys_agree_with_transformers():
     assert_same(theirs.linear_out(out.transpose(1, 2).reshape(2, 11, 32)), theirs(x)[0])
 
 
-@pytest.mark.parametrize("name", ["dim", "reach", "value_dim"])
+@pytest.mark.parametrize("name", ["head_dim", "reach", "value_dim"])
 def test_sizes_must_be_positive_integers(name: str):
-    sizes = {"dim": 8, "reach": 4}
+    sizes = {"head_dim": 8, "reach": 4}
     for wrong in (0, -3):
         with pytest.raises(ValueError, match=rf"Shaw\({name}={wrong}\): {name} must be at least 1"):
             Shaw(**(sizes | {name: wrong}))
@@ -138,7 +138,7 @@ def test_sizes_must_be_positive_integers(name: str):
 
 def test_queries_of_another_width_are_refused_by_name():
     q, k, v = inputs()
-    with pytest.raises(ValueError, match=r"Shaw\(dim=16\): given a tensor of 8 channels"):
+    with pytest.raises(ValueError, match=r"Shaw\(head_dim=16\): given a tensor of 8 channels"):
         attend(q, k, v, Scheme(Shaw(16).double()))
 
 

@@ -146,7 +146,7 @@ def test_there_is_nothing_to_learn():
 
 
 def test_embeddings_of_another_width_are_refused():
-    with pytest.raises(ValueError, match=r"Sinusoidal\(dim=8\): given a tensor of 6 channels"):
+    with pytest.raises(ValueError, match=r"Sinusoidal\(model_dim=8\): given a tensor of 6 channels"):
         Sinusoidal(8).embed(torch.zeros(1, 2, 6))
 
 
@@ -154,20 +154,28 @@ def test_embeddings_of_another_width_are_refused():
     ("options", "error", "text"),
     [
         (
-            {"dim": 7},
+            {"model_dim": 7},
             ValueError,
-            r"Sinusoidal\(dim=7\): dim must be even, because each wavelength gives a sine and a cos",
+            r"Sinusoidal\(model_dim=7\): model_dim must be even, because each wavelength gives a sine and a cos",
         ),
-        ({"dim": 0}, ValueError, r"Sinusoidal\(dim=0\): dim must be at least 1"),
-        ({"dim": -2}, ValueError, r"Sinusoidal\(dim=-2\): dim must be at least 1"),
-        ({"dim": 8.0}, TypeError, r"Sinusoidal\(dim=8.0\): dim must be an integer, not float"),
-        ({"dim": 8, "layout": "halves"}, ValueError, r"layout='halves'\): .*one of 'interleaved', 'concatenated'"),
-        ({"dim": 8, "theta": 0}, ValueError, r"Sinusoidal\(theta=0\): theta must be greater than 1"),
-        ({"dim": 8, "theta": math.inf}, ValueError, r"Sinusoidal\(theta=inf\): theta must be finite"),
-        ({"dim": 8, "theta": "big"}, TypeError, r"theta must be a number, not str"),
-        ({"dim": 2, "denominator": 0}, ValueError, r"Sinusoidal\(denominator=0\): denominator must be greater than 0"),
-        ({"dim": 8, "amplitude": 0}, ValueError, r"Sinusoidal\(amplitude=0\): amplitude must be greater than 0"),
-        ({"dim": 8, "denominator": math.nan}, ValueError, r"denominator must be finite"),
+        ({"model_dim": 0}, ValueError, r"Sinusoidal\(model_dim=0\): model_dim must be at least 1"),
+        ({"model_dim": -2}, ValueError, r"Sinusoidal\(model_dim=-2\): model_dim must be at least 1"),
+        ({"model_dim": 8.0}, TypeError, r"Sinusoidal\(model_dim=8.0\): model_dim must be an integer, not float"),
+        (
+            {"model_dim": 8, "layout": "halves"},
+            ValueError,
+            r"layout='halves'\): .*one of 'interleaved', 'concatenated'",
+        ),
+        ({"model_dim": 8, "theta": 0}, ValueError, r"Sinusoidal\(theta=0\): theta must be greater than 1"),
+        ({"model_dim": 8, "theta": math.inf}, ValueError, r"Sinusoidal\(theta=inf\): theta must be finite"),
+        ({"model_dim": 8, "theta": "big"}, TypeError, r"theta must be a number, not str"),
+        (
+            {"model_dim": 2, "denominator": 0},
+            ValueError,
+            r"Sinusoidal\(denominator=0\): denominator must be greater than 0",
+        ),
+        ({"model_dim": 8, "amplitude": 0}, ValueError, r"Sinusoidal\(amplitude=0\): amplitude must be greater than 0"),
+        ({"model_dim": 8, "denominator": math.nan}, ValueError, r"denominator must be finite"),
     ],
 )
 def test_what_makes_no_waves_is_refused(options, error, text):

@@ -63,7 +63,7 @@ def seen(method: Stream, t: int) -> Tensor:
 def test_a_rolling_cache_replayed_with_rope(sinks: int, window: int, evict: str):
     q, k, v = inputs(t=16, dv=5)
     expected, counts = replayed(q, k, v, sinks, window, evict, rotary)
-    method = Stream(sinks, window, evict)
+    method = Stream(sinks, window, evict=evict)
     assert seen(method, 16).sum(-1).tolist() == counts
     assert_same(attend(q, k, v, Scheme(Rope(8), method)), expected)
 
@@ -73,14 +73,14 @@ def test_a_rolling_cache_replayed_with_rope(sinks: int, window: int, evict: str)
 def test_a_rolling_cache_replayed_with_alibi(sinks: int, window: int, evict: str):
     q, k, v = inputs(t=16)
     expected, _ = replayed(q, k, v, sinks, window, evict, biased)
-    assert_same(attend(q, k, v, Scheme(Alibi(4), Stream(sinks, window, evict))), expected)
+    assert_same(attend(q, k, v, Scheme(Alibi(4), Stream(sinks, window, evict=evict))), expected)
 
 
 @pytest.mark.parametrize(("evict", "more"), [("before", 0), ("after", 1)])
 def test_how_many_keys_a_query_sees_and_where_it_stands(evict: str, more: int):
     """Chat evicts first: S + W keys, the query at S + W − 1. The perplexity script evicts last: one more of each."""
     sinks, window, t = 4, 6, 30
-    method = Stream(sinks, window, evict)
+    method = Stream(sinks, window, evict=evict)
     visible = seen(method, t)
     p, r = torch.arange(t)[:, None], torch.arange(t)
     distance = torch.full((t, t), -1)
@@ -92,7 +92,7 @@ def test_how_many_keys_a_query_sees_and_where_it_stands(evict: str, more: int):
         assert distance[i][visible[i]].tolist() == list(range(sinks + window - 1 + more, -1, -1))
 
 
-@pytest.mark.parametrize("method", [Stream(3, 8), Stream(1, 9, "after"), Stream(40, 1)], ids=str)
+@pytest.mark.parametrize("method", [Stream(3, 8), Stream(1, 9, evict="after"), Stream(40, 1)], ids=str)
 def test_a_cache_as_long_as_the_text_is_full_attention(method: Stream):
     q, k, v = inputs()
     assert_same(attend(q, k, v, Scheme(Rope(8), method)), attend(q, k, v, Scheme(Rope(8), causal)))
@@ -101,7 +101,7 @@ def test_a_cache_as_long_as_the_text_is_full_attention(method: Stream):
 @pytest.mark.parametrize(("evict", "keys"), [("before", 4), ("after", 5)])
 def test_without_sinks_it_is_a_sliding_window(evict: str, keys: int):
     q, k, v = inputs()
-    ours = attend(q, k, v, Scheme(Rope(8), Stream(0, 4, evict)))
+    ours = attend(q, k, v, Scheme(Rope(8), Stream(0, 4, evict=evict)))
     assert_same(ours, attend(q, k, v, Scheme(Rope(8), causal & window(keys))))
 
 
@@ -112,15 +112,15 @@ def test_it_never_looks_ahead():
 
 
 def test_the_default_evicts_before():
-    assert Stream(4, 8) == Stream(4, 8, "before")
-    assert Stream(4, 8) != Stream(4, 8, "after")
+    assert Stream(4, 8) == Stream(4, 8, evict="before")
+    assert Stream(4, 8) != Stream(4, 8, evict="after")
 
 
 @pytest.mark.parametrize("evict", ["before", "after"])
 def test_a_key_is_kept_as_long_as_any_later_query_sees_it(evict: str):
     t = 40
     for sizes in SETTINGS:
-        method = Stream(*sizes, evict)
+        method = Stream(*sizes, evict=evict)
         visible = seen(method, t)
         for i in range(t // 2):
             still = visible[i:].any(0)
@@ -132,7 +132,7 @@ def test_a_key_is_kept_as_long_as_any_later_query_sees_it(evict: str):
 @pytest.mark.parametrize("evict", ["before", "after"])
 def test_what_is_not_kept_may_be_dropped(evict: str):
     q, k, v = inputs(t=20)
-    method = Stream(2, 5, evict)
+    method = Stream(2, 5, evict=evict)
     scheme = Scheme(Rope(8), method)
     kept = torch.arange(20)[method.keeps(18, torch.arange(20))]
     assert len(kept) < 10
@@ -151,4 +151,4 @@ def test_sizes_are_checked():
     with pytest.raises(TypeError, match=r"Stream\(window='4'\): window must be an integer, not str"):
         Stream(4, "4")
     with pytest.raises(ValueError, match=r"Stream\(evict='never'\): evict must be one of 'before', 'after'"):
-        Stream(4, 4, "never")
+        Stream(4, 4, evict="never")

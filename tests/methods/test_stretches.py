@@ -69,14 +69,14 @@ def test_frequencies_of_real_models(dim, theta, trained, factor):
         for stretch, oracle in (
             (Interpolate(factor), interpolated(factor)),
             (Ntk(factor), ntk(factor)),
-            (DynamicNtk(trained, factor), dynamic_ntk(trained, factor)),
+            (DynamicNtk(trained, factor=factor), dynamic_ntk(trained, factor)),
             (Yarn(factor, trained), yarn(factor, trained)),
             (Yarn(factor, trained, truncate=False), yarn(factor, trained, truncate=False)),
-            (Yarn(factor, trained, "paper"), yarn(factor, trained, "paper")),
+            (Yarn(factor, trained, ramp="paper"), yarn(factor, trained, "paper")),
             (DynamicYarn(trained), yarn(None, trained)),
-            (DynamicYarn(trained, "paper"), yarn(None, trained, "paper")),
+            (DynamicYarn(trained, ramp="paper"), yarn(None, trained, "paper")),
             (Llama3(factor, trained), llama3(factor, trained)),
-            (LongRope(short, long, trained, factor), long_rope(short, long, trained, factor)),
+            (LongRope(short, long, trained, factor=factor), long_rope(short, long, trained, factor)),
         ):
             frequencies, size = stretched(stretch, dim, theta, length)
             expected, magnitude = oracle(dim, theta, length)
@@ -151,7 +151,7 @@ def test_yarns_temperature_at_forty():
 
 
 def test_yarns_code_and_paper_differ_by_more_than_double_at_pair_36():
-    code, paper = (stretched(Yarn(8, 4096, ramp))[0] for ramp in ("code", "paper"))
+    code, paper = (stretched(Yarn(8, 4096, ramp=ramp))[0] for ramp in ("code", "paper"))
     apart = (code - paper).abs() / paper
     assert int(apart.argmax()) == 36
     assert float(apart.max()) == pytest.approx(1.30, abs=0.005)
@@ -210,9 +210,9 @@ def test_interpolating_is_dividing_positions():
         DynamicNtk(64),
         DynamicNtk(64, factor=4),
         Yarn(1, 4096),
-        Yarn(1, 4096, "paper"),
+        Yarn(1, 4096, ramp="paper"),
         DynamicYarn(64),
-        DynamicYarn(64, "paper"),
+        DynamicYarn(64, ramp="paper"),
         Llama3(1, 4096),
         LongRope((1.0,) * 4, LONG, 64),
     ],
@@ -228,14 +228,17 @@ def test_dynamic_stretches_are_static_ones_at_each_length(length):
     ratio = length / 4096
     assert_ratio(stretched(DynamicNtk(4096), length=length)[0], stretched(Ntk(ratio))[0])
     for ramp in ("code", "paper"):
-        dynamic, static = stretched(DynamicYarn(4096, ramp), length=length), stretched(Yarn(ratio, 4096, ramp))
+        dynamic, static = (
+            stretched(DynamicYarn(4096, ramp=ramp), length=length),
+            stretched(Yarn(ratio, 4096, ramp=ramp)),
+        )
         assert_ratio(dynamic[0], static[0])
         assert dynamic[1] == pytest.approx(static[1], rel=1e-14)
 
 
 def test_llama3_is_the_papers_yarn_between_one_and_four_turns_without_a_temperature():
     ours = stretched(Llama3(8, 8192), theta=500000.0)
-    yarns = stretched(Yarn(8, 8192, "paper", fast=4.0, slow=1.0, scaled=1.0), theta=500000.0)
+    yarns = stretched(Yarn(8, 8192, ramp="paper", fast=4.0, slow=1.0, scaled=1.0), theta=500000.0)
     assert_ratio(ours[0], yarns[0])
     assert ours[1] == yarns[1] == 1.0
 

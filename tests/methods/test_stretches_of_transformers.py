@@ -61,7 +61,7 @@ def test_transformers_dynamic(dim, theta, factor):
     for trained, length in itertools.product((512, 4096), (1, 512, 513, 4096, 5000, 65536)):
         other = theirs("dynamic", dim, theta, length, trained, factor=factor)
         raised = theta * (max(1, factor * length / trained)) ** (dim / (dim - 2))
-        assert_theirs(stretched(DynamicNtk(trained, factor), dim, theta, length), other, rounding(raised))
+        assert_theirs(stretched(DynamicNtk(trained, factor=factor), dim, theta, length), other, rounding(raised))
 
 
 @pytest.mark.parametrize(("dim", "theta"), GRID)
@@ -112,7 +112,7 @@ def test_transformers_llama3(dim, theta, factor):
         )  # fmt: skip
         # The blend reads the number of turns, up to `high`, over high − low.
         within = rounding(theta, factor * high / (high - low))
-        assert_theirs(stretched(Llama3(factor, trained, low, high), dim, theta), other, within)
+        assert_theirs(stretched(Llama3(factor, trained, low=low, high=high), dim, theta), other, within)
 
 
 @pytest.mark.parametrize(("dim", "theta"), GRID)
@@ -125,7 +125,7 @@ def test_transformers_longrope(dim, theta, factor):
             "longrope", dim, theta, length, 131072, factor=factor, original_max_position_embeddings=4096,
             short_factor=short, long_factor=long,
         )  # fmt: skip
-        ours = stretched(LongRope(short, long, 4096, factor), dim, theta, length)
+        ours = stretched(LongRope(short, long, 4096, factor=factor), dim, theta, length)
         assert_theirs(ours, other, rounding(theta))
 
 

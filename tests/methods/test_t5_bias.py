@@ -83,7 +83,7 @@ def test_the_published_buckets_of_keys_behind():
 def test_buckets_equal_those_of_transformers(buckets, reach, bidirectional):
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
     distance = torch.arange(-600, 601)
-    ours = T5Bias(2, buckets, reach, bidirectional).bucket(distance)
+    ours = T5Bias(2, buckets=buckets, reach=reach, bidirectional=bidirectional).bucket(distance)
     assert ours.dtype == torch.int64
     peer = t5.T5Attention._relative_position_bucket(-distance, bidirectional, buckets, reach)
     assert torch.equal(ours, peer)
@@ -95,7 +95,7 @@ def test_the_logarithm_is_taken_in_float32_as_t5_takes_it():
     distance = torch.arange(25_000, 26_500)
     peer = t5.T5Attention._relative_position_bucket(-distance, False, 256, 93_312)
     for dtype in (torch.int64, torch.float64):
-        assert torch.equal(T5Bias(1, 256, 93_312).bucket(distance.to(dtype)), peer)
+        assert torch.equal(T5Bias(1, buckets=256, reach=93_312).bucket(distance.to(dtype)), peer)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

@@ -41,7 +41,9 @@ def sharpened(q, k, v, factor):
 def test_every_query_is_sharpened_by_the_square_of_yarns_magnitude(factor, weight):
     q, k, v = inputs(dv=5)
     size = 0.1 * weight * math.log(factor) + 1
-    assert_same(attend(q, k, v, Scheme(DeepseekScale(factor, weight), causal)), sharpened(q, k, v, lambda i: size**2))
+    assert_same(
+        attend(q, k, v, Scheme(DeepseekScale(factor, weight=weight), causal)), sharpened(q, k, v, lambda i: size**2)
+    )
 
 
 def test_the_golden_magnitude_at_forty():
@@ -58,7 +60,7 @@ def test_it_equals_the_scale_of_deepseek_in_transformers():
     for factor, weight in ((40, 1.0), (40, 0.707), (4.0, 0.5), (1.0, 1.0), (0.5, 1.0)):
         told = {"rope_type": "yarn", "factor": factor, "mscale_all_dim": weight}
         peer = theirs.yarn_apply_mscale(told, 1.0)
-        assert DeepseekScale(factor, weight).sharpen(ONE, ONE).item() == pytest.approx(peer, rel=1e-15)
+        assert DeepseekScale(factor, weight=weight).sharpen(ONE, ONE).item() == pytest.approx(peer, rel=1e-15)
 
 
 def test_where_all_of_a_head_is_turned_it_is_yarns_own_magnitude():
@@ -74,7 +76,7 @@ def test_where_part_of_a_head_is_turned_the_rest_is_sharpened_too():
     turning = Partial(Rope(4, stretch=Yarn(40, 16, scaled=1.0)), of=12)
     at, size = torch.arange(11), 0.1 * 0.707 * math.log(40) + 1
     turned = [turning.turn(x, at, side) for x, side in ((q, "query"), (k, "key"))]
-    ours = attend(q, k, v, Scheme(turning, DeepseekScale(40, 0.707), causal))
+    ours = attend(q, k, v, Scheme(turning, DeepseekScale(40, weight=0.707), causal))
     assert_same(ours, attend(*turned, v, Scheme(Scale(size**2 / math.sqrt(12)), causal)))
     on_angles = Partial(Rope(4, stretch=Yarn(40, 16, scaled=size)), of=12)
     assert float((attend(q, k, v, Scheme(on_angles, causal)) - ours).abs().max()) > 1e-3
@@ -102,7 +104,7 @@ def test_what_is_no_deepseek_scale_is_refused(options, error, text):
 @pytest.mark.parametrize("offset", [0, 1, 2])
 def test_queries_grow_sharper_with_every_chunk_behind_them(offset):
     q, k, v = inputs(t=7, s=12, dv=5)
-    ours = attend(q, k, v, Scheme(Llama4Scale(3, 0.5, offset), causal))
+    ours = attend(q, k, v, Scheme(Llama4Scale(3, weight=0.5, offset=offset), causal))
     assert_same(ours, sharpened(q, k, v, lambda i: 1 + 0.5 * math.log(1 + (i + offset) // 3)))
 
 
@@ -135,7 +137,7 @@ def test_it_equals_the_layers_without_positions_of_llama_4_in_transformers():
     q, k, v = (
         project(x).unflatten(-1, (-1, 8)).transpose(1, 2) for project in (layer.q_proj, layer.k_proj, layer.v_proj)
     )
-    out = attend(q, k, v, Scheme(Llama4Scale(3, 0.5), causal)).transpose(1, 2).flatten(2)
+    out = attend(q, k, v, Scheme(Llama4Scale(3, weight=0.5), causal)).transpose(1, 2).flatten(2)
     # They form the factor in float32.
     assert_same(layer.o_proj(out), layer(x, None, hidden_future(11))[0], within=1e-6)
 
@@ -144,12 +146,12 @@ def test_without_the_offset_it_is_the_temperature_of_ministral():
     theirs = pytest.importorskip("transformers.models.ministral3.modeling_ministral3")
     index = torch.tensor([[0, 1, 4, 5, 9, 10, 4999, 5000]])
     peer = theirs.get_llama_4_attn_scale(index, 0.1, 5)[0, 0, :, 0]
-    assert_same(Llama4Scale(5, 0.1, offset=0).sharpen(index, ONE)[0], peer.double(), within=1e-6)
+    assert_same(Llama4Scale(5, weight=0.1, offset=0).sharpen(index, ONE)[0], peer.double(), within=1e-6)
 
 
 def test_padding_on_the_left_does_not_sharpen():
     q, k, v = inputs(b=1, t=9)
-    scheme = Scheme(Llama4Scale(3, 0.5), causal)
+    scheme = Scheme(Llama4Scale(3, weight=0.5), causal)
     padded = attend(q, k, v, scheme, documents=torch.tensor([-1] * 4 + [0] * 5))
     alone = sharpened(*(x[:, :, 4:] for x in (q, k, v)), lambda i: 1 + 0.5 * math.log(1 + (i + 1) // 3))
     assert_same(padded[:, :, 4:], alone)

@@ -18,7 +18,7 @@ def wave(n: int, model_dim: int) -> Tensor:
 
 def randomised(model_dim: int = 12, heads: int = 4, dim: int = 8, reach: int | None = None) -> TransformerXL:
     torch.manual_seed(1)
-    method = TransformerXL(model_dim, heads, dim, reach)
+    method = TransformerXL(model_dim, heads, dim, reach=reach)
     for weight in method.parameters():
         torch.nn.init.normal_(weight)
     return method.double()
@@ -240,8 +240,8 @@ def test_sizes_are_checked():
         ValueError, match=r"TransformerXL\(model_dim=11\): model_dim must be even, because each wavelength"
     ):
         TransformerXL(11, 4, 8)
-    for name in ("model_dim", "heads", "dim"):
-        sizes = {"model_dim": 12, "heads": 4, "dim": 8}
+    for name in ("model_dim", "heads", "head_dim"):
+        sizes = {"model_dim": 12, "heads": 4, "head_dim": 8}
         for wrong in (0, -2):
             with pytest.raises(ValueError, match=rf"TransformerXL\({name}={wrong}\): {name} must be at least 1"):
                 TransformerXL(**(sizes | {name: wrong}))
@@ -259,7 +259,7 @@ def test_the_reach_is_checked():
 
 def test_queries_of_another_width_or_number_of_heads_are_refused_by_name():
     q, k, v = inputs()
-    with pytest.raises(ValueError, match=r"TransformerXL\(dim=16\): given a tensor of 8 channels"):
+    with pytest.raises(ValueError, match=r"TransformerXL\(head_dim=16\): given a tensor of 8 channels"):
         attend(q, k, v, Scheme(TransformerXL(12, 4, 16).double()))
     with pytest.raises(ValueError, match=r"TransformerXL\(12, 6, 8\) was given q with 4 heads"):
         attend(q, k, v, Scheme(TransformerXL(12, 6, 8).double()))

@@ -52,7 +52,7 @@ def test_halves_turn_by_the_two_positions_of_chatglm(pairs, theta):
     at = a_prompt_and_an_answer(5, 4)
     ids = (at[..., 0].expand(2, -1), at[..., 1].expand(2, -1))
     oracle = causal_scores(*(chatglm(x, *ids, theta, pairs) for x in (q, k)), v)
-    scheme = Scheme(TwoPartRope(16, theta, pairs), causal)
+    scheme = Scheme(TwoPartRope(16, theta=theta, pairs=pairs), causal)
     assert_same(attend(q, k, v, scheme, position=at, key_position=at), oracle)
 
 
@@ -125,11 +125,15 @@ def test_values_are_left_alone():
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"dim": 7}, ValueError, r"TwoPartRope\(dim=7\): dim must be even, because it has two halves"),
-        ({"dim": 6}, ValueError, r"TwoPartRope\(dim=6\): dim must be a multiple of 4, because each half has pairs"),
-        ({"dim": 0}, ValueError, "dim must be at least 1"),
-        ({"dim": -4}, ValueError, "dim must be at least 1"),
-        ({"dim": 8.0}, TypeError, "dim must be an integer, not float"),
+        ({"head_dim": 7}, ValueError, r"TwoPartRope\(head_dim=7\): head_dim must be even, because it has two halves"),
+        (
+            {"head_dim": 6},
+            ValueError,
+            r"TwoPartRope\(head_dim=6\): head_dim must be a multiple of 4, because each half has pairs",
+        ),
+        ({"head_dim": 0}, ValueError, "head_dim must be at least 1"),
+        ({"head_dim": -4}, ValueError, "head_dim must be at least 1"),
+        ({"head_dim": 8.0}, TypeError, "head_dim must be an integer, not float"),
         ({"theta": 0.5}, ValueError, r"TwoPartRope\(theta=0.5\): theta must be greater than 1"),
         ({"theta": math.inf}, ValueError, "theta must be finite"),
         ({"pairs": "thirds"}, ValueError, "pairs must be one of 'halves', 'neighbours'"),
@@ -137,11 +141,11 @@ def test_values_are_left_alone():
 )
 def test_wrong_arguments_are_refused(arguments, error, text):
     with pytest.raises(error, match=text):
-        TwoPartRope(**({"dim": 8} | arguments))
+        TwoPartRope(**({"head_dim": 8} | arguments))
 
 
 def test_a_tensor_of_another_width_is_refused():
-    with pytest.raises(ValueError, match=r"TwoPartRope\(dim=8\): given a tensor of 12 channels"):
+    with pytest.raises(ValueError, match=r"TwoPartRope\(head_dim=8\): given a tensor of 12 channels"):
         TwoPartRope(8).turn(torch.zeros(1, 1, 3, 12), torch.arange(3))
 
 

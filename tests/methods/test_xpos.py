@@ -110,10 +110,14 @@ def test_without_fading_it_is_rope(pairs):
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"dim": 7}, ValueError, r"Xpos\(dim=7\): dim must be even, because channels are turned in pairs"),
-        ({"dim": 0}, ValueError, "dim must be at least"),
-        ({"dim": -4}, ValueError, "dim must be at least"),
-        ({"dim": 8.0}, TypeError, "dim must be an integer, not float"),
+        (
+            {"head_dim": 7},
+            ValueError,
+            r"Xpos\(head_dim=7\): head_dim must be even, because channels are turned in pairs",
+        ),
+        ({"head_dim": 0}, ValueError, "head_dim must be at least"),
+        ({"head_dim": -4}, ValueError, "head_dim must be at least"),
+        ({"head_dim": 8.0}, TypeError, "head_dim must be an integer, not float"),
         ({"theta": 0}, ValueError, "theta must be greater than 1"),
         ({"theta": math.nan}, ValueError, "theta must be finite"),
         ({"fade": 0.0}, ValueError, r"Xpos\(fade=0.0\): fade must be greater than 0"),
@@ -125,9 +129,11 @@ def test_without_fading_it_is_rope(pairs):
 )
 def test_wrong_arguments_are_refused(arguments, error, text):
     with pytest.raises(error, match=text):
-        Xpos(**({"dim": 8} | arguments))
+        Xpos(**({"head_dim": 8} | arguments))
 
 
 def test_a_tensor_of_another_width_is_refused():
-    with pytest.raises(ValueError, match=r"Xpos\(dim=6\): given a tensor of 8 channels; .* Partial\(Xpos\(6\), of=8\)"):
+    with pytest.raises(
+        ValueError, match=r"Xpos\(head_dim=6\): given a tensor of 8 channels; .* Partial\(Xpos\(6\), of=8\)"
+    ):
         Xpos(6).turn(torch.zeros(1, 1, 3, 8), torch.arange(3))

@@ -15,9 +15,9 @@ PAIRS = ("halves", "neighbours")
 def test_rotating_back_undoes_it(pairs):
     x = inputs(t=5)[0]
     angle = torch.randn(5, 4, dtype=torch.float64)
-    there = rotate(x, angle.cos(), angle.sin(), pairs)
+    there = rotate(x, angle.cos(), angle.sin(), pairs=pairs)
     assert float((there - x).abs().max()) > 0.1
-    assert_same(rotate(there, angle.cos(), -angle.sin(), pairs), x)
+    assert_same(rotate(there, angle.cos(), -angle.sin(), pairs=pairs), x)
 
 
 @pytest.mark.parametrize("pairs", PAIRS)
@@ -27,8 +27,8 @@ def test_the_gradient_of_a_rotation(pairs, learned):
     angle = torch.randn(3, 2, dtype=torch.float64)
     cos, sin = (table.requires_grad_(learned) for table in (angle.cos(), angle.sin()))
     given = (x, cos, sin)
-    assert torch.autograd.gradcheck(lambda x, cos, sin: rotate(x, cos, sin, pairs), given)
-    assert torch.autograd.gradgradcheck(lambda x, cos, sin: rotate(x, cos, sin, pairs), given)
+    assert torch.autograd.gradcheck(lambda x, cos, sin: rotate(x, cos, sin, pairs=pairs), given)
+    assert torch.autograd.gradgradcheck(lambda x, cos, sin: rotate(x, cos, sin, pairs=pairs), given)
 
 
 LAID = {
@@ -54,7 +54,7 @@ def test_however_its_channels_lie_it_is_the_formula(pairs, name):
         return out
 
     grad = LAID[name](torch.randn(x.shape, dtype=torch.float64))
-    out = rotate(x, angle.cos(), angle.sin(), pairs)
+    out = rotate(x, angle.cos(), angle.sin(), pairs=pairs)
     assert_same(out, formula(x.detach(), angle.sin()))
     assert_same(torch.autograd.grad(out, x, grad)[0], formula(grad, -angle.sin()))
 
@@ -67,7 +67,7 @@ def test_a_narrow_x_may_be_rotated_by_tables_of_any_dtype(pairs, dtype, tables):
     cos, sin = torch.tensor([[0.5, 1.0]], dtype=tables), torch.tensor([[0.25, 0.0]], dtype=tables)
     # Every product and sum here is exact in any of these dtypes.
     oracle = [0.5, 0.0, 0.25, -2.0] if pairs == "halves" else [0.5, 0.25, 0.0, -2.0]
-    out = rotate(x, cos, sin, pairs)
+    out = rotate(x, cos, sin, pairs=pairs)
     assert out.dtype == dtype
     assert out.tolist() == [oracle]
 

@@ -174,7 +174,12 @@ def layer_of(width: int, heads: int) -> nn.MultiheadAttention:
 
 @pytest.mark.parametrize(
     "scheme",
-    [Scheme(causal), Scheme(Alibi(4), causal), Scheme(Alibi(4)), Scheme(T5Bias(4, 8, 9, bidirectional=True))],
+    [
+        Scheme(causal),
+        Scheme(Alibi(4), causal),
+        Scheme(Alibi(4)),
+        Scheme(T5Bias(4, buckets=8, reach=9, bidirectional=True)),
+    ],
     ids=repr,
 )
 def test_our_bias_is_a_mask_for_multihead_attention(scheme):

@@ -163,4 +163,4 @@ def test_the_sinusoids_are_xlnets_own(kind: str, last: int):
     theirs = model.relative_positional_encoding(11, 16, device="cpu")[:, :1]
     distance = torch.arange(16, last - 1, -1)
     assert_within(waves(16, last), theirs, table_error(distance, width, 10000.0).repeat(1, 2)[:, None])
-    assert_same(Sinusoidal(width, "concatenated").table(distance), waves(16, last)[:, 0])
+    assert_same(Sinusoidal(width, layout="concatenated").table(distance), waves(16, last)[:, 0])

@@ -73,7 +73,7 @@ def v1_method(encoder: DebertaEncoder) -> Deberta:
 def v2_method(encoder: DebertaV2Encoder) -> Deberta:
     layer = encoder.layer[0].attention.self
     buckets = layer.position_buckets if layer.position_buckets > 0 else None
-    method = Deberta(HEADS * DIM, HEADS, DIM, layer.max_relative_positions, buckets, bias="both").double()
+    method = Deberta(HEADS * DIM, HEADS, DIM, reach=layer.max_relative_positions, buckets=buckets, bias="both").double()
     method.table = nn.Parameter(encoder.get_rel_embedding())
     if layer.share_att_key:
         # One pair of projections serves content and positions: ours holds the layer's own.

@@ -62,7 +62,7 @@ class Peer:
     """Whether queries and keys are rounded to float32 first."""
 
     def ours(self, theta: float) -> Any:
-        rope = Rope(self.turned, theta, pairs=self.pairs)
+        rope = Rope(self.turned, theta=theta, pairs=self.pairs)
         return rope if self.of == self.turned else Partial(rope, of=self.of)
 
     def tables(self, position: Tensor, theta: float) -> Tables:

@@ -74,7 +74,7 @@ class Peer:
 
     def made(self) -> Any:
         rope = self.method.method if isinstance(self.method, Partial) else self.method
-        share = {"partial_rotary_factor": rope.dim / DIM} if isinstance(self.method, Partial) else {}
+        share = {"partial_rotary_factor": rope.head_dim / DIM} if isinstance(self.method, Partial) else {}
         config = getattr(transformers, self.config)(
             hidden_size=self.width, num_attention_heads=HEADS, num_key_value_heads=GROUPS, head_dim=DIM, pad_token_id=0,
             rope_parameters={"rope_type": "default", "rope_theta": rope.theta, **share},
@@ -85,7 +85,7 @@ class Peer:
 
     def tables(self, position: Tensor) -> Tables:
         rope = self.method.method if isinstance(self.method, Partial) else self.method
-        return self.layout(*turns(position, rope.dim, rope.theta))
+        return self.layout(*turns(position, rope.head_dim, rope.theta))
 
     def ours(self, layer: Any, attended: Tensor) -> Tensor:
         return getattr(layer, self.out)(merge(attended))
@@ -93,7 +93,7 @@ class Peer:
 
 NEIGHBOURS = Partial(Rope(8, pairs="neighbours"), of=DIM)
 PEERS = {
-    "Llama": Peer(LlamaAttention, "LlamaConfig", Rope(DIM, 5e5)),
+    "Llama": Peer(LlamaAttention, "LlamaConfig", Rope(DIM, theta=5e5)),
     "Gemma": Peer(GemmaAttention, "GemmaConfig", Rope(DIM)),
     "GLM": Peer(GlmAttention, "GlmConfig", NEIGHBOURS),
     "Phi-3": Peer(Phi3Attention, "Phi3Config", Partial(Rope(12), of=DIM), in_a_row),

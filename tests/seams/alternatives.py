@@ -15,9 +15,11 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "AlibiInterpolate": ({"factor": 3.0}, {"factor": 2.5}),
     "AlibiNtk": ({"factor": 3.0}, {"factor": 2.5}),
     "AxialRope": (
-        {"dim": 8, "sections": (2, 1, 1), "theta": 100.0, "order": "blocks", "own": False, "pairs": "halves"},
+        {"head_dim": 8, "sections": (2, 1, 1), "theta": 100.0, "order": "blocks", "own": False,
+         "pairs": "halves"},
         # As many channels as the sections have pairs: the two change together.
-        {"dim": {"dim": 10, "sections": (3, 1, 1)}, "sections": (1, 2, 1), "theta": 50.0, "order": "interleaved",
+        {"head_dim": {"head_dim": 10, "sections": (3, 1, 1)}, "sections": (1, 2, 1), "theta": 50.0,
+         "order": "interleaved",
          "own": True, "pairs": "neighbours"},
     ),
     "ByParts": (
@@ -25,16 +27,16 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"factor": 5.0, "trained": 17, "ramp": "paper", "fast": 31.0, "slow": 0.5, "truncate": False},
     ),
     "ComplexOrder": (
-        {"vocabulary": 11, "dim": 6, "frequencies": "words", "phases": "words", "real": True},
-        {"vocabulary": 12, "dim": 5, "frequencies": "shared", "phases": "none", "real": False},
+        {"vocabulary": 11, "model_dim": 6, "frequencies": "words", "phases": "words", "real": True},
+        {"vocabulary": 12, "model_dim": 5, "frequencies": "shared", "phases": "none", "real": False},
     ),
     "Cope": (
-        {"dim": 8, "positions": 6, "after_scale": False, "gates": "own", "model_dim": 10, "key_heads": 2},
-        {"dim": 6, "positions": 7, "after_scale": True, "gates": "keys", "model_dim": 12, "key_heads": 4},
+        {"head_dim": 8, "positions": 6, "after_scale": False, "gates": "own", "model_dim": 10, "key_heads": 2},
+        {"head_dim": 6, "positions": 7, "after_scale": True, "gates": "keys", "model_dim": 12, "key_heads": 4},
     ),
     "Deberta": (
-        {"model_dim": 10, "heads": 4, "dim": 8, "reach": 9, "buckets": 4, "index": "code", "bias": "none"},
-        {"model_dim": 12, "heads": 2, "dim": 6, "reach": 8, "buckets": None, "index": "paper", "bias": "both"},
+        {"model_dim": 10, "heads": 4, "head_dim": 8, "reach": 9, "buckets": 4, "index": "code", "bias": "none"},
+        {"model_dim": 12, "heads": 2, "head_dim": 6, "reach": 8, "buckets": None, "index": "paper", "bias": "both"},
     ),
     "DeepseekScale": ({"factor": 40.0, "weight": 0.7}, {"factor": 41.0, "weight": 0.5}),
     "Dilute": (
@@ -49,23 +51,26 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"trained": 6, "ramp": "paper", "fast": 31.0, "slow": 0.5, "truncate": False},
     ),
     "Fire": ({"heads": 4, "trained": 6, "width": 5}, {"heads": 2, "trained": 7, "width": 3}),
-    "Floater": ({"dim": 6, "step": 0.01, "longest": 64}, {"dim": 8, "step": 0.02, "longest": 65}),
+    "Floater": ({"model_dim": 6, "step": 0.01, "longest": 64}, {"model_dim": 8, "step": 0.02, "longest": 65}),
     "FloaterLayer": (
-        {"heads": 4, "dim": 8, "values": True, "step": 0.01, "longest": 64},
-        {"heads": 2, "dim": 6, "values": False, "step": 0.02, "longest": 65},
+        {"heads": 4, "head_dim": 8, "values": True, "step": 0.01, "longest": 64},
+        {"heads": 2, "head_dim": 6, "values": False, "step": 0.02, "longest": 65},
     ),
     "FusedRope": (
-        {"dim": 4, "theta": 100.0, "frequencies": None, "values": True, "pairs": "halves"},
-        {"dim": 6, "theta": 50.0, "frequencies": (1.0, 0.25), "values": False, "pairs": "neighbours"},
+        {"head_dim": 4, "theta": 100.0, "frequencies": None, "values": True, "pairs": "halves"},
+        {"head_dim": 6, "theta": 50.0, "frequencies": (1.0, 0.25), "values": False, "pairs": "neighbours"},
     ),
     "Hierarchical": ({"table": (7, 6), "alpha": 0.4}, {"table": (7, 8), "alpha": 0.3}),
     "Interpolate": ({"factor": 4.0}, {"factor": 5.0}),
     "KeepSinks": ({"method": mp.Rerope(4), "sinks": 2}, {"method": mp.Rerope(3), "sinks": 1}),
     "Kerple": ({"heads": 4, "form": "log"}, {"heads": 2, "form": "power"}),
     "LeakyRerope": ({"window": 4, "factor": 3.0}, {"window": 5, "factor": 2.0}),
-    "Learned": ({"length": 64, "dim": 6}, {"length": 65, "dim": 8}),
+    "Learned": ({"length": 64, "model_dim": 6}, {"length": 65, "model_dim": 8}),
     "LearnedAlibi": ({"heads": 4}, {"heads": 2}),
-    "LearnedRope": ({"dim": 8, "theta": 100.0, "pairs": "halves"}, {"dim": 6, "theta": 50.0, "pairs": "neighbours"}),
+    "LearnedRope": (
+        {"head_dim": 8, "theta": 100.0, "pairs": "halves"},
+        {"head_dim": 6, "theta": 50.0, "pairs": "neighbours"},
+    ),
     "Llama3": (
         {"factor": 8.0, "trained": 64, "low": 1.5, "high": 4.5},
         {"factor": 7.0, "trained": 65, "low": 0.5, "high": 5.0},
@@ -83,8 +88,8 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "Multiplied": ({"method": mp.Sinusoidal(6)}, {"method": mp.Sinusoidal(6, theta=100.0)}),
     "Nezha": (
-        {"dim": 8, "reach": 3, "values": True, "value_dim": 6, "count": "row"},
-        {"dim": 6, "reach": 4, "values": False, "value_dim": 8, "count": "distance"},
+        {"head_dim": 8, "reach": 3, "values": True, "value_dim": 6, "count": "row"},
+        {"head_dim": 6, "reach": 4, "values": False, "value_dim": 8, "count": "distance"},
     ),
     "Nope": ({}, {}),
     "Ntk": ({"factor": 4.0}, {"factor": 5.0}),
@@ -100,28 +105,28 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "Pose": ({"target": 64}, {"target": 65}),
     "Proportional": ({"share": 0.5, "factor": 2.0}, {"share": 0.75, "factor": 3.0}),
-    "QkNorm": ({"dim": 8, "eps": 1e-6}, {"dim": 6, "eps": 1e-5}),
+    "QkNorm": ({"head_dim": 8, "eps": 1e-6}, {"head_dim": 6, "eps": 1e-5}),
     "Randomized": ({"longest": 64}, {"longest": 65}),
-    "Recurrent": ({"dim": 6, "cell": "gru", "longest": 64}, {"dim": 8, "cell": "tanh", "longest": 65}),
+    "Recurrent": ({"model_dim": 6, "cell": "gru", "longest": 64}, {"model_dim": 8, "cell": "tanh", "longest": 65}),
     "Rerope": ({"window": 4, "at": 2}, {"window": 5, "at": 3}),
     "Rope": (
-        {"dim": 8, "theta": 100.0, "pairs": "halves", "stretch": mp.Ntk(2.0)},
-        {"dim": 6, "theta": 50.0, "pairs": "neighbours", "stretch": mp.Ntk(3.0)},
+        {"head_dim": 8, "theta": 100.0, "pairs": "halves", "stretch": mp.Ntk(2.0)},
+        {"head_dim": 6, "theta": 50.0, "pairs": "neighbours", "stretch": mp.Ntk(3.0)},
     ),
     "Sandwich": (
-        {"heads": 4, "dim": 12, "theta": 100.0, "start": 0, "zeroed": False},
-        {"heads": 2, "dim": 10, "theta": 50.0, "start": 1, "zeroed": True},
+        {"heads": 4, "head_dim": 12, "theta": 100.0, "start": 0, "zeroed": False},
+        {"heads": 2, "head_dim": 10, "theta": 50.0, "start": 1, "zeroed": True},
     ),
     "Scale": ({"value": 0.5}, {"value": 0.25}),
     "SelfExtend": ({"group": 2, "neighbours": 4}, {"group": 4, "neighbours": 6}),
     "Shaw": (
-        {"dim": 8, "reach": 3, "values": True, "value_dim": 6},
-        {"dim": 6, "reach": 4, "values": False, "value_dim": 8},
+        {"head_dim": 8, "reach": 3, "values": True, "value_dim": 6},
+        {"head_dim": 6, "reach": 4, "values": False, "value_dim": 8},
     ),
     "SinkLogit": ({"heads": 4}, {"heads": 2}),
     "Sinusoidal": (
-        {"dim": 6, "layout": "interleaved", "theta": 100.0, "denominator": None, "amplitude": 0.5, "start": None},
-        {"dim": 8, "layout": "concatenated", "theta": 50.0, "denominator": 4.0, "amplitude": 0.25, "start": 2},
+        {"model_dim": 6, "layout": "interleaved", "theta": 100.0, "denominator": None, "amplitude": 0.5, "start": None},
+        {"model_dim": 8, "layout": "concatenated", "theta": 50.0, "denominator": 4.0, "amplitude": 0.25, "start": 2},
     ),
     "SoftCap": ({"cap": 0.5}, {"cap": 0.75}),
     "SoftmaxOne": ({"heads": 4}, {"heads": 2}),
@@ -132,13 +137,16 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"heads": 2, "buckets": 12, "reach": 10, "bidirectional": True},
     ),
     "TransformerXL": (
-        {"model_dim": 10, "heads": 4, "dim": 8, "reach": 5, "spacing": "open"},
-        {"model_dim": 12, "heads": 2, "dim": 6, "reach": None, "spacing": "closed"},
+        {"model_dim": 10, "heads": 4, "head_dim": 8, "reach": 5, "spacing": "open"},
+        {"model_dim": 12, "heads": 2, "head_dim": 6, "reach": None, "spacing": "closed"},
     ),
-    "TwoPartRope": ({"dim": 8, "theta": 100.0, "pairs": "halves"}, {"dim": 4, "theta": 50.0, "pairs": "neighbours"}),
+    "TwoPartRope": (
+        {"head_dim": 8, "theta": 100.0, "pairs": "halves"},
+        {"head_dim": 4, "theta": 50.0, "pairs": "neighbours"},
+    ),
     "Xpos": (
-        {"dim": 8, "theta": 100.0, "fade": 256.0, "pairs": "halves"},
-        {"dim": 6, "theta": 50.0, "fade": 128.0, "pairs": "neighbours"},
+        {"head_dim": 8, "theta": 100.0, "fade": 256.0, "pairs": "halves"},
+        {"head_dim": 6, "theta": 50.0, "fade": 128.0, "pairs": "neighbours"},
     ),
     "Yarn": (
         {"factor": 4.0, "trained": 16, "ramp": "code", "fast": 32.0, "slow": 1.0, "truncate": True, "scaled": None},
@@ -164,5 +172,5 @@ def inside(method: Any) -> mp.Scheme:
     if hasattr(method, "frequencies") and hasattr(method, "magnitude"):
         method = mp.Rope(10, theta=100.0, stretch=method)
     elif hasattr(method, "slopes") and not hasattr(method, "bend"):
-        method = mp.Alibi(4, method)
+        method = mp.Alibi(4, stretch=method)
     return mp.Scheme(method, mp.causal)

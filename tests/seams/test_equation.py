@@ -78,23 +78,23 @@ def test_long_tuples_are_cut_in_errors_and_whole_in_print():
 # Formulas, and the numbers in them
 
 UNNAMED = {
-    "ComplexOrder": ("vocabulary", "dim"),
+    "ComplexOrder": ("vocabulary", "model_dim"),
     "Cope": ("model_dim", "key_heads"),
     "Deberta": ("model_dim", "heads", "bias"),
-    "Floater": ("dim", "longest"),
-    "FloaterLayer": ("heads", "dim", "longest"),
+    "Floater": ("model_dim", "longest"),
+    "FloaterLayer": ("heads", "head_dim", "longest"),
     "Hierarchical": ("table",),
     "Kerple": ("heads",),
-    "Learned": ("dim",),
+    "Learned": ("model_dim",),
     "LearnedAlibi": ("heads",),
     "LongRope": ("short", "long"),
-    "QkNorm": ("dim",),
-    "Recurrent": ("dim", "longest"),
-    "Shaw": ("dim", "value_dim"),
+    "QkNorm": ("head_dim",),
+    "Recurrent": ("model_dim", "longest"),
+    "Shaw": ("head_dim", "value_dim"),
     "SinkLogit": ("heads",),
     "SoftmaxOne": ("heads",),
     "T5Bias": ("heads",),
-    "TransformerXL": ("heads", "dim"),
+    "TransformerXL": ("heads", "head_dim"),
 }
 """Arguments that no formula writes out: the sizes of weights, limits past which a method raises, and long lists."""
 
@@ -122,9 +122,11 @@ def around(name: str) -> list[mp.Scheme]:
     """The schemes in which a stretch can stand."""
     stretch = made(name)
     if name in SLOPE_STRETCHES:
-        return [mp.Scheme(mp.Alibi(heads, stretch), mp.causal) for heads in (1, 3, 8, 12)]
+        return [mp.Scheme(mp.Alibi(heads, stretch=stretch), mp.causal) for heads in (1, 3, 8, 12)]
     rope = mp.Rope(10, theta=100.0, stretch=stretch)
-    return [mp.Scheme(each, mp.causal) for each in (rope, mp.Partial(rope, 16), mp.Partial(rope, 16, "logits"))]
+    return [
+        mp.Scheme(each, mp.causal) for each in (rope, mp.Partial(rope, 16), mp.Partial(rope, 16, temperature="logits"))
+    ]
 
 
 @pytest.mark.parametrize("name", [*STRETCHES, *SLOPE_STRETCHES])
@@ -160,7 +162,7 @@ def test_a_method_inside_another_prints_its_formula_too(holder: Any):
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 8, 12, 16, 20, 32])
 @pytest.mark.parametrize("stretch", [None, mp.AlibiNtk(2.5), mp.AlibiInterpolate(2.5)], ids=str)
 def test_printed_slopes_are_what_a_score_loses_at_distance_one(heads: int, stretch: Any):
-    method = mp.Alibi(heads, stretch)
+    method = mp.Alibi(heads, stretch=stretch)
     zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     number = r"(?:[\d.]+(?:e-\d+)?|…)"
     lists = re.findall(rf"= ({number}(?:, {number})*)", " ".join(beneath(inside(method)).split()))
@@ -176,8 +178,8 @@ def test_printed_slopes_are_what_a_score_loses_at_distance_one(heads: int, stret
     [
         mp.Yarn(8.0, 4096),
         mp.Yarn(8.0, 4096, scaled=1.5),
-        mp.LongRope((1.0,) * 8, (2.0,) * 8, 4096, 32.0),
-        mp.LongRope((1.0,) * 8, (2.0,) * 8, 4096, 0.5),
+        mp.LongRope((1.0,) * 8, (2.0,) * 8, 4096, factor=32.0),
+        mp.LongRope((1.0,) * 8, (2.0,) * 8, 4096, factor=0.5),
     ],
     ids=spell,
 )
@@ -195,7 +197,7 @@ def test_a_magnitude_that_follows_the_length_has_no_number():
 def test_the_printed_base_is_the_one_of_the_frequencies(dim: int, theta: float, factor: float):
     f, _ = stretched(mp.Ntk(factor), dim, theta)
     (shown,) = re.findall(
-        r"base = .* = ([\d.e+]+)$", beneath(mp.Scheme(mp.Rope(dim, theta, stretch=mp.Ntk(factor)))), re.M
+        r"base = .* = ([\d.e+]+)$", beneath(mp.Scheme(mp.Rope(dim, theta=theta, stretch=mp.Ntk(factor)))), re.M
     )
     assert float(shown) == pytest.approx(float(f[1]) ** (-dim / 2), rel=1e-5)
 

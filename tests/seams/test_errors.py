@@ -9,22 +9,35 @@ import pytest
 
 import milepost as mp
 from milepost import Scheme, causal
+from milepost.seams.known import exports
 from tests.refusals import INF, NAN, refused, small
 
 
 @pytest.mark.parametrize(
     ("ask", "kind", "text"),
     [
-        (lambda: mp.Rope(127), ValueError, "Rope(dim=127): dim must be even, because channels are turned in pairs"),
-        (lambda: mp.Rope(0), ValueError, "Rope(dim=0): dim must be at least"),
-        (lambda: mp.Rope(-2), ValueError, "Rope(dim=-2): dim must be at least"),
-        (lambda: mp.Rope(8.0), TypeError, "Rope(dim=8.0): dim must be an integer, not float"),
-        (lambda: mp.Rope(True), TypeError, "Rope(dim=True): dim must be an integer, not bool"),
-        (lambda: mp.Rope("8"), TypeError, "Rope(dim='8'): dim must be an integer, not str"),
-        (lambda: mp.Rope(None), TypeError, "Rope(dim=None): dim must be an integer, not NoneType"),
-        (lambda: mp.Xpos(7), ValueError, "Xpos(dim=7): dim must be even, because channels are turned in pairs"),
-        (lambda: mp.Sinusoidal(7), ValueError, "Sinusoidal(dim=7): dim must be even, because each wavelength"),
-        (lambda: mp.AxialRope(7, (1, 2)), ValueError, "AxialRope(dim=7): dim must be even"),
+        (
+            lambda: mp.Rope(127),
+            ValueError,
+            "Rope(head_dim=127): head_dim must be even, because channels are turned in pairs",
+        ),
+        (lambda: mp.Rope(0), ValueError, "Rope(head_dim=0): head_dim must be at least"),
+        (lambda: mp.Rope(-2), ValueError, "Rope(head_dim=-2): head_dim must be at least"),
+        (lambda: mp.Rope(8.0), TypeError, "Rope(head_dim=8.0): head_dim must be an integer, not float"),
+        (lambda: mp.Rope(True), TypeError, "Rope(head_dim=True): head_dim must be an integer, not bool"),
+        (lambda: mp.Rope("8"), TypeError, "Rope(head_dim='8'): head_dim must be an integer, not str"),
+        (lambda: mp.Rope(None), TypeError, "Rope(head_dim=None): head_dim must be an integer, not NoneType"),
+        (
+            lambda: mp.Xpos(7),
+            ValueError,
+            "Xpos(head_dim=7): head_dim must be even, because channels are turned in pairs",
+        ),
+        (
+            lambda: mp.Sinusoidal(7),
+            ValueError,
+            "Sinusoidal(model_dim=7): model_dim must be even, because each wavelength",
+        ),
+        (lambda: mp.AxialRope(7, (1, 2)), ValueError, "AxialRope(head_dim=7): head_dim must be even"),
         (lambda: mp.AxialRope(8, (1, 2)), ValueError, "AxialRope(8, (1, 2)): the sections hold 3 pairs, but 8 …make 4"),
         (lambda: mp.AxialRope(8, 4), TypeError, "AxialRope(sections=4): "),
         (lambda: mp.SplitAlibi(3), ValueError, "SplitAlibi(heads=3): heads must be even, because half of the heads"),
@@ -63,7 +76,7 @@ def test_sizes_that_cannot_be(ask: Callable[[], Any], kind: type[Exception], tex
         (lambda: mp.Llama3(NAN, 8), "Llama3(factor=nan): factor must be finite"),
         (lambda: mp.Ntk(-1), "Ntk(factor=-1): factor must be greater than 0"),
         (lambda: mp.Interpolate(0), "Interpolate(factor=0): factor must be greater than 0"),
-        (lambda: mp.DynamicNtk(8, 0.5), "DynamicNtk(factor=0.5): factor must be at least 1"),
+        (lambda: mp.DynamicNtk(8, factor=0.5), "DynamicNtk(factor=0.5): factor must be at least 1"),
         (lambda: mp.LongRope((NAN,), (1.0,), 8), "LongRope(short=nan): short must be finite"),
         (lambda: mp.LeakyRerope(4, INF), "LeakyRerope(factor=inf): factor must be finite"),
         (lambda: mp.Scale(NAN), "Scale(value=nan): value must be finite"),
@@ -80,9 +93,9 @@ def test_numbers_that_are_not_finite_or_out_of_range(ask: Callable[[], Any], tex
     [
         (lambda: mp.Rope(8, pairs="half"), "Rope(pairs='half'): pairs must be one of 'halves', 'neighbours'"),
         (lambda: mp.Yarn(2, 8, ramp="text"), "Yarn(ramp='text'): ramp must be one of 'code', 'paper'"),
-        (lambda: mp.Kerple(4, "linear"), "Kerple(form='linear'): form must be one of 'log', 'power'"),
+        (lambda: mp.Kerple(4, form="linear"), "Kerple(form='linear'): form must be one of 'log', 'power'"),
         (lambda: mp.LogN(8, count="n"), "LogN(count='n'): count must be one of 'index', 'length'"),
-        (lambda: mp.Stream(1, 4, "never"), "Stream(evict='never'): evict must be one of 'before', 'after'"),
+        (lambda: mp.Stream(1, 4, evict="never"), "Stream(evict='never'): evict must be one of 'before', 'after'"),
     ],
 )
 def test_words_that_are_not_among_the_choices(ask: Callable[[], Any], text: str):
@@ -93,11 +106,11 @@ def test_an_odd_rope_is_told_of_partial_rotation_and_the_advice_works():
     with pytest.raises(ValueError, match=r"for a partial rotation use ") as error:
         mp.Rope(127)
     advice = str(error.value).rsplit("use ", 1)[1]
-    assert isinstance(eval(advice, vars(mp).copy()), mp.Partial)
+    assert isinstance(eval(advice, exports()), mp.Partial)
 
 
 def test_a_rope_of_one_channel_is_not_told_what_cannot_be():
-    with pytest.raises(ValueError, match=r"Rope\(dim=1\): ") as error:
+    with pytest.raises(ValueError, match=r"Rope\(head_dim=1\): ") as error:
         mp.Rope(1)
     assert "Partial" not in str(error.value), "one channel cannot be turned, not even in part"
 
@@ -142,8 +155,8 @@ def test_only_what_is_visible_combines_with_what_is_visible(other: Any):
 
 def test_this_file_can_fail():
     with pytest.raises(AssertionError):
-        refused(ValueError, "Rope(dim=127): dim must be odd", lambda: mp.Rope(127))
+        refused(ValueError, "Rope(head_dim=127): head_dim must be odd", lambda: mp.Rope(127))
     with pytest.raises(pytest.fail.Exception):
-        refused(ValueError, "Rope(dim=8)", lambda: mp.Rope(8))
+        refused(ValueError, "Rope(head_dim=8)", lambda: mp.Rope(8))
     with pytest.raises(AssertionError):
         refused(RuntimeError, 'backend "sdpa"', lambda: mp.attend(*small(), Scheme(mp.Alibi(4)), backend="sdpa"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import dataclass, field
 
@@ -97,7 +98,7 @@ def test_what_a_line_asks_for_is_an_argument(name: str):
     for line in formula_lines(method):
         found = CONDITIONS.fullmatch(line)
         for condition in found[1].split(", ") if found else ():
-            assert condition.split("=")[0] in method.__init__.__code__.co_varnames, line
+            assert condition.split("=")[0] in inspect.signature(method).parameters, line
         # What looks like one but is none would be printed as it is.
         assert found or not re.match(r"\w+=", line), line
 
@@ -131,7 +132,9 @@ def test_a_value_follows_the_equation_that_defines_it():
 
 
 def test_negative_numbers_stand_in_brackets():
-    assert formula_of(mp.OffsetAlibi(4, -0.5)).startswith("score  ←  score − slope_h · ( |p − r| − (−0.5) · [p > r] )")
+    assert formula_of(mp.OffsetAlibi(4, offset=-0.5)).startswith(
+        "score  ←  score − slope_h · ( |p − r| − (−0.5) · [p > r] )"
+    )
 
 
 # Methods of one's own

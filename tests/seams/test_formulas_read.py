@@ -22,20 +22,20 @@ STRETCHES = [
     mp.Interpolate(4.0),
     mp.Ntk(2.5),
     mp.NtkMixed(4.0),
-    mp.NtkMixed(3.0, 0.25),
+    mp.NtkMixed(3.0, b=0.25),
     mp.Llama3(8.0, 64),
-    mp.Llama3(8.0, 100, 0.5, 3.25),
-    mp.Proportional(0.4, 1.5),
+    mp.Llama3(8.0, 100, low=0.5, high=3.25),
+    mp.Proportional(0.4, factor=1.5),
     mp.DynamicLinear(20),
     mp.DynamicNtk(20),
-    mp.DynamicNtk(20, 2.5),
+    mp.DynamicNtk(20, factor=2.5),
     mp.ByParts(4.0, 64, fast=6.0, slow=1.5),
-    mp.ByParts(4.0, 64, "paper", 6.0, 1.5),
+    mp.ByParts(4.0, 64, ramp="paper", fast=6.0, slow=1.5),
     mp.Yarn(4.0, 64, fast=6.0, truncate=False),
-    mp.Yarn(4.0, 64, "paper", fast=6.0),
+    mp.Yarn(4.0, 64, ramp="paper", fast=6.0),
     mp.Yarn(4.0, 4096),
     mp.DynamicYarn(20, fast=3.0),
-    mp.DynamicYarn(20, "paper", 3.0),
+    mp.DynamicYarn(20, ramp="paper", fast=3.0),
 ]
 
 
@@ -64,7 +64,7 @@ def frequency(lines: list[tuple[str, str]], n: int, length: int) -> float:
 @pytest.mark.parametrize("stretch", STRETCHES, ids=spell)
 @pytest.mark.parametrize("length", [1, 20, 33])
 def test_frequencies(stretch: Any, length: int):
-    lines = definitions(mp.Rope(DIM, THETA, stretch=stretch))
+    lines = definitions(mp.Rope(DIM, theta=THETA, stretch=stretch))
     computed, _ = stretched(stretch, DIM, THETA, length)
     printed = [frequency(lines, n, length) for n in range(DIM // 2)]
     if 0.0 in printed:
@@ -82,8 +82,8 @@ def test_frequencies(stretch: Any, length: int):
         mp.LogN(None, clip=False),
         mp.LogN(8, most=100),
         mp.Llama4Scale(),
-        mp.Llama4Scale(16, 0.25, 0),
-        mp.DeepseekScale(40.0, 0.707),
+        mp.Llama4Scale(16, weight=0.25, offset=0),
+        mp.DeepseekScale(40.0, weight=0.707),
         mp.DeepseekScale(0.5),
     ],
     ids=spell,
@@ -97,7 +97,7 @@ def test_temperatures(part: Any):
 
 
 @pytest.mark.parametrize(
-    "part", [mp.SoftCap(30.0), mp.OffsetAlibi(4, 0.25), mp.OffsetAlibi(4, -0.5), mp.Alibi(4)], ids=spell
+    "part", [mp.SoftCap(30.0), mp.OffsetAlibi(4, offset=0.25), mp.OffsetAlibi(4, offset=-0.5), mp.Alibi(4)], ids=spell
 )
 def test_biases(part: Any):
     lines = definitions(part)
@@ -120,7 +120,9 @@ def test_slopes_as_the_docstring_of_alibi_defines_them(heads: int):
         assert mp.Alibi(heads, bias_max=bias_max).slopes().behind.tolist() == pytest.approx(slopes, rel=1e-12)
 
 
-@pytest.mark.parametrize("part", [mp.T5Bias(4), mp.T5Bias(4, 64, 500), mp.T5Bias(4, bidirectional=True)], ids=spell)
+@pytest.mark.parametrize(
+    "part", [mp.T5Bias(4), mp.T5Bias(4, buckets=64, reach=500), mp.T5Bias(4, bidirectional=True)], ids=spell
+)
 def test_buckets_of_t5(part: mp.T5Bias):
     lines = dict(definitions(part))
     names: dict[str, Any] = {"r": 0, "e": value(lines["e"])}

@@ -15,6 +15,7 @@ from torch import nn
 
 import milepost as mp
 from milepost.seams.arguments import spell_value
+from milepost.seams.known import exports
 from milepost.seams.verbs import VERBS
 from milepost.seams.visible import Visible
 from tests.cases import CASES, exported_methods
@@ -60,7 +61,7 @@ def test_print_spells_parts_as_one_would_write_them():
 
 
 def test_the_whole_print_of_a_scheme():
-    scheme = mp.Scheme(mp.Alibi(3, mp.AlibiInterpolate(2)), mp.Stream(4, 1020), mp.causal)
+    scheme = mp.Scheme(mp.Alibi(3, stretch=mp.AlibiInterpolate(2)), mp.Stream(4, 1020), mp.causal)
     assert str(scheme).splitlines() == [
         "out_i = Σ_j softmax_j( bend(1/√d · ⟨q_i, k_j⟩, h, p_i, r_j) | see(i, j) ) · v_j",
         "  bend   Alibi(3, stretch=AlibiInterpolate(2))",
@@ -69,7 +70,7 @@ def test_the_whole_print_of_a_scheme():
         "           AlibiInterpolate:  slope_h  ←  slope_h / 2  =  0.03125, 0.00195312, 0.125",
         "  place  Stream(4, 1020)",
         "           see(i, j)  =  j ≤ i and ( j < 4 or i − j < w )",
-        "           distance  ←  p − r  where p − r < w,   min(p, 4 + w − 1) − r  to a sink further away",
+        "           distance  ←  p − r  where i − j < w,   min(i, 4 + w − 1) − j  to a sink further away",
         "           w  =  1020",
         "  see    Stream, as above",
         "  see    causal",
@@ -92,16 +93,16 @@ def test_long_arguments_are_printed_whole_on_several_lines():
 @every_case
 def test_repr_is_the_call_that_makes_it(name: str):
     scheme = CASES[name]()
-    again = eval(repr(scheme), vars(mp).copy())
+    again = eval(repr(scheme), exports())
     assert again.same_as(scheme)
     for part in scheme.parts:
         if not any(isinstance(each, nn.Module) for each in (part, getattr(part, "method", None))):
-            assert eval(repr(part), vars(mp).copy()) == part
+            assert eval(repr(part), exports()) == part
 
 
 def test_repr_of_a_part_that_learns_keeps_every_argument():
     part = mp.Deberta(10, 4, 8, reach=9, buckets=4, index="paper")
-    again = eval(repr(part), vars(mp).copy())
+    again = eval(repr(part), exports())
     assert mp.Scheme(again).same_as(mp.Scheme(part))
 
 
@@ -180,7 +181,7 @@ def test_the_backends_listed_for_a_method_are_those_that_run_it(name: str):
     scheme = fresh(CASES[name])
     (entry,) = [entry for entry in mp.methods() if entry.name == name]
     with torch.no_grad():
-        able = mp.explain(scheme.attention, *project(tokens())).able
+        able = mp.explain(*project(tokens()), scheme.attention).able
     # Kernels that need a device are listed wherever one asks.
     assert [each for each in entry.backends if each != "triton"] == [each for each in able if each != "triton"]
 

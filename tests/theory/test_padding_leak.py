@@ -31,21 +31,21 @@ def test_three_layers_of_three_know_the_outermost_three():
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_border_is_felt_as_far_as_the_receptive_field(kernel, depth, seed):
     reach, length = (kernel - 1) // 2 * depth, 41
-    leak = padding_leak(length, depth, kernel, seed=seed)
+    leak = padding_leak(length, depth=depth, kernel=kernel, seed=seed)
     assert places(leak) == [n for n in range(length) if n < reach or n >= length - reach]
 
 
 @pytest.mark.parametrize("padding", ["circular", "reflect", "replicate"])
 @pytest.mark.parametrize(("kernel", "depth"), [(3, 3), (5, 2), (7, 1)])
 def test_padding_with_the_text_itself_tells_nothing(padding, kernel, depth):
-    leak = padding_leak(21, depth, kernel, padding)
+    leak = padding_leak(21, depth=depth, kernel=kernel, padding=padding)
     assert leak.shape == (21,)
     assert places(leak) == []
 
 
 @pytest.mark.parametrize(("kernel", "depth"), [(3, 3), (5, 2), (7, 1), (1, 4)])
 def test_no_padding_tells_nothing_and_shortens_the_output(kernel, depth):
-    leak = padding_leak(21, depth, kernel, "none")
+    leak = padding_leak(21, depth=depth, kernel=kernel, padding="none")
     assert leak.shape == (21 - (kernel - 1) * depth,)
     assert places(leak) == []
 

@@ -41,7 +41,7 @@ def formula(dim: int, trained: int, theta: float) -> int:
 @pytest.mark.parametrize("theta", [500.0, 10000.0, 500000.0])
 @pytest.mark.parametrize("trained", [7, 512, 8192])
 def test_the_critical_dimension_is_its_formula(dim, theta, trained):
-    assert critical_dimension(dim, trained, theta) == min(dim, formula(dim, trained, theta))
+    assert critical_dimension(dim, trained, theta=theta) == min(dim, formula(dim, trained, theta))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_critical_dimension_is_its_formula(dim, theta, trained):
 def test_it_counts_the_channels_that_saw_a_whole_turn(dim, trained, theta):
     # Pair n turns once in 2π/θ_n tokens; the count includes the pair in which the trained length ends.
     periods = [2 * math.pi * theta ** (2 * n / dim) for n in range(dim // 2)]
-    assert critical_dimension(dim, trained, theta) == 2 * sum(period < trained for period in periods)
+    assert critical_dimension(dim, trained, theta=theta) == 2 * sum(period < trained for period in periods)
 
 
 def test_the_periods_are_those_of_rope():
@@ -69,23 +69,23 @@ def test_no_more_channels_are_critical_than_there_are():
 def test_under_the_critical_base_the_critical_dimension_turns_just_once(target, theta):
     # Before the ceiling, d_extra/d = log_θ(trained/2π).
     share = math.log(4096 / (2 * math.pi)) / math.log(theta)
-    assert 2 * math.pi * critical_base(4096, target, theta) ** share == pytest.approx(target, rel=1e-12)
+    assert 2 * math.pi * critical_base(4096, target, theta=theta) ** share == pytest.approx(target, rel=1e-12)
 
 
 def test_fine_tuning_at_the_trained_length_has_the_old_base_as_critical():
     for trained in (2048, 4096):
         for theta in (10000.0, 500000.0):
-            assert critical_base(trained, trained, theta) == theta
+            assert critical_base(trained, trained, theta=theta) == theta
 
 
 @pytest.mark.parametrize("tuned", [4096, 16384, 32768])
 def test_up_to_the_critical_base_the_reach_is_the_tuned_length(tuned):
     critical = critical_base(4096, tuned)
     for base in (500.0, critical / 2, critical):
-        assert reach_of(base, 128, 4096, tuned) == tuned
+        assert reach_of(base, 128, 4096, tuned=tuned) == tuned
     for base in (math.nextafter(critical, math.inf), 2 * critical):
         expected = 2 * math.pi * base ** (92 / 128)
-        assert reach_of(base, 128, 4096, tuned) == pytest.approx(expected, rel=1e-14)
+        assert reach_of(base, 128, 4096, tuned=tuned) == pytest.approx(expected, rel=1e-14)
         assert expected > tuned
 
 
@@ -101,7 +101,7 @@ def test_a_smaller_base_has_a_critical_dimension_of_its_own():
         (
             lambda: critical_dimension(127, 4096),
             ValueError,
-            r"critical_dimension\(dim=127\): dim must be even",
+            r"critical_dimension\(head_dim=127\): head_dim must be even",
         ),
         (lambda: critical_dimension(0, 4096), ValueError, "dim must be at least 1"),
         (lambda: critical_dimension(128.0, 4096), TypeError, "dim must be an integer, not float"),
@@ -110,12 +110,12 @@ def test_a_smaller_base_has_a_critical_dimension_of_its_own():
             ValueError,
             r"\(trained=6\): trained must be at least 7",
         ),
-        (lambda: critical_dimension(128, 4096, 1.0), ValueError, r"theta=1.0\): theta must be greater than 1"),
-        (lambda: critical_dimension(128, 4096, math.inf), ValueError, "theta must be finite"),
+        (lambda: critical_dimension(128, 4096, theta=1.0), ValueError, r"theta=1.0\): theta must be greater than 1"),
+        (lambda: critical_dimension(128, 4096, theta=math.inf), ValueError, "theta must be finite"),
         (lambda: critical_base(6, 4096), ValueError, r"critical_base\(trained=6\): trained must be at least 7"),
         (lambda: critical_base(4096, 6), ValueError, r"critical_base\(target=6\): target must be at least 7"),
         (lambda: critical_base(4096, 1e5), TypeError, "target must be an integer, not float"),
-        (lambda: critical_base(4096, 8192, 0.5), ValueError, "theta must be greater than 1"),
+        (lambda: critical_base(4096, 8192, theta=0.5), ValueError, "theta must be greater than 1"),
         (lambda: reach_of(1.0, 128, 4096), ValueError, r"reach_of\(base=1.0\): base must be greater than 1"),
         (lambda: reach_of(math.nan, 128, 4096), ValueError, "base must be finite"),
         (lambda: reach_of(1e6, 128, 4096, tuned=0), ValueError, r"reach_of\(tuned=0\): tuned must be at least 7"),
@@ -130,8 +130,8 @@ def test_wrong_arguments_are_refused(ask, error, text):
 @pytest.mark.parametrize(
     ("ask", "text"),
     [
-        (lambda: reach_of(500.0, 127, 4096), r"reach_of\(dim=127\): dim must be even"),
-        (lambda: reach_of(1e6, 127, 4096), r"reach_of\(dim=127\): dim must be even"),
+        (lambda: reach_of(500.0, 127, 4096), r"reach_of\(head_dim=127\): head_dim must be even"),
+        (lambda: reach_of(1e6, 127, 4096), r"reach_of\(head_dim=127\): head_dim must be even"),
         (lambda: reach_of(1e6, 128, 6), r"reach_of\(trained=6\): trained must be at least 7"),
         (lambda: reach_of(1e6, 128, 4096, theta=1.0), r"reach_of\(theta=1.0\): theta must be greater than 1"),
     ],

@@ -140,7 +140,7 @@ def test_a_method_is_no_scheme():
 
 def test_a_width_that_the_scheme_does_not_turn_is_refused():
     q, k, v = inputs(t=4, d=12)
-    with pytest.raises(ValueError, match=r"Rope\(dim=8\): given a tensor of 12 channels"):
+    with pytest.raises(ValueError, match=r"Rope\(head_dim=8\): given a tensor of 12 channels"):
         linear_attend(q, k, v, ROPE)
 
 

@@ -11,7 +11,7 @@ from tests.oracles import assert_same, attention
 
 
 def decoder(length: int = 9, dim: int = 8, times: int = 2) -> MaskDecoder:
-    made = MaskDecoder(length, dim, times).double()
+    made = MaskDecoder(length, dim, times=times).double()
     nn.init.normal_(made.positions.table, generator=torch.Generator().manual_seed(2))
     return made
 
@@ -158,12 +158,16 @@ def test_hidden_states_of_another_width_are_refused():
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ((4, 8, 0), ValueError, r"MaskDecoder\(times=0\): times must be at least 1"),
-        ((4, 8, 2.0), TypeError, r"MaskDecoder\(times=2.0\): times must be an integer, not float"),
-        ((0, 8), ValueError, r"length=0\): length must be at least 1"),
-        ((4, -8), ValueError, r"dim=-8\): dim must be at least 1"),
+        ({"length": 4, "model_dim": 8, "times": 0}, ValueError, r"MaskDecoder\(times=0\): times must be at least 1"),
+        (
+            {"length": 4, "model_dim": 8, "times": 2.0},
+            TypeError,
+            r"MaskDecoder\(times=2.0\): times must be an integer, not float",
+        ),
+        ({"length": 0, "model_dim": 8}, ValueError, r"length=0\): length must be at least 1"),
+        ({"length": 4, "model_dim": -8}, ValueError, r"model_dim=-8\): model_dim must be at least 1"),
     ],
 )
 def test_what_is_no_decoder_is_refused(arguments, error, text):
     with pytest.raises(error, match=text):
-        MaskDecoder(*arguments)
+        MaskDecoder(**arguments)

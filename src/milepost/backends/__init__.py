@@ -19,16 +19,16 @@ class Backend(Protocol):
 
     @property
     def CANNOT(self) -> dict[str, str]:  # noqa: N802
-        """The verbs it has no answer to, and what such a part does, as the middle of a sentence."""
+        """Compute the verbs it has no answer to, and what such a part does, as the middle of a sentence."""
         ...
 
     @property
     def PLAYED(self) -> bool:  # noqa: N802
-        """Whether its operations may be written down and played: not a compiled graph's, nor the specification's."""
+        """True if its operations may be written down and played: not a compiled graph's, nor the specification's."""
         ...
 
     def refuses(self, call: Call) -> str | None:
-        """Why this call cannot be run, or None."""
+        """Compute why this call cannot be run, or None."""
         ...
 
     def cost(self, call: Call) -> float:
@@ -36,7 +36,7 @@ class Backend(Protocol):
         ...
 
     def run(self, call: Call) -> Result:
-        """The output [b h t dv] and, where asked for, the log-sum-exp [b h t]."""
+        """Compute the output [b h t dv] and, where asked for, the log-sum-exp [b h t]."""
         ...
 
 

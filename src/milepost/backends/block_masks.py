@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from weakref import WeakKeyDictionary
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -14,7 +12,9 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from milepost.backends.views import View
 from milepost.call.call import Call
-from milepost.numerics.kept import surroundings
+from milepost.memory.fixed import value_of
+from milepost.memory.surroundings import surroundings
+from milepost.memory.table import MEMORY
 from milepost.seams.parts import Parts
 from milepost.seams.verbs import Regime
 
@@ -22,14 +22,10 @@ MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def mask_mod(
-    scheme: Parts,
-    index: Tensor,
-    key_index: Tensor,
-    documents: Tensor | None = None,
-    key_documents: Tensor | None = None,
-    region: tuple[Regime, Tensor, Tensor] | None = None,
-) -> MaskMod:
-    """What a scheme hides, as FlexAttention wants it; a region is a regime and the positions it is told by."""
+    scheme: Parts, index: Tensor, key_index: Tensor, documents: Tensor | None = None,
+    key_documents: Tensor | None = None, region: tuple[Regime, Tensor, Tensor] | None = None,
+) -> MaskMod:  # fmt: skip
+    """Return what a scheme hides, as FlexAttention wants it; a region is a regime and the positions it is told by."""
     order_q, order_k = reader(index), reader(key_index)
     own = None if documents is None else reader(documents)
     other = None if key_documents is None else reader(key_documents)
@@ -49,7 +45,7 @@ def mask_mod(
 
 
 def block_mask(call: Call, view: View, number: int) -> BlockMask | None:
-    """The blocks of scores of regime `number` that anybody sees; None where everything is seen."""
+    """Return the blocks of scores of regime `number` that anybody sees; None where everything is seen."""
     scheme, (b, h, t) = call.scheme, call.q.shape[:3]
     placed = scheme.answering("place")
     if not scheme.answering("see") and call.documents is None and not placed:
@@ -63,26 +59,18 @@ def block_mask(call: Call, view: View, number: int) -> BlockMask | None:
     def make() -> BlockMask:
         return make_block_mask(mod, rows, heads, t, call.k.shape[2], call.q.device)
 
+    # With a layout it follows from the parts that mask, if these cannot change.
     around = surroundings(call.q.device)
-    if call.layout is None or not call.at_index or around is None:
+    parts = value_of(scheme.answering("see") + placed) if call.layout is not None and call.at_index else None
+    if around is None or parts is None:
         return make()
-    return _remembered(scheme, (number, call.layout, heads, t, call.k.shape[2], call.q.device, around), make)
+    key = (parts, number, call.layout, heads, t, call.k.shape[2], call.q.device, around)
+    found = MEMORY.recall(block_mask, key)
+    return MEMORY.keep(block_mask, key, make(), KEPT) if found is None else found
 
 
-KEPT = 16
-"""How many block masks are remembered for a scheme."""
-_masks: WeakKeyDictionary[Parts, OrderedDict[Hashable, BlockMask]] = WeakKeyDictionary()
-
-
-def _remembered(scheme: Parts, key: Hashable, make: Callable[[], BlockMask]) -> BlockMask:
-    """A block mask that follows from the layout alone, made once; of too many the one least used is forgotten."""
-    kept = _masks.setdefault(scheme, OrderedDict())
-    if key not in kept:
-        kept[key] = make()
-        if len(kept) > KEPT:
-            kept.popitem(last=False)
-    kept.move_to_end(key)
-    return kept[key]
+KEPT = 64
+"""How many block masks are remembered."""
 
 
 def make_block_mask(
@@ -97,12 +85,13 @@ def make_block_mask(
 
 def reader(values: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """Look up values [b|1 n|1] by batch and token."""
+    # Indexed by tensors alone: torch 2.9 maps no index that mixes them with numbers.
     if values.shape[1] == 1:
-        if values.shape[0] == 1:
-            return lambda b, i: values[0, 0] + 0 * i
-        return lambda b, i: values[b, 0] + 0 * i
+        column = values[:, 0]
+        return (lambda b, i: column[0] + 0 * i) if len(column) == 1 else (lambda b, i: column[b] + 0 * i)
     if values.shape[0] == 1:
-        return lambda b, i: values[0, i] + 0 * b
+        row = values[0]
+        return lambda b, i: row[i] + 0 * b
     return lambda b, i: values[b, i]
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from milepost.backends.views import mask
 from milepost.call.call import Call, Layout
-from milepost.numerics.kept import kept, surroundings
+from milepost.memory.surroundings import surroundings
+from milepost.memory.table import kept
 from milepost.seams.band import Band
 
 ROWS = 256
@@ -36,7 +37,7 @@ class Block:
 
 
 def blocks(call: Call) -> tuple[Block, ...] | None:
-    """The blocks of a call, or None where nothing can be left out, or it cannot be told."""
+    """Return the blocks of a call, or None where nothing can be left out, or it cannot be told."""
     # A compiled graph would be made for one length alone; and there may be no values to look at.
     if surroundings(call.q.device) is None:
         return None
@@ -50,7 +51,7 @@ def blocks(call: Call) -> tuple[Block, ...] | None:
 
 
 def formed_pairs(made: tuple[Block, ...]) -> int:
-    """How many scores the blocks form."""
+    """Return how many scores the blocks form."""
     return sum((block.rows.stop - block.rows.start) * _width(block) for block in made)
 
 
@@ -58,7 +59,7 @@ def formed_pairs(made: tuple[Block, ...]) -> int:
 def _of_band(
     band: Band, layout: Layout, t: int, s: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Block, ...] | None:
-    """Blocks that follow from the layout alone: made once, and kept."""
+    """Return blocks that follow from the layout alone: made once, and kept."""
     width = band.behind + band.ahead if band.chunk is None else min(band.behind + band.ahead, 2 * band.chunk)
     if not width < s / 2:
         return None
@@ -88,7 +89,7 @@ def _of_band(
 def _seen(
     band: Band, layout: Layout, rows: slice, sinks: int, keys: slice, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor | None, Tensor | None]:
-    """What is added to the scores of a block, and which of its rows see anything."""
+    """Return what is added to the scores of a block, and which of its rows see anything."""
     i = torch.arange(rows.start, rows.stop, device=device)[:, None] + layout.first
     j = torch.cat((torch.arange(sinks, device=device), torch.arange(keys.start, keys.stop, device=device)))
     j = j + layout.key_first
@@ -99,7 +100,7 @@ def _seen(
 
 
 def _of_documents(call: Call) -> tuple[Block, ...] | None:
-    """Blocks against the keys of the documents that their rows belong to."""
+    """Return blocks against the keys of the documents that their rows belong to."""
     assert call.documents is not None
     assert call.key_documents is not None
     t, s = call.queries.count, call.keys.count

@@ -26,12 +26,12 @@ def refuses(call: Call) -> str | None:
 
 
 def cost(call: Call) -> float:
-    """Plain products, and several passes over every score."""
+    """Return plain products, and several passes over every score."""
     return seconds(call, seen_pairs(call), each=4 if call.q.device.type == "cpu" else 40, launches=30)
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
-    """Blocks of rows, each against all the keys that it may see; the backward pass makes each block again."""
+    """Return blocks of rows, each against all the keys that it may see; the backward pass makes each block again."""
     v, apart = values(call, call.score_dtype), fields_of(call)
     if apart is not None:
         return in_fields(call, apart, v)
@@ -61,7 +61,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
 
 
 def _block(made: Prepared, v: Tensor, first: int, last: int) -> tuple[Tensor, Tensor | None]:
-    """Attention of the rows first … last − 1."""
+    """Return attention of the rows first … last − 1."""
     call = made.call
     rows, keys, sure = slice(first, last), slice(None), slice(0, 0)
     if call.layout is not None and not torch.compiler.is_compiling():
@@ -80,6 +80,6 @@ def _block(made: Prepared, v: Tensor, first: int, last: int) -> tuple[Tensor, Te
     if call.scheme.answering("bend_rows"):
         x = call.x if call.x is None else call.x[:, keys]
         q, k, v_ = call.q[:, :, rows].to(call.score_dtype), call.k[:, :, keys], call.v[:, :, keys]
-        scores = call.scheme.bend_rows(scores, q, k, v_, x)
+        scores = call.scheme.bend_rows(scores, q, k, v_, x, **call.of_rows(rows, keys))
     all_see = some_sure and not call.scheme.answering("place")
     return softmax_rows(made, scores, v[:, :, keys], rows, keys, all_see)

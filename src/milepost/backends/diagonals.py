@@ -11,7 +11,7 @@ from torch import Tensor
 
 from milepost.backends.estimate import all_pairs, seconds
 from milepost.backends.fused import fused
-from milepost.backends.views import mask, refusal, turned, values
+from milepost.backends.views import beyond_grid, mask, refusal, sharpened
 from milepost.call.call import Call
 
 PLAYED = True
@@ -27,8 +27,8 @@ MOST = 1 << 27
 
 
 def refuses(call: Call) -> str | None:
-    """Why a bias along diagonals cannot stand for this scheme."""
-    reason = refusal(call, CANNOT)
+    """Return why a bias along diagonals cannot stand for this scheme."""
+    reason = refusal(call, CANNOT) or beyond_grid(call)
     if reason is not None:
         return reason
     if call.layout is None or not call.at_index:
@@ -42,27 +42,23 @@ def refuses(call: Call) -> str | None:
 
 
 def cost(call: Call) -> float:
-    """Attention over every pair with a bias read from memory, and the bias laid out once for all rows of the batch."""
+    """Return the seconds of attention over every pair with a bias in memory, which is laid out once for the batch."""
     return seconds(call, all_pairs(call), each=2 if call.q.device.type == "cpu" else 5, launches=24)
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Lay the bias out, hide what is hidden, and hand over."""
-    factor = call.factor()
-    sharp = isinstance(factor, Tensor)
-    q, k = turned(call, call.score_dtype if sharp else call.q.dtype)
-    q = (q * factor).to(call.q.dtype) if sharp else q
-    k, v = k.to(call.q.dtype), values(call, call.v.dtype)
+    q, k, v, scale = sharpened(call)
     bias, seen = _bias(call).to(call.q.dtype), None if _sees_all(call) else mask(call)
     alive = None if seen is None else seen.any(-1, keepdim=True)
     if seen is not None and alive is not None:
         bias = bias.masked_fill(~(seen | ~alive), -torch.inf)
-    out = fused(q, k, v, 1.0 if sharp else factor, call.dropout, bias)
+    out = fused(q, k, v, scale, call.dropout, bias)
     return (out if alive is None else out * alive), None
 
 
 def _bias(call: Call) -> Tensor:
-    """The bias of every pair, [b|1 h t s], from one line of distances; one a row where lengths differ."""
+    """Return the bias of every pair, [b|1 h t s], from one line of distances; one a row where lengths differ."""
     h, t, s = call.q.shape[1], call.q.shape[2], call.k.shape[2]
     device = call.q.device
     assert call.layout is not None
@@ -92,7 +88,7 @@ def _rows(line: Tensor, t: int, s: int) -> Tensor:
 
 
 def _sees_all(call: Call) -> bool:
-    """Whether the layout shows that no key is hidden, as when one token is decoded after all the others."""
+    """True if the layout shows that no key is hidden, as when one token is decoded after all the others."""
     layout, band = call.layout, call.scheme.band()
     if layout is None or band is None or band.chunk is not None:
         return False

@@ -8,7 +8,7 @@ _LOW = 0xFFFFFFFF
 
 
 def keep(seed: Tensor, share: float, batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
-    """Whether a weight is kept; `share` is the share dropped. Arguments broadcast, so this serves tiles and scalars."""
+    """True if a weight is kept; `share` is the share dropped. Arguments broadcast, so this serves tiles and scalars."""
     mixed = _mix(_mix(_mix(_mix(seed + batch) + head) + row) + key)
     return mixed >= int(share * 2**32)
 

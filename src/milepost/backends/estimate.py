@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from milepost.call.call import Call, Layout
+from milepost.memory.table import by_value
 from milepost.seams.band import Band
 
 RATE = {"cpu": 4e10, "cuda": 2.5e14}
@@ -19,7 +18,7 @@ TRACED = 1e-3
 
 
 def seconds(call: Call, pairs: float, each: float = 1.0, launches: int = 1) -> float:
-    """The time of a call that forms the scores of `pairs` queries and keys in every head.
+    """Return the time of a call that forms the scores of `pairs` queries and keys in every head.
 
     each: what a score costs, against plain fused attention. launches: how many operations it takes.
     """
@@ -37,16 +36,16 @@ def all_pairs(call: Call) -> float:
 
 
 def seen_pairs(call: Call) -> float:
-    """The pairs that are seen, as far as the layout tells."""
+    """Return the pairs that are seen, as far as the layout tells."""
     layout, band = call.layout, call.scheme.band()
     if layout is None or band is None or torch.compiler.is_compiling():
         return all_pairs(call)
     return band_pairs(band, layout, call.queries.count, call.keys.count)
 
 
-@functools.lru_cache(maxsize=256)
+@by_value(256)
 def band_pairs(band: Band, layout: Layout, t: int, s: int) -> float:
-    """How many pairs lie in a band: the keys of some rows, counted, and taken for all."""
+    """Return how many pairs lie in a band: the keys of some rows, counted, and taken for all."""
     rows = range(0, t, max(1, t // SAMPLES))
     total = 0.0
     for row in rows:

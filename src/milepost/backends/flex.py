@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from milepost.backends.block_masks import block_mask, many_graphs, reader
 from milepost.backends.dropout import keep
 from milepost.backends.estimate import all_pairs, seconds, seen_pairs
-from milepost.backends.views import View, refusal, relations, values, views
+from milepost.backends.views import View, beyond_grid, refusal, relations, values, views
 from milepost.call.call import Call
 from milepost.call.merge import merge
 from milepost.seams.arguments import spell
@@ -34,15 +34,18 @@ CANNOT: dict[str, str] = {
 }
 # Narrower heads than its kernels take are filled up with zeros, which change nothing.
 LEAST_WIDTH = 16
+WIDEST = 256
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def refuses(call: Call) -> str | None:
-    """Why FlexAttention cannot run this: first what lasts, then what another call could change."""
+    """Return why FlexAttention cannot run this: first what lasts, then what another call could change."""
     reason = refusal(call, CANNOT)
     if reason is not None:
         return reason
+    if call.q.device.type not in ("cpu", "cuda"):
+        return f"FlexAttention is used on CPU and CUDA devices, and the tensors are on {call.q.device.type}"
     if call.q.device.type == "cpu" and call.needs_grad:
         return "FlexAttention has no gradient on the CPU"
     if call.q.device.type == "cpu" and torch.compiler.is_compiling():
@@ -51,9 +54,16 @@ def refuses(call: Call) -> str | None:
         return f"{spell(part)} weighs far keys against near ones, which FlexAttention cannot differentiate"
     for part in call.scheme.answering("reads_weights_often") if call.needs_grad else ():
         return f"{spell(part)} reads a weight several times for one score, which FlexAttention cannot differentiate"
+    for part in call.scheme.answering("place"):
+        by_index = any(bound.by_index for regime in call.scheme.place() for bound in regime.bounds)
+        if by_index and not call.position_is_index:
+            return f"{spell(part)} goes by the order of tokens, and FlexAttention is given their positions"
     if call.q.device.type != "cpu" and call.q.dtype == torch.float64:
         return "FlexAttention's kernels do not take float64"
-    return None
+    widest = max(call.q.shape[-1], call.v.shape[-1])
+    if call.q.device.type != "cpu" and widest > WIDEST:
+        return f"heads of {widest} channels are wider than {WIDEST}, which FlexAttention's kernels have no room for"
+    return beyond_grid(call, together=True)
 
 
 def cost(call: Call) -> float:
@@ -72,7 +82,7 @@ def cost(call: Call) -> float:
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
-    """One pass a regime, merged by log-sum-exp."""
+    """Return one pass a regime, merged by log-sum-exp."""
     seen = views(call, call.q.dtype)
     v = values(call, call.v.dtype)
     related = relations(call, seen)
@@ -93,11 +103,11 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
 def _attend(
     call: Call, view: View, number: int, v: Tensor, related: tuple[Relation, ...], near: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """One regime: its output and log-sum-exp, with dropout as a second pass over the kept weights.
+    """Return one regime: its output and log-sum-exp, with dropout as a second pass over the kept weights.
 
     near: the log-sum-exp of the regimes without a contrast, [b h t], which the scores of others may be turned about.
     """
-    sharpness = call.scheme.sharpen(call.index, call.length)
+    sharpness = call.sharpness()
     score = score_mod(call.scheme, view.p, view.r, call.length, sharpness, _products(call, related))
     if view.regime.contrast is not None and near is not None:
         score = _contrasted(score, view.regime.contrast(call.index, call.length), near)
@@ -156,7 +166,7 @@ Product = tuple[Tensor, bool, Callable[[Tensor], Tensor]]
 
 
 def _products(call: Call, related: tuple[Relation, ...]) -> list[Product]:
-    """Queries and keys times the tables, scaled as the scores are."""
+    """Return queries and keys times the tables, scaled as the scores are."""
     made: list[Product] = []
     scale = call.scheme.scale(call.q.shape[-1])
     for relation in related:
@@ -170,7 +180,7 @@ def _products(call: Call, related: tuple[Relation, ...]) -> list[Product]:
 
 
 def _row_reader(table: Table, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """The row of each distance."""
+    """Return the row of each distance."""
     # The ends are tensors, because a kernel made for one span of distances must serve another.
     row = table.row.to(device)
     first = torch.full((), table.first, device=device)
@@ -179,27 +189,35 @@ def _row_reader(table: Table, device: torch.device) -> Callable[[Tensor], Tensor
 
 
 def score_mod(
-    scheme: Parts,
-    p: Tensor,
-    r: Tensor,
-    length: Tensor,
-    sharpness: Tensor | None = None,
+    scheme: Parts, p: Tensor, r: Tensor, length: Tensor, sharpness: Tensor | None = None,
     related: list[Product] | None = None,
-) -> ScoreMod:
-    """Everything a scheme does to a scaled score, as FlexAttention wants it; p [b|1 t], r [b|1 s] are positions."""
+) -> ScoreMod:  # fmt: skip
+    """Return all that a scheme does to a scaled score, as FlexAttention calls it.
+
+    p [b|1 t], r [b|1 s] are positions, sharpness is [b|1 h|1 t|1].
+    """
     where_q, where_k = reader(p), reader(r)
     reach = reader(length) if any(answers(part, "by_length") for part in scheme.answering("bend")) else None
-    sharp = None if sharpness is None else reader(sharpness)
+    sharp = None if sharpness is None else _factor_reader(sharpness)
 
     def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         here, there = where_q(b, i), where_k(b, j)
         for product, by_query, row in related or ():
             score = score + product[b, h, i if by_query else j, row(here - there)]
         if sharp is not None:
-            score = score * sharp(b, i).to(score.dtype)
+            score = score * sharp(b, h, i).to(score.dtype)
         return scheme.bend(score, b, h, here, there, None if reach is None else reach(b, i))
 
     return change
+
+
+def _factor_reader(values: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Look up values [b|1 h|1 t|1] by batch, head and token."""
+    rows, heads, tokens = values.shape
+    if heads == 1:
+        read = reader(values[:, 0])
+        return lambda b, h, i: read(b, i)
+    return lambda b, h, i: values[b if rows > 1 else 0 * b, h, i if tokens > 1 else 0 * i]
 
 
 @functools.cache

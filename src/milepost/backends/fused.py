@@ -7,15 +7,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 def fused(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    dropout: float = 0.0,
-    added: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float = 0.0, added: Tensor | None = None,
     is_causal: bool = False,
-) -> Tensor:
-    """Attention of q [b h t d] over k [b g s d], v [b g s dv]; added: what joins the scores, or which of them count."""
+) -> Tensor:  # fmt: skip
+    """Return attention of q [b h t d] over k [b g s d], v [b g s dv]; added: a bias, or which scores count."""
     b, h, t, d = q.shape
     g = k.shape[1]
     # A plain bool, also where torch.compile does not know the numbers of heads.

@@ -17,7 +17,8 @@ from milepost.backends.sinks import is_split, sinks_of, whole
 from milepost.backends.views import seen_regimes, turned
 from milepost.call.call import Call
 from milepost.call.merge import merge
-from milepost.numerics.kept import has_numbers, transformed
+from milepost.memory.internals import transformed
+from milepost.memory.surroundings import has_numbers
 from milepost.seams.band import Band
 from milepost.seams.verbs import Regime
 
@@ -41,7 +42,7 @@ class Fields(NamedTuple):
 
 
 def fields_of(call: Call) -> Fields | None:
-    """What near and far keys are; None where this cannot run, or others are as quick."""
+    """Return what near and far keys are; None where this cannot run, or others are as quick."""
     scheme, layout, t = call.scheme, call.layout, call.queries.count
     if call.q.device.type != "cpu" or call.needs_grad or call.seed is not None or call.keys_turned:
         return None
@@ -57,7 +58,7 @@ def fields_of(call: Call) -> Fields | None:
 
 
 def _met(regimes: list[tuple[int, Regime]], t: int) -> Fields | None:
-    """The same, by the regimes that anybody is in."""
+    """Return the same, by the regimes that anybody is in."""
     if len(regimes) not in (2, 3):
         return None
     (near, first), *spared, (far, regime) = regimes
@@ -72,7 +73,7 @@ def _met(regimes: list[tuple[int, Regime]], t: int) -> Fields | None:
 
 
 def in_fields(call: Call, found: Fields, v: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The answer; v: the values as they are summed, [b g s d]."""
+    """Return the answer; v: the values as they are summed, [b g s d]."""
     factor, dtype, w, t = call.factor(), call.score_dtype, found.least, call.queries.count
     each = call.q.shape[1] // call.k.shape[1]
     v = v.repeat_interleave(each, 1)
@@ -107,7 +108,7 @@ def in_fields(call: Call, found: Fields, v: Tensor) -> tuple[Tensor, Tensor | No
 
 
 def _band(q: Tensor, k: Tensor, v: Tensor, w: int) -> Part:
-    """Each query with the w keys up to its own.
+    """Return each query with the w keys up to its own.
 
     The first w rows see all keys up to their own. A later block, of fewer than w, has three parts: its own keys, of
     which row n sees those up to number n; as many where the window ends, of which row n sees those from number n on:

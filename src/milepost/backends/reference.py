@@ -22,12 +22,12 @@ def refuses(call: Call) -> str | None:
 
 
 def cost(call: Call) -> float:
-    """More than anything else's: it is there to be right."""
+    """Return more than anything else's: it is there to be right."""
     return float("inf")
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
-    """The equation."""
+    """Return the equation."""
     scheme, dtype = call.scheme, call.score_dtype
     q, k = call.q.to(dtype), call.k.to(dtype)
     v = _repeated(call, scheme.turn(call.v.to(dtype), call.key_position, "value", call.key_length))
@@ -45,7 +45,9 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
         if regime.shift is not None:
             score = score + regime.shift(call.index, call.length).to(dtype)[:, None, :, None]
         scores = torch.where(region, score, scores)
-    scores = scheme.bend_rows(scores.masked_fill(~visible, -torch.inf), q, call.k, call.v, call.x)
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if scheme.answering("bend_rows"):
+        scores = scheme.bend_rows(scores, q, call.k, call.v, call.x, **call.of_rows())
 
     rest = scheme.rest()
     lse = _log_sum(scores, empty=-torch.inf)
@@ -64,7 +66,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
 def _scores(call: Call, regime: Regime, relations: tuple[Relation, ...], q: Tensor, k: Tensor) -> Tensor:
     """place → turn → dot, plus relate → × scale × sharpen → bend: [b h t s], as if all pairs were in the regime."""
     scheme, dtype = call.scheme, call.score_dtype
-    p, r = regime.query(call.position), regime.key(call.key_position)
+    p, r = call.places(regime)
     turned = k if call.keys_turned else scheme.turn(k, r, "key", call.key_length)
     score = scheme.turn(q, p, "query", call.length) @ _repeated(call, turned).mT
     distance = _pairwise(p, 2) - _pairwise(r, 3)
@@ -77,8 +79,8 @@ def _scores(call: Call, regime: Regime, relations: tuple[Relation, ...], q: Tens
             rows = relation.queries.rows.to(k)[:, relation.queries.find(distance)]
             score = score + torch.einsum("bhsd,hbtsd->bhts", _repeated(call, k), _by_head(rows, q))
     score = score * scheme.scale(q.shape[-1])
-    sharpness = scheme.sharpen(call.index, call.length)
-    score = score if sharpness is None else score * sharpness.to(dtype)[:, None, :, None]
+    sharpness = call.sharpness()
+    score = score if sharpness is None else score * sharpness.to(dtype)[..., None]
     batch, head, _, _ = _numbers(call)
     return scheme.bend(score, batch, head, _pairwise(p, 2), _pairwise(r, 3), call.length[:, None, :, None])
 
@@ -87,7 +89,8 @@ def _related_values(call: Call, regimes: tuple[Regime, ...], values: Table, weig
     """Σ_j weight_ij · values[p_i − r_j], by the distance that each pair has in its own regime."""
     found = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=weights.device)
     for regime in regimes:
-        distance = _pairwise(regime.query(call.position), 2) - _pairwise(regime.key(call.key_position), 3)
+        p, r = call.places(regime)
+        distance = _pairwise(p, 2) - _pairwise(r, 3)
         found = torch.where(_region(call, regime), values.find(distance), found)
     rows = values.rows.to(weights)[:, found]
     return torch.einsum("bhts,hbtsd->bhtd", weights, _by_head(rows, weights))
@@ -107,9 +110,9 @@ def _visible(call: Call) -> Tensor:
 
 
 def _region(call: Call, regime: Regime) -> Tensor:
-    """The pairs of a regime, by where tokens really stand: [b|1 1 t s]."""
+    """Return the pairs of a regime, by the positions and indices of the call: [b|1 1 t s]."""
     p, r = _pairwise(call.position, 2), _pairwise(call.key_position, 3)
-    region = regime.holds(p, r)
+    region = regime.holds(p, r, _pairwise(call.index, 2), _pairwise(call.key_index, 3))
     return (p == p) & (r == r) if region is None else region
 
 
@@ -131,7 +134,7 @@ def _pairwise(values: Tensor, axis: int) -> Tensor:
 
 
 def _by_head(rows: Tensor, like: Tensor) -> Tensor:
-    """Rows found for every pair, [h|1 b|1 1 t s d], as [h b t s d]."""
+    """Return rows found for every pair, [h|1 b|1 1 t s d], as [h b t s d]."""
     return rows.squeeze(2).expand(like.shape[1], like.shape[0], *rows.shape[3:])
 
 
@@ -143,7 +146,7 @@ def _numbers(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _span(call: Call, regimes: tuple[Regime, ...]) -> int:
-    """How far apart tokens can stand."""
+    """Return how far apart tokens can stand."""
     if call.span is not None:
         return call.span * max(regime.growth for regime in regimes)
-    return max(span_of(regime.query(call.position), regime.key(call.key_position)) for regime in regimes)
+    return max(span_of(*call.places(regime)) for regime in regimes)

@@ -50,7 +50,7 @@ def dot(q: Tensor, k: Tensor) -> Tensor:
 
 
 def weigh(weights: Tensor, v: Tensor) -> Tensor:
-    """Sums of values under grouped queries: weights [b h t s], v [b g s d] → [b h t d]."""
+    """Return sums of values under grouped queries: weights [b h t s], v [b g s d] → [b h t d]."""
     b, h, t, s = weights.shape
     g, d = v.shape[1], v.shape[3]
     return (weights.reshape(b, g, h // g * t, s) @ v).view(b, h, t, d)
@@ -77,14 +77,14 @@ def bent(made: Prepared, rows: slice = ALL, keys: slice = ALL) -> Tensor:
             score = score + _of_rows(strength, rows) * (score - near)
         if view.regime.shift is not None:
             score = score + _of_rows(view.regime.shift(call.index, call.length).to(score.dtype)[:, None, :, None], rows)
-        region = view.regime.holds(*_grid(call.position, call.key_position, rows, columns))
+        region = _region(call, view, rows, columns)
         total = _joined(total, score, region, columns, keys, call)
     assert total is not None
     return total
 
 
 def _keys_of(call: Call, view: View, rows: slice, keys: slice) -> slice:
-    """The keys that a regime can claim for some rows, where shapes alone tell where tokens stand."""
+    """Return the keys that a regime can claim for some rows, where shapes alone tell where tokens stand."""
     layout = call.layout
     if layout is None or not call.at_index or torch.compiler.is_compiling():
         return keys
@@ -100,7 +100,7 @@ def _keys_of(call: Call, view: View, rows: slice, keys: slice) -> slice:
 def _joined(
     total: Tensor | None, score: Tensor, region: Tensor | None, columns: slice, keys: slice, call: Call
 ) -> Tensor:
-    """What regimes so far made of the scores of `keys`, with another's scores of `columns` put where it holds."""
+    """Return what regimes so far made of the scores of `keys`, with another's scores of `columns` in its region."""
     if columns == keys:
         return score if region is None else torch.where(region, score, -torch.inf if total is None else total)
     start, stop, _ = keys.indices(call.k.shape[2])
@@ -112,7 +112,7 @@ def _joined(
 
 
 def _log_sum(call: Call, scores: Tensor, rows: slice, keys: slice) -> Tensor:
-    """The logarithm of the summed weights so far, [b h t 1]; 0 where none is seen, and none to compare with."""
+    """Return the logarithm of the summed weights so far, [b h t 1]; 0 where none is seen, and none to compare with."""
     shown = mask(call, rows, keys)
     scores = scores if shown is None else scores.masked_fill(~shown, -torch.inf)
     alive = (scores > -torch.inf).any(-1, keepdim=True)
@@ -120,13 +120,8 @@ def _log_sum(call: Call, scores: Tensor, rows: slice, keys: slice) -> Tensor:
 
 
 def softmax_rows(
-    made: Prepared,
-    scores: Tensor,
-    v: Tensor,
-    rows: slice = ALL,
-    keys: slice = ALL,
-    all_see: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+    made: Prepared, scores: Tensor, v: Tensor, rows: slice = ALL, keys: slice = ALL, all_see: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Softmax over masked scores [b h t s], with the logit of rest, and the sums of values.
 
     A row that sees nothing gives zeros and a log-sum-exp of −∞; `all_see` promises that there is none.
@@ -173,7 +168,7 @@ def _add_related_values(out: Tensor, weights: Tensor, made: Prepared, rows: slic
         bucket: Tensor | None = None
         for view in made.views:
             p, r = _grid(view.p, view.r, rows, keys)
-            region = view.regime.holds(*_grid(made.call.position, made.call.key_position, rows, keys))
+            region = _region(made.call, view, rows, keys)
             here = relation.values.find(p - r)
             bucket = here if bucket is None or region is None else torch.where(region, here, bucket)
         assert bucket is not None
@@ -181,6 +176,15 @@ def _add_related_values(out: Tensor, weights: Tensor, made: Prepared, rows: slic
         summed = weights.new_zeros(*weights.shape[:3], table.shape[1])
         out = out + summed.scatter_add(-1, bucket.expand_as(weights), weights) @ table
     return out
+
+
+def _region(call: Call, view: View, rows: slice, keys: slice) -> Tensor | None:
+    """Return the pairs of a regime, [b|1 1 t s], or None for all."""
+    if not view.regime.bounds:
+        return None
+    at = _grid(call.position, call.key_position, rows, keys)
+    by_index = any(bound.by_index for bound in view.regime.bounds)
+    return view.regime.holds(*at, *(_grid(call.index, call.key_index, rows, keys) if by_index else ()))
 
 
 def _grid(p: Tensor, r: Tensor, rows: slice, keys: slice) -> tuple[Tensor, Tensor]:
@@ -193,14 +197,14 @@ def _rows(table: Table, call: Call) -> Tensor:
 
 
 def _of_rows(factor: Tensor | float, rows: slice) -> Tensor | float:
-    """The scale of some rows; one that all rows share stays as it is."""
+    """Return the scale of some rows; one that all rows share stays as it is."""
     return factor[:, :, rows] if isinstance(factor, Tensor) and factor.shape[2] > 1 else factor
 
 
 def _related(
     made: Prepared, relation: Relation, to_queries: Tensor | None, distance: Tensor, rows: slice, keys: slice
 ) -> Tensor:
-    """What one relation adds to the scaled dot product, [b h t s]."""
+    """Return what one relation adds to the scaled dot product, [b h t s]."""
     call = made.call
     b, h = call.q.shape[:2]
     total: Tensor | None = None

@@ -10,10 +10,10 @@ from torch import Tensor
 from milepost.backends.blocks import Block, blocks, formed_pairs
 from milepost.backends.estimate import all_pairs, seconds, seen_pairs
 from milepost.backends.fused import fused
-from milepost.backends.rotated import steps_turned
-from milepost.backends.views import mask, refusal, turned, values
+from milepost.backends.rotary.by_table import steps_turned
+from milepost.backends.views import beyond_grid, mask, refusal, sharpened, values
 from milepost.call.call import Call
-from milepost.seams.fixed import is_fixed
+from milepost.memory.fixed import is_fixed
 from milepost.seams.visible import causal
 
 PLAYED = True
@@ -27,14 +27,14 @@ CANNOT: dict[str, str] = {
 
 
 def refuses(call: Call) -> str | None:
-    """Why torch's kernels cannot run this."""
+    """Return why torch's kernels cannot run this."""
     if call.return_lse:
         return "return_lse was asked for, which torch's function does not give"
-    return refusal(call, CANNOT)
+    return refusal(call, CANNOT) or beyond_grid(call)
 
 
 def cost(call: Call) -> float:
-    """Plain attention; with a mask of its own for every pair, or block by block, a little more."""
+    """Return plain attention; with a mask of its own for every pair, or block by block, a little more."""
     on_cpu = call.q.device.type == "cpu"
     if _is_plain(call) or _is_causal(call):
         return seconds(call, seen_pairs(call), launches=12)
@@ -49,12 +49,7 @@ def cost(call: Call) -> float:
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Turn, fold the sharpening into the queries, and hand over."""
-    factor = call.factor()
-    sharp = isinstance(factor, Tensor)
-    # A sharpened query is rounded once, after the product.
-    q, k = turned(call, call.score_dtype if sharp else call.q.dtype)
-    q = (q * factor).to(call.q.dtype) if sharp else q
-    k, v, scale = k.to(call.q.dtype), values(call, call.v.dtype), 1.0 if sharp else factor
+    q, k, v, scale = sharpened(call)
     if _is_plain(call) or _is_causal(call):
         is_causal = not _is_plain(call)
         return fused(q, k, v, scale, call.dropout, is_causal=is_causal), None
@@ -68,7 +63,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
 
 
 def stepper(call: Call) -> Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, None] | None] | None:
-    """What runs steps like this one, with any number of keys; None where each has to be looked at."""
+    """Return what runs steps like this one, with any number of keys; None where each has to be looked at."""
     if not all(map(is_fixed, call.scheme.parts)) or not _is_plain(call):
         return None
     factor, turn = call.factor(), steps_turned(call)
@@ -83,7 +78,7 @@ def stepper(call: Call) -> Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor,
 
 
 def _block(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, block: Block) -> Tensor:
-    """Some rows against the keys that they may see."""
+    """Return some rows against the keys that they may see."""
     rows = q[:, :, block.rows]
     k, v = (_picked(each, block) for each in (k, v))
     if not k.shape[2]:
@@ -98,7 +93,7 @@ def _picked(each: Tensor, block: Block) -> Tensor:
 
 
 def _is_plain(call: Call) -> bool:
-    """Whether every query sees every key there is."""
+    """True if every query sees every key there is."""
     if not call.scheme.answering("see"):
         return call.documents is None
     if call.layout is None:
@@ -108,7 +103,7 @@ def _is_plain(call: Call) -> bool:
 
 
 def _is_causal(call: Call) -> bool:
-    """Whether the mask is the one that torch's function knows by name."""
+    """True if the mask is the one that torch's function knows by name."""
     square = call.layout is not None and call.layout.offset == 0 and call.queries.count == call.keys.count
     return square and _hides_only_ahead(call)
 

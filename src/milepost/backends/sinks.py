@@ -11,12 +11,12 @@ from milepost.seams.verbs import Bound, Regime
 
 
 def is_of_keys(bound: Bound) -> bool:
-    """Whether a bound measures the key alone."""
+    """True if a bound measures the key alone."""
     return bound.mirrored and bound.measure is torch.zeros_like
 
 
 def is_split(first: Regime, later: Regime) -> bool:
-    """Whether two regimes are one, but for the first keys, which are spared."""
+    """True if two regimes are one, but for the first keys, which are spared."""
     cut = later.bounds[-1] if later.bounds else Bound()
     return (
         first.spared
@@ -27,10 +27,10 @@ def is_split(first: Regime, later: Regime) -> bool:
 
 
 def sinks_of(later: Regime) -> int:
-    """How many keys are split off a regime."""
+    """Return how many keys are split off a regime."""
     return math.ceil(later.bounds[-1].low)
 
 
 def whole(later: Regime) -> Regime:
-    """A regime with the keys that were split off it."""
+    """Return a regime with the keys that were split off it."""
     return replace(later, bounds=later.bounds[:-1])

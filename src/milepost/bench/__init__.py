@@ -1,1 +1,1 @@
-"""Speed and memory beside the peers, in one run: `python -m milepost.bench`."""
+"""Speed and memory compared with peers, in one run: `milepost bench`, or `python -m milepost.bench`."""

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from milepost.call.documents import over_keys
 from milepost.call.tokens import Tokens
+from milepost.seams.arguments import spell
 from milepost.seams.parts import Parts
+from milepost.seams.verbs import OfRows, Regime
 
 
 class CannotRun(RuntimeError):  # noqa: N818
@@ -62,6 +64,23 @@ class Call:
     lengths: tuple[Tensor, Tensor] | None = None
     """Of the queries and of the keys; made when asked for."""
 
+    def __post_init__(self) -> None:
+        if self.scheme.unread_place is not None:
+            raise ValueError(f"attend: {self.scheme.unread_place}")
+        part = self.scheme.needs_whole_rows if self.return_lse and not self.is_whole else None
+        if part is not None:
+            raise ValueError(
+                f"attend(return_lse=True): {spell(part)} needs whole rows of scores, so that results over some of the "
+                f"keys cannot be merged. Leave return_lse out, or attend over a whole text at once: as many queries as "
+                f"keys, without index, key_index, documents and length"
+            )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether keys are known to be all of a text: as many as queries, and nothing was given of their order."""
+        alone = not self.index_given and self.documents is None and self.given_length is None
+        return alone and self.queries.count == self.keys.count
+
     @property
     def layout(self) -> Layout | None:
         """Where queries and keys stand, if the shapes tell: no documents, and indices that count up by one."""
@@ -75,14 +94,15 @@ class Call:
         return self.queries.at_index and self.keys.at_index
 
     @property
+    def position_is_index(self) -> bool:
+        """Whether no token has a position other than its index, not even a shifted one."""
+        return self.position is self.index and self.key_position is self.key_index
+
+    @property
     def over_itself(self) -> bool:
         """Whether queries are the keys' own tokens: as many, of the same documents, with the same indices."""
-        return (
-            not self.index_given
-            and self.queries.count == self.keys.count
-            and self.documents is self.key_documents
-            and self.at_index
-        )
+        alike = self.queries.count == self.keys.count and self.documents is self.key_documents
+        return alike and not self.index_given and self.at_index
 
     @property
     def span(self) -> int | None:
@@ -113,6 +133,21 @@ class Call:
     def key_position(self) -> Tensor:
         """[b|1 s] or [b|1 s axes]."""
         return self.keys.position
+
+    def places(self, regime: Regime) -> tuple[Tensor, Tensor]:
+        """Return where queries and keys stand in a regime, [b|1 t] and [b|1 s], or with axes."""
+        if regime.by_index:
+            return regime.query(self.index), regime.key(self.key_index)
+        return regime.query(self.position), regime.key(self.key_position)
+
+    def of_rows(self, rows: slice = slice(None), keys: slice = slice(None)) -> OfRows:
+        """Return the indices and positions of some queries and keys."""
+        return {
+            "index": self.index[:, rows],
+            "key_index": self.key_index[:, keys],
+            "position": self.position[:, rows],
+            "key_position": self.key_position[:, keys],
+        }
 
     @property
     def length(self) -> Tensor:
@@ -155,12 +190,18 @@ class Call:
         return torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
 
     def factor(self) -> Tensor | float:
-        """The softmax scale of each query: a number, or [b|1 1 t|1 1] in the dtype of scores."""
-        scale = self.scheme.scale(self.q.shape[-1])
-        if not self.scheme.answering("sharpen"):
+        """Return the softmax scale of each query: a number, or [b|1 h|1 t|1 1] in the dtype of scores."""
+        scale, sharpness = self.scheme.scale(self.q.shape[-1]), self.sharpness()
+        if sharpness is None:
             return scale
-        sharpness = self.scheme.sharpen(self.index, self.length)
-        return scale if sharpness is None else (scale * sharpness).to(self.score_dtype)[:, None, :, None]
+        wide = sharpness.to(torch.promote_types(sharpness.dtype, self.score_dtype))
+        return (scale * wide).to(self.score_dtype)[..., None]
+
+    def sharpness(self) -> Tensor | None:
+        """Return what the scores of each query are multiplied by, [b|1 h|1 t|1], or None."""
+        if not self.scheme.answering("sharpen"):
+            return None
+        return self.scheme.sharpen(self.index, self.length, *self.q.shape[:2])
 
 
 def span_of(p: Tensor, r: Tensor) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from milepost.call.tokens import CountedIndex
+from milepost.call.tokens import TokenNumbers
+from milepost.memory.fixed import value_of
 from milepost.seams.arguments import spell
-from milepost.seams.demand import checking_values
+from milepost.seams.demand import INTEGERS, checking_values, exact
 from milepost.seams.parts import Parts
 from milepost.seams.verbs import answers, verbs_of
 
@@ -68,14 +69,25 @@ def check_scheme(scheme: Parts) -> None:
 
 
 def same_turn(one: Parts, other: Parts) -> bool:
-    """Whether keys turned by one scheme are keys turned by the other."""
-    return other.turns_keys_once and one.answering("turn") == other.answering("turn")
+    """True if keys turned by one scheme are keys turned by the other."""
+    mine, theirs = one.answering("turn"), other.answering("turn")
+    if not other.turns_keys_once or len(mine) != len(theirs):
+        return False
+    return all(a is b or _are_alike(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def _are_alike(one: object, other: object) -> bool:
+    """True if two parts are equal, can never change, and have no attributes that == leaves out."""
+    value = value_of(one)
+    return value is not None and value == value_of(other)
 
 
 def index(
     name: str, values: Tensor | range | None, b: int, n: int, device: torch.device
 ) -> tuple[int | None, Tensor | None]:
-    """An index as the number it counts from, where that is known, or as a tensor [b|1 n]."""
+    """Return an index as the number it counts from, where that is known, or as a tensor [b|1 n]."""
+    if isinstance(values, TokenNumbers) and values.first is not None and values.plain.shape[0] in (1, b):
+        values = range(values.first, values.first + values.plain.shape[1])
     if isinstance(values, range):
         if len(values) != n:
             raise ValueError(f"attend: {name} is {values!r}, {len(values)} indices for {n} tokens")
@@ -84,20 +96,19 @@ def index(
                 raise ValueError(f"attend: {name} is {values!r}; indices count from 0")
             return values.start, None
         values = torch.tensor(list(values), device=device)
-    given = tokens(name, values, b, n, device)
-    return (given.first, None) if isinstance(given, CountedIndex) else (None, given)
+    return None, tokens(name, values, b, n, device)
 
 
 def length(value: int | Tensor | None, b: int, device: torch.device) -> Tensor | None:
-    """A length that was said, as [b|1 1]."""
+    """Return a given length as [b|1 1]."""
     if value is None:
         return None
     if isinstance(value, Tensor):
-        if value.is_floating_point() or value.dtype == torch.bool or value.shape not in ((), (b,), (b, 1), (1, 1)):
+        if value.dtype not in INTEGERS or value.shape not in ((), (b,), (b, 1), (1, 1)):
             raise ValueError(
                 f"attend: length must be a whole number, or [{b}] of them, given {value.dtype} {list(value.shape)}"
             )
-        return value.to(device).reshape(-1, 1)
+        return value.to(device, torch.int64).reshape(-1, 1)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"attend(length={value!r}): length is how many tokens there are, a whole number of at least 1")
     return torch.full((1, 1), value, device=device)
@@ -114,14 +125,7 @@ def tokens(
         raise TypeError(
             f"attend: {name} must be a tensor of shape [{n}] or [{b}, {n}]{also}, given {type(values).__name__}"
         )
-    if values.is_complex() or values.dtype == torch.bool or (values.is_floating_point() and not any_number):
-        hint = ""
-        if values.dtype == torch.bool:
-            hint = "; for a padding mask give documents=torch.where(mask, 0, -1)"
-        elif name.endswith("index"):
-            hint = "; where tokens stand may be a fraction: give it as position"
-        numbers = "integers or fractions" if any_number else "integers"
-        raise TypeError(f"attend: {name} must be {numbers}, given {values.dtype}{hint}")
+    values = exact(f"attend: {name}", values.plain if isinstance(values, TokenNumbers) else values, any_number)
     if values.device != device:
         raise ValueError(f"attend: {name} is on {values.device} but q is on {device}")
     shape = values.shape
@@ -140,7 +144,8 @@ def documents(
     """Bring both sides' documents to a batch axis, each defaulting from the other."""
     if documents is None and key_documents is None:
         return None, None
-    own, keys = tokens("documents", documents, b, t, device), tokens("key_documents", key_documents, b, s, device)
+    own = tokens("documents", documents, b, t, device)
+    keys = own if documents is key_documents and t == s else tokens("key_documents", key_documents, b, s, device)
     if own is not None and keys is None:
         if t != s:
             raise ValueError(f"attend: documents has {t} entries, but there are {s} keys; give key_documents too")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def merge(*parts: Tensor, rest: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """One answer from several, each over keys of its own: merge(out, lse, out, lse, …), as `attend` answers them.
+    """Merge results over keys of their own into one: merge(out, lse, out, lse, …), as `attend` returns them.
 
         lse  =  ln Σ_n e^lse_n,   out  =  Σ_n e^(lse_n − lse) · out_n
 
@@ -15,7 +15,8 @@ def merge(*parts: Tensor, rest: Tensor | None = None) -> tuple[Tensor, Tensor]:
 
     out: [b h t dv], lse: [b h t]; returns (out, lse). rest: the logit of attending to nothing, [h], where the scheme
     has one (`scheme.rest()`): every part has counted it, and the whole counts it once. A row that saw nothing anywhere
-    gives zeros and −∞. Gradients flow to every part.
+    gives zeros and −∞. Gradients flow to every part. Schemes that need whole rows (CoPE, Pivot, any `bend_rows`) cannot
+    be merged; `attend` refuses to return their log-sum-exp over some of the keys.
     """
     outs, lses = parts[::2], parts[1::2]
     for part in parts:

@@ -9,16 +9,20 @@ from milepost.call import inputs
 from milepost.call.call import Call
 from milepost.call.documents import order_within, over_keys
 from milepost.call.options import NAMES, Options
-from milepost.call.tokens import FEW, CachedKeys, CountedIndex, Tokens
+from milepost.call.tokens import FEW, CachedKeys, Numbers, TokenNumbers, Tokens
 from milepost.seams.parts import Parts
 
 
 def resolve(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options, return_lse: bool = False) -> Call:
     """Fill in the defaults of `attend` and refuse what makes no sense."""
     dropout = options.get("dropout", 0.0)
-    inputs.check_tensors(q, k, v, scheme, dropout)
+    plain = k.plain if isinstance(k, CachedKeys) else k
+    # Turned keys are no values: what computes with them raises.
+    v = v.plain if isinstance(v, CachedKeys) and v.turned_by is None else v
+    inputs.check_tensors(q, plain, v, scheme, dropout)
     inputs.check_scheme(scheme)
-    k, options, keys_turned = _out_of_cache(k, scheme, options)
+    options, keys_turned = _out_of_cache(k, scheme, options)
+    k = plain
     b, t, s = q.shape[0], q.shape[2], k.shape[2]
     x = options.get("x")
     if x is not None and (x.dim() != 3 or x.shape[:2] != (b, s)):
@@ -65,34 +69,55 @@ def is_step(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options) ->
     for name, value in options.items():
         if (name == "dropout" and value == 0.0) or (value is None and name in NAMES and name != "dropout"):
             continue
-        if name != "key_index" or keys is k or not isinstance(value, CountedIndex):
+        if name != "key_index" or keys is k or not isinstance(value, TokenNumbers) or value.first != first:
             return False
-        if value.first != first or value.shape != (keys.shape[0], keys.shape[2]) or value.device != keys.device:
+        if value.plain.shape != (keys.shape[0], keys.shape[2]) or value.plain.device != keys.device:
             return False
     if not q.dim() == keys.dim() == v.dim() == 4 or keys.shape[2] != v.shape[2]:
         return False
     return q.shape[2] <= FEW and q.shape[2] < keys.shape[2]
 
 
-def _out_of_cache(k: Tensor, scheme: Parts, options: Options) -> tuple[Tensor, Options, bool]:
-    """Keys as a plain tensor, with what their cache knows put where nothing was said; whether they are turned."""
+def _out_of_cache(k: Tensor, scheme: Parts, options: Options) -> tuple[Options, bool]:
+    """Return the options with what the cache of keys knows put where nothing was said; and whether keys are turned."""
     if not isinstance(k, CachedKeys):
-        return k, options, False
+        return options, False
     if k.turned_by is not None and k.turned_by is not scheme and not inputs.same_turn(k.turned_by, scheme):
         raise ValueError(
             f"attend: these keys were turned by Cache({k.turned_by!r}) when they were appended, and cannot be read by "
             f"{scheme!r}; give that scheme, or keep raw keys: Cache()"
         )
+    at = k.token_index if k.token_position is None else k.token_position
+    for name, own in (("key_index", k.token_index), ("key_position", at)):
+        given = options.get(name)
+        if given is not None and k.turned_by is not None and not _is_same(given, own):
+            raise ValueError(
+                f"attend: {name} is not known to be that of these keys, which were turned by their cache where they "
+                f"stood; leave {name} out, or keep raw keys: Cache()"
+            )
     known = {"key_index": k.token_index, "key_position": k.token_position}
     given = {name: value for name, value in options.items() if value is not None}
-    if k.turned_by is not None and k.token_index is None and "key_index" not in given:
-        raise ValueError(
-            "attend: these are some of the keys of a cache that turned them where they stood; say which they are: "
-            "key_index=cache.index[…], cut as the keys were"
-        )
-    merged: Options = {**{name: value for name, value in known.items() if value is not None}, **given}  # pyright: ignore
-    # A view is a plain tensor again, also to torch.compile, which knows no as_subclass(Tensor).
-    return k.view_as(k), merged, k.turned_by is not None
+    return {**{name: value for name, value in known.items() if value is not None}, **given}, k.turned_by is not None  # pyright: ignore
+
+
+def _is_same(given: object, own: Numbers) -> bool:
+    """True if indices or positions are known to be the keys' own. Values are compared only where that is free."""
+    if isinstance(given, TokenNumbers):
+        first = given.first
+        given = given.plain if first is None else range(first, first + given.plain.shape[1])
+    if isinstance(given, range) and isinstance(own, range):
+        return given == own
+    if torch.compiler.is_compiling():
+        return False
+    mine, theirs = (torch.tensor(list(each)) if isinstance(each, range) else each for each in (own, given))
+    if not isinstance(mine, Tensor) or not isinstance(theirs, Tensor):
+        return False
+    mine, theirs = (each[None] if each.dim() == 1 else each for each in (mine, theirs))
+    if mine.device != theirs.device or mine.shape[1:] != theirs.shape[1:]:
+        return False
+    if mine.data_ptr() == theirs.data_ptr() and mine.dtype == theirs.dtype and mine.stride() == theirs.stride():
+        return mine.shape == theirs.shape
+    return mine.device.type == "cpu" and bool((mine == theirs).all())
 
 
 def _order(

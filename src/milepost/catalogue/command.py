@@ -1,7 +1,5 @@
 """`milepost methods`. Only the command line loads this module, once it knows that typer is there."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Annotated
@@ -9,10 +7,9 @@ from typing import Annotated
 import typer
 
 from milepost.refusal import refuse
-from milepost.seams.arguments import did_you_mean
 
 Name = Annotated[str | None, typer.Argument(help="A method or function: its page, with an example that runs.")]
-Verb = Annotated[str | None, typer.Option(help="Only those that answer this verb, such as turn, bend or place.")]
+Verb = Annotated[str | None, typer.Option(help="Only methods with this verb, such as turn, bend or place.")]
 AsMarkdown = Annotated[bool, typer.Option("--markdown", help="As Markdown.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, with every field.")]
 
@@ -24,14 +21,15 @@ def methods(name: Name = None, verb: Verb = None, as_markdown: AsMarkdown = Fals
     """
     from milepost.catalogue import markdown, page, terminal
     from milepost.catalogue.sheet import find, sheets, verbs_known
+    from milepost.seams.arguments import did_you_mean
 
     if as_markdown and as_json:
-        refuse("methods --markdown --json: one form at a time; leave one out")
+        refuse("methods --markdown --json: two formats; leave one out")
     if name is not None and verb is not None:
-        refuse(f"methods {name} --verb {verb}: a verb chooses among all methods; leave out the name or the verb")
+        refuse(f"methods {name} --verb {verb}: a verb filters the list; leave out the name or the verb")
     if verb is not None and verb.lower() not in verbs_known():
         refuse(
-            f"methods --verb {verb}: no verb is called that; there are {', '.join(verbs_known())}"
+            f"methods --verb {verb}: unknown verb; the verbs are {', '.join(verbs_known())}"
             f"{did_you_mean(verb, verbs_known())}"
         )
     listed = sheets(None if verb is None else verb.lower())

@@ -3,8 +3,6 @@
 Heads are 8 of 64 channels, embeddings 512 wide. `written` makes a whole program of the parts.
 """
 
-from __future__ import annotations
-
 WIDEST = 76
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
@@ -12,11 +10,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "AlibiDynamicNtk": ("mp.Alibi(heads=8, stretch=mp.AlibiDynamicNtk(trained=64))", "mp.causal"),
     "AlibiInterpolate": ("mp.Alibi(heads=8, stretch=mp.AlibiInterpolate(factor=2))", "mp.causal"),
     "AlibiNtk": ("mp.Alibi(heads=8, stretch=mp.AlibiNtk(factor=2))", "mp.causal"),
-    "AxialRope": ("mp.AxialRope(dim=64, sections=(16, 8, 8))",),
+    "AxialRope": ("mp.AxialRope(head_dim=64, sections=(16, 8, 8))",),
     "ByParts": ("mp.Rope(64, stretch=mp.ByParts(factor=8, trained=4096))", "mp.causal"),
-    "ComplexOrder": ("mp.ComplexOrder(vocabulary=1000, dim=256)", "mp.causal"),
-    "Cope": ("mp.Cope(dim=64, positions=32)", "mp.causal"),
-    "Deberta": ("mp.Deberta(model_dim=512, heads=8, dim=64, reach=128)",),
+    "ComplexOrder": ("mp.ComplexOrder(vocabulary=1000, model_dim=256)", "mp.causal"),
+    "Cope": ("mp.Cope(head_dim=64, positions=32)", "mp.causal"),
+    "Deberta": ("mp.Deberta(model_dim=512, heads=8, head_dim=64, reach=128)",),
     "DeepseekScale": (
         "mp.Rope(64, stretch=mp.Yarn(40, 4096, scaled=1.0))",
         "mp.DeepseekScale(factor=40, weight=0.707)",
@@ -28,26 +26,23 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "DynamicNtk": ("mp.Rope(64, stretch=mp.DynamicNtk(trained=64))", "mp.causal"),
     "DynamicYarn": ("mp.Rope(64, stretch=mp.DynamicYarn(trained=64))", "mp.causal"),
     "Fire": ("mp.Fire(heads=8)", "mp.causal"),
-    "Floater": ("mp.Floater(dim=512)", "mp.causal"),
-    "FloaterLayer": ("mp.FloaterLayer(heads=8, dim=64)", "mp.causal"),
-    "FusedRope": ("mp.FusedRope(dim=64)", "mp.causal"),
-    "Hierarchical": ("mp.Hierarchical(mp.Learned(length=64, dim=512))", "mp.causal"),
+    "Floater": ("mp.Floater(model_dim=512)", "mp.causal"),
+    "FloaterLayer": ("mp.FloaterLayer(heads=8, head_dim=64)", "mp.causal"),
+    "FusedRope": ("mp.FusedRope(head_dim=64)", "mp.causal"),
+    "Hierarchical": ("mp.Hierarchical(mp.Learned(length=64, model_dim=512))", "mp.causal"),
     "Interpolate": ("mp.Rope(64, stretch=mp.Interpolate(factor=4))", "mp.causal"),
     "KeepSinks": ("mp.Rope(64)", "mp.Dilute(mp.KeepSinks(mp.Rerope(32)), trained=64)", "mp.causal"),
     "Kerple": ("mp.Kerple(heads=8)", "mp.causal"),
     "LeakyRerope": ("mp.Rope(64)", "mp.LeakyRerope(window=32, factor=16)", "mp.causal"),
-    "Learned": ("mp.Learned(length=128, dim=512)", "mp.causal"),
+    "Learned": ("mp.Learned(length=128, model_dim=512)", "mp.causal"),
     "LearnedAlibi": ("mp.LearnedAlibi(heads=8)",),
-    "LearnedRope": ("mp.LearnedRope(dim=64)", "mp.causal"),
+    "LearnedRope": ("mp.LearnedRope(head_dim=64)", "mp.causal"),
     "Llama3": ("mp.Rope(64, theta=5e5, stretch=mp.Llama3(factor=8, trained=8192))", "mp.causal"),
     "Llama4Scale": ("mp.Nope()", "mp.Llama4Scale(chunk=8192)", "mp.causal"),
     "LogN": ("mp.Rope(64)", "mp.LogN(trained=64)", "mp.causal"),
-    "LongRope": (
-        "mp.Rope(64, stretch=mp.LongRope((1.0,) * 32, (4.0,) * 32, trained=64))",
-        "mp.causal",
-    ),
-    "Multiplied": ("mp.Multiplied(mp.Learned(length=128, dim=512))", "mp.causal"),
-    "Nezha": ("mp.Nezha(dim=64)",),
+    "LongRope": ("mp.Rope(64, stretch=mp.LongRope((1.0,) * 32, (4.0,) * 32, trained=64))", "mp.causal"),
+    "Multiplied": ("mp.Multiplied(mp.Learned(length=128, model_dim=512))", "mp.causal"),
+    "Nezha": ("mp.Nezha(head_dim=64)",),
     "Nope": ("mp.Nope()", "mp.causal"),
     "Ntk": ("mp.Rope(64, stretch=mp.Ntk(factor=4))", "mp.causal"),
     "NtkMixed": ("mp.Rope(64, stretch=mp.NtkMixed(factor=4))", "mp.causal"),
@@ -56,25 +51,25 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "Pivot": ("mp.Rope(64)", "mp.Pivot(mp.Rerope(32), trained=64)", "mp.causal"),
     "Pose": ("mp.Pose(target=4096)",),
     "Proportional": ("mp.Rope(64, stretch=mp.Proportional(share=0.25))", "mp.causal"),
-    "QkNorm": ("mp.Rope(64)", "mp.QkNorm(dim=64)", "mp.causal"),
+    "QkNorm": ("mp.Rope(64)", "mp.QkNorm(head_dim=64)", "mp.causal"),
     "Randomized": ("mp.Randomized(longest=2048)",),
-    "Recurrent": ("mp.Recurrent(dim=512)", "mp.causal"),
+    "Recurrent": ("mp.Recurrent(model_dim=512)", "mp.causal"),
     "Rerope": ("mp.Rope(64)", "mp.Rerope(window=32)", "mp.causal"),
-    "Rope": ("mp.Rope(dim=64)", "mp.causal"),
-    "Sandwich": ("mp.Sandwich(heads=8, dim=128)", "mp.causal"),
+    "Rope": ("mp.Rope(head_dim=64)", "mp.causal"),
+    "Sandwich": ("mp.Sandwich(heads=8, head_dim=128)", "mp.causal"),
     "Scale": ("mp.T5Bias(heads=8)", "mp.Scale(1.0)", "mp.causal"),
     "SelfExtend": ("mp.Rope(64)", "mp.SelfExtend(group=4, neighbours=32)", "mp.causal"),
-    "Shaw": ("mp.Shaw(dim=64, reach=16)",),
+    "Shaw": ("mp.Shaw(head_dim=64, reach=16)",),
     "SinkLogit": ("mp.Rope(64)", "mp.SinkLogit(heads=8)", "mp.causal & mp.window(128)"),
-    "Sinusoidal": ("mp.Sinusoidal(dim=512)", "mp.causal"),
+    "Sinusoidal": ("mp.Sinusoidal(model_dim=512)", "mp.causal"),
     "SoftCap": ("mp.Rope(64)", "mp.SoftCap(50.0)", "mp.causal"),
     "SoftmaxOne": ("mp.Rope(64)", "mp.SoftmaxOne(heads=8)", "mp.causal"),
     "SplitAlibi": ("mp.SplitAlibi(heads=8)",),
     "Stream": ("mp.Rope(64)", "mp.Stream(sinks=4, window=60)"),
     "T5Bias": ("mp.T5Bias(heads=8)", "mp.Scale(1.0)", "mp.causal"),
-    "TransformerXL": ("mp.TransformerXL(model_dim=512, heads=8, dim=64)", "mp.causal"),
-    "TwoPartRope": ("mp.TwoPartRope(dim=64)", "mp.causal"),
-    "Xpos": ("mp.Xpos(dim=64)", "mp.causal"),
+    "TransformerXL": ("mp.TransformerXL(model_dim=512, heads=8, head_dim=64)", "mp.causal"),
+    "TwoPartRope": ("mp.TwoPartRope(head_dim=64)", "mp.causal"),
+    "Xpos": ("mp.Xpos(head_dim=64)", "mp.causal"),
     "Yarn": ("mp.Rope(64, stretch=mp.Yarn(factor=8, trained=4096))", "mp.causal"),
     # What is visible
     "causal": ("mp.Rope(64)", "mp.causal"),
@@ -83,7 +78,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "sinks": ("mp.Rope(64)", "mp.causal & (mp.window(60) | mp.sinks(4))"),
     "window": ("mp.Rope(64)", "mp.window(32)"),
     # No part of a scheme, but it learns
-    "MaskDecoder": ("mp.MaskDecoder(length=128, dim=512)",),
+    "MaskDecoder": ("mp.MaskDecoder(length=128, model_dim=512)",),
 }
 
 TOKENS = "q, k, v = torch.randn(3, 1, 8, 100, 64)  # [b h t d] each"
@@ -100,11 +95,11 @@ CALLS: dict[str, tuple[str, ...]] = {
         "    )",
     ),
     "ComplexOrder": (
-        "scheme = mp.Scheme(mp.ComplexOrder(vocabulary=1000, dim=256), mp.causal)",
-        "x = scheme.embed(torch.randint(1000, (1, 100)))  # [b t 2·dim]",
+        "scheme = mp.Scheme(mp.ComplexOrder(1000, model_dim=256), mp.causal)",
+        "x = scheme.embed(torch.randint(1000, (1, 100)))  # [b t D]",
     ),
     "MaskDecoder": (
-        "decoder = mp.MaskDecoder(length=128, dim=512)",
+        "decoder = mp.MaskDecoder(length=128, model_dim=512)",
         "last = torch.nn.MultiheadAttention(512, 8, batch_first=True)",
         "hidden = torch.randn(1, 100, 512)",
         "states = decoder(hidden, lambda query, keys: last(query, keys, keys)[0])",
@@ -127,7 +122,7 @@ CALLS: dict[str, tuple[str, ...]] = {
         "out = mp.complex_attend(q, k, v, mp.Scheme(mp.causal))",
     ),
     "critical_base": ("print(mp.critical_base(trained=4096, target=16384))",),
-    "critical_dimension": ("print(mp.critical_dimension(dim=128, trained=4096))",),
+    "critical_dimension": ("print(mp.critical_dimension(head_dim=128, trained=4096))",),
     "documents_of": (
         ROPE,
         "lengths = torch.tensor([0, 60, 100])  # a text of 60 tokens, one of 40",
@@ -135,39 +130,36 @@ CALLS: dict[str, tuple[str, ...]] = {
         TOKENS,
         "out = mp.attend(q, k, v, scheme, documents=documents)",
     ),
-    "explain": (
-        "q, k = torch.randn(2, 1, 8, 100, 64)",
-        "print(mp.explain(mp.Scheme(mp.Alibi(8), mp.causal), q, k))",
-    ),
-    "hwfa": ("layers = mp.hwfa(layers=24, dim=64, trained=512)", "print(layers[0], layers[23])"),
-    "hwfa2": ("layers = mp.hwfa2(layers=24, dim=64, trained=512, keys=64)", "print(layers[12])"),
+    "explain": (TOKENS, "print(mp.explain(q, k, v, mp.Scheme(mp.Alibi(8), mp.causal)))"),
+    "hwfa": ("layers = mp.hwfa(layers=24, head_dim=64, trained=512)", "print(layers[0], layers[23])"),
+    "hwfa2": ("layers = mp.hwfa2(layers=24, head_dim=64, trained=512, keys=64)", "print(layers[12])"),
     "linear_attend": (ROPE, TOKENS, "out = mp.linear_attend(q, k, v, scheme)"),
-    "llama4": ("layers = mp.llama4(layers=8, dim=64)", "print(layers[0], layers[3])"),
+    "llama4": ("layers = mp.llama4(layers=8, head_dim=64)", "print(layers[0], layers[3])"),
     "merge": (
         "scheme = mp.Scheme(mp.Rope(64))",
         TOKENS,
         "near, far = slice(50, 100), slice(0, 50)",
-        "said = {'index': range(100), 'return_lse': True}",
+        "call = {'index': range(100), 'return_lse': True}",
         "ka, va, kb, vb = k[:, :, far], v[:, :, far], k[:, :, near], v[:, :, near]",
-        "a = mp.attend(q, ka, va, scheme, key_index=range(50), **said)",
-        "b = mp.attend(q, kb, vb, scheme, key_index=range(50, 100), **said)",
+        "a = mp.attend(q, ka, va, scheme, key_index=range(50), **call)",
+        "b = mp.attend(q, kb, vb, scheme, key_index=range(50, 100), **call)",
         "out, lse = mp.merge(*a, *b)",
     ),
     "methods": ("print([entry.name for entry in mp.methods() if 'bend' in entry.verbs])",),
     "padding_leak": ("print(mp.padding_leak(length=21, depth=3))",),
-    "reach_of": ("print(mp.reach_of(base=1e6, dim=128, trained=4096))",),
+    "reach_of": ("print(mp.reach_of(base=1e6, head_dim=128, trained=4096))",),
     "rotate": (
         "angle = torch.arange(100)[:, None] * 10000.0 ** (-torch.arange(32) / 32)",
         "turned = mp.rotate(torch.randn(1, 8, 100, 64), angle.cos(), angle.sin())",
     ),
 }
-"""What is not shown by a scheme, in lines of its own."""
+"""Whole programs for what a scheme does not show."""
 
 HEAD = ("import torch", "import milepost as mp", "")
 
 
 def written(parts: tuple[str, ...], verbs: tuple[str, ...]) -> str:
-    """A program that builds the example and calls it, by what the method does."""
+    """Return a program that builds the example and calls it, by what the method does."""
     if "sample" in verbs:
         body = (
             f"at = {parts[0]}.sample(100)",
@@ -183,7 +175,7 @@ def written(parts: tuple[str, ...], verbs: tuple[str, ...]) -> str:
 
 
 def scheme_of(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines that make the scheme: one where they fit, else one for each part."""
+    """Return the lines that make the scheme: one where they fit, else one for each part."""
     line = f"scheme = mp.Scheme({', '.join(parts)})"
     if len(line) <= WIDEST:
         return (line,)

@@ -1,7 +1,5 @@
 """The catalogue as Markdown."""
 
-from __future__ import annotations
-
 import textwrap
 
 from milepost.catalogue import words
@@ -13,7 +11,7 @@ HEADINGS = ("method", "what it does", "verbs", "facets", "formula", "paper", "re
 
 
 def table(listed: list[Sheet]) -> str:
-    """Every group under a heading, with a table of its methods."""
+    """Return every group under a heading, with a table of its methods."""
     blocks: list[str] = []
     for group, members in grouped(listed):
         rows = [_row(HEADINGS), _row(["---"] * len(HEADINGS)), *(_row(_cells(sheet)) for sheet in members)]
@@ -22,7 +20,7 @@ def table(listed: list[Sheet]) -> str:
 
 
 def page(sheet: Sheet) -> str:
-    """All that is known of one method."""
+    """Return all that is known of one method."""
     blocks = [f"## {sheet.name}", f"```python\n{signature(sheet.name, sheet.arguments)}\n```", _fenced(sheet.about)]
     blocks.append("\n".join(f"- **{label}**: {'; '.join(lines)}" for label, lines in facts(sheet)))
     if sheet.composes:
@@ -53,7 +51,7 @@ def _row(cells: list[str] | tuple[str, ...]) -> str:
 
 
 def _fenced(about: str) -> str:
-    """A docstring whose formulas are code blocks."""
+    """Return a docstring whose formulas are code blocks."""
     blocks: list[str] = []
     for paragraph in about.split("\n\n"):
         if words.is_indented(paragraph) or words.column_of(paragraph):

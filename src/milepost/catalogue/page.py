@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 OUTSIDE = {
-    "frequencies": "Answers the frequencies of a rotation.",
-    "magnitude": "Answers the factor on its cosines and sines.",
-    "slopes": "Answers the slopes of ALiBi.",
-    "sample": "Draws positions.",
+    "frequencies": "Return the frequencies of a rotation.",
+    "magnitude": "Return the factor on its cosines and sines.",
+    "slopes": "Return the slopes of ALiBi.",
+    "sample": "Draw positions.",
 }
-"""What is asked of those that are not parts of a scheme."""
+"""The methods of those that are not parts of a scheme."""
 
 
 def page(console: Console, sheet: Sheet) -> None:
@@ -76,37 +76,37 @@ def _indented(console: Console, block: str) -> None:
 
 
 def _grid(rows: list[tuple[str, str]], style: str = "") -> Table:
-    """Labels, and beside them what is said of each."""
+    """Return a grid of labels and texts."""
     from rich.table import Table
 
     made = Table(box=None, show_header=False, expand=True, padding=(0, 2, 0, 0))
     made.add_column(width=max(len(label) for label, _ in rows), no_wrap=True)
     made.add_column(ratio=1, overflow="fold")
-    for label, said in rows:
-        made.add_row(text([(label, style)]), text([(said, "")]))
+    for label, words_ in rows:
+        made.add_row(text([(label, style)]), text([(words_, "")]))
     return made
 
 
 def facts(sheet: Sheet) -> list[tuple[str, list[str]]]:
-    """What the page says in a few words each, by label."""
-    said: list[tuple[str, list[str]]] = [("seam", [sheet.group] if sheet.group != FUNCTIONS.title else [])]
-    said.append(("verbs", [f"{verb}: {_meaning(verb)}" for verb in sheet.verbs]))
-    said.append(("facets", [f"{facet}: {_sentence(FACETS[facet].__doc__)}" for facet in sheet.facets]))
-    said.append(("paper", [line for line in (sheet.paper, sheet.link) if line]))
-    said.append(("relative", _relative(sheet)))
-    said.append(("learned", [words.numbers(sheet)] if words.numbers(sheet) else []))
+    """Return the short facts of the page, by label."""
+    listed: list[tuple[str, list[str]]] = [("seam", [sheet.group] if sheet.group != FUNCTIONS.title else [])]
+    listed.append(("verbs", [f"{verb}: {_meaning(verb)}" for verb in sheet.verbs]))
+    listed.append(("facets", [f"{facet}: {_sentence(FACETS[facet].__doc__)}" for facet in sheet.facets]))
+    listed.append(("paper", [line for line in (sheet.paper, sheet.link) if line]))
+    listed.append(("relative", _relative(sheet)))
+    listed.append(("learned", [words.numbers(sheet)] if words.numbers(sheet) else []))
     runs = [", ".join(sheet.backends)] if sheet.runs else []
-    said.append(("backends", runs + [f"not {name}: it {why}" for name, why in sheet.refusals.items()]))
-    return [(label, lines) for label, lines in said if lines]
+    listed.append(("backends", runs + [f"not {name}: it {why}" for name, why in sheet.refusals.items()]))
+    return [(label, lines) for label, lines in listed if lines]
 
 
 def _relative(sheet: Sheet) -> list[str]:
-    said = {
+    meaning = {
         True: "yes: shifting all positions changes nothing",
-        False: "no: it matters where a text begins",
-        None: "as its arguments say",
+        False: "no: absolute positions matter",
+        None: "depends on its arguments",
     }
-    return [said[sheet.relative]] if sheet.runs else []
+    return [meaning[sheet.relative]] if sheet.runs else []
 
 
 def _meaning(verb: str) -> str:
@@ -114,6 +114,6 @@ def _meaning(verb: str) -> str:
 
 
 def _sentence(doc: str | None) -> str:
-    """The first sentence of a docstring, to stand after a colon."""
-    said = first_sentence(doc or "")
-    return said[:1].lower() + said[1:].rstrip(".")
+    """Return the first sentence of a docstring, for use after a colon."""
+    sentence = first_sentence(doc or "")
+    return sentence[:1].lower() + sentence[1:].rstrip(".")

@@ -1,16 +1,15 @@
-"""What methods there are: read off the package itself, so that the list cannot lag behind."""
-
-from __future__ import annotations
+"""The list of methods, read from the package itself, so that it is never out of date."""
 
 import inspect
 import re
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from types import ModuleType
+from typing import cast
 
 from torch import nn
 
-from milepost import methods as package
 from milepost.backends import BACKENDS
 from milepost.seams import visible
 from milepost.seams.equation import formula_of
@@ -19,7 +18,7 @@ from milepost.seams.known import classes, exports, is_method
 from milepost.seams.verbs import answers, verbs_of
 
 STRETCH_VERBS = ("frequencies", "magnitude", "slopes", "sample")
-"""What is asked of those that are not parts of a scheme: stretches of RoPE, stretches of ALiBi, and samplers."""
+"""The methods of those that are not parts of a scheme: stretches of RoPE, stretches of ALiBi, and samplers."""
 
 SOURCE = r"\(([^()]*)\)\.?$"
 LINKS = (
@@ -30,24 +29,24 @@ LINKS = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One method: what it is called, what it does and who can run it."""
+    """One method: its name, its purpose and the backends that run it."""
 
     name: str
     verbs: tuple[str, ...]
     formula: str
     paper: str
     relative: bool | None
-    """None where it depends on what the method holds or on its arguments, and where there is nothing to ask."""
+    """None where it depends on the arguments, and where it does not apply."""
     learned: bool
     backends: tuple[str, ...]
     does: str
     """The first sentence of its docstring."""
     facets: tuple[str, ...] = ()
-    """What it also says about itself, for fast kernels; `milepost.seams.facets` explains each."""
+    """Its facets for fast kernels; `milepost.seams.facets` explains each."""
 
     @property
     def title(self) -> str:
-        """What papers call it: `StreamingLLM`."""
+        """Its name in papers: `StreamingLLM`."""
         found = re.match(r"([^:()]+):", self.paper)
         return found[1] if found and self.source else ""
 
@@ -68,24 +67,25 @@ class MethodsPackage(ModuleType):
     """The package `milepost.methods`, which can also be called: `mp.methods()` lists every method."""
 
     def __call__(self) -> list[Entry]:
-        """Every method with its verbs, formula, paper, and the backends that can run it alone."""
+        """List every method with its verbs, formula, paper, and the backends that can run it alone."""
         return [_entry(name, each) for name, each in sorted(classes().items()) if is_method(each)]
 
 
 # `import milepost.methods.rope` finds the folder and `mp.methods()` the list: both are one object.
+package = import_module("milepost.methods")
 package.__class__ = MethodsPackage
-methods: MethodsPackage = package
+methods = cast("MethodsPackage", package)
 
 
 def visibles() -> list[Entry]:
-    """What a visible expression is made of: `causal`, `window` and the others."""
+    """Return the elements of a visible expression: `causal`, `window` and the others."""
     named = sorted((name, each) for name, each in exports().items() if _is_visible(each))
     return [_other(name, each, ("see",)) for name, each in named]
 
 
 def functions() -> list[Entry]:
-    """Every other export that one calls: functions, and modules such as a schedule."""
-    # What methods are made of is no function.
+    """Return every other callable export: functions, and modules such as a schedule."""
+    # The base classes of methods are not functions.
     apart = ("milepost.seams.arguments", "milepost.seams.verbs")
     return [
         _other(name, each, ())
@@ -96,7 +96,7 @@ def functions() -> list[Entry]:
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a docstring, on one line."""
+    """Return the first sentence of a docstring, on one line."""
     paragraph = " ".join(text.split("\n\n")[0].split())
     found = re.match(r"(.+?[.!?])(\s+[A-Z`]|$)", paragraph)
     return found[1] if found else paragraph
@@ -126,7 +126,7 @@ def _entry(name: str, method: type) -> Entry:
 
 
 def asks(method: type, asked: str) -> bool:
-    """Whether a backend meets a verb or facet when it runs the method; what stretches slopes acts inside what bends."""
+    """True if a backend meets a verb or facet when it runs the method; a stretch of slopes acts inside `bend`."""
     return answers(method, asked) or (asked == "bend" and hasattr(method, "slopes") and not verbs_of(method))
 
 
@@ -139,7 +139,7 @@ def _other(name: str, each: object, verbs: tuple[str, ...]) -> Entry:
     spoken = type(each) if isinstance(each, visible.Visible) else each
     doc = inspect.getdoc(MethodsPackage.__call__ if each is package else spoken) or ""
     does = first_sentence(doc)
-    # A function tells its source where a method's file does: at the end of its own first line, or of the module's.
+    # A function names its source where a method's file does: at the end of its own first line, or of the module's.
     lines = (does, (inspect.getdoc(inspect.getmodule(each)) or "").split("\n")[0])
     return Entry(
         name=name,

@@ -1,6 +1,4 @@
-"""What the catalogue says of one method, whoever asks: the terminal, Markdown or JSON."""
-
-from __future__ import annotations
+"""The catalogue entry of one method, for the terminal, Markdown and JSON."""
 
 import inspect
 import sys
@@ -36,10 +34,10 @@ class Sheet:
     relative: bool | None
     learns: bool
     learned: dict[str, list[int]]
-    """What is trained, with its shape in the example."""
+    """The parameters, with their shapes in the example."""
     backends: tuple[str, ...]
     refusals: dict[str, str]
-    """What the other backends say."""
+    """The reasons of the backends that refuse it."""
     call: str
     """The call with the arguments it needs."""
     arguments: tuple[str, ...] | None
@@ -51,12 +49,12 @@ class Sheet:
 
     @property
     def runs(self) -> bool:
-        """Whether it takes part in attention, so that one can ask who runs it; a sampler or a function does not."""
+        """True if it takes part in attention, unlike a sampler or a function."""
         return bool(self.backends) and "sample" not in self.verbs
 
 
 def sheets(verb: str | None = None) -> list[Sheet]:
-    """Every method and function, seam by seam, in the order of the equation; or those with one verb."""
+    """Return every method and function, seam by seam, in the order of the equation; or those with one verb."""
     made = [_sheet(entry, group_of(entry.verbs)) for entry in register.methods() + register.visibles()]
     made += [_sheet(entry, FUNCTIONS) for entry in register.functions()]
     place = {group.title: number for number, group in enumerate(GROUPS)}
@@ -65,19 +63,19 @@ def sheets(verb: str | None = None) -> list[Sheet]:
 
 
 def grouped(listed: Iterable[Sheet]) -> list[tuple[Group, list[Sheet]]]:
-    """The sheets of each group, empty groups left out."""
+    """Return the sheets of each group, without empty groups."""
     listed = list(listed)
     parted = [(group, [sheet for sheet in listed if sheet.group == group.title]) for group in GROUPS]
     return [(group, members) for group, members in parted if members]
 
 
 def verbs_known() -> list[str]:
-    """Every verb that a group of the catalogue knows."""
+    """Return every verb that a group of the catalogue has."""
     return [verb for group in GROUPS for verb in group.verbs]
 
 
 def find(name: str, listed: Iterable[Sheet]) -> Sheet:
-    """The sheet of a name, upper or lower case, or of what papers call it; a ValueError names the nearest."""
+    """Return the sheet of a name, in any case, or of a name from papers; a ValueError names the nearest."""
     listed = list(listed)
     sheet_of = {sheet.name: sheet for sheet in listed}
     by_name = {plain(also): sheet_of[method] for also, method in ALSO.items() if method in sheet_of}
@@ -89,7 +87,7 @@ def find(name: str, listed: Iterable[Sheet]) -> Sheet:
     near = did_you_mean(name, [sheet.name for sheet in listed])
     if not near and holding:
         near = f"; did you mean {' or '.join(dict.fromkeys(holding[:3]))}?"
-    raise ValueError(f"no method is called {name!r}; `milepost methods` lists them all{near}")
+    raise ValueError(f"unknown method {name!r}; `milepost methods` lists all{near}")
 
 
 def _sheet(entry: register.Entry, group: Group) -> Sheet:
@@ -124,7 +122,7 @@ def _example(entry: register.Entry) -> str:
 
 
 def _learned(entry: register.Entry, each: Any) -> dict[str, list[int]]:
-    """The weights of the method in its example, by name."""
+    """Return the weights of the method in its example, by name."""
     if entry.name not in EXAMPLES or not isinstance(each, type):
         return {}
     known = {"mp": sys.modules["milepost"]}
@@ -136,7 +134,7 @@ def _learned(entry: register.Entry, each: Any) -> dict[str, list[int]]:
 
 
 def _weights(part: Any) -> Iterator[tuple[str, nn.Parameter]]:
-    """The weights of a method, or of the methods that it holds."""
+    """Return the weights of a method, or of the methods that it contains."""
     if isinstance(part, nn.Module):
         yield from part.named_parameters()
     else:
@@ -146,14 +144,14 @@ def _weights(part: Any) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _refusals(entry: register.Entry, each: Any) -> dict[str, str]:
-    """Why each backend that does not run the method refuses."""
+    """Return the reason of each backend that does not run the method."""
     from milepost.backends import BACKENDS
 
-    said: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for name, backend in BACKENDS.items():
         if name in entry.backends or not entry.backends:
             continue
         asked, reason = next((asked, reason) for asked, reason in backend.CANNOT.items() if register.asks(each, asked))
         depends = isinstance(inspect.getattr_static(each, asked, None), property)
-        said[name] = reason + (" (unless its arguments say otherwise)" if depends else "")
-    return said
+        reasons[name] = reason + (" (depends on its arguments)" if depends else "")
+    return reasons

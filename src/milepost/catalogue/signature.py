@@ -1,6 +1,4 @@
-"""How a method is called, written for reading: choices spelled out, defaults shown."""
-
-from __future__ import annotations
+"""Signatures of methods for reading: choices spelled out, defaults shown."""
 
 import inspect
 import textwrap
@@ -13,12 +11,12 @@ GLUE = "\0"
 
 
 def arguments(each: object) -> tuple[str, ...] | None:
-    """The arguments with types and defaults, `theta: float = 10000.0`; None for what is not called."""
+    """Return the arguments with types and defaults, `theta: float = 10000.0`; None for what is not called."""
     return tuple(_arguments(each, _hints(each))) if _is_called(each) else None
 
 
 def signature(name: str, written: tuple[str, ...] | None, width: int | None = None) -> str:
-    """The whole call, broken between arguments only where it is wider than `width`."""
+    """Return the whole call, broken between arguments only where it is wider than `width`."""
     if written is None:
         return name
     if width is None:
@@ -30,7 +28,7 @@ def signature(name: str, written: tuple[str, ...] | None, width: int | None = No
 
 
 def required(each: object, name: str) -> str:
-    """The call with the arguments that have no default: `Rope(dim)`."""
+    """Return the call with the arguments that have no default: `Rope(dim)`."""
     if not _is_called(each):
         return name
     needed = [_starred(one) for one in inspect.signature(each).parameters.values() if one.default is one.empty]
@@ -38,7 +36,7 @@ def required(each: object, name: str) -> str:
 
 
 def type_in_words(hint: Any) -> str:
-    """A type as a reader wants it: the words of a Literal, unions with |, names without their modules."""
+    """Return a type as a reader wants it: the words of a Literal, unions with |, names without their modules."""
     if isinstance(hint, str):
         return hint
     if isinstance(hint, list):

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MEDIUM, WIDE = 110, 150
-"""From how many columns on there is room for papers, and for everything."""
+"""The least widths with room for papers, and for everything."""
+GAPS = 4
+"""The blanks before two columns."""
 
 
 T = TypeVar("T")
 
 
 def printed(write: Callable[[Console, T], None], what: T) -> str:
-    """What goes to this terminal, coloured if it likes that; no line ends in blanks."""
+    """Return the output for this terminal, coloured if it supports that; no line ends in blanks."""
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, emoji=False)
@@ -34,10 +36,10 @@ def printed(write: Callable[[Console, T], None], what: T) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its heading, what a cell says, line by line with a style, and its width; None takes what is left."""
+    """One column: its heading, the lines of a cell with their styles, and its width; None takes the rest."""
 
     heading: str
-    says: Callable[[Sheet], list[tuple[str, str]]]
+    lines: Callable[[Sheet], list[tuple[str, str]]]
     width: int | None = None
 
 
@@ -58,9 +60,12 @@ def table(console: Console, listed: list[Sheet]) -> None:
 
 def _columns(width: int, listed: list[Sheet]) -> list[Column]:
     does = Column("what it does, and its formula", _does)
+    method = _column("method", _name_and_verbs, listed)
+    if width < (method.width or 0) + (_column("", _does, listed).width or 0) + GAPS:
+        return [Column("method, what it does, and its formula", lambda sheet: _name_and_verbs(sheet) + _does(sheet))]
     paper = _column("paper", lambda sheet: [(sheet.paper, "dim")], listed)
     if width < WIDE:
-        return [_column("method", _name_and_verbs, listed), does, *([paper] if width >= MEDIUM else [])]
+        return [method, does, *([paper] if width >= MEDIUM else [])]
     return [
         _column("method", lambda sheet: [(sheet.name, "bold")], listed),
         _column("verbs", _verbs, listed),
@@ -72,11 +77,11 @@ def _columns(width: int, listed: list[Sheet]) -> list[Column]:
     ]
 
 
-def _column(heading: str, says: Callable[[Sheet], list[tuple[str, str]]], listed: list[Sheet]) -> Column:
-    """A column just wide enough for its longest word, so that none is broken."""
-    lines = [heading, *(line for sheet in listed for line, _ in says(sheet))]
+def _column(heading: str, lines_of: Callable[[Sheet], list[tuple[str, str]]], listed: list[Sheet]) -> Column:
+    """Return a column as wide as its longest word, so that none is broken."""
+    lines = [heading, *(line for sheet in listed for line, _ in lines_of(sheet))]
     # An indent belongs to the word that follows it.
-    return Column(heading, says, max(len(word) for line in lines for word in re.split(r"(?<=\S) ", line)))
+    return Column(heading, lines_of, max(len(word) for line in lines for word in re.split(r"(?<=\S) ", line)))
 
 
 def _verbs(sheet: Sheet) -> list[tuple[str, str]]:
@@ -98,12 +103,12 @@ def _rows(columns: list[Column], members: list[Sheet], headed: bool) -> Table:
     for column in columns:
         made.add_column(column.heading, width=column.width, ratio=None if column.width else 1, overflow="fold")
     for sheet in members:
-        made.add_row(*(text(column.says(sheet)) for column in columns))
+        made.add_row(*(text(column.lines(sheet)) for column in columns))
     return made
 
 
 def text(lines: list[tuple[str, str]]) -> Text:
-    """Lines with their styles. Not markup: formulas hold brackets."""
+    """Lines with their styles. Not markup: formulas contain brackets."""
     from rich.text import Text
 
     return Text("\n", overflow="fold").join(Text(line, style=style) for line, style in lines if line)

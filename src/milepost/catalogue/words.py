@@ -1,6 +1,4 @@
-"""Short answers for the cells of a table, the same in the terminal and in Markdown."""
-
-from __future__ import annotations
+"""Short texts for the cells of a table, the same in the terminal and in Markdown."""
 
 import re
 
@@ -9,14 +7,14 @@ from milepost.catalogue.sheet import Sheet
 
 
 def relative(sheet: Sheet) -> str:
-    """Whether shifting all positions changes nothing: yes, no, or up to the arguments."""
+    """Return "yes" if shifting all positions changes nothing, "no", or "depends" (on the arguments)."""
     if not sheet.runs:
         return ""
     return {True: "yes", False: "no", None: "depends"}[sheet.relative]
 
 
 def learned(sheet: Sheet) -> str:
-    """The names of what is trained, without the parts inside each."""
+    """Return the names of what is trained, without the parts inside each."""
     names = dict.fromkeys(_outer(name) for name in sheet.learned)
     if names:
         return ", ".join(names)
@@ -24,7 +22,7 @@ def learned(sheet: Sheet) -> str:
 
 
 def backends(sheet: Sheet) -> str:
-    """Which backends run it, told by those that do not."""
+    """Return the backends that run it, named by those that do not."""
     if not sheet.runs:
         return ""
     others = [name for name in BACKENDS if name not in sheet.backends]
@@ -32,12 +30,12 @@ def backends(sheet: Sheet) -> str:
 
 
 def formula(sheet: Sheet) -> str:
-    """The formula on one line, or the call of a function."""
+    """Return the formula on one line, or the call of a function."""
     return re.sub(r" {2,}", " ", sheet.formula) or (sheet.call if sheet.call != sheet.name else "")
 
 
 def numbers(sheet: Sheet) -> str:
-    """What is trained with its shapes, and how many parameters that is in the example."""
+    """Return the parameters with their shapes, and their number in the example."""
     shown = [f"{name} [{' '.join(map(str, shape))}]" for name, shape in sheet.learned.items()]
     total = 0
     for shape in sheet.learned.values():
@@ -49,12 +47,12 @@ def numbers(sheet: Sheet) -> str:
 
 
 def is_indented(paragraph: str) -> bool:
-    """Whether a paragraph of a docstring is a formula or code."""
+    """True if a paragraph of a docstring is a formula or code."""
     return all(line.startswith("    ") for line in paragraph.splitlines())
 
 
 def column_of(paragraph: str) -> int | None:
-    """Where the second column begins, in a paragraph of a docstring that is a list in two columns."""
+    """Return where the second column begins, in a paragraph of a docstring that is a list in two columns."""
     found = re.search(r"^\S.*? {3,}(?=\S)", paragraph, re.MULTILINE)
     return None if found is None else len(found[0])
 

@@ -1,9 +1,7 @@
-"""What others call things: names of transformers, x-transformers, flash-attention and vLLM, and milepost's for each.
+"""Names of transformers, x-transformers, flash-attention and vLLM, and milepost's for each.
 
 docs/names.md is this table, written by `python -m milepost.configs.names`.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -35,7 +33,7 @@ GET, SERVE, ATTEND = (
 
 
 def models(name: str, family: str) -> str:
-    """Where a class or function of one of transformers' models lives."""
+    """Return the path of a class or function of one of transformers' models."""
     return f"transformers.models.{family}.{name}_{family}"
 
 
@@ -88,7 +86,7 @@ KEYS: tuple[Name, ...] = (
     Name(
         "max_source_positions",
         "transformers:WhisperConfig",
-        "Sinusoidal(768, 'concatenated', denominator=383)",
+        "Sinusoidal(768, layout='concatenated', denominator=383)",
         "waves for any length; transformers keeps so many rows",
     ),
     Name("max_target_positions", "transformers:WhisperConfig", "Learned(448, 768)"),
@@ -123,7 +121,7 @@ CLASSES: tuple[Name, ...] = tuple(
         (
             "DisentangledSelfAttention",
             "deberta_v2",
-            "Deberta(768, 12, 64, 512, buckets=256, bias='both')",
+            "Deberta(768, 12, 64, reach=512, buckets=256, bias='both')",
             "Microsoft's row for keys ahead by reach or more is one on from transformers'",
         ),
         ("BartLearnedPositionalEmbedding", "bart", "Learned(1024, 1024)", "its first two rows are never used"),
@@ -131,7 +129,7 @@ CLASSES: tuple[Name, ...] = tuple(
         (
             "M2M100SinusoidalPositionalEmbedding",
             "m2m_100",
-            "Sinusoidal(1024, 'concatenated', denominator=511, start=2)",
+            "Sinusoidal(1024, layout='concatenated', denominator=511, start=2)",
             "fairseq's: the first token stands after the padding token",
         ),
         ("OPTLearnedPositionalEmbedding", "opt", "Learned(2048, 768)", "its first two rows are never used"),
@@ -214,13 +212,13 @@ yarn = {"rope_type": "yarn", "rope_theta": 500000.0, "factor": 4.0, "original_ma
 print(mp.Rope.of({"model_type": "llama", "head_dim": 128, "rope_parameters": yarn}).stretch)
 ```
 ```
-(Rope(dim=128, theta=500000.0, pairs='halves', stretch=None), causal)
+(Rope(head_dim=128, theta=500000.0, pairs='halves', stretch=None), causal)
 Yarn(factor=4.0, trained=8192, ramp='code', fast=32.0, slow=1.0, truncate=True, scaled=None)
 ```"""
 
 
 def page() -> str:
-    """The table as Markdown."""
+    """Return the table as Markdown."""
     lines = [
         "# What others call it",
         "",
@@ -239,7 +237,7 @@ def page() -> str:
 
 
 def owner(name: Name) -> str:
-    """The class, function or model that a name belongs to, in short."""
+    """Return the class, function or model that a name belongs to, in short."""
     place, _, inside = name.where.partition(":")
     return f"`{inside or place.rpartition('.')[2]}`"
 

@@ -1,28 +1,45 @@
-"""Where a configuration comes from: a model, a folder, a file, a config object or a dict."""
-
-from __future__ import annotations
+"""Load a configuration from a model, a folder, a file, a config object or a dict."""
 
 import json
 import os
 from pathlib import Path
 from typing import Any, cast
 
+from torch import nn
+
 from milepost.configs.reader import look_up
+from milepost.configs.stored import KEY, LOADED_BY, OLD_FILE, unmarked, unread_in
 
 NAME = "config.json"
 
 
 def configuration(given: object, asked: str) -> object:
-    """The config object or dict behind what a user gave: itself, a model's own, or what a file holds."""
+    """Return the config object or dict behind what a user gave: itself, a model's own, or what a file has.
+
+    Marks of an extension that milepost saved are taken off; what it stores stays.
+    """
     if isinstance(given, (str, os.PathLike)):
-        return from_disk(Path(cast("str | os.PathLike[str]", given)), asked)
-    # A model has no model_type of its own, and a config no config.
-    own = getattr(given, "config", None) if look_up(given, "model_type") is None else None
-    return given if own is None else own
+        return unmarked(from_disk(Path(cast("str | os.PathLike[str]", given)), asked))
+    # A config has no config. The classes of some models (mT5, umT5) have a model_type, as configs do.
+    own = getattr(given, "config", None) if isinstance(given, nn.Module) or not look_up(given, "model_type") else None
+    if isinstance(given, nn.Module) and own is not None:
+        refuse_unextended(given, own, asked)
+    return unmarked(given if own is None else own)
+
+
+def refuse_unextended(model: nn.Module, config: object, asked: str) -> None:
+    """Refuse a model whose config stores an extension that the model does not have."""
+    text = text_of(config)
+    if unread_in(config if text is None else text) is None or any(KEY in each.__dict__ for each in model.modules()):
+        return
+    raise ValueError(
+        f"{asked}({type(model).__name__}): its config stores an extension by milepost, and the model was built without "
+        f"it; read the folder with {LOADED_BY}(folder), or build the model from a config of its own"
+    )
 
 
 def text_of(config: object) -> object | None:
-    """The config of the text, or of one stack of two, where a config has several inside; None where it is whole."""
+    """Return the config of the text, or of one stack of two, where a config contains several; else None."""
     thinker = look_up(config, "thinker_config")
     if thinker is not None:
         return look_up(thinker, "text_config")
@@ -32,7 +49,7 @@ def text_of(config: object) -> object | None:
 
 
 def from_disk(path: Path, asked: str) -> dict[str, Any]:
-    """The dict of a config.json, given the file or its folder."""
+    """Return the dict of a config.json, given the file or its folder, with what a folder of version 0.1 stores."""
     called, file = f"{asked}({str(path)!r})", path.expanduser()
     if not file.exists():
         raise FileNotFoundError(
@@ -43,20 +60,33 @@ def from_disk(path: Path, asked: str) -> dict[str, Any]:
         if not (file / NAME).exists():
             raise FileNotFoundError(f"{called}: the folder has no {NAME}; it {inside(file)}")
         file = file / NAME
-    try:
-        found: object = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{called}: {file} is not JSON: {error}") from error
+        stored = read_json(file.with_name(OLD_FILE), called) if file.with_name(OLD_FILE).exists() else None
+    else:
+        stored = None
+    found = read_json(file, called)
     if not isinstance(found, dict):
         kind = type(found).__name__
         raise ValueError(
-            f'{called}: {file} holds a {kind}, where a {NAME} holds an object, {{"model_type": "llama", …}}'
+            f'{called}: {file} contains a {kind}, where a {NAME} contains an object, {{"model_type": "llama", …}}'
         )
-    return cast("dict[str, Any]", found)
+    extension = look_up(stored, KEY)
+    return cast("dict[str, Any]", found) | ({} if extension is None else {KEY: extension})
+
+
+def read_json(file: Path, called: str) -> object:
+    """Return what a JSON file has; infinities are written as transformers writes them."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"), object_hook=_number)
+    except ValueError as error:
+        raise ValueError(f"{called}: {file} is not JSON: {error}") from error
+
+
+def _number(found: dict[str, Any]) -> Any:
+    return float(found["__float__"]) if set(found) == {"__float__"} else found
 
 
 def inside(folder: Path) -> str:
-    """What a folder holds, in a few words."""
+    """Return a short list of the files in a folder."""
     names = sorted(each.name for each in folder.iterdir())
     if not names:
         return "is empty"

@@ -3,8 +3,8 @@
     from milepost.dropin import apply_rotary_emb, precompute_freqs_cis
 
 They keep the names, argument orders and shapes of the code that goes from hand to hand, and work where it breaks. Where
-transformers changed its own, both forms run: `apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1)` beside
-`apply_rotary_pos_emb(q, k, cos, sin, position_ids)`, and `LlamaRotaryEmbedding(config)(x, position_ids)` beside
+transformers changed its own, both forms run: `apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1)` and
+`apply_rotary_pos_emb(q, k, cos, sin, position_ids)`, and `LlamaRotaryEmbedding(config)(x, position_ids)` and
 `LlamaRotaryEmbedding(dim, max_position_embeddings, base)(x, seq_len)`.
 """
 

@@ -1,7 +1,5 @@
 """ALiBi as tensors to add: the slopes, BLOOM's row for each head, and Baichuan's mask."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -13,7 +11,7 @@ from milepost.seams.visible import causal
 
 
 def get_slopes(n: int) -> list[float]:
-    """The slope of each of n heads, by the authors' rule where n is not a power of two."""
+    """Return the slope of each of n heads, by the authors' rule where n is not a power of two."""
     demand.whole(Called("get_slopes"), "n", n)
     return [float(slope) for slope in Alibi(n).slopes().behind]
 
@@ -25,7 +23,7 @@ def build_alibi_tensor(attention_mask: Tensor, num_heads: int, dtype: torch.dtyp
 
     attention_mask: [b s], 1 for a token and 0 for padding, on either side; with a cache, of all tokens so far.
     It grows with the position where the paper's penalty grows with the distance; under a softmax these are the same.
-    Padding must be masked besides. A half dtype cannot hold it far from 0: there gen_alibi_mask keeps near keys exact.
+    Padding must be masked as well. A half dtype is too coarse far from 0: there gen_alibi_mask keeps near keys exact.
     """
     demand.whole(Called("build_alibi_tensor"), "num_heads", num_heads)
     if attention_mask.dim() != 2:
@@ -34,7 +32,7 @@ def build_alibi_tensor(attention_mask: Tensor, num_heads: int, dtype: torch.dtyp
         wrong = attention_mask[(attention_mask != 0) & (attention_mask != 1)]
         if wrong.numel():
             raise ValueError(
-                f"build_alibi_tensor: attention_mask holds {wrong[0].item():g}; it is 1 for a token and 0 for padding"
+                f"build_alibi_tensor: attention_mask has {wrong[0].item():g}; it is 1 for a token and 0 for padding"
             )
     # Counted in integers: a bfloat16 mask could not count past 256.
     token = attention_mask.long()

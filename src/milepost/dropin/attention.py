@@ -1,7 +1,5 @@
 """A self-attention layer with RoPE inside."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from milepost.attend import attend
@@ -39,7 +37,7 @@ class RotaryAttention(nn.Module):
         self.scheme = Scheme(Rope(self.head_dim, pairs="neighbours"), *([visible.causal] if causal else []))
 
     def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
-        """x: [b t d_model]; returns the same shape. Given a cache, x goes on from what it holds, and joins it."""
+        """x: [b t d_model]; returns the same shape. Given a cache, x continues its tokens, and is appended."""
         width = self.n_heads * self.head_dim
         if x.dim() != 3 or x.shape[-1] != width:
             raise ValueError(f"RotaryAttention: x is [b, t, {width}]; given {list(x.shape)}")

@@ -1,7 +1,5 @@
 """RoPE as Llama's own code has it: neighbouring channels as complex numbers, turned by a table of unit ones."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -20,11 +18,11 @@ def precompute_freqs_cis(
     d_model: int | None = None,
     seq_len: int | None = None,
 ) -> Tensor:
-    """The turns of positions 0 … end − 1, complex64 [end dim/2].
+    """Return the turns of positions 0 … end − 1, complex64 [end dim/2].
 
         freqs_cis[p, n]  =  e^(i · p · θ^(−2n/dim))
 
-    One function for three that go by this name: dim is also called d_model, end also seq_len, and the answer is always
+    One function for three that go by this name: dim is also called d_model, end also seq_len, and the result is always
     complex, never a real view [end dim/2 2]. dim is the width of one head, not of the model, where there are heads.
     Angles are formed in float64, so the table is as good at row 10⁶ as at row 1.
     """
@@ -32,13 +30,13 @@ def precompute_freqs_cis(
     width, rows = _either("dim", dim, "d_model", d_model), _either("end", end, "seq_len", seq_len)
     demand.even(owner, "dim", width, "channels are turned in pairs")
     demand.finite(owner, "theta", theta, above=1)
-    return torch.complex(*Rope(width, theta).cos_sin(torch.arange(count(owner.called, "end", rows))))
+    return torch.complex(*Rope(width, theta=theta).cos_sin(torch.arange(count(owner.called, "end", rows))))
 
 
 def apply_rotary_emb(
     xq: Tensor, xk: Tensor, freqs_cis: Tensor, *, start: int = 0, axis: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Turn neighbouring channels of queries and keys by a table of complex numbers.
+    """Rotate neighbouring channels of queries and keys by a table of complex numbers.
 
     xq: [b t h d] or, without heads, [b t d]; xk likewise, with as many heads as it likes. Returns both in their own
     shapes and dtypes; products are formed in float32 or better.
@@ -47,7 +45,7 @@ def apply_rotary_emb(
     freqs_cis[position_ids]. Complex, or real with (cos, sin) as a last axis of 2.
 
     One function for three that go by this name: with and without heads, tables that fit and longer ones, complex and
-    real ones. For queries [b h t d], as after transpose(1, 2), say axis=2.
+    real ones. For queries [b h t d], as after transpose(1, 2), give axis=2.
     """
     start = count("apply_rotary_emb", "start", start)
     cos, sin = _cos_sin(freqs_cis)
@@ -58,7 +56,7 @@ def apply_rotary_emb(
     if xq.dim() == 4:
         cos, sin = (each.unsqueeze(-2) if axis == 1 else over_heads(each) for each in (cos, sin))
     cos, sin = cos.to(xq.device), sin.to(xq.device)
-    return rotate(xq, cos, sin, "neighbours"), rotate(xk, cos, sin, "neighbours")
+    return rotate(xq, cos, sin, pairs="neighbours"), rotate(xk, cos, sin, pairs="neighbours")
 
 
 def _either(name: str, value: int | None, other: str, another: int | None) -> int:
@@ -71,7 +69,7 @@ def _either(name: str, value: int | None, other: str, another: int | None) -> in
 
 
 def _cos_sin(freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
-    """The table's cosines and sines, [n d/2] or [b t d/2]."""
+    """Return the table's cosines and sines, [n d/2] or [b t d/2]."""
     if freqs_cis.is_complex() and freqs_cis.dim() in (2, 3):
         return freqs_cis.real, freqs_cis.imag
     if freqs_cis.is_floating_point() and freqs_cis.dim() in (3, 4) and freqs_cis.shape[-1] == 2:
@@ -84,7 +82,7 @@ def _cos_sin(freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _token_axis(xq: Tensor, xk: Tensor, cos: Tensor, axis: int | None, start: int) -> int:
-    """Which axis of xq and xk counts tokens; refuse shapes that do not fit together or that could mean two things."""
+    """Return the token axis of xq and xk; refuse shapes that do not match or that are ambiguous."""
     shapes = f"xq {list(xq.shape)}, xk {list(xk.shape)}"
     if xq.dim() != xk.dim() or xq.dim() not in (3, 4):
         raise ValueError(f"apply_rotary_emb: xq and xk are [b t h d], or [b t d] without heads; given {shapes}")
@@ -97,7 +95,7 @@ def _token_axis(xq: Tensor, xk: Tensor, cos: Tensor, axis: int | None, start: in
     if axis is None and xq.dim() == 4 and cos.dim() == 2 and start == 0 and xq.shape[1] < rows == xq.shape[2]:
         raise ValueError(
             f"apply_rotary_emb: freqs_cis has {rows} rows, which is axis 2 of xq {list(xq.shape)}, but tokens are "
-            f"on axis 1; say axis=1 for [b t h d] with a longer table, or axis=2 for [b h t d]"
+            f"on axis 1; give axis=1 for [b t h d] with a longer table, or axis=2 for [b h t d]"
         )
     axis = 1 if axis is None else axis
     if any(xq.shape[n] != xk.shape[n] for n in (0, axis, -1)):
@@ -108,7 +106,7 @@ def _token_axis(xq: Tensor, xk: Tensor, cos: Tensor, axis: int | None, start: in
 
 
 def _check_table(xq: Tensor, cos: Tensor, axis: int, start: int) -> None:
-    """Demand that the table is as wide as the channels, and long enough."""
+    """Raise unless the table is as wide as the channels, and long enough."""
     b, t, d = xq.shape[0], xq.shape[axis], xq.shape[-1]
     if cos.shape[-1] != d // 2:
         raise ValueError(
@@ -117,7 +115,7 @@ def _check_table(xq: Tensor, cos: Tensor, axis: int, start: int) -> None:
         )
     if cos.dim() == 3 and (start or cos.shape[1] != t or cos.shape[0] not in (1, b)):
         raise ValueError(
-            f"apply_rotary_emb: freqs_cis with a batch axis holds a row for each token, [{b}, {t}, {d // 2}], and "
+            f"apply_rotary_emb: freqs_cis with a batch axis has a row for each token, [{b}, {t}, {d // 2}], and "
             f"takes no start; given {list(cos.shape)} and start={start}{_hint(xq, axis)}"
         )
     if cos.dim() == 2 and cos.shape[0] < start + t:
@@ -128,5 +126,5 @@ def _check_table(xq: Tensor, cos: Tensor, axis: int, start: int) -> None:
 
 
 def _hint(xq: Tensor, axis: int) -> str:
-    """What may be wrong where shapes do not fit and there are heads."""
-    return "; if tokens are on axis 2, as after transpose(1, 2), say axis=2" if xq.dim() == 4 and axis == 1 else ""
+    """Return a hint about the axis where shapes do not match and there are heads."""
+    return "; if tokens are on axis 2, as after transpose(1, 2), give axis=2" if xq.dim() == 4 and axis == 1 else ""

@@ -1,7 +1,5 @@
 """Llama's rotary embedding as transformers has had it over the years: made by a width or by a config."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -27,8 +25,8 @@ class LlamaRotaryEmbedding(Tabled):
         cos, sin = LlamaRotaryEmbedding(128, 2048, 10000)(x, seq_len=t)   # [1 1 t d]
 
     The two ways of making and of calling it may be mixed. A config may be of any model that `Rope.of` reads; the table
-    is as wide as the channels that turn. Tables grow where a longer text needs them. Nothing is saved in the
-    state_dict; an `inv_freq` in one that was saved by older code is passed over. Angles are formed in float64, and
+    is as wide as the channels that rotate. Tables grow where a longer text needs them. Nothing is saved in the
+    state_dict; an `inv_freq` in one that was saved by older code is ignored. Angles are formed in float64, and
     casting the module does not touch them. Where they depend on the length, that of the call counts, never that of a
     call before it.
     """
@@ -63,13 +61,13 @@ class LlamaRotaryEmbedding(Tabled):
 
     @property
     def max_seq_len_cached(self) -> int:
-        """How many positions the tables have now; of a config, how many it allows for."""
+        """The number of positions in the tables now; of a config, its longest length."""
         return self.cos_cached.shape[2] or getattr(self.config, "max_position_embeddings", 0)
 
     @property
     def inv_freq(self) -> Tensor:
         """The frequencies of the pairs in float32, [d/2]; where these depend on the length, those of a short text."""
-        d, device = self.rope.dim, self.cos_cached.device
+        d, device = self.rope.head_dim, self.cos_cached.device
         f = self.rope.theta ** (-2 * torch.arange(d // 2, dtype=torch.float64, device=device) / d)
         stretch, one = self.rope.stretch, torch.ones(1, dtype=torch.float64, device=device)
         return (f if stretch is None else stretch.frequencies(f, one)).reshape(-1).float()
@@ -93,7 +91,7 @@ class LlamaRotaryEmbedding(Tabled):
         """Cosines and sines in the dtype of x: of the positions [b t d], or of 0 … seq_len − 1 [1 1 seq_len d].
 
         x gives the dtype and the device. The second argument is position_ids where it is a tensor [t] or [b t], as
-        today, and seq_len where it is a number, as before; either may be named. With positions, seq_len says nothing;
+        today, and seq_len where it is a number, as before; either may be named. With positions, seq_len is ignored;
         without both it is the t of x [b h t d]. With a cache it counts the cached tokens too.
         """
         if not x.is_floating_point():
@@ -131,19 +129,19 @@ class LlamaRotaryEmbedding(Tabled):
 
 
 def _rotation(config: Any) -> Rope:
-    """What a config turns by, as far as tables of one position a token can say it."""
+    """Return the rotation of a config, if tables with one position a token express it."""
     turn = Rope.of(config)
     rope = turn.method if isinstance(turn, Partial) else turn
     if not isinstance(rope, Rope):
         raise ValueError(
-            f"LlamaRotaryEmbedding: the config turns by {spell(rope)}, which reads several positions a token; "
+            f"LlamaRotaryEmbedding: the config rotates by {spell(rope)}, which reads several positions a token; "
             f"Rope.of(config) gives it"
         )
     return rope
 
 
 def _width_or_config(**named: Any) -> tuple[Any, Any]:
-    """The width of a head or a config, whichever is given; a config may come first, in the place of a width."""
+    """Return the width of a head or a config, whichever is given; a config may come first, in the place of a width."""
     given = {name: each for name, each in named.items() if each is not None}
     if len(given) != 1:
         raise TypeError(
@@ -155,5 +153,5 @@ def _width_or_config(**named: Any) -> tuple[Any, Any]:
 
 
 def _pass_over(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Forget what older code saved and nobody needs: it follows from the constructor's arguments."""
+    """Drop inv_freq, which older code saved: it follows from the constructor's arguments."""
     state_dict.pop(f"{prefix}inv_freq", None)

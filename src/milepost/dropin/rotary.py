@@ -1,7 +1,5 @@
 """RoPE as transformers' Llama applies it, by tables of cosines and sines, and as one call on queries and keys."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -13,9 +11,9 @@ from milepost.seams.rotary import over_heads
 
 
 def rotary_position_embedding(q: Tensor, k: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:
-    """Turn neighbouring channels of queries and keys by their positions.
+    """Rotate neighbouring channels of queries and keys by their positions.
 
-    q: [b h t d], k: [b g s d]; returns both in their own shapes and dtypes. Keys stand at start … start + s − 1 and
+    q: [b h t d], k: [b g s d]; returns both in their own shapes and dtypes. Keys are at start … start + s − 1,
     queries are the last t of them, so raw cached keys may be given whole; or only the new ones, with start the number
     of tokens before them.
     """
@@ -36,29 +34,24 @@ def rotary_position_embedding(q: Tensor, k: Tensor, *, start: int = 0) -> tuple[
 
 
 def rotate_half(x: Tensor) -> Tensor:
-    """Turn each pair (n, n + d/2) of the last axis by a right angle: (a, b) becomes (−b, a)."""
+    """Rotate each pair (n, n + d/2) of the last axis by a right angle: (a, b) becomes (−b, a)."""
     paired("rotate_half", x=x)
     a, b = x.chunk(2, -1)
     return torch.cat((-b, a), -1)
 
 
 def apply_rotary_pos_emb(
-    q: Tensor,
-    k: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    position_ids: Tensor | int | None = None,
-    unsqueeze_dim: int = 1,
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, position_ids: Tensor | int | None = None, unsqueeze_dim: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Turn pairs (n, n + d/2) of queries and keys by cosines and sines.
+    """Rotate pairs (n, n + d/2) of queries and keys by cosines and sines.
 
     q: [b h t d], k: [b g t d]; returns both in their own shapes and dtypes, whatever the dtype of the tables. With
     unsqueeze_dim=2 they are [b t h d] and [b t g d].
     cos, sin: the rows of the tokens, [b t d] or [1 t d], as LlamaRotaryEmbedding(config)(x, position_ids) gives them;
-    position_ids say nothing then. Or a table [1 1 n d] or [n d], as older code has it, with position_ids, integers [t],
+    position_ids are ignored then. Or a table [1 1 n d] or [n d], as older code has it, with position_ids, integers [t],
     [1 t] or [b t], for the row that each token takes; a table of t rows needs none. Both halves of a row are alike.
-    Narrower ones turn the first channels and leave the others (GPT-NeoX, Phi-3).
-    A number in the fifth place is unsqueeze_dim, which stands there in today's transformers.
+    Narrower ones rotate the first channels and leave the others (GPT-NeoX, Phi-3).
+    A number as the fifth argument is unsqueeze_dim, as in today's transformers.
     """
     if isinstance(position_ids, int):
         position_ids, unsqueeze_dim = None, position_ids
@@ -81,7 +74,7 @@ def apply_rotary_pos_emb(
 
 
 def _token_axis(unsqueeze_dim: int) -> int:
-    """Which axis of q and k counts tokens, given where cos [b t d] gets an axis for the heads."""
+    """Return the token axis of q and k, given where cos [b t d] gets an axis for the heads."""
     axes = {1: 2, -3: 2, 2: 1, -2: 1}
     if isinstance(unsqueeze_dim, bool) or unsqueeze_dim not in axes:
         raise ValueError(
@@ -92,7 +85,7 @@ def _token_axis(unsqueeze_dim: int) -> int:
 
 
 def _check_tables(cos: Tensor, sin: Tensor, b: int, t: int, d: int) -> None:
-    """Demand two tables of one known shape, no wider than the channels."""
+    """Raise unless there are two tables of one known shape, no wider than the channels."""
     chosen = cos.dim() == 3 and cos.shape[0] in (1, b) and cos.shape[1] == t
     whole = cos.dim() == 2 or (cos.dim() == 4 and cos.shape[:2].numel() == 1)
     if cos.shape != sin.shape or cos.shape[-1] > d or not (chosen or whole):
@@ -103,7 +96,7 @@ def _check_tables(cos: Tensor, sin: Tensor, b: int, t: int, d: int) -> None:
 
 
 def _row_of_each(table: Tensor, position_ids: Tensor | None, b: int, t: int) -> Tensor:
-    """The row of each token, [t d] or [b t d]."""
+    """Return the row of each token, [t d] or [b t d]."""
     if table.dim() == 3:
         return table
     table = table.reshape(table.shape[-2:])
@@ -119,7 +112,7 @@ def _row_of_each(table: Tensor, position_ids: Tensor | None, b: int, t: int) -> 
 
 
 def _check_ids(position_ids: Tensor, b: int, t: int, rows: int) -> None:
-    """Demand integers of a known shape that name rows of the tables."""
+    """Raise unless position_ids are integers of a known shape that index the tables."""
     if position_ids.is_floating_point() or position_ids.is_complex() or position_ids.dtype == torch.bool:
         raise TypeError(f"apply_rotary_pos_emb: position_ids must be integers, given {position_ids.dtype}")
     if position_ids.shape not in ((t,), (1, t), (b, t)):
@@ -131,9 +124,9 @@ def _check_ids(position_ids: Tensor, b: int, t: int, rows: int) -> None:
         return
     least, most = int(position_ids.min()), int(position_ids.max())
     if least < 0:
-        raise ValueError(f"apply_rotary_pos_emb: position_ids holds {least}; positions count from 0, also for padding")
+        raise ValueError(f"apply_rotary_pos_emb: position_ids has {least}; positions count from 0, also for padding")
     if most >= rows:
         raise ValueError(
-            f"apply_rotary_pos_emb: position_ids holds {most}, but cos and sin have {rows} rows; "
+            f"apply_rotary_pos_emb: position_ids has {most}, but cos and sin have {rows} rows; "
             f"ask LlamaRotaryEmbedding for more: seq_len={most + 1}"
         )

@@ -1,7 +1,5 @@
 """Sinusoidal positions as a table, and as the module that adds it to embeddings."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -11,10 +9,9 @@ from milepost.seams import demand
 
 
 def sinusoidal_embedding(n_channels: int, dim: int) -> Tensor:
-    """The waves of positions 0 … n_channels − 1, [1 n_channels dim].
+    """Return the waves of positions 0 … n_channels − 1, [1 n_channels dim].
 
-    The first argument is the number of positions, whatever its name says. dim may be odd: the last sine then has no
-    cosine beside it.
+    The first argument is the number of positions, whatever its name. dim may be odd: the last sine then has no cosine.
     """
     owner = Called("sinusoidal_embedding")
     demand.whole(owner, "n_channels", n_channels, least=0)
@@ -48,7 +45,7 @@ class PositionalEncoding(Tabled):
 
     @staticmethod
     def get_positional_encoding(d_model: int, max_len: int) -> Tensor:
-        """The table [1 max_len d_model]."""
+        """Return the table [1 max_len d_model]."""
         return sinusoidal_embedding(max_len, d_model)
 
     def tables(self, position: Tensor) -> dict[str, Tensor]:

@@ -1,6 +1,4 @@
-"""Tables that follow from the positions alone, and the checks that the functions beside them share."""
-
-from __future__ import annotations
+"""Tables that depend on the positions alone, and shared checks."""
 
 import operator
 from collections.abc import Callable
@@ -13,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Called:
-    """A function, as the owner of what `demand` asks for."""
+    """A function, as the owner of arguments that `demand` checks."""
 
     called: str
 
@@ -22,7 +20,7 @@ class Tabled(nn.Module):
     """A module with one row a position in each of its tables.
 
     The tables are buffers, so they move with the module, but none is saved. They are built again after every cast or
-    move, because a table that has been bfloat16 stays rough, and one that was made on the meta device is empty.
+    move, because a table that has been bfloat16 is imprecise, and one that was made on the meta device is empty.
     """
 
     def tables(self, position: Tensor) -> dict[str, Tensor]:
@@ -30,7 +28,7 @@ class Tabled(nn.Module):
         raise NotImplementedError
 
     def hold(self, rows: int, device: torch.device | str | None = None) -> None:
-        """Build the tables anew, with so many rows."""
+        """Build the tables with so many rows."""
         self.rows = rows
         # What is made in inference mode could never be part of a backward pass.
         with torch.inference_mode(False):
@@ -38,7 +36,7 @@ class Tabled(nn.Module):
                 self.register_buffer(name, table, persistent=False)
 
     def need(self, rows: int, device: torch.device) -> None:
-        """Let the tables have at least so many rows, on this device."""
+        """Make the tables at least so long, on this device."""
         if rows > self.rows:
             # Twice as many, so that decoding one token at a time does not build them anew each time.
             self.hold(max(rows, 2 * self.rows), device)
@@ -56,7 +54,7 @@ class Tabled(nn.Module):
 
 
 def count(asked: str, name: str, value: Any) -> int:
-    """A number of tokens: an int or a tensor that holds one integer, not negative."""
+    """Return a number of tokens: an int or a tensor that holds one integer, not negative."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -69,10 +67,10 @@ def count(asked: str, name: str, value: Any) -> int:
 
 
 def paired(asked: str, **tensors: Tensor) -> None:
-    """Demand an even number of channels."""
+    """Raise unless the number of channels is even."""
     for name, x in tensors.items():
         if x.shape[-1] % 2:
             raise ValueError(
-                f"{asked}: {name} {list(x.shape)} has {x.shape[-1]} channels; they are turned in pairs, so their "
+                f"{asked}: {name} {list(x.shape)} has {x.shape[-1]} channels; they are rotated in pairs, so their "
                 f"number must be even"
             )

@@ -24,7 +24,7 @@ def plan(model: Model, to: To, trained: Trained = None, as_json: AsJson = False)
     Which pairs of channels have turned fully within the trained length, what each method would set, which to try first
     and why, and the exact rope_parameters. Nothing is loaded or changed.
     """
-    from milepost.hf.plan import plan as planned
+    from milepost.hf.planning.plan import plan as planned
 
     try:
         need("plan", "hf")
@@ -44,7 +44,7 @@ def check(a: A, b: B, as_json: AsJson = False) -> None:
     Pairs, sign, base, partial size, YaRN's ramp, magnitude, softmax scale, ALiBi's slopes, T5's buckets, what is seen,
     and other parts. A folder that was saved extended is read as such. Ends with 1 where something differs.
     """
-    from milepost.hf.check import check as checked
+    from milepost.hf.checking.check import check as checked
 
     try:
         need("check", "hf")
@@ -91,9 +91,9 @@ def extend(
     sees every key is saved, and can be read with milepost.hf.load(folder); report.html and report.json stand beside it.
     Without MODEL a small one is trained first, on the source text of Python's standard library.
     """
-    from milepost.hf.choosing import choose
-    from milepost.hf.extension import extended
-    from milepost.hf.saving import save
+    from milepost.hf.files.saving import save
+    from milepost.hf.model.extension import extended
+    from milepost.hf.planning.choosing import choose
 
     try:
         need("extend", "hf")
@@ -123,8 +123,8 @@ def _refuse_out(out: Path) -> None:
 
 def _asked(model: str | None, to: int | None, text: Path | None) -> tuple[Any, Any, object, int]:
     """A model, its tokenizer, what to measure on and how far to go; without a model, those of the lab."""
-    from milepost.hf.plan import plan as planned
-    from milepost.hf.source import config_of
+    from milepost.hf.config.source import config_of
+    from milepost.hf.planning.plan import plan as planned
 
     words = None if text is None else text.read_text(encoding="utf-8", errors="replace")
     if model is not None:
@@ -135,7 +135,7 @@ def _asked(model: str | None, to: int | None, text: Path | None) -> tuple[Any, A
             # What the config alone shows to be wrong is said before the weights are read.
             planned(config_of(model, f"extend {model}"), to)
         return *_read(model), words, to
-    from milepost.hf.small import FAR, train_small
+    from milepost.hf.files.small import FAR, train_small
 
     with TemporaryDirectory() as folder:
         corpus = train_small(folder)
@@ -162,3 +162,43 @@ def _read(name: str) -> tuple[Any, Any]:
         ) from error
     model: Any = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, **options)
     return model.eval(), tokenizer
+
+
+def export(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The --out of a milepost compare.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A scheme that was trained there, as the report has it.")],
+    to: Annotated[
+        Path | None, typer.Option("--to", help="The folder to write.", show_default="OUT/exported/NAME-seed-SEED")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Which of its models, by the random seed.", show_default="the first")
+    ] = None,
+    transformers: Annotated[
+        bool,
+        typer.Option("--transformers", help="Write a folder of transformers, for a model that was trained with rope."),
+    ] = False,
+) -> None:
+    """Write a trained model as a folder of its own: weights, scheme, shape and recipe.
+
+    milepost.lab.exported.load(FOLDER) reads it back; with --transformers, AutoModelForCausalLM.from_pretrained(FOLDER).
+    """
+    from milepost.lab.cells.store import opened
+
+    try:
+        # Refused before torch is loaded.
+        opened(out).close()
+        from milepost.lab.exported import checkpoint_of, default_folder
+        from milepost.lab.exported import export as as_folder
+
+        folder = default_folder(out, name, seed) if to is None else to
+        if transformers:
+            need("export --transformers", "hf")
+            from milepost.hf.files.export import export as as_checkpoint
+
+            as_checkpoint(checkpoint_of(out, name, seed)[1], folder)
+        else:
+            as_folder(out, name, folder, seed)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        refuse(f"export: {str(error).removeprefix('export: ')}")
+    reader = "AutoModelForCausalLM.from_pretrained" if transformers else "milepost.lab.exported.load"
+    typer.echo(f'{folder}: {reader}("{folder}")')

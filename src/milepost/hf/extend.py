@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import nn
 
-from milepost.hf.buckets import has_buckets
-from milepost.hf.choosing import choose
-from milepost.hf.extension import Model, Path, extended
-from milepost.hf.rows import BEST
-from milepost.hf.tables import table_of
+from milepost.hf.model.extension import Model, Path, extended
+from milepost.hf.model.parts import BEST
+from milepost.hf.model.t5 import has_buckets
+from milepost.hf.model.tables import table_of
+from milepost.hf.planning.choosing import choose
 
 
 def extend(
@@ -39,7 +39,8 @@ def extend(
     from what it was at first. On an error nothing is changed.
     """
     if text is not None:
-        given = best(model, given, to, text, tokenizer, measuring)
+        # Sized for the length already.
+        given, to = best(model, given, to, text, tokenizer, measuring), None
     elif tokenizer is not None or measuring:
         named = ", ".join(["tokenizer"] * (tokenizer is not None) + list(measuring))
         raise TypeError(f"extend({named}=…): this is for measuring, and there is no text; give text=… as well")

@@ -19,7 +19,7 @@ import torch
 
 import milepost
 from milepost.lab.cells.cell import Cell, make
-from milepost.lab.cells.store import Store
+from milepost.lab.cells.store import Store, opened
 from milepost.lab.schemes import own
 from milepost.lab.schemes.expressions import spelled
 from milepost.lab.schemes.naming import proper
@@ -76,7 +76,7 @@ def default_folder(out: Path, name: str, seed: int | None) -> Path:
 
 
 def load(folder: str | os.PathLike[str]) -> Model:
-    """The model of a folder that `milepost export` wrote, ready to read: `load(folder)(tokens)` gives logits.
+    """Return the model of a folder that `milepost export` wrote, ready to read: `load(folder)(tokens)` gives logits.
 
     Methods of the user's own that are in the folder are run as Python; load no folder whose maker you do not trust.
     """
@@ -85,7 +85,7 @@ def load(folder: str | os.PathLike[str]) -> Model:
         raise FileNotFoundError(f"load({str(folder)!r}): there is no {ABOUT} in it; milepost export writes one")
     about: dict[str, Any] = json.loads((path / ABOUT).read_text(encoding="utf-8"))
     methods = [each for source in about["methods"] for each in own.methods_of(Source(**source)).values()]
-    model = Model(Shape.of(about["shape"]), Schedule.from_dict(about["schedule"], methods))
+    model = Model(Shape.of(about["shape"]), Schedule.from_dict(about["schedule"], methods=methods))
     return _with(model, read_checkpoint(path / WEIGHTS)[0], "").eval()
 
 
@@ -97,12 +97,14 @@ def _with(model: Model, tensors: dict[str, torch.Tensor], before: str) -> Model:
 
 
 def checkpoint_of(out: Path, name: str, seed: int | None = None) -> tuple[Cell, Path]:
-    """The model of that name, trained to its end, and the file of its weights."""
+    """Return the model of that name, trained to its end, and the file of its weights."""
     store = opened(out)
     try:
         cell = _chosen(store, name, seed)
         if not store.progress(cell.key)[1]:
-            raise ValueError(f"{name} is not trained to its end yet; the command that began it goes on with it")
+            raise ValueError(
+                f"{name} is not trained to its end yet; rerun the milepost compare that began it to resume"
+            )
     finally:
         store.close()
     checkpoint = out / f"{cell.key}.safetensors"
@@ -111,16 +113,8 @@ def checkpoint_of(out: Path, name: str, seed: int | None = None) -> tuple[Cell, 
     return cell, checkpoint
 
 
-def opened(out: Path) -> Store:
-    """The store of a folder that milepost compare wrote; none is made where there is none."""
-    path = out / "lab.sqlite"
-    if not path.is_file():
-        raise FileNotFoundError(f"{out}: there is no lab.sqlite in it; give the --out of a milepost compare")
-    return Store(path)
-
-
 def _chosen(store: Store, name: str, seed: int | None) -> Cell:
-    """The model of language of that name, from that seed."""
+    """Return the model of language of that name, from that seed."""
     sweep, _ = recorded(store)
     cells = [cell for cell in as_chosen(sweep, store).cells() if not cell.task]
     plain, _ = own.apart(name)
@@ -136,7 +130,7 @@ def _chosen(store: Store, name: str, seed: int | None) -> Cell:
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two names or expressions are one scheme."""
+    """True if two names or expressions are one scheme."""
     try:
         return spelled(one) == spelled(other)
     except ValueError:

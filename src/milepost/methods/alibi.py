@@ -1,9 +1,6 @@
 """ALiBi: a penalty that grows with distance (Press, Smith, Lewis, 2022, arXiv:2108.12409)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -27,11 +24,12 @@ class Alibi:
     """
 
     heads: int
+    _: KW_ONLY
     stretch: SlopeStretch | None = None
     bias_max: float = 8.0
     """The largest exponent: the flattest head has 2^(−bias_max). MPT calls it alibi_bias_max."""
-    relative: ClassVar[bool] = True
-    additive: ClassVar[bool] = True
+    relative = True
+    additive = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "heads", self.heads)
@@ -40,11 +38,11 @@ class Alibi:
 
     @property
     def by_length(self) -> bool:
-        """Whether the slopes depend on how many tokens there are."""
+        """True if the slopes depend on the number of tokens."""
         return getattr(self.stretch, "by_length", False)
 
     def slopes(self, length: Tensor | int | None = None) -> Slopes:
-        """The slope of each head, float64 [h]; with a stretch that goes by the length, [… h] at lengths [...]."""
+        """Return the slope of each head, float64 [h]; under a stretch by length, [… h] at lengths [...]."""
         at = None if length is None else torch.as_tensor(length)[..., None]
         head = torch.arange(self.heads, device=None if at is None else at.device)
         return both_sides(self._slope(head, at, torch.float64))
@@ -64,15 +62,15 @@ class Alibi:
 
 
 def both_sides(slope: Tensor) -> Slopes:
-    """A slope that serves both sides of the query."""
+    """Return one slope for both sides of the query."""
     return Slopes(slope, slope)
 
 
 def slope_of(head: Tensor, heads: int, dtype: torch.dtype, bias_max: float = 8.0) -> Tensor:
-    """The slope of each head, by formula, so that a kernel needs no table.
+    """Return the slope of each head, by formula, so that a kernel needs no table.
 
     The first c = 2^⌊log2 heads⌋ heads get 2^(−8(h + 1)/c); the others every second slope of a list twice as fine.
-    bias_max stands in place of the 8.
+    bias_max replaces the 8.
     """
     c = 1 << (heads.bit_length() - 1)
     coarse, fine = -bias_max * (head + 1) / c, -bias_max / 2 * (2 * (head - c) + 1) / c
@@ -80,6 +78,6 @@ def slope_of(head: Tensor, heads: int, dtype: torch.dtype, bias_max: float = 8.0
 
 
 def rank_of(head: Tensor, heads: int) -> Tensor:
-    """How many heads are steeper than each: the two lists of slopes interleave."""
+    """Return how many heads are steeper than each: the two lists of slopes interleave."""
     c = 1 << (heads.bit_length() - 1)
     return torch.where(head < c, head + (head + 1).clamp(max=heads - c), 2 * (head - c))

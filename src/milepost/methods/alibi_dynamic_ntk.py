@@ -1,9 +1,6 @@
 """Dynamic NTK-ALiBi: the stretch of the slopes follows the text (keezen, 2023, github.com/keezen/ntk_alibi)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
 
 from torch import Tensor
 
@@ -21,9 +18,10 @@ class AlibiDynamicNtk:
     """
 
     trained: int
+    _: KW_ONLY
     factor: float = 1.0
-    relative: ClassVar[bool] = True
-    by_length: ClassVar[bool] = True
+    relative = True
+    by_length = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "trained", self.trained)

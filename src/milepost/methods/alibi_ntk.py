@@ -1,9 +1,6 @@
-"""NTK-ALiBi: flat heads flattened, steep ones left alone (keezen, 2023, github.com/keezen/ntk_alibi)."""
-
-from __future__ import annotations
+"""NTK-ALiBi: flat heads flattened, steep ones kept (keezen, 2023, github.com/keezen/ntk_alibi)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -22,7 +19,7 @@ class AlibiNtk:
     """
 
     factor: float
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         demand.finite(self, "factor", self.factor, above=0)

@@ -1,9 +1,7 @@
-"""Axial RoPE: each pair of channels turned by one of several coordinates (Qwen2-VL, 2024, arXiv:2409.12191)."""
+"""Axial RoPE: each pair of channels rotated by one of several coordinates (Qwen2-VL, 2024, arXiv:2409.12191)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,27 +26,28 @@ class AxialRope(Rotary):
     sections counts the pairs of each axis: (16, 24, 24) for time, height and width in Qwen2-VL. order="blocks" gives
     each axis consecutive pairs; "interleaved" deals them out in turn, what is left over going to the first axis
     (Qwen3-VL, (24, 20, 20)). own=True gives every axis the whole range of frequencies, θ^(−n/pairs of the axis), as
-    vision towers do. Positions are [b t axes]; plain ones [t] or [b t] stand for a token with all coordinates alike.
+    vision towers do. Positions are [b t axes]; plain ones [t] or [b t] set all coordinates to the same value.
     """
 
-    dim: int
+    head_dim: int
     sections: tuple[int, ...]
+    _: KW_ONLY
     theta: float = 10000.0
     order: Literal["blocks", "interleaved"] = "blocks"
     own: bool = False
     pairs: Pairs = "halves"
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         demand.several(self, "sections", self.sections)
         object.__setattr__(self, "sections", tuple(self.sections))
-        demand.even(self, "dim", self.dim, "channels are turned in pairs")
+        demand.even(self, "head_dim", self.head_dim, "channels are turned in pairs")
         for section in self.sections:
             demand.whole(self, "sections", section)
-        if sum(self.sections) != self.dim // 2:
+        if sum(self.sections) != self.head_dim // 2:
             raise ValueError(
-                f"AxialRope({self.dim}, {self.sections}): the sections hold {sum(self.sections)} pairs, "
-                f"but {self.dim} channels make {self.dim // 2}"
+                f"AxialRope({self.head_dim}, {self.sections}): the sections hold {sum(self.sections)} pairs, "
+                f"but {self.head_dim} channels make {self.head_dim // 2}"
             )
         demand.finite(self, "theta", self.theta, above=1)
         demand.flag(self, "own", self.own)
@@ -63,20 +62,20 @@ class AxialRope(Rotary):
 
     @property
     def axes(self) -> int:
-        """How many coordinates a position has."""
+        """The number of coordinates of a position."""
         return len(self.sections)
 
     def axis_of(self) -> list[int]:
-        """The axis of each pair."""
+        """Return the axis of each pair."""
         if self.order == "blocks":
             return [axis for axis, pairs in enumerate(self.sections) for _ in range(pairs)]
-        dealt = range(self.dim // 2)
+        dealt = range(self.head_dim // 2)
         return [n % self.axes if n < self.axes * self.sections[n % self.axes] else 0 for n in dealt]
 
     def frequencies(self, device: torch.device) -> Tensor:
-        """The frequency of each pair, float64 [d/2]."""
+        """Return the frequency of each pair, float64 [d/2]."""
         if not self.own:
-            return powers(self.theta, self.dim, device)
+            return powers(self.theta, self.head_dim, device)
         axes = self.axis_of()
         rank = [axes[:place].count(axis) / self.sections[axis] for place, axis in enumerate(axes)]
         return self.theta ** -torch.tensor(rank, dtype=torch.float64, device=device)

@@ -1,14 +1,15 @@
-"""NTK-by-parts: slow pairs interpolated, fast ones left alone (bloc97, 2023; Peng et al., arXiv:2309.00071)."""
+"""NTK-by-parts: slow pairs interpolated, fast ones kept (bloc97, 2023; Peng et al., arXiv:2309.00071)."""
 
-from __future__ import annotations
+import math
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
-from dataclasses import dataclass
-from typing import ClassVar
-
+import torch
 from torch import Tensor
 
-from milepost.methods.yarn import Ramp, check_ramp, share_kept
 from milepost.seams import demand
+
+Ramp = Literal["code", "paper"]
 
 
 @dataclass(frozen=True)
@@ -27,16 +28,16 @@ class ByParts:
 
     factor: float
     trained: int
+    _: KW_ONLY
     ramp: Ramp = "code"
     fast: float = 32.0
     slow: float = 1.0
     truncate: bool = True
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         demand.finite(self, "factor", self.factor, least=1)
-        demand.flag(self, "truncate", self.truncate)
-        check_ramp(self, self.trained, self.ramp, self.fast, self.slow)
+        check_ramp(self, self.trained, self.ramp, self.fast, self.slow, self.truncate)
 
     def frequencies(self, f: Tensor, length: Tensor) -> Tensor:
         kept = share_kept(f, self.trained, self.ramp, self.fast, self.slow, self.truncate)
@@ -44,3 +45,37 @@ class ByParts:
 
     def magnitude(self, length: Tensor) -> float:
         return 1.0
+
+
+def check_ramp(owner: object, trained: int, ramp: str, fast: float, slow: float, truncate: bool) -> None:
+    """Raise where arguments of the ramp are wrong."""
+    demand.whole(owner, "trained", trained)
+    demand.flag(owner, "truncate", truncate)
+    demand.one_of(owner, "ramp", ramp, ("code", "paper"))
+    demand.finite(owner, "slow", slow, above=0)
+    # Where both ends are the same number the code's ramp is a step (Kimi K2); the paper's would divide by zero.
+    if ramp == "paper":
+        demand.finite(owner, "fast", fast, above=slow)
+    else:
+        demand.finite(owner, "fast", fast, least=slow)
+
+
+def share_kept(f: Tensor, trained: int, ramp: Ramp, fast: float, slow: float, truncate: bool) -> Tensor:
+    """Return γ, the share of each frequency that is kept, [pairs]."""
+    if ramp == "paper":
+        turns = trained * f / (2 * math.pi)
+        return ((turns - slow) / (fast - slow)).clamp(0, 1)
+    pairs = f.shape[-1]
+    if pairs == 1:
+        return torch.ones_like(f)
+    n = torch.arange(pairs, dtype=f.dtype, device=f.device)
+    # Frequencies fall geometrically: a pair that makes r turns is at ln(trained · θ_0 / 2πr) / fall.
+    fall = (f[0].log() - f[-1].log()) / (pairs - 1)
+    low = (math.log(trained / (2 * math.pi * fast)) + f[0].log()) / fall
+    high = (math.log(trained / (2 * math.pi * slow)) + f[0].log()) / fall
+    if truncate:
+        low, high = low.floor(), high.ceil()
+    low, high = low.clamp(min=0), high.clamp(max=2 * pairs - 1)
+    # A step, as wide as the authors' code makes it.
+    high = torch.where(low == high, high + 0.001, high)
+    return 1 - ((n - low) / (high - low)).clamp(0, 1)

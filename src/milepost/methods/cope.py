@@ -1,7 +1,5 @@
 """CoPE: positions counted by gates that the content opens and closes (Golovneva et al., 2024, arXiv:2405.18719)."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
@@ -26,68 +24,69 @@ class Cope(Learner):
 
     Between its rows the table is read linearly; counts past it share the last row; hidden keys count nothing. The gate
     is the score itself (gates="scores"), which is q · k/√d unless other parts change it; "keys" is q · k/√d whatever
-    they do (beside a relative encoding: the authors' `cope+rel`), "values" takes the values in place of the keys
-    (`val_gates`), and "own" keys made for the gates from the layer inputs x (`sep_key`), [model_dim] → key_heads · dim.
-    after_scale=True adds q · table as it is, not divided by √d (`nodiv`). The table starts at zero.
+    they do (next to a relative encoding: the authors' `cope+rel`), "values" takes the values in place of the keys
+    (`val_gates`), and "own" keys made for the gates from the layer inputs x (`sep_key`), [model_dim] → [key_heads
+    · head_dim]. after_scale=True adds q · table as it is, not divided by √d (`nodiv`). The table starts at zero.
     """
 
     needs_causal = True
 
     def __init__(
         self,
-        dim: int,
+        head_dim: int,
         positions: int,
+        *,
         after_scale: bool = False,
         gates: Gates = "scores",
         model_dim: int | None = None,
         key_heads: int | None = None,
     ) -> None:
         super().__init__()
-        self.dim, self.positions, self.after_scale = dim, positions, after_scale
+        self.head_dim, self.positions, self.after_scale = head_dim, positions, after_scale
         self.gates, self.model_dim, self.key_heads = gates, model_dim, key_heads
-        demand.whole(self, "dim", dim)
+        demand.whole(self, "head_dim", head_dim)
         demand.whole(self, "positions", positions, least=2)
         demand.flag(self, "after_scale", after_scale)
         demand.one_of(self, "gates", gates, ("scores", "keys", "values", "own"))
-        self.table = nn.Parameter(torch.zeros(positions, dim))
+        self.table = nn.Parameter(torch.zeros(positions, head_dim))
         self.to_gates = None
         if gates == "own":
             demand.whole(self, "model_dim", model_dim)
             demand.whole(self, "key_heads", key_heads)
-            self.to_gates = nn.Linear(model_dim or 1, (key_heads or 1) * dim, bias=False)
+            self.to_gates = nn.Linear(model_dim or 1, (key_heads or 1) * head_dim, bias=False)
 
-    def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
+    def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None, **tokens: Tensor) -> Tensor:
         """scores: [b h t s] with −∞ where hidden; q: [b h t d]; x: [b s D], or the keys or values
         [b g s d] that the gates read."""
-        demand.width(self, q, self.dim)
+        demand.width(self, q, self.head_dim)
         count = self._opened(scores, q, x).flip(-1).cumsum(-1).flip(-1).clamp(max=self.positions - 1)
         below = count.detach().floor()
         share = count - below
         entries = self.by_count(q)
-        # A count that is no number answers none, and must not become a row of the table.
+        # A NaN count has no row, and must not become a row of the table.
         low, high = (each.nan_to_num(0.0).long() for each in (below, count.detach().ceil()))
         return scores + (1 - share) * entries.gather(-1, low) + share * entries.gather(-1, high)
 
     def by_count(self, q: Tensor) -> Tensor:
-        """What a score has added to it whose count is 0, 1, … positions − 1, [b h t positions]; q: [b h t d], raw."""
-        table = self.table if self.after_scale else self.table * self.dim**-0.5
+        """Return what is added to a score of count 0, 1, … positions − 1, [b h t positions]; q: [b h t d], raw."""
+        table = self.table if self.after_scale else self.table * self.head_dim**-0.5
         return q @ table.to(q.dtype).mT
 
     def _opened(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
-        """How far each gate is open, [b h t s]; those of hidden keys are shut."""
+        """Return how far each gate is open, [b h t s]; those of hidden keys are closed."""
         if self.gates == "scores":
             return scores.sigmoid()
         keys = self._keys(x).to(q.dtype)
-        if keys.shape[-1] != self.dim or q.shape[1] % keys.shape[1]:
+        if keys.shape[-1] != self.head_dim or q.shape[1] % keys.shape[1]:
             raise ValueError(
                 f"{spell(self)}: gates on {keys.shape[1]} heads of {keys.shape[-1]} channels cannot meet {q.shape[1]} "
-                f"query heads of {self.dim}"
+                f"query heads of {self.head_dim}"
             )
         keys = keys.repeat_interleave(q.shape[1] // keys.shape[1], 1)
-        return (q @ keys.mT * self.dim**-0.5).sigmoid().masked_fill(scores == -torch.inf, 0.0)
+        return (q @ keys.mT * self.head_dim**-0.5).sigmoid().masked_fill(scores == -torch.inf, 0.0)
 
     def _keys(self, x: Tensor | None) -> Tensor:
-        """What the queries meet at the gates, [b g s d]."""
+        """Return the keys of the gates, [b g s d]."""
         if x is None:
             raise ValueError(
                 f"{spell(self)}: gates of their own are made from the layer inputs; give attend x=…, [b s D]"
@@ -96,4 +95,4 @@ class Cope(Learner):
             return x
         demand.width(self, x, self.to_gates.in_features, "model_dim")
         made = self.to_gates(x.to(self.to_gates.weight.dtype))
-        return made.view(*x.shape[:2], -1, self.dim).transpose(1, 2)
+        return made.view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)

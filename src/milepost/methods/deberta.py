@@ -1,7 +1,5 @@
 """DeBERTa: content and position disentangled, each attending to the other (He et al., 2020, arXiv:2006.03654)."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 
@@ -36,16 +34,17 @@ class Deberta(Learner):
         self,
         model_dim: int,
         heads: int,
-        dim: int,
+        head_dim: int,
+        *,
         reach: int = 512,
         buckets: int | None = None,
         index: Literal["code", "paper"] = "code",
         bias: Literal["none", "queries", "both"] = "none",
     ) -> None:
         super().__init__()
-        self.model_dim, self.heads, self.dim, self.reach = model_dim, heads, dim, reach
+        self.model_dim, self.heads, self.head_dim, self.reach = model_dim, heads, head_dim, reach
         self.buckets, self.index, self.bias = buckets, index, bias
-        for name in ("model_dim", "heads", "dim", "reach"):
+        for name in ("model_dim", "heads", "head_dim", "reach"):
             demand.whole(self, name, getattr(self, name))
         demand.one_of(self, "index", index, ("code", "paper"))
         demand.one_of(self, "bias", bias, ("none", "queries", "both"))
@@ -58,8 +57,8 @@ class Deberta(Learner):
                 )
         self.table = nn.Parameter(torch.empty(2 * (buckets or reach), model_dim))
         nn.init.normal_(self.table, std=0.02)
-        self.to_keys = nn.Linear(model_dim, heads * dim, bias=bias == "both")
-        self.to_queries = nn.Linear(model_dim, heads * dim, bias=bias != "none")
+        self.to_keys = nn.Linear(model_dim, heads * head_dim, bias=bias == "both")
+        self.to_queries = nn.Linear(model_dim, heads * head_dim, bias=bias != "none")
 
     def scale(self, dim: int) -> float:
         """Three terms are summed, so the scale is 1/√(3d)."""
@@ -80,7 +79,7 @@ class Deberta(Learner):
 
     def relate(self, span: int) -> Relation:
         keys, queries = (
-            project(self.table).unflatten(-1, (self.heads, self.dim)).transpose(0, 1)
+            project(self.table).unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1)
             for project in (self.to_keys, self.to_queries)
         )
         distance = torch.arange(-self.reach, self.reach + 1, device=self.table.device)

@@ -1,14 +1,13 @@
-"""Dilute: however many far keys there are, they weigh what as many weighed in training (milepost's own, 2026)."""
-
-from __future__ import annotations
+"""Dilute: far keys together weigh no more than in training, however many there are (milepost's own, 2026)."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from milepost.numerics.precision import float64, returned
 from milepost.seams import demand
 from milepost.seams.verbs import Regime
 
@@ -20,7 +19,7 @@ class Dilute:
         score  ←  score − strength · ln max(1, (i + 1 − near)/(trained − near))   for the keys that method moves
         near  =  how many keys it leaves where they are
 
-    A head that spreads over everything behind it, or likes what is far away, gave its far keys a share of its attention
+    A head that attends broadly, or prefers far keys, gave its far keys a share of its attention
     that grew with their number; past the trained length that share swallows the near ones. With strength 1 all far keys
     together weigh what an average of them weighed in training; a larger one trusts them less. Every key is still seen,
     within the trained length the method is as without it, and no training is needed. For causal models.
@@ -28,8 +27,9 @@ class Dilute:
 
     method: Any
     trained: int
+    _: KW_ONLY
     strength: float = 1.0
-    needs_causal: ClassVar[bool] = True
+    needs_causal = True
 
     def __post_init__(self) -> None:
         demand.moves(self, self.method)
@@ -43,7 +43,7 @@ class Dilute:
 
     @property
     def near(self) -> float:
-        """How many keys stay where they are."""
+        """The number of keys that are not moved."""
         return self.method.place()[0].distances()[1] + 1
 
     @property
@@ -52,7 +52,7 @@ class Dilute:
 
     @property
     def contrasts(self) -> bool:
-        """Whether far keys are set off against near ones, as by a Pivot inside."""
+        """True if far keys are compared with near ones, as by a Pivot inside."""
         return getattr(self.method, "contrasts", False)
 
     def place(self) -> tuple[Regime, ...]:
@@ -60,6 +60,6 @@ class Dilute:
         return near, *(each if each.spared else replace(each, shift=self._shift) for each in far)
 
     def _shift(self, index: Tensor, length: Tensor) -> Tensor:
-        """What the far scores of each query gain: index [b|1 t]."""
-        more = torch.log((index + 1 - self.near).clamp(min=1).double()) - math.log(self.trained - self.near)
-        return -self.strength * more.clamp(min=0)
+        """Return what is added to the far scores of each query: index [b|1 t]."""
+        more = torch.log(float64((index + 1 - self.near).clamp(min=1))) - math.log(self.trained - self.near)
+        return returned(-self.strength * more.clamp(min=0), index.device)

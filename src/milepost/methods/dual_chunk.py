@@ -1,9 +1,6 @@
 """Dual chunk attention: positions that start over in every chunk (An et al., 2024, arXiv:2402.17463)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,13 +18,15 @@ class DualChunk:
             min(2·ℓ − 1, chunk) for older ones
 
     ChunkLlama sets chunk to 3/4 of the trained length and local to 1/8. No distance exceeds chunk, and those up to
-    min(local + 1, ℓ) are exact. The paper's figures end one lower than the authors' code, which is followed here.
+    min(local + 1, ℓ) are exact. The paper's figures end one lower than the authors' code, which is followed here. A key
+    that is visible, because it comes earlier in the text, and has a position ahead of the query is placed the same way,
+    mirrored.
     """
 
     chunk: int
     local: int
-    relative: ClassVar[bool] = False
-    needs_causal: ClassVar[bool] = True
+    relative = False
+    needs_causal = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "chunk", self.chunk, least=2)
@@ -45,13 +44,27 @@ class DualChunk:
         def within(position: Tensor) -> Tensor:
             return position % size
 
-        # What the number of chunks between says about the distance lets a backend skip whole blocks.
-        ahead = Bound(high=size, mirrored=True, implied=True)
-        same_chunk = Bound(0, 1, chunk_of), Bound(high=size, implied=True), ahead
-        next_chunk = Bound(1, 2, chunk_of), Bound(0, 2 * size, implied=True)
+        def following(position: Tensor) -> Tensor:
+            return (position % size + size).clamp(max=c)
+
+        def furthest(position: Tensor) -> Tensor:
+            return torch.full_like(position, oldest)
+
+        # The distances that the number of chunks between implies let a backend skip whole blocks, and regimes.
+        same_chunk = (
+            Bound(0, 1, measure=chunk_of),
+            Bound(high=size, implied=True),
+            Bound(high=size, mirrored=True, implied=True),
+        )
+        next_chunk = Bound(1, 2, measure=chunk_of), Bound(0, 2 * size, implied=True)
         older = Bound(2, measure=chunk_of), Bound(size, implied=True)
+        ahead, further_ahead = (
+            tuple(replace(bound, mirrored=True) for bound in bounds) for bounds in (next_chunk, older)
+        )
         return (
-            Regime(within, within, same_chunk),
-            Regime(lambda p: (p % size + size).clamp(max=c), within, next_chunk),
-            Regime(lambda p: torch.full_like(p, oldest), within, older),
+            Regime(within, within, bounds=same_chunk),
+            Regime(following, within, bounds=next_chunk),
+            Regime(furthest, within, bounds=older),
+            Regime(within, following, bounds=ahead),
+            Regime(within, furthest, bounds=further_ahead),
         )

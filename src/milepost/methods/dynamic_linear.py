@@ -1,9 +1,6 @@
-"""Dynamic linear scaling: interpolation by just as much as the text needs (emozilla, 2023; the YaRN authors' code)."""
-
-from __future__ import annotations
+"""Dynamic linear scaling: interpolation by as much as the text needs (emozilla, 2023; the YaRN authors' code)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -12,17 +9,17 @@ from milepost.seams import demand
 
 @dataclass(frozen=True)
 class DynamicLinear:
-    """Squeeze the positions of a text of length L into the trained range.
+    """Interpolate the positions of a text of length L into the trained range.
 
         θ_n  ←  θ_n / max(1, L/trained),   L the length of the text
 
     Within the trained length nothing changes. Every token's angles depend on L; `attend` is given raw keys, so a cache
-    stays right.
+    stays exact.
     """
 
     trained: int
-    relative: ClassVar[bool] = True
-    by_length: ClassVar[bool] = True
+    relative = True
+    by_length = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "trained", self.trained)

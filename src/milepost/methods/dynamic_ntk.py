@@ -1,9 +1,6 @@
 """Dynamic NTK: the base grows with the length of the text (emozilla, 2023; transformers' "dynamic")."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
 
 from torch import Tensor
 
@@ -18,13 +15,14 @@ class DynamicNtk:
         θ_n  ←  θ_n · a^(−2n/(d − 2)),   a = max(1, factor · L/trained − (factor − 1)),   L the length of the text
 
     `factor` is transformers' factor, not the ratio of lengths: at 1 the stretch is L/trained. The frequencies of every
-    token depend on L, so keys are turned anew at each step; `attend` does that, because it is given raw keys.
+    token depend on L, so keys are rotated again at each step; `attend` does that, because it is given raw keys.
     """
 
     trained: int
+    _: KW_ONLY
     factor: float = 1.0
-    relative: ClassVar[bool] = True
-    by_length: ClassVar[bool] = True
+    relative = True
+    by_length = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "trained", self.trained)

@@ -1,14 +1,10 @@
 """Dynamic YaRN: YaRN whose factor follows the length of the text (Peng et al., 2023, arXiv:2309.00071, section 3.3)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
 
 from torch import Tensor
 
-from milepost.methods.yarn import Ramp, check_ramp, share_kept
-from milepost.seams import demand
+from milepost.methods.by_parts import Ramp, check_ramp, share_kept
 
 
 @dataclass(frozen=True)
@@ -26,16 +22,16 @@ class DynamicYarn:
     """
 
     trained: int
+    _: KW_ONLY
     ramp: Ramp = "code"
     fast: float = 32.0
     slow: float = 1.0
     truncate: bool = True
-    relative: ClassVar[bool] = True
-    by_length: ClassVar[bool] = True
+    relative = True
+    by_length = True
 
     def __post_init__(self) -> None:
-        demand.flag(self, "truncate", self.truncate)
-        check_ramp(self, self.trained, self.ramp, self.fast, self.slow)
+        check_ramp(self, self.trained, self.ramp, self.fast, self.slow, self.truncate)
 
     def frequencies(self, f: Tensor, length: Tensor) -> Tensor:
         kept = share_kept(f, self.trained, self.ramp, self.fast, self.slow, self.truncate)

@@ -1,7 +1,5 @@
 """FIRE: a small network of the distance as a share of the query's position (Li et al., 2023, arXiv:2310.04418)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -25,7 +23,7 @@ class Fire(Learner):
     needs_causal = True
     reads_weights_often = True
 
-    def __init__(self, heads: int, trained: int = 512, width: int = 32) -> None:
+    def __init__(self, heads: int, *, trained: int = 512, width: int = 32) -> None:
         super().__init__()
         self.heads, self.trained, self.width = heads, trained, width
         demand.whole(self, "heads", heads)
@@ -37,11 +35,11 @@ class Fire(Learner):
         self.outer = nn.Linear(width, heads)
 
     def share(self, distance: Tensor, p: Tensor) -> Tensor:
-        """What share of the query's position each distance is, float32 or better."""
+        """Return each distance as a share of the query's position, float32 or better."""
         return self._share(distance, p, torch.promote_types(self.c.dtype, torch.float32))
 
     def by_share(self, share: Tensor) -> Tensor:
-        """What is added at each share [...]: [h ...]."""
+        """Return what is added at each share [...]: [h ...]."""
         return self._network(share).movedim(-1, 0)
 
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
@@ -50,11 +48,11 @@ class Fire(Learner):
         if head.dim() == 3 and share.dim() == 4 and share.shape[1] == 1 and torch.is_grad_enabled():
             # Whole blocks [b 1 t s], [b h t s]: one product has less to differentiate, and to compile.
             return score + self._network(share, head.flatten()).transpose(1, -1).squeeze(-1)
-        # Unit by unit: a score_mod may not hold a vector for each score, and a tile would not fit one.
+        # Unit by unit: a score_mod must not have a vector for each score, and a tile would not fit one.
         added = self.outer.bias.to(dtype)[head]
         for unit in range(self.width):
             active = torch.relu(share * self.inner.weight[unit, 0].to(dtype) + self.inner.bias[unit].to(dtype))
-            added = torch.addcmul(added, active, self.outer.weight[head, unit].to(dtype))
+            added = torch.addcmul(added, active, self.outer.weight[head, torch.full_like(head, unit)].to(dtype))
         return score + added
 
     def _share(self, distance: Tensor, p: Tensor, dtype: torch.dtype) -> Tensor:
@@ -64,7 +62,7 @@ class Fire(Learner):
         return far / (whole + 1e-6)
 
     def _network(self, share: Tensor, head: Tensor | slice = slice(None)) -> Tensor:
-        """What the network makes of each share [...] for some heads: [... h]."""
+        """Return the output of the network at each share [...] for some heads: [... h]."""
         inner, bias = self.inner.weight[:, 0].to(share), self.inner.bias.to(share)
         active = torch.relu(share[..., None] * inner + bias)
         return F.linear(active, self.outer.weight[head].to(share), self.outer.bias[head].to(share))

@@ -1,7 +1,5 @@
 """FLOATER: positions flow along a learned differential equation (Liu et al., 2020, arXiv:2003.09229)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -23,21 +21,21 @@ class Floater(Learner):
 
     relative = False
 
-    def __init__(self, dim: int, step: float = 0.01, longest: int = 8192) -> None:
+    def __init__(self, model_dim: int, *, step: float = 0.01, longest: int = 8192) -> None:
         super().__init__()
-        self.dim, self.step, self.longest = dim, step, longest
-        demand.whole(self, "dim", dim)
+        self.model_dim, self.step, self.longest = model_dim, step, longest
+        demand.whole(self, "model_dim", model_dim)
         demand.finite(self, "step", step, above=0)
         demand.whole(self, "longest", longest)
-        self.start = nn.Parameter(torch.empty(dim))
+        self.start = nn.Parameter(torch.empty(model_dim))
         nn.init.xavier_uniform_(self.start.data[None])
-        self.flow = Flow(dim)
+        self.flow = Flow(model_dim)
 
     def table(self, length: int) -> Tensor:
-        """The vectors of positions 0 … length − 1, [length, dim]."""
+        """Return the vectors of positions 0 … length − 1, [length, model_dim]."""
         return self.flow.states(self.start, torch.arange(length, device=self.start.device), self.step)
 
     def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """x: [b t D], index: [t] or [b t]; returns [b t D] in the dtype of x."""
-        demand.width(self, x, self.dim)
+        demand.width(self, x, self.model_dim, "model_dim")
         return x + self.flow.states(self.start, at_index(self, x, index, self.longest), self.step).to(x.dtype)

@@ -1,7 +1,5 @@
 """FLOATER in every layer: flowing biases on queries, keys and values (Liu et al., 2020, arXiv:2003.09229)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -20,34 +18,36 @@ class FloaterLayer(Learner):
         values=True:  turn(v_j, j)  =  v_j + p²(j · step)
         dp/dτ  =  h(τ, p),   h = W₂[relu(W₁[p, τ]), τ],   p⁰(0), p¹(0), p²(0) learned
 
-    The three states [heads · dim] start apart and follow one flow. The authors share the flow over all layers: assign
-    it, `layer.flow = first.flow`. With grouped queries key head n takes the state of the first query head it serves.
-    values=False leaves the values alone. A position past `longest` raises.
+    The three states [heads · head_dim] start apart and follow one flow. The authors share the flow over all layers:
+    assign it, `layer.flow = first.flow`. With grouped queries key head n takes the state of the first query head it
+    serves. values=False leaves the values alone. A position past `longest` raises.
     """
 
     relative = False
 
-    def __init__(self, heads: int, dim: int, values: bool = True, step: float = 0.01, longest: int = 8192) -> None:
+    def __init__(
+        self, heads: int, head_dim: int, *, values: bool = True, step: float = 0.01, longest: int = 8192
+    ) -> None:
         super().__init__()
-        self.heads, self.dim, self.values, self.step, self.longest = heads, dim, values, step, longest
-        for name in ("heads", "dim", "longest"):
+        self.heads, self.head_dim, self.values, self.step, self.longest = heads, head_dim, values, step, longest
+        for name in ("heads", "head_dim", "longest"):
             demand.whole(self, name, getattr(self, name))
         demand.flag(self, "values", values)
         demand.finite(self, "step", step, above=0)
-        self.start = nn.Parameter(torch.empty(3 if values else 2, heads * dim))
+        self.start = nn.Parameter(torch.empty(3 if values else 2, heads * head_dim))
         nn.init.xavier_uniform_(self.start)
-        self.flow = Flow(heads * dim)
+        self.flow = Flow(heads * head_dim)
 
     def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
         """x: [b h t d], position: [t] or [b t]; returns [b h t d] in the dtype of x."""
         if side == "value" and not self.values:
             return x
-        if side == "value" and x.shape[-1] != self.dim:
+        if side == "value" and x.shape[-1] != self.head_dim:
             raise ValueError(
-                f"FloaterLayer(dim={self.dim}): values have {x.shape[-1]} channels, and their states {self.dim}; "
-                f"values=False leaves them alone"
+                f"FloaterLayer(head_dim={self.head_dim}): values have {x.shape[-1]} channels, and their states "
+                f"{self.head_dim}; values=False leaves them alone"
             )
-        demand.width(self, x, self.dim)
+        demand.width(self, x, self.head_dim)
         if (
             demand.checking_values(x.device)
             and position.numel()
@@ -58,5 +58,5 @@ class FloaterLayer(Learner):
                 f"{float(position.max()):.0f}; they must lie in 0 … {self.longest - 1}"
             )
         states = self.flow.states(self.start[SIDES[side]], position, self.step)
-        by_head = states.view(*position.shape, self.heads, self.dim)[..., :: self.heads // x.shape[1], :]
+        by_head = states.view(*position.shape, self.heads, self.head_dim)[..., :: self.heads // x.shape[1], :]
         return x + by_head.transpose(-2, -3).to(x.dtype)

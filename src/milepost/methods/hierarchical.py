@@ -1,7 +1,5 @@
 """Hierarchical positions: a table of n rows serves n² positions (Su, 2020, kexue.fm/archives/7947)."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch
@@ -18,13 +16,13 @@ class Hierarchical(Learner):
         x_i  ←  x_i + α · u[⌊i/n⌋] + (1 − α) · u[i mod n],   u = (table − α · table[0]) / (1 − α),   n rows in table
 
     The first n positions keep their vectors exactly, so a trained model is not disturbed; fine-tuning teaches it the
-    rest. table is what was trained: a tensor [n, dim], an nn.Embedding or a `Learned`, whose weight it shares; or the
-    shape (n, dim) of one to come.
+    rest. table is what was trained: a tensor [n, model_dim], an nn.Embedding or a `Learned`, whose weight it shares; or
+    the shape (n, model_dim) of one to come.
     """
 
     relative = False
 
-    def __init__(self, table: Tensor | nn.Embedding | Learned | tuple[int, int], alpha: float = 0.4) -> None:
+    def __init__(self, table: Tensor | nn.Embedding | Learned | tuple[int, int], *, alpha: float = 0.4) -> None:
         super().__init__()
         self.alpha = alpha
         self.table = _weight(self, table)
@@ -37,13 +35,13 @@ class Hierarchical(Learner):
 
     @property
     def length(self) -> int:
-        """How many positions there are: the square of the table's rows."""
+        """The number of positions: the square of the table's rows."""
         return self.table.shape[0] ** 2
 
     def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """x: [b t D], index: [t] or [b t]; returns [b t D] in the dtype of x."""
-        n, dim = self.table.shape
-        demand.width(self, x, dim)
+        n, model_dim = self.table.shape
+        demand.width(self, x, model_dim, "model_dim")
         index = at_index(self, x, index, self.length)
         # The same sum with the first digit's part written as a difference, so that it is exactly zero for digit 0.
         first = self.table[index // n] - self.table[0]
@@ -52,7 +50,7 @@ class Hierarchical(Learner):
 
 
 def _weight(owner: object, table: object) -> nn.Parameter:
-    """The trained table as a parameter, shared where it already is one."""
+    """Return the trained table as a parameter, shared where it already is one."""
     if isinstance(table, Learned):
         return table.table
     if isinstance(table, nn.Embedding):
@@ -64,9 +62,9 @@ def _weight(owner: object, table: object) -> nn.Parameter:
         table = torch.empty(shape).normal_(std=0.02)
     if not isinstance(table, Tensor):
         raise TypeError(
-            f"Hierarchical(table={type(table).__name__}): table must be a tensor [n, dim], an nn.Embedding, a Learned, "
-            f"or a shape (n, dim)"
+            f"Hierarchical(table={type(table).__name__}): table must be a tensor [n, model_dim], an nn.Embedding, "
+            f"a Learned, or a shape (n, model_dim)"
         )
     if table.dim() != 2 or not table.is_floating_point():
-        raise ValueError(f"Hierarchical: table must be floats [n, dim], given {table.dtype} {list(table.shape)}")
+        raise ValueError(f"Hierarchical: table must be floats [n, model_dim], given {table.dtype} {list(table.shape)}")
     return table if isinstance(table, nn.Parameter) else nn.Parameter(table.clone())

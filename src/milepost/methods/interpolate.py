@@ -1,9 +1,6 @@
 """Position interpolation: squeeze positions into the trained range (Chen et al., 2023, arXiv:2306.15595)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -20,7 +17,7 @@ class Interpolate:
     """
 
     factor: float
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         demand.finite(self, "factor", self.factor, above=0)

@@ -1,9 +1,8 @@
-"""KeepSinks: the first keys of a text stay out of what is done to far keys (milepost's own, 2026)."""
+"""KeepSinks: attention sinks excluded from what is done to far keys (milepost's own, 2026)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+import math
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
 
 import torch
 
@@ -16,19 +15,19 @@ MOST = 1 << 30
 
 @dataclass(frozen=True)
 class KeepSinks:
-    """Spare the first `sinks` keys what a Pivot or a Dilute around this does to the far keys of a method.
+    """Exclude the first `sinks` keys from what a Pivot or a Dilute around this does to the far keys of a method.
 
-        r < sinks:   where the method puts it, its score as it is; near and not far for a Pivot
-        r ≥ sinks:   as without this
+        j < sinks:   where the method puts it, its score as it is; near and not far for a Pivot
+        j ≥ sinks:   as without this
 
     A trained model rests attention that it has no use for on the first tokens of a text (Xiao et al., 2023,
-    arXiv:2309.17453). Lowered with all other far keys, they no longer hold it, and it falls on near keys that mean
+    arXiv:2309.17453). Lowered with all other far keys, they no longer take it, and it goes to near keys that mean
     nothing to the head: Dilute(KeepSinks(Rerope(4096)), 8192) lowers the others alone. Needs no training.
     """
 
     method: Any
+    _: KW_ONLY
     sinks: int = 4
-    relative: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         demand.moves(self, self.method)
@@ -47,15 +46,19 @@ class KeepSinks:
             raise ValueError(f"KeepSinks(sinks={self.sinks}): no text is that long")
 
     @property
+    def relative(self) -> bool:
+        return self.method.relative
+
+    @property
     def needs_causal(self) -> bool:
-        """Whether keys ahead of the query have no place."""
+        """True if keys ahead of the query have no position."""
         return getattr(self.method, "needs_causal", False)
 
     def place(self) -> tuple[Regime, ...]:
         near, *far = self.method.place()
-        # Both measure the key alone.
-        first = Bound(high=self.sinks, measure=torch.zeros_like, key_measure=same, mirrored=True)
-        later = Bound(low=self.sinks, measure=torch.zeros_like, key_measure=same, mirrored=True)
+        # Both measure the key alone, by its order in the text.
+        first = Bound(high=self.sinks, measure=torch.zeros_like, key_measure=same, mirrored=True, by_index=True)
+        later = replace(first, low=self.sinks, high=math.inf)
         return (
             near,
             *(replace(each, bounds=(*each.bounds, first), spared=True) for each in far),

@@ -1,7 +1,5 @@
 """KERPLE: learned penalties by the logarithm or a power of distance (Chi et al., 2022, arXiv:2205.09921)."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 
@@ -19,13 +17,13 @@ class Kerple(Learner):
         form="power":  score  ←  score − a_h · |p − r|^p_h
 
     p starts in U(0, 2) and a in U(0, 1). Both stay at or above 0.01, and p at or below 2 in the power form, past which
-    it is no kernel. The bounds hold in every call and let gradients through, as the authors' projection does; but the
+    it is no kernel. The bounds apply in every call and let gradients through, as the authors' projection does; but the
     stored weight is not moved, so one that was pushed past a bound comes back step by step.
     """
 
     additive = True
 
-    def __init__(self, heads: int, form: Literal["log", "power"] = "log") -> None:
+    def __init__(self, heads: int, *, form: Literal["log", "power"] = "log") -> None:
         super().__init__()
         self.heads, self.form = heads, form
         demand.whole(self, "heads", heads)
@@ -39,7 +37,7 @@ class Kerple(Learner):
         return math.inf, math.inf
 
     def by_distance(self, distance: Tensor) -> Tensor:
-        """What is added at each distance [n]: [h n], float32 or better."""
+        """Return what is added at each distance [n]: [h n], float32 or better."""
         dtype = torch.promote_types(self.a.dtype, torch.float32)
         return -self._penalty(distance.abs().to(dtype), (slice(None), None))
 
@@ -64,7 +62,7 @@ class Kerple(Learner):
             power = _bounded(self.p, None)[head].to(distance.dtype)
             return power * torch.log1p(a * distance)
         power = _bounded(self.p, 2.0)[head].to(distance.dtype)
-        # 0^p has no finite gradient in p; distance 0 is answered beside it.
+        # 0^p has no finite gradient in p; distance 0 is handled separately.
         grown = torch.where(distance > 0, distance, 1.0) ** power
         return torch.where(distance > 0, a * grown, 0.0)
 

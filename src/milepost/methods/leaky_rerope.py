@@ -1,13 +1,11 @@
 """Leaky ReRoPE: distances past a window grow more slowly (Su, 2023, kexue.fm/archives/9708)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
+from milepost.numerics.precision import demand_float64
 from milepost.seams import demand
 from milepost.seams.verbs import Bound, Regime
 
@@ -24,7 +22,7 @@ class LeakyRerope:
 
     window: int
     factor: float
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "window", self.window)
@@ -35,6 +33,7 @@ class LeakyRerope:
         growth = max(1, math.ceil(1 / k))
 
         def slowed(position: Tensor) -> Tensor:
+            demand_float64("LeakyRerope", position.device)
             return position.double() / k
 
         behind, ahead = Bound(low=w), Bound(low=w, mirrored=True)

@@ -20,20 +20,20 @@ class Learned(Learner):
 
     relative = False
 
-    def __init__(self, length: int, dim: int) -> None:
+    def __init__(self, length: int, model_dim: int) -> None:
         super().__init__()
-        self.length, self.dim = length, dim
+        self.length, self.model_dim = length, model_dim
         demand.whole(self, "length", length)
-        demand.whole(self, "dim", dim)
-        self.table = nn.Parameter(torch.empty(length, dim))
+        demand.whole(self, "model_dim", model_dim)
+        self.table = nn.Parameter(torch.empty(length, model_dim))
         nn.init.normal_(self.table, std=0.02)
 
     def grown(self, length: int, generator: torch.Generator | None = None) -> Learned:
-        """A longer table: the trained rows, then random ones, to be trained on longer texts."""
+        """Return a longer table: the trained rows, then random ones, to be trained on longer texts."""
         demand.whole(self, "length", length)
         if length < self.length:
             raise ValueError(f"Learned(length={self.length}).grown({length}): a table grows; it does not shrink")
-        longer = Learned(length, self.dim).to(self.table)
+        longer = Learned(length, self.model_dim).to(self.table)
         with torch.no_grad():
             nn.init.normal_(longer.table, std=0.02, generator=generator)
             longer.table[: self.length] = self.table
@@ -41,12 +41,12 @@ class Learned(Learner):
 
     def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """x: [b t D], index: [t] or [b t]; returns [b t D] in the dtype of x."""
-        demand.width(self, x, self.dim)
+        demand.width(self, x, self.model_dim, "model_dim")
         return x + self.table[at_index(self, x, index, self.length)].to(x.dtype)
 
 
 def at_index(owner: object, x: Tensor, index: Tensor | None, length: int) -> Tensor:
-    """The index of embeddings x [b t D]; demand integers from 0 to length − 1."""
+    """Return the index of embeddings x [b t D]; raise unless it is integers from 0 to length − 1."""
     index = demand.order(owner, x, index)
     name = f"{type(owner).__name__}({'longest' if hasattr(owner, 'longest') else 'length'}={length})"
     if index.is_floating_point():

@@ -1,7 +1,5 @@
 """Learned ALiBi for encoders: a trained slope for each head and each side (Press et al., 2022, learned form)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -30,7 +28,7 @@ class LearnedAlibi(Learner):
         nn.init.normal_(self.right, mean=-2.0)
 
     def slopes(self, length: Tensor | int | None = None) -> Slopes:
-        """The slopes of each head to the left and to the right, [h], float32 or better."""
+        """Return the slopes of each head to the left and to the right, [h], float32 or better."""
         dtype = torch.promote_types(self.left.dtype, torch.float32)
         left, right = self.left.to(dtype).sigmoid(), self.right.to(dtype).sigmoid()
         return Slopes(left, right)

@@ -1,10 +1,9 @@
 """Learned RoPE: the frequencies of the rotation are trained too (Su, 2021, kexue.fm/archives/8265)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
+from milepost.numerics.precision import exact_device, float64
 from milepost.numerics.rotation import PAIRS, Pairs
 from milepost.seams import demand
 from milepost.seams.arguments import Learner
@@ -22,18 +21,18 @@ class LearnedRope(Rotary, Learner):
     began with. Su reports that they hardly move in training.
     """
 
-    def __init__(self, dim: int, theta: float = 10000.0, pairs: Pairs = "halves") -> None:
+    def __init__(self, head_dim: int, *, theta: float = 10000.0, pairs: Pairs = "halves") -> None:
         super().__init__()
-        self.dim, self.theta = dim, theta
+        self.head_dim, self.theta = head_dim, theta
         self.pairs: Pairs = pairs
-        demand.even(self, "dim", dim, "channels are turned in pairs")
+        demand.even(self, "head_dim", head_dim, "channels are turned in pairs")
         demand.finite(self, "theta", theta, above=1)
         demand.one_of(self, "pairs", pairs, PAIRS)
-        self.offset = nn.Parameter(torch.zeros(dim // 2))
+        self.offset = nn.Parameter(torch.zeros(head_dim // 2))
 
     def frequencies(self) -> Tensor:
-        """The frequency of each pair, float64 [d/2]."""
-        return powers(self.theta, self.dim, self.offset.device) + self.offset.double()
+        """Return the frequency of each pair, float64 [d/2]."""
+        return powers(self.theta, self.head_dim, exact_device(self.offset.device)) + float64(self.offset)
 
     def angles(self, position: Tensor, length: Tensor | int | None = None) -> Tensor:
         return position.double()[..., None] * self.frequencies()

@@ -1,10 +1,7 @@
 """Llama 3.1's stretch: slow pairs divided by a factor, fast kept, a blend between (Meta, 2024, arXiv:2407.21783)."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
 
 from torch import Tensor
 
@@ -23,9 +20,10 @@ class Llama3:
 
     factor: float
     trained: int
+    _: KW_ONLY
     low: float = 1.0
     high: float = 4.0
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         demand.finite(self, "factor", self.factor, above=0)

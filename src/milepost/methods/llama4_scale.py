@@ -1,12 +1,10 @@
 """Llama 4's temperature: queries grow sharper with every chunk behind them (Meta, 2025; transformers' Llama 4)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
 
 from torch import Tensor
 
+from milepost.numerics.precision import float64, returned
 from milepost.seams import demand
 
 
@@ -21,9 +19,10 @@ class Llama4Scale:
     """
 
     chunk: int = 8192
+    _: KW_ONLY
     weight: float = 0.1
     offset: int = 1
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "chunk", self.chunk)
@@ -31,6 +30,6 @@ class Llama4Scale:
         demand.whole(self, "offset", self.offset, least=0)
 
     def sharpen(self, index: Tensor, length: Tensor) -> Tensor:
-        # Padding may stand before index 0, where there is no logarithm; nobody sees it, but its gradient counts.
+        # Padding may have negative indices, which have no logarithm; it is hidden, but its gradient counts.
         counted = (index.clamp(min=0) + self.offset) // self.chunk
-        return 1 + self.weight * counted.double().log1p()
+        return returned(1 + self.weight * float64(counted).log1p(), index.device)

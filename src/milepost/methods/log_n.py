@@ -1,14 +1,13 @@
 """Log-n scaling: sharper softmax for longer texts (Su, 2021, kexue.fm/archives/8823; Chiang and Cholak, 2022)."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from milepost.numerics.precision import float64, returned
 from milepost.seams import demand
 
 
@@ -33,10 +32,11 @@ class LogN:
     """
 
     trained: int | None
+    _: KW_ONLY
     clip: bool = True
     count: Literal["index", "length"] = "index"
     most: int | None = None
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         if self.trained is not None:
@@ -48,11 +48,11 @@ class LogN:
 
     @property
     def by_length(self) -> bool:
-        """Whether the factor depends on how many tokens there are."""
+        """True if the factor depends on the number of tokens."""
         return self.count == "length"
 
     def sharpen(self, index: Tensor, length: Tensor) -> Tensor:
-        n = (index + 1 if self.count == "index" else length).double()
+        n = float64(index + 1 if self.count == "index" else length)
         factor = torch.log(n.clamp(1, self.most))
         factor = factor if self.trained is None else factor / math.log(self.trained)
-        return factor.clamp(min=1) if self.clip else factor
+        return returned(factor.clamp(min=1) if self.clip else factor, index.device)

@@ -1,10 +1,7 @@
 """LongRoPE: a searched factor for every pair, for short texts and for long (Ding et al., 2024, arXiv:2402.13753)."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -28,10 +25,11 @@ class LongRope:
     short: tuple[float, ...]
     long: tuple[float, ...]
     trained: int
+    _: KW_ONLY
     factor: float = 1.0
     scaled: float | None = None
-    relative: ClassVar[bool] = True
-    by_length: ClassVar[bool] = True
+    relative = True
+    by_length = True
 
     def __post_init__(self) -> None:
         for name in ("short", "long"):

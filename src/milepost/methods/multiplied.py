@@ -1,9 +1,7 @@
 """Multiplied positions: embeddings scaled, not shifted, by their positions (Su, 2020, bert4keras)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +20,7 @@ class Multiplied:
     """
 
     method: Any
-    relative: ClassVar[bool] = False
+    relative = False
 
     def __post_init__(self) -> None:
         if isinstance(self.method, type) or verbs_of(self.method) != ("embed",) or hasattr(self.method, "vocabulary"):

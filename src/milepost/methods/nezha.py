@@ -1,9 +1,7 @@
 """NEZHA: Shaw's relative positions with fixed waves, not learned vectors (Wei et al., 2019, arXiv:1909.00204)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,18 +24,19 @@ class Nezha:
 
     Distances are clipped to ±reach. The published code numbers the waves by the row of its table, n + reach, and so do
     its checkpoints; count="distance" takes n itself, as the paper writes it. value_dim is the width of the values where
-    it is not dim.
+    it is not head_dim.
     """
 
-    dim: int
+    head_dim: int
+    _: KW_ONLY
     reach: int = 64
     values: bool = True
     value_dim: int | None = None
     count: Literal["row", "distance"] = "row"
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
-        demand.even(self, "dim", self.dim, "each wavelength gives a sine and a cosine")
+        demand.even(self, "head_dim", self.head_dim, "each wavelength gives a sine and a cosine")
         demand.whole(self, "reach", self.reach)
         demand.flag(self, "values", self.values)
         if self.value_dim is not None:
@@ -46,19 +45,19 @@ class Nezha:
 
     @property
     def adds_values(self) -> bool:
-        """Whether the output gains vectors of its own."""
+        """True if vectors are added to the output."""
         return self.values
 
-    def rows(self, dim: int) -> Tensor:
-        """The waves of every distance, far behind first: float64 [2·reach + 1, dim]."""
+    def rows(self, head_dim: int) -> Tensor:
+        """Return the waves of every distance, far behind first: float64 [2·reach + 1, head_dim]."""
         counted = torch.arange(2 * self.reach + 1) - (0 if self.count == "row" else self.reach)
-        return Sinusoidal(dim).table(counted)
+        return Sinusoidal(head_dim).table(counted)
 
     def relate(self, span: int) -> Relation:
-        values = self.dim if self.value_dim is None else self.value_dim
+        values = self.head_dim if self.value_dim is None else self.value_dim
         # Rows count r − p, so distances p − r run backwards through them.
         row = torch.arange(2 * self.reach, -1, -1, dtype=torch.int32)
         return Relation(
-            keys=Table(self.rows(self.dim)[None], row, -self.reach),
+            keys=Table(self.rows(self.head_dim)[None], row, -self.reach),
             values=Table(self.rows(values)[None], row, -self.reach) if self.values else None,
         )

@@ -1,9 +1,6 @@
-"""NTK-aware stretching: a larger base, so that slow pairs slow down and fast ones hardly do (bloc97, 2023)."""
-
-from __future__ import annotations
+"""NTK-aware scaling: a larger base, which interpolates slow pairs and nearly keeps fast ones (bloc97, 2023)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,12 +14,12 @@ class Ntk:
 
         θ_n  ←  base^(−2n/d),   base = θ · factor^(d/(d − 2))
 
-    The first pair keeps its frequency and the last is divided by factor, exactly. Pairs between are slowed by less than
-    factor, so it must exceed the ratio of lengths that one wants.
+    The first pair keeps its frequency and the last is divided by factor, exactly. Pairs between are divided by less
+    than factor, so it must exceed the ratio of lengths.
     """
 
     factor: float
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         demand.finite(self, "factor", self.factor, above=0)

@@ -1,9 +1,6 @@
 """NTK-mixed: slow pairs slowed more than fast ones, by a law with one exponent (Su, 2023, kexue.fm/archives/9706)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -22,8 +19,9 @@ class NtkMixed:
     """
 
     factor: float
+    _: KW_ONLY
     b: float = 0.625
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         demand.finite(self, "factor", self.factor, above=0)

@@ -1,9 +1,6 @@
 """Offset ALiBi for encoders: keys behind count half a step nearer (Ruoss et al., 2023, arXiv:2305.16843)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -20,20 +17,21 @@ class OffsetAlibi:
         score  ←  score − slope_h · ( |p − r| − offset · [p > r] )
         slope_h  =  those of Alibi(heads)
 
-    The offset breaks the symmetry: with |p − r| alone an encoder cannot tell left from right.
+    The offset breaks the symmetry: with |p − r| alone an encoder cannot distinguish left from right.
     """
 
     heads: int
+    _: KW_ONLY
     offset: float = 0.5
-    relative: ClassVar[bool] = True
-    additive: ClassVar[bool] = True
+    relative = True
+    additive = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "heads", self.heads)
         demand.finite(self, "offset", self.offset)
 
     def slopes(self, length: Tensor | int | None = None) -> Slopes:
-        """The slope of each head, float64 [h], and what the offset gives back to the keys behind."""
+        """Return the slope of each head, float64 [h], and what the offset returns to the keys behind."""
         slope = slope_of(torch.arange(self.heads), self.heads, torch.float64)
         return Slopes(slope, slope, slope * self.offset)
 

@@ -1,15 +1,14 @@
-"""Partial rotation: turn some channels, leave the rest without position (GPT-NeoX, GPT-J; arXiv:2204.06745)."""
-
-from __future__ import annotations
+"""Partial rotation: rotate some channels, leave the rest without position (GPT-NeoX, GPT-J; arXiv:2204.06745)."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from milepost.numerics.precision import returned
 from milepost.numerics.rotation import Pairs
 from milepost.seams import demand
 from milepost.seams.arguments import spell
@@ -20,10 +19,10 @@ from milepost.seams.verbs import Side, verbs_of
 
 @dataclass(frozen=True)
 class Partial:
-    """Turn the first channels by a method and leave the others as they are.
+    """Rotate the first channels by a method and leave the others as they are.
 
-        temperature="rotary":  turn(x, p)  =  [ method.turn(x[:dim], p) | x[dim:of] ]
-        temperature="logits":  turn(x, p)  =  [ method.turn(x[:dim], p) | method.magnitude · x[dim:of] ]
+        temperature="rotary":  turn(x, p)  =  [ method.turn(x[:head_dim], p) | x[head_dim:of] ]
+        temperature="logits":  turn(x, p)  =  [ method.turn(x[:head_dim], p) | method.magnitude · x[head_dim:of] ]
 
     A stretch's magnitude then scales the turned part alone, as in transformers. temperature="logits" lets it scale the
     other channels too, so that the whole score is sharpened, as YaRN's paper has it.
@@ -31,15 +30,18 @@ class Partial:
 
     method: Any
     of: int
+    _: KW_ONLY
     temperature: Literal["rotary", "logits"] = "rotary"
 
     def __post_init__(self) -> None:
-        if "turn" not in verbs_of(self.method) or not hasattr(self.method, "dim"):
+        # A kernel reads one width: Partial(Partial(Rope(8), of=16), of=32) is written Partial(Rope(8), of=32).
+        turns = "turn" in verbs_of(self.method) and hasattr(self.method, "head_dim")
+        if not turns or isinstance(self.method, Partial):
             raise TypeError(f"Partial({self.method!r}): the method must turn channels, such as Rope(64)")
         demand.whole(self, "of", self.of)
-        if self.of < self.method.dim:
+        if self.of < self.method.head_dim:
             raise ValueError(
-                f"Partial({spell(self.method)}, of={self.of}): the method turns {self.method.dim} channels, "
+                f"Partial({spell(self.method)}, of={self.of}): the method turns {self.method.head_dim} channels, "
                 f"and there are only {self.of}"
             )
         demand.one_of(self, "temperature", self.temperature, ("rotary", "logits"))
@@ -61,7 +63,7 @@ class Partial:
         return getattr(self.method, "centred", False)
 
     def widest(self, dtype: torch.dtype) -> float:
-        """The span of positions that the method can stand."""
+        """Return the longest span of positions without overflow."""
         return self.method.widest(dtype) if hasattr(self.method, "widest") else math.inf
 
     @property
@@ -80,7 +82,7 @@ class Partial:
 
     @property
     def width(self) -> int:
-        return self.method.dim
+        return self.method.head_dim
 
     @property
     def head_dim(self) -> int:
@@ -99,7 +101,7 @@ class Partial:
         return self.method.magnitude(reached(position, length))
 
     def for_values(self, width: int) -> Rotates | None:
-        """Of wider values the first channels are turned, as many as of queries and keys."""
+        """Return the rotation of values; of wider ones the first channels rotate, as many as of queries and keys."""
         return self.method.for_values(min(width, self.width)) if self.cos_sin is not None else None
 
     def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
@@ -109,6 +111,6 @@ class Partial:
         turned, rest = x[..., : self.width], x[..., self.width :]
         size = None if side == "value" else self.beyond(position, length)
         if size is not None:
-            size = over_heads(size[..., None]) if isinstance(size, Tensor) else size
+            size = returned(over_heads(size[..., None]), x.device) if isinstance(size, Tensor) else size
             rest = (rest * size).to(x.dtype)
         return torch.cat((self.method.turn(turned, position, side, length), rest), -1)

@@ -1,6 +1,4 @@
-"""PoSE: train a short window as if its halves stood far apart (Zhu et al., 2023, arXiv:2309.10400)."""
-
-from __future__ import annotations
+"""PoSE: skip positions, so that short training texts cover long distances (Zhu et al., 2023, arXiv:2309.10400)."""
 
 from dataclasses import dataclass
 
@@ -12,12 +10,12 @@ from milepost.seams import demand
 
 @dataclass(frozen=True)
 class Pose:
-    """Cut a text in two and move the second part ahead by a random skip.
+    """Cut a text in two and shift the positions of the second part by a random skip.
 
         position  =  0 … r − 1,  then  r + s … length − 1 + s
         r ~ U{1 … ⌊(length + 1)/2⌋},   s ~ U{0 … target − length}
 
-    All distances up to the target are met in training, at the cost of the short length. Give the positions to `attend`,
+    Training covers all distances up to the target, at the cost of the short length. Give the positions to `attend`,
     and scale RoPE as it will be at the target: Rope(128, stretch=Yarn(target/trained, trained)).
     """
 
@@ -26,12 +24,12 @@ class Pose:
     def __post_init__(self) -> None:
         demand.whole(self, "target", self.target, least=2)
 
-    def sample(self, length: int, generator: torch.Generator | None = None) -> Tensor:
-        """Positions of one example, int64 [length]."""
+    def sample(self, length: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw the positions of one example, int64 [length]."""
         return self._skipped(length, self._cut(length, generator), generator)
 
-    def cut(self, text: int, length: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Which `length` tokens of a text of `text` tokens to train on, and their positions, both int64.
+    def cut(self, text: int, length: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Draw `length` tokens of a text of `text` tokens to train on, and their positions, both int64.
 
         The first part opens the text; the second ends anywhere in the rest of it, so that the content skips too.
         """
@@ -55,5 +53,5 @@ class Pose:
 
 
 def _draw(first: int, last: int, generator: torch.Generator | None) -> int:
-    """A whole number from first to last, both included."""
+    """Draw an integer from first to last, both included."""
     return int(torch.randint(first, last + 1, (), generator=generator))

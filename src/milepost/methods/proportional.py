@@ -1,9 +1,6 @@
-"""p-RoPE: only a share of the pairs turns, the fast ones (Barbero et al., 2024, arXiv:2410.06205; "proportional")."""
+"""p-RoPE: only a share of the pairs rotates, the fast ones (Barbero et al., 2024, arXiv:2410.06205; "proportional")."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -17,13 +14,14 @@ class Proportional:
 
         θ_n  ←  θ_n/factor  for n < ⌊share · (d/2)⌋,   0  beyond
 
-    Unlike `Partial`, exponents count over the whole width, so the pairs that turn are RoPE's fastest; the others carry
-    content without position. share=1 is RoPE, share=0 is no position at all.
+    Unlike `Partial`, exponents count over the whole width, so the pairs that rotate are RoPE's fastest; the others
+    carry content without position. share=1 is RoPE, share=0 is no position at all.
     """
 
     share: float
+    _: KW_ONLY
     factor: float = 1.0
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         demand.finite(self, "share", self.share, least=0)

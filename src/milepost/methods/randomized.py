@@ -1,6 +1,4 @@
-"""Randomized positions: scattered in training, so that long texts hold no new ones (Ruoss, 2023, arXiv:2305.16843)."""
-
-from __future__ import annotations
+"""Randomized positions: scattered in training, so that long texts have no new ones (Ruoss, 2023, arXiv:2305.16843)."""
 
 from dataclasses import dataclass
 
@@ -17,8 +15,8 @@ class Randomized:
         position  =  sort( `length` numbers of 0 … longest − 1, no two alike )
 
     Draw anew for every training batch, and give them to `attend` as position and key_position; the indices stay the
-    true order. At test the authors draw too; Su finds evenly spaced positions better (`evenly`). What must not be done
-    is to count 0, 1, 2 … at test.
+    true order. At test the authors draw too; Su finds evenly spaced positions better (`evenly`). Do not count
+    0, 1, 2 … at test.
     """
 
     longest: int
@@ -27,20 +25,20 @@ class Randomized:
         demand.whole(self, "longest", self.longest)
 
     def sample(
-        self, length: int, generator: torch.Generator | None = None, device: torch.device | str | None = None
+        self, length: int, *, generator: torch.Generator | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """Sorted random positions, int64 [length]; one draw serves a whole batch."""
+        """Draw sorted random positions, int64 [length]; one draw serves a whole batch."""
         self._fits(length)
         drawn = torch.randperm(self.longest, generator=generator, device=device)[:length]
         return drawn.sort().values
 
-    def evenly(self, length: int, device: torch.device | str | None = None) -> Tensor:
-        """Positions spread evenly over [0, longest), float64 [length], for testing."""
+    def evenly(self, length: int, *, device: torch.device | str | None = None) -> Tensor:
+        """Return positions spread evenly over [0, longest), float64 [length], for testing."""
         self._fits(length)
         return torch.arange(length, dtype=torch.float64, device=device) * (self.longest / max(1, length))
 
     def equal_mean(self, length: int, generator: torch.Generator | None = None) -> Tensor:
-        """Evenly spaced positions up to a random end, exponential with mean `length`, float64 [length].
+        """Draw evenly spaced positions up to a random end, exponential with mean `length`, float64 [length].
 
         Su's form: every text is stretched by a factor of mean one, so that at test the true positions can be used. It
         needs a method defined at fractions.

@@ -1,9 +1,6 @@
 """ReRoPE: distances past a window count as the window (Su, 2023, kexue.fm/archives/9708)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 
@@ -13,19 +10,20 @@ from milepost.seams.verbs import Bound, Regime
 
 @dataclass(frozen=True)
 class Rerope:
-    """Let no two tokens stand further apart than a window.
+    """Limit distances to a window.
 
         at=None:  distance  ←  p − r  where |p − r| < window,   ±window  beyond
         at=…:     distance  ←  p − r  where |p − r| < window,   ±at  beyond
 
     Needs no training. A window of a quarter to a half of the trained length works; the whole of it does not.
-    Keys ahead of the query stay at −window. at: where far keys stand instead (milepost's own, 2026): a model that finds
-    what is near more surely than what is far may be told that far keys are near, such as at an eighth of its length.
+    Keys ahead of the query stay at −window. at: the distance of far keys instead (milepost's own, 2026): a model that
+    finds near tokens more reliably than far ones can be given far keys as near, such as at an eighth of its length.
     """
 
     window: int
+    _: KW_ONLY
     at: int | None = None
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "window", self.window)

@@ -1,10 +1,10 @@
-"""RoPE: queries and keys turned by their positions (Su et al., 2021, arXiv:2104.09864)."""
+"""RoPE: queries and keys rotated by their positions (Su et al., 2021, arXiv:2104.09864)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,6 +13,15 @@ from milepost.numerics.rotation import PAIRS, Pairs
 from milepost.seams import demand
 from milepost.seams.rotary import Rotary, powers, reached
 from milepost.seams.verbs import Side, Stretch
+
+if TYPE_CHECKING:
+    from milepost.methods.axial_rope import AxialRope
+    from milepost.methods.partial import Partial
+    from milepost.methods.two_part_rope import TwoPartRope
+
+
+reader: Callable[[object, int | None], Rope | Partial | AxialRope | TwoPartRope] | None = None
+"""Reads configurations for `Rope.of`. `milepost.configs` makes methods, so it is above this file and sets it."""
 
 
 @dataclass(frozen=True)
@@ -27,38 +36,51 @@ class Rope(Rotary):
     checkpoint works with one of them only. A stretch changes the frequencies to reach past the trained length.
     """
 
-    dim: int
+    head_dim: int
+    _: KW_ONLY
     theta: float = 10000.0
     pairs: Pairs = "halves"
     stretch: Stretch | None = None
-    relative: ClassVar[bool] = True
-    of: ClassVar[Callable[..., Any]]
-    """What turns queries and keys in a model, read from its configuration; `milepost.configs` puts it here."""
+    relative = True
+
+    @staticmethod
+    def of(config: object, *, layer: int | None = None) -> Rope | Partial | AxialRope | TwoPartRope:
+        """Read the rotation of a model from its configuration.
+
+        config: a model or a config object of transformers, a folder with a config.json, that file, or its dict, old or
+        new. Name a layer where layers rotate differently. In models with latent keys (DeepSeek) the channels that
+        rotate come first: give attend torch.cat((q_rope, q_nope), -1).
+        """
+        if reader is None:
+            raise ImportError("Rope.of needs milepost.configs, which milepost.Rope imports: import Rope from milepost")
+        return reader(config, layer)
 
     def __post_init__(self) -> None:
-        demand.whole(self, "dim", self.dim, least=2)
-        demand.even(self, "dim", self.dim, f"channels are turned in pairs; for a partial rotation use {self._halved}")
+        demand.whole(self, "head_dim", self.head_dim, least=2)
+        demand.even(
+            self, "head_dim", self.head_dim, f"channels are turned in pairs; for a partial rotation use {self._halved}"
+        )
         demand.finite(self, "theta", self.theta, above=1)
         demand.one_of(self, "pairs", self.pairs, PAIRS)
         demand.stretch(self, "stretch", self.stretch, Stretch, "Yarn(factor=8, trained=4096)")
 
     @property
     def _halved(self) -> str:
-        return f"Partial(Rope({(self.dim + 1) // 4 * 2}), of={self.dim})"
+        return f"Partial(Rope({(self.head_dim + 1) // 4 * 2}), of={self.head_dim})"
 
     @property
     def by_length(self) -> bool:
-        """Whether the angles depend on how many tokens there are."""
+        """True if the angles depend on the number of tokens."""
         return getattr(self.stretch, "by_length", False)
 
     def angles(self, position: Tensor, length: Tensor | int | None = None) -> Tensor:
-        f = powers(self.theta, self.dim, position.device)
+        f = powers(self.theta, self.head_dim, position.device)
         if self.stretch is not None:
             f = self.stretch.frequencies(f, reached(position, length))
         return position.double()[..., None] * f
 
     def steps(self, device: torch.device) -> tuple[Tensor, float] | None:
-        # Whoever changes one of these says by them, not by this, what is turned.
+        # A subclass that overrides one of these defines its rotation there, not here.
         changed = any(
             getattr(type(self), name) is not getattr(Rope, name) for name in ("angles", "sizes", "cos_sin", "magnitude")
         )
@@ -76,5 +98,5 @@ class Rope(Rotary):
         return size[..., None] if isinstance(size, Tensor) else size
 
     def magnitude(self, length: Tensor) -> Tensor | float:
-        """What rides on cos and sin: 1, or the stretch's factor."""
+        """Return the factor on cos and sin: 1, or that of the stretch."""
         return 1.0 if self.stretch is None else self.stretch.magnitude(length)

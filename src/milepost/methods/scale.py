@@ -1,9 +1,6 @@
-"""A softmax scale of one's own, in place of 1/√d."""
-
-from __future__ import annotations
+"""A softmax scale in place of 1/√d."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from milepost.seams import demand
 
@@ -18,7 +15,7 @@ class Scale:
     """
 
     value: float
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         demand.finite(self, "value", self.value)

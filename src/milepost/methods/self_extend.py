@@ -1,9 +1,6 @@
 """Self-Extend: far tokens share positions in groups (Jin et al., 2024, arXiv:2401.01325)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -24,7 +21,7 @@ class SelfExtend:
 
     group: int
     neighbours: int
-    relative: ClassVar[bool] = False
+    relative = False
 
     def __post_init__(self) -> None:
         demand.whole(self, "group", self.group)

@@ -1,7 +1,5 @@
 """A learned sink: a logit of attending to nothing (gpt-oss, OpenAI, 2025, arXiv:2508.10925; SoftMax₁ at zero)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +8,7 @@ from milepost.seams.arguments import Learner
 
 
 class SinkLogit(Learner):
-    """Let each head put weight on nothing at all.
+    """Add a learned sink to the softmax, so that a head may attend to nothing.
 
         weight_ij  =  e^score_ij / (e^logit_h + Σ_j e^score_ij)
 

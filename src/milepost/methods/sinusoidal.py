@@ -1,13 +1,12 @@
 """Sinusoidal positions: sines and cosines of geometric wavelengths (Vaswani et al., 2017, arXiv:1706.03762)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from milepost.numerics.precision import exact_device, float64
 from milepost.seams import demand
 
 
@@ -28,16 +27,17 @@ class Sinusoidal:
     small and not multiplied, amplitude=d ** -0.5 keeps the waves from drowning them.
     """
 
-    dim: int
+    model_dim: int
+    _: KW_ONLY
     layout: Literal["interleaved", "concatenated"] = "interleaved"
     theta: float = 10000.0
     denominator: float | None = None
     amplitude: float = 1.0
     start: float | None = None
-    relative: ClassVar[bool] = False
+    relative = False
 
     def __post_init__(self) -> None:
-        demand.even(self, "dim", self.dim, "each wavelength gives a sine and a cosine")
+        demand.even(self, "model_dim", self.model_dim, "each wavelength gives a sine and a cosine")
         demand.one_of(self, "layout", self.layout, ("interleaved", "concatenated"))
         demand.finite(self, "theta", self.theta, above=1)
         demand.finite(self, "amplitude", self.amplitude, above=0)
@@ -47,14 +47,14 @@ class Sinusoidal:
             demand.finite(self, "start", self.start)
 
     def table(self, position: Tensor) -> Tensor:
-        """The waves at any positions [...], as float64 [... d]; fractions and negatives are welcome."""
-        over = self.dim / 2 if self.denominator is None else self.denominator
-        n = torch.arange(self.dim // 2, dtype=torch.float64, device=position.device)
-        angle = (position.double() + (self.start or 0))[..., None] * self.theta ** (-n / over)
+        """Return the waves at any positions [...], float64 [... d]; fractions and negatives are allowed."""
+        over = self.model_dim / 2 if self.denominator is None else self.denominator
+        n = torch.arange(self.model_dim // 2, dtype=torch.float64, device=exact_device(position.device))
+        angle = (float64(position) + (self.start or 0))[..., None] * self.theta ** (-n / over)
         waves = self.amplitude * angle.sin(), self.amplitude * angle.cos()
         return torch.cat(waves, -1) if self.layout == "concatenated" else torch.stack(waves, -1).flatten(-2)
 
     def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """x: [b t D], index: [t] or [b t]; returns [b t D] in the dtype of x."""
-        demand.width(self, x, self.dim)
-        return x + self.table(demand.order(self, x, index)).to(x.dtype)
+        demand.width(self, x, self.model_dim, "model_dim")
+        return x + self.table(demand.order(self, x, index)).to(x.dtype).to(x.device)

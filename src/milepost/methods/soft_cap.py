@@ -1,9 +1,6 @@
 """Soft capping: scores squashed into ±cap (Gemma Team, 2024, arXiv:2408.00118)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +10,7 @@ from milepost.seams import demand
 
 @dataclass(frozen=True)
 class SoftCap:
-    """Hold scores within ±cap, smoothly.
+    """Limit scores to ±cap, smoothly.
 
         score  ←  cap · tanh(score / cap)
 
@@ -21,7 +18,7 @@ class SoftCap:
     """
 
     cap: float
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         demand.finite(self, "cap", self.cap, above=0)

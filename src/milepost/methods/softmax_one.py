@@ -1,9 +1,6 @@
 """SoftMax₁: a query may attend to nothing (Miller, 2023; the zero sink of Xiao et al., arXiv:2309.17453)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,11 +14,11 @@ class SoftmaxOne:
 
         weight_ij  =  e^score_ij / (1 + Σ_j e^score_ij)
 
-    It is a key of score 0 and value 0 that everybody sees. `SinkLogit` learns the score.
+    It is a key of score 0 and value 0 that every query sees. `SinkLogit` learns the score.
     """
 
     heads: int
-    relative: ClassVar[bool] = True
+    relative = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "heads", self.heads)

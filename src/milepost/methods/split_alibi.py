@@ -1,9 +1,6 @@
 """Split ALiBi for encoders: half the heads look left, half right (Press et al., 2022, nonsymmetric form)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,19 +17,19 @@ class SplitAlibi:
         score  ←  score − slope_h · |p − r|;   head h < heads/2 sees j ≤ i, the others j ≥ i
         slope_h  =  those of Alibi(heads/2), twice
 
-    Both halves use the slopes of heads/2 heads. Unlike the symmetric penalty it can tell left from right.
+    Both halves use the slopes of heads/2 heads. Unlike the symmetric penalty it distinguishes left from right.
     """
 
     heads: int
-    relative: ClassVar[bool] = True
-    additive: ClassVar[bool] = True
-    by_head: ClassVar[bool] = True
+    relative = True
+    additive = True
+    by_head = True
 
     def __post_init__(self) -> None:
         demand.even(self, "heads", self.heads, "half of the heads look left and half look right")
 
     def slopes(self, length: Tensor | int | None = None) -> Slopes:
-        """The slope of each head, float64 [h]; what the other side of a head would have, it does not see."""
+        """Return the slope of each head, float64 [h]; the other side of a head is hidden."""
         half = self.heads // 2
         return both_sides(slope_of(torch.arange(self.heads) % half, half, torch.float64))
 

@@ -1,9 +1,7 @@
-"""StreamingLLM: the first tokens and the last, as if nothing lay between (Xiao et al., 2023, arXiv:2309.17453)."""
+"""StreamingLLM: sinks and a window, at their positions in the cache (Xiao et al., 2023, arXiv:2309.17453)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,23 +13,24 @@ from milepost.seams.verbs import Bound, Regime, same
 
 @dataclass(frozen=True)
 class Stream:
-    """See the first `sinks` keys and the last `window`, at the places they have in a cache of just those.
+    """See the first `sinks` keys and the last `window`, at the positions they have in a cache of just those.
 
         see(i, j)  =  j ≤ i and ( j < sinks or i − j < w )
-        distance  ←  p − r  where p − r < w,   min(p, sinks + w − 1) − r  to a sink further away
+        distance  ←  p − r  where i − j < w,   min(i, sinks + w − 1) − j  to a sink further away
         evict="before":  w  =  window
         evict="after":   w  =  window + 1
 
-    Runs forever at constant cost (`Cache.trim` drops the rest), but what left the window is forgotten. evict="before"
+    Runs at constant cost (`Cache.trim` drops the rest), but what left the window is lost. evict="before"
     drops the oldest key before the new one comes, as the authors' chat does; "after", as their perplexity script does,
-    lets a query see one key more.
+    lets a query see one key more. Sinks and slots of the cache count tokens, whatever positions are given.
     """
 
     sinks: int
     window: int
+    _: KW_ONLY
     evict: Literal["before", "after"] = "before"
-    relative: ClassVar[bool] = False
-    is_causal: ClassVar[bool] = True
+    relative = True
+    is_causal = True
 
     def __post_init__(self) -> None:
         demand.whole(self, "sinks", self.sinks, least=0)
@@ -40,32 +39,33 @@ class Stream:
 
     @property
     def reach(self) -> int:
-        """How many of the last keys a query sees, its own included."""
+        """The number of last keys that a query sees, its own included."""
         return self.window + (self.evict == "after")
 
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return (j <= i) & ((i - j < self.reach) | (j < self.sinks))
 
     def keeps(self, i: int, j: Tensor) -> Tensor:
-        """Whether a query at index i or later may still see the key at index j."""
+        """True if a query at index i or later may still see the key at index j."""
         return (j > i - self.reach) | (j < self.sinks)
 
     def normal(self) -> Band:
-        """What is seen, as four numbers."""
+        """Return the visible keys as four numbers."""
         return Band(self.reach, 0, self.sinks, None)
 
     def place(self) -> tuple[Regime, ...]:
         last = self.sinks + self.reach - 1
-        near = Regime(bounds=(Bound(high=self.reach),))
+        near = Regime(bounds=(Bound(high=self.reach, by_index=True),))
         if self.sinks == 0:
             return (near,)
         # Keys that are no sinks are not in this region; clamped to a sink, they stretch no table of distances.
         return near, Regime(
-            query=lambda p: p.clamp(max=last),
-            key=lambda r: r.clamp(max=self.sinks - 1),
-            # The second bound measures the key alone: r < sinks.
+            query=lambda i: i.clamp(max=last),
+            key=lambda j: j.clamp(max=self.sinks - 1),
+            by_index=True,
+            # The second bound measures the key alone: j < sinks.
             bounds=(
-                Bound(self.reach),
-                Bound(high=self.sinks, measure=torch.zeros_like, key_measure=same, mirrored=True),
+                Bound(self.reach, by_index=True),
+                Bound(high=self.sinks, measure=torch.zeros_like, key_measure=same, mirrored=True, by_index=True),
             ),
         )

@@ -1,13 +1,11 @@
 """T5's bias: a learned number for each head and range of distances (Raffel et al., 2020, arXiv:1910.10683)."""
 
-from __future__ import annotations
-
 import math
 
 import torch
 from torch import Tensor, nn
 
-from milepost.numerics.kept import kept_beside
+from milepost.memory.table import kept
 from milepost.seams import demand
 from milepost.seams.arguments import Learner
 
@@ -20,7 +18,7 @@ class T5Bias(Learner):
         bidirectional=True:   b  =  bucket(|p − r|) + buckets/2 · [p < r],   e = buckets/4
         bucket(n)  =  n for n < e,   min(2·e − 1, e + ⌊e · ln(n/e)/ln(reach/e)⌋) beyond
 
-    Half of the buckets hold one distance each, the others grow with its logarithm up to `reach`, past which all share
+    Half of the buckets have one distance each, the others grow with its logarithm up to `reach`, past which all share
     the last. bidirectional=True spends half of the buckets on keys ahead of the query; otherwise those count as
     distance 0. T5 itself does not divide scores by √d: Scheme(T5Bias(8), Scale(1.0), causal). One object given to every
     layer is T5's single shared table.
@@ -29,7 +27,7 @@ class T5Bias(Learner):
     additive = True
     over_layers = True
 
-    def __init__(self, heads: int, buckets: int = 32, reach: int = 128, bidirectional: bool = False) -> None:
+    def __init__(self, heads: int, *, buckets: int = 32, reach: int = 128, bidirectional: bool = False) -> None:
         super().__init__()
         self.heads, self.buckets, self.reach, self.bidirectional = heads, buckets, reach, bidirectional
         demand.whole(self, "heads", heads)
@@ -57,25 +55,26 @@ class T5Bias(Learner):
         return self._side // 2
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """The bucket of each distance p − r, as int64."""
+        """Return the bucket of each distance p − r, as int64."""
         return _bucket(distance, self._side, self.reach, self.bidirectional)
 
     @property
     def constant_past(self) -> tuple[float, float]:
-        """From these distances on, behind and ahead, one bucket holds all."""
+        """From these distances on, behind and ahead, all share one bucket."""
         return self.reach, self.reach if self.bidirectional else 0
 
-    def by_bucket(self, distance: Tensor) -> tuple[Tensor, Tensor]:
-        """The table, and the bucket of each distance [n]."""
+    def by_bucket(self, first: int, end: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the table, and the bucket of each distance first … end − 1, [n]."""
         if type(self).bucket is not T5Bias.bucket:
             # A subclass has buckets of its own.
-            return self.table, self.bucket(distance)
-        return self.table, _kept_bucket(distance, self._side, self.reach, self.bidirectional)
+            return self.table, self.bucket(torch.arange(first, end, device=device))
+        # The table changes with every step of training, the buckets do not.
+        return self.table, _buckets(self._side, self.reach, self.bidirectional, first, end, device)
 
     def by_distance(self, distance: Tensor) -> Tensor:
-        """What is added at each distance [n]: [h n], float32 or better."""
-        table, bucket = self.by_bucket(distance)
-        return table.T.index_select(1, bucket).to(torch.promote_types(table.dtype, torch.float32))
+        """Return what is added at each distance [n]: [h n], float32 or better."""
+        table = self.table
+        return table.T.index_select(1, self.bucket(distance)).to(torch.promote_types(table.dtype, torch.float32))
 
     def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
         return score + self.table[self.bucket(p - r), head].to(score.dtype)
@@ -91,5 +90,6 @@ def _bucket(distance: Tensor, side: int, reach: int, bidirectional: bool) -> Ten
     return found + (distance < 0) * side if bidirectional else found
 
 
-# The table moves with every step of training, the buckets do not.
-_kept_bucket = kept_beside(_bucket)
+@kept(16)
+def _buckets(side: int, reach: int, bidirectional: bool, first: int, end: int, device: torch.device) -> Tensor:
+    return _bucket(torch.arange(first, end, device=device), side, reach, bidirectional)

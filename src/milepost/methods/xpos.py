@@ -1,10 +1,7 @@
 """xPos: RoPE whose pairs also fade with distance (Sun et al., 2022, arXiv:2212.10554)."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -24,32 +21,33 @@ class Xpos(Rotary):
         pairs="halves":      x[n]  =  channels n and n + d/2
         pairs="neighbours":  x[n]  =  channels 2n and 2n + 1
 
-    Each factor alone runs away with the position; only their product is tame. `attend` therefore counts positions from
-    the middle of the keys, which changes no distance, and refuses spans so wide that a factor would overflow.
+    Each factor alone grows without bound with the position; only their product is bounded. `attend` therefore
+    counts positions from the middle of the keys, which changes no distance, and refuses spans that would overflow.
     """
 
-    dim: int
+    head_dim: int
+    _: KW_ONLY
     theta: float = 10000.0
     fade: float = 512.0
     pairs: Pairs = "neighbours"
-    relative: ClassVar[bool] = True
-    centred: ClassVar[bool] = True
+    relative = True
+    centred = True
 
     def __post_init__(self) -> None:
-        demand.even(self, "dim", self.dim, "channels are turned in pairs")
+        demand.even(self, "head_dim", self.head_dim, "channels are turned in pairs")
         demand.finite(self, "theta", self.theta, above=1)
         demand.finite(self, "fade", self.fade, above=0)
         demand.one_of(self, "pairs", self.pairs, PAIRS)
 
     def widest(self, dtype: torch.dtype) -> float:
-        """The span of positions across which no factor overflows: about 36,000 in float32."""
+        """Return the span of positions across which no factor overflows: about 36,000 in float32."""
         return self.fade * math.log(torch.finfo(dtype).max) / math.log(1.4 / 0.4)
 
     def angles(self, position: Tensor, length: Tensor | int | None = None) -> Tensor:
-        return position.double()[..., None] * powers(self.theta, self.dim, position.device)
+        return position.double()[..., None] * powers(self.theta, self.head_dim, position.device)
 
     def sizes(self, position: Tensor, length: Tensor | int | None = None, side: Side = "query") -> Tensor:
         """Queries grow as keys shrink."""
-        n = torch.arange(self.dim // 2, dtype=torch.float64, device=position.device)
+        n = torch.arange(self.head_dim // 2, dtype=torch.float64, device=position.device)
         at = position.double()[..., None]
-        return ((2 * n / self.dim + 0.4) / 1.4) ** ((at if side == "query" else -at) / self.fade)
+        return ((2 * n / self.head_dim + 0.4) / 1.4) ** ((at if side == "query" else -at) / self.fade)

@@ -1,21 +1,16 @@
-"""YaRN: slow pairs interpolated, fast ones left alone, and a temperature (Peng et al., 2023, arXiv:2309.00071)."""
-
-from __future__ import annotations
+"""YaRN: slow pairs interpolated, fast ones kept, and a temperature (Peng et al., 2023, arXiv:2309.00071)."""
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import KW_ONLY, dataclass
 
-import torch
 from torch import Tensor
 
+from milepost.methods.by_parts import ByParts
 from milepost.seams import demand
-
-Ramp = Literal["code", "paper"]
 
 
 @dataclass(frozen=True)
-class Yarn:
+class Yarn(ByParts):
     """Blend interpolation and no change, pair by pair, and sharpen the scores.
 
         θ_n  ←  γ_n · θ_n + (1 − γ_n) · θ_n/factor
@@ -32,58 +27,13 @@ class Yarn:
     with fast equal to slow it is a step. scaled overrides the factor on cos and sin.
     """
 
-    factor: float
-    trained: int
-    ramp: Ramp = "code"
-    fast: float = 32.0
-    slow: float = 1.0
-    truncate: bool = True
+    _: KW_ONLY
     scaled: float | None = None
-    relative: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        demand.finite(self, "factor", self.factor, least=1)
-        demand.flag(self, "truncate", self.truncate)
-        check_ramp(self, self.trained, self.ramp, self.fast, self.slow)
+        super().__post_init__()
         if self.scaled is not None:
             demand.finite(self, "scaled", self.scaled, above=0)
 
-    def frequencies(self, f: Tensor, length: Tensor) -> Tensor:
-        kept = share_kept(f, self.trained, self.ramp, self.fast, self.slow, self.truncate)
-        return (1 - kept) * f / self.factor + kept * f
-
     def magnitude(self, length: Tensor) -> float:
         return 0.1 * math.log(self.factor) + 1 if self.scaled is None else self.scaled
-
-
-def check_ramp(owner: object, trained: int, ramp: str, fast: float, slow: float) -> None:
-    """Check what Yarn and its dynamic form share."""
-    demand.whole(owner, "trained", trained)
-    demand.one_of(owner, "ramp", ramp, ("code", "paper"))
-    demand.finite(owner, "slow", slow, above=0)
-    # Where both ends are the same number the code's ramp is a step (Kimi K2); the paper's would divide by zero.
-    if ramp == "paper":
-        demand.finite(owner, "fast", fast, above=slow)
-    else:
-        demand.finite(owner, "fast", fast, least=slow)
-
-
-def share_kept(f: Tensor, trained: int, ramp: Ramp, fast: float, slow: float, truncate: bool) -> Tensor:
-    """γ: the share of each frequency that is kept, [pairs]."""
-    if ramp == "paper":
-        turns = trained * f / (2 * math.pi)
-        return ((turns - slow) / (fast - slow)).clamp(0, 1)
-    pairs = f.shape[-1]
-    if pairs == 1:
-        return torch.ones_like(f)
-    n = torch.arange(pairs, dtype=f.dtype, device=f.device)
-    # Frequencies fall geometrically: a pair that makes r turns stands at ln(trained · θ_0 / 2πr) / fall.
-    fall = (f[0].log() - f[-1].log()) / (pairs - 1)
-    low = (math.log(trained / (2 * math.pi * fast)) + f[0].log()) / fall
-    high = (math.log(trained / (2 * math.pi * slow)) + f[0].log()) / fall
-    if truncate:
-        low, high = low.floor(), high.ceil()
-    low, high = low.clamp(min=0), high.clamp(max=2 * pairs - 1)
-    # A step, as wide as the authors' code makes it.
-    high = torch.where(low == high, high + 0.001, high)
-    return 1 - ((n - low) / (high - low)).clamp(0, 1)

@@ -6,8 +6,7 @@ Wrapped here it is one node, whatever the positions are; the backward pass walks
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,19 +14,6 @@ from torch import Tensor
 
 Walk = Callable[[Tensor, Sequence[Tensor], str], Tensor]
 """Positions [...], weights, and settings, to rows [..., *shape of the first weight]."""
-
-
-@contextlib.contextmanager
-def _autograd() -> Generator[None]:
-    """Autograd, which torch takes away inside an operator."""
-    inside = torch._C  # pyright: ignore[reportPrivateUsage]
-    keys: Any = inside._dispatch_tls_local_exclude_set()  # pyright: ignore[reportPrivateUsage]
-    for name in ("AutogradFunctionality", "ADInplaceOrView"):
-        keys = keys.remove(getattr(inside.DispatchKey, name))
-    included = inside._dispatch_tls_local_include_set()  # pyright: ignore[reportPrivateUsage]
-    guard = inside._ForceDispatchKeyGuard(included, keys)  # pyright: ignore[reportPrivateUsage]
-    with guard, torch.enable_grad():
-        yield
 
 
 def opaque(name: str, walk: Walk) -> Walk:
@@ -38,10 +24,9 @@ def opaque(name: str, walk: Walk) -> Walk:
         return walk(at, weights, settings).clone(memory_format=torch.contiguous_format)
 
     def backward(grad: Tensor, at: Tensor, weights: list[Tensor], settings: str) -> list[Tensor]:
-        with _autograd():
-            leaves = [weight.detach().requires_grad_() for weight in weights]
-            grads = torch.autograd.grad(walk(at, leaves, settings), leaves, grad, materialize_grads=True)
-        return [each.clone() for each in grads]
+        # Torch takes autograd away inside an operator; a transform of torch.func brings its own.
+        _, pulled, *_ = torch.func.vjp(lambda *weights: walk(at, weights, settings), *weights)
+        return [each.clone() for each in pulled(grad)]
 
     one = torch.library.custom_op(
         f"milepost::{name}", forward, mutates_args=(), schema="(Tensor at, Tensor[] weights, str settings) -> Tensor"

@@ -11,7 +11,7 @@ Pairs = Literal["halves", "neighbours"]
 PAIRS: tuple[Pairs, ...] = ("halves", "neighbours")
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, pairs: Pairs = "halves") -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, pairs: Pairs = "halves") -> Tensor:
     """Rotate each pair of channels of x by an angle given as its cosine and sine.
 
         (a, b)  ←  (a·cos − b·sin, b·cos + a·sin)
@@ -104,4 +104,4 @@ class _Rotation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore
         cos, sin = ctx.saved_tensors
-        return rotate(grad, cos, -sin, ctx.pairs), None, None, None
+        return rotate(grad, cos, -sin, pairs=ctx.pairs), None, None, None

@@ -6,13 +6,15 @@ One rule makes this work: every argument of a constructor is kept as an attribut
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import functools
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+
+from milepost.refusal import did_you_mean as did_you_mean
 
 
 def arguments(part: object) -> dict[str, Any]:
@@ -26,6 +28,69 @@ def arguments(part: object) -> dict[str, Any]:
                 f"so that it can be saved, compared and told from others"
             )
     return {name: getattr(part, name) for name in names}
+
+
+MODEL = ("ComplexOrder", "Floater", "Learned", "Recurrent", "Sinusoidal")
+HEAD = (
+    *("AxialRope", "Cope", "Deberta", "FloaterLayer", "FusedRope", "LearnedRope", "Nezha", "QkNorm", "Rope"),
+    *("Sandwich", "Shaw", "TransformerXL", "TwoPartRope", "Xpos"),
+)
+RENAMED = {name: {"dim": "head_dim"} for name in HEAD} | {name: {"dim": "model_dim"} for name in MODEL}
+"""Arguments of 0.1 under their present names, by method: schemes that 0.1 saved are read by them."""
+
+
+def as_called_in_0_1(
+    method: Callable[..., object], given: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call that may be one of 0.1 as they are given now: by place, and by name.
+
+    What was renamed gets its present name; what is keyword-only since 0.2 and comes by place gets its name. Anything
+    else is left for the method to refuse.
+    """
+    try:
+        parameters = inspect.signature(method).parameters
+    except (TypeError, ValueError):
+        # A builtin such as max has none, and no past.
+        return given, dict(named)
+    renamed = RENAMED.get(getattr(method, "__name__", ""), {})
+    named = {name if name in parameters else renamed.get(name, name): each for name, each in named.items()}
+    kinds = [each.kind for each in parameters.values()]
+    places = sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
+    late = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY][: max(0, len(given) - places)]
+    if inspect.Parameter.VAR_POSITIONAL in kinds or len(given) != places + len(late) or set(late) & set(named):
+        return given, named
+    return given[:places], dict(zip(late, given[places:], strict=True)) | named
+
+
+def refuse_names_of_0_1(method: Any) -> None:
+    """Let a class refuse an argument by its name of 0.1 with an error that has the present one."""
+    renamed: dict[str, str] = RENAMED.get(getattr(method, "__name__", ""), {})
+    if not renamed:
+        return
+    ((old, new),) = renamed.items()
+    init: Callable[..., None] = method.__init__
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **given: Any) -> None:
+        if old in given:
+            raise TypeError(
+                f"{method.__name__}({old}={given[old]!r}): {old} is called {new} since 0.2; "
+                f"write {method.__name__}({new}={given[old]!r})"
+            )
+        init(self, *args, **given)
+
+    method.__init__ = checked
+
+
+def named_as_in_0_1(plain: Any) -> Any:
+    """Return what to_plain made with the names of 0.1: keys of stores are hashes of it."""
+    if isinstance(plain, list):
+        return [named_as_in_0_1(each) for each in cast("list[Any]", plain)]
+    if not isinstance(plain, dict):
+        return plain
+    saved = cast("dict[str, Any]", plain)
+    former = {new: old for old, new in RENAMED.get(str(saved.get("is")), {}).items()}
+    return {former.get(name, name): named_as_in_0_1(each) for name, each in saved.items()}
 
 
 def spell(part: object, whole: bool = False) -> str:
@@ -45,7 +110,7 @@ def spell(part: object, whole: bool = False) -> str:
             leading = False
             continue
         value = getattr(part, name)
-        if parameter.default is not parameter.empty:
+        if parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty:
             leading = False
             if value is parameter.default or value == parameter.default:
                 continue
@@ -100,19 +165,13 @@ def from_plain(plain: Any, known: Mapping[str, type]) -> Any:
     saved = {str(name): value for name, value in cast("Mapping[Any, Any]", plain).items()}
     if "is" not in saved:
         raise ValueError(
-            f"a saved method is {{'is': 'Rope', 'dim': 64, …}}; 'is' is missing among the keys {sorted(saved)}"
+            f"a saved method is {{'is': 'Rope', 'head_dim': 64, …}}; 'is' is missing among the keys {sorted(saved)}"
         )
     name = saved.pop("is")
     if name not in known:
         raise ValueError(
             f"no method is called {name!r}{did_you_mean(str(name), known)}; pass your own with methods=[…]"
         )
-    return known[name](**{argument: from_plain(value, known) for argument, value in saved.items()})
-
-
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """The names a user may have meant, as the tail of an error."""
-    name = str(name)
-    lower = {each.lower(): each for each in known}
-    near = [lower[each] for each in difflib.get_close_matches(name.lower(), list(lower), n=3)]
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    method = known[name]
+    arguments = {argument: from_plain(value, known) for argument, value in saved.items()}
+    return method(**as_called_in_0_1(method, (), arguments)[1])

@@ -2,60 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from types import FunctionType
-
 import torch
 from torch import Tensor
 
 from milepost.seams.arguments import spell
+from milepost.seams.values import asked as asked
+from milepost.seams.values import even as even
+from milepost.seams.values import finite as finite
+from milepost.seams.values import flag as flag
+from milepost.seams.values import one_of as one_of
+from milepost.seams.values import several as several
+from milepost.seams.values import whole as whole
 from milepost.seams.verbs import verbs_of
 
-
-def asked(owner: object, name: str, value: object) -> str:
-    """The user's own call, as the head of an error: `Rope(dim=127)`."""
-    called = owner.__name__ if isinstance(owner, FunctionType) else getattr(owner, "called", type(owner).__name__)
-    return f"{called}({name}={value!r})"
-
-
-def whole(owner: object, name: str, value: object, least: int = 1) -> None:
-    """Demand an integer of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{asked(owner, name, value)}: {name} must be an integer, not {type(value).__name__}")
-    if value < least:
-        raise ValueError(f"{asked(owner, name, value)}: {name} must be at least {least}")
-
-
-def even(owner: object, name: str, value: object, why: str) -> None:
-    """Demand a positive even integer."""
-    whole(owner, name, value, least=1)
-    if isinstance(value, int) and value % 2:
-        raise ValueError(f"{asked(owner, name, value)}: {name} must be even, because {why}")
-
-
-def finite(owner: object, name: str, value: float, above: float | None = None, least: float | None = None) -> None:
-    """Demand a finite number, larger than `above` or at least `least` where these are given."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise TypeError(f"{asked(owner, name, value)}: {name} must be a number, not {type(value).__name__}")
-    if not math.isfinite(value):
-        raise ValueError(f"{asked(owner, name, value)}: {name} must be finite")
-    if above is not None and value <= above:
-        raise ValueError(f"{asked(owner, name, value)}: {name} must be greater than {above:g}")
-    if least is not None and value < least:
-        raise ValueError(f"{asked(owner, name, value)}: {name} must be at least {least:g}")
-
-
-def flag(owner: object, name: str, value: object) -> None:
-    """Demand True or False."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{asked(owner, name, value)}: {name} is True or False, not {type(value).__name__}")
-
-
-def one_of(owner: object, name: str, value: object, choices: Sequence[object]) -> None:
-    """Demand one of the `choices`."""
-    if value not in choices:
-        raise ValueError(f"{asked(owner, name, value)}: {name} must be one of {', '.join(map(repr, choices))}")
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32)
+"""The integers that int64 has all of."""
+HALVES = {torch.bfloat16: 256, torch.float16: 2048}
+"""Up to where they have every whole number."""
 
 
 def stretch(owner: object, name: str, value: object, verbs: type, such_as: str) -> None:
@@ -83,20 +46,38 @@ def order(owner: object, x: Tensor, index: Tensor | None) -> Tensor:
     b, t = x.shape[0], x.shape[-2]
     if index is None:
         return torch.arange(t, device=x.device)
-    if index.dtype == torch.bool or index.is_complex():
-        raise TypeError(f"{type(owner).__name__}: index must be integers, given {index.dtype}")
+    index = exact(f"{type(owner).__name__}: index", index, fractions=True)
     if index.shape not in ((t,), (b, t), (1, t)):
         raise ValueError(f"{type(owner).__name__}: index must be [{t}] or [{b}, {t}], given {list(index.shape)}")
     return index
 
 
-def several(owner: object, name: str, value: object) -> None:
-    """Demand a tuple or a list."""
-    if not isinstance(value, (tuple, list)):
-        raise TypeError(f"{asked(owner, name, value)}: {name} must be a tuple, not {type(value).__name__}")
+def exact(name: str, values: Tensor, fractions: bool = False) -> Tensor:
+    """Return indices or positions in a dtype that can count: integers as int64, fractions as they are.
+
+    name begins the error: who was given what, such as "attend: index".
+    """
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{name} must be a tensor, given {type(values).__name__}")
+    dtype = values.dtype
+    if dtype in INTEGERS:
+        return values if dtype == torch.int64 else values.long()
+    if fractions and dtype in (torch.float32, torch.float64):
+        return values
+    if fractions and dtype in HALVES:
+        raise TypeError(
+            f"{name} is {dtype}, which lacks whole numbers past {HALVES[dtype]}, so that tokens would share positions; "
+            f"give float32, float64 or integers"
+        )
+    hint = ""
+    if dtype == torch.bool:
+        hint = "; for a padding mask give documents=torch.where(mask, 0, -1)"
+    elif name.endswith("index"):
+        hint = "; where tokens stand may be a fraction: give it as position"
+    raise TypeError(f"{name} must be {'integers or fractions' if fractions else 'integers'}, given {dtype}{hint}")
 
 
-def width(owner: object, x: Tensor, dim: int, name: str = "dim", partly: bool = False) -> None:
+def width(owner: object, x: Tensor, dim: int, name: str = "head_dim", *, partly: bool = False) -> None:
     """Demand that the last axis of x has dim channels; `partly` where some of more could be turned."""
     if x.shape[-1] != dim:
         more = partly and x.shape[-1] > dim

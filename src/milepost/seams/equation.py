@@ -22,10 +22,10 @@ from milepost.seams.visible import Visible
 WIDTH = 110
 """No line is longer, but for the first, which is the sum."""
 
-SYMBOLS = {"theta": "θ", "dim": "d", "alpha": "α"}
-"""Arguments that formulas write as a letter."""
+SYMBOLS = {"theta": "θ", "alpha": "α", "model_dim": "d", "head_dim": "d"}
+"""Arguments that formulas write as a letter; of two with one letter the later."""
 
-SHARED = ("theta", "dim", "heads")
+SHARED = ("theta", "model_dim", "head_dim", "heads")
 """Arguments that a formula may name of the method around it, or of one inside it."""
 
 Write = Callable[[str, str, str], "str | None"]
@@ -133,7 +133,8 @@ def _texts(method: object, around: object) -> dict[str, str]:
             texts[f"len({name})"] = str(len(items))
             texts |= {f"{name}[{n}]": _number(item) for n, item in enumerate(items)}
         else:
-            texts[name] = texts[SYMBOLS.get(name, name)] = _number(value)
+            texts[name] = _number(value)
+    texts |= {letter: texts[name] for name, letter in SYMBOLS.items() if texts.get(name)}
     return {name: text for name, text in texts.items() if text}
 
 
@@ -169,8 +170,8 @@ def _computed(method: object, around: object, lines: list[str]) -> Iterator[tupl
     if magnitude is not None:
         yield "magnitude", computed.in_short(magnitude), with_value
     shared = ({} if around is None else _values(around)) | _values(method)
-    if any("base" in line for line in lines) and {"dim", "theta"} <= set(shared):
-        base = computed.base_of(method, shared["dim"], shared["theta"])
+    if any("base" in line for line in lines) and {"head_dim", "theta"} <= set(shared):
+        base = computed.base_of(method, shared["head_dim"], shared["theta"])
         if base is not None:
             yield "base", computed.in_short(base), with_value
 

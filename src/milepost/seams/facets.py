@@ -134,8 +134,8 @@ class ByBucket(ByDistance, Protocol):
     by_distance(d)  =  table[bucket of d]
     """
 
-    def by_bucket(self, distance: Tensor) -> tuple[Tensor, Tensor]:
-        """The table [rows h], with gradients, and the row of each distance [n], int64."""
+    def by_bucket(self, first: int, end: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the table [rows h], with gradients, and the row of each distance first … end − 1, [n], int64."""
         ...
 
 

@@ -21,10 +21,9 @@ GROUP = "milepost.methods"
 
 
 def exports() -> dict[str, Any]:
-    """Everything that `import milepost` gives, by name."""
-    found = {name: each for name, each in vars(sys.modules["milepost"]).items() if not name.startswith("_")}
-    # Of the modules only the one that is also a function: `mp.methods()`.
-    return {name: each for name, each in found.items() if callable(each) or not inspect.ismodule(each)}
+    """Return everything that the package exports, by name."""
+    package = sys.modules["milepost"]
+    return {name: getattr(package, name) for name in package.__all__}
 
 
 def is_method(each: object) -> bool:
@@ -45,10 +44,12 @@ def classes() -> dict[str, type]:
 
 def class_called(name: str) -> type | None:
     """The one of them that has that name, without a look at the others."""
-    node, export = vars(visible).get(name), vars(sys.modules["milepost"]).get(name)
+    node = vars(visible).get(name)
     if is_node(node):
         return node
-    return export if is_method(export) and not name.startswith("_") else None
+    package = sys.modules["milepost"]
+    export = getattr(package, name) if name in package.__all__ else None
+    return export if is_method(export) else None
 
 
 def installed(name: str) -> type | None:

@@ -6,11 +6,13 @@ import dataclasses
 import difflib
 import inspect
 from types import FunctionType
+from typing import Any
 
+import torch
 from torch import nn
 
 from milepost.seams.facets import FACETS
-from milepost.seams.verbs import VERBS, verbs_of
+from milepost.seams.verbs import VERBS, OfRows, verbs_of
 
 NO_VERBS = {"reset"}
 """Near a verb, but a word of its own."""
@@ -26,6 +28,11 @@ def demand_verbs(part: object) -> None:
     if own and hasattr(part, "relative") and not verbs_of(part):
         raise TypeError(
             f"Scheme({called}(…)): {called} has `{own[0]}`, and answers none of the verbs: {', '.join(VERBS)}"
+        )
+    if "bend_rows" in verbs_of(part) and not _takes_tokens(part):
+        raise TypeError(
+            f"Scheme({called}(…)): bend_rows is given {', '.join(OfRows.__annotations__)} by name, after scores, q and "
+            f"x; take those that it reads, and **tokens for the others"
         )
 
 
@@ -70,6 +77,17 @@ def _one_letter_apart(name: str, verb: str) -> bool:
         return False
     same = next((n for n, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
     return short[same + (len(short) == len(long)) :] == long[same + 1 :]
+
+
+def _takes_tokens(part: Any) -> bool:
+    """Whether `bend_rows` of a part takes what it is given by name."""
+    if torch.compiler.is_compiling():
+        return True
+    try:
+        inspect.signature(part.bend_rows).bind("scores", "q", "x", **OfRows.__annotations__)
+    except TypeError:
+        return False
+    return True
 
 
 def _callable_as(method: object, verb: str) -> bool:

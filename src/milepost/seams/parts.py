@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterator, Sequence
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from milepost.memory.fixed import is_fixed, is_ours, state_of
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band, common
 from milepost.seams.facets import FACETS, has_facet
-from milepost.seams.fixed import is_fixed, state_of
 from milepost.seams.misspelt import demand_verbs
 from milepost.seams.verbs import (
     VERBS,
     Bends,
     BendsRows,
     Embeds,
+    OfRows,
     Places,
     Regime,
     Relates,
@@ -34,6 +35,9 @@ from milepost.seams.verbs import (
     answers,
     verbs_of,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 P = TypeVar("P")
 
@@ -63,8 +67,10 @@ class Parts(nn.Module):
         self._sees = _answering(parts, "see", Sees)
         self._bends_rows = _answering(parts, "bend_rows", BendsRows)
         self._rests = _answering(parts, "rest", Rests)
-        self._band = common(part.normal() if hasattr(part, "normal") else None for part in self._sees)  # pyright: ignore
+        self._band = self._common_band() if all(map(is_fixed, self._sees)) else ...
         _check_together(self)
+        self.unread_place = _unread_place(self)
+        """Why `attend` refuses a part that moves tokens, or None; it may join others before that."""
 
     # What the parts say of themselves
 
@@ -87,10 +93,10 @@ class Parts(nn.Module):
     def turns_keys_once(self) -> bool:
         """Whether a key may be turned when it comes and kept so: its angle follows from its position alone.
 
-        Not so where the angle depends on the length, on the regime or on the middle of the keys, and not where
-        something reads the raw key: tables by distance, and gates on keys.
+        Not so where the angle depends on the length, on the regime, on the middle of the keys or on what may change,
+        such as weights, and not where something reads the raw key: tables by distance, and gates on keys.
         """
-        if self._places or self._relates or not self._turns:
+        if self._places or self._relates or not self._turns or not all(map(is_fixed, self._turns)):
             return False
         if any(getattr(part, "gates", None) == "keys" for part in self._bends_rows):
             return False
@@ -112,6 +118,12 @@ class Parts(nn.Module):
         """How many query heads the parts were made for, where any of them cares."""
         return next((heads for _, heads in _heads_of(self.parts)), None)
 
+    @property
+    def needs_whole_rows(self) -> object | None:
+        """The part whose effect on a score depends on the other keys of its row, or None."""
+        contrasted = self._places if any(regime.contrast is not None for regime in self.place()) else ()
+        return next(iter((*self._bends_rows, *contrasted)), None)
+
     def answering(self, asked: str) -> tuple[object, ...]:
         """The parts that answer a verb or a facet, or of which something else such as `by_length` is true, in order."""
         found = self._answering.get(asked)
@@ -128,12 +140,15 @@ class Parts(nn.Module):
         return tuple(found.values())
 
     def state(self) -> Hashable | None:
-        """What was said to parts that can change, but for numbers in their tensors; None where it cannot be read."""
-        # Asked when it is wanted first: a scheme may be made in a graph that is traced.
-        changing = self.__dict__.get("_changing")
-        if changing is None:
-            changing = self.__dict__["_changing"] = tuple(part for part in self.parts if not is_fixed(part))
-        states = tuple([state_of(part) for part in changing])
+        """Return what decides how the parts run, but for the numbers in their tensors; None if it cannot be known."""
+        # Read when it is wanted first: a scheme may be made in a graph that is traced.
+        fixed = self.__dict__.get("_fixed")
+        if fixed is None:
+            fixed = self.__dict__["_fixed"] = all(is_ours(part) for part in self.parts)
+        if fixed:
+            # The scheme is the same object, so its parts are.
+            return True
+        states = tuple([state_of(part) for part in self.parts])
         return None if None in states else states
 
     # The seams, all parts together
@@ -162,11 +177,15 @@ class Parts(nn.Module):
         """The softmax scale for queries of width dim."""
         return self._scales[0].scale(dim) if self._scales else dim**-0.5
 
-    def sharpen(self, index: Tensor, length: Tensor) -> Tensor | None:
-        """The factor on the scale of each query, [b|1 t|1], or None."""
+    def sharpen(
+        self, index: Tensor, length: Tensor, rows: int | None = None, heads: int | None = None
+    ) -> Tensor | None:
+        """Return the factor on the scale of each query, [b|1 h|1 t|1], or None; rows and heads: how many there are."""
         factor: Tensor | None = None
+        sizes = (rows, heads, index.shape[1])
         for part in self._sharpens:
-            factor = part.sharpen(index, length) if factor is None else factor * part.sharpen(index, length)
+            one = _by_row_and_head(part, part.sharpen(index, length), sizes)
+            factor = one if factor is None else factor * one
         return factor
 
     def bend(
@@ -188,13 +207,21 @@ class Parts(nn.Module):
 
     def band(self) -> Band | None:
         """What is visible in its normal form, or None where it has none."""
-        return self._band
+        return self._common_band() if self._band is ... else self._band
 
-    def bend_rows(self, scores: Tensor, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> Tensor:
-        """Bend whole rows of masked scores [b h t s]; a part that gates on keys or values is given those as its x."""
+    def _common_band(self) -> Band | None:
+        return common(part.normal() if hasattr(part, "normal") else None for part in self._sees)  # pyright: ignore
+
+    def bend_rows(
+        self, scores: Tensor, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None, **tokens: Unpack[OfRows]
+    ) -> Tensor:
+        """Bend whole rows of masked scores [b h t s]; a part that gates on keys or values is given those as its x.
+
+        tokens: the indices and positions of the rows and keys.
+        """
         for part in self._bends_rows:
             own = {"keys": k, "values": v}.get(getattr(part, "gates", ""), x)
-            scores = part.bend_rows(scores, q, own)
+            scores = part.bend_rows(scores, q, own, **tokens)
         return scores
 
     def rest(self) -> Tensor | None:
@@ -240,6 +267,20 @@ def _modules_of(parts: Sequence[object]) -> Iterator[tuple[str, nn.Module]]:
 
 def _heads_of(parts: Sequence[object]) -> Iterator[tuple[object, int]]:
     return ((part, part.heads) for part in parts if isinstance(getattr(part, "heads", None), int))  # pyright: ignore
+
+
+def _by_row_and_head(part: object, factor: Tensor, sizes: tuple[int | None, int | None, int]) -> Tensor:
+    """Bring what `sharpen` returned to [b|1 h|1 t|1]; a size that is None is not known."""
+    wide = factor if factor.dim() >= 2 else factor.reshape(1, -1)
+    wide = wide[:, None] if wide.dim() == 2 else wide
+    fits = wide.dim() == 3 and all(n is None or own == 1 or own == n for own, n in zip(wide.shape, sizes, strict=True))
+    if not fits:
+        b, h, t = (name if size is None else size for name, size in zip("bht", sizes, strict=True))
+        raise ValueError(
+            f"{spell(part)}: sharpen returned a factor of shape {list(factor.shape)}; give [{t}], [{b}|1, {t}|1] or "
+            f"[{b}|1, {h}|1, {t}|1]"
+        )
+    return wide
 
 
 def _check_part(part: object) -> None:
@@ -293,3 +334,17 @@ def _check_together(scheme: Parts) -> None:
                 f"Scheme: {spell(scheme.answering('place')[0])} moves tokens so that only their distances mean "
                 f"anything, and {spell(part)} reads more than distances; keep one"
             )
+
+
+def _unread_place(scheme: Parts) -> str | None:
+    """Return why a part that moves tokens would do nothing: no part reads positions, and it does nothing else."""
+    # A norm turns nothing by position, and a cap bends by the score alone.
+    turns = (part for part in scheme.answering("turn") if not getattr(part, "turns_first", False))
+    bends = (part for part in scheme.answering("bend") if not answers(part, "cap"))
+    for part in scheme.answering("place") if not (*turns, *bends, *scheme.answering("relate")) else ():
+        if not answers(part, "see") and all(each.contrast is each.shift is None for each in scheme.place()):
+            return (
+                f"{spell(part)} moves tokens, and no part of the scheme reads their positions, so that it would do "
+                f"nothing; add a rotation or a bias by distance, such as Rope(dim) or Alibi(heads), or leave it out"
+            )
+    return None

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from milepost.numerics.precision import exact_device, float64, has_float64
 from milepost.numerics.rotation import Pairs, rotate, waves
 from milepost.seams import demand
 from milepost.seams.verbs import Side
@@ -17,11 +18,11 @@ class Rotary:
 
         turn(x, p)[n]  =  x[n] · size_n · e^(i · angle_n)
 
-    A method answers `angles`, and `sizes` where they are not 1. It has an attribute `dim`, how many channels it turns,
-    and one `pairs`, which of them make a pair. `milepost.seams.facets.Rotates` says what a kernel reads.
+    A method answers `angles`, and `sizes` where they are not 1. It has an attribute `head_dim`, how many channels it
+    turns, and one `pairs`, which of them make a pair. `milepost.seams.facets.Rotates` says what a kernel reads.
     """
 
-    dim: int
+    head_dim: int
     pairs: Pairs
     rotary: ClassVar[bool] = True
     blocks: ClassVar[int] = 1
@@ -29,12 +30,7 @@ class Rotary:
     @property
     def width(self) -> int:
         """How many channels are turned."""
-        return self.dim
-
-    @property
-    def head_dim(self) -> int:
-        """How many channels a head has."""
-        return self.dim
+        return self.head_dim
 
     def angles(self, position: Tensor, length: Tensor | int | None = None) -> Tensor:
         """The angle of every pair at every position: float64 [… t dim/2]."""
@@ -56,12 +52,17 @@ class Rotary:
         """Cosines and sines [… t dim/2] of every angle, times its size.
 
         Angles are formed in float64, whatever the dtype asked for: at position 10⁶ a float32 angle has lost its way.
+        Where the device has no float64, that is done on the CPU.
         """
+        device = position.device
+        if not has_float64(device):
+            position, length = position.cpu(), length.cpu() if isinstance(length, Tensor) else length
         cos, sin = waves(self.angles(position, length))
         size = self.sizes(position, length, side)
         if size is not None:
             cos, sin = cos * size, sin * size
-        return cos.to(dtype), sin.to(dtype)
+        # First the dtype: a device without float64 takes no copy of it either.
+        return cos.to(dtype).to(device), sin.to(dtype).to(device)
 
     def steps(self, device: torch.device) -> tuple[Tensor, float] | None:
         """The angle of every pair at position 1, float64 [dim/2], and the size of all: at p it is p times that.
@@ -86,13 +87,13 @@ class Rotary:
         if side == "value":
             by = self.for_values(x.shape[-1])
             return x if by is None else by._turned(x, position, side, length)
-        demand.width(self, x, self.dim, partly=True)
+        demand.width(self, x, self.head_dim, partly=True)
         return self._turned(x, position, side, length)
 
     def _turned(self, x: Tensor, position: Tensor, side: Side, length: Tensor | int | None) -> Tensor:
         cos, sin = (over_heads(each) for each in self.cos_sin(position, length, side, angle_dtype(x)))
         if self.blocks == 1:
-            return rotate(x, cos, sin, self.pairs)
+            return rotate(x, cos, sin, pairs=self.pairs)
         return rotate(*(_parted(each, self.blocks) for each in (x, cos, sin)), pairs=self.pairs).flatten(-2)
 
 
@@ -104,10 +105,10 @@ def _parted(x: Tensor, blocks: int) -> Tensor:
 def reached(position: Tensor, length: Tensor | int | None) -> Tensor:
     """The length as float64 [b|1 t|1]; where none is given, one past the last position of each row."""
     if length is None:
-        return position.double().amax(-1, keepdim=True) + 1
+        return float64(position).amax(-1, keepdim=True) + 1
     if isinstance(length, Tensor):
-        return length.double()
-    return torch.full((1,), length, dtype=torch.float64, device=position.device)
+        return float64(length)
+    return torch.full((1,), length, dtype=torch.float64, device=exact_device(position.device))
 
 
 def angle_dtype(x: Tensor) -> torch.dtype:

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal, Protocol, TypedDict, runtime_checkable
 
 from torch import Tensor
 
@@ -37,15 +37,18 @@ class Bound:
         low  ≤  measure(p) − key_measure(r)  <  high;   mirrored:  low  ≤  key_measure(r) − measure(p)  <  high
 
     Left out, both measures are the position itself, and a key's is the query's. They are whole for whole positions, and
-    never fall where these rise. `implied`: it follows from the regime's other bounds, for those who skip by distance.
+    never fall where these rise. `by_index`: indices are measured in place of positions, as `see` does. `implied`: it
+    follows from the regime's other bounds, for those who skip by distance.
     """
 
     low: float = -math.inf
     high: float = math.inf
+    _: KW_ONLY
     measure: Callable[[Tensor], Tensor] = same
     key_measure: Callable[[Tensor], Tensor] | None = None
     mirrored: bool = False
     implied: bool = False
+    by_index: bool = False
 
     def difference(self, p: Tensor, r: Tensor) -> Tensor:
         """What lies between low and high."""
@@ -65,8 +68,13 @@ class Bound:
         return self.measure is same and self.key_measure in (None, same)
 
     def distances(self) -> tuple[float, float]:
-        """The least and the largest whole distance that can lie within; everything where it measures something else."""
+        """Return the least and the largest whole distance that can lie within.
+
+        Of another measure, which never falls, the sign alone is known: where it is larger, so is the position.
+        """
         low, high = (self.low, self.high) if self.by_distance else (-math.inf, math.inf)
+        if not self.by_distance and self.key_measure is None and self.low > 0:
+            low = 1
         low = low if low == -math.inf else math.ceil(low)
         high = high if high == math.inf else math.ceil(high) - 1
         return (-high, -low) if self.mirrored else (low, high)
@@ -74,28 +82,34 @@ class Bound:
 
 @dataclass(frozen=True)
 class Regime:
-    """A region of (query, key) pairs, and where its tokens stand.
+    """A region of (query, key) pairs, and the positions of its tokens.
 
     The region is every pair that lies within all of the `bounds`; without any, every pair there is. Inside it a query
-    at p stands at query(p) and a key at r stands at key(r). The regimes of one method do not overlap and share one
-    softmax. No distance inside becomes more than `growth` times as large. `contrast(index, length)` says how strongly a
-    query's scores are set off against the log-sum-exp of those of the regimes before the first that has a contrast,
-    `shift(index, length)` what is then added to them all; `spared` asks those who give either not to.
+    at p is moved to query(p) and a key at r to key(r); `by_index`: both are given the index in place of the position.
+    The regimes of one method do not overlap and share one softmax. No distance inside becomes more than `growth` times
+    as large. `contrast(index, length)` is how strongly a query's scores are set off against the log-sum-exp of those of
+    the regimes before the first that has a contrast, `shift(index, length)` what is then added to them all; `spared`
+    asks those who give either not to.
     """
 
     query: Callable[[Tensor], Tensor] = same
     key: Callable[[Tensor], Tensor] = same
+    _: KW_ONLY
     bounds: tuple[Bound, ...] = ()
     growth: int = 1
     contrast: Callable[[Tensor, Tensor], Tensor] | None = None
     shift: Callable[[Tensor, Tensor], Tensor] | None = None
     spared: bool = False
+    by_index: bool = False
 
-    def holds(self, p: Tensor, r: Tensor) -> Tensor | None:
-        """Which of the pairs p, r lie in the region: a boolean of their broadcast shape, or None for all."""
+    def holds(self, p: Tensor, r: Tensor, i: Tensor | None = None, j: Tensor | None = None) -> Tensor | None:
+        """Return which pairs lie in the region: a boolean of their broadcast shape, or None for all.
+
+        p and r are positions, i and j indices, which may be left out where positions are indices.
+        """
         region: Tensor | None = None
         for bound in self.bounds:
-            one = bound.holds(p, r)
+            one = bound.holds(i, j) if bound.by_index and i is not None and j is not None else bound.holds(p, r)
             region = one if region is None else region & one
         return region
 
@@ -139,6 +153,7 @@ class Relation:
     """
 
     keys: Table | None = None
+    _: KW_ONLY
     queries: Table | None = None
     values: Table | None = None
     shift: Tensor | None = None
@@ -188,10 +203,13 @@ class Relates(Protocol):
 
 @runtime_checkable
 class Sharpens(Protocol):
-    """Acts on the softmax scale, query by query."""
+    """Acts on the softmax scale, query by query, and head by head where it likes."""
 
     def sharpen(self, index: Tensor, length: Tensor) -> Tensor:
-        """Answer a factor on the softmax scale for each query: index [b|1 t], length [b|1 t|1]."""
+        """Return a factor on the softmax scale for each query: index [b|1 t], length [b|1 t|1].
+
+        The factor is a number, [t] or [b|1 t|1]; one for each head as well is [b|1 h t|1].
+        """
         ...
 
 
@@ -211,8 +229,16 @@ class Bends(Protocol):
 class BendsRows(Protocol):
     """Acts on whole rows of scores."""
 
-    def bend_rows(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
-        """Change whole rows of masked scores [b h t s], a text's keys in the order of their index; q is raw."""
+    def bend_rows(
+        self, scores: Tensor, q: Tensor, x: Tensor | None, index: Tensor, key_index: Tensor, position: Tensor,
+        key_position: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """Change whole rows of masked scores [b h t s], a text's keys in the order of their index; q is raw.
+
+        The rows may be some of a call's. index and key_index are the order of their queries [b|1 t] and of the keys
+        [b|1 s], position and key_position their positions, [b|1 n] or [b|1 n axes]. These four are given by name: a
+        part that reads none of them takes **tokens.
+        """
         ...
 
 
@@ -266,6 +292,15 @@ class SlopeStretch(Protocol):
         share runs from 0 for the steepest head to 1 for the flattest; length is how many tokens there are, where known.
         """
         ...
+
+
+class OfRows(TypedDict):
+    """What `bend_rows` is given by name."""
+
+    index: Tensor
+    key_index: Tensor
+    position: Tensor
+    key_position: Tensor
 
 
 VERBS: dict[str, type] = {

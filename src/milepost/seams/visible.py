@@ -285,7 +285,7 @@ causal: Visible = Causal()
 everything: Visible = Everything()
 
 
-def window(n: int, ahead: int = 0) -> Visible:
+def window(n: int, *, ahead: int = 0) -> Visible:
     """Keys i − n + 1 … i, n of them, the query's own included; `ahead` adds that many keys after the query."""
     return Window(n, ahead)
 

@@ -1,1 +1,1 @@
-"""What is known about reach: scaling laws, and what padding gives away."""
+"""Scaling laws of RoPE's reach, and the positions that zero padding leaks."""

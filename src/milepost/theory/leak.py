@@ -1,7 +1,5 @@
 """The padding leak: zero padding tells a convolution where the border is (Islam et al., 2020, arXiv:2001.08248)."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
@@ -12,15 +10,16 @@ from milepost.seams import demand
 
 def padding_leak(
     length: int = 21,
+    *,
     depth: int = 3,
     kernel: int = 3,
     padding: Literal["zeros", "circular", "reflect", "replicate", "none"] = "zeros",
     channels: int = 8,
     seed: int = 0,
 ) -> Tensor:
-    """How much each place of a constant input differs after a stack of random convolutions, float64 [places].
+    """Return the difference at each position of a constant input after random convolutions, float64 [positions].
 
-    The answer is the distance of each output from the one in the middle. With zero padding it is zero except within
+    It is the distance of each output from the one in the middle. With zero padding it is zero except within
     (kernel − 1)/2 · depth of the borders: the stack knows where it is, as far as its receptive field lets it see the
     border. With circular, reflected or no padding (which shortens the output) every place looks alike.
     """

@@ -1,28 +1,26 @@
-"""How far a RoPE model can reach: the scaling laws of its base (Liu et al., 2023, arXiv:2310.05209)."""
-
-from __future__ import annotations
+"""RoPE's reach: the scaling laws of its base (Liu et al., 2023, arXiv:2310.05209)."""
 
 import math
 
 from milepost.seams import demand
 
 
-def critical_dimension(dim: int, trained: int, theta: float = 10000.0) -> int:
-    """How many channels of a head saw a whole turn within the trained length.
+def critical_dimension(head_dim: int, trained: int, *, theta: float = 10000.0) -> int:
+    """Return how many channels of a head completed a period within the trained length.
 
         2 · ⌈ d/2 · log_θ(trained/2π) ⌉
 
     Channels past it have met only part of their cycle, so longer texts show them angles they never saw. Llama 2, with
     128 channels and 4096 tokens, has 92.
     """
-    demand.even(critical_dimension, "dim", dim, "channels are turned in pairs")
+    demand.even(critical_dimension, "head_dim", head_dim, "channels are turned in pairs")
     demand.whole(critical_dimension, "trained", trained, least=7)
     demand.finite(critical_dimension, "theta", theta, above=1)
-    return min(dim, 2 * math.ceil(dim / 2 * math.log(trained / (2 * math.pi), theta)))
+    return min(head_dim, 2 * math.ceil(head_dim / 2 * math.log(trained / (2 * math.pi), theta)))
 
 
-def critical_base(trained: int, target: int, theta: float = 10000.0) -> float:
-    """The base past which fine-tuning at `target` tokens reaches further than the target itself.
+def critical_base(trained: int, target: int, *, theta: float = 10000.0) -> float:
+    """Return the base past which fine-tuning at `target` tokens reaches further than the target itself.
 
         θ ^ log_{trained/2π}(target/2π)
 
@@ -34,8 +32,8 @@ def critical_base(trained: int, target: int, theta: float = 10000.0) -> float:
     return theta ** (math.log(target / (2 * math.pi)) / math.log(trained / (2 * math.pi)))
 
 
-def reach_of(base: float, dim: int, trained: int, tuned: int | None = None, theta: float = 10000.0) -> float:
-    """How many tokens a model can take after fine-tuning with another base.
+def reach_of(base: float, head_dim: int, trained: int, *, tuned: int | None = None, theta: float = 10000.0) -> float:
+    """Return how many tokens a model can process after fine-tuning with another base.
 
         2π · base^(d_extra/d)   where base exceeds the critical one,   tuned otherwise
 
@@ -43,11 +41,11 @@ def reach_of(base: float, dim: int, trained: int, tuned: int | None = None, thet
     fine-tuning, the trained one if left out. It is a bound from angles alone, not a promise of quality.
     """
     demand.finite(reach_of, "base", base, above=1)
-    demand.even(reach_of, "dim", dim, "channels are turned in pairs")
+    demand.even(reach_of, "head_dim", head_dim, "channels are turned in pairs")
     demand.whole(reach_of, "trained", trained, least=7)
     demand.finite(reach_of, "theta", theta, above=1)
     tuned = trained if tuned is None else tuned
     demand.whole(reach_of, "tuned", tuned, least=7)
-    if base <= critical_base(trained, tuned, theta):
+    if base <= critical_base(trained, tuned, theta=theta):
         return float(tuned)
-    return 2 * math.pi * base ** (critical_dimension(dim, trained, theta) / dim)
+    return 2 * math.pi * base ** (critical_dimension(head_dim, trained, theta=theta) / head_dim)

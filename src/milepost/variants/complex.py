@@ -1,7 +1,5 @@
 """Attention over complex numbers, for words that turn with their positions (Wang et al., 2020, arXiv:1912.12333)."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
@@ -48,7 +46,7 @@ def complex_attend(
                 f"complex_attend: {t} queries but {s} keys; queries are the last of the keys, or give index"
             )
         index = key_index[..., s - t :]
-    bias = scheme.bias(index, key_index, documents, q.real.dtype)
+    bias = scheme.bias(index, key_index, documents=documents, dtype=q.real.dtype)
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     product = q @ (k.mH if conjugate else k.mT)

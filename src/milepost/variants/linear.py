@@ -26,7 +26,7 @@ BLOCK = 128
 
 
 def elu_plus_one(x: Tensor) -> Tensor:
-    """The usual feature map: positive everywhere."""
+    """Return the usual feature map: positive everywhere."""
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
 
 
@@ -55,6 +55,8 @@ def linear_attend(
         for part in scheme.answering(verb):
             raise ValueError(f"linear_attend: {spell(part)} answers {verb}, which acts on a score or its softmax")
     call = resolve(q, k, v, scheme, options)
+    if call.keys_turned:
+        raise ValueError("linear_attend: k was turned by its Cache, and the feature map reads raw keys; use Cache()")
     with torch.autocast("cpu" if q.device.type == "meta" else q.device.type, enabled=False):
         return _attended(call, feature)
 
@@ -76,7 +78,7 @@ def _attended(call: Call, feature: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def _at_the_end(call: Call) -> bool:
-    """Whether the queries are the last of the keys, one after the other."""
+    """True if the queries are the last of the keys, in order."""
     return call.layout is not None and call.layout.offset == call.keys.count - call.queries.count
 
 

@@ -1,7 +1,5 @@
 """Published schedules: which layers see everything, which see a window, and who has positions."""
 
-from __future__ import annotations
-
 from milepost.methods.llama4_scale import Llama4Scale
 from milepost.methods.log_n import LogN
 from milepost.methods.nope import Nope
@@ -13,12 +11,12 @@ from milepost.seams import demand
 from milepost.seams.visible import causal, chunks, window
 
 
-def hwfa(layers: int, dim: int, trained: int, keys: int | None = None, theta: float = 10000.0) -> Schedule:
+def hwfa(layers: int, head_dim: int, trained: int, *, keys: int | None = None, theta: float = 10000.0) -> Schedule:
     """Windows with RoPE, and one last layer that sees everything, without positions (Su, 2023, kexue.fm/archives/9603).
 
     All layers but the last see `keys` keys, the largest number for which the windows together cover at most three
     quarters of the trained length: (keys − 1)(layers − 1) + 1 ≤ ¾ · trained. The last layer has no positions and is
-    sharpened by ln n / ln trained, in training too. dim is the width of a head.
+    sharpened by ln n / ln trained, in training too. head_dim is the width of a head.
     """
     demand.whole(hwfa, "layers", layers, least=2)
     demand.whole(hwfa, "trained", trained, least=2)
@@ -30,30 +28,31 @@ def hwfa(layers: int, dim: int, trained: int, keys: int | None = None, theta: fl
             f"hwfa(keys={keys}): {layers - 1} windows of {keys} keys cover {(keys - 1) * (layers - 1) + 1} tokens, "
             f"more than three quarters of the {trained} trained; give at most {most}"
         )
-    near = Scheme(Rope(dim, theta), causal & window(keys))
+    near = Scheme(Rope(head_dim, theta=theta), causal & window(keys))
     far = Scheme(Nope(), LogN(trained, clip=False), causal)
     return Schedule([near] * (layers - 1) + [far])
 
 
 def hwfa2(
     layers: int,
-    dim: int,
+    head_dim: int,
     trained: int,
     keys: int,
+    *,
     full: int = 1,
     rerope_window: int | None = None,
     theta: float = 10000.0,
 ) -> Schedule:
     """Windows with RoPE, and one or two full layers that use ReRoPE past training (Su, 2023, kexue.fm/archives/9731).
 
-    One full layer stands in the middle, two at a third and two thirds of the depth. Train with rerope_window=None,
+    One full layer is in the middle, two at a third and two thirds of the depth. Train with rerope_window=None,
     where full layers have plain RoPE; test with rerope_window=w, where no distance exceeds w there. Full layers are
     sharpened by ln n / ln trained in both. `keys` is free: two to four times trained/layers did best.
     """
     demand.whole(hwfa2, "layers", layers, least=2)
     demand.whole(hwfa2, "keys", keys)
     demand.one_of(hwfa2, "full", full, (1, 2))
-    rope = Rope(dim, theta)
+    rope = Rope(head_dim, theta=theta)
     near = Scheme(rope, causal & window(keys))
     places = () if rerope_window is None else (Rerope(rerope_window),)
     far = Scheme(rope, *places, LogN(trained, clip=False), causal)
@@ -62,7 +61,7 @@ def hwfa2(
 
 
 def llama4(
-    layers: int, dim: int, chunk: int = 8192, every: int = 4, theta: float = 500000.0, weight: float = 0.1
+    layers: int, head_dim: int, *, chunk: int = 8192, every: int = 4, theta: float = 500000.0, weight: float = 0.1
 ) -> Schedule:
     """Llama 4's layers: RoPE within chunks, and every fourth sees everything without positions (Meta, 2025).
 
@@ -71,6 +70,6 @@ def llama4(
     """
     demand.whole(llama4, "layers", layers)
     demand.whole(llama4, "every", every)
-    near = Scheme(Rope(dim, theta, pairs="neighbours"), causal & chunks(chunk))
-    far = Scheme(Nope(), Llama4Scale(chunk, weight), causal)
+    near = Scheme(Rope(head_dim, theta=theta, pairs="neighbours"), causal & chunks(chunk))
+    far = Scheme(Nope(), Llama4Scale(chunk, weight=weight), causal)
     return Schedule([far if (layer + 1) % every == 0 else near for layer in range(layers)])

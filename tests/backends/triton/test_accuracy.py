@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import milepost as mp
-from milepost.bench.plainly import plainly
+from milepost.bench.harness.plain_torch import plain_attention
 from tests.backends.triton.dense import DEVICE, GPU
 
 pytest.importorskip("triton")
@@ -65,9 +65,9 @@ def families() -> list[Family]:
         ("rest", lambda h, d: (mp.Rope(d), mp.SinkLogit(h), causal), brain, 64, 64),
         ("log-n", lambda h, d: (mp.Rope(d), mp.LogN(64), causal), brain, 64, 64),
         ("both ways", lambda h, d: (mp.Alibi(h),), brain, 64, 64),
-        ("Shaw", lambda h, d: (mp.Shaw(d, 32, values=False), causal), brain, 64, 64),
-        ("DeBERTa", lambda h, d: (mp.Deberta(32, h, d, 64),), brain, 64, 64),
-        ("Transformer-XL", lambda h, d: (mp.TransformerXL(32, h, d, 64), causal), brain, 128, 128),
+        ("Shaw", lambda h, d: (mp.Shaw(d, reach=32, values=False), causal), brain, 64, 64),
+        ("DeBERTa", lambda h, d: (mp.Deberta(32, h, d, reach=64),), brain, 64, 64),
+        ("Transformer-XL", lambda h, d: (mp.TransformerXL(32, h, d, reach=64), causal), brain, 128, 128),
         ("RoPE", rope, half, 96, 64),
         ("ALiBi", alibi, half, 128, 128),
         ("T5", t5, half, 64, 32),
@@ -158,7 +158,7 @@ def test_rounding_is_at_most_twice_that_of_plain_torch(number: int):
         # The error of a handful of numbers is luck: there are more of them in several calls.
         calls += [drawn(number, again) for again in range(1, 8)]
     exact = [answers(call, torch.float64, exactly) for call in calls]
-    plain = [answers(call, dtype, plainly) for call in calls]
+    plain = [answers(call, dtype, plain_attention) for call in calls]
     for by in (by_kernels, mp.attend) if GPU else (by_kernels,):
         poisoned()
         ours = [answers(call, dtype, by) for call in calls]

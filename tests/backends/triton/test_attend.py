@@ -24,7 +24,7 @@ SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
     "Xpos": lambda: mp.Scheme(mp.Xpos(D), causal),
     "Alibi": lambda: mp.Scheme(mp.Alibi(H), causal),
     "OffsetAlibi": lambda: mp.Scheme(mp.OffsetAlibi(H), everything),
-    "T5Bias": lambda: mp.Scheme(mp.T5Bias(H, 8, 20), causal),
+    "T5Bias": lambda: mp.Scheme(mp.T5Bias(H, buckets=8, reach=20), causal),
     "Kerple": lambda: mp.Scheme(mp.Kerple(H), causal),
     "cap, slopes": lambda: mp.Scheme(mp.SoftCap(3.0), mp.Alibi(H), causal),
     "LogN, Rope": lambda: mp.Scheme(mp.Rope(D), mp.LogN(9), causal),
@@ -34,11 +34,11 @@ SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
     "LeakyRerope, capped": lambda: mp.Scheme(mp.Rope(D), mp.LeakyRerope(7, 3.0), mp.SoftCap(3.0), causal),
     "SelfExtend, window": lambda: mp.Scheme(mp.Rope(D), mp.SelfExtend(4, 8), causal & window(30)),
     "Pivot, LogN, rest": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(7), 9), mp.LogN(9), mp.SinkLogit(H), causal),
-    "KeepSinks": lambda: mp.Scheme(mp.Rope(D), mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(7), 3), 9), 9), causal),
+    "KeepSinks": lambda: mp.Scheme(mp.Rope(D), mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(7), sinks=3), 9), 9), causal),
     "DualChunk": lambda: mp.Scheme(mp.Rope(D), mp.DualChunk(8, 3), causal),
     "DualChunk, capped, LogN": lambda: mp.Scheme(mp.Rope(D), mp.DualChunk(9, 1), mp.SoftCap(3.0), mp.LogN(9), causal),
     "Stream": lambda: mp.Scheme(mp.Rope(D), mp.Stream(3, 9)),
-    "Stream, evicting after, capped": lambda: mp.Scheme(mp.Rope(D), mp.Stream(2, 7, "after"), mp.SoftCap(3.0)),
+    "Stream, evicting after, capped": lambda: mp.Scheme(mp.Rope(D), mp.Stream(2, 7, evict="after"), mp.SoftCap(3.0)),
     "rest": lambda: mp.Scheme(mp.Rope(D), mp.SinkLogit(H), causal),
     "Cope": lambda: mp.Scheme(mp.Cope(D, 6), causal),
     "Cope, turned, rest": lambda: mp.Scheme(
@@ -67,6 +67,19 @@ def made(name: str, schemes: Mapping[str, Callable[[], mp.Scheme]] = SCHEMES) ->
 def close(ours: Tensor, exact: Tensor) -> None:
     within = 2e-5 * max(1.0, float(exact.detach().abs().max()))
     torch.testing.assert_close(ours.double(), exact.double(), rtol=0, atol=within)
+
+
+def test_far_keys_count_where_a_cap_comes_after_a_slope():
+    """From 2,048 keys on, keys that a slope leaves no weight are skipped: a cap after it leaves them some."""
+    given, grad = inputs(16, 2048), torch.randn(1, H, 16, 24, device=DEVICE)
+    given = [each[:1].detach().requires_grad_() for each in given]
+    ours, exact = (
+        (out, *torch.autograd.grad(out, given, grad))
+        for backend in ("triton", "reference")
+        for out in [mp.attend(*given, mp.Scheme(mp.Alibi(H), mp.SoftCap(2.0), causal), backend=backend)]
+    )
+    for one, other in zip(ours, exact, strict=True):
+        close(one, other)
 
 
 @pytest.mark.parametrize("t", [4, 18])
@@ -162,7 +175,7 @@ def test_it_is_never_chosen_where_it_is_interpreted():
     if DEVICE == "cuda":
         pytest.skip("there is a GPU")
     q, k, v = inputs()
-    assert mp.explain(made("Alibi"), q, k, v).backend != "triton"
+    assert mp.explain(q, k, v, made("Alibi")).backend != "triton"
 
 
 def test_what_the_interpreter_does_not_know_is_refused():

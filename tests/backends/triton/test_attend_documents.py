@@ -25,10 +25,10 @@ SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
     "Rope": lambda: mp.Scheme(mp.Rope(D), causal),
     "Alibi": lambda: mp.Scheme(mp.Alibi(H), causal),
     "OffsetAlibi": lambda: mp.Scheme(mp.OffsetAlibi(H), everything),
-    "T5Bias": lambda: mp.Scheme(mp.T5Bias(H, 8, 20), causal),
+    "T5Bias": lambda: mp.Scheme(mp.T5Bias(H, buckets=8, reach=20), causal),
     "Kerple, window": lambda: mp.Scheme(mp.Kerple(H), causal & (window(9) | sinks(2))),
     "Rerope": lambda: mp.Scheme(mp.Rope(D), mp.Rerope(7), causal),
-    "KeepSinks": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.KeepSinks(mp.Rerope(7), 3), 9), causal),
+    "KeepSinks": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.KeepSinks(mp.Rerope(7), sinks=3), 9), causal),
     "Pivot, LogN": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(7), 9), mp.LogN(9), causal),
     "DualChunk": lambda: mp.Scheme(mp.Rope(D), mp.DualChunk(8, 3), causal),
     "Stream": lambda: mp.Scheme(mp.Rope(D), mp.Stream(3, 9)),
@@ -42,7 +42,7 @@ def inputs() -> tuple[Tensor, Tensor, Tensor]:
 def both(scheme: mp.Scheme, qkv: tuple[Tensor, ...], **options: object) -> None:
     """Outputs, log-sum-exps and gradients are the specification's."""
     q, k, v = qkv
-    leaves = [q, k, v, *scheme.parameters()]
+    leaves = [q, k, v, *(each for each in scheme.parameters() if each.requires_grad)]
     answers = []
     for backend in ("triton", "reference"):
         out, lse = mp.attend(q, k, v, scheme, backend=backend, return_lse=True, **options)
@@ -78,6 +78,40 @@ def test_chunks_of_documents_with_any_numbers_are_told_apart():
 )
 def test_left_padding_is_the_specifications(name: str):
     both(made(name), inputs(), key_index=LEFT, key_documents=PADDED)
+
+
+FAR_ON = (1 << 31) - 20
+
+
+@pytest.mark.parametrize("name", ["Alibi", "T5Bias", "Kerple, window", "Rerope", "KeepSinks", "Cope"])
+def test_indices_past_32_bits_are_the_specifications(name: str):
+    """Of two documents in a row one crosses 2³¹, and one has the first keys, which are sinks."""
+    schemes = SCHEMES | {"Cope": lambda: mp.Scheme(mp.Cope(D, 6), causal)}
+    documents = (torch.arange(T, device=DEVICE) >= 9)[None].long()
+    index = torch.where(documents == 0, torch.arange(T, device=DEVICE), torch.arange(T, device=DEVICE) + FAR_ON)
+    scheme, given = drawn(name, schemes).requires_grad_(False), rows_of(b=1)
+    options = {"index": index, "key_index": index, "documents": documents}
+    if name == "Kerple, window":
+        # The bias has a number for every distance, which indices do not bound.
+        scheme = mp.Scheme(mp.Alibi(H), causal & (window(9) | sinks(2)))
+    both(scheme, given, **options)
+    q, k, v = (each.detach() for each in given)
+    last = options | {"index": index[:, -2:], "documents": documents[:, -2:], "key_documents": documents}
+    if name != "Cope":
+        close(*(mp.attend(q[:, :, -2:], k, v, scheme, backend=each, **last) for each in ("triton", "reference")))
+
+
+@pytest.mark.parametrize("t", [2, T])
+@pytest.mark.parametrize("name", ["Alibi", "Rope"])
+def test_distances_past_30_bits_give_no_number(name: str, t: int):
+    """The kernels cannot measure them, and on a GPU nobody looks at indices before: NaN, in these rows alone."""
+    q, k, v = (each.detach() for each in rows_of(b=2))
+    index = torch.arange(T, device=DEVICE).repeat(2, 1)
+    index[1, -1] = 1 << 30
+    with torch.no_grad():
+        out = mp.attend(q[:, :, T - t :], k, v, made(name), index=index[:, T - t :], key_index=index, backend="triton")
+    assert out[0].isfinite().all()
+    assert out[1, :, -1].isnan().all()
 
 
 def test_a_range_beside_documents_counts_through_the_row():
@@ -121,7 +155,7 @@ def test_ragged_rows_decode_as_the_specification(name: str):
             "has a number for every distance, and given indices do not say how many there are",
         ),
         (
-            lambda: mp.Scheme(mp.T5Bias(H, 8, 20), causal),
+            lambda: mp.Scheme(mp.T5Bias(H, buckets=8, reach=20), causal),
             {"key_index": LEFT},
             "learns by distance, which the kernels sum along diagonals: leave out index",
         ),
@@ -138,12 +172,12 @@ def test_ragged_rows_decode_as_the_specification(name: str):
         (
             lambda: mp.Scheme(mp.Rope(D), mp.DualChunk(8, 3), causal & window(20)),
             {},
-            "DualChunk(8, 3) beside a window is not in these kernels yet",
+            "DualChunk(8, 3) with a window is not in these kernels yet",
         ),
         (
             lambda: mp.Scheme(mp.Rope(D), mp.Rerope(7), causal & (window(20) | sinks(2))),
             {},
-            "Rerope(7) beside a window with sinks is not in these kernels yet",
+            "Rerope(7) with a window with sinks is not in these kernels yet",
         ),
     ],
     ids=["Alibi", "Rerope", "Kerple", "T5Bias", "AlibiDynamicNtk", "two lengths", "DualChunk, window", "Rerope, sinks"],

@@ -15,7 +15,7 @@ from tests.oracles import assert_same
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton.buckets import picked
+from milepost.backends.triton.attention.t5_buckets import picked
 
 
 def _loop(table: Tensor, bucket: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class OwnNumbers(mp.T5Bias):
 @pytest.mark.parametrize("kind", [OwnBuckets, OwnNumbers])
 def test_subclasses_are_asked_for_what_is_their_own(kind: type[mp.T5Bias]):
     torch.manual_seed(0)
-    part = kind(2, 8, 20).to(DEVICE)
+    part = kind(2, buckets=8, reach=20).to(DEVICE)
     torch.nn.init.normal_(part.table)
     q, k, v = (torch.randn(1, 2, 40, 16, device=DEVICE) for _ in range(3))
     ours, true = (attend(q, k, v, Scheme(part, causal), backend=each) for each in ("triton", "reference"))
@@ -125,7 +125,7 @@ def test_t5_picks_by_the_kernel_and_learns_the_same(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(sys.modules[picked.__module__], "picked", counted)
     torch.manual_seed(0)
-    scheme = Scheme(mp.T5Bias(2, 8, 20), causal).to(DEVICE)
+    scheme = Scheme(mp.T5Bias(2, buckets=8, reach=20), causal).to(DEVICE)
     q, k, v = (torch.randn(1, 2, 40, 16, device=DEVICE, requires_grad=True) for _ in range(3))
     found: list[list[Tensor]] = []
     for backend in ("triton", "reference"):

@@ -19,9 +19,9 @@ D = 16
 SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
     "Rope": lambda: mp.Scheme(mp.Rope(D), causal),
     "Alibi": lambda: mp.Scheme(mp.Alibi(2), causal),
-    "T5Bias": lambda: mp.Scheme(mp.T5Bias(2, 8, 20), causal),
+    "T5Bias": lambda: mp.Scheme(mp.T5Bias(2, buckets=8, reach=20), causal),
     "Rerope": lambda: mp.Scheme(mp.Rope(D), mp.Rerope(7), causal),
-    "Deberta": lambda: mp.Scheme(mp.Deberta(12, 2, D, 20), causal),
+    "Deberta": lambda: mp.Scheme(mp.Deberta(12, 2, D, reach=20), causal),
 }
 
 

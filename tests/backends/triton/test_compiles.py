@@ -8,21 +8,37 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from milepost.bench.chips import SHARED, Compiled, read_resources
+from milepost.backends.triton.runtime import configs
+from tests.sweeps.chips import SHARED, Compiled, read_resources
 
 
 @pytest.mark.slow
 def test_kernels_compile_and_none_spills(tmp_path: Path):
-    """A few configurations; `python -m milepost.bench.chips` has all of them, for three chips."""
+    """A few configurations; `make sweep-chips` compiles all of them, for four chips."""
     around = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-m", "milepost.bench.chips", "--quick"],
+        [sys.executable, "-m", "tests.sweeps.chips", "--quick"],
         env=around | {"TRITON_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    kernels = {line.split()[-6] for line in done.stdout.splitlines() if "registers" in line}
+    kernels = {line.split()[-8] for line in done.stdout.splitlines() if "registers" in line}
     assert kernels >= {"forward", "backward_keys", "backward_rows", "walk", "outline", "cut", "turn"}
+
+
+def test_a_gpu_with_little_shared_memory_gets_a_smaller_tile(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(configs, "_OVERRIDES", {})
+
+    def capability(device: torch.device) -> tuple[int, int]:
+        return (12, 0) if device.index else (9, 0)
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
+    chosen = [
+        configs.choose("keys", 256, 2, False, few_keys=True, little=configs.has_little(torch.device("cuda", n)))
+        for n in (0, 1)
+    ]
+    assert [str(each) for each in chosen] == ["32×64 w8 s2 tma", "16×64 w8 s2 tma"]
 
 
 @pytest.mark.parametrize(
@@ -31,6 +47,7 @@ def test_kernels_compile_and_none_spills(tmp_path: Path):
         (Compiled("c", "k", 90, 128, 0, 100), ""),
         (Compiled("c", "k", 90, 128, 8, 100), "8 bytes of registers spill"),
         (Compiled("c", "k", 80, 128, 8, 100), ""),
+        (Compiled("c", "k", 90, 128, 8, 100, triton="3.9.0"), ""),
         (Compiled("c", "k", 80, shared=SHARED[80] + 1), "166913 bytes of shared memory, and the chip has 166912"),
         (Compiled("c", "k", 100, failed="CompilationError"), "CompilationError"),
     ],

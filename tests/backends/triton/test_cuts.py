@@ -11,17 +11,18 @@ import milepost as mp
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import cuts
-from milepost.backends.triton.cuts import Rectangle, cut
+from milepost.backends.triton.dual_chunk import cuts
+from milepost.backends.triton.dual_chunk.cuts import Rectangle, cut
+from milepost.memory.table import MEMORY
 
 
 @pytest.fixture(autouse=True)
 def any_number(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """However many rectangles there are."""
     monkeypatch.setattr(cuts, "EACH", 1)
-    cut.cache_clear()
+    MEMORY.forget()
     yield
-    cut.cache_clear()
+    MEMORY.forget()
 
 
 @pytest.mark.parametrize(("chunk", "local"), [(9, 3), (12, 4), (5, 0), (6, 5), (2, 1), (2, 0), (20, 2)])
@@ -79,5 +80,5 @@ def test_what_is_no_rectangle_or_too_many_is_not_cut(monkeypatch: pytest.MonkeyP
     assert cut(mp.DualChunk(12, 4), (0, 1, 2), 0, 40, 5, 35, 1, True) is None
     assert cut(mp.DualChunk(12, 4), (0, 1, 2), 0, 400, 0, 400, 2, False) is not None
     monkeypatch.setattr(cuts, "EACH", 512)
-    cut.cache_clear()
+    MEMORY.forget()
     assert cut(mp.DualChunk(12, 4), (0, 1, 2), 0, 400, 0, 400, 2, False) is None

@@ -13,9 +13,9 @@ from tests.backends.triton.test_rotary import rotated
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import decode as decoding
-from milepost.backends.triton.decode import Field, Turns, decode, decode_fields
-from milepost.backends.triton.flash import UNLIMITED
+from milepost.backends.triton.attention.flash import UNLIMITED
+from milepost.backends.triton.decoding import decode as decoding
+from milepost.backends.triton.decoding.decode import Field, Turns, decode, decode_fields
 
 
 def random_step(seed: int) -> Case:

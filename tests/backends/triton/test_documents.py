@@ -15,12 +15,12 @@ from tests.backends.triton.dense import DEVICE, GPU, Case, drawn, off
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import configs
-from milepost.backends.triton.bounds import Tokens, bounds
-from milepost.backends.triton.configs import Config
-from milepost.backends.triton.decode import decode
-from milepost.backends.triton.flash import UNLIMITED, flash
-from milepost.backends.triton.numbering import order_within
+from milepost.backends.triton.attention.flash import UNLIMITED, flash
+from milepost.backends.triton.decoding.decode import decode
+from milepost.backends.triton.packed.block_ranges import Tokens, bounds
+from milepost.backends.triton.packed.documents import order_within
+from milepost.backends.triton.runtime import configs
+from milepost.backends.triton.runtime.configs import Config
 
 T = 70
 WALK = Config(128, 128, 4, 1, False)
@@ -216,8 +216,8 @@ def test_blocks_that_nobody_sees_are_left_out():
     [
         ({"documents": rows("a8")}, "flash: documents and key_documents come together; give both or neither"),
         ({"index": rows("a8")}, "flash: index and key_index come together; give both or neither"),
-        ({"documents": rows("a7"), "key_documents": rows("a8")}, "flash: documents is [1, 7]; give [1 or 1, 8]"),
-        ({"index": rows("a8").float(), "key_index": rows("a8")}, "index is torch.float32; give torch.int32"),
+        ({"documents": rows("a7"), "key_documents": rows("a8")}, "documents is [1, 7] in torch.int64; give [1, 8] in"),
+        ({"index": rows("a8").float(), "key_index": rows("a8")}, "index is [1, 8] in torch.float32; give"),
     ],
     ids=str,
 )  # fmt: skip

@@ -27,10 +27,10 @@ from milepost import (
     causal,
     window,
 )
-from milepost.backends.triton import configs
-from milepost.backends.triton import fields as fields_module
-from milepost.backends.triton.configs import Config
-from milepost.backends.triton.fields import Fields, by_vendor, fields
+from milepost.backends.triton.near_far import fields as fields_module
+from milepost.backends.triton.near_far.fields import Fields, by_vendor, fields
+from milepost.backends.triton.runtime import configs
+from milepost.backends.triton.runtime.configs import Config
 
 TILE = {} if GPU else dict.fromkeys(configs.KERNELS, Config(32, 32, 4, 1))
 
@@ -203,7 +203,7 @@ SCHEMES = {
     "Self-Extend": lambda d: Scheme(Rope(d), SelfExtend(4, 12), causal),
     "a window": lambda d: Scheme(Rope(d), Rerope(9), causal & window(30)),
     "Pivot over YaRN": lambda d: Scheme(Rope(d, stretch=Yarn(4, 16)), Pivot(Rerope(9), 10, strength=0.7), causal),
-    "T5": lambda d: Scheme(T5Bias(2, 8, 12), causal),
+    "T5": lambda d: Scheme(T5Bias(2, buckets=8, reach=12), causal),
 }
 
 
@@ -211,7 +211,7 @@ SCHEMES = {
 @pytest.mark.parametrize("name", SCHEMES if GPU else ["Leaky ReRoPE", "a window", "Pivot over YaRN"])
 def test_schemes_with_near_and_far_keys_agree_with_the_reference(name: str, monkeypatch: pytest.MonkeyPatch):
     # Cosines and sines are kept and the rotary kernel is used, as on a GPU.
-    monkeypatch.setattr("milepost.backends.rotated._ready", lambda _: True)
+    monkeypatch.setattr("milepost.backends.rotary.by_table._ready", lambda _: True)
     d = 16
     scheme = SCHEMES[name](d).to(DEVICE)
     torch.manual_seed(0)
@@ -225,16 +225,16 @@ def test_schemes_with_near_and_far_keys_agree_with_the_reference(name: str, monk
 
         with configs.override(**TILE):
             ours = answers("triton", torch.float32)
-        monkeypatch.setattr("milepost.backends.rotated._ready", lambda _: False)
+        monkeypatch.setattr("milepost.backends.rotary.by_table._ready", lambda _: False)
         for mine, true in zip(ours, answers("reference", torch.float64), strict=True):
             assert off(mine, true) < 4e-6
-        monkeypatch.setattr("milepost.backends.rotated._ready", lambda _: True)
+        monkeypatch.setattr("milepost.backends.rotary.by_table._ready", lambda _: True)
         scheme.float()
 
 
 @pytest.mark.parametrize("make", [SCHEMES["ReRoPE"], SCHEMES["T5"], lambda d: Scheme(Rope(d), DualChunk(8, 3), causal)])
 def test_tensors_without_numbers_have_shapes(make: Callable[[int], Scheme], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("milepost.backends.rotated._ready", lambda _: True)
+    monkeypatch.setattr("milepost.backends.rotary.by_table._ready", lambda _: True)
     with FakeTensorMode(), torch.device(DEVICE):
         q, k, v = (torch.empty(1, 2, 50, 16, requires_grad=True) for _ in range(3))
         out = attend(q, k, v, make(16), backend="triton")

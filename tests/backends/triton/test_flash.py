@@ -16,11 +16,11 @@ from tests.backends.triton.dense import DEVICE, GPU, Case, attention, drawn, off
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import configs
-from milepost.backends.triton.configs import Config
-from milepost.backends.triton.flash import flash
+from milepost.backends.triton.attention.flash import flash
+from milepost.backends.triton.runtime import configs
+from milepost.backends.triton.runtime.configs import Config
 
-flash_module = importlib.import_module("milepost.backends.triton.flash")
+flash_module = importlib.import_module("milepost.backends.triton.attention.flash")
 
 HALVES = [torch.bfloat16, torch.float16] if GPU else []
 CASES = int(os.environ.get("MILEPOST_KERNEL_CASES", "40" if GPU else "3"))
@@ -157,16 +157,6 @@ def test_sinks_that_a_long_row_of_windows_sees_agree_with_float64(groups: int):
     agree(case, torch.float32, **({} if GPU else dict.fromkeys(configs.KERNELS, Config(128, 64, 4, 1, False))))
 
 
-@pytest.mark.parametrize(
-    ("upright", "lead"), [(True, True), (False, False), *([(True, False), (False, True)] if GPU else [])]
-)
-def test_tiles_upright_turned_and_leading_agree(upright: bool, lead: bool):
-    tile = Config(64, 32, 4, 1, upright=upright, lead=lead)
-    case = Case(*drawn(1, 2, 1, 70, 70, 16, 16), {"scale": 0.25, "ahead": 0, "table": torch.randn(2, 9, device=DEVICE)})
-    case.options["sharpen"] = torch.rand(70, device=DEVICE) + 0.5
-    agree(case, torch.float32, forward=tile, keys=tile, rows=tile)
-
-
 def test_rows_that_see_nothing_give_zeros_and_finite_gradients():
     case = Case(*drawn(1, 1, 1, 40, 20, 16, 16), {"scale": 0.25, "offset": 0, "behind": 4, "ahead": 0})
     case = case.to(torch.float32, torch.float32)
@@ -213,8 +203,8 @@ def test_it_gives_the_same_bits_every_time():
         ({"q": (1, 3, 8, 16)}, "q [1, 3, 8, 16], k [1, 2, 8, 16], v [1, 2, 8, 16] do not go together"),
         ({"k": (1, 2, 8, 32)}, "do not go together"),
         ({"slopes": (3,)}, "slopes is [3] in torch.float32; give [2] in torch.float32"),
-        ({"table": (8,)}, "table is [8] in torch.float32; give [2, 'n'] in torch.float32"),
-        ({"sharpen": (4, 8)}, "sharpen has 4 rows for a batch of 1; give 1 or 1"),
+        ({"table": (8,)}, "table is [8] in torch.float32; give [2, n] in torch.float32"),
+        ({"sharpen": (4, 8)}, "sharpen is [4, 8] in torch.float32; give [1, 8]"),
         ({"scale": -1.0}, "scale is -1.0; it must not be negative: negate q instead"),
         ({"cap": 0.0}, "cap is 0.0; it must be positive, or None for no cap"),
         ({"slopes_ahead": (2,)}, "slopes_ahead was given without slopes; give both"),
@@ -270,8 +260,19 @@ def test_keys_that_weigh_nothing_are_not_missed(t: int, s: int, offset: int, dty
     q, k, v = (torch.randn(1, heads, n, 16, device=DEVICE) for heads, n in ((4, t), (2, s), (2, s)))
     slopes = torch.tensor([2.0, 0.6, 0.0, -0.02], device=DEVICE)
     case = Case(q, k, v, {"scale": 0.3, "ahead": 0, "offset": offset, "slopes": slopes})
-    assert flash_module.Call(q, k, v, slopes, None, None, None, 0.3, offset, 1 << 30, 0, 0, 0, 0.0, False).reach
+    assert flash_module.Call(q, k, v, flash_module.Facets(slopes, scale=0.3, offset=offset, ahead=0)).reach
     agree(case, dtype, **({} if GPU else dict.fromkeys(configs.KERNELS, Config(32, 32, 4, 1))))
+
+
+@pytest.mark.usefixtures("skipping")
+@pytest.mark.parametrize("cap_first", [False, True])
+def test_a_cap_after_a_slope_bounds_the_scores_of_far_keys(cap_first: bool):
+    """A cap of 2 leaves every key at least e^−4 of the largest weight, so none may be skipped."""
+    torch.manual_seed(5)
+    slopes = torch.tensor([2.0, 0.6], device=DEVICE)
+    options = {"scale": 0.3, "ahead": 0, "offset": 138, "slopes": slopes, "cap": 2.0, "cap_first": cap_first}
+    case = Case(*drawn(1, 2, 2, 32, 170, 16, 16), options)
+    agree(case, torch.float32, **({} if GPU else dict.fromkeys(configs.KERNELS, Config(32, 32, 4, 1))))
 
 
 @pytest.mark.usefixtures("skipping")

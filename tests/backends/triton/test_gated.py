@@ -16,10 +16,12 @@ from tests.backends.triton.dense import DEVICE, GPU
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import configs, gates
-from milepost.backends.triton import gated as gated_module
-from milepost.backends.triton.configs import Config
-from milepost.backends.triton.gated import gated
+from milepost.backends.triton.attention import flash
+from milepost.backends.triton.cope import kernels as gates
+from milepost.backends.triton.cope import operators as gated_module
+from milepost.backends.triton.cope.operators import gated
+from milepost.backends.triton.runtime import configs
+from milepost.backends.triton.runtime.configs import Config
 
 CHECKS = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
 
@@ -47,17 +49,14 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, entries: Tensor, sees: Callable[[in
                     outs.append(out[row, head, i])
                     lses.append(lse[row, head, i])
                     continue
-                scores = [q[row, head, i] @ k[row, shared, j] / math.sqrt(d) for j in seen]
-                bent, count = [], torch.zeros((), dtype=q.dtype)
-                for score in reversed(scores):
-                    count = count + 1 / (1 + torch.exp(-score))
-                    at = min(int(count), most)
-                    share = count - at if at < most else torch.zeros((), dtype=q.dtype)
-                    here = entries[row, head, i, at]
-                    bent.append(score + here + share * (entries[row, head, i, min(at + 1, most)] - here))
-                stacked = torch.stack(bent[::-1])
-                lses.append(stacked.logsumexp(0))
-                outs.append(sum(w * v[row, shared, j] for w, j in zip(stacked.softmax(0), seen, strict=True)))
+                scores = k[row, shared, seen] @ q[row, head, i] / math.sqrt(d)
+                count = scores.sigmoid().flip(0).cumsum(0).flip(0)
+                at = count.detach().floor().long().clamp(max=most)
+                share = torch.where(at < most, count - at, 0.0)
+                here, above = entries[row, head, i, at], entries[row, head, i, (at + 1).clamp(max=most)]
+                bent = scores + here + share * (above - here)
+                lses.append(bent.logsumexp(0))
+                outs.append(bent.softmax(0) @ v[row, shared, seen])
     return [torch.stack(outs).view(b, h, t, -1), torch.stack(lses).view(b, h, t)]
 
 
@@ -203,8 +202,8 @@ def test_memory_that_nobody_wrote_is_never_read(documents: list[int]):
 
 def test_packed_texts_read_the_keys_of_their_own(monkeypatch: pytest.MonkeyPatch):
     """Indices begin anew in every document; sorted by them alone, each block of keys would have tokens of all."""
-    nears, bounds = [], gated_module.bounds
-    monkeypatch.setattr(gated_module, "bounds", lambda *given: nears.append(bounds(*given)) or nears[-1])
+    nears, bounds = [], flash.bounds
+    monkeypatch.setattr(flash, "bounds", lambda *given: nears.append(bounds(*given)) or nears[-1])
     q, k, v, _ = (each.float() for each in drawn(1, 1, 1, 256, 256, 2))
     documents = torch.arange(256, device=DEVICE)[None] // 64
     mp.attend(q, k, v, mp.Scheme(mp.Cope(16, 4), causal).to(DEVICE), backend="triton", documents=documents)
@@ -313,7 +312,7 @@ def test_it_traces_whole_with_its_gradient():
         ((mp.Cope(16, 4, gates="values"), causal), r"Cope.* opens gates by something else than scores"),
         ((mp.Cope(16, 4), mp.Alibi(2), causal), r"Cope.* counts scores that Alibi\(2.*\) changed"),
         ((mp.Rope(16), mp.Cope(16, 4), mp.LogN(9), causal), r"Cope.* counts scores that LogN.* changed"),
-        ((mp.Cope(16, 4), window(5)), r"Cope.* beside a window"),
+        ((mp.Cope(16, 4), window(5)), r"Cope.* with a window"),
     ],
 )
 def test_what_is_not_in_the_kernels_is_refused_by_name(parts: tuple[object, ...], said: str):

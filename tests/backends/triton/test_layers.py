@@ -12,8 +12,9 @@ from tests.backends.triton.test_rotary import rotated
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import decode, launch
-from milepost.backends.triton.rotary import QueryRotation
+from milepost.backends.triton.decoding import decode
+from milepost.backends.triton.rotary.rotate import QueryRotation
+from milepost.backends.triton.runtime import launch
 
 B, D = (2, 64) if GPU else (1, 16)
 SCHEMES = {
@@ -21,7 +22,9 @@ SCHEMES = {
     "ReRoPE of neighbours": lambda: mp.Scheme(mp.Rope(D, pairs="neighbours"), mp.Rerope(9), mp.causal),
     "Self-Extend": lambda: mp.Scheme(mp.Rope(D), mp.SelfExtend(4, 8), mp.causal),
     "Pivot": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(9), 16), mp.causal),
-    "sinks kept": lambda: mp.Scheme(mp.Rope(D), mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(9), 3), 16), 16), mp.causal),
+    "sinks kept": lambda: mp.Scheme(
+        mp.Rope(D), mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(9), sinks=3), 16), 16), mp.causal
+    ),
     "RoPE": lambda: mp.Scheme(mp.Rope(D), mp.causal),
     "RoPE of neighbours": lambda: mp.Scheme(mp.Rope(D, pairs="neighbours"), mp.causal),
     "RoPE of some channels": lambda: mp.Scheme(mp.Partial(mp.Rope(D // 2), D), mp.Alibi(4), mp.causal),

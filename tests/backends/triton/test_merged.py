@@ -14,7 +14,7 @@ from tests.backends.triton.dense import DEVICE, GPU
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton.merged import merged
+from milepost.backends.triton.joining.merged import merged
 
 
 def drawn(parts: int, dtype: torch.dtype = torch.float64, tokens_first: bool = False) -> list[Tensor]:
@@ -82,7 +82,7 @@ def test_regimes_are_joined_by_it(place: object, parts: int, monkeypatch: pytest
         calls.append(len(parts) // 2)
         return merged(*parts)
 
-    monkeypatch.setattr(importlib.import_module("milepost.backends.triton.merged"), "merged", counted)
+    monkeypatch.setattr(importlib.import_module("milepost.backends.triton.joining.merged"), "merged", counted)
     found = []
     for backend in ("triton", "reference"):
         out = mp.attend(*given, scheme, backend=backend, documents=documents)

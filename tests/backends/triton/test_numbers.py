@@ -14,9 +14,9 @@ from tests.backends.triton.dense import DEVICE
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import flash as flash_module
-from milepost.backends.triton import tables
-from milepost.backends.triton.flash import flash
+from milepost.backends.triton.attention import flash as flash_module
+from milepost.backends.triton.attention import table_gradient as tables
+from milepost.backends.triton.attention.flash import flash
 
 H, G, D = 4, 2, 16
 
@@ -98,7 +98,7 @@ def test_the_gradients_of_both_numbers_are_those_of_the_formula(name: str, monke
 @pytest.mark.parametrize("seen", [[causal], [causal & (window(20) | sinks(2))], []], ids=["causal", "window", "all"])
 def test_a_scheme_learns_as_the_specification_does(form: Any, seen: list[Any], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tables, "walk", None)
-    scheme = mp.Scheme(mp.Kerple(H, form), *seen).to(DEVICE)
+    scheme = mp.Scheme(mp.Kerple(H, form=form), *seen).to(DEVICE)
     q, k, v, weights, _ = (each.float() for each in drawn(70, 70))
     leaves = [each.requires_grad_() for each in (q, k, v)] + list(scheme.parameters())
     answers = [
@@ -150,7 +150,7 @@ def test_torch_checks_the_operator():
     table, numbers = torch.randn(H, 20, device=DEVICE), torch.ones(2, H, device=DEVICE)
     facets = (None, None, table, None, 0.25, 0, flash_module.UNLIMITED, 0, 0, 0, 0.0, False)
     out, lse = torch.ops.milepost.flash(q, k, v, *facets)
-    inputs = (grad, None, q, k, v, out, lse, *facets, False, False, *(None,) * 6, numbers, table)
+    inputs = (grad, None, q, k, v, out, lse, False, False, *facets, *(None,) * 6, numbers, table)
     torch.library.opcheck(
         torch.ops.milepost.flash_backward.default, inputs,
         test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"),

@@ -9,9 +9,9 @@ from tests.backends.triton.dense import DEVICE, drawn
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton.decode import decode
-from milepost.backends.triton.flash import UNLIMITED, flash
-from milepost.backends.triton.rotary import rotate_qk
+from milepost.backends.triton.attention.flash import UNLIMITED, flash
+from milepost.backends.triton.decoding.decode import decode
+from milepost.backends.triton.rotary.rotate import rotate_qk
 
 CHECKS = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
 
@@ -22,13 +22,13 @@ def test_torch_checks_the_attention_operators():
         facets = (None, None, torch.randn(2, 5, device=DEVICE), None, 0.25, 0, UNLIMITED, 0, 0, 0, 0.0, False)
         torch.library.opcheck(torch.ops.milepost.flash.default, (q, k, v, *facets), test_utils=CHECKS)
         out, lse = torch.ops.milepost.flash(q, k, v, *facets)
-        inputs = (torch.randn_like(out), None, q, k, v, out, lse, *facets, False, True)
+        inputs = (torch.randn_like(out), None, q, k, v, out, lse, False, True, *facets)
         torch.library.opcheck(torch.ops.milepost.flash_backward.default, inputs, test_utils=CHECKS)
 
 
 def test_torch_checks_decoding():
     q, k, v = drawn(1, 2, 1, 1, 20, 16, 16)
-    facets = (None, None, None, None, 0.25, 19, UNLIMITED, 0, 0, 0, 0.0, False, None, None, None, None, False, None)
+    facets = (*(None,) * 5, False, None, None, None, None, 0.25, 19, UNLIMITED, 0, 0, 0, 0.0, False)
     torch.library.opcheck(torch.ops.milepost.decode.default, (q, k, v, *facets), test_utils=CHECKS)
 
 
@@ -36,7 +36,7 @@ def test_torch_checks_the_rotation():
     q, k, _ = drawn(1, 2, 1, 20, 20, 16, 16)
     cos, sin = torch.rand(1, 20, 8, device=DEVICE), torch.rand(1, 20, 8, device=DEVICE)
     torch.library.opcheck(
-        torch.ops.milepost.rotate_qk.default, (q, k, cos, sin, None, None, False, False), test_utils=CHECKS
+        torch.ops.milepost.rotate_qk.default, (q, k, cos, sin, None, None, None, False, False), test_utils=CHECKS
     )
 
 

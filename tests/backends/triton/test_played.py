@@ -19,16 +19,20 @@ from tests.backends.triton.dense import DEVICE
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import configs, flash, rotary
-from milepost.backends.triton.configs import Config
-from milepost.backends.triton.played import SEEN, forget, operator, played
+from milepost.backends.triton.attention import flash
+from milepost.backends.triton.rotary import rotate as rotary
+from milepost.backends.triton.runtime import configs
+from milepost.backends.triton.runtime.configs import Config
+from milepost.backends.triton.runtime.played import operator, played
+from milepost.memory.kind import SEEN
+from milepost.memory.table import MEMORY
 
 NOTHING = (None, None, None, None)
 
 
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("milepost.call.playable.DEVICES", (DEVICE,))
+    monkeypatch.setattr("milepost.memory.surroundings.PLAYS_ON", (DEVICE,))
 
 
 class Counted:
@@ -96,7 +100,7 @@ def test_gradients_are_played_too():
         args = causal(q, k, v, documents=documents)
         out, lse = flash._flash(*args)
         grad = drawn(seed + 50)[0]
-        given = (grad, None, q, k, v, out, lse, *args[3:15], False, False, *args[15:])
+        given = (grad, None, q, k, v, out, lse, False, False, *args[3:])
         same(run(*given), flash._flash_backward(*given))
     assert body.runs == SEEN + 1
 
@@ -112,7 +116,7 @@ def test_other_tiles_are_another_kind():
 
 
 def test_devices_are_told_apart(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("milepost.call.playable.DEVICES", ("cpu", "meta"))
+    monkeypatch.setattr("milepost.memory.surroundings.PLAYS_ON", ("cpu", "meta"))
     run = played(lambda x: (torch.empty(4, 2, device=x.device).fill_(1),))
     for _ in range(SEEN + 2):
         run(torch.zeros(4, device="meta"))
@@ -120,7 +124,7 @@ def test_devices_are_told_apart(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_threads_that_write_down_at_once_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("milepost.call.playable.DEVICES", ("cpu",))
+    monkeypatch.setattr("milepost.memory.surroundings.PLAYS_ON", ("cpu",))
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     run = played(lambda x: (x * 2 + 1,))
@@ -137,7 +141,7 @@ def test_threads_that_write_down_at_once_leave_nothing_behind(monkeypatch: pytes
                 each.start()
             for each in threads:
                 each.join()
-            forget()
+            MEMORY.forget()
             assert not is_in_torch_dispatch_mode()
     finally:
         sys.setswitchinterval(before)
@@ -194,5 +198,5 @@ def test_a_graph_that_torch_compiled_plays_its_operators(monkeypatch: pytest.Mon
         before = body.runs
         ours = turned(q, k)
         found = body.runs - before
-        same(ours, rotary._rotate_qk(q, k, angle.cos(), angle.sin(), None, None, False, False))
+        same(ours, rotary._rotate_qk(q, k, angle.cos(), angle.sin(), None, None, None, False, False))
     assert found == 0

@@ -12,15 +12,17 @@ from torch import Tensor
 
 import milepost as mp
 from milepost import causal
-from milepost.call import plan
-from milepost.choice import kinds_of
+from milepost.memory.kind import SEEN, Kind
+from milepost.memory.table import MEMORY
 from tests.backends.triton.dense import DEVICE, GPU, off
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import configs, cuts, rectangles, shares, vendor
-from milepost.backends.triton.configs import Config
-from milepost.backends.triton.cuts import Rectangle, cut
+from milepost.backends.triton.dual_chunk import cuts, rectangles
+from milepost.backends.triton.dual_chunk.cuts import Rectangle, cut
+from milepost.backends.triton.joining import sums as shares
+from milepost.backends.triton.runtime import configs, vendor
+from milepost.backends.triton.runtime.configs import Config
 
 TILE = {} if GPU else dict.fromkeys(configs.KERNELS, Config(32, 32, 4, 1))
 CHUNK, LOCAL = 12, 4
@@ -32,9 +34,9 @@ SIZE = CHUNK - LOCAL
 def any_number(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """However many rectangles there are."""
     monkeypatch.setattr(cuts, "EACH", 1)
-    cut.cache_clear()
+    MEMORY.forget()
     yield
-    cut.cache_clear()
+    MEMORY.forget()
 
 
 @pytest.fixture
@@ -183,7 +185,6 @@ def test_what_changes_scores_or_has_few_queries_goes_the_other_way(noted: list[A
             (mp.Scheme(mp.Rope(16), place, mp.LogN(16), causal), {}),
             (mp.Scheme(mp.Rope(16), place, mp.SoftCap(5.0), causal), {}),
             (mp.Scheme(mp.Rope(16), mp.Dilute(place, 20), causal), {}),
-            (mp.Scheme(place, causal), {}),
             (scheme_of(), {"documents": documents}),
         ):
             mine = mp.attend(q, k, v, scheme, backend="triton", **more)
@@ -198,11 +199,11 @@ def test_what_changes_scores_or_has_few_queries_goes_the_other_way(noted: list[A
 def test_calls_that_are_played_answer_the_same(
     learns: bool, vendor: bool, monkeypatch: pytest.MonkeyPatch, noted: list[Any]
 ):
-    monkeypatch.setattr("milepost.call.playable.DEVICES", (DEVICE,))
+    monkeypatch.setattr("milepost.memory.surroundings.PLAYS_ON", (DEVICE,))
     if vendor and not GPU:
         as_vendor(monkeypatch, [])
     scheme = scheme_of()
-    for seed in range(plan.SEEN + 4):
+    for seed in range(SEEN + 4):
         given = drawn(1, 2, 2, 26, 26, seed=seed)
         if learns:
             compare(given, scheme, "out")
@@ -213,9 +214,9 @@ def test_calls_that_are_played_answer_the_same(
             mine, lse = mp.attend(*placed, scheme, backend="triton", return_lse=True)
         for ours, true in zip((mine, lse), formula(*given, 0, False, 16), strict=True):
             torch.testing.assert_close(ours.double(), true, rtol=2e-5, atol=2e-5)
-    assert [each.refused for kind in kinds_of(scheme).values() for each in kind.plans.values()] == [""]
+    assert [kind.refused for kind in MEMORY.of(scheme).values() if isinstance(kind, Kind)] == [""]
     # The first was asked who can run it, then some ran as they came, and one was written down.
-    assert len(noted) == plan.SEEN + 2
+    assert len(noted) == SEEN + 2
 
 
 # Torch's own kernel
@@ -267,7 +268,7 @@ def test_on_torchs_own_kernel(b: int, t: int, s: int, of: str, monkeypatch: pyte
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize(("b", "h", "g", "t"), [(1, 4, 4, 3000), (2, 4, 4, 1500), (1, 4, 2, 1500), (1, 4, 4, 513)])
 def test_two_bytes_err_no_more_than_torch(width: int, b: int, h: int, g: int, t: int, noted: list[Any]):
-    from milepost.bench.plainly import plainly
+    from milepost.bench.harness.plain_torch import plain_attention
 
     scheme = mp.Scheme(mp.Rope(width), mp.DualChunk(384, 64), causal)
     given = [each.bfloat16() for each in drawn(b, h, g, t, t, width, width)]
@@ -278,7 +279,7 @@ def test_two_bytes_err_no_more_than_torch(width: int, b: int, h: int, g: int, t:
         weights = torch.linspace(-1, 1, out.numel(), device=DEVICE).view(out.shape).to(out.dtype)
         return [out, *torch.autograd.grad((out * weights).sum(), leaves)]
 
-    exact, plain = (of_output(plainly, dtype) for dtype in (torch.float64, torch.bfloat16))
+    exact, plain = (of_output(plain_attention, dtype) for dtype in (torch.float64, torch.bfloat16))
     ours = of_output(lambda *each: mp.attend(*each, backend="triton"), torch.bfloat16)
     assert noted
     for mine, torchs, true in zip(ours, plain, exact, strict=True):

@@ -17,9 +17,13 @@ from tests.backends.triton.dense import DEVICE, GPU, off
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import backend, configs, eights, fields, remade
-from milepost.backends.triton.configs import Config
-from milepost.bench.plainly import plainly
+from milepost.backends.triton import backend
+from milepost.backends.triton.near_far import fields
+from milepost.backends.triton.relative import diagonal_layout
+from milepost.backends.triton.relative import recomputation as remade
+from milepost.backends.triton.runtime import configs
+from milepost.backends.triton.runtime.configs import Config
+from milepost.bench.harness.plain_torch import plain_attention
 
 H, D, T = 2, 16, 41
 Make = Callable[[], mp.Scheme]
@@ -27,15 +31,15 @@ DOCUMENTS = torch.tensor([[3] * 17 + [-1] * 2 + [1] * 22], device=DEVICE)
 
 
 def shaw(reach: int, *parts: object) -> Make:
-    return lambda: mp.Scheme(mp.Shaw(D, reach, values=False), *parts)
+    return lambda: mp.Scheme(mp.Shaw(D, reach=reach, values=False), *parts)
 
 
 def deberta(reach: int, *parts: object, **more: Any) -> Make:
-    return lambda: mp.Scheme(mp.Deberta(12, H, D, reach, **more), *parts)
+    return lambda: mp.Scheme(mp.Deberta(12, H, D, reach=reach, **more), *parts)
 
 
 def xl(reach: int | None, *parts: object) -> Make:
-    return lambda: mp.Scheme(mp.TransformerXL(12, H, D, reach), *parts)
+    return lambda: mp.Scheme(mp.TransformerXL(12, H, D, reach=reach), *parts)
 
 
 def made(make: Make) -> mp.Scheme:
@@ -114,7 +118,7 @@ CALLS: dict[str, tuple[Make, dict[str, int], dict[str, Any]]] = {
     "whole tiles": (deberta(9, causal), {"t": 64}, {}),
     "turned keys": (deberta(9, mp.Rope(D), causal), {}, {}),
     "slopes, sharpened, with rest": (shaw(9, mp.Alibi(H), mp.LogN(9), mp.SinkLogit(H), everything), {}, {}),
-    "two parts": (deberta(5, mp.Shaw(D, 12, values=False), causal), {}, {}),
+    "two parts": (deberta(5, mp.Shaw(D, reach=12, values=False), causal), {}, {}),
 }  # fmt: skip
 
 
@@ -140,10 +144,10 @@ def test_far_squares_have_nothing_to_look_up(seen: object):
     agree(deberta(9, seen), inputs(290), None if GPU else Config(128, 128, 4, 1, False))
 
 
-@pytest.mark.parametrize(("b", "room"), [(1, eights.ROOM), (2, 1)] if GPU else [(1, 1)])
+@pytest.mark.parametrize(("b", "room"), [(1, diagonal_layout.ROOM), (2, 1)] if GPU else [(1, 1)])
 def test_squares_of_an_encoder_have_distances_of_their_own(b: int, room: int, monkeypatch: pytest.MonkeyPatch):
     # The rows' gradients square by square, too.
-    monkeypatch.setattr(eights, "ROOM", room)
+    monkeypatch.setattr(diagonal_layout, "ROOM", room)
     # As long as the reach, in whole squares: each meets 384 of the 511 distances.
     agree(deberta(300, everything), inputs(256, b=b), None if GPU else Config(128, 128, 4, 1, False))
 
@@ -151,11 +155,6 @@ def test_squares_of_an_encoder_have_distances_of_their_own(b: int, room: int, mo
 def test_queries_of_an_encoder_that_stand_elsewhere_than_its_keys():
     options = {"index": range(16, 272), "key_index": range(256)}
     agree(deberta(300, everything), inputs(256), None if GPU else Config(128, 128, 4, 1, False), **options)
-
-
-@pytest.mark.parametrize(("upright", "lead"), [(True, True), (True, False), (False, True)][: None if GPU else 1])
-def test_tiles_upright_and_leading_agree(upright: bool, lead: bool):
-    agree(deberta(9, everything), inputs(), Config(32, 32, 4, 1, False, upright, lead))
 
 
 @pytest.mark.parametrize("make", [deberta(9, causal), xl(9, mp.SinkLogit(H), causal)], ids=["Deberta", "XL"])
@@ -184,7 +183,7 @@ def test_heads_in_turn_answer_as_all_at_once(make: Make, apart: bool, monkeypatc
 
 def test_rest_is_weighed_against_far_keys_that_are_apart(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fields, "worth_it", lambda *_: True)
-    scheme, (q, k, v) = made(lambda: mp.Scheme(mp.T5Bias(H, 8, 12), mp.SinkLogit(H), causal)), inputs(30)
+    scheme, (q, k, v) = made(lambda: mp.Scheme(mp.T5Bias(H, buckets=8, reach=12), mp.SinkLogit(H), causal)), inputs(30)
     ours, exact = (mp.attend(q, k, v, scheme, backend=backend) for backend in ("triton", "reference"))
     close(ours, exact.double())
 
@@ -195,9 +194,9 @@ def test_rest_is_weighed_against_far_keys_that_are_apart(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("kind", ["keys", "keys and queries", "biased queries"])
 def test_far_keys_on_torchs_own_kernel_err_no_more_than_torch(kind: str, width: int):
     parts: dict[str, Callable[[], object]] = {
-        "keys": lambda: mp.Shaw(width, 100, values=False),
-        "keys and queries": lambda: mp.Deberta(64, 4, width, 100),
-        "biased queries": lambda: mp.TransformerXL(64, 4, width, 100),
+        "keys": lambda: mp.Shaw(width, reach=100, values=False),
+        "keys and queries": lambda: mp.Deberta(64, 4, width, reach=100),
+        "biased queries": lambda: mp.TransformerXL(64, 4, width, reach=100),
     }
     scheme = made(lambda: mp.Scheme(parts[kind](), causal))
     qkv = [each.bfloat16() for each in inputs(700, h=4, g=4, d=width)]
@@ -208,8 +207,8 @@ def test_far_keys_on_torchs_own_kernel_err_no_more_than_torch(kind: str, width: 
         weights = torch.linspace(-1, 1, out.numel(), device=DEVICE).view(out.shape).to(out.dtype)
         return [out, *torch.autograd.grad((out * weights).sum(), [*leaves, *own.parameters()])]
 
-    exact = of_output(plainly, torch.float64, torch.float64)
-    plain = of_output(plainly, torch.bfloat16, torch.bfloat16)
+    exact = of_output(plain_attention, torch.float64, torch.float64)
+    plain = of_output(plain_attention, torch.bfloat16, torch.bfloat16)
     ours = of_output(lambda *given: mp.attend(*given, backend="triton"), torch.bfloat16, torch.float32)
     for mine, torchs, true in zip(ours, plain, exact, strict=True):
         assert off(mine, true) <= 2 * off(torchs, true) + 1e-4
@@ -229,10 +228,10 @@ def test_it_gives_the_same_bits_every_time():
         (lambda: mp.Scheme(mp.Shaw(D), causal), {}, "Shaw(16) adds to the values, which these kernels do not do yet"),
         (shaw(9, causal), {"position": torch.arange(T, device=DEVICE) * 2}, "the kernels measure by their indices"),
         (shaw(9, causal), {"key_index": torch.arange(T, device=DEVICE) // 2}, "indices may have two tokens there"),
-        (shaw(9, mp.Rope(D), mp.Rerope(7), causal), {}, "beside parts that move tokens is not in these kernels"),
+        (shaw(9, mp.Rope(D), mp.Rerope(7), causal), {}, "with parts that move tokens is unsupported by these kernels"),
         (shaw(9, mp.SoftCap(5.0), causal), {}, "SoftCap(5) caps what Shaw(16, reach=9, values=False) adds to"),
-        (shaw(9, mp.T5Bias(H), causal), {}, "T5Bias(2) adds by distance beside Shaw(16, reach=9, values=False)"),
-        (shaw(9, mp.OffsetAlibi(H), causal), {}, "OffsetAlibi(2) adds by distance beside Shaw(16"),
+        (shaw(9, mp.T5Bias(H), causal), {}, "T5Bias(2) adds by distance next to Shaw(16, reach=9, values=False)"),
+        (shaw(9, mp.OffsetAlibi(H), causal), {}, "OffsetAlibi(2) adds by distance next to Shaw(16"),
     ],
     ids=["values", "position", "index", "place", "cap", "bias", "step"],
 )  # fmt: skip
@@ -259,12 +258,12 @@ def test_few_queries_and_many_distances_are_refused():
         ({"by_row": (1, H, T, 8), "table": (H, 8)}, "by_row and by_key do not go together with a table"),
         ({"by_row": (1, H, 3, 8)}, f"by_row is [1, {H}, 3, 8] in torch.float32; give [1, {H}, {T}, 8]"),
         ({"by_row": (1, H, T, 8), "by_key": (1, H, T, 16)}, f"by_key is [1, {H}, {T}, 16] in"),
-        ({"by_key": (1, H, T, 8), "sharpen": (T,)}, "sharpen has no gradient beside by_row and by_key; detach it"),
+        ({"by_key": (1, H, T, 8), "sharpen": (T,)}, "sharpen has no gradient with by_row and by_key; detach it"),
     ],
     ids=["table", "tokens", "distances", "sharpen"],
 )  # fmt: skip
 def test_errors_say_what_to_do(options: dict[str, tuple[int, ...]], says: str):
-    from milepost.backends.triton.flash import flash
+    from milepost.backends.triton.attention.flash import flash
 
     made = {name: torch.randn(shape, device=DEVICE, requires_grad=True) for name, shape in options.items()}
     q, k, v = inputs()
@@ -274,7 +273,7 @@ def test_errors_say_what_to_do(options: dict[str, tuple[int, ...]], says: str):
 
 
 def test_torch_checks_the_operators():
-    from milepost.backends.triton.flash import UNLIMITED
+    from milepost.backends.triton.attention.flash import UNLIMITED
 
     q, k, v = inputs(5)
     facets = (None, None, None, None, 0.25, 0, UNLIMITED, 0, 0, 0, 0.0, False)
@@ -282,7 +281,7 @@ def test_torch_checks_the_operators():
     checks = ("test_faketensor",)
     torch.library.opcheck(torch.ops.milepost.flash.default, (q, k, v, *facets, *more), test_utils=checks)
     out, lse = torch.ops.milepost.flash(q, k, v, *facets, *more)
-    given = (torch.randn_like(out), None, q, k, v, out, lse, *facets, False, False, *more)
+    given = (torch.randn_like(out), None, q, k, v, out, lse, False, False, *facets, *more)
     torch.library.opcheck(torch.ops.milepost.flash_backward.default, given, test_utils=checks)
 
 

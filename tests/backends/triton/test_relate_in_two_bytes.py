@@ -13,19 +13,19 @@ from torch import Tensor, nn
 
 import milepost as mp
 from milepost import causal, everything
-from milepost.bench.plainly import plainly
+from milepost.bench.harness.plain_torch import plain_attention
 from tests.backends.triton.dense import DEVICE, GPU
 
 pytest.importorskip("triton")
 
-H, D, T, MODEL, REACH = 2, 16, 60, 48, 20
+H, D, T, MODEL, REACH = 2, 16, 40, 48, 14
 # Triton's interpreter does not know bfloat16.
 SHORT = torch.bfloat16 if GPU else torch.float16
 Make = Callable[[], object]
 PARTS: dict[str, Make] = {
-    "keys": lambda: mp.Shaw(D, REACH, values=False),
-    "keys and queries": lambda: mp.Deberta(MODEL, H, D, REACH, bias="both"),
-    "biased queries": lambda: mp.TransformerXL(MODEL, H, D, REACH),
+    "keys": lambda: mp.Shaw(D, reach=REACH, values=False),
+    "keys and queries": lambda: mp.Deberta(MODEL, H, D, reach=REACH, bias="both"),
+    "biased queries": lambda: mp.TransformerXL(MODEL, H, D, reach=REACH),
 }
 
 
@@ -84,7 +84,7 @@ def test_it_errs_at_most_twice_as_much_as_a_model_in_that_dtype(name: str, seen:
     ours = [answers(scheme, given, SHORT, torch.float32, by_kernels) for given in calls]
     exact = [answers(scheme, given, torch.float64, torch.float64, exactly) for given in calls]
     for weights in (SHORT, torch.float32):
-        plain = [answers(scheme, given, SHORT, weights, plainly) for given in calls]
+        plain = [answers(scheme, given, SHORT, weights, plain_attention) for given in calls]
         for mine, torchs in zip(errors(ours, exact), errors(plain, exact), strict=True):
             assert mine <= 2 * torchs
     assert {each.dtype for each in ours[0][:4]} == {SHORT}

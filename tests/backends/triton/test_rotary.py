@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 import milepost as mp
-from milepost.backends import rotated as turning
+from milepost.backends.rotary import by_table as turning
 from tests.backends.triton.dense import DEVICE, GPU, off
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import rotary
-from milepost.backends.triton.rotary import rotate_qk, rotate_qk_at, turns_of
+from milepost.backends.triton.rotary import rotate as rotary
+from milepost.backends.triton.rotary.rotate import rotate_qk, rotate_qk_at, turns_of
 
 TURN = Fraction("6.283185307179586476925286766559005768394338798750211641949889")
 
@@ -111,9 +111,9 @@ def test_queries_and_keys_of_the_same_tokens_share_their_angles():
 def test_torch_checks_the_operator():
     q, k = torch.randn(1, 2, 4, 8, device=DEVICE), torch.randn(1, 1, 4, 8, device=DEVICE)
     turns, position = turns_of(torch.ones(4, dtype=torch.float64)).to(DEVICE), torch.arange(4, device=DEVICE)[None]
-    given = (q, k, turns, position, None, 1.0, False, False)
+    given = (q, k, position, turns, None, None, 1.0, False, False)
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(torch.ops.milepost.rotate_qk_at.default, given, test_utils=checks)
+    torch.library.opcheck(torch.ops.milepost.rotate_qk.default, given, test_utils=checks)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_attention_turns_by_positions(options: dict[str, list[int]], dim: int, m
     q, k, v = (torch.randn(1, heads, 7, 8, device=DEVICE) for heads in (2, 1, 1))
     given = {name: torch.tensor(each, device=DEVICE) for name, each in options.items()}
     launched: list[int] = []
-    monkeypatch.setattr(rotary, "_rotate_qk_at", counted(rotary._rotate_qk_at, launched))
+    monkeypatch.setattr(rotary, "_demand_turns", counted(rotary._demand_turns, launched))
     monkeypatch.setattr(rotary, "operator", lambda name, body, given: body)
     ours = mp.attend(q, k, v, scheme, backend="sdpa", **given)
     assert launched

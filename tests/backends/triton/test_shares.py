@@ -10,7 +10,7 @@ from tests.backends.triton.dense import DEVICE
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import shares
+from milepost.backends.triton.joining import sums as shares
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 6])

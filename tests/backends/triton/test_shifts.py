@@ -9,7 +9,7 @@ from tests.backends.triton.dense import DEVICE
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton.shifts import shifted
+from milepost.backends.triton.relative.shifts import shifted
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)

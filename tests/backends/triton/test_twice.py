@@ -10,13 +10,15 @@ from torch import Tensor
 
 import milepost as mp
 from milepost import causal
-from milepost.backends import rotated_twice
+from milepost.backends.rotary import by_table as rotated_twice
 from tests.backends.triton.dense import DEVICE, GPU
 
 pytest.importorskip("triton")
 
-from milepost.backends.triton import configs, fields, twice
-from milepost.backends.triton.configs import Config
+from milepost.backends.triton.near_far import both_turns as twice
+from milepost.backends.triton.near_far import fields
+from milepost.backends.triton.runtime import configs
+from milepost.backends.triton.runtime.configs import Config
 
 TILE = {} if GPU else dict.fromkeys(configs.KERNELS, Config(32, 32, 4, 1))
 SCHEMES: dict[str, Callable[[], mp.Scheme]] = {
@@ -128,7 +130,7 @@ def test_without_gradients_the_same_comes_out(ready: list[bool]):
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize("name", ["stays", "turns", "set off"])
 def test_two_bytes_err_no_more_than_torch(width: int, name: str):
-    from milepost.bench.plainly import plainly
+    from milepost.bench.harness.plain_torch import plain_attention
 
     moved = {"stays": mp.Rerope(100), "turns": mp.SelfExtend(4, 100), "set off": mp.Pivot(mp.Rerope(100), 300)}[name]
     scheme = mp.Scheme(mp.Rope(width), moved, causal)
@@ -141,7 +143,7 @@ def test_two_bytes_err_no_more_than_torch(width: int, name: str):
         weights = torch.linspace(-1, 1, out.numel(), device=DEVICE).view(out.shape).to(out.dtype)
         return [out, *torch.autograd.grad((out * weights).sum(), leaves)]
 
-    exact, plain = (of_output(plainly, dtype) for dtype in (torch.float64, torch.bfloat16))
+    exact, plain = (of_output(plain_attention, dtype) for dtype in (torch.float64, torch.bfloat16))
     ours = of_output(lambda *each: mp.attend(*each, backend="triton"), torch.bfloat16)
     for mine, torchs, true in zip(ours, plain, exact, strict=True):
         off, theirs = ((each.double() - true).norm() / true.norm() for each in (mine, torchs))

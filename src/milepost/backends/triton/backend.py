@@ -14,12 +14,18 @@ import torch
 from torch import Tensor
 
 from milepost.backends.estimate import seconds, seen_pairs
-from milepost.backends.rotated import Waves, angles, rotated, steps_angles
-from milepost.backends.rotated_twice import both_ways, many_ways
+from milepost.backends.rotary.by_table import (
+    Waves,
+    angles,
+    near_and_far_waves,
+    rotated,
+    steps_angles,
+    waves_by_regime,
+)
 from milepost.backends.sinks import is_split, sinks_of, whole
-from milepost.backends.triton.biases import biases, by_place, unknown, unread
-from milepost.backends.triton.counts import counted, uncounted
-from milepost.backends.triton.regimes import (
+from milepost.backends.triton.attention.biases import biases, by_place, unknown, unread
+from milepost.backends.triton.cope.facet import counted, uncounted
+from milepost.backends.triton.packed.regimes import (
     as_tokens,
     is_empty,
     limits_of,
@@ -28,16 +34,18 @@ from milepost.backends.triton.regimes import (
     unmeasured,
     within_sinks,
 )
-from milepost.backends.triton.relations import Lookup, distances, lookup, products, size, unrelated
-from milepost.backends.views import refusal, seen_regimes, turned, values
+from milepost.backends.triton.relative.relations import Lookup, distances, lookup, products, size, unrelated
+from milepost.backends.views import MOST_PROGRAMS, beyond_grid, refusal, seen_regimes, turned, values
 from milepost.call.call import Call
 from milepost.call.documents import COUNTING
 from milepost.call.merge import merge
 from milepost.call.tokens import FEW
-from milepost.numerics.kept import has_numbers, kept, transformed
+from milepost.memory.fixed import is_fixed
+from milepost.memory.internals import transformed
+from milepost.memory.surroundings import has_numbers
+from milepost.memory.table import kept
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band
-from milepost.seams.fixed import is_fixed
 from milepost.seams.verbs import Regime
 
 PLAYED = True
@@ -49,7 +57,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 256
 LARGE = 1 << 30
 """Bytes of products with vectors by distance from which on heads take turns: fewer are quicker all at once."""
-BOTH_HELD = 1 << 27
+HELD = 1 << 27
 """Bytes of queries up to which both of their turns are held at once, near and far, though no gradient wants them."""
 PLAIN = Band(math.inf, 0, 0, None)
 """What a causal scheme sees."""
@@ -57,10 +65,14 @@ Step = Callable[[Tensor, Tensor, Tensor, int], "tuple[Tensor, Tensor | None] | N
 
 
 def refuses(call: Call) -> str | None:
-    """Why the kernels cannot run this: first what lasts, then what another call or machine could change."""
+    """Return why the kernels cannot run this: first what lasts, then what another call or machine could change."""
     reason = refusal(call, CANNOT) or unread(call)
     if reason is not None:
         return reason
+    sharpness = call.sharpness()
+    if sharpness is not None and sharpness.shape[1] > 1:
+        names = " and ".join(map(spell, call.scheme.answering("sharpen")))
+        return f"{names} sharpens each head by a factor of its own, which these kernels do not do yet"
     if transformed():
         return "torch.func and forward-mode gradients do not see through the kernels"
     if call.dropout:
@@ -75,12 +87,12 @@ def refuses(call: Call) -> str | None:
     if band is None or band.chunk is not None or band.behind == -math.inf:
         return "the kernels go over windows, with sinks or without, and this scheme shows other keys"
     reason = unrelated(call, _few(call), WIDEST) if call.scheme.answering("relate") else None
-    reason = reason or unknown(call) or _regimes_unread(call, band) or uncounted(call, band)
+    reason = reason or beyond_grid(call) or unknown(call) or _regimes_unread(call, band) or uncounted(call, band)
     return reason or _no_device(call.q.device)
 
 
 def cost(call: Call) -> float:
-    """Plain attention, and a little more."""
+    """Return plain attention, and a little more."""
     if call.q.device.type != "cuda":
         # Triton's interpreter, which is there to be checked against.
         return math.inf
@@ -109,7 +121,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
 
 
 def _at_once(call: Call) -> tuple[Tensor, Tensor]:
-    """One softmax over all keys that are seen."""
+    """Return one softmax over all keys that are seen."""
     band = call.scheme.band()
     assert band is not None
     v = values(call, call.v.dtype)
@@ -136,7 +148,7 @@ def _related(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -
     if len(groups) == 1:
         return _with_products(call, found, how, q, k, v, call.q, call.k)
     # Loaded here, because it needs triton.
-    from milepost.backends.triton.remade import remade
+    from milepost.backends.triton.relative.recomputation import remade
 
     outs: list[Tensor] = []
     lses: list[Tensor] = []
@@ -159,7 +171,7 @@ def _related(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -
 def _with_products(
     call: Call, found: Lookup, how: dict[str, Any], q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The heads of q, and of k and v; queries, keys: the same, not turned."""
+    """Return the heads of q, and of k and v; queries, keys: the same, not turned."""
     made = products(call, found, (q, k), (queries, keys), _wants_lse(call))
     how = how | made.facets
     out, lse = _near_field(call, made.q, made.k, v, how) or _launch(call, made.q, made.k, v, how)
@@ -182,12 +194,12 @@ def _head_groups(call: Call, found: Lookup, how: dict[str, Any]) -> list[tuple[s
 
 
 def _wants_lse(call: Call) -> bool:
-    """Whether the log-sum-exp is read, and not only what the softmax made with it."""
+    """True if the log-sum-exp is read, and not only what the softmax made with it."""
     return call.return_lse or bool(call.scheme.answering("rest"))
 
 
 def _turned_as_read(call: Call, number: int = 0) -> tuple[Tensor, Tensor, dict[str, Any]] | None:
-    """Raw queries and keys, and what turns them in the regime of that number as they are read: for few queries."""
+    """Return raw queries and keys, and what turns them in a regime as they are read: for few queries."""
     waves = angles(call, number) if _few(call) and call.scheme.answering("turn") else None
     if waves is None:
         return None
@@ -197,8 +209,7 @@ def _turned_as_read(call: Call, number: int = 0) -> tuple[Tensor, Tensor, dict[s
 
 
 def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
-    """Near and far keys, as far apart as their bounds say: in two fields or in rectangles where the layout is known, or
-    merged.
+    """Attend near and far keys: in two fields or in rectangles where the layout is known, or merged.
 
     Far scores that are turned about the near keys, score + c · (score − near), are scores sharpened by 1 + c and
     shifted by one number a row, which moves the row's log-sum-exp and nothing else.
@@ -223,7 +234,7 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
                 # Where no key is near, there is nothing to be set off against.
                 found = [*_joined(found)] if len(found) > 2 else found
                 level = [found[1] if found else torch.zeros((), device=v.device)]
-            strength = _said_of_rows(call, number, "contrast")
+            strength = _regime_values(call, number, "contrast")
             sharpness = (1 + strength if sharpness is None else sharpness * (1 + strength)).contiguous()
             shift = strength[:, None] * level[0].nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=0.0)
         how = limits_of(min(band.behind, most + 1), min(band.ahead, -least)) | biases(call) | {"sharpen": sharpness}
@@ -243,7 +254,7 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
         lse = lse if shift is None else lse - shift
         if regime.shift is not None:
             # To a row's far keys together it is their log-sum-exp that moves.
-            lse = lse + _said_of_rows(call, number, "shift")[:, None]
+            lse = lse + _regime_values(call, number, "shift")[:, None]
         found += [out, lse]
     if len(found) == 2:
         return found[0], found[1]
@@ -251,7 +262,7 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def _joined(found: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """What several sets of keys answer, as one: by a kernel where no graph is traced."""
+    """Return what several sets of keys answer, as one: by a kernel where no graph is traced."""
     (out, *others), (lse, *more) = found[::2], found[1::2]
     alike = all(each.stride() == out.stride() for each in others) and all(
         each.stride() == lse.stride() for each in more
@@ -259,14 +270,13 @@ def _joined(found: list[Tensor]) -> tuple[Tensor, Tensor]:
     if not alike or not has_numbers():
         return merge(*found)
     # Loaded here, because it needs triton.
-    from milepost.backends.triton.merged import merged
+    from milepost.backends.triton.joining.merged import merged
 
     return merged(*found)
 
 
 def _near_field(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-    """A bias by distance that far keys share: all that it says of them is the row's log-sum-exp; and tables of vectors,
-    which say nothing of them.
+    """Attend far keys apart, where they share one bias, which changes the row's log-sum-exp alone, or have no vectors.
 
     None where there is no end to what is near, or where two fields cost more than they spare.
     """
@@ -277,7 +287,7 @@ def _near_field(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]
     if reach < 1 or not plain or bent or call.layout is None or not has_numbers():
         return None
     # Loaded here, because it needs triton.
-    from milepost.backends.triton.fields import Fields, fields, worth_it
+    from milepost.backends.triton.near_far.fields import Fields, fields, worth_it
 
     apart = Fields(reach, call.scheme.scale(call.q.shape[-1]), offset=call.layout.offset)
     # A number for all far keys costs our own kernel nothing; torch's is quicker than ours in wide heads alone.
@@ -291,30 +301,30 @@ def _near_field(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]
 
 
 def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Near and far keys joined as they are written; None where tokens have to be looked at, or scores are bent."""
+    """Attend near and far keys in one or two passes; None where tokens have to be read, or scores are bent."""
     regimes, layout = seen_regimes(call), call.layout
     if layout is None or not _are_two_fields(call, band):
         return None
     (near, _), (far, second) = regimes
     least = second.distances()[0]
     # Loaded here, because it needs triton.
-    from milepost.backends.triton.fields import Fields, fields, one_after_the_other, takes_one
-    from milepost.backends.triton.twice import turned_fields
+    from milepost.backends.triton.near_far.both_turns import turned_fields
+    from milepost.backends.triton.near_far.fields import Fields, fields, fields_in_turn, in_one_pass
 
     dtype, contrasted, strength = call.q.dtype, second.contrast is not None, None
     place = call.scheme.answering("place")[0]
     if not is_fixed(place):
         return None
     if contrasted:
-        strength = _said_of_rows(call, far, "contrast")
+        strength = _regime_values(call, far, "contrast")
     limits = {name: value for name, value in limits_of(band.behind, band.ahead).items() if value is not None}
-    gain = None if second.shift is None else _said_of_rows(call, far, "shift")
+    gain = None if second.shift is None else _regime_values(call, far, "shift")
     scale = call.scheme.scale(call.q.shape[-1])
     how = Fields(int(least), scale, offset=layout.offset, strength=strength, gain=gain, **limits)
 
     # Both turns are made from one reading where one kernel wants both, or where it matters little that both are held.
-    at_once = call.needs_grad or takes_one(call.q, v) or call.q.nbytes <= BOTH_HELD
-    ways = both_ways(call, near, far, contrasted) if at_once else None
+    at_once = call.needs_grad or in_one_pass(call.q, v) or call.q.nbytes <= HELD
+    ways = near_and_far_waves(call, near, far, contrasted) if at_once else None
     if ways is not None:
         return turned_fields(call.q, call.k, v, how, *ways)
 
@@ -325,7 +335,7 @@ def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | No
         return rotated(call, dtype, far, contrasted)
 
     if not call.needs_grad:
-        return one_after_the_other(ours, others, v, how)
+        return fields_in_turn(ours, others, v, how)
     beside = ours()
     apart = None if beside is None else others()
     return None if beside is None or apart is None else fields(*beside, v, how, *apart)
@@ -343,20 +353,20 @@ def _in_rectangles(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] |
     if any(regime.contrast is not None or regime.shift is not None for _, regime in regimes):
         return None
     # Loaded here, because it needs triton.
-    from milepost.backends.triton.cuts import cut
-    from milepost.backends.triton.rectangles import Rectangles, rectangles
+    from milepost.backends.triton.dual_chunk.cuts import cut
+    from milepost.backends.triton.dual_chunk.rectangles import Rectangles, rectangles
 
     (b, h, t, d), s = call.q.shape, call.keys.count
     numbers = tuple([number for number, _ in regimes])
     found = cut(place, numbers, layout.first, t, layout.key_first, s, b * h, b == 1)
-    ways = None if found is None else many_ways(call, sorted({each.turn for each in found}))
+    ways = None if found is None else waves_by_regime(call, sorted({each.turn for each in found}))
     if found is None or ways is None:
         return None
     return rectangles(call.q, call.k, v, Rectangles(found, *ways, call.scheme.scale(d)))
 
 
 def _are_two_fields(call: Call, band: Band, sinks: bool = False) -> bool:
-    """Whether near keys end where far ones begin, at a distance, and scores are not changed otherwise.
+    """True if near keys end where far ones begin, at a distance, and scores are not changed otherwise.
 
     sinks: as they may be but for the first of the far ones.
     """
@@ -387,7 +397,7 @@ def _few_in_two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tenso
 
 
 def _steps_in_two_fields(call: Call, band: Band, wants_lse: bool) -> Step | None:
-    """What does the same for every step like this one."""
+    """Return what does the same for every step like this one."""
     place = call.scheme.answering("place")[0]
     last = call.layout is not None and call.layout.offset == call.keys.count - call.queries.count
     if not last or not _are_two_fields(call, band, sinks=True) or not is_fixed(place):
@@ -401,24 +411,20 @@ def _steps_in_two_fields(call: Call, band: Band, wants_lse: bool) -> Step | None
         return None
     sinks = sinks_of(second) if spared else 0
     # Loaded here, because it needs triton.
-    from milepost.backends.triton.decode import Field, Turns, decode_fields
-    from milepost.backends.triton.flash import UNLIMITED
-    from milepost.backends.triton.launch import Layers
+    from milepost.backends.triton.attention.flash import UNLIMITED
+    from milepost.backends.triton.decoding.decode import Field, Made, Turns, decode_fields, repeating
 
     behind = UNLIMITED if band.behind == math.inf else int(band.behind)
     limits = (min(behind, least), int(band.ahead)), (behind, min(int(band.ahead), -least))
     neighbours, t = call.scheme.answering("turn")[0].pairs == "neighbours", call.queries.count  # pyright: ignore
-    scale, layers = call.scheme.scale(call.q.shape[-1]), Layers()
+    scale = call.scheme.scale(call.q.shape[-1])
 
     def turns(queries: Waves, keys: Waves | None) -> Turns:
         cos, sin = keys or (None, None)
         return Turns(queries[0], queries[1], cos, sin, neighbours)
 
-    def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, Tensor | None] | None:
+    def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> Made | None:
         s = k.shape[2]
-        made = layers.again((s, first), (q, k, v))
-        if made is not None:
-            return made[0], made[1] if wants_lse else None
         offset = s - t
         close, distant = beside(first + offset, first, s), apart(first + offset, first, s)
         if close is None or distant is None:
@@ -431,18 +437,16 @@ def _steps_in_two_fields(call: Call, band: Band, wants_lse: bool) -> Step | None
         strength = _counted_up(place, far, "contrast", *where) if contrasted else None
         gain = _counted_up(place, far, "shift", *where) if shifted else None
         fields = Field(turns(*close), *limits[0]), Field(turns(*distant), *limits[1])
-        found = decode_fields(
+        return decode_fields(
             q, k, v, *fields, scale=scale, offset=offset, strength=strength, gain=gain, sinks=here,
             spared=None if unchanged is None else turns(*unchanged), return_lse=wants_lse,
         )  # fmt: skip
-        layers.keep((s, first), (q, k, v), found.made, found.launches)
-        return found.out, found.lse if wants_lse else None
 
-    return step
+    return repeating(step, wants_lse)
 
 
 def stepper(call: Call) -> Step | None:
-    """What runs steps like this one, with any number of keys; None where each has to be looked at."""
+    """Return what runs steps like this one, with any number of keys; None where each has to be looked at."""
     band, scheme = call.scheme.band(), call.scheme
     changed = any(map(scheme.answering, ("relate", "sharpen", "bend_rows", "rest")))
     if band is None or changed or not all(map(is_fixed, scheme.parts)) or not _few(call) or not has_numbers():
@@ -457,34 +461,28 @@ def stepper(call: Call) -> Step | None:
     if turn is None or band.sinks or by_length or not bent.keys() <= {"slopes", "slopes_ahead"}:
         return None
     # Loaded here, because it needs triton.
-    from milepost.backends.triton.decode import Turns, decode_bare
-    from milepost.backends.triton.flash import UNLIMITED
-    from milepost.backends.triton.launch import Layers
+    from milepost.backends.triton.attention.flash import UNLIMITED
+    from milepost.backends.triton.decoding.decode import Made, Turns, decode_bare, repeating
 
     behind, ahead = (UNLIMITED if each == math.inf else int(each) for each in (band.behind, band.ahead))
-    scale, t, layers, wants_lse = scheme.scale(call.q.shape[-1]), call.queries.count, Layers(), call.return_lse
+    scale, t, wants_lse = scheme.scale(call.q.shape[-1]), call.queries.count, call.return_lse
     neighbours = any(part.pairs == "neighbours" for part in scheme.answering("turn"))  # pyright: ignore
 
-    def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, Tensor | None] | None:
+    def step(q: Tensor, k: Tensor, v: Tensor, first: int) -> Made | None:
         s = k.shape[2]
-        made = layers.again((s, first), (q, k, v))
-        if made is not None:
-            return made[0], made[1] if wants_lse else None
         waves = turn(first + s - t, first, 0 if call.keys_turned else s)
         if waves is None:
             return None
-        found = decode_bare(
+        return decode_bare(
             q, k, v, scale=scale, offset=s - t, behind=behind, ahead=ahead, return_lse=wants_lse,
             turns=Turns(*(waves[0] or (None, None)), *(waves[1] or (None, None)), neighbours), **bent,
         )  # fmt: skip
-        layers.keep((s, first), (q, k, v), found.made, found.launches)
-        return found.out, found.lse if wants_lse else None
 
-    return step
+    return repeating(step, wants_lse)
 
 
 def _unturned(first: int, key_first: int, keys: int) -> tuple[None, None]:
-    """The waves of a scheme that turns nothing."""
+    """Return the waves of a scheme that turns nothing."""
     return None, None
 
 
@@ -493,15 +491,15 @@ def _counted_up(
     place: Any, number: int, what: Literal["contrast", "shift"], first: int, count: int, length: int,
     device: torch.device,
 ) -> Tensor:  # fmt: skip
-    """What a regime says of each query, [1 t] in float32, where tokens count up by one from `first`."""
+    """Return what a regime says of each query, [1 t] in float32, where tokens count up by one from `first`."""
     index = torch.arange(first, first + count, device=device)[None]
     found = getattr(place.place()[number], what)(index, torch.full((1, 1), length, device=device))
     # One number for all queries, where it goes by the length alone; the kernels read one for each.
     return found.float().expand(1, count).contiguous()
 
 
-def _said_of_rows(call: Call, number: int, what: Literal["contrast", "shift"]) -> Tensor:
-    """The same of any call, [b|1 t]: kept where the layout says where tokens stand."""
+def _regime_values(call: Call, number: int, what: Literal["contrast", "shift"]) -> Tensor:
+    """Return the same of any call, [b|1 t]: kept where the layout says where tokens stand."""
     layout, place = call.layout, call.scheme.answering("place")[0]
     if layout is not None and is_fixed(place) and call.given_length is None and has_numbers():
         length = layout.key_first + call.keys.count
@@ -511,8 +509,8 @@ def _said_of_rows(call: Call, number: int, what: Literal["contrast", "shift"]) -
 
 def _launch(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor]:
     # Loaded here, because it needs triton.
-    from milepost.backends.triton.decode import decode
-    from milepost.backends.triton.flash import flash
+    from milepost.backends.triton.attention.flash import flash
+    from milepost.backends.triton.decoding.decode import decode
 
     scale = call.scheme.scale(call.q.shape[-1])
     # A regime may have tokens of its own.
@@ -523,7 +521,7 @@ def _launch(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) ->
 
 
 def _tokens(call: Call) -> dict[str, Any]:
-    """Which text each token belongs to, and where it comes in it."""
+    """Return which text each token belongs to, and where it comes in it."""
     found: dict[str, Any] = {}
     if call.queries.first is not None and call.keys.first is not None:
         found["offset"] = call.queries.first - call.keys.first
@@ -535,7 +533,7 @@ def _tokens(call: Call) -> dict[str, Any]:
 
 
 def _by_order(call: Call) -> bool:
-    """Whether the kernels need to know nothing of documents' tokens but which come first: that is how they lie."""
+    """True if the kernels need to know nothing of documents' tokens but which come first: that is how they lie."""
     scheme = call.scheme
     bare = not any(map(scheme.answering, ("bend", "bend_rows", "relate", "place")))
     return bare and call.over_itself and scheme.band() == PLAIN and not _few(call)
@@ -546,33 +544,34 @@ def _whole(x: Tensor) -> Tensor:
 
 
 def _few(call: Call) -> bool:
-    """Whether keys are split over programs, because there are few queries, as in a step."""
+    """True if keys are split over programs, because there are few queries, as in a step."""
     return call.queries.count <= FEW and not call.needs_grad
 
 
 def _sharpness(call: Call) -> Tensor | None:
-    """What each query's scores are multiplied by, [b|1 t], or None."""
-    sharpness = call.scheme.sharpen(call.index, call.length) if call.scheme.answering("sharpen") else None
-    return None if sharpness is None else _of_rows(call, sharpness, 1.0).contiguous()
+    """Return what each query's scores are multiplied by, [b|1 t], or None."""
+    sharpness = call.sharpness()
+    return None if sharpness is None else _of_rows(call, sharpness[:, 0], 1.0).contiguous()
 
 
 def _of_rows(call: Call, values: Tensor, padding: float) -> Tensor:
-    """A number a row, [b|1 t] in float32; at the index of padding anything may come out, so it gets its own."""
+    """Return a number a row, [b|1 t] in float32; at the index of padding anything may come out, so it gets its own."""
     values = values.float().expand(-1, call.queries.count)
     return values if call.documents is None else torch.where(call.documents >= 0, values, padding)
 
 
 def _regimes_unread(call: Call, band: Band) -> str | None:
-    """Why the kernel cannot tell near keys from far ones as the scheme does."""
+    """Return why the kernel cannot tell near keys from far ones as the scheme does."""
     for part in call.scheme.answering("place"):
         if not call.at_index:
             return f"{spell(part)} goes by where tokens stand, and the kernels measure by their indices"
-        if any(unmeasured(regime, PLAIN) for regime in call.scheme.place()):
+        regimes = [regime for _, regime in seen_regimes(call)]
+        if any(unmeasured(regime, PLAIN) for regime in regimes):
             return f"{spell(part)} divides keys by more than the distance, which these kernels do not do yet"
-        if any(unmeasured(regime, band) for regime in call.scheme.place()):
-            return f"{spell(part)} beside a window is not in these kernels yet"
-        if band.sinks and not all(_in_sight(regime, band) for regime in call.scheme.place()):
-            return f"{spell(part)} beside a window with sinks is not in these kernels yet"
+        if any(unmeasured(regime, band) for regime in regimes):
+            return f"{spell(part)} with a window is not in these kernels yet"
+        if band.sinks and not all(_in_sight(regime, band) for regime in regimes):
+            return f"{spell(part)} with a window with sinks is not in these kernels yet"
         if any(part not in call.scheme.answering("cap") for part in call.scheme.answering("bend")):
             return f"{spell(part)} moves tokens, and the kernels bend scores by where they stood"
         if call.scheme.answering("bend") and any(regime.contrast for regime in call.scheme.place()):
@@ -581,7 +580,7 @@ def _regimes_unread(call: Call, band: Band) -> str | None:
 
 
 def _in_sight(regime: Regime, band: Band) -> bool:
-    """Whether a window hides none of a regime's keys: all are near enough, or sinks."""
+    """True if a window hides none of a regime's keys: all are near enough, or sinks."""
     return band.behind == math.inf or regime.distances()[1] < band.behind or within_sinks(regime, band)
 
 
@@ -592,7 +591,7 @@ _devices: dict[torch.device, str | None] = {}
 
 
 def _no_device(device: torch.device) -> str | None:
-    """Why this machine cannot run the kernels."""
+    """Return why this machine cannot run the kernels."""
     if device not in _devices:
         _devices[device] = _missing(device)
     return _devices[device]
@@ -622,13 +621,14 @@ _no_device._dynamo_marked_constant = True  # pyright: ignore
 
 
 def _numbered(documents: Tensor) -> Tensor | None:
-    """The tokens of packed rows numbered by the kernel, where it can run and is quicker than sorting."""
+    """Return the tokens of packed rows numbered by the kernel, where it can run and is quicker than sorting."""
     if not has_numbers() or transformed() or _no_device(documents.device):
         return None
     # Loaded here, because it needs triton.
-    from milepost.backends.triton.numbering import LONGEST, order_within
+    from milepost.backends.triton.packed.documents import LONGEST, order_within
 
-    return order_within(documents) if documents.shape[-1] <= LONGEST else None
+    fits = documents.shape[-1] <= LONGEST and documents.shape[0] <= MOST_PROGRAMS
+    return order_within(documents) if fits else None
 
 
 COUNTING["cuda"] = _numbered

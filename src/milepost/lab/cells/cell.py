@@ -23,6 +23,7 @@ from milepost.lab.training.model import Model, Shape
 from milepost.lab.training.reader import Reader
 from milepost.lab.training.recipe import Recipe
 from milepost.lab.training.train import Batches
+from milepost.seams.arguments import named_as_in_0_1
 
 # Raised when what is judged, or what is kept of it, changes: scores are then made again, from the checkpoints.
 JUDGED = 3
@@ -56,7 +57,7 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """What the trained weights depend on, hashed: judging and variants may grow without training again.
+        """Return what the trained weights depend on, hashed: judging and variants may grow without training again.
 
         A scheme goes in as what it is built of, argument by argument, defaults too: a name that comes to stand for
         something else, in milepost or in an expression, is another cell. So is a method whose file has changed.
@@ -71,7 +72,7 @@ class Cell:
 
     @property
     def former_key(self) -> str:
-        """The key in stores of before the scheme was spelled out in it."""
+        """Return the key in stores of before the scheme was spelled out in it."""
         settings = self._settings()
         settings["name"] = spelled(self.name)
         settings["longest"] = self.judging.longest if reads_longest(self.name) else None
@@ -95,18 +96,18 @@ class Cell:
 
     @property
     def written(self) -> str:
-        """The scheme that is trained: as given, or with all in sight where its task looks ahead."""
+        """Return the scheme that is trained: as given, or with all in sight where its task looks ahead."""
         return written_for(named(self.task), self.name) if self.task else self.name
 
     @property
     def called(self) -> str:
-        """What the cell is called among others."""
+        """Return what the cell is called among others."""
         if VALIDATION in self.judging.protocols:
             return f"{self.name}, rate {rates_in_words(self.recipe, self.name)}"
         return f"{self.name}, {self.task}, seed {self.seed}" if self.task else f"{self.name}, seed {self.seed}"
 
     def settings(self) -> dict[str, Any]:
-        """The cell as what JSON can hold."""
+        """Return the cell as what JSON can hold."""
         return asdict(self)
 
     # What another library's models or another experiment need: a class of its own, with these methods and fields that
@@ -116,11 +117,11 @@ class Cell:
         """Refuse what could not be trained or judged, before anything is. A sweep does so for cells of its own."""
 
     def model(self) -> Reader:
-        """The model as it starts."""
+        """Return the model as it starts."""
         return make(self)
 
     def batches(self, corpus: Corpus) -> Batches:
-        """What it is trained on: the text, or its task at every length that has room."""
+        """Return what it is trained on: the text, or its task at every length that has room."""
         recipe = self.recipe
         if not self.task:
             return corpus.batches(self.seed, recipe.batch, recipe.length)
@@ -128,7 +129,7 @@ class Cell:
         return batches(task, recipe.batch, range(task.shortest, task.within(recipe.length) + 1), self.seed)
 
     def asked(self, variant: str = "") -> list[tuple[str, int]]:
-        """The protocols and lengths that a row is judged by."""
+        """Return the protocols and lengths that a row is judged by."""
         lengths = list(judge.lengths_up_to(self.recipe.length, self.judging.longest))
         if VALIDATION in self.judging.protocols:
             # Nothing else: what is judged there chooses, and what chooses is never judged.
@@ -143,12 +144,12 @@ class Cell:
         return [each for each in found if each[0] in self.judging.protocols]
 
     def scored(self, model: Reader, corpus: Corpus, protocol: str, length: int) -> Scored:
-        """What a row's model has by one of these."""
+        """Return what a row's model has by one of these."""
         text = corpus.validation if protocol == VALIDATION else corpus.test
         return scored(self.judging, model, text, protocol, length, self.recipe.length, self.seed)
 
     def depends(self, variant: str, protocol: str) -> list[Any]:
-        """What a score depends on besides the weights."""
+        """Return what a score depends on besides the weights."""
         judging, text = self.judging, dict(self.variants).get(variant, "")
         by_protocol = {
             "windows": [judging.total], "sliding": [judging.total], "ends": [judging.longest, judging.ends],
@@ -160,7 +161,7 @@ class Cell:
         return [JUDGED, text, judging.longest if text and reads_longest(text) else None, *counts, *others]
 
     def wanted(self) -> Known:
-        """Every score that it should have."""
+        """Return every score that it should have."""
         labels = ["", *(label for label, _ in self.variants)]
         return {(label, protocol, length) for label in labels for protocol, length in self.asked(label)}
 
@@ -169,7 +170,7 @@ class Cell:
 def _built(text: str, shape: Shape, trained: int, longest: int, from_where: tuple[str, ...]) -> dict[str, Any]:
     """All that a scheme is built of, layer by layer; of a method that is not milepost's, `from_where` says which."""
     with torch.random.fork_rng(devices=[]):
-        return build(text, shape, trained, longest).to_dict()
+        return named_as_in_0_1(build(text, shape, trained, longest).to_dict())
 
 
 def _hashed(settings: dict[str, Any]) -> str:

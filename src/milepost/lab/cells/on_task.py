@@ -11,7 +11,7 @@ from torch import Tensor
 from milepost.cache import Cache
 from milepost.lab.cells.cell import Cell
 from milepost.lab.judging.scoring import Scored
-from milepost.lab.schemes.named import build, refuse_ahead, refuse_hidden, try_out
+from milepost.lab.schemes.named import build, refuse_ahead, refuse_blind, refuse_hidden, try_out
 from milepost.lab.statistics.intervals import interval
 from milepost.lab.tasks.score import score, written_for
 from milepost.lab.tasks.task import Task, batches, dealt
@@ -89,6 +89,7 @@ class OnTask(Cell):
                 refuse_hidden(schedule, self.shape.heads)
             else:
                 refuse_ahead(schedule, self.name)
+            refuse_blind(schedule, self.name, self.shape.heads, self.recipe.length, self.judging.longest)
         except (ValueError, TypeError) as error:
             ahead = ", where tokens look ahead" if self.on.bidirectional else ""
             raise ValueError(f"{self.name} cannot be trained on {self.on!r}{ahead}: {error}") from None
@@ -137,5 +138,5 @@ class Scattered(Model):
         if self.training and position is None:
             weights = torch.arange(1, tokens.numel() + 1, device=tokens.device)
             generator = torch.Generator().manual_seed(int((tokens.flatten() * weights).sum()))
-            position = self.places.sample(tokens.shape[1], generator).to(tokens.device)
+            position = self.places.sample(tokens.shape[1], generator=generator).to(tokens.device)
         return super().states(tokens, caches, position)

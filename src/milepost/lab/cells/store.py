@@ -74,12 +74,12 @@ class Store:
             ) from error
 
     def _not_now(self, error: sqlite3.OperationalError) -> OSError:
-        """What to say where the file is whole, and its disk, or who else has it open, is in the way."""
+        """Return what to say where the file is whole, and its disk, or who else has it open, is in the way."""
         if _is_full(error):
-            return OSError(f"no disk space left for {self.path}; free some and run the same command again")
+            return OSError(f"no disk space left for {self.path}; free some, then rerun the command to resume")
         return OSError(
             f"the store {self.path} cannot be used now ({error}), and nothing in it is lost: see that its disk has "
-            f"space and can be written, and that nothing else holds the file; then run the same command again"
+            f"space and can be written, and that nothing else holds the file; then rerun the command to resume"
         )
 
     def _bring_up_to_date(self) -> None:
@@ -94,7 +94,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
-        """One transaction; a full disk is reported as such."""
+        """Open one transaction; a full disk is reported as such."""
         try:
             self.db.execute("BEGIN IMMEDIATE")
             yield self.db
@@ -141,7 +141,7 @@ class Store:
             db.executemany("INSERT OR REPLACE INTO costs VALUES (?, ?, ?, ?)", rows)
 
     def costs(self, key: str) -> dict[str, dict[str, float]]:
-        """What each row of a cell costs, by its name."""
+        """Return what each row of a cell costs, by its name."""
         found: dict[str, dict[str, float]] = {}
         for variant, name, value in self.db.execute("SELECT variant, name, value FROM costs WHERE cell = ?", (key,)):
             found.setdefault(variant, {})[name] = _number(value)
@@ -153,12 +153,12 @@ class Store:
             db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value, sort_keys=True)))
 
     def noted(self, name: str) -> dict[str, Any] | None:
-        """What was noted under a name."""
+        """Return what was noted under a name."""
         row = self.db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
         return None if row is None else json.loads(row[0])
 
     def cells(self) -> list[tuple[str, dict[str, Any]]]:
-        """Every cell with what it is made of, in the order in which they were asked for."""
+        """Return every cell with what it is made of, in the order in which they were asked for."""
         rows = self.db.execute("SELECT key, settings FROM cells ORDER BY rowid")
         return [(key, json.loads(settings)) for key, settings in rows]
 
@@ -170,21 +170,21 @@ class Store:
                 db.execute(f"UPDATE {table} SET cell = ? WHERE cell = ?", (new, old))
 
     def has(self, key: str, variant: str, protocol: str, length: int) -> bool:
-        """Whether a score is there already."""
+        """True if a score is there already."""
         asked = "SELECT 1 FROM scores WHERE cell = ? AND variant = ? AND protocol = ? AND length = ?"
         return self.db.execute(asked, (key, variant, protocol, length)).fetchone() is not None
 
     def knows(self, key: str) -> bool:
-        """Whether a cell is there."""
+        """True if a cell is there."""
         return self.db.execute("SELECT 1 FROM cells WHERE key = ?", (key,)).fetchone() is not None
 
     def progress(self, key: str) -> tuple[int, bool]:
-        """How many steps a cell has made, and whether they are all."""
+        """Return how many steps a cell has made, and whether they are all."""
         row = self.db.execute("SELECT step, done FROM cells WHERE key = ?", (key,)).fetchone()
         return (0, False) if row is None else (int(row[0]), bool(row[1]))
 
     def cell(self, key: str) -> dict[str, Any]:
-        """What is known of a cell."""
+        """Return what is known of a cell."""
         names = ("settings", "step", "done", "seconds", "parameters", "equation")
         row = self.db.execute(f"SELECT {', '.join(names)} FROM cells WHERE key = ?", (key,)).fetchone()
         if row is None:
@@ -193,12 +193,12 @@ class Store:
         return found | {"settings": json.loads(found["settings"])}
 
     def losses(self, key: str) -> list[tuple[int, float]]:
-        """The losses of a cell, in order."""
+        """Return the losses of a cell, in order."""
         rows = self.db.execute("SELECT step, loss FROM losses WHERE cell = ? ORDER BY step", (key,))
         return [(step, _number(loss)) for step, loss in rows]
 
     def scores(self, key: str) -> list[Score]:
-        """Every score of a cell, in order."""
+        """Return every score of a cell, in order."""
         asked = "SELECT * FROM scores WHERE cell = ? ORDER BY variant, protocol, length"
         rows = self.db.execute(asked, (key,))
         return [
@@ -207,7 +207,7 @@ class Store:
         ]
 
     def sound(self) -> bool:
-        """Whether SQLite finds the file whole."""
+        """True if SQLite finds the file whole."""
         try:
             return self.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         except sqlite3.DatabaseError:
@@ -218,8 +218,16 @@ class Store:
         self.db.close()
 
 
+def opened(out: Path) -> Store:
+    """Return the store of a folder that milepost compare wrote; none is made where there is none."""
+    path = out / "lab.sqlite"
+    if not path.is_file():
+        raise FileNotFoundError(f"{out}: there is no lab.sqlite in it; give the --out of a milepost compare")
+    return Store(path)
+
+
 def _is_full(error: sqlite3.OperationalError) -> bool:
-    """Whether the disk takes no more. Before Python 3.11 an error has no code, only SQLite's own words for it."""
+    """True if the disk takes no more. Before Python 3.11 an error has no code, only SQLite's own words for it."""
     code = getattr(error, "sqlite_errorcode", None)
     return str(error) == "database or disk is full" if code is None else code == SQLITE_FULL
 

@@ -92,7 +92,7 @@ def _train(cell: Cell, model: Reader, corpus: Corpus, path: Path, here: World, s
 
 
 def load(cell: Cell, path: Path, device: str | torch.device) -> Reader:
-    """The trained model of a cell."""
+    """Return the trained model of a cell."""
     model = cell.model()
     tensors, _ = read_checkpoint(path)
     with torch.no_grad():
@@ -121,7 +121,7 @@ def judged(cell: Cell, model: Reader, corpus: Corpus, known: Known) -> Iterator[
 
 
 def _rows(cell: Cell, model: Reader) -> Iterator[tuple[str, Reader]]:
-    """The model as trained, then under the scheme of every training-free row, by label."""
+    """Yield the model as trained, then under the scheme of every training-free row, by label."""
     yield "", model
     for label, text in cell.variants:
         if not isinstance(model, Model):

@@ -7,23 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from milepost.lab.schemes import own
-from milepost.seams.arguments import did_you_mean
+from milepost.lab.training.recipe import SIZES, Size
+from milepost.refusal import did_you_mean
 
 if TYPE_CHECKING:
     from milepost.lab.command.settings import Settings
     from milepost.lab.judging.scoring import Judging
+    from milepost.lab.schemes.own import Source
     from milepost.lab.sweep.sweep import Engine
     from milepost.lab.text.corpus import Corpus
-    from milepost.lab.training.recipe import Size
 
 
 def size_of(name: str, settings: Settings, device: str) -> Size:
-    """The size of that name, with what was set of it."""
-    from milepost.lab.training.recipe import SIZES, Size
-
-    if name not in SIZES:
-        raise ValueError(f"--size {name}: there are {', '.join(SIZES)}{did_you_mean(name, SIZES)}")
+    """Return the size of that name, with what was set of it."""
     chosen = SIZES[name]
     training = settings.only("length", "steps", "batch", "rate", "accumulate")
     training["compiled"] = device.startswith("cuda") if settings.compile is None else settings.compile
@@ -43,7 +39,7 @@ def size_of(name: str, settings: Settings, device: str) -> Size:
 
 
 def judging_of(chosen: Size, judged: int | None, recall: str | None) -> Judging:
-    """How models of a size are judged."""
+    """Return how models of a size are judged."""
     from milepost.lab.judging.scoring import Judging
 
     length, longest = chosen.recipe.length, chosen.longest
@@ -69,7 +65,7 @@ def judging_of(chosen: Size, judged: int | None, recall: str | None) -> Judging:
 
 
 def tasks_of(text: str | None) -> tuple[str, ...]:
-    """The names of tasks with commas between them."""
+    """Return the names of tasks with commas between them."""
     names = () if text is None else tuple(each.strip() for each in text.split(","))
     if not all(names):
         raise ValueError(f"--tasks {text!r}: an empty name; give some with commas between them, such as copy,needle")
@@ -77,7 +73,7 @@ def tasks_of(text: str | None) -> tuple[str, ...]:
 
 
 def row_of(text: str) -> tuple[str, str]:
-    """A row of the user's own: the scheme it is judged on, and its expression."""
+    """Return a row of the user's own: the scheme it is judged on, and its expression."""
     name, colon, expression = (each.strip() for each in text.partition(":"))
     if not (name and colon and expression):
         raise ValueError(
@@ -94,7 +90,7 @@ def _numbers(option: str, text: str) -> list[int]:
 
 
 def corpus_of(text: Path | None, dataset: str | None, made: list[Path], third: bool = False) -> Corpus:
-    """What is read; with a `third` part where settings are chosen by it."""
+    """Return what is read; with a `third` part where settings are chosen by it."""
     from milepost.lab.text import corpus
 
     if text is not None:
@@ -102,21 +98,27 @@ def corpus_of(text: Path | None, dataset: str | None, made: list[Path], third: b
     return corpus.of_own() if dataset is None else corpus.of_dataset(dataset, third)
 
 
-def check_cluster(engine: str, device: str, gpus: float | None, checkpoints: str | None) -> None:
-    """Refuse what only a Ray cluster has elsewhere, and a share of a GPU that is none."""
+ENGINES = ("local", "ray", "torchrun")
+
+
+def check_choices(size: str, engine: str, jobs: int, gpus: float | None, checkpoints: str | None) -> None:
+    """Refuse a size or an engine that there is none of, and options that the engine does not take."""
+    for option, name, known in (("--size", size, SIZES), ("--engine", engine, ENGINES)):
+        if name not in known:
+            raise ValueError(f"{option} {name}: there are {', '.join(known)}{did_you_mean(name, known)}")
+    if jobs > 1 and engine != "local":
+        raise ValueError(f"--jobs {jobs}: only the local engine takes it; leave it out")
     for option, value in (("--gpus-per-cell", gpus), ("--checkpoints", checkpoints)):
         if value is not None and engine != "ray":
             raise ValueError(f"{option} {value}: only --engine ray takes it; leave it out")
     if gpus is not None and not 0 < gpus <= 1:
         raise ValueError(f"--gpus-per-cell {gpus:g}: a model has one GPU, or a share of one such as 0.25")
-    if gpus is not None and not device.startswith("cuda"):
-        raise ValueError(f"--gpus-per-cell {gpus:g}: these models are trained on {device}; add --device cuda")
 
 
 def engine_of(
     name: str, out: Path, device: str, jobs: int, gpus: float | None = None, checkpoints: str | None = None
 ) -> Engine:
-    """The engine of that name."""
+    """Return the engine of that name."""
     import torch
 
     from milepost.lab.engines.jobs import Jobs
@@ -137,15 +139,15 @@ def engine_of(
         from milepost.lab.engines.ray_engine import Ray
 
         return Ray(out, device, gpus=1.0 if gpus is None else gpus, checkpoints=checkpoints)
-    if name == "torchrun":
-        return Torchrun(out, device)
-    raise ValueError(f"--engine {name}: there are local, ray and torchrun")
+    return Torchrun(out, device)
 
 
 def with_files(
     schemes: Sequence[str], rows: Sequence[str], files: Sequence[Path]
-) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[own.Source, ...]]:
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[Source, ...]]:
     """Schemes and rows without the files that their methods are from, and those files, read."""
+    from milepost.lab.schemes import own
+
     paths = [str(path) for path in files]
 
     def without(text: str) -> str:

@@ -56,7 +56,7 @@ def log_wandb(store: Store, sweep: Sweep, folder: Path) -> None:
 
 
 def _losses(store: Store, cell: Cell) -> tuple[str, list[tuple[int, float]]]:
-    """What a loss is called, and the loss of every step, in bits."""
+    """Return what a loss is called, and the loss of every step, in bits."""
     name = "loss, bits" if cell.task else "loss, bits per byte"
     return name, [(step, loss / math.log(2)) for step, loss in store.losses(cell.key)]
 

@@ -7,44 +7,40 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from milepost.lab.command import options
+from milepost.lab.cells.store import opened
+from milepost.lab.command.files import Files, ToCsv, ToJson, ToMarkdown, check_out, write
 from milepost.refusal import need, refuse
 
 if TYPE_CHECKING:
     from milepost.lab.statistics.findings import Findings
 
+ERRORS = (ValueError, TypeError, OSError, ImportError)
 Folder = Annotated[Path, typer.Argument(metavar="OUT", help="The --out of a milepost compare, finished or not.")]
-Other = Annotated[Path, typer.Argument(metavar="OTHER", help="The --out of another.")]
-
-
-Claims = Annotated[
-    bool,
-    typer.Option("--claims", help="Check what the demo is there to show, each by its interval; ends with 1 if not."),
-]
 
 
 def report(
     out: Folder,
-    json: options.ToJson = None,
-    csv: options.ToCsv = None,
-    markdown: options.ToMarkdown = None,
-    claims: Claims = False,
+    json: ToJson = None,
+    csv: ToCsv = None,
+    markdown: ToMarkdown = None,
+    claims: Annotated[
+        bool, typer.Option("--claims", help="Check what the demo is there to show, by intervals; ends with 1 if not.")
+    ] = False,
 ) -> None:
     """Write the report of a sweep from what its store knows, finished or not, and print the table."""
-    from milepost.lab.command.compare import Files, write
-    from milepost.lab.exported import opened
-    from milepost.lab.sweep.recorded import recorded
-    from milepost.lab.sweep.search import as_chosen
-
     try:
         need("report", "lab")
         store = opened(out)
         try:
+            check_out(out, [])
+            from milepost.lab.sweep.recorded import recorded
+            from milepost.lab.sweep.search import as_chosen
+
             sweep, command = recorded(store)
             write(store, as_chosen(sweep, store), out, Files(json, csv, markdown), command or f"milepost report {out}")
         finally:
             store.close()
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except ERRORS as error:
         refuse(f"report: {error}")
     if claims:
         _check(out)
@@ -61,27 +57,24 @@ def _check(out: Path) -> None:
         raise SystemExit(1)
 
 
-def diff(out: Folder, other: Other) -> None:
-    """Say how two sweeps differ: what was asked, and each row that both have, paired where they read the same text."""
-    from rich.console import Console
-
-    from milepost.lab.statistics.difference import shown
-
+def diff(out: Folder, other: Annotated[Path, typer.Argument(metavar="OTHER", help="The --out of another.")]) -> None:
+    """Print how two sweeps differ: what was asked, and each row that both have, paired where the text is the same."""
     try:
         need("diff", "lab")
         found = [_gathered(each) for each in (out, other)]
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except ERRORS as error:
         refuse(f"diff: {error}")
-    Console().print(shown(found[0], found[1], (str(out), str(other))))
+    from milepost.lab.command import shown
+
+    shown.console().print(shown.differences(found[0], found[1], (str(out), str(other))))
 
 
 def _gathered(out: Path) -> Findings:
-    from milepost.lab.exported import opened
-    from milepost.lab.report import gather
-    from milepost.lab.sweep.recorded import recorded
-
     store = opened(out)
     try:
+        from milepost.lab.report import gather
+        from milepost.lab.sweep.recorded import recorded
+
         sweep, command = recorded(store)
         return gather(store, sweep, command)
     finally:

@@ -11,12 +11,12 @@ from types import TracebackType
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from milepost.lab.cells.cell import Cell
 from milepost.lab.cells.events import Died, Event, Stepped
 from milepost.lab.cells.store import Score
+from milepost.lab.command.shown import Column, Fitted
 from milepost.lab.judging.scoring import VALIDATION
 from milepost.lab.schemes.named import rates_in_words
 
@@ -37,11 +37,11 @@ class Whole:
 
     @property
     def left(self) -> int:
-        """How many models are left, in this stage and later."""
+        """Return how many models are left, in this stage and later."""
         return self.open + self.later - self.done
 
     def __str__(self) -> str:
-        """The time left is that of the models so far, for as many as are left."""
+        """Return how far it is; the time left is that of the models so far, for as many as are left."""
         of = f"{self.done} of {self.open + self.later} models done"
         if not self.done:
             return of
@@ -108,7 +108,7 @@ class Watched:
         elif isinstance(event, Score):
             self._scored(cell, event)
         elif isinstance(event, Died):
-            self._line(f"{self.names[cell.key]}: {event.why}; another worker goes on from its last checkpoint")
+            self._line(f"{self.names[cell.key]}: {event.why}; another worker resumes from its last checkpoint")
 
     def _stepped(self, cell: Cell, event: Stepped) -> None:
         name = self.names[cell.key]
@@ -122,7 +122,7 @@ class Watched:
         if event.done:
             self._judging(cell)
         elif event.step and not event.losses:
-            self._line(f"train {name}: goes on at step {event.step} of {cell.recipe.steps}")
+            self._line(f"train {name}: resumes at step {event.step} of {cell.recipe.steps}")
         if event.losses and (event.done or self._due(cell.key)):
             self._line(f"train {name}: step {event.step} of {cell.recipe.steps}, {status}")
 
@@ -147,7 +147,7 @@ class Watched:
                 self._line(str(self.whole))
 
     def _due(self, key: str) -> bool:
-        """Whether five seconds have passed since the last line about a cell."""
+        """True if five seconds have passed since the last line about a cell."""
         now = time.monotonic()
         due = now - self.last.get(key, -math.inf) >= 5
         if due:
@@ -160,24 +160,22 @@ class Watched:
 
     def _drawn(self) -> Group:
         lengths = sorted({length for row in self.scores.values() for length in row})
-        table = Table(box=None, pad_edge=False, title="bits per byte, by length", title_justify="left")
-        table.add_column("")
-        for length in lengths:
-            table.add_column(f"{length:,}", justify="right")
+        columns = [Column("bits per byte", name=True), *(Column(f"{length:,}", n) for n, length in enumerate(lengths))]
         shown = list(self.scores.items())[-ROWS:]
+        rows: list[list[Text]] = []
         for (key, variant), row in shown:
-            name = f"  {variant}" if variant else self.names[key]
-            cells = (f"{row[length]:.3f}" if length in row else "" for length in lengths)
-            table.add_row(Text(name), *cells, style="" if not variant else "dim")
+            texts = [f"  {variant}" if variant else self.names[key]]
+            texts += [f"{row[length]:.3f}" if length in row else "" for length in lengths]
+            rows.append([Text(each, style="dim" if variant else "") for each in texts])
         # What is done gives up its bar.
         for task in self.bars.tasks:
             task.visible = not task.finished
         whole = Text(str(self.whole), style="dim")
-        return Group(table, self.bars, whole) if shown else Group(self.bars, whole)
+        return Group(Fitted(columns, rows), self.bars, whole) if shown else Group(self.bars, whole)
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it: `40 s`, `12 min`, `3 h 20 min`."""
+    """Return a time as people say it: `40 s`, `12 min`, `3 h 20 min`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -12,7 +12,7 @@ from typing import Any
 
 from milepost.lab.schemes.naming import TRAINED
 from milepost.lab.training.recipe import SIZES, Size
-from milepost.seams.arguments import did_you_mean
+from milepost.refusal import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Settings:
     judge: int | None = None
 
     def only(self, *names: str) -> dict[str, Any]:
-        """Those of these names that were set."""
+        """Return those of these names that were set."""
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
@@ -94,7 +94,7 @@ SETTINGS: dict[str, _Setting] = {
 
 
 def settings_of(texts: Iterable[str]) -> Settings:
-    """What the texts of every --set say together."""
+    """Return what the texts of every --set say together."""
     found: dict[str, Any] = {}
     for text in texts:
         for part in map(str.strip, text.split(",")):
@@ -141,7 +141,7 @@ def check_words(words: Sequence[str]) -> None:
 
 
 def table() -> str:
-    """Every setting with what it is and what each size has, for the end of a help that is 80 columns wide."""
+    """Return every setting with what it is and what each size has, for the end of a help that is 80 columns wide."""
     defaults = {name: _defaults(each) for name, each in SETTINGS.items()}
     full = [each for each in defaults.values() if len(each) == len(SIZES)]
     wide = [max(map(len, column)) for column in zip(SIZES, *full, strict=True)]
@@ -162,7 +162,7 @@ def table() -> str:
 
 
 def _names() -> str:
-    """Every name that a scheme of the lab has, with its expression."""
+    """Return every name that a scheme of the lab has, with its expression."""
     first = max(map(len, TRAINED)) + 2
     lines = [
         textwrap.wrap(text, 78, initial_indent=f"{name:{first}}", subsequent_indent=" " * first, break_on_hyphens=False)
@@ -172,7 +172,7 @@ def _names() -> str:
 
 
 def _defaults(setting: _Setting) -> list[str]:
-    """What each size has; one text where it is not for a size to say."""
+    """Return what each size has; one text where it is not for a size to say."""
     if isinstance(setting.default, str):
         return [setting.default]
     return [str(setting.default(size)) for size in SIZES.values()]

@@ -72,7 +72,7 @@ class Jobs:
             raise RuntimeError(failures(failed, begun)) from failed[0][1]
 
     def _begin(self, cell: Cell, known: Known, corpus: Corpus) -> tuple[Any, BaseProcess]:
-        """A process that works one cell, and the pipe on which it is heard."""
+        """Return a process that works one cell, and the pipe on which it is heard."""
         context: Any = processes.get_context(START)
         if START == "forkserver":
             # One that has imported everything and done nothing is copied for every cell; CUDA is begun in the copies.
@@ -87,7 +87,7 @@ class Jobs:
 
 
 def _heard(pipe: Any, process: BaseProcess) -> Event | Exception | None:
-    """What a process says next: an event, what went wrong, or that it is done."""
+    """Return what a process says next: an event, what went wrong, or that it is done."""
     try:
         return pipe.recv()
     except (EOFError, ConnectionError):

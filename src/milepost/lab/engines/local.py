@@ -57,7 +57,7 @@ class Local:
 
 
 def fits(cell: Cell, corpus: Corpus, device: str, recipe: Recipe) -> bool:
-    """Whether one step of a cell fits on a device, with another recipe."""
+    """True if one step of a cell fits on a device, with another recipe."""
     try:
         batches = replace(cell, recipe=recipe).batches(corpus)
         Trainer(cell.model(), replace(recipe, compiled=False), batches, device).advance()
@@ -69,8 +69,8 @@ def fits(cell: Cell, corpus: Corpus, device: str, recipe: Recipe) -> bool:
 
 
 def failures(failed: Sequence[tuple[Cell, Exception]], count: int) -> str:
-    """What went wrong, cell by cell, in the words of the errors themselves."""
-    lines = [f"{len(failed)} of {count} cells failed; the others are done and kept, and the same command tries again:"]
+    """Return what went wrong, cell by cell, in the words of the errors themselves."""
+    lines = [f"{len(failed)} of {count} cells failed; the others are done and kept; rerun the command to retry:"]
     for cell, error in failed:
         cause = getattr(error, "cause", None) or error
         lines.append(f"  {cell.called}: {type(cause).__name__}: {cause}")

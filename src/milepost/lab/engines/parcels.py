@@ -107,7 +107,7 @@ def waited(reference: Any) -> Any:
 
 
 def _at(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it."""
+    """Return the file system of a URL, and the path in it."""
     from fsspec import core
 
     found: tuple[Any, str] = core.url_to_fs(url)  # pyright: ignore[reportUnknownVariableType]

@@ -100,7 +100,7 @@ class Driver:
         self.running[task.remote(begun.number, begun.attempt, *given)] = begun
 
     def _read(self, letter: Letter) -> Iterator[tuple[Cell, Event]]:
-        """What is new in a letter; it is answered when that was kept."""
+        """Yield what is new in a letter; it is answered when that was kept."""
         number, attempt, count = letter.mark
         begun = self.begun[number]
         self.lent.discard(number)
@@ -116,7 +116,7 @@ class Driver:
         self.kept.append(letter.mark)
 
     def _fetched(self, begun: Begun, letter: Letter) -> bool:
-        """Whether there is something to keep: a checkpoint is fetched first, and gone if its worker died meanwhile."""
+        """True if there is something to keep: a checkpoint is fetched first, and gone if its worker died meanwhile."""
         if not isinstance(letter.event, Saved):
             return True
         try:
@@ -139,7 +139,7 @@ class Driver:
         return found
 
     def _ended(self, begun: Begun, task: Any) -> Iterator[tuple[Cell, Event]]:
-        """What becomes of a cell whose task is done, has failed, or has died."""
+        """Yield what becomes of a cell whose task is done, has failed, or has died."""
         errors = self.ray.exceptions
         died = errors.WorkerCrashedError, errors.NodeDiedError, errors.LocalRayletDiedError, errors.OutOfMemoryError
         self.lent.discard(begun.number)
@@ -166,7 +166,7 @@ class Driver:
 
 
 def _post(ray: Any) -> Any:
-    """The collector, beside the driver: should a node of workers die, it does not. Killed, it is begun anew."""
+    """Return the collector, beside the driver: should a node of workers die, it does not. Killed, it is begun anew."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

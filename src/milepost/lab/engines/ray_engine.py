@@ -58,7 +58,7 @@ class Ray:
                     driver = Driver(ray, self.folder.resolve(), carried, self._device, self._needs, self.retries)
                     yield from driver.run(itertools.chain([first], waiting), corpus)
             except ray.exceptions.RayError as error:
-                raise RuntimeError(f"the Ray cluster failed: {error}; the same command goes on") from error
+                raise RuntimeError(f"the Ray cluster failed: {error}; rerun the command to resume") from error
 
     @property
     def _device(self) -> str:

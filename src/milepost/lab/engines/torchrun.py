@@ -47,7 +47,7 @@ class Torchrun:
             dist.destroy_process_group()
 
     def _next(self, waiting: Iterator[Turn]) -> tuple[Cell, Known] | None:
-        """The next cell of the first process, in every process; None after the last."""
+        """Return the next cell of the first process, in every process; None after the last."""
         found = next(waiting, END)
         while found is None:
             time.sleep(PAUSE)

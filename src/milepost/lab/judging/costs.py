@@ -51,7 +51,7 @@ def cost_of(model: Model, longest: int) -> dict[str, float]:
 
 
 def _now(device: torch.device) -> float:
-    """The time, after all that was asked of the device."""
+    """Return the time, after all that was asked of the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

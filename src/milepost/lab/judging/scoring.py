@@ -78,7 +78,7 @@ def scored(
 
 
 def _bits(judging: Judging, model: Reader, text: Tensor, protocol: str, length: int, trained: int, seed: int) -> Tensor:
-    """The bits of every byte, or whether each answer is right, [windows, bytes]."""
+    """Return the bits of every byte, or whether each answer is right, [windows, bytes]."""
     if protocol in PROTOCOLS:
         task = PROTOCOLS[protocol].task
         count = min(judging.answers, max(FEWEST, judging.total // length))
@@ -96,7 +96,7 @@ def _bits(judging: Judging, model: Reader, text: Tensor, protocol: str, length: 
 
 
 def _saved(judging: Judging, model: Reader, text: Tensor, protocol: str, distance: int) -> Scored:
-    """The bits that a second copy saves against the same bytes fresh, in the same place; more is better."""
+    """Return the bits that a second copy saves against the same bytes fresh, in the same place; more is better."""
     real = protocol == "passages"
     second, fresh = judge.recall(model, text, distance, judging.copied, judging.copies, real=real)
     saved = (fresh.double() - second.double()).mean(1)
@@ -106,7 +106,7 @@ def _saved(judging: Judging, model: Reader, text: Tensor, protocol: str, distanc
 
 
 def _binned(values: Tensor) -> list[tuple[int, float]]:
-    """The mean bits of positions in bins that double: [first position, mean] each."""
+    """Return the mean bits of positions in bins that double: [first position, mean] each."""
     edges = [0, 1, 2, 4, 8]
     while edges[-1] < len(values):
         edges += [edges[-1] * 3 // 2, edges[-1] * 2]

@@ -44,7 +44,7 @@ def to_json(findings: Findings) -> str:
 
 
 def to_csv(findings: Findings) -> str:
-    """One line for each score, rows sorted as in the table of the report."""
+    """Return one line for each score, rows sorted as in the table of the report."""
     written = io.StringIO()
     out = csv.writer(written, lineterminator="\n")
     out.writerow(COLUMNS)
@@ -72,7 +72,7 @@ def to_csv(findings: Findings) -> str:
 
 
 def _measure(measure: Measure) -> dict[str, Any]:
-    """A score without its windows, which the store has."""
+    """Return a score without its windows, which the store has."""
     return {
         "mean": measure.mean,
         "half_over_windows": measure.half,

@@ -86,12 +86,12 @@ class Panel:
 
     @property
     def spoken(self) -> str:
-        """What a reader hears who sees no picture; the numbers are in the tables."""
+        """Return what a reader hears who sees no picture; the numbers are in the tables."""
         return f"{self.y_name} by {self.x_name}: {', '.join(curve.name for curve in self.curves)}"
 
     @property
     def keys(self) -> list[float]:
-        """Every x at which a curve has a point."""
+        """Return every x at which a curve has a point."""
         return sorted({point.x for curve in self.curves for point in curve.points})
 
     @property
@@ -121,24 +121,24 @@ class Panel:
         return Stroke(curve, line, bars, () if self.dense else tuple(places), values)
 
     def _said(self, point: Point) -> str:
-        """A value and its interval, as the pointer tells it."""
+        """Return a value and its interval, as the pointer tells it."""
         half = "" if point.half is None else f" ±{point.half:.{self.decimals}f}"
         return f"{point.y:.{self.decimals}f}{half}{self.unit}"
 
     def names(self) -> list[tuple[Curve, float, float]]:
-        """The curves from the top down, with the heights at which each ends and at which its name stands."""
+        """Return the curves from the top down, with the heights at which each ends and at which its name stands."""
         last = [(curve, self.y.at(curve.points[-1].y)) for curve in self.curves if curve.points]
         ends = sorted(last, key=lambda each: each[1])
         heights = spread([y for _, y in ends], APART, TOP, self._low)
         return [(curve, y, at) for (curve, y), at in zip(ends, heights, strict=True)]
 
     def short(self) -> dict[str, str]:
-        """The names as they fit beside the picture, no two of them the same where their curves are not."""
+        """Return the names as they fit beside the picture, no two of them the same where their curves are not."""
         return told_apart([curve.name for curve in self.curves], LETTERS)
 
     @property
     def _low(self) -> float:
-        """How far down names may stand."""
+        """Return how far down names may stand."""
         return max(BOTTOM, TOP + APART * len(self.curves))
 
 
@@ -179,10 +179,10 @@ def spread(wanted: Sequence[float], apart: float, top: float, bottom: float) -> 
 
 
 def finite(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The points that can be drawn."""
+    """Return the points that can be drawn."""
     return tuple(point for point in points if math.isfinite(point.y))
 
 
 def ends_of_bars(points: Sequence[Point]) -> list[float]:
-    """What an axis must have room for: every value, and both ends of its interval."""
+    """Return what an axis must have room for: every value, and both ends of its interval."""
     return [point.y + side * (point.half or 0.0) for point in finite(points) for side in (-1, 1)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import platform
+import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
@@ -35,7 +37,7 @@ POINTS = 80
 
 
 def gather(store: Store, sweep: Sweep, command: str | None = None) -> Findings:
-    """What the store knows of a sweep, finished or not; `command` is the line that runs it again."""
+    """Return what the store knows of a sweep, finished or not; `command` is the line that runs it again."""
     tried_, sweep = tried(sweep, store), as_chosen(sweep, store)
     cells = sweep.cells()
     rows: list[Row] = []
@@ -63,7 +65,7 @@ def _measured(scores: Sequence[tuple[int, Score]]) -> Measure:
 
 
 def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
-    """The rows of one trained scheme, seeds together: as trained, then each change of it that has a score."""
+    """Yield the rows of one trained scheme, seeds together: as trained, then each change of it that has a score."""
     first, longest = cells[0], cells[0].judging.longest
     scored = {cell.key: valid(store, cell) for cell in cells}
     curves = {cell.key: store.losses(cell.key) for cell in cells}
@@ -105,7 +107,7 @@ def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
 
 
 def _costs(store: Store, cells: list[Cell], variant: str) -> dict[str, float]:
-    """What a row costs, seeds averaged: how fast it was trained, and what was measured of it."""
+    """Return what a row costs, seeds averaged: how fast it was trained, and what was measured of it."""
     found: dict[str, list[float]] = defaultdict(list)
     for cell in cells:
         for name, value in store.costs(cell.key).get(variant, {}).items():
@@ -117,7 +119,7 @@ def _costs(store: Store, cells: list[Cell], variant: str) -> dict[str, float]:
 
 
 def _by_task(scores: list[tuple[int, Score]], variant: str) -> dict[str, dict[int, Measure]]:
-    """The shares of right answers of one row, seeds together, by task and length."""
+    """Return the shares of right answers of one row, seeds together, by task and length."""
     found: dict[str, dict[int, list[tuple[int, Score]]]] = defaultdict(lambda: defaultdict(list))
     for seed, score in scores:
         if score.variant == variant:
@@ -130,7 +132,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _positions(scores: list[Score]) -> list[tuple[int, float]]:
-    """The bits of each bin of positions, seeds averaged; all seeds have the same bins."""
+    """Return the bits of each bin of positions, seeds averaged; all seeds have the same bins."""
     bins = zip(*(score.detail["by_position"] for score in scores), strict=True)
     return [(int(each[0][0]), _mean([bits for _, bits in each])) for each in bins]
 
@@ -145,7 +147,7 @@ def _averaged(curves: list[list[tuple[int, float]]]) -> list[tuple[int, float]]:
 
 
 def _gained(cells: list[Cell], curves: dict[str, list[tuple[int, float]]]) -> Measure | None:
-    """What the last fifth of training brought, step beside step of the fifth before; batches are independent."""
+    """Return what the last fifth of training brought, step beside step of the fifth before; batches are independent."""
     by_seed: dict[int, tuple[float, ...]] = {}
     for cell in cells:
         losses = [loss / math.log(2) for _, loss in curves[cell.key]]
@@ -158,7 +160,7 @@ def _gained(cells: list[Cell], curves: dict[str, list[tuple[int, float]]]) -> Me
 
 
 def thinned(curve: list[tuple[int, float]], points: int = POINTS) -> list[tuple[int, float]]:
-    """A curve as at most so many means, of steps in bins that widen as steps go on: [last step, mean] each.
+    """Return a curve as at most so many means, of steps in bins that widen as steps go on: [last step, mean] each.
 
     Bins are cut from the last step backwards, so that the last one is as full as its neighbours, and not one batch.
     """
@@ -174,7 +176,7 @@ def thinned(curve: list[tuple[int, float]], points: int = POINTS) -> list[tuple[
 
 
 def _kinds(schedule: Schedule) -> list[tuple[Scheme, list[int]]]:
-    """The kinds of layers of a schedule, each with the numbers of its layers, from 0."""
+    """Return the kinds of layers of a schedule, each with the numbers of its layers, from 0."""
     kinds: list[tuple[Scheme, list[int]]] = []
     for number, layer in enumerate(schedule):
         own = next((numbers for kind, numbers in kinds if kind.same_as(layer)), None)
@@ -186,14 +188,14 @@ def _kinds(schedule: Schedule) -> list[tuple[Scheme, list[int]]]:
 
 
 def _which(numbers: list[int], schedule: Schedule) -> str:
-    """Which layers these are, as they are printed; nothing where they are all of them."""
+    """Return which layers these are, as they are printed; nothing where they are all of them."""
     if len(numbers) == len(schedule):
         return ""
     return f"layer{'s' if len(numbers) > 1 else ''} {ranges(numbers)} of 0–{len(schedule) - 1}"
 
 
 def _printed(schedule: Schedule) -> str:
-    """The equation of a schedule; where layers differ, each kind of layer with its numbers."""
+    """Return the equation of a schedule; where layers differ, each kind of layer with its numbers."""
     kinds = _kinds(schedule)
     if len(kinds) == 1:
         return str(kinds[0][0])
@@ -201,7 +203,7 @@ def _printed(schedule: Schedule) -> str:
 
 
 def _equations(schedule: Schedule) -> tuple[Equation, ...]:
-    """The same, part by part."""
+    """Return the same, part by part."""
     # A scheme is printed as the sum on one line, then its parts.
     return tuple(
         Equation(_which(numbers, schedule), str(layer).splitlines()[0], tuple(_terms(layer)))
@@ -214,11 +216,18 @@ def _terms(scheme: Scheme) -> Iterator[Term]:
         seen = isinstance(part, Visible)
         name, formula = (repr(part), "") if seen else (spell(part), formula_of(part))
         for number, verb in enumerate(verbs_of(part) or ("",)):
-            yield Term(verb, name, formula if number == 0 else "")
+            yield Term(verb, name, formula if number == 0 else "", "" if number else _paper(type(part)))
+
+
+def _paper(method: type) -> str:
+    """Return the address of the paper that a method's module names; nothing for one of the user's own."""
+    module = sys.modules.get(method.__module__) if method.__module__.startswith("milepost.") else None
+    found = re.search(r"arXiv:(\d+\.\d+)", (module and module.__doc__) or "")
+    return f"https://arxiv.org/abs/{found[1]}" if found else ""
 
 
 def sees_all(scheme: Scheme, length: int, heads: int) -> bool:
-    """Whether the last of `length` queries sees every key up to its own, in one head at least."""
+    """True if the last of `length` queries sees every key up to its own, in one head at least."""
     head = torch.arange(heads)[:, None]
     seen = scheme.see(torch.tensor(0), head, torch.tensor(length - 1), torch.arange(length)[None])
     return seen is None or bool(seen.expand(heads, length).all(-1).any())
@@ -256,7 +265,7 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
 
 
 def _recipe(sweep: Sweep, first: Cell) -> dict[str, Any]:
-    """The recipe that all schemes have in common: without the rates, where each has its own."""
+    """Return the recipe that all schemes have in common: without the rates, where each has its own."""
     found = asdict(first.recipe)
     if sweep.search:
         for name in ("rate", "bias_rate", "learned_rate"):
@@ -275,7 +284,7 @@ def _versions() -> dict[str, str]:
 
 
 def _spelled(sweep: Sweep, first: Cell) -> str:
-    """The sweep as Python, for who called no command; of the corpus it says where it came from."""
+    """Return the sweep as Python, for who called no command; of the corpus it says where it came from."""
     whole = replace(sweep, judging=first.judging)
     # What was chosen is found again, and what was left to itself need not be said.
     said = [each for each in fields(sweep) if each.name not in ("corpus", "recipes", "chosen")]

@@ -7,8 +7,18 @@ from collections.abc import Sequence
 
 from milepost.lab.schemes.naming import WINDOW, proper
 from milepost.lab.statistics.findings import Findings, Measure, Row
+from milepost.lab.statistics.measures import FEWEST
 from milepost.lab.statistics.reach import Reach
-from milepost.lab.statistics.table import Line, Table, difference_in_words, in_words, not_apart, saves, shown
+from milepost.lab.statistics.table import (
+    Line,
+    Table,
+    difference_in_words,
+    in_words,
+    not_apart,
+    p_in_words,
+    saves,
+    shown,
+)
 
 STILL = 0.02
 """A model whose loss fell by more bits than this in the last fifth of its training was still learning."""
@@ -17,16 +27,18 @@ NAMED = 4
 
 
 def lede(findings: Findings, table: Table) -> list[str]:
-    """The findings in a few sentences."""
+    """Return the findings in a few sentences."""
     if not table.lengths:
         return []
     trained = [line for line in table.lines if not line.row.variant]
     sentences = _unlearned(trained, findings.ran.pairs)
+    if 1 < len(findings.ran.seeds) < FEWEST:
+        return [*sentences, f"{len(findings.ran.seeds)} seeds: too few for a verdict; --seeds {FEWEST} gives one."]
     sentences += _hold(trained, table) + _best(trained, table.lengths[-1])
     for name in dict.fromkeys(line.row.name for line in table.lines if line.row.variant):
         sentences += _changed([line for line in table.lines if line.row.name == name], proper(name), table)
     sentences += [each for n, protocol in enumerate(table.recalls) for each in _recall(table, protocol, n)]
-    return sentences + _still_learning(trained) + _one_seed(findings)
+    return sentences + at_an_edge(findings) + _still_learning(trained) + _one_seed(findings)
 
 
 def unfinished(findings: Findings) -> list[str]:
@@ -34,9 +46,7 @@ def unfinished(findings: Findings) -> list[str]:
     ran = findings.ran
     if ran.done == ran.cells:
         return []
-    return [
-        f"Not finished: {ran.done} of {ran.cells} models are fully judged. The same command goes on where it stopped."
-    ]
+    return [f"Not finished: {ran.done} of {ran.cells} models are fully judged. Rerun the command to resume."]
 
 
 def _unlearned(lines: Sequence[Line], pairs: float) -> list[str]:
@@ -47,17 +57,17 @@ def _unlearned(lines: Sequence[Line], pairs: float) -> list[str]:
     names = [name for name, mean in found if not math.isnan(mean)]
     if not names:
         return said
-    has, they = ("has", "it holds") if len(names) == 1 else ("have", "they hold")
+    has = "has" if len(names) == 1 else "have"
     return [
         *said,
         f"{listed(names)} {has} not learned to read: a table of byte pairs, which knows one byte back, needs "
-        f"{pairs:.2f} bits per byte, and it is not shown that a longer look back helps. How far {they} is not said; "
-        f"train with more steps (--set steps=…).",
+        f"{pairs:.2f} bits per byte, and it is not shown that a longer look back helps. No reach is given; train with "
+        f"more steps (--set steps=…).",
     ]
 
 
 def _hold(lines: Sequence[Line], table: Table) -> list[str]:
-    """Which of the trained schemes hold to the longest length, which do not, and of which it cannot be said."""
+    """Return which of the trained schemes hold to the longest length, which do not, and of which it cannot be said."""
     known = [(line.row.label, line.reach) for line in lines if line.reach is not None]
     if not known:
         return []
@@ -93,7 +103,7 @@ def _broken(reach: Reach, tolerance: float) -> str:
 
 
 def _best(lines: Sequence[Line], longest: int) -> list[str]:
-    """Which trained scheme reads best at the longest length, if one does."""
+    """Return which trained scheme reads best at the longest length, if one does."""
     scored = [(line.row.label, line.bits[-1]) for line in lines if line.learned]
     found = [(name, each) for name, each in scored if each is not None and each.mean == each.mean]
     if len(found) < 2:
@@ -101,13 +111,15 @@ def _best(lines: Sequence[Line], longest: int) -> list[str]:
     best, top = min(found, key=lambda each: each[1].mean)
     level = [name for name, each in found if name != best and not_apart(each, top)]
     if len(level) == len(found) - 1:
-        return [f"At {longest:,} no scheme is told apart from the best, {best}, at {shown(top.mean)} bits per byte."]
-    beside = f"; {listed(level)} {'is' if len(level) == 1 else 'are'} not told apart from it" if level else ""
+        return [
+            f"At {longest:,} no scheme differs significantly from the best, {best}, at {shown(top.mean)} bits per byte."
+        ]
+    beside = f"; {listed(level)} {'is' if len(level) == 1 else 'are'} not significantly worse" if level else ""
     return [f"At {longest:,} {best} reads best, at {shown(top.mean)} bits per byte{beside}."]
 
 
 def _changed(lines: Sequence[Line], base: str, table: Table) -> list[str]:
-    """What the training-free rows do for a checkpoint that surely does not hold by itself."""
+    """Return what the training-free rows do for a checkpoint that surely does not hold by itself."""
     plain = next((line for line in lines if not line.row.variant), None)
     # What forgets is a window by another name, and is not asked how far it carries.
     changed = [(line, line.reach) for line in lines if line.row.variant and line.row.whole and line.reach is not None]
@@ -123,12 +135,13 @@ def _changed(lines: Sequence[Line], base: str, table: Table) -> list[str]:
     )
     if best.against is None:
         return [f"{sentence}."]
-    by = difference_in_words(best.against)
+    by, p = difference_in_words(best.against), p_in_words(best.against)
+    p = p and f", {p}"
     at = f", and at {table.lengths[-1]:,} is"
     if best.against.sign == 0:
-        return [f"{sentence}{at} not told apart from the trivial window ({by} bits)."]
+        return [f"{sentence}{at} not significantly different from the trivial window ({by} bits{p})."]
     side = "better" if best.against.sign < 0 else "worse"
-    return [f"{sentence}{at} {side} than the trivial window, by {by.lstrip('+−')} bits."]
+    return [f"{sentence}{at} significantly {side} than the trivial window, by {by.lstrip('+−')} bits{p}."]
 
 
 def _recall(table: Table, protocol: str, n: int) -> list[str]:
@@ -142,7 +155,7 @@ def _recall(table: Table, protocol: str, n: int) -> list[str]:
         return [f"{far} by none: nowhere is anything surely saved against fresh bytes."] if found else []
     best, top = max(saving, key=lambda each: each[1].mean)
     level = [called(line.row, on=True) for line, _ in saving if line is not best and line.best_recall[n]]
-    beside = f", not told apart from {listed(level)}" if level else ""
+    beside = f", not significantly more than {listed(level)}" if level else ""
     window = next((line for line in table.lines if (line.row.name, line.row.variant) == (best.row.name, WINDOW)), None)
     bar = None if window is None or window is best else window.recall[n]
     less = "" if bar is None else f"; the window on the same checkpoint saves {in_words(bar)}"
@@ -170,14 +183,24 @@ def _still_learning(lines: Sequence[Line]) -> list[str]:
     ]
 
 
+def at_an_edge(findings: Findings) -> list[str]:
+    """Return a sentence for each choice on validation text that fell on the edge of what was tried."""
+    edges = [each for each in findings.tried if each.chosen and each.edge]
+    return [
+        f"{proper(each.name)}{f': {each.row}' if each.row else ''}: the choice, {each.setting}, is at the edge of "
+        f"those tried ({each.edge}); the best may lie beyond it."
+        for each in edges
+    ]
+
+
 def _one_seed(findings: Findings) -> list[str]:
     if len(findings.ran.seeds) > 1 or not findings.rows:
         return []
-    return ["One seed: all this is said of these checkpoints, and ranks no method; --seeds 3 would."]
+    return ["One seed: it ranks no method, since these are results of single checkpoints; --seeds 3 would."]
 
 
 def called(row: Row, on: bool = False) -> str:
-    """A row within a sentence, since names of training-free rows have commas of their own."""
+    """Return a row within a sentence, since names of training-free rows have commas of their own."""
     return f"“{row.variant}”{f' on {row.base}' if on else ''}" if row.variant else row.base
 
 

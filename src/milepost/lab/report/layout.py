@@ -1,20 +1,29 @@
-"""The templates of reports: whatever is put into them is escaped, unless it is a template's own."""
+"""How a report is laid out and written: whatever is put into a template is escaped, unless it is the template's own.
+
+Templates have a library of their own, which is not loaded for anything else.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
 
 HERE = "milepost.lab.report"
 LOW = re.compile(r"(?<=\w)_([A-Za-z0-9])(?![A-Za-z0-9_])")
 
 
 def laid_out(template: str, package: str, **values: object) -> str:
-    """A template filled in; it may extend and use those that lie here, from whatever package it is."""
+    """Return a template filled in; it may extend and use those that lie here, from whatever package it is."""
+    from markupsafe import Markup
+
     beside = files(HERE) / "templates"
     style, script = (Markup((beside / name).read_text(encoding="utf-8")) for name in ("report.css", "report.js"))
     return _environment(package).get_template(template).render(values, style=style, script=script)
@@ -22,6 +31,8 @@ def laid_out(template: str, package: str, **values: object) -> str:
 
 @cache
 def _environment(package: str) -> Environment:
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
     packages = dict.fromkeys((package, HERE))
     made = Environment(
         loader=ChoiceLoader([PackageLoader(each) for each in packages]),
@@ -36,5 +47,18 @@ def _environment(package: str) -> Environment:
 
 def _subscripts(text: str) -> Markup:
     """Letters after a low line are set low: q_i. Words joined by one, such as bend_rows, are left alone."""
+    from markupsafe import Markup
+
     parts = enumerate(LOW.split(text))
     return Markup("").join(Markup("<sub>{}</sub>").format(each) if n % 2 else each for n, each in parts)
+
+
+def write_whole(text: str, path: Path) -> None:
+    """Write a file that is there wholly or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

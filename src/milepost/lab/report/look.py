@@ -22,7 +22,7 @@ class Look:
 
 
 def looks(findings: Findings) -> dict[tuple[str, str], Look]:
-    """The look of every row, by name and variant: the same in every picture.
+    """Return the look of every row, by name and variant: the same in every picture.
 
     What was trained is a solid line, each in a hue of its own. Rows on one checkpoint are broken lines, in hues that
     are not the checkpoint's: long dashes where tokens are placed anew, dots where the rotation is stretched. What

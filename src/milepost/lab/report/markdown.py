@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from milepost.lab.report import tables
 from milepost.lab.report.headlines import lede, unfinished
-from milepost.lab.report.tables import Cell, Grid, Line
-from milepost.lab.report.words import MEANS
+from milepost.lab.report.tables import MEANS, Cell, Grid, Line
 from milepost.lab.statistics.findings import Findings, Row
 from milepost.lab.statistics.table import RECALLS, Table, extreme, not_apart, table
 
@@ -17,7 +16,7 @@ SPECIAL = re.compile(r"([\\`*_\[\]|&$])")
 
 
 def to_markdown(findings: Findings) -> str:
-    """The command, the headlines, and the tables that have something in them."""
+    """Return the command, the headlines, and the tables that have something in them."""
     sorted_ = table(findings)
     again = " ".join(findings.ran.again.split())
     parts = [
@@ -40,8 +39,8 @@ def _tables(findings: Findings, sorted_: Table) -> Iterator[str]:
         lines = [(line, [line.reach[0]]) for line in grid.lines]
         wider = "; against window: in pairs, ± the wider of both" if against and len(findings.ran.seeds) > 1 else ""
         yield (
-            f"Bits per byte by length, ± over {over}{wider}; bold: not told apart from the best of its column, but for "
-            f"rows that only repeat their checkpoint there."
+            f"Bits per byte by length, ± over {over}{wider}; bold: the best of its column and what is not "
+            f"significantly different from it, but for rows that only repeat their checkpoint there."
         )
         yield _written(["", *_heads(heads)], lines)
     for name in RECALLS:
@@ -50,8 +49,11 @@ def _tables(findings: Findings, sorted_: Table) -> Iterator[str]:
             yield _written(["", *(f"{each:,}" for each in distances)], _recalled(sorted_, name, distances))
     if grid := tables.differences(findings, sorted_):
         heads = [f"{what}, {head}" for what in ("less the window", "less the best") for head in _heads(grid.heads)]
-        yield f"At {sorted_.lengths[-1]:,}, in pairs, on the same windows; bold: clear of zero."
+        yield f"At {sorted_.lengths[-1]:,}, in pairs, on the same windows; bold: significant."
         yield _written(["", *heads], _whole(grid))
+    if grid := tables.by_quarter(findings, sorted_):
+        yield "Bits by quarter of the longest windows, and over their last bytes; without intervals."
+        yield _written(["", *_heads(grid.heads[1:])], _whole(grid))
     if grid := tables.tried(findings):
         yield "Bits on validation text, by which rates and settings were chosen; bold: chosen."
         yield _written(_heads(grid.heads), _whole(grid))
@@ -74,7 +76,7 @@ def _heads(heads: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _written(heads: Sequence[str], lines: Iterable[tuple[Line, list[str]]]) -> str:
-    """A table, of lines with what stands before their cells; numbers to the right."""
+    """Return a table, of lines with what stands before their cells; numbers to the right."""
     rows = [[_name(line), *map(_plain, before), *map(_cell, line.cells)] for line, before in lines]
     rule = ["---", *["---:"] * (len(heads) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in ([_plain(head) for head in heads], rule, *rows))

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from milepost.lab.judging.judge import LAST
-from milepost.lab.report import less_window, tables, views
-from milepost.lab.report.document import write_whole
+from milepost.lab.report import tables, views
 from milepost.lab.report.figure import Panel
-from milepost.lab.report.headlines import lede, unfinished
+from milepost.lab.report.headlines import at_an_edge, lede, unfinished
+from milepost.lab.report.layout import laid_out, write_whole
 from milepost.lab.report.look import looks
-from milepost.lab.report.words import MEANS
+from milepost.lab.report.tables import MEANS
 from milepost.lab.statistics.findings import Findings, Ran
 from milepost.lab.statistics.table import RECALLS, table
 
@@ -36,10 +36,7 @@ def write(findings: Findings, path: str | Path) -> None:
 
 
 def page(findings: Findings) -> str:
-    """The report as HTML."""
-    # It has a library of its own, which is not loaded for anything else.
-    from milepost.lab.report.layout import laid_out
-
+    """Return the report as HTML."""
     ran, sorted_ = findings.ran, table(findings)
     longest = max(ran.lengths, default=ran.trained)
     return laid_out(
@@ -61,6 +58,8 @@ def page(findings: Findings) -> str:
         by_length=tables.by_length(findings, sorted_),
         differences=tables.differences(findings, sorted_),
         by_position=views.by_position(findings, sorted_.lengths[-1] if sorted_.lengths else 0),
+        by_quarter=tables.by_quarter(findings, sorted_),
+        edges=at_an_edge(findings),
         pictures_by_task=views.by_task(findings),
         by_task=tables.by_task(findings),
         by_step=views.by_step(findings),
@@ -74,7 +73,7 @@ def page(findings: Findings) -> str:
 
 
 def _asked(ran: Ran, longest: int) -> str:
-    """What the sweep is, in one line."""
+    """Return what the sweep is, in one line."""
     seeds = f"{len(ran.seeds)} seeds" if len(ran.seeds) > 1 else "one seed"
     count = len(ran.schemes)
     models = f"{count} position encodings, one small byte model each" if count > 1 else "One small byte model"
@@ -85,13 +84,13 @@ def _asked(ran: Ran, longest: int) -> str:
 
 
 def _views(findings: Findings) -> list[View]:
-    """The curves under each protocol that has some."""
+    """Return the curves under each protocol that has some."""
     over = "seeds" if len(findings.ran.seeds) > 1 else "windows"
     last = findings.ran.trained // 2
     found: list[View] = []
     for name in VIEWS:
         if name == "less":
-            panels = less_window.panels(findings)
+            panels = views.less_window(findings)
         else:
             panels = views.by_distance(findings, name) if name in RECALLS else views.by_length(findings, name)
         if panels:
@@ -118,7 +117,7 @@ def _facts(ran: Ran) -> dict[str, str]:
 
 
 def _text(ran: Ran) -> str:
-    """What was read, how it was split, and how much of what was judged had been read in training."""
+    """Return what was read, how it was split, and how much of what was judged had been read in training."""
     shared = ""
     if ran.shared is not None and ran.shared == ran.shared:
         share = f"{100 * ran.shared:.1f} %" if ran.shared else "none"

@@ -24,7 +24,7 @@ class Axis:
     """Above this value the axis is compressed."""
 
     def at(self, value: float) -> float:
-        """The pixel of a value; what lies outside is put on the edge."""
+        """Return the pixel of a value; what lies outside is put on the edge."""
         places = [self._of(knot) for knot, _ in self.knots]
         value = min(max(self._of(value), places[0]), places[-1])
         n = min(max(bisect.bisect_right(places, value), 1), len(places) - 1)
@@ -36,14 +36,14 @@ class Axis:
 
 
 def step_of(span: float, most: int) -> float:
-    """The least of 1, 2, 2.5 and 5 times a power of ten that fits `most` times into the span."""
+    """Return the least of 1, 2, 2.5 and 5 times a power of ten that fits `most` times into the span."""
     rough = span / most
     power = 10.0 ** math.floor(math.log10(rough))
     return next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= rough * (1 - 1e-9))
 
 
 def marks(low: float, high: float, step: float) -> list[float]:
-    """The multiples of a step from low to high."""
+    """Return the multiples of a step from low to high."""
     return [round(n * step, 10) for n in range(math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6) + 1)]
 
 
@@ -54,12 +54,12 @@ def plain(values: Sequence[float]) -> tuple[tuple[float, str], ...]:
 
 
 def straight(low: float, high: float, bottom: float, top: float, most: int = 6) -> Axis:
-    """A linear axis over just these values, marked where they are round."""
+    """Return a linear axis over just these values, marked where they are round."""
     return Axis(((low, bottom), (high, top)), plain(marks(low, high, step_of(high - low, most))))
 
 
 def broken(values: Sequence[float], firsts: Sequence[float], bottom: float, top: float, near: float = 0.6) -> Axis:
-    """A linear axis for what lies near the least value; what is far off is compressed into the top fifth.
+    """Return a linear axis for what lies near the least value; what is far off is compressed into the top fifth.
 
     Without the break, one row that fails would press all that hold into a single line. `firsts`, the values where every
     row should hold, are below it, but for those of a few rows that are spoiled from the first.
@@ -92,7 +92,7 @@ def doubling(values: Sequence[float], left: float, right: float, most: int = 8) 
 
 
 def decades(low: float, high: float, left: float, right: float) -> Axis:
-    """A logarithmic axis marked at 1, 10, 100 …, and at its end."""
+    """Return a logarithmic axis marked at 1, 10, 100 …, and at its end."""
     low, high = max(low, 1), max(high, 2, low + 1)
     powers = [10.0**n for n in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
     marked = [each for each in powers if each * 2 < high] + [high]

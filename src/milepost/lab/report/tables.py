@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+from milepost.lab.judging.judge import LAST
 from milepost.lab.report.look import Look, looks
-from milepost.lab.report.words import MEANS
 from milepost.lab.schemes.naming import proper
 from milepost.lab.statistics.findings import Findings, Measure, Row, Tried
 from milepost.lab.statistics.measures import Difference
@@ -23,6 +24,49 @@ from milepost.lab.statistics.table import (
 )  # fmt: skip
 from milepost.lab.tasks import PROTOCOLS
 
+MEANS = {
+    "windows": (
+        "Windows",
+        "The text is cut into windows of each length that do not overlap, and every byte counts. The first bytes of a "
+        "window have little before them to go by, so longer windows score better for that reason alone (the "
+        "early-token effect): compare rows at one length, rather than lengths of one row.",
+    ),
+    "less": (
+        "Less the window",
+        "The bits of each row less those of the trivial window, on the same windows of text: what these have in common "
+        "falls out, so rows come apart here that lie on one another by their bits. Below zero a row gains from what "
+        "lies farther back; above zero it would have been better to forget it.",
+    ),
+    "ends": (
+        "Last bytes at fixed ends",
+        "The same bytes, the last 256 at most before fixed places in the text, are judged at every length; only how "
+        "far back the model may look changes. So the early-token effect is gone: a curve that falls uses what stands "
+        "farther back, a level one gains nothing from it, a rising one is hurt by it.",
+    ),
+    "recall": (
+        "Recall of random bytes",
+        "Some bytes, drawn one by one from the text, come twice; a row is judged by what it saves on the second copy, "
+        "against the same bytes at the same place where they did not come before, by how far back the first copy "
+        "began. Nothing but looking back saves anything: a window shorter than the distance may keep its bits low on "
+        "text, but it saves nothing here. More is better.",
+    ),
+    "passages": (
+        "Recall of text",
+        "The same with passages of the text itself, and text between the copies: what comes again in real reading, "
+        "where a good guess leaves less to save. More is better.",
+    ),
+    "sliding": (
+        "Sliding",
+        "Windows overlap, and only the last quarter of each counts, so every byte has at least three quarters of the "
+        "window before it. It scores better than windows that do not overlap, for the same model.",
+    ),
+    "alone": (
+        "Each byte alone",
+        "Every byte is judged by itself, on exactly the window that ends before it. That costs one reading for each "
+        "byte, so few are judged and the interval is wide.",
+    ),
+}
+"""By protocol: what it is called and what it means."""
 KINDS = {"recall": "random", "passages": "text"}
 """What is recalled, by protocol."""
 COSTS: dict[str, tuple[str, ...]] = {
@@ -65,7 +109,7 @@ class Grid:
 
 
 def by_length(findings: Findings, table: Table) -> Grid | None:
-    """The sorted table; what a narrow screen shows without scrolling comes first."""
+    """Return the sorted table; what a narrow screen shows without scrolling comes first."""
     if not table.lengths:
         return None
     styles = looks(findings)
@@ -84,7 +128,7 @@ def by_length(findings: Findings, table: Table) -> Grid | None:
 
 
 def _against(difference: Difference | None) -> Cell:
-    """A difference and the wider of its intervals; strong where it is clear of zero."""
+    """Return a difference and the wider of its intervals; strong where it is clear of zero."""
     if difference is None:
         return Cell(classes="sign")
     half = "" if difference.half is None else f"±{difference.half:.3f}".replace("±0", "±")
@@ -100,7 +144,7 @@ def _bits(line: Sorted, table: Table) -> list[Cell]:
 
 
 def cell(measure: Measure | None, best: bool = False, classes: Iterable[str] = (), share: bool = False) -> Cell:
-    """A mean with its interval; strong is the best of its column, and what is not told apart from it."""
+    """A mean with its interval; strong is the best of its column, and what is not significantly different from it."""
     if measure is None:
         return Cell()
     mean = f"{100 * measure.mean:.1f} %" if share else shown(measure.mean)
@@ -110,7 +154,7 @@ def cell(measure: Measure | None, best: bool = False, classes: Iterable[str] = (
 
 
 def differences(findings: Findings, table: Table) -> Grid | None:
-    """Every row less the window on its checkpoint, and less the best row, each with both intervals."""
+    """Return every row less the window on its checkpoint, and less the best row, each with both intervals."""
     lines = [line for line in table.lines if line.against is not None or line.behind is not None]
     if not lines:
         return None
@@ -136,7 +180,7 @@ def _lines(findings: Findings, rows: Sequence[Row], cells: Iterable[Iterable[Cel
 
 
 def by_protocol(findings: Findings) -> Grid | None:
-    """The trained rows at the trained length under every protocol of bits."""
+    """Return the trained rows at the trained length under every protocol of bits."""
     length = findings.ran.trained
     names = [name for name in ("windows", "sliding", "alone", "ends") if length in findings.lengths(name)]
     rows = [row for row in findings.rows if not row.variant]
@@ -153,8 +197,38 @@ def by_protocol(findings: Findings) -> Grid | None:
     return Grid(((f"at {length:,} bytes",), *heads), tuple(lines))
 
 
+def by_quarter(findings: Findings, table: Table) -> Grid | None:
+    """The bits of each quarter of the longest windows, and of their last 256 bytes, as far as the store has them."""
+    length = table.lengths[-1] if table.lengths else 0
+    rows = [(line.row, quarters(line.row.positions.get(length, []), length)) for line in table.lines]
+    if length < 4 or not any(found for _, found in rows):
+        return None
+    cells = [
+        [*map(Cell, map(shown, found or ())), *[Cell()] * (0 if found else 4),
+         Cell(shown(row.last[length])) if length in row.last else Cell()]
+        for row, found in rows
+    ]  # fmt: skip
+    heads = ("first quarter", "second", "third", "last quarter", f"last {min(LAST, length)} bytes")
+    return Grid(
+        ((f"at {length:,} bytes",), *((head,) for head in heads)), _lines(findings, [row for row, _ in rows], cells)
+    )
+
+
+def quarters(bins: Sequence[tuple[int, float]], length: int) -> list[float]:
+    """Return the mean of each quarter of a window from means over bins of positions; [] where no bins begin there."""
+    edges = [first for first, _ in bins] + [length]
+    cuts = [n * length // 4 for n in range(5)]
+    if not length or length % 4 or not set(cuts) <= set(edges):
+        return []
+    parts = [(first, end - first, bits) for (first, bits), end in zip(bins, edges[1:], strict=True)]
+    return [
+        sum(size * bits for first, size, bits in parts if start <= first < stop) / (stop - start)
+        for start, stop in pairwise(cuts)
+    ]
+
+
 def by_task(findings: Findings) -> Grid | None:
-    """The share of right answers at each task's longest length."""
+    """Return the share of right answers at each task's longest length."""
     tasks = findings.tasks()
     if not tasks:
         return None
@@ -164,7 +238,7 @@ def by_task(findings: Findings) -> Grid | None:
     for task in tasks:
         found = [row.at(task, ends[task]) for row in rows]
         most = extreme(found, max)
-        # Where none is told apart from the best, none is marked.
+        # Where none differs significantly from the best, none is marked.
         some = not all(each is None or not_apart(each, most) for each in found)
         columns.append([cell(each, some and not_apart(each, most), share=True) for each in found])
     heads = ((PROTOCOLS[task].title, f"at {ends[task]:,}") for task in tasks)
@@ -174,7 +248,7 @@ def by_task(findings: Findings) -> Grid | None:
 
 
 def costs(findings: Findings) -> Grid | None:
-    """What each row costs: parameters, bytes a second, and memory."""
+    """Return what each row costs: parameters, bytes a second, and memory."""
     rows = [row for row in findings.rows if row.costs]
     if not rows:
         return None
@@ -195,7 +269,7 @@ def _size(value: float, name: str) -> str:
 
 
 def tried(findings: Findings) -> Grid | None:
-    """The rates and settings that were tried, scheme by scheme, with their bits on the validation text."""
+    """Return the rates and settings that were tried, scheme by scheme, with their bits on the validation text."""
     if not findings.tried:
         return None
     lengths = sorted({length for each in findings.tried for length in each.bits})

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, ends_of_bars, finite
 from milepost.lab.report.look import looks
 from milepost.lab.report.scale import Axis, broken, decades, doubling, straight
-from milepost.lab.schemes.naming import proper
+from milepost.lab.schemes.naming import WINDOW, proper
 from milepost.lab.statistics.findings import Findings, Row
+from milepost.lab.statistics.measures import paired
 from milepost.lab.tasks import PROTOCOLS
 
 Points = Callable[[Row], Sequence[Point]]
 SIDES = LEFT + INSET, RIGHT - INSET
 BITS, SAVED = "bits per byte", "bits saved per byte"
+NEAR = 0.3
+"""In the picture less the window, so many bits about it are drawn to scale; what is farther off is compressed."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ def _values(findings: Findings, points: Points) -> list[float]:
 
 
 def _inside(trained: int, values: Sequence[float]) -> tuple[float, str] | None:
-    """The rule at the trained length, where it is not an edge of the picture."""
+    """Return the rule at the trained length, where it is not an edge of the picture."""
     inside = bool(values) and min(values) < trained < max(values)
     return (trained, f"trained length, {trained:,}") if inside else None
 
@@ -153,13 +156,8 @@ def _inside(trained: int, values: Sequence[float]) -> tuple[float, str] | None:
 def _grouped(findings: Findings, points: Points) -> list[Group]:
     found: list[Group] = []
     for name, rows in findings.groups():
-        base = proper(name)
-
-        def named(row: Row, inside: bool = bool(name)) -> str:
-            return f"{row.base} as trained" if inside and not row.variant else row.short
-
-        title = f"{base}, changed without training" if name else "As trained"
-        curves = curves_of(findings, rows, points, named)
+        title = f"{proper(name)}, changed without training" if name else "As trained"
+        curves = curves_of(findings, rows, points, _named(name))
         if any(curve.points for curve in curves):
             found.append(Group(name, title, curves))
     return found
@@ -168,7 +166,7 @@ def _grouped(findings: Findings, points: Points) -> list[Group]:
 def curves_of(
     findings: Findings, rows: Sequence[Row], points: Points, named: Callable[[Row], str]
 ) -> tuple[Curve, ...]:
-    """The curves of some rows, what is trivial first and so beneath the others."""
+    """Return the curves of some rows, what is trivial first and so beneath the others."""
     numbers = {(row.name, row.variant): n for n, row in enumerate(findings.rows)}
     styles = looks(findings)
     keys = [(row.name, row.variant) for row in rows]
@@ -177,3 +175,60 @@ def curves_of(
         for key, row in zip(keys, rows, strict=True)
         if any(math.isfinite(point.y) for point in points(row))
     )
+
+
+def less_window(findings: Findings) -> list[Panel]:
+    """Bits by length less those of the window, on the same windows of text, for each group of rows that has one.
+
+    Bits go up and down with the text, and all rows with them; in a difference that falls out.
+    """
+    found: list[Panel] = []
+    for name, rows in findings.groups():
+        bar = bar_of(findings, name)
+        if bar is None:
+            continue
+        points = less(bar)
+        curves = curves_of(findings, [row for row in rows if row is not bar], points, _named(name))
+        ends = [end for curve in curves for end in ends_of_bars(curve.points)]
+        if not ends:
+            continue
+        lengths = sorted({point.x for curve in curves for point in curve.points})
+        firsts = [end for curve in curves for end in ends_of_bars([p for p in curve.points if p.x == lengths[0]])]
+        x = doubling(lengths, *SIDES)
+        y = broken([*ends, 0.0], [*firsts, 0.0], BOTTOM, TOP, near=NEAR)
+        beneath = tuple(f"{value / findings.ran.trained:g}×" for value, _ in x.ticks)
+        base = proper(bar.name)
+        title = f"{base}, changed without training" if name else "As trained"
+        level = 0.0, "the window" if name else f"{base} in a window"
+        said = f"{title}, less {'the window' if name else f'{base} in a window'}"
+        axes = x, y, "length in bytes", "more bits per byte"
+        found.append(Panel(said, curves, *axes, beneath, level=level, level_beneath=True))
+    return found
+
+
+def bar_of(findings: Findings, name: str) -> Row | None:
+    """Return the window on a checkpoint; for rows of many checkpoints, the first there is."""
+    windows = [row for row in findings.rows if row.variant == WINDOW and name in ("", row.name)]
+    return windows[0] if windows else None
+
+
+def less(bar: Row) -> Points:
+    """Return the points of a row less those of another, with the interval of the difference."""
+
+    def points(row: Row) -> list[Point]:
+        found: list[Point] = []
+        for length, measure in row.scores.get("windows", {}).items():
+            other = bar.at("windows", length)
+            difference = None if other is None else paired(measure, other)
+            if difference is not None:
+                found.append(Point(length, difference.mean, difference.half))
+        return found
+
+    return points
+
+
+def _named(name: str) -> Callable[[Row], str]:
+    def named(row: Row) -> str:
+        return f"{row.base} as trained" if name and not row.variant else row.short
+
+    return named

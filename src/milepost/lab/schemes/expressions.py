@@ -18,7 +18,7 @@ from typing import Any
 from milepost.catalogue.spelling import method_called, plain
 from milepost.lab.schemes import limits, own
 from milepost.lab.schemes.naming import TRAINED
-from milepost.seams.arguments import did_you_mean
+from milepost.refusal import did_you_mean
 from milepost.seams.visible import causal, chunks, everything, sinks, window
 
 LONGEST = 2000
@@ -52,7 +52,7 @@ def named(text: str) -> str:
 
 
 def spelled(text: str) -> str:
-    """The one spelling of a scheme: its name, if it has one, or its expression in the names of the classes."""
+    """Return the one spelling of a scheme: its name, if it has one, or its expression in the names of the classes."""
     name = named(text)
     return name if name in TRAINED else _written(name)
 
@@ -86,7 +86,7 @@ def _written(text: str) -> str:
 
 
 def joined(text: str, more: str) -> str:
-    """An expression with one more part, in every layer."""
+    """Return an expression with one more part, in every layer."""
     part = _parsed(more)
 
     def grown(node: ast.expr) -> ast.expr:
@@ -103,7 +103,7 @@ def joined(text: str, more: str) -> str:
 
 
 def _is_list(node: ast.expr) -> bool:
-    """Whether an expression lists layers."""
+    """True if an expression lists layers."""
     match node:
         case ast.List():
             return True
@@ -114,17 +114,17 @@ def _is_list(node: ast.expr) -> bool:
 
 
 def words_in(text: str) -> set[str]:
-    """The words that an expression reads, such as `dim` or `longest`."""
+    """Return the words that an expression reads, such as `dim` or `longest`."""
     return {node.id for node in ast.walk(tree_of(text)) if isinstance(node, ast.Name)}
 
 
 def methods_in(text: str) -> list[type]:
-    """The classes of the methods that an expression calls."""
+    """Return the classes of the methods that an expression calls."""
     return list(classes_in(text).values())
 
 
 def classes_in(text: str) -> dict[str, type]:
-    """The same, by name."""
+    """Return the same, by name."""
     calls = [node.func for node in ast.walk(tree_of(text)) if isinstance(node, ast.Call)]
     called = sorted({node.id for node in calls if isinstance(node, ast.Name) and node.id[:1].isupper()})
     found = {name: own.named(name) for name in called}
@@ -266,7 +266,7 @@ def _added(left: Any, right: Any) -> Any:
 
 
 def _hint(asked: str, alone: bool = True) -> str:
-    """What may have been meant by a name that is not known, or not known there."""
+    """Return what may have been meant by a name that is not known, or not known there."""
     if why := own.without_verb(asked):
         return f": {why}"
     if alone and (method_called(asked) or asked in CALLS):

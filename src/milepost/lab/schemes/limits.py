@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from milepost.seams.arguments import as_called_in_0_1
 from milepost.seams.visible import Visible
 
 WHOLE = 1 << 31
@@ -20,7 +21,7 @@ LEARNED = 1 << 28
 """The most numbers that a part may learn: a gigabyte of them."""
 LAYERS = 1 << 12
 """The most layers that a list may have."""
-AXES = ("dim", "heads", "width", "of")
+AXES = ("dim", "head_dim", "model_dim", "heads", "width", "of")
 
 
 class Listed(tuple[Any, ...]):
@@ -32,12 +33,12 @@ class TooMuchError(ValueError):
 
 
 def cut(text: str, most: int = 80) -> str:
-    """A text that is too long to print, by its beginning."""
+    """Return a text that is too long to print, by its beginning."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def within(value: Any) -> Any:
-    """A value, if it is no number beyond all bounds."""
+    """Return a value, if it is no number beyond all bounds."""
     if isinstance(value, complex):
         raise TooMuchError(f"{value} is no real number")
     if isinstance(value, int) and abs(value) > 1 << 64:
@@ -68,7 +69,7 @@ def _made(verb: str, by: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 
 
 def times(left: Any, right: Any) -> Any:
-    """A product of numbers, or a list so often."""
+    """Return a product of numbers, or a list so often."""
     listed, often = (left, right) if isinstance(left, Listed) else (right, left)
     if not isinstance(listed, Listed):
         return _product(left, right)
@@ -82,13 +83,13 @@ def times(left: Any, right: Any) -> Any:
 
 
 def both(left: Any, right: Any) -> Any:
-    """What two parts both see."""
+    """Return what two parts both see."""
     _seen("&", left, right)
     return left & right
 
 
 def either(left: Any, right: Any) -> Any:
-    """What one of two parts sees."""
+    """Return what one of two parts sees."""
     _seen("|", left, right)
     return left | right
 
@@ -102,7 +103,7 @@ def _seen(sign: str, left: Any, right: Any) -> None:
 
 
 def joined(left: Listed, right: Listed) -> Listed:
-    """A list after another."""
+    """Return a list after another."""
     return times(Listed((*left, *right)), 1)
 
 
@@ -123,7 +124,11 @@ def power(base: Any, exponent: Any) -> Any:
 
 
 def called(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """A method with its arguments, if what it would build is not too large."""
+    """Return a method with its arguments, if what it would build is not too large.
+
+    Expressions are kept in stores, so arguments may come as 0.1 took them.
+    """
+    given, named = as_called_in_0_1(method, given, named)
     try:
         arguments = inspect.signature(method).bind(*given, **named).arguments
     except (TypeError, ValueError):
@@ -142,7 +147,7 @@ def called(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
 
 
 def _learned(method: type[nn.Module], given: tuple[Any, ...], named: dict[str, Any]) -> int:
-    """How many numbers a method would learn, found without room for them and without drawing any."""
+    """Return how many numbers a method would learn, found without room for them and without drawing any."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         try:
             return sum(weight.numel() for weight in method(*given, **named).parameters())

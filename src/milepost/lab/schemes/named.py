@@ -25,7 +25,7 @@ BY_LONGEST = ("longest", "group")
 
 
 def _trivial(text: str) -> dict[str, str]:
-    """What stands beside every row without training, and needs no method: to forget all but the last bytes."""
+    """Return what stands beside every row without training, and needs no method: to forget all but the last bytes."""
     return {
         WINDOW: joined(text, "(causal & window(trained))"),
         WINDOW_AND_SINKS: joined(text, "(causal & (window(trained - 4) | sinks(4)))"),
@@ -74,7 +74,7 @@ AND_THE_REST: dict[str, dict[str, str]] = {
 }
 """The other stretches and places, by a factor that reaches the longest length, whatever is read. LongRope is not here:
 its factors are searched for, model by model. Nor is Proportional, which is trained with, nor KeepSinks, which is for
-models trained elsewhere (`milepost.hf.rows`)."""
+models trained elsewhere (`milepost.hf.model.parts`)."""
 
 
 TO_TUNE: dict[str, dict[str, str]] = {
@@ -104,7 +104,7 @@ TO_TUNE: dict[str, dict[str, str]] = {
 
 
 def build(name: str, shape: Shape, trained: int, longest: int) -> Schedule:
-    """The schedule of a scheme given by name or expression; without a visible part it is causal."""
+    """Return the schedule of a scheme given by name or expression; without a visible part it is causal."""
     text = expression(name)
     sizes = {
         "dim": shape.dim, "heads": shape.heads, "width": shape.width, "layers": shape.layers,
@@ -128,7 +128,7 @@ def build(name: str, shape: Shape, trained: int, longest: int) -> Schedule:
 
 
 def rows_on(name: str, *, free: bool, every: bool, own: Sequence[str], tune: bool = False) -> dict[str, str]:
-    """The training-free rows on a scheme's checkpoint, by label: ours, if they are wanted, and the user's own.
+    """Return the training-free rows on a scheme's checkpoint, by label: ours, if they are wanted, and the user's own.
 
     With `tune`, ours leave their settings open.
     """
@@ -143,7 +143,7 @@ def rows_on(name: str, *, free: bool, every: bool, own: Sequence[str], tune: boo
 
 
 def _own_rows(own: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
-    """The user's own rows by what they are called, which nothing else may be."""
+    """Return the user's own rows by what they are called, which nothing else may be."""
     found: dict[str, str] = {}
     for label, text in map(titled, own):
         if label != text and label.casefold() in map(str.casefold, taken):
@@ -155,38 +155,38 @@ def _own_rows(own: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
 
 
 def expression(name: str) -> str:
-    """What a name stands for; an expression stands for itself."""
+    """Return what a name stands for; an expression stands for itself."""
     return TRAINED.get(named(name), name)
 
 
 def reads_longest(name: str) -> bool:
-    """Whether a scheme depends on the longest length judged at."""
+    """True if a scheme depends on the longest length judged at."""
     return bool(words_in(expression(name)) & {*BY_LONGEST})
 
 
 def origins_of(name: str) -> tuple[str, ...]:
-    """What a scheme depends on besides milepost: the files and packages of its methods."""
+    """Return what a scheme depends on besides milepost: the files and packages of its methods."""
     return tuple(origins(list(classes_in(expression(name)))))
 
 
 def learns_bias(name: str) -> bool:
-    """Whether a scheme may learn something that bends scores, by the verbs of the methods in it."""
+    """True if a scheme may learn something that bends scores, by the verbs of the methods in it."""
     methods = methods_in(expression(name))
     return any(issubclass(each, nn.Module) for each in methods) and any(answers(each, "bend") for each in methods)
 
 
 def learns_more(name: str) -> bool:
-    """Whether a scheme learns something that does not bend scores, such as vectors or frequencies."""
+    """True if a scheme learns something that does not bend scores, such as vectors or frequencies."""
     return any(issubclass(each, nn.Module) and not answers(each, "bend") for each in methods_in(expression(name)))
 
 
 def own_rate(recipe: Recipe, name: str) -> float | None:
-    """How many times the model's rate is that of what a scheme learns; None where it learns nothing."""
+    """Return how many times the model's rate is that of what a scheme learns; None where it learns nothing."""
     return recipe.bias_rate if learns_bias(name) else recipe.learned_rate if learns_more(name) else None
 
 
 def rates_in_words(recipe: Recipe, name: str) -> str:
-    """The rates of a scheme as they are printed: `0.002, scheme × 10`."""
+    """Return the rates of a scheme as they are printed: `0.002, scheme × 10`."""
     times = own_rate(recipe, name)
     return f"{recipe.rate:g}" if times is None else f"{recipe.rate:g}, scheme × {times:g}"
 
@@ -203,7 +203,7 @@ def try_out(schedule: Schedule, shape: Shape, longest: int) -> None:
 
 
 def hides_ahead(part: object) -> bool:
-    """Whether a part sees to it that no query ever sees a key after its own; one such part is enough for a scheme."""
+    """True if a part sees to it that no query ever sees a key after its own; one such part is enough for a scheme."""
     return "see" in verbs_of(part) and bool(getattr(part, "is_causal", False))
 
 
@@ -216,6 +216,20 @@ def refuse_ahead(schedule: Schedule, text: str, kind: str = "scheme") -> None:
                 f"the {kind} {text!r} sees ahead ({seen}), so a model that is asked for the next token could read it; "
                 f"leave {seen} out, which makes it causal, or write causal & ({seen})"
             )
+
+
+def refuse_blind(schedule: Schedule, text: str, heads: int, trained: int, longest: int, kind: str = "scheme") -> None:
+    """Refuse a layer that sees no key: none of its queries within the trained length does, or the last one of all."""
+    head = torch.arange(heads)[:, None, None]
+    for number, scheme in enumerate(schedule):
+        for queries, keys in ((torch.arange(trained)[:, None], trained), (torch.tensor([[longest - 1]]), longest)):
+            seen = scheme.see(torch.tensor(0), head, queries, torch.arange(keys))
+            if seen is not None and not bool(seen.any()):
+                what = " and ".join(repr(part) for part in scheme.parts if isinstance(part, Visible))
+                raise ValueError(
+                    f"the {kind} {text!r} sees no key in layer {number} ({what}), so attention there gives zeros; "
+                    f"write what it sees as one expression, such as causal & window(64)"
+                )
 
 
 def refuse_hidden(schedule: Schedule, heads: int) -> None:
@@ -247,7 +261,7 @@ def refuse_leak(schedule: Schedule, text: str, shape: Shape, longest: int, kind:
 
 
 def _layers(text: str, sizes: Mapping[str, int]) -> Sequence[Any]:
-    """What an expression has for each layer; one that is no list is there for all of them."""
+    """Return what an expression has for each layer; one that is no list is there for all of them."""
     made = evaluate(text, sizes)
     if isinstance(made, tuple) and not isinstance(made, Listed):
         raise ValueError(f"the scheme {text!r} has commas; write layers in square brackets, [A, B], and parts with +")
@@ -266,7 +280,7 @@ def _layers(text: str, sizes: Mapping[str, int]) -> Sequence[Any]:
 
 
 def _parts(made: Any) -> tuple[object, ...]:
-    """The parts of a layer; without a visible one it is causal."""
+    """Return the parts of a layer; without a visible one it is causal."""
     parts: tuple[object, ...] = made.parts if isinstance(made, Sum) else (made,)
     chosen = any(hides_ahead(part) or isinstance(part, Visible) for part in parts)
     return parts if chosen else (*parts, causal)

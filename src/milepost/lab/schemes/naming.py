@@ -50,5 +50,5 @@ SPELLED = {
 
 
 def proper(name: str) -> str:
-    """A scheme's name with the field's own spelling, word by word; an expression is left as it is."""
+    """Return a scheme's name with the field's own spelling, word by word; an expression is left as it is."""
     return "-".join(SPELLED.get(word, word) for word in name.split("-")) if name in TRAINED else name

@@ -40,12 +40,12 @@ class Source:
 
     @cached_property
     def digest(self) -> str:
-        """What tells one text from another."""
+        """Return what tells one text from another."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     @property
     def module(self) -> str:
-        """The name under which Python knows it."""
+        """Return the name under which Python knows it."""
         return f"milepost_methods_{self.digest}"
 
 
@@ -54,7 +54,7 @@ _by_name: dict[str, tuple[type, Source]] = {}
 
 
 def read(path: str | Path) -> Source:
-    """A file of methods, read."""
+    """Return a file of methods, read."""
     path = Path(path)
     try:
         return Source(path.name, path.read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def read(path: str | Path) -> Source:
 
 
 def apart(text: str) -> tuple[str, list[str]]:
-    """An expression without the files in it, and those files: `mine.py:WaveBias(heads)` is `WaveBias(heads)`."""
+    """Return an expression without the files in it, and those files: `mine.py:WaveBias(heads)` is `WaveBias(heads)`."""
     return FROM_FILE.sub("", text), FROM_FILE.findall(text)
 
 
@@ -82,7 +82,7 @@ def use(sources: Iterable[Source]) -> None:
 
 @contextlib.contextmanager
 def using(sources: Iterable[Source]) -> Generator[None]:
-    """The same for a while; then those that were in use before."""
+    """Return the same for a while; then those that were in use before."""
     before = dict(_by_name)
     use(sources)
     try:
@@ -93,30 +93,30 @@ def using(sources: Iterable[Source]) -> Generator[None]:
 
 
 def named(name: str) -> type | None:
-    """The class of that name: milepost's own, one of the files in use, or one of an installed package."""
+    """Return the class of that name: milepost's own, one of the files in use, or one of an installed package."""
     found = _by_name.get(name)
     return found[0] if found else class_called(name) or installed(name)
 
 
 def names() -> list[str]:
-    """Every name that an expression may call, but those of packages."""
+    """Return every name that an expression may call, but those of packages."""
     return [*classes(), *_by_name]
 
 
 def origins(names: Sequence[str]) -> list[str]:
-    """What some classes depend on besides milepost: digests of files, and packages with their versions."""
+    """Return what some classes depend on besides milepost: digests of files, and packages with their versions."""
     files = [_by_name[name][1].digest for name in names if name in _by_name]
     packages = [version_of(name) for name in names if name not in _by_name and class_called(name) is None]
     return sorted({*files, *(each for each in packages if each is not None)})
 
 
 def sources(names: Sequence[str]) -> tuple[Source, ...]:
-    """The files that some classes are from."""
+    """Return the files that some classes are from."""
     return tuple(dict.fromkeys(_by_name[name][1] for name in names if name in _by_name))
 
 
 def methods_of(source: Source) -> dict[str, type]:
-    """The methods of a file, by name."""
+    """Return the methods of a file, by name."""
     module = sys.modules.get(source.module) or _run(source)
     own = {name: each for name, each in vars(module).items() if _is_own(each, source) and not name.startswith("_")}
     found = {name: each for name, each in own.items() if verbs_of(each)}

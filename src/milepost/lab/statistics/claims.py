@@ -46,7 +46,7 @@ def claims(findings: Findings) -> list[Claim]:
 
 
 def _breaks(findings: Findings) -> Claim:
-    """The last bytes cost plain RoPE much more far out than where the text is cut off at its own length."""
+    """Return the last bytes cost plain RoPE much more far out than where the text is cut off at its own length."""
     says = f"plain RoPE breaks: it loses more than {MUCH:g} bits far past its length"
     row, longest = findings.of("rope"), max(findings.ran.lengths, default=0)
     lost = None if row is None else loss(findings, row, longest)
@@ -56,7 +56,7 @@ def _breaks(findings: Findings) -> Claim:
 
 
 def _holds(findings: Findings, lines: dict[tuple[str, str], Line], name: str, variant: str = "") -> tuple[bool, str]:
-    """Whether a row surely holds to the longest length, and what it loses there."""
+    """True if a row surely holds to the longest length, and what it loses there."""
     line, longest = lines.get((name, variant)), max(findings.ran.lengths, default=0)
     lost = None if line is None else loss(findings, line.row, longest)
     if line is None or lost is None:
@@ -71,7 +71,7 @@ def _one_holds(says: str, found: list[tuple[bool, str]]) -> Claim:
 
 
 def _forgets(findings: Findings) -> Claim:
-    """What the window saves on bytes that it read long ago: nothing, by both kinds of recall."""
+    """Return what the window saves on bytes that it read long ago: nothing, by both kinds of recall."""
     row, says = findings.of("rope", WINDOW), "the window forgets: what left it saves nothing when it comes again"
     far = [] if row is None else list(_far(findings, row))
     none = all(each.mean + (each.half or 0.0) < NOTHING for _, each in far)
@@ -103,7 +103,7 @@ def _repaired(findings: Findings, lines: list[Line]) -> Iterator[Claim]:
 
 
 def _far(findings: Findings, row: Row) -> Iterator[tuple[str, Measure]]:
-    """What a row saves at the longest distance, by kind of recall."""
+    """Yield what a row saves at the longest distance, by kind of recall."""
     for protocol, what in (("recall", "random bytes"), ("passages", "passages of text")):
         found = row.at(protocol, max(findings.lengths(protocol), default=0))
         if found is not None:

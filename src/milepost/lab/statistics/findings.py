@@ -24,6 +24,8 @@ class Term:
     part: str
     formula: str
     """Empty where the part has none, or at the other verbs of a part that has shown it."""
+    paper: str = ""
+    """The address of its paper on arXiv, where the method names one."""
 
 
 @dataclass(frozen=True)
@@ -76,31 +78,31 @@ class Row:
 
     @property
     def base(self) -> str:
-        """The trained scheme, spelled as in its paper."""
+        """Return the trained scheme, spelled as in its paper."""
         return proper(self.name)
 
     @property
     def label(self) -> str:
-        """What the row is called: `RoPE`, or `RoPE: ReRoPE, log-n`."""
+        """Return what the row is called: `RoPE`, or `RoPE: ReRoPE, log-n`."""
         return f"{self.base}: {self.variant}" if self.variant else self.base
 
     @property
     def short(self) -> str:
-        """What the row is called beside others of its checkpoint."""
+        """Return what the row is called beside others of its checkpoint."""
         return self.variant or self.base
 
     @property
     def few(self) -> str:
-        """How many seeds it has, where others have more."""
+        """Return how many seeds it has, where others have more."""
         return f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''}" if self.missing else ""
 
     @property
     def trivial(self) -> bool:
-        """Whether it is a window, with or without sinks, on a checkpoint trained without one."""
+        """True if it is a window, with or without sinks, on a checkpoint trained without one."""
         return self.variant in TRIVIAL
 
     def at(self, protocol: str, length: int) -> Measure | None:
-        """The score at one length, where it was judged."""
+        """Return the score at one length, where it was judged."""
         return self.scores.get(protocol, {}).get(length)
 
 
@@ -154,9 +156,12 @@ class Tried:
     times: float | None = None
     """How many times that is the rate of what the scheme learns; None for one that learns nothing."""
 
+    edge: str = ""
+    """Which of its values is the lowest or the highest that was tried, where it is the one chosen."""
+
     @property
     def mean(self) -> float:
-        """The mean over the lengths, by which the best is chosen."""
+        """Return the mean over the lengths, by which the best is chosen."""
         return math.fsum(self.bits.values()) / len(self.bits) if self.bits else math.nan
 
 
@@ -172,19 +177,19 @@ class Findings:
     """The rates and settings that were tried on the validation text, where some were to be chosen."""
 
     def of(self, name: str, variant: str = PLAIN) -> Row | None:
-        """The row of a scheme, or of a training-free change of it."""
+        """Return the row of a scheme, or of a training-free change of it."""
         return next((row for row in self.rows if (row.name, row.variant) == (name, variant)), None)
 
     def titles(self) -> dict[str, str]:
-        """The expressions of the user's own rows that have another name, by label."""
+        """Return the expressions of the user's own rows that have another name, by label."""
         return {row.label: row.text for row in self.rows if row.own and row.variant != row.text}
 
     def lengths(self, protocol: str) -> tuple[int, ...]:
-        """Every length, or distance, that a protocol was judged at."""
+        """Return every length, or distance, that a protocol was judged at."""
         return tuple(sorted({length for row in self.rows for length in row.scores.get(protocol, {})}))
 
     def tasks(self) -> tuple[str, ...]:
-        """The protocols that are tasks."""
+        """Return the protocols that are tasks."""
         return tuple(dict.fromkeys(name for row in self.rows for name in row.scores if name in PROTOCOLS))
 
     def groups(self) -> Iterator[tuple[str, list[Row]]]:

@@ -47,7 +47,7 @@ def over_windows(values: ArrayLike) -> Array:
         e = x - x.mean(-1, keepdims=True)
         r = _neighbours(e) if n >= FEWEST_WHITENED else np.zeros(x.shape[:-1])
         e = e[..., 1:] - r[..., None] * e[..., :-1] if n >= FEWEST_WHITENED else e
-        waves = min(n - 1, max(FEWEST_WAVES, int(WAVES * e.shape[-1] ** (2 / 3))))
+        waves = freedom_over_windows(n)
         cosines = _scipy("fft").dct(e, type=2, norm="ortho", axis=-1)[..., 1 : waves + 1]
         return student(waves) * np.sqrt((cosines**2).mean(-1) / n) / (1 - r)
 
@@ -66,12 +66,27 @@ def over_seeds(values: ArrayLike) -> Array:
 
 
 def student(freedom: int) -> float:
-    """The 97.5 % point of Student's t."""
+    """Return the 97.5 % point of Student's t."""
     return float(_scipy("special").stdtrit(freedom, 0.975))
 
 
+def freedom_over_windows(n: int, drawn: bool = False) -> int:
+    """Return the degrees of freedom of an interval over n windows: how many cosines, or n - 1 for independent ones."""
+    if drawn or n < 2:
+        return max(0, n - 1)
+    whitened = n - 1 if n >= FEWEST_WHITENED else n
+    return min(n - 1, max(FEWEST_WAVES, int(WAVES * whitened ** (2 / 3))))
+
+
+def chance(mean: float, half: float, freedom: int) -> float:
+    """Return the two-sided p of a mean by half its 95 % interval and the degrees of freedom of that."""
+    if not half > 0:
+        return float(mean == 0) if half == 0 else math.nan
+    return float(2 * _scipy("special").stdtr(freedom, -abs(mean) * student(freedom) / half))
+
+
 def interval(values: ArrayLike) -> tuple[float, float]:
-    """The mean of independent values, and half the width of its 95 % interval; nan where there is only one."""
+    """Return the mean of independent values, and half the width of its 95 % interval; nan where there is only one."""
     x = np.asarray(values, dtype=np.float64)
     return float(x.mean()), float(over_seeds(x))
 

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from milepost.lab.statistics.intervals import over_seeds, over_windows
+from milepost.lab.statistics.intervals import chance, freedom_over_windows, over_seeds, over_windows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+FEWEST = 3
+"""Seeds of a verdict. One seed speaks of its checkpoint; an interval over two says next to nothing."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Measure:
 
     @property
     def over(self) -> str:
-        """What the interval speaks of that is shown beside the mean."""
+        """Return what the interval speaks of that is shown beside the mean."""
         return "seeds" if self.seeds > 1 else "windows"
 
     @property
@@ -57,17 +60,23 @@ class Difference:
     """Over seeds: of the methods. None for one seed, which ranks no method."""
     count: int = 1
     """How many seeds both rows have."""
+    p: float | None = None
+    """Two-sided, by the interval that gives the larger one, and of one comparison alone."""
 
     @property
     def half(self) -> float | None:
-        """The wider of the two, or None where one cannot be given."""
+        """Return the wider of the two, or None where one cannot be given, as with two seeds."""
+        if 1 < self.count < FEWEST:
+            return None
         wanted = (self.windows,) if self.count == 1 else (self.windows, self.seeds)
         known = [each for each in wanted if each is not None]
         return max(known) if len(known) == len(wanted) else None
 
     @property
     def sign(self) -> int:
-        """1 or −1 where the two are told apart, by every interval there is, and 0 where they are not."""
+        """1 or −1 where the difference is significant by every interval there is, else 0."""
+        if 1 < self.count < FEWEST:
+            return 0
         if self.mean == math.inf or self.mean == -math.inf:
             return 1 if self.mean > 0 else -1
         if self.half is None or not abs(self.mean) > self.half:
@@ -76,7 +85,7 @@ class Difference:
 
 
 def measured(by_seed: Mapping[int, tuple[float, ...]], drawn: bool = False, judged: int = 0) -> Measure:
-    """The measure of some seeds, from the bits of every window."""
+    """Return the measure of some seeds, from the bits of every window."""
     values = _together(list(by_seed.values()))
     if values is None:
         # Seeds that were judged on different windows have means, and no interval over windows.
@@ -87,7 +96,7 @@ def measured(by_seed: Mapping[int, tuple[float, ...]], drawn: bool = False, judg
 
 
 def paired(one: Measure, other: Measure) -> Difference | None:
-    """How much more one has than the other on the same windows; None where they have none in common."""
+    """Return how much more one has than the other on the same windows; None where they have none in common."""
     seeds = [seed for seed in one.by_seed if seed in other.by_seed]
     values = _together([each.by_seed[seed] for each in (one, other) for seed in seeds])
     if values is None:
@@ -95,7 +104,12 @@ def paired(one: Measure, other: Measure) -> Difference | None:
     with np.errstate(all="ignore"):
         values = values[: len(seeds)] - values[len(seeds) :]
         windows, between = halves(values, one.drawn)
-        return Difference(float(values.mean()), known(windows), known(between), len(seeds))
+        mean, freedom = float(values.mean()), (freedom_over_windows(values.shape[1], one.drawn), len(seeds) - 1)
+        chances = [
+            chance(mean, float(half), each) for half, each in zip((windows, between), freedom, strict=True) if each
+        ]
+        known_ = [each for each in chances if math.isfinite(each)]
+        return Difference(mean, known(windows), known(between), len(seeds), max(known_, default=None))
 
 
 def halves(values: NDArray[np.float64], drawn: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -105,7 +119,7 @@ def halves(values: NDArray[np.float64], drawn: bool = False) -> tuple[NDArray[np
 
 
 def known(half: float | NDArray[np.float64]) -> float | None:
-    """A half that is a number, or None."""
+    """Return a half that is a number, or None."""
     return float(half) if math.isfinite(float(half)) else None
 
 

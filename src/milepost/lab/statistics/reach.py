@@ -36,22 +36,22 @@ class Reach:
 
     @property
     def to_the_end(self) -> bool:
-        """Whether it holds as far as it was judged, and so perhaps farther."""
+        """True if it holds as far as it was judged, and so perhaps farther."""
         return self.length == self.longest
 
     @property
     def surely(self) -> bool:
-        """Whether its interval, too, says so."""
+        """True if its interval, too, says so."""
         return self.least == self.longest
 
     @property
     def breaks(self) -> bool:
-        """Whether its interval says that it does not."""
+        """True if its interval says that it does not."""
         return self.most != self.longest
 
 
 def reach(findings: Findings, row: Row) -> Reach | None:
-    """The reach of a row; None where it was not judged, or its model has not learned to read."""
+    """Return the reach of a row; None where it was not judged, or its model has not learned to read."""
     lengths = [length for length in findings.lengths("ends") if length >= findings.ran.trained]
     if not lengths or not has_learned(findings, row.name):
         return None
@@ -86,7 +86,7 @@ def loss(findings: Findings, row: Row, length: int) -> Difference | None:
 
 
 def has_learned(findings: Findings, name: str) -> bool:
-    """Whether a trained scheme reads better than a table of byte pairs, by its interval over windows."""
+    """True if a trained scheme reads better than a table of byte pairs, by its interval over windows."""
     plain = findings.of(name)
     own = None if plain is None else plain.at("windows", findings.ran.trained)
     if own is None or not math.isfinite(own.mean):

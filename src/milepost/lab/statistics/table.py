@@ -1,7 +1,7 @@
 """The table of a sweep as data: sorted by how far each row holds. The report, the terminal and --csv all show this one.
 
-What is best in a column is marked, and so is all that is not told apart from it: rows whose difference from the best,
-on the same windows, has an interval that contains zero.
+The best of a column is marked, and so is every row whose difference from it, on the same windows, is not significant:
+the interval contains zero. With two seeds nothing is marked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from milepost.lab.schemes.naming import WINDOW
 from milepost.lab.statistics.findings import Findings, Measure, Row
-from milepost.lab.statistics.measures import Difference, paired
+from milepost.lab.statistics.measures import FEWEST, Difference, paired
 from milepost.lab.statistics.reach import Reach, has_learned, reach
 
 SAME = 5e-4
@@ -41,13 +41,13 @@ class Line:
     behind: Difference | None = None
     """Bits at the longest length, less those of the best line there; None for the best itself."""
     best: tuple[bool, ...] = ()
-    """By length, whether it is the best or not told apart from it; what only repeats its checkpoint is not counted."""
+    """By length: the best, or not significantly different from it; what only repeats its checkpoint is not counted."""
     best_recall: tuple[bool, ...] = ()
     """By protocol, the same; what surely saves nothing is not counted."""
 
     @property
     def effective_length(self) -> int | None:
-        """The reach by its means."""
+        """Return the reach by its means."""
         return None if self.reach is None else self.reach.length
 
 
@@ -65,13 +65,13 @@ class Table:
     lines: tuple[Line, ...]
 
     def head(self) -> list[str]:
-        """The titles of the columns."""
+        """Return the titles of the columns."""
         titles = {"recall": "random bytes recalled", "passages": "text recalled"}
         recall = [f"{titles[each]} at {self.distance:,}" for each in self.recalls]
         return ["scheme", "reach", *(f"{length:,}" for length in self.lengths), *recall, "against window"]
 
     def text(self) -> list[list[str]]:
-        """Every line as words, under the titles of `head`; what is trivial is marked with *."""
+        """Return every line as words, under the titles of `head`; what is trivial is marked with *."""
         return [
             [
                 f"{line.row.label}{' *' if line.row.trivial else ''}",
@@ -85,7 +85,7 @@ class Table:
 
 
 def table(findings: Findings) -> Table:
-    """The table of all rows."""
+    """Return the table of all rows."""
     lengths = findings.lengths("windows")
     recalls = tuple(each for each in RECALLS if findings.lengths(each))
     distance = max((findings.lengths(each)[-1] for each in recalls), default=None)
@@ -124,8 +124,10 @@ def _line(
 
 
 def not_apart(measure: Measure | None, best: Measure | None) -> bool:
-    """Whether a score is the best, or its paired difference from the best has an interval that holds zero."""
+    """True if a score is the best, or its paired difference from the best has an interval that holds zero."""
     if measure is None or best is None or not math.isfinite(measure.mean):
+        return False
+    if 1 < measure.seeds < FEWEST:
         return False
     if measure is best or measure.mean == best.mean:
         return True
@@ -135,27 +137,34 @@ def not_apart(measure: Measure | None, best: Measure | None) -> bool:
 
 
 def saves(measure: Measure | None) -> bool:
-    """Whether a saving is surely above zero, by every interval there is."""
-    if measure is None or measure.half is None or not measure.mean > measure.half:
+    """True if a saving is surely above zero, by every interval there is."""
+    if measure is None or 1 < measure.seeds < FEWEST or measure.half is None or not measure.mean > measure.half:
         return False
     return measure.seeds == 1 or (measure.between is not None and measure.mean > measure.between)
 
 
 def in_words(measure: Measure | None) -> str:
-    """A score as it is printed: `1.495 ±0.012`."""
+    """Return a score as it is printed: `1.495 ±0.012`."""
     if measure is None:
         return ""
     return shown(measure.mean) + ("" if measure.interval is None else f" ±{measure.interval:.3f}")
 
 
 def difference_in_words(difference: Difference) -> str:
-    """A difference as it is printed: `−0.021 ±0.004`, by the wider of its intervals."""
+    """Return a difference as it is printed: `−0.021 ±0.004`, by the wider of its intervals."""
     half = difference.half
     return signed(difference.mean) + ("" if half is None else f" ±{half:.3f}")
 
 
+def p_in_words(difference: Difference) -> str:
+    """Return a p as it is printed: `p = .002`, or nothing where there is none."""
+    if difference.p is None or 1 < difference.count < FEWEST:
+        return ""
+    return "p < .001" if difference.p < 0.001 else f"p = {difference.p:.3f}".replace("0.", ".", 1)
+
+
 def shown(value: float) -> str:
-    """A mean with three decimals; what is no number is called so."""
+    """Return a mean with three decimals; what is no number is called so."""
     if math.isnan(value):
         return "no number"
     # What rounds to zero has no sign.
@@ -163,14 +172,14 @@ def shown(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """A difference, with its sign: `−0.021`."""
+    """Return a difference, with its sign: `−0.021`."""
     if not math.isfinite(value):
         return shown(value)
     return "0.000" if abs(value) < SAME else f"{value:+.3f}".replace("-", "−")
 
 
 def length_in_words(line: Line) -> str:
-    """The reach as it is printed: `≥ 2,048`, or `not learned` where the model has not learned to read."""
+    """Return the reach as it is printed: `≥ 2,048`, or `not learned` where the model has not learned to read."""
     if line.reach is None:
         return "" if line.learned else "not learned"
     if line.reach.length is None:
@@ -179,7 +188,7 @@ def length_in_words(line: Line) -> str:
 
 
 def interval_in_words(found: Reach) -> str:
-    """The interval of a reach: `512 … ≥ 2,048`; empty where it is that of its mean alone."""
+    """Return the interval of a reach: `512 … ≥ 2,048`; empty where it is that of its mean alone."""
     if found.least == found.most == found.length:
         return ""
     least, most = ("none" if each is None else f"{each:,}" for each in (found.least, found.most))
@@ -195,7 +204,7 @@ def _same(findings: Findings, row: Row, lengths: tuple[int, ...]) -> tuple[bool,
 
 
 def extreme(measures: Iterable[Measure | None], of: Callable[..., Measure | None]) -> Measure | None:
-    """The least or the greatest score that is a number, `of` being min or max."""
+    """Return the least or the greatest score that is a number, `of` being min or max."""
     known = [each for each in measures if each is not None and math.isfinite(each.mean)]
     return of(known, key=_mean, default=None)
 

@@ -42,7 +42,7 @@ def recorded(store: Store) -> tuple[Sweep, str]:
 
 
 def _from_cells(store: Store) -> Sweep:
-    """The sweep of the cell that was asked for last, with all that were made alike.
+    """Return the sweep of the cell that was asked for last, with all that were made alike.
 
     Stores of an earlier version name no text; its digest is known.
     """

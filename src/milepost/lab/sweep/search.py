@@ -19,7 +19,7 @@ from dataclasses import replace
 from milepost.lab.cells.cell import Cell
 from milepost.lab.cells.store import Store
 from milepost.lab.judging.scoring import VALIDATION
-from milepost.lab.schemes.choices import choices
+from milepost.lab.schemes.choices import choices, edge_of
 from milepost.lab.schemes.named import learns_bias, learns_more, own_rate, rates_in_words
 from milepost.lab.statistics.findings import Tried
 from milepost.lab.sweep.sweep import Sweep, valid
@@ -65,7 +65,7 @@ def walk(runs: int, learns: bool, bits: Callable[[Place], float | None]) -> list
 
 
 def _beside(best: Place, made: Sequence[Place], learns: bool, size: float) -> Place | None:
-    """A place one step from the best that is not tried yet, upwards first; None where all of them are.
+    """Return a place one step from the best that is not tried yet, upwards first; None where all of them are.
 
     The rate of which fewer values were tried has its turn first.
     """
@@ -76,7 +76,7 @@ def _beside(best: Place, made: Sequence[Place], learns: bool, size: float) -> Pl
 
 
 def recipe_at(recipe: Recipe, name: str, place: Place) -> Recipe:
-    """The recipe with the rates of a place."""
+    """Return the recipe with the rates of a place."""
     if place == (0.0, 0.0):
         return recipe
     times = OWN_STEP ** place[1]
@@ -93,7 +93,7 @@ def _short(rate: float) -> float:
 
 
 def learns(name: str) -> bool:
-    """Whether a scheme learns anything."""
+    """True if a scheme learns anything."""
     return learns_bias(name) or learns_more(name)
 
 
@@ -108,7 +108,7 @@ def cells_of_rates(sweep: Sweep, store: Store | None = None) -> list[Cell]:
 
 
 def _runs(sweep: Sweep, store: Store | None, cell: Cell) -> list[Cell]:
-    """Those of one scheme."""
+    """Return those of one scheme."""
 
     def at(place: Place) -> Cell:
         return _by_validation(sweep, cell, recipe_at(cell.recipe, cell.name, place))
@@ -120,7 +120,7 @@ def _runs(sweep: Sweep, store: Store | None, cell: Cell) -> list[Cell]:
 
 
 def rounds_of_rates(sweep: Sweep, store: Store) -> Iterator[list[Cell]]:
-    """The same cells round by round: which are in the next one is known when those of the last are worked."""
+    """Yield the same cells round by round: which are in the next one is known when those of the last are worked."""
     before: set[str] = set()
     while cells := [cell for cell in cells_of_rates(sweep, store) if cell.key not in before]:
         yield cells
@@ -128,7 +128,7 @@ def rounds_of_rates(sweep: Sweep, store: Store) -> Iterator[list[Cell]]:
 
 
 def cells_of_rows(sweep: Sweep) -> list[Cell]:
-    """One cell for each scheme that has rows with settings to choose, with every setting as a row of its own."""
+    """Return one cell for each scheme that has rows with settings to choose, with every setting as a row of its own."""
     found: list[Cell] = []
     for cell in firsts(sweep):
         texts = [text for row in sweep.open_rows(cell.name).values() for text in choices(row)]
@@ -139,7 +139,7 @@ def cells_of_rows(sweep: Sweep) -> list[Cell]:
 
 
 def firsts(sweep: Sweep) -> list[Cell]:
-    """The cells of language of one seed: one for each scheme."""
+    """Return the cells of language of one seed: one for each scheme."""
     return [cell for cell in sweep.cells() if cell.seed == sweep.seeds[0] and not cell.task]
 
 
@@ -154,19 +154,19 @@ def _by_validation(sweep: Sweep, cell: Cell, recipe: Recipe) -> Cell:
 
 
 def with_rates(sweep: Sweep, store: Store) -> Sweep:
-    """The sweep with the best rates of each scheme, of those tried so far."""
+    """Return the sweep with the best rates of each scheme, of those tried so far."""
     found = {tried.name: recipe for recipe, tried in _tried_rates(sweep, store) if tried.chosen}
     return replace(sweep, recipes=tuple(found.items()))
 
 
 def with_settings(sweep: Sweep, store: Store) -> Sweep:
-    """The sweep with the best settings of each row, of those tried so far."""
+    """Return the sweep with the best settings of each row, of those tried so far."""
     found = {(each.name, each.row): each.setting for each in _tried_rows(sweep, store) if each.chosen}
     return replace(sweep, chosen=tuple((name, row, text) for (name, row), text in found.items()))
 
 
 def as_chosen(sweep: Sweep, store: Store) -> Sweep:
-    """The sweep with all that was chosen so far, from what is in the store."""
+    """Return the sweep with all that was chosen so far, from what is in the store."""
     return with_settings(with_rates(sweep, store), store)
 
 
@@ -183,10 +183,11 @@ def _tried_rates(sweep: Sweep, store: Store) -> Iterator[tuple[Recipe, Tried]]:
     for name, cells in by_name.items():
         bits = [_bits(store, cell).get("", {}) for cell in cells]
         best = _best(bits, [length for _, length in cells[0].asked()])
+        rates = [(cell.recipe.rate, own_rate(cell.recipe, name)) for cell in cells]
         for number, (cell, each) in enumerate(zip(cells, bits, strict=True)):
             recipe = cell.recipe
-            setting = rates_in_words(recipe, name)
-            yield recipe, Tried(name, "", setting, each, number == best, recipe.rate, own_rate(recipe, name))
+            edge = _edge_of_rates(rates, number) if number == best else ""
+            yield recipe, Tried(name, "", rates_in_words(recipe, name), each, number == best, *rates[number], edge)
 
 
 def _tried_rows(sweep: Sweep, store: Store) -> Iterator[Tried]:
@@ -198,7 +199,17 @@ def _tried_rows(sweep: Sweep, store: Store) -> Iterator[Tried]:
             bits = [found.get(each, {}) for each in texts]
             best = _best(bits, lengths)
             for number, (each, own) in enumerate(zip(texts, bits, strict=True)):
-                yield Tried(cell.name, row, each, own, number == best)
+                edge = edge_of(text, number) if number == best else ""
+                yield Tried(cell.name, row, each, own, number == best, edge=edge)
+
+
+def _edge_of_rates(rates: Sequence[tuple[float, float | None]], chosen: int) -> str:
+    """Return which of the chosen rates is the lowest or the highest that was tried."""
+    found: list[str] = []
+    for what, tried in (("rate", [rate for rate, _ in rates]), ("scheme ×", [times or 0.0 for _, times in rates])):
+        if min(tried) < max(tried) and tried[chosen] in (min(tried), max(tried)):
+            found.append(f"{what} {tried[chosen]:g}, the {'lowest' if tried[chosen] == min(tried) else 'highest'}")
+    return "; ".join(found)
 
 
 def _bits(store: Store, cell: Cell) -> dict[str, dict[int, float]]:
@@ -212,7 +223,7 @@ def _bits(store: Store, cell: Cell) -> dict[str, dict[int, float]]:
 
 
 def _mean(store: Store, cell: Cell) -> float | None:
-    """The bits that a run is chosen by; None where it is not judged to the end."""
+    """Return the bits that a run is chosen by; None where it is not judged to the end."""
     bits, lengths = _bits(store, cell).get("", {}), [length for _, length in cell.asked()]
     return (
         math.fsum(bits[length] for length in lengths) / len(lengths) if all(each in bits for each in lengths) else None

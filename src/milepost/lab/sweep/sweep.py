@@ -25,6 +25,7 @@ from milepost.lab.schemes.named import (
     expression,
     origins_of,
     refuse_ahead,
+    refuse_blind,
     refuse_hidden,
     refuse_leak,
     rows_on,
@@ -73,7 +74,7 @@ class Sweep:
     """Files of methods that schemes and rows may name."""
 
     def cells(self) -> list[Cell]:
-        """One cell for each scheme and seed; an unknown scheme is refused before anything is trained."""
+        """Return one cell for each scheme and seed; an unknown scheme is refused before anything is trained."""
         own.use(self.own)
         judging = Judging(self.size.longest, self.size.judged) if self.judging is None else self.judging
         self.corpus.needs(self.size.recipe.length, judging.longest)
@@ -105,21 +106,21 @@ class Sweep:
         return cells
 
     def _rows_on(self, name: str) -> dict[str, str]:
-        """The training-free rows on a scheme, by label; those with a setting to choose leave it open."""
+        """Return the training-free rows on a scheme, by label; those with a setting to choose leave it open."""
         more = [text for on, text in self.rows if spelled(on) == spelled(name)]
         return rows_on(name, free=self.free, every=self.every, own=more, tune=self.tune)
 
     def open_rows(self, name: str) -> dict[str, str]:
-        """The rows on a scheme that have a setting to choose."""
+        """Return the rows on a scheme that have a setting to choose."""
         return {label: text for label, text in self._rows_on(name).items() if is_open(text)}
 
     def _chosen_rows(self, name: str) -> dict[str, str]:
-        """The rows on a scheme with the settings that were chosen, or the first of each."""
+        """Return the rows on a scheme with the settings that were chosen, or the first of each."""
         own = self._own_labels(name)
         return {text if label in own else label: text for label, text in self._labelled(name).items()}
 
     def called(self, name: str) -> dict[str, str]:
-        """What the user's own rows on a scheme are called, by expression, with the settings that were chosen.
+        """Return what the user's own rows on a scheme are called, by expression, with the settings that were chosen.
 
         Scores are kept by expression: another name needs no judging, and another expression of that name has it.
         """
@@ -139,7 +140,7 @@ class Sweep:
         return {label: chosen.get((name, label)) or choices(text)[0] for label, text in self._rows_on(name).items()}
 
     def _on(self, task: str, cell: Cell) -> Cell:
-        """The same cell on a task. Lengths vary there, so nothing is compiled."""
+        """Return the same cell on a task. Lengths vary there, so nothing is compiled."""
         found = task_named(task)
         recipe = replace(cell.recipe, batch=max(cell.recipe.batch, EXAMPLES), compiled=False)
         try:
@@ -170,12 +171,14 @@ def _can_be_judged(
     with _about("scheme", name):
         trained_with = build(name, shape, trained, longest)
         refuse_ahead(trained_with, name)
+        refuse_blind(trained_with, name, shape.heads, trained, longest)
         try_out(trained_with, shape, longest)
         refuse_leak(trained_with, name, shape, longest)
     for text in rows:
         with _about("row", text):
             row = carried(trained_with, build(text, shape, trained, longest))
             refuse_ahead(row, text, "row")
+            refuse_blind(row, text, shape.heads, trained, longest, "row")
             try_out(row, shape, longest)
             refuse_leak(row, text, shape, longest, "row")
 
@@ -227,7 +230,7 @@ def run(
 
 
 def missing(sweep: Sweep, store: Store, cells: Sequence[Cell] | None = None) -> list[tuple[Cell, Known]]:
-    """The cells of a sweep, or those given, that are not done, each with the scores that it has."""
+    """Return the cells of a sweep, or those given, that are not done, each with the scores that it has."""
     found: list[tuple[Cell, Known]] = []
     for cell in sweep.cells() if cells is None else cells:
         _take_over(store, cell)
@@ -239,13 +242,13 @@ def missing(sweep: Sweep, store: Store, cells: Sequence[Cell] | None = None) -> 
 
 
 def scores_of(store: Store, cell: Cell) -> Known | None:
-    """The scores that a cell has; None where these are all, and it is done."""
+    """Return the scores that a cell has; None where these are all, and it is done."""
     known = {(score.variant, score.protocol, score.length) for score in valid(store, cell)}
     return None if store.progress(cell.key)[1] and cell.wanted() <= known else known
 
 
 def valid(store: Store, cell: Cell) -> list[Score]:
-    """The scores of a cell that were made as they would be today."""
+    """Return the scores of a cell that were made as they would be today."""
     return [
         score
         for score in store.scores(cell.key)
@@ -254,7 +257,7 @@ def valid(store: Store, cell: Cell) -> list[Score]:
 
 
 def outdated(store: Store, cells: Sequence[Cell]) -> int:
-    """How many trained cells have scores of an earlier version, which kept no windows, or judged others."""
+    """Return how many trained cells have scores of an earlier version, which kept no windows, or judged others."""
     return sum(
         any(score.detail.get("asked", [None])[0] != JUDGED for score in store.scores(cell.key))
         for cell in cells

@@ -10,7 +10,7 @@ from milepost.lab.tasks.hierarchy import HIERARCHY
 from milepost.lab.tasks.needle import Needle, Passkey
 from milepost.lab.tasks.score import score, trivial
 from milepost.lab.tasks.task import Task, batches, dealt
-from milepost.seams.arguments import did_you_mean
+from milepost.refusal import did_you_mean
 
 DEPTHS = (0.0, 0.5, 1.0)
 """Where a hidden number stands when it is judged: at the start of the text, in its middle, and at its end."""
@@ -27,7 +27,7 @@ TASKS: dict[str, Task] = {
 
 
 def named(name: str) -> Task:
-    """The task of a name; an unknown one is refused with the nearest."""
+    """Return the task of a name; an unknown one is refused with the nearest."""
     if name not in TASKS:
         hint = did_you_mean(name, TASKS) or f"; there are {', '.join(TASKS)}"
         raise ValueError(f"the task {name!r} is not known{hint}")
@@ -45,12 +45,12 @@ class Protocol:
 
     @property
     def title(self) -> str:
-        """What readers see: `needle, depth 0.5`."""
+        """Return what readers see: `needle, depth 0.5`."""
         return self.name if self.depth is None else f"{self.name}, depth {self.depth:g}"
 
     @property
     def key(self) -> str:
-        """What its scores are kept under."""
+        """Return what its scores are kept under."""
         return f"task:{self.title}"
 
 
@@ -65,7 +65,7 @@ PROTOCOLS: dict[str, Protocol] = {each.key: each for name, task in TASKS.items()
 
 
 def protocols(name: str) -> list[str]:
-    """What the scores of a task are kept under: one key, or one for each depth where it hides something."""
+    """Return what the scores of a task are kept under: one key, or one for each depth where it hides something."""
     return [each.key for each in _protocols(name, named(name))]
 
 

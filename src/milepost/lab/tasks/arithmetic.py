@@ -46,7 +46,7 @@ class Addition(Task):
 
 
 def total(a: Tensor, b: Tensor) -> Tensor:
-    """The sums [b n + 1] of numbers in digits [b n], greatest first."""
+    """Return the sums [b n + 1] of numbers in digits [b n], greatest first."""
     places = torch.nn.functional.pad(a + b, (1, 0))
     for place in range(places.shape[1] - 1, 0, -1):
         places[:, place - 1] += places[:, place] // 10
@@ -144,7 +144,7 @@ class Counting(Task):
 
 
 def _passed(size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """How many statements pass before the first event, [b], and then between each and the one before, [b e].
+    """Return how many statements pass before the first event, [b], and then between each and the one before, [b e].
 
     The first event assigns, and comes within the length: to raise what is not set fails. There are events to spare: the
     chance that they end before the program does is below 1e-9.
@@ -159,12 +159,12 @@ def _passed(size: int, length: int, generator: torch.Generator) -> tuple[Tensor,
 
 
 def _one_of(is_set: Tensor, generator: torch.Generator) -> Tensor:
-    """One of the variables that are set, [… v] to […], each as likely."""
+    """Return one of the variables that are set, [… v] to […], each as likely."""
     count = is_set.cumsum(-1)
     rank = (torch.rand(is_set.shape[:-1], dtype=torch.float64, generator=generator) * count[..., -1]).long()
     return (count > rank[..., None]).long().argmax(-1)
 
 
 def _of(value: Tensor, variable: Tensor) -> Tensor:
-    """The value [… v] of one variable […]."""
+    """Return the value [… v] of one variable […]."""
     return value.gather(-1, variable[..., None])[..., 0]

@@ -42,7 +42,7 @@ class StackManipulation(Encoded):
 
 
 def final_stack(string: str) -> str:
-    """What is left of the stack, top first; the first stack is pushed like everything after it."""
+    """Return what is left of the stack, top first; the first stack is pushed like everything after it."""
     stack: list[str] = []
     for symbol in string:
         if symbol != "2":
@@ -71,7 +71,7 @@ class ReverseString(Encoded):
 
 
 def expression(length: int, signs: str, draw: Random) -> tuple[str, int]:
-    """A random expression of so many characters, every operation in brackets, and its value modulo five.
+    """Return a random expression of so many characters, every operation in brackets, and its value modulo five.
 
     The length of its left side is drawn first, each as likely; up to four characters it is d, -d, (d) or (-d).
     """

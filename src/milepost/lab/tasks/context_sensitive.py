@@ -27,7 +27,7 @@ class Rearranged(Encoded):
 
     @abstractmethod
     def result(self, strings: Tensor) -> Tensor:
-        """What becomes of strings [b n]."""
+        """Return what becomes of strings [b n]."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,11 @@ class OfTwo(Encoded):
 
     @abstractmethod
     def of(self, a: int, b: int) -> int:
-        """What is computed."""
+        """Return what is computed."""
 
     @abstractmethod
     def too_short(self, number: int, length: int) -> str:
-        """The result where a length of 1 or 2 leaves room for one number only."""
+        """Return the result where a length of 1 or 2 leaves room for one number only."""
 
     def pairs(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         draw = random_from(generator)
@@ -195,5 +195,5 @@ class ComputeSqrt(Encoded):
 
 
 def bits(number: int, length: int = 1) -> str:
-    """A number in bits, least first, with zeros up to a length."""
+    """Return a number in bits, least first, with zeros up to a length."""
     return f"{number:0{length}b}"[::-1]

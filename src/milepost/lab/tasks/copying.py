@@ -29,7 +29,7 @@ class Said(Task):
 
     @abstractmethod
     def said(self, strings: Tensor) -> Tensor:
-        """What should follow strings [b n]."""
+        """Return what should follow strings [b n]."""
 
     @property
     def vocabulary(self) -> int:

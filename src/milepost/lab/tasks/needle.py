@@ -19,7 +19,7 @@ def begins(depth: float | None, room: int, size: int, generator: torch.Generator
 
 
 def hidden(haystack: Tensor, needle: Tensor, start: Tensor) -> Tensor:
-    """The haystack [b n] with the needle [b m] in place of what stood from `start` [b] on."""
+    """Return the haystack [b n] with the needle [b m] in place of what stood from `start` [b] on."""
     places = start[:, None] + torch.arange(needle.shape[1])
     return haystack.scatter(1, places, needle)
 

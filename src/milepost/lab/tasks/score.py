@@ -24,7 +24,7 @@ JUDGING = 1 << 31
 
 
 def placed(positions: Positions | None, tokens: int, seed: int) -> Tensor | None:
-    """The positions of so many tokens, the same whenever the seed is."""
+    """Return the positions of so many tokens, the same whenever the seed is."""
     if positions is None:
         return None
     with torch.random.fork_rng(devices=[]):
@@ -34,7 +34,7 @@ def placed(positions: Positions | None, tokens: int, seed: int) -> Tensor | None
 
 
 def written_for(task: Task, scheme: str) -> str:
-    """A scheme as a task needs it: encoders see everything."""
+    """Return a scheme as a task needs it: encoders see everything."""
     return joined(expression(scheme), "everything") if task.bidirectional else scheme
 
 
@@ -48,7 +48,7 @@ def score(
     positions: Positions | None = None,
     measure: Measure | None = None,
 ) -> Tensor:
-    """The accuracies of a model on `count` examples of one length, float32 [count] on the CPU.
+    """Return the accuracies of a model on `count` examples of one length, float32 [count] on the CPU.
 
     positions: as in training, or others: Randomized(n).evenly does better than drawing. measure: the task's accuracy
     if None; its `exact` counts whole answers.
@@ -69,7 +69,7 @@ def score(
 
 
 def trivial(task: Task, lengths: Sequence[int], count: int) -> float:
-    """The accuracy of the one symbol that is right most often, if it is all that is ever answered.
+    """Return the accuracy of the one symbol that is right most often, if it is all that is ever answered.
 
     Over `count` examples of each length.
     """

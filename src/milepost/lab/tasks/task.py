@@ -34,38 +34,38 @@ class Task(ABC):
     @property
     @abstractmethod
     def vocabulary(self) -> int:
-        """How many tokens there are."""
+        """Return how many tokens there are."""
 
     @property
     @abstractmethod
     def answers(self) -> range:
-        """The tokens an answer is made of; others are never guessed."""
+        """Return the tokens an answer is made of; others are never guessed."""
 
     @property
     def bidirectional(self) -> bool:
-        """Whether tokens may look ahead."""
+        """True if tokens may look ahead."""
         return False
 
     @property
     def shortest(self) -> int:
-        """The least length."""
+        """Return the least length."""
         return 1
 
     @property
     def random(self) -> float:
-        """The accuracy of a guess: one of the `answers` for every judged token, each as likely."""
+        """Return the accuracy of a guess: one of the `answers` for every judged token, each as likely."""
         return 1 / len(self.answers)
 
     @abstractmethod
     def tokens(self, length: int) -> int:
-        """How many tokens an example of this length has at most."""
+        """Return how many tokens an example of this length has at most."""
 
     @abstractmethod
     def draw(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Make a batch; ask `batch` for one, which checks the length."""
 
     def within(self, tokens: int) -> int:
-        """The greatest length whose examples have at most so many tokens."""
+        """Return the greatest length whose examples have at most so many tokens."""
         # Every step of length has a token of its own, at least.
         for length in range(tokens, self.shortest - 1, -1):
             if self.tokens(length) <= tokens:
@@ -116,7 +116,7 @@ class Encoded(Task):
         """Strings [b n] and their results [b m]; −100 past a result's end."""
 
     def places(self, length: int) -> int:
-        """How many places the result of a string has: one, for a class."""
+        """Return how many places the result of a string has: one, for a class."""
         return 1
 
     @property
@@ -155,7 +155,7 @@ def spelled(rows: Sequence[str], alphabet: str) -> Tensor:
 
 
 def batches(task: Task, size: int, lengths: Sequence[int], seed: int) -> Callable[[int], tuple[Tensor, Tensor]]:
-    """The training batch of each step: a pure function of seed and step, so that any step can be redone.
+    """Return the training batch of each step: a pure function of seed and step, so that any step can be redone.
 
     lengths: those a batch may have, each as likely, such as range(1, 41); one draw is shared by all its rows.
     """
@@ -214,7 +214,7 @@ def _checked(maker: Callable[..., Any], task: Task, size: int, lengths: Sequence
 def _drawn(
     task: Task, lengths: Sequence[int], examples: int, generator: torch.Generator
 ) -> list[tuple[Tensor, Tensor]]:
-    """The inputs and targets of so many examples, [t] each, up to the last token that is judged."""
+    """Return the inputs and targets of so many examples, [t] each, up to the last token that is judged."""
     drawn = torch.randint(len(lengths), (examples,), generator=generator)
     often = [int(count) for count in drawn.bincount(minlength=len(lengths))]
     rows: list[tuple[Tensor, Tensor]] = []

@@ -23,7 +23,7 @@ LETTERS = 26
 
 
 def with_passages_again(text: bytes, seed: int) -> bytes:
-    """The text, interrupted by passages that come again: the same bytes on every machine, for one seed.
+    """Return the text, interrupted by passages that come again: the same bytes on every machine, for one seed.
 
     A quarter of the turns is a stretch of the text as it is; in another fifth some bytes from far back come once more,
     by the logarithm of the distance as often from near as from far. In all others a passage is said several times, some

@@ -18,13 +18,13 @@ COUNTED = 1 << 24
 
 
 def by_frequency(text: Tensor) -> float:
-    """The entropy of single bytes, in bits."""
+    """Return the entropy of single bytes, in bits."""
     shares = torch.bincount(text.long(), minlength=256).double() / max(1, len(text))
     return float(-torch.xlogy(shares, shares).sum() / math.log(2))
 
 
 def by_pairs(train: Tensor, test: Tensor) -> float:
-    """The bits of a byte of the test text to a table of byte pairs, counted in the training text.
+    """Return the bits of a byte of the test text to a table of byte pairs, counted in the training text.
 
     p(b | a) = (n_ab + p(b)) / (n_a + 1),   p(b) = (n_b + 1) / (n + 256)
     """
@@ -45,7 +45,7 @@ AT_ONCE = 1 << 20
 
 
 def shared_with(train: Tensor, test: Tensor) -> float:
-    """Which share of the stretches of 32 bytes in the judged text stand in the training text, too.
+    """Return which share of the stretches of 32 bytes in the judged text stand in the training text, too.
 
     Of a text by many hands a few per cent do, of files that were made from one another most.
     """
@@ -66,7 +66,7 @@ def shared_with(train: Tensor, test: Tensor) -> float:
 
 
 def _hashes(text: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """A number for every stretch of 32 bytes, put together from those of its halves."""
+    """Return a number for every stretch of 32 bytes, put together from those of its halves."""
     made = text.astype(np.uint64) + np.uint64(1)
     for n in range(DOUBLED):
         half = 1 << n

@@ -57,7 +57,7 @@ class Corpus:
 
     @cached_property
     def digest(self) -> str:
-        """What tells one corpus from another: a hash of all its bytes."""
+        """Return what tells one corpus from another: a hash of all its bytes."""
         hashed = hashlib.sha256(f"{len(self.train)}:".encode())
         hashed.update(self.train.numpy().tobytes())
         hashed.update(self.test.numpy().tobytes())
@@ -65,14 +65,14 @@ class Corpus:
 
     @cached_property
     def facts(self) -> Facts:
-        """What a report says of the text."""
+        """Return what a report says of the text."""
         pairs, guess = by_pairs(self.train, self.test), by_frequency(self.test)
         sizes, shared = (len(self.train), len(self.test)), shared_with(self.train, self.test)
         return Facts(self.source, self.digest, self.chosen_by, *sizes, guess, pairs, shared)
 
     @cached_property
     def chosen_by(self) -> str:
-        """A hash of the bytes by which settings are chosen."""
+        """Return a hash of the bytes by which settings are chosen."""
         return hashlib.sha256(self.validation.numpy().tobytes()).hexdigest()[:16]
 
     def batch(self, seed: int, step: int, size: int, length: int) -> Tensor:
@@ -83,7 +83,7 @@ class Corpus:
         return self.train[places].long()
 
     def batches(self, seed: int, size: int, length: int) -> Callable[[int], tuple[Tensor, Tensor]]:
-        """The inputs of a step and the bytes that follow each of them, [size, length] both."""
+        """Return the inputs of a step and the bytes that follow each of them, [size, length] both."""
 
         def of_step(step: int) -> tuple[Tensor, Tensor]:
             found = self.batch(seed, step, size, length)
@@ -92,11 +92,11 @@ class Corpus:
         return of_step
 
     def on(self, device: torch.device | str) -> Corpus:
-        """The same, with what is trained on moved to a device: batches are cut out there."""
+        """Return the same, with what is trained on moved to a device: batches are cut out there."""
         return replace(self, train=self.train.to(device))
 
     def first(self, train: int | None) -> Corpus:
-        """The same, trained on the first `train` bytes only."""
+        """Return the same, trained on the first `train` bytes only."""
         return self if train is None else replace(self, train=self.train[:train])
 
     def needs(self, length: int, longest: int, chosen: int = 0) -> None:
@@ -119,13 +119,13 @@ class Remembered(Corpus):
 
     @staticmethod
     def of(known: Facts) -> Remembered:
-        """A text by its facts."""
+        """Return a text by its facts."""
         nothing = torch.empty(0, dtype=torch.uint8)
         return Remembered(nothing, nothing, known.source, known=known)
 
     @cached_property
     def facts(self) -> Facts:
-        """What was known of it."""
+        """Return what was known of it."""
         return self.known
 
     @cached_property
@@ -156,12 +156,12 @@ def of_own() -> Corpus:
 
 
 def own_files() -> list[bytes]:
-    """The files of which the default text is made."""
+    """Return the files of which the default text is made."""
     return gzip.decompress((files("milepost.lab.text") / "own.txt.gz").read_bytes()).split(BETWEEN)
 
 
 def of_python(third: bool = False) -> Corpus:
-    """The source text of the running Python's standard library: tens of megabytes on every machine."""
+    """Return the source text of the running Python's standard library: tens of megabytes on every machine."""
     root = Path(sysconfig.get_paths()["stdlib"])
     version = sysconfig.get_python_version()
     return _of_files(root, _sources(root), f"the standard library of Python {version}", third)
@@ -185,7 +185,7 @@ def of_path(path: str | Path, made: Sequence[Path] = (), third: bool = False) ->
 
 
 def of_dataset(name: str, third: bool = False) -> Corpus:
-    """A dataset by its name on the Hugging Face hub: its train split's column of text."""
+    """Return a dataset by its name on the Hugging Face hub: its train split's column of text."""
     need("--dataset", "datasets")
     from datasets import load_dataset  # pyright: ignore
 
@@ -232,7 +232,7 @@ def _of_files(root: Path, paths: Iterator[Path], source: str, third: bool) -> Co
 
 
 def _and_above(file: Path, root: Path) -> set[Path]:
-    """A file and the folders it lies in, below the root."""
+    """Return a file and the folders it lies in, below the root."""
     below = file.relative_to(root)
     return {root.resolve() / each for each in (below, *below.parents[:-1])}
 

@@ -36,12 +36,12 @@ def gathered(root: Path) -> bytes:
 
 
 def stretches(text: bytes) -> set[bytes]:
-    """Every stretch of a text."""
+    """Return every stretch of a text."""
     return {text[n : n + STRETCH] for n in range(len(text) - STRETCH + 1)}
 
 
 def parts_of(texts: Sequence[bytes]) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """The files that are trained on, judged on, and by which settings are chosen."""
+    """Return the files that are trained on, judged on, and by which settings are chosen."""
     parts: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
     for n, text in enumerate(texts):
         parts[{0: 1, 1: 2}.get(n % PARTS, 0)].append(text)
@@ -74,7 +74,7 @@ def _without_copies(texts: Iterator[str]) -> Iterator[bytes]:
 
 
 def _unshared(text: bytes, others: set[bytes]) -> bytes:
-    """A text without the lines in which a stretch ends that stands in other parts."""
+    """Return a text without the lines in which a stretch ends that stands in other parts."""
     n = 0
     while n <= len(text) - STRETCH:
         if text[n : n + STRETCH] not in others:

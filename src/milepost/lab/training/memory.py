@@ -11,7 +11,7 @@ from milepost.lab.training.recipe import Recipe
 
 
 def advice(recipe: Recipe, fits: Callable[[Recipe], bool]) -> str:
-    """What to ask for instead, after a step ran out of memory: the fewest parts of a batch that fit.
+    """Return what to ask for instead, after a step ran out of memory: the fewest parts of a batch that fit.
 
     A batch worked through in parts gives the same gradients, so nothing but time is lost.
     """
@@ -22,7 +22,7 @@ def advice(recipe: Recipe, fits: Callable[[Recipe], bool]) -> str:
 
 
 def out_of_memory(recipe: Recipe, fits: Callable[[Recipe], bool], error: BaseException) -> RuntimeError:
-    """The error to raise in place of torch's own."""
+    """Return the error to raise in place of torch's own."""
     torch.cuda.empty_cache()
     return RuntimeError(
         f"the GPU ran out of memory with batches of {recipe.batch} × {recipe.length} bytes in {recipe.accumulate} "
@@ -31,9 +31,9 @@ def out_of_memory(recipe: Recipe, fits: Callable[[Recipe], bool], error: BaseExc
 
 
 def out_while_judging(longest: int, error: BaseException) -> RuntimeError:
-    """The same, where the model is trained and its checkpoint kept."""
+    """Return the same, where the model is trained and its checkpoint kept."""
     return RuntimeError(
         f"the GPU ran out of memory while judging, at up to {longest:,} bytes; what was trained and judged is kept: "
-        f"the same command with fewer --jobs has more for each, or judge less far, --set longest=… "
+        f"rerun with fewer --jobs, so that each has more, or judge less far, --set longest=… "
         f"({str(error).split('.')[0]})"
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -13,71 +11,10 @@ from torch.nn import functional as F  # noqa: N812
 from milepost.attend import attend, explain
 from milepost.cache import Cache
 from milepost.lab.training.reader import Reader
+from milepost.lab.training.recipe import Shape as Shape
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
-from milepost.seams import demand
 from milepost.seams.arguments import arguments
-
-Start = Literal["small", "inputs", "torch"]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How large a model is."""
-
-    width: int = 384
-    layers: int = 6
-    heads: int = 6
-    key_heads: int | None = None
-    """How many heads the keys have; as many as the queries if None."""
-    hidden: int | None = None
-    """The width inside the SwiGLU; four times the model's if None."""
-    vocabulary: int = 256
-    normed: bool = True
-    """Whether queries and keys are brought to one size before they meet, which steadies training."""
-    tied: bool = True
-    """Whether the output's matrix is that of the embeddings."""
-    start: Start = "small"
-    """The spread that weights start with: all 0.02 ("small"); matrices 1/√inputs, embeddings 0.1 ("inputs", with which
-    narrow models learn to look back within a few hundred steps), both less where they join the stream; or as torch
-    starts matrices, 1/√(3 · inputs), and embeddings 0.07 ("torch")."""
-
-    def __post_init__(self) -> None:
-        for name in ("width", "layers", "heads", "vocabulary"):
-            demand.whole(self, name, getattr(self, name))
-        for name in ("key_heads", "hidden"):
-            if getattr(self, name) is not None:
-                demand.whole(self, name, getattr(self, name))
-        demand.flag(self, "normed", self.normed)
-        demand.flag(self, "tied", self.tied)
-        demand.one_of(self, "start", self.start, ("small", "inputs", "torch"))
-        if self.width % self.heads:
-            raise ValueError(f"Shape(width={self.width}, heads={self.heads}): heads must divide the width")
-        if self.heads % self.groups:
-            raise ValueError(f"Shape(heads={self.heads}, key_heads={self.groups}): key_heads must divide heads")
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Shape:
-        """A shape as it was written down, by this version or an earlier one."""
-        named = dict(plain)
-        if named.pop("scaled", False):
-            named["start"] = "inputs"
-        return cls(**named)
-
-    @property
-    def dim(self) -> int:
-        """The width of a head."""
-        return self.width // self.heads
-
-    @property
-    def groups(self) -> int:
-        """How many heads the keys have."""
-        return self.heads if self.key_heads is None else self.key_heads
-
-    @property
-    def inner(self) -> int:
-        """The width inside the SwiGLU."""
-        return 4 * self.width if self.hidden is None else self.hidden
 
 
 class Attention(nn.Module):
@@ -162,7 +99,7 @@ class Model(Reader):
         return self.logits(self.states(tokens, caches, position))
 
     def states(self, tokens: Tensor, caches: list[Cache] | None = None, position: Tensor | None = None) -> Tensor:
-        """The last layer's normed states [b t D], before they meet the vocabulary."""
+        """Return the last layer's normed states [b t D], before they meet the vocabulary."""
         start = int(caches[0].index.max()) + 1 if caches and len(caches[0]) else 0
         index = torch.arange(start, start + tokens.shape[1], device=tokens.device)
         x = self.schedule[0].embed(self._embedded(tokens), index if position is None else position)
@@ -176,7 +113,7 @@ class Model(Reader):
         return F.linear(states, weight.to(states.dtype))
 
     def _embedded(self, tokens: Tensor) -> Tensor:
-        """The embeddings of tokens, [b t D].
+        """Return the embeddings of tokens, [b t D].
 
         On a GPU, as a product with ones and zeros: thousands of tokens share a few hundred rows, and a table's gradient
         would add them to the same places one after the other.
@@ -189,7 +126,7 @@ class Model(Reader):
             return F.one_hot(tokens, self.shape.vocabulary).to(weight.dtype) @ weight
 
     def using(self, schedule: Schedule | Scheme) -> Model:
-        """The same weights under another schedule, without copying them; what its parts learned goes along."""
+        """Return the same weights under another schedule, without copying them; what its parts learned goes along."""
         other = Model.__new__(Model)
         nn.Module.__init__(other)
         fitted = _fitted(self.shape, schedule).to(self.tokens.weight.device)
@@ -204,7 +141,7 @@ class Model(Reader):
         weight = self.tokens.weight
         q, k = (weight.new_zeros(1, heads, 2, self.shape.dim) for heads in (self.shape.heads, self.shape.groups))
         for number, scheme in enumerate(self.attention):
-            found = explain(scheme, q, k)
+            found = explain(q, k, k, scheme)
             # What a GPU has kernels for is weighed at every length; elsewhere one backend gives the same bits at all.
             fused = weight.is_cuda and found.backend in ("sdpa", "triton")
             self.backends[number] = None if fused else "sdpa" if "sdpa" in found.able else "chunked"
@@ -246,7 +183,7 @@ def bias_weights(schedule: Schedule) -> Iterator[nn.Parameter]:
 
 @torch.no_grad()
 def carried(old: Schedule, new: Schedule) -> Schedule:
-    """The new schedule with what the old one learned; refused where it would need what was never trained."""
+    """Return the new schedule with what the old one learned; refused where it would need what was never trained."""
     learned = dict(old.named_parameters())
     for name, weight in new.named_parameters():
         found, part = learned.get(name), name.rpartition(".")[0]
@@ -266,7 +203,7 @@ def carried(old: Schedule, new: Schedule) -> Schedule:
 
 
 def _fitted(shape: Shape, schedule: Schedule | Scheme) -> Schedule:
-    """A schedule with one scheme a layer."""
+    """Return a schedule with one scheme a layer."""
     schedule = Schedule([schedule] * shape.layers) if isinstance(schedule, Scheme) else schedule
     if len(schedule) != shape.layers:
         raise ValueError(f"Model: {shape.layers} layers, but the schedule has {len(schedule)}")

@@ -171,14 +171,14 @@ class Fsdp(Ddp):
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """A tensor put together from its shards, where it has some."""
+    """Return a tensor put together from its shards, where it has some."""
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def from_first(value: Any) -> Any:
-    """What the first process holds, in every process."""
+    """Return what the first process holds, in every process."""
     box = [value]
     if dist.is_initialized():
         dist.broadcast_object_list(box, 0)

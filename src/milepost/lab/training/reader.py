@@ -16,11 +16,11 @@ class Reader(nn.Module):
     """
 
     def states(self, tokens: Tensor) -> Tensor:
-        """The states of tokens [b t], ready to meet the vocabulary, [b t D]."""
+        """Return the states of tokens [b t], ready to meet the vocabulary, [b t D]."""
         raise NotImplementedError
 
     def logits(self, states: Tensor) -> Tensor:
-        """What states […, D] say of the next token, […, vocabulary]."""
+        """Return what states […, D] say of the next token, […, vocabulary]."""
         raise NotImplementedError
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -28,19 +28,19 @@ class Reader(nn.Module):
         return self.logits(self.states(tokens))
 
     def learned(self) -> Iterable[nn.Parameter]:
-        """What its scheme learns: that does not decay, is never sharded, and has a rate of its own."""
+        """Return what its scheme learns: that does not decay, is never sharded, and has a rate of its own."""
         return ()
 
     def biases(self) -> Iterable[nn.Parameter]:
-        """Those of the learned that bend scores, and have yet another rate."""
+        """Return those of the learned that bend scores, and have yet another rate."""
         return ()
 
     def equation(self) -> str:
-        """What its scheme computes, in words."""
+        """Return what its scheme computes, in words."""
         return type(self).__name__
 
     def parts(self) -> Iterable[nn.Module]:
-        """What a run over several devices compiles and shards one by one."""
+        """Return what a run over several devices compiles and shards one by one."""
         return ()
 
     def uncompiled(self) -> Reader:
@@ -53,5 +53,5 @@ class Reader(nn.Module):
         return next(self.parameters()).device
 
     def count(self) -> int:
-        """How many numbers are learned, each once."""
+        """Return how many numbers are learned, each once."""
         return sum(weight.numel() for weight in self.parameters())

@@ -1,13 +1,74 @@
-"""How a model is trained: lengths, batches, steps and the rate, for each --size."""
+"""How large a model is and how it is trained, for each --size. Loads no torch."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from milepost.lab.training.model import Shape
-from milepost.seams import demand
+from milepost.seams import values
+
+Start = Literal["small", "inputs", "torch"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a model is."""
+
+    width: int = 384
+    layers: int = 6
+    heads: int = 6
+    key_heads: int | None = None
+    """How many heads the keys have; as many as the queries if None."""
+    hidden: int | None = None
+    """The width inside the SwiGLU; four times the model's if None."""
+    vocabulary: int = 256
+    normed: bool = True
+    """Whether queries and keys are brought to one size before they meet, which steadies training."""
+    tied: bool = True
+    """Whether the output's matrix is that of the embeddings."""
+    start: Start = "small"
+    """The spread that weights start with: all 0.02 ("small"); matrices 1/√inputs, embeddings 0.1 ("inputs", with which
+    narrow models learn to look back within a few hundred steps), both less where they join the stream; or as torch
+    starts matrices, 1/√(3 · inputs), and embeddings 0.07 ("torch")."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "layers", "heads", "vocabulary"):
+            values.whole(self, name, getattr(self, name))
+        for name in ("key_heads", "hidden"):
+            if getattr(self, name) is not None:
+                values.whole(self, name, getattr(self, name))
+        values.flag(self, "normed", self.normed)
+        values.flag(self, "tied", self.tied)
+        values.one_of(self, "start", self.start, ("small", "inputs", "torch"))
+        if self.width % self.heads:
+            raise ValueError(f"Shape(width={self.width}, heads={self.heads}): heads must divide the width")
+        if self.heads % self.groups:
+            raise ValueError(f"Shape(heads={self.heads}, key_heads={self.groups}): key_heads must divide heads")
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Shape:
+        """Return a shape as it was written down, by this version or an earlier one."""
+        named = dict(plain)
+        if named.pop("scaled", False):
+            named["start"] = "inputs"
+        return cls(**named)
+
+    @property
+    def dim(self) -> int:
+        """Return the width of a head."""
+        return self.width // self.heads
+
+    @property
+    def groups(self) -> int:
+        """Return how many heads the keys have."""
+        return self.heads if self.key_heads is None else self.key_heads
+
+    @property
+    def inner(self) -> int:
+        """Return the width inside the SwiGLU."""
+        return 4 * self.width if self.hidden is None else self.hidden
 
 
 @dataclass(frozen=True)
@@ -39,15 +100,15 @@ class Recipe:
         object.__setattr__(self, "betas", tuple(self.betas))
         # Half of a text is judged by its ends, and of one byte nothing is left.
         for name, least in (("length", 2), ("batch", 1), ("steps", 1), ("accumulate", 1)):
-            demand.whole(self, name, getattr(self, name), least=least)
+            values.whole(self, name, getattr(self, name), least=least)
         for name in ("rate", "bias_rate", "learned_rate"):
-            demand.finite(self, name, getattr(self, name), above=0)
-        demand.one_of(self, "precision", self.precision, ("float32", "bfloat16"))
+            values.finite(self, name, getattr(self, name), above=0)
+        values.one_of(self, "precision", self.precision, ("float32", "bfloat16"))
         if self.batch % self.accumulate:
             raise ValueError(f"Recipe(batch={self.batch}, accumulate={self.accumulate}): parts must be of one size")
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step: a linear rise, then half a cosine down to the floor."""
+        """Return the learning rate of a step: a linear rise, then half a cosine down to the floor."""
         if step < self.warmup:
             return self.rate * (step + 1) / self.warmup
         done = (step - self.warmup) / max(1, self.steps - self.warmup)

@@ -39,15 +39,15 @@ class Alone:
     """Whether this process is the one that reads, writes and tells."""
 
     def wrapped(self, model: Reader, recipe: Recipe) -> nn.Module:
-        """The module that is called in the model's place."""
+        """Return the module that is called in the model's place."""
         return model
 
     def compiled(self, loss: Loss, model: Reader) -> Loss:
-        """The loss, compiled."""
+        """Return the loss, compiled."""
         return torch.compile(loss, fullgraph=True)
 
     def share(self, rows: Tensor) -> Tensor:
-        """The rows of a batch that are worked on here."""
+        """Return the rows of a batch that are worked on here."""
         return rows
 
     def part(self, last: bool) -> contextlib.AbstractContextManager[Any]:
@@ -63,15 +63,15 @@ class Alone:
         nn.utils.clip_grad_norm_(model.parameters(), most)
 
     def total(self, loss: Tensor) -> Tensor:
-        """The loss of all rows, from that of the rows here."""
+        """Return the loss of all rows, from that of the rows here."""
         return loss
 
     def agreed(self, answer: bool) -> bool:
-        """What the first process answers, for what no two of them may answer differently."""
+        """Return what the first process answers, for what no two of them may answer differently."""
         return answer
 
     def gathered(self, tensor: Tensor) -> Tensor:
-        """A weight or a state of the optimiser, whole."""
+        """Return a weight or a state of the optimiser, whole."""
         return tensor
 
     def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -108,7 +108,7 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether every step has been made."""
+        """True if every step has been made."""
         return self.step >= self.recipe.steps
 
     def advance(self) -> Tensor:
@@ -132,7 +132,7 @@ class Trainer:
         return self.spread.total(total)
 
     def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The summed loss of a part of a batch."""
+        """Return the summed loss of a part of a batch."""
         with precision(self.recipe, self.device):
             logits = self._called(inputs)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum", ignore_index=-100)
@@ -149,7 +149,7 @@ class Trainer:
             write_checkpoint(path, tensors, notes)
 
     def _state(self) -> Iterator[tuple[str, Tensor]]:
-        """Every weight and every state of the optimiser, by the name it has in a checkpoint."""
+        """Yield every weight and every state of the optimiser, by the name it has in a checkpoint."""
         names = {id(weight): name for name, weight in self.model.named_parameters()}
         for name, weight in self.model.named_parameters():
             yield f"model.{name}", weight.detach()
@@ -187,7 +187,7 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, st
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the notes of a checkpoint; a damaged one is named."""
+    """Return the tensors and the notes of a checkpoint; a damaged one is named."""
     from safetensors import SafetensorError, safe_open
 
     try:

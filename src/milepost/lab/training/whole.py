@@ -20,7 +20,7 @@ FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 @contextlib.contextmanager
 def whole(path: Path) -> Generator[Path]:
-    """The path to write to; what was written there is at `path` afterwards, unless it failed."""
+    """Return the path to write to; what was written there is at `path` afterwards, unless it failed."""
     from safetensors import SafetensorError
 
     # A folder, since safetensors writes under a name of its own first.
@@ -39,14 +39,14 @@ def whole(path: Path) -> Generator[Path]:
         half.replace(path)
     except (SafetensorError, OSError) as error:
         if _number(error) in FULL:
-            raise OSError(f"no disk space left for {path}; free some and run the same command again") from error
-        raise OSError(f"{path} cannot be written ({error}); put that right and run the same command again") from error
+            raise OSError(f"no disk space left for {path}; free some, then rerun the command to resume") from error
+        raise OSError(f"{path} cannot be written ({error}); mend that, then rerun the command to resume") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
 def _left_behind(folder: Path, name: str) -> bool:
-    """Whether half a file is of a process that was killed, and not of one that is writing it.
+    """True if half a file is of a process that was killed, and not of one that is writing it.
 
     Of a process on another machine only the time tells.
     """

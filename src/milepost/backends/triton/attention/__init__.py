@@ -1,0 +1,1 @@
+"""Attention forward and backward, with biases by distance."""

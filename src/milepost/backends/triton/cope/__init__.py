@@ -1,0 +1,1 @@
+"""CoPE: counts of open gates."""

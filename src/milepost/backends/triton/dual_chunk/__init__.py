@@ -1,0 +1,1 @@
+"""Dual chunk attention: a causal text cut into squares and rectangles."""

@@ -1,0 +1,1 @@
+"""ReRoPE and its kin: near and far keys rotated differently, in one softmax."""

@@ -1,0 +1,1 @@
+"""Packed rows: documents, indices, and which blocks of keys anybody sees."""

@@ -1,0 +1,1 @@
+"""Shaw, Transformer-XL and DeBERTa: products with vectors by distance."""

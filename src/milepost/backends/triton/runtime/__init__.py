@@ -1,0 +1,1 @@
+"""Launching kernels: compiled launches, operators, tile configurations, the vendor's kernel."""

@@ -1,0 +1,1 @@
+"""Contests: contenders compared with float64, timed in turns, and reported."""

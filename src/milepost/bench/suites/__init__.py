@@ -1,0 +1,1 @@
+"""The suites of `milepost bench`: contests by subject."""

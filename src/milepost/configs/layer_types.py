@@ -1,0 +1,260 @@
+"""The attention of each layer: its layer type (full, window, chunks), whether it rotates, and which keys it sees."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from milepost.configs.reader import LAYERS, Reader
+from milepost.seams.visible import Visible, causal, chunks, window
+
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+ATTENTION = (FULL, SLIDING, CHUNKED)
+LINEAR = "linear_attention"
+
+SAME_TYPE = {"attention": FULL, "hybrid": FULL, "indexed_attention": FULL, "deepseek_sparse_attention": FULL}
+"""Layer types under other names: old ones, attention next to a Mamba mixer (Falcon-H1), and attention that an indexer
+makes sparse past index_topk keys (DeepSeek-V3.2)."""
+
+PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
+
+Rule = Callable[[Reader, int], str]
+"""The type of a layer, where the config does not list layer_types."""
+
+
+def full(reader: Reader, layer: int) -> str:
+    """Every layer sees all keys."""
+    return FULL
+
+
+def windowed(reader: Reader, layer: int) -> str:
+    """Every layer has the window, where there is one (Mistral, Phi-3)."""
+    return FULL if reader.get("sliding_window") is None else SLIDING
+
+
+def windowed_from(reader: Reader, layer: int) -> str:
+    """Layers from max_window_layers on have the window, where there is one (dots.llm1)."""
+    return SLIDING if windowed(reader, layer) == SLIDING and layer >= _max_window_layers(reader) else FULL
+
+
+def windowed_by_turns(reader: Reader, layer: int) -> str:
+    """Every other layer before max_window_layers has the window, where there is one (Qwen 2 MoE)."""
+    if windowed(reader, layer) == FULL or layer % 2:
+        return FULL
+    return SLIDING if layer < _max_window_layers(reader) else FULL
+
+
+def _max_window_layers(reader: Reader) -> int:
+    return reader.need("the number of layers before or from which there is a window", "max_window_layers")
+
+
+def if_enabled(rule: Rule) -> Rule:
+    """Layers have a window by the rule if use_sliding_window is set (Qwen 2 and 3)."""
+    return lambda reader, layer: rule(reader, layer) if reader.get("use_sliding_window") else FULL
+
+
+def every(n: int, last: bool = False) -> Rule:
+    """Every n-th layer sees all keys, the others a window; the config may set another n. last: so does the last."""
+
+    def rule(reader: Reader, layer: int) -> str:
+        if reader.get("sliding_window") is None or (last and layer == reader.layers - 1):
+            return FULL
+        pattern = reader.get(*PATTERNS) or n
+        if isinstance(pattern, str):
+            return SLIDING if pattern[layer % len(pattern)] == "L" else FULL
+        return SLIDING if (layer + 1) % pattern else FULL
+
+    return rule
+
+
+def first_of(reader: Reader, layer: int) -> str:
+    """The first of every global_attn_every_n_layers sees all keys (ModernBERT)."""
+    return SLIDING if layer % reader.get("global_attn_every_n_layers") else FULL
+
+
+def chunked_where_rotated(reader: Reader, layer: int) -> str:
+    """Layers that rotate see their own chunk (Llama 4)."""
+    return CHUNKED if unless_in_no_rope_layers(reader, layer) else FULL
+
+
+def windowed_where_not_rotated(reader: Reader, layer: int) -> str:
+    """Layers without positions may have a window (SmolLM3)."""
+    return SLIDING if reader.get("use_sliding_window") and not unless_in_no_rope_layers(reader, layer) else FULL
+
+
+# Hybrid models, which have attention in some layers only
+
+
+def last_of(reader: Reader, layer: int) -> str:
+    """The last of every full_attention_interval is attention, the others are linear (Qwen3-Next)."""
+    return LINEAR if (layer + 1) % (reader.get("full_attention_interval") or 4) else FULL
+
+
+def by_turns(reader: Reader, layer: int) -> str:
+    """Every other layer is attention, from the first on (MiniMax-Text)."""
+    return LINEAR if layer % 2 else FULL
+
+
+def listed_from_one(reader: Reader, layer: int) -> str:
+    """linear_attn_config lists layers of each type, counted from 1; without it every fourth attends (Kimi Linear)."""
+    listed: Mapping[str, list[int]] = reader.get("linear_attn_config") or {}
+    if "full_attn_layers" in listed and "kda_layers" in listed:
+        return FULL if layer + 1 in listed["full_attn_layers"] else LINEAR
+    return FULL if layer and layer % 4 == 0 else LINEAR
+
+
+def listed_by(key: str, inside: str = FULL, outside: str = LINEAR, without: str | None = None) -> Rule:
+    """A key lists the layers of one type, the others are of another; without the key all are of a third."""
+
+    def rule(reader: Reader, layer: int) -> str:
+        listed = reader.get(key)
+        if listed is None:
+            return outside if without is None else without
+        return inside if layer in listed else outside
+
+    return rule
+
+
+def one_a_period(reader: Reader, layer: int) -> str:
+    """One layer in every attn_layer_period attends, that at attn_layer_offset (Jamba)."""
+    period, offset = reader.get("attn_layer_period"), reader.get("attn_layer_offset")
+    return FULL if layer % (8 if period is None else period) == (4 if offset is None else offset) else LINEAR
+
+
+def all_linear(reader: Reader, layer: int) -> str:
+    """No layer attends unless layer_types lists it (Granite 4)."""
+    return LINEAR
+
+
+LETTERS = {"M": LINEAR, "E": "moe", "*": FULL, "-": "mlp"}
+
+
+def spelled(reader: Reader, layer: int) -> str:
+    """hybrid_override_pattern has a letter for each layer, * for attention (Nemotron-H)."""
+    return LETTERS[reader.need("which layers attend", "hybrid_override_pattern", "layers_block_type")[layer]]
+
+
+# The type of a layer
+
+
+def layer_type(reader: Reader, layer: int, rule: Rule) -> str:
+    """Return the type of a layer: what the config lists, or the rule of the family; raise unless it is attention."""
+    kind = any_type(reader, layer, rule)
+    if kind in ATTENTION:
+        return kind
+    attending = attention_layers(reader, rule)
+    if not attending:
+        raise ValueError(f"{reader.called}: layer {layer} is {kind!r}, and no layer is attention over tokens")
+    listed = ", ".join(map(str, attending[:4])) + (", …" if len(attending) > 4 else "")
+    raise ValueError(
+        f"{reader.called}: layer {layer} is {kind!r}, which is not attention over tokens, so no scheme describes it. "
+        f"Attention is in layer {listed}: Scheme.of(config, layer={attending[0]})"
+    )
+
+
+def any_type(reader: Reader, layer: int, rule: Rule) -> str:
+    """Return the type of a layer, attention or not."""
+    given: object = reader.given("layer_types", "layers_block_type")
+    if not given:
+        return rule(reader, layer)
+    if not isinstance(given, (list, tuple)):
+        raise reader.refuse("layer_types", given, "and must be a list with the type of each layer")
+    listed = cast("Sequence[str]", given)
+    if layer >= len(listed):
+        raise IndexError(
+            f"{reader.called}: layer_types lists {len(listed)} layers, and layer {layer} is not among them"
+        )
+    if reader.get(*LAYERS) and len(listed) > reader.layers:
+        raise reader.refuse(
+            "layer_types", listed, f"a list of {len(listed)} layers, of which the model has {reader.layers}"
+        )
+    return SAME_TYPE.get(listed[layer], listed[layer])
+
+
+def attention_layers(reader: Reader, rule: Rule) -> list[int]:
+    """Return the layers that are attention over tokens."""
+    listed = reader.given("layer_types", "layers_block_type", "hybrid_override_pattern")
+    count = len(listed) if listed and not reader.get(*LAYERS) else reader.layers
+    return [layer for layer in range(count) if any_type(reader, layer, rule) in ATTENTION]
+
+
+# Which layers rotate
+
+
+def always(reader: Reader, layer: int, kind: str) -> bool:
+    """Every layer rotates."""
+    return True
+
+
+def never(reader: Reader, layer: int, kind: str) -> bool:
+    """No layer rotates: order comes from the layers between (Kimi Linear, Nemotron-H)."""
+    return False
+
+
+def if_embedding_is(kind: str) -> Callable[[Reader, int, str], bool]:
+    """Layers rotate if position_embedding_type is "rope" (Granite 4) or "rotary" (ESM)."""
+    return lambda reader, layer, _: reader.get("position_embedding_type") == kind
+
+
+def unless_in_no_rope_layers(reader: Reader, layer: int, kind: str = FULL) -> bool:
+    """no_rope_layers has 1 for the layers that do rotate; without it every fourth does not (Llama 4, SmolLM3)."""
+    listed: list[Any] = reader.given("no_rope_layers")
+    if listed:
+        if layer >= len(listed):
+            raise IndexError(
+                f"{reader.called}: no_rope_layers lists {len(listed)} layers, so layer {layer} is not there"
+            )
+        return bool(listed[layer])
+    return bool((layer + 1) % (reader.get("no_rope_layer_interval") or 4))
+
+
+def unless_alibi(reader: Reader, layer: int, kind: str) -> bool:
+    """Falcon rotates, Falcon-RW has ALiBi instead."""
+    return not reader.get("alibi")
+
+
+def where_windowed(reader: Reader, layer: int, kind: str) -> bool:
+    """Layers with a window rotate, those that see everything do not (Command R7B, EXAONE 4)."""
+    return kind == SLIDING or reader.get("sliding_window") is None
+
+
+# Visible keys
+
+
+def seen(reader: Reader, kind: str, encodes: bool = False, prefixed: bool = False) -> list[Visible]:
+    """Return the visible part of a layer of this type: none where every key is seen.
+
+    prefixed: use_bidirectional_attention is about a prefix, which a plain text does not have.
+    """
+    asked = reader.get("use_bidirectional_attention")
+    # Gemma 4's "vision" is about the tokens of an image, which a plain text does not have.
+    both_ways = (encodes and not reader.decodes) or bool(asked and asked != "vision" and not prefixed)
+    if kind == CHUNKED:
+        # transformers hides what is ahead in a chunk whatever is_causal is.
+        return [causal & chunks(reader.need("the size of a chunk", "attention_chunk_size"))]
+    if kind == FULL:
+        return [] if both_ways or not reader.causal else [causal]
+    n = half_window(reader, encodes) if both_ways else one_sided(reader)
+    if not reader.causal and not encodes:
+        # There the window counts the keys on each side, the query's own not among them.
+        return [window(n + 1, ahead=n)]
+    return [window(n, ahead=n - 1) if both_ways else causal & window(n)]
+
+
+def one_sided(reader: Reader) -> int:
+    """Return how many keys a causal query sees, itself included; ModernBERT's decoder has half of local_attention."""
+    both: int | None = reader.get("local_attention")
+    return reader.need("the window", "sliding_window") if both is None else both // 2
+
+
+def half_window(reader: Reader, encodes: bool) -> int:
+    """Return how many keys on one side a bidirectional query sees, itself included."""
+    if reader.get("local_attention") is not None:
+        return reader.get("local_attention") // 2 + 1
+    n = reader.need("the window", "sliding_window")
+    if encodes:
+        # An encoder's window counts the keys on each side, the query's own not among them.
+        return n + 1
+    # Gemma 3 halves it when it makes a config object; its config.json and to_dict() hold both sides.
+    return n // 2 + 1 if reader.model_type in HALVED and isinstance(reader.source, Mapping) else n
+
+
+HALVED = ("gemma3_text", "gemma4_text")

@@ -1,0 +1,166 @@
+"""Parts of single model types next to the rotation: scales, soft caps, sinks, temperatures, and their exceptions."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+from milepost.configs import without_rotation
+from milepost.configs.layer_types import FULL, SLIDING, any_type, seen, unless_in_no_rope_layers
+from milepost.configs.reader import Reader, look_up
+from milepost.configs.rope_types import ratio, rope_type, trained
+from milepost.configs.rotation import family_of, parameters, parts_of
+from milepost.methods.deepseek_scale import DeepseekScale
+from milepost.methods.llama4_scale import Llama4Scale
+from milepost.methods.partial import Partial
+from milepost.methods.qk_norm import QkNorm
+from milepost.methods.rope import Rope
+from milepost.methods.scale import Scale
+from milepost.methods.sink_logit import SinkLogit
+from milepost.methods.soft_cap import SoftCap
+from milepost.methods.two_part_rope import TwoPartRope
+
+
+def gemma(reader: Reader, layer: int) -> list[object]:
+    """Gemma 2 and 3: a scale of their own, and a cap on scores."""
+    by, cap = reader.get("query_pre_attn_scalar"), reader.get("attn_logit_softcapping")
+    scale = [] if by in (None, reader.head_width) else [Scale(1 / math.sqrt(by))]
+    return [*scale, *([] if cap is None else [SoftCap(cap)])]
+
+
+def granite(reader: Reader, layer: int) -> list[object]:
+    """Granite: a scale of its own."""
+    return [Scale(reader.need("the softmax scale", "attention_multiplier"))]
+
+
+def granite_if_given(reader: Reader, layer: int) -> list[object]:
+    """HyperCLOVA X: a scale of its own, where it has one."""
+    by = reader.get("attention_multiplier")
+    return [] if by in (None, reader.head_width**-0.5) else [Scale(by)]
+
+
+def qk_norm(reader: Reader, layer: int) -> list[object]:
+    """HunYuan: queries and keys are normalized after the rotation."""
+    if reader.get("use_qk_norm") is False:
+        return []
+    return [reader.learned(QkNorm, reader.head_width, eps=reader.need("what is added to squares", "rms_norm_eps"))]
+
+
+def sink(reader: Reader, layer: int) -> list[object]:
+    """gpt-oss: each head may attend to nothing."""
+    return [reader.learned(SinkLogit, reader.heads)]
+
+
+def deepseek(reader: Reader, layer: int) -> list[object]:
+    """DeepSeek: the half of YaRN's temperature that sharpens the softmax."""
+    settings = parameters(reader, FULL)
+    weight = settings.get("mscale_all_dim")
+    if not weight or rope_type(reader, settings) == "default":
+        return []
+    return [DeepseekScale(ratio(reader, settings), weight=weight)]
+
+
+def llama4(reader: Reader, layer: int) -> list[object]:
+    """Llama 4: layers without positions grow sharper with every chunk behind them."""
+    if unless_in_no_rope_layers(reader, layer) or not reader.get("attn_temperature_tuning"):
+        return []
+    return [Llama4Scale(reader.get("floor_scale"), weight=reader.get("attn_scale"), offset=1)]
+
+
+def ministral3(reader: Reader, layer: int) -> list[object]:
+    """Ministral 3: every layer grows sharper with every trained length behind it."""
+    settings = parameters(reader, FULL)
+    weight = settings.get("llama_4_scaling_beta")
+    return [] if weight is None else [Llama4Scale(trained(reader, settings), weight=weight, offset=0)]
+
+
+def falcon(reader: Reader, layer: int) -> list[object]:
+    """Falcon rotates; Falcon-RW has ALiBi instead."""
+    return without_rotation.falcon_alibi(reader) if reader.get("alibi") else parts_of(reader, layer)
+
+
+def chatglm_rotation(reader: Reader, layer: int) -> Any:
+    """ChatGLM-6B rotates by two positions; its successors rotate half of the channels."""
+    if reader.get("position_encoding_2d"):
+        return TwoPartRope(reader.head_width, theta=reader.get("rope_theta"))
+    grown = reader.get("rope_ratio")
+    if grown not in (None, 1):
+        raise reader.refuse(
+            "rope_ratio", grown, "by which ChatGLM2 divides positions and ChatGLM3 multiplies the base; build either"
+        )
+    return Partial(
+        Rope(reader.head_width // 2, theta=reader.get("rope_theta"), pairs="neighbours"), of=reader.head_width
+    )
+
+
+def chatglm(reader: Reader, layer: int) -> list[object]:
+    """ChatGLM2 and 3; ChatGLM-6B sees its whole prompt, whose length is not in the config."""
+    if reader.get("position_encoding_2d"):
+        raise reader.refuse(
+            "position_encoding_2d",
+            True,
+            "and such a model sees all of its prompt: Scheme(Rope.of(config), causal | sinks(length_of_the_prompt))",
+        )
+    return parts_of(reader, layer)
+
+
+def roformer(reader: Reader, layer: int) -> list[object]:
+    """RoFormer; rotated values are refused."""
+    if reader.get("rotary_value"):
+        raise reader.refuse("rotary_value", True, "which rotates the values as well and never back; no part does that")
+    return parts_of(reader, layer)
+
+
+def unscaled(reader: Reader, layer: int) -> list[object]:
+    """Gemma 3n and 4: queries and keys are normalized, and scores are not divided by √d."""
+    return [Scale(1.0)]
+
+
+def mistral4(reader: Reader, layer: int) -> list[object]:
+    """Mistral 4: DeepSeek's half of YaRN's temperature, and Ministral 3's growing one."""
+    return [*deepseek(reader, layer), *ministral3(reader, layer)]
+
+
+def gemma4_width(reader: Reader, layer: int) -> int:
+    """Gemma 4: layers that see everything have wider heads; transformers writes the width of each layer."""
+    own: Any = reader.given("per_layer_config")
+    if isinstance(own, Mapping):
+        # Layers are strings there, padded with zeros.
+        named = {int(key): each for key, each in cast("Mapping[Any, Any]", own).items()}
+        return look_up(named.get(layer, {}), "head_dim") or reader.head_width
+    if own is not None:
+        return own[layer].head_dim
+    if any_type(reader, layer, family_of(reader).rule) == FULL:
+        return reader.need("the channels of a head that sees everything", "global_head_dim")
+    return reader.head_width
+
+
+def minimax(reader: Reader, layer: int) -> list[object]:
+    """MiniMax-Text: the layers that are called full have the window, where the config has one."""
+    parts = parts_of(reader, layer)
+    return parts if reader.get("sliding_window") is None else [*parts[:-1], *seen(reader, SLIDING)]
+
+
+def nomic(reader: Reader, layer: int) -> list[object]:
+    """Nomic-BERT; its own code has rotations that transformers' does not."""
+    for key, plain in (("rotary_emb_fraction", 1.0), ("rotary_emb_interleaved", False)):
+        if reader.given(key) not in (None, plain):
+            raise reader.refuse(key, reader.given(key), f"and only {plain} can be read")
+    factor = reader.given("rotary_scaling_factor")
+    if factor is not None:
+        raise reader.refuse(
+            "rotary_scaling_factor",
+            factor,
+            "by which Nomic's own code stretches long texts; build that with "
+            "Rope(…, stretch=DynamicNtk(max_trained_positions, factor))",
+        )
+    return parts_of(reader, layer)
+
+
+def esm(reader: Reader, layer: int) -> list[object]:
+    """ESM-2 rotates; ESM-1b has a table instead."""
+    kind = reader.get("position_embedding_type")
+    if kind == "rotary":
+        return parts_of(reader, layer)
+    if kind not in (None, "absolute"):
+        raise reader.refuse("position_embedding_type", kind, "and only 'rotary' and 'absolute' can be read")
+    return without_rotation.padded_encoder(reader, layer)

@@ -1,0 +1,228 @@
+"""Every model type that can be read, and what is true of its models."""
+
+from milepost.configs import model_specific as own
+from milepost.configs import without_rotation as tables
+from milepost.configs.layer_types import (
+    FULL,
+    SLIDING,
+    all_linear,
+    by_turns,
+    chunked_where_rotated,
+    every,
+    first_of,
+    if_embedding_is,
+    if_enabled,
+    last_of,
+    listed_by,
+    listed_from_one,
+    never,
+    one_a_period,
+    spelled,
+    unless_alibi,
+    unless_in_no_rope_layers,
+    where_windowed,
+    windowed,
+    windowed_by_turns,
+    windowed_from,
+    windowed_where_not_rotated,
+)
+from milepost.configs.reader import Family
+from milepost.configs.rotation import Rotary
+
+# The base is in the code of these models, not in their configs.
+FIXED = {"rope_theta": 10000.0}
+HALF = {"partial_rotary_factor": 0.5}
+LLAMA4 = {"attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 0.1, "no_rope_layer_interval": 4}
+# What the published configs of Gemma 3 leave to transformers.
+GEMMA3 = {
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+    "num_attention_heads": 8,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+}
+GEMMA3N = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "num_attention_heads": 8, "head_dim": 256}
+GEMMA4 = {"num_attention_heads": 8, "head_dim": 256, "global_head_dim": 512}
+MODERN = {"global_attn_every_n_layers": 3}
+MODERN_BASES = {FULL: "global_rope_theta", SLIDING: "local_rope_theta"}
+QUARTER = {"partial_rotary_factor": 0.25}
+MROPE = ("mrope_section", "mrope_interleaved")
+QWEN35 = QUARTER | {"mrope_section": (11, 11, 10), "mrope_interleaved": True}
+QWEN3_VL = {"mrope_section": (24, 20, 20), "mrope_interleaved": True}
+GLM_VL = {"mrope_section": (8, 12, 12)}
+DEEPSEEK = ("mscale_all_dim",)
+MINISTRAL = ("llama_4_scaling_beta", "max_position_embeddings")
+SIGLIP = {"max_position_embeddings": 64, "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12}
+CLIP = {"max_position_embeddings": 77, "hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 12}
+T5 = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
+PAD = {"pad_token_id": 1}
+LOCAL_BASE = {SLIDING: "rope_local_base_freq"}
+ATTENDING = listed_by("full_attn_idxs", outside="conv", without=FULL)
+CROSSING = listed_by("cross_attention_layers", inside="cross_attention", outside=FULL)
+
+
+def alike(family: Family, *names: str) -> dict[str, Family]:
+    """Return the same family under several names."""
+    return dict.fromkeys(names, family)
+
+
+ROTARY: dict[str, Family] = {
+    **alike(
+        Rotary(),
+        *("apertus", "arcee", "aria_text", "bitnet", "falcon_h1", "flex_olmo", "gemma", "jais2", "olmo", "olmo2"),
+        *("olmoe", "seed_oss", "solar_open"),
+    ),
+    "llama": Rotary(once_fixed=True),
+    "falcon": Rotary(parts=own.falcon, rotates=unless_alibi, once_fixed=True),
+    # Pairs of neighbouring channels
+    **alike(Rotary(pairs="neighbours"), "cohere", "ernie4_5", "ernie4_5_moe", "helium"),
+    **alike(Rotary(pairs="neighbours", defaults=FIXED), "codegen", "gptj"),
+    "chatglm": Rotary(parts=own.chatglm, rotation=own.chatglm_rotation, defaults=FIXED),
+    "roformer": Rotary(parts=own.roformer, pairs="neighbours", encodes=True, defaults=FIXED),
+    # A share of the channels
+    "gpt_neox": Rotary(partial=True, base=("rotary_emb_base",), defaults={"rotary_pct": 0.25}),
+    "minimax_m2": Rotary(partial=True),
+    **alike(Rotary(partial=True, defaults=HALF), "glm4_moe", "nemotron", "persimmon", "phi"),
+    **alike(Rotary(pairs="neighbours", partial=True, defaults=HALF), "glm", "glm4"),
+    "phi3": Rotary(rule=windowed, partial=True),
+    "stablelm": Rotary(partial=True, defaults=QUARTER),
+    # Latent keys
+    **alike(
+        Rotary(pairs="neighbours", latent=True, extra=own.deepseek, settings=DEEPSEEK),
+        *("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "youtu"),
+    ),
+    "minicpm3": Rotary(latent=True, extra=own.deepseek, settings=DEEPSEEK),
+    "mistral4": Rotary(pairs="neighbours", latent=True, extra=own.mistral4, settings=(*MINISTRAL, *DEEPSEEK)),
+    # Windows
+    **alike(Rotary(rule=windowed), "ministral", "mistral", "mixtral", "starcoder2"),
+    **alike(Rotary(rule=every(4), rotates=where_windowed), "afmoe", "exaone4", "exaone_moe"),
+    **alike(Rotary(rule=if_enabled(windowed_from)), "qwen2", "qwen3"),
+    "cohere2": Rotary(pairs="neighbours", rule=every(4), rotates=where_windowed),
+    "cwm": Rotary(rule=first_of, defaults={"global_attn_every_n_layers": 4}),
+    "dots1": Rotary(rule=windowed_from),
+    "llama4_text": Rotary(
+        pairs="neighbours",
+        rule=chunked_where_rotated,
+        rotates=unless_in_no_rope_layers,
+        extra=own.llama4,
+        defaults=LLAMA4,
+    ),
+    "ministral3": Rotary(rule=windowed, extra=own.ministral3, settings=MINISTRAL),
+    "olmo3": Rotary(rule=every(4), stretched=(FULL,)),
+    "qwen2_moe": Rotary(rule=if_enabled(windowed_by_turns)),
+    "qwen3_moe": Rotary(rule=if_enabled(windowed)),
+    "smollm3": Rotary(rule=windowed_where_not_rotated, rotates=unless_in_no_rope_layers),
+    # Scales, caps and sinks of their own
+    **alike(Rotary(rule=every(2), extra=own.gemma), "gemma2", "vaultgemma"),
+    "gemma3_text": Rotary(rule=every(6), extra=own.gemma, bases=LOCAL_BASE, stretched=(FULL,), defaults=GEMMA3),
+    # It has the key use_bidirectional_attention, and transformers' masks do not read it.
+    "gemma3n_text": Rotary(
+        rule=every(5), extra=own.unscaled, bases=LOCAL_BASE, stretched=(FULL,), prefixed=True, defaults=GEMMA3N
+    ),
+    "gemma4_text": Rotary(rule=every(6, last=True), extra=own.unscaled, width=own.gemma4_width, defaults=GEMMA4),
+    "gpt_oss": Rotary(rule=every(2), extra=own.sink, shares=False),
+    **alike(Rotary(extra=own.granite), "granite", "granitemoe", "granitemoeshared"),
+    **alike(Rotary(extra=own.qk_norm, shares=False), "hunyuan_v1_dense", "hunyuan_v1_moe"),
+    "hyperclovax": Rotary(extra=own.granite_if_given),
+    # Images next to the text
+    **alike(
+        Rotary(rule=if_enabled(windowed_from), settings=MROPE),
+        *("qwen2_5_omni_text", "qwen2_5_vl_text", "qwen2_vl_text"),
+    ),
+    **alike(Rotary(defaults=QWEN3_VL, settings=MROPE), "qwen3_omni_moe_text", "qwen3_vl_moe_text", "qwen3_vl_text"),
+    **alike(
+        Rotary(rule=last_of, partial=True, hybrid=True, defaults=QWEN35, settings=MROPE),
+        *("qwen3_5_moe_text", "qwen3_5_text"),
+    ),
+    "glm4v_moe_text": Rotary(partial=True, defaults=HALF | GLM_VL, settings=MROPE),
+    **alike(Rotary(pairs="neighbours", partial=True, defaults=GLM_VL, settings=MROPE), "glm4v_text", "glm_ocr_text"),
+    "glm_image_text": Rotary(partial=True, defaults=GLM_VL, settings=MROPE),
+    "mllama_text_model": Rotary(rule=CROSSING, hybrid=True),
+    # Hybrids
+    "bamba": Rotary(rule=listed_by("attn_layer_indices"), partial=True, hybrid=True, defaults=HALF),
+    "granitemoehybrid": Rotary(rule=all_linear, rotates=if_embedding_is("rope"), extra=own.granite, hybrid=True),
+    "jamba": Rotary(rule=one_a_period, rotates=never, hybrid=True),
+    "kimi_linear": Rotary(rule=listed_from_one, rotates=never, hybrid=True, latent=True),
+    **alike(Rotary(rule=ATTENDING, hybrid=True), "lfm2", "lfm2_moe"),
+    "minimax": Rotary(parts=own.minimax, rule=by_turns, hybrid=True),
+    "nemotron_h": Rotary(rule=spelled, rotates=never, hybrid=True),
+    "qwen3_next": Rotary(rule=last_of, partial=True, hybrid=True, defaults=QUARTER),
+    # Encoders
+    **alike(Rotary(encodes=True), "eurobert", "gte", "jina_embeddings_v3"),
+    "esm": Rotary(parts=own.esm, rotates=if_embedding_is("rotary"), encodes=True, defaults=FIXED | PAD),
+    "modernbert": Rotary(rule=first_of, encodes=True, bases=MODERN_BASES, defaults=MODERN),
+    "modernbert-decoder": Rotary(rule=first_of, bases=MODERN_BASES, defaults=MODERN),
+    "nomic_bert": Rotary(parts=own.nomic, encodes=True),
+    "t5_gemma_module": Rotary(rule=every(2), extra=own.gemma, encodes=True),
+}
+
+OTHERS: dict[str, Family] = {
+    **alike(
+        Family(tables.encoder),
+        *("bart", "bert", "bert-generation", "blenderbot", "blenderbot-small", "distilbert", "electra", "ernie"),
+        *("mbart", "mvp", "plbart"),
+    ),
+    "albert": Family(tables.encoder, {"embedding_size": 128}),
+    "siglip_text_model": Family(tables.encoder, SIGLIP),
+    **alike(
+        Family(tables.padded_encoder, PAD),
+        *("camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"),
+    ),
+    **alike(Family(tables.decoder), "biogpt", "gpt2", "gpt_bigcode", "opt"),
+    "clip_text_model": Family(tables.decoder, CLIP),
+    "gpt_neo": Family(tables.gpt_neo),
+    "led": Family(tables.led),
+    "whisper": Family(tables.whisper),
+    **alike(Family(tables.m2m, PAD), "m2m_100", "nllb-moe"),
+    **alike(Family(tables.marian), "marian", "pegasus"),
+    "xglm": Family(tables.xglm),
+    **alike(Family(tables.t5, T5), "mt5", "t5"),
+    "umt5": Family(tables.t5, T5, shares=False),
+    "longt5": Family(tables.longt5, T5),
+    "mpnet": Family(tables.mpnet, {"relative_attention_num_buckets": 32}),
+    "bloom": Family(tables.bloom),
+    "mpt": Family(tables.mpt),
+    **alike(Family(tables.deberta), "deberta", "deberta-v2"),
+    "transfo-xl": Family(tables.transformer_xl, shares=False),
+    "xlnet": Family(tables.xlnet, shares=False),
+}
+
+FAMILIES: dict[str, Family] = ROTARY | OTHERS
+
+# What the published configs of PaliGemma leave to transformers' Gemma and Gemma 2.
+PALIGEMMA1 = {"rope_theta": 1e4, "head_dim": 256}
+PALIGEMMA2 = PALIGEMMA1 | {"sliding_window": 4096, "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0}
+
+PALIGEMMA: dict[str, Family] = {
+    "gemma": Rotary(prefixed=True, defaults=PALIGEMMA1),
+    "gemma2": Rotary(rule=every(2), extra=own.gemma, prefixed=True, defaults=PALIGEMMA2),
+}
+"""The two PaliGemmas, by the model type of their text.
+
+Read as transformers' masks have it. Its SDPA path (5.22) leaves a plainly causal mask out, and since these layers have
+is_causal=False, then sees everything; its eager path does not.
+"""
+
+SAME = {"kimi_k2": "deepseek_v3", "t5gemma": "t5_gemma_module", "clip": "clip_text_model"} | {
+    name: f"{name}_text_model" for name in ("mllama", "siglip")
+} | {
+    name: f"{name}_text"
+    for name in (
+        "aria", "gemma3", "gemma3n", "gemma4", "glm4v", "glm4v_moe", "glm_image", "glm_ocr", "llama4", "qwen2_vl",
+        "qwen2_5_omni", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe", "qwen3_omni_moe", "qwen3_vl", "qwen3_vl_moe",
+    )
+}  # fmt: skip
+"""Model types whose text is read as another's, where the config is not split in two."""
+
+NOT_READ = {
+    "longformer": "its layers see a window of attention_window // 2 keys on each side and, besides it, the tokens that "
+    "each call names as global, by projections of their own. Where no token is global, a layer is "
+    "Scheme(window(n // 2 + 1, ahead=n // 2))",
+    "big_bird": "its layers see random blocks of keys next to a window, which no scheme describes",
+    "reformer": "its layers see the keys that a hash groups with the query, which no scheme describes",
+    **dict.fromkeys(
+        ("falcon_mamba", "fnet", "mamba", "mamba2", "rwkv", "xlstm"),
+        "it has no attention over tokens, so there is no scheme to read",
+    ),
+}
+"""Model types that are known and that no scheme can describe, with the reason."""

@@ -1,0 +1,1 @@
+"""Which position convention differs between two models."""

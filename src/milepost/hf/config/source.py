@@ -1,0 +1,51 @@
+"""Configurations by folder, file, object or name on the hub."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+from milepost import Schedule
+from milepost.configs.source import configuration, text_of
+from milepost.configs.stored import stored_in
+from milepost.refusal import need
+from milepost.schedule import read_schedule
+
+HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
+"""The form of a name on the hub: a model, or its owner and a model."""
+
+
+def config_of(given: object, asked: str) -> Any:
+    """Return the config object or dict behind a model, a config, a dict, a folder, a file, or a name on the hub.
+
+    No code of the model's own is run, whatever its config asks for.
+    """
+    if isinstance(given, str) and not Path(given).expanduser().exists() and HUB.fullmatch(given):
+        return _from_hub(given, asked)
+    return configuration(given, asked)
+
+
+def _from_hub(name: str, asked: str) -> Any:
+    need(f"{asked}({name!r}) is no folder here, so it is looked up on the hub, which", "hf", ("transformers",))
+    transformers: Any = importlib.import_module("transformers")
+    try:
+        return configuration(transformers.AutoConfig.from_pretrained(name, trust_remote_code=False), asked)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise FileNotFoundError(
+            f"{asked}({name!r}): there is no such folder here, and the hub did not give a configuration of that name "
+            f"({first}). Give a folder with a config.json, that file, or a config object"
+        ) from error
+
+
+def schedules_in(given: object) -> list[Schedule]:
+    """Return the schedules of a folder or a config that stores an extension: one, or one for each stack of T5."""
+    config = configuration(given, "schedules_in")
+    stored = stored_in(text_of(config) or config)
+    if stored is None:
+        return []
+    plain: dict[str, Any] = stored["schedule"]
+    stacks = [plain] if "schedule" in plain else [plain[name] for name in ("encoder", "decoder") if name in plain]
+    return [read_schedule(each) for each in stacks]

@@ -1,0 +1,1 @@
+"""Texts longer than a context: StreamingLLM, NBCE, MemWalker."""

@@ -1,0 +1,1 @@
+"""Extended models in folders: saved, loaded, exported."""

@@ -1,0 +1,239 @@
+"""How far a model holds, on the user's own text: perplexity by length, recall, needles, sinks and entropy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from milepost import Schedule
+from milepost.configs import read
+from milepost.configs.rope_types import trained_length
+from milepost.hf.config.source import config_of
+from milepost.hf.measuring.attention_mass import attention_mass
+from milepost.hf.measuring.judged import Row, judge, refuse_others, refuse_unknown, rows_of, with_stock
+from milepost.hf.measuring.measured_page import Measured
+from milepost.hf.measuring.scores import Recall, score
+from milepost.hf.measuring.trials import (
+    copies,
+    doubling,
+    ending_tokens,
+    endings,
+    haystack,
+    need_tokens,
+    needles,
+    tokens_of,
+)
+from milepost.refusal import need
+from milepost.seams import demand
+
+Advance = Callable[[str], None]
+"""Called with what was just done."""
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+PASSAGE = " and a shorter passage"
+SHORT = 1024
+"""The longest text whose attention is looked at: a matrix of weights is formed for every layer."""
+
+
+def measure(
+    models: object,
+    text: object,
+    tokenizer: object = None,
+    *,
+    lengths: Sequence[int] | None = None,
+    trained: int | None = None,
+    last: int = 64,
+    windows: int = 64,
+    window: int | None = None,
+    sinks: int = 4,
+    distances: Sequence[int] | None = None,
+    passage: int = 64,
+    shuffled: bool = False,
+    needle: Sequence[int] | None = None,
+    depths: Sequence[float] = DEPTHS,
+    trials: int = 8,
+    first: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Measured:
+    """Measure a causal model on a text, beside the trivial ways to read a long text with it.
+
+    models: a model of transformers, a function from token ids [b t] to logits [b t vocabulary], or a dict of names and
+    these. Beside a model that was extended, "stock" is the same one without its extension. The model called "stock", or
+    else the first, is also given only the last `window` tokens (by default the trained length), with and without the
+    first `sinks`: what anybody could do. window=0 leaves these rows out.
+
+    text: token ids, or a string with a tokenizer (of transformers, or a function from a string to ids). first: a token
+    to begin every window with, such as a model's bos.
+
+    lengths: at which the last `last` tokens before `windows` fixed ends are judged, the same tokens at every length; by
+    default the trained length and its doubles, up to eight times, as far as the text goes. distances: between two
+    copies of a passage; by default half of each length; () for none. shuffled: draw the passage token by token. needle:
+    the lengths of texts with a pass key; by default those of `lengths`; () for none. All but the perplexity is the mean
+    of `trials` texts, drawn at random. Intervals are the lab's: for windows in the order of the text they allow for
+    neighbours that are alike (`milepost.lab.statistics.intervals`).
+    """
+    need("measure", "hf", ("scipy", "rich"))
+    for name, value in {"last": last, "windows": windows, "passage": passage, "trials": trials}.items():
+        demand.whole(measure, name, value)
+    ids = tokens_of(text, tokenizer)
+    given = list(cast("Mapping[str, object]", models).values()) if isinstance(models, Mapping) else [models]
+    refuse_others(cast("object", models))
+    refuse_unknown(ids, cast("object", models))
+    trained = trained or _trained(given)
+    rows = rows_of(with_stock(cast("object", models)), trained if window is None else window, sinks)
+    lengths = sorted(set(_lengths(ids, trained, windows, last) if lengths is None else _whole("lengths", lengths)))
+    distances = [length // 2 for length in lengths] if distances is None else _whole("distances", distances)
+    needle = lengths if needle is None else _whole("needle", needle)
+    _refuse_depths(depths)
+    _refuse_short(ids, rows, lengths, distances, needle, windows, last, passage)
+    found = Measured(
+        tuple(row.name for row in rows), tuple(row.name for row in rows if row.trivial), trained, last, windows
+    )
+    steps = len(rows) * (len(lengths) + len(distances) + len(needle) * len(depths) + 1)
+    with _evaluating(rows), _bar(steps, progress) as advance:
+        for row in rows:
+            _by_length(found, row, ids, lengths, first, advance)
+            _by_distance(found, row, ids, distances, passage, trials, seed, shuffled, first, advance)
+            _by_depth(found, row, ids, tokenizer, needle, depths, trials, seed, first, advance)
+            short = endings(ids, min(lengths[0], SHORT), max(lengths), min(2, windows), last, first)
+            found.mass[row.name] = attention_mass(row, short[:, :-1], max(1, sinks))
+            advance(f"{row.name}: attention")
+    return found
+
+
+def _whole(name: str, given: object) -> list[int]:
+    """Lengths or distances, each a whole number."""
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise TypeError(f"measure({name}={given!r}): {name} are whole numbers in a list, such as [2048, 4096]")
+    found = list(cast("Iterable[int]", given))
+    for each in found:
+        demand.whole(measure, name, each)
+    return found
+
+
+def _refuse_depths(depths: Sequence[float]) -> None:
+    for each in depths:
+        if not 0 <= each <= 1:
+            raise ValueError(f"measure(depths={each}): a depth is a share of the text, from 0, its beginning, to 1")
+
+
+def _trained(models: Sequence[object]) -> int:
+    """The trained length of the first model that says so."""
+    for model in models:
+        if isinstance(model, nn.Module) and getattr(model, "config", None) is not None:
+            try:
+                config = config_of(model, "measure")
+                length = trained_length(read(config, "measure"), Schedule.of(config)[0].parts)
+            except ValueError:
+                # A model of a type that is not read here can be measured all the same.
+                continue
+            if length:
+                return length
+    raise ValueError("measure: no model here says at which length it was trained; pass trained=2048")
+
+
+def _lengths(ids: Tensor, trained: int, windows: int, last: int) -> list[int]:
+    """The trained length and its doubles, up to eight times, as far as the text goes."""
+    found = [each for each in doubling(trained, 8 * trained) if ending_tokens(each, windows, last) <= len(ids)]
+    return found or [trained]
+
+
+def _refuse_short(
+    ids: Tensor, rows: Sequence[Row], lengths: Sequence[int], distances: Sequence[int], needle: Sequence[int],
+    windows: int, last: int, passage: int,
+) -> None:  # fmt: skip
+    """Refuse, before anything runs, what the text cannot give."""
+    if not lengths:
+        raise ValueError("measure(lengths=()): at least one length is judged")
+    for length in lengths:
+        demand.whole(measure, "lengths", length, least=last)
+    longest = max(lengths)
+    need_tokens(ids, ending_tokens(longest, windows, last), f"{windows} windows at {longest:,} tokens")
+    if distances:
+        furthest = max(distances)
+        need_tokens(ids, furthest + passage, f"recall over {furthest:,} tokens")
+    if needle:
+        need_tokens(ids, max(needle), f"a needle in {max(needle):,} tokens")
+    small = next(
+        (row for row in rows if row.trivial and row.window - row.sinks < max(last, passage if distances else 0)), None
+    )
+    if small is not None:
+        raise ValueError(
+            f"measure(window={small.window}): the window must hold the {max(last, passage if distances else 0)} tokens "
+            f"that are judged; pass last={max(1, small.window // 2)}{PASSAGE if distances else ''}, or a larger window"
+        )
+
+
+def _by_length(
+    found: Measured, row: Row, ids: Tensor, lengths: Sequence[int], first: int | None, advance: Advance
+) -> None:
+    nats, entropy = found.nats.setdefault(row.name, {}), found.entropy.setdefault(row.name, {})
+    for length in lengths:
+        judged = judge(row, endings(ids, length, max(lengths), found.windows, found.last, first), found.last)
+        nats[length], entropy[length] = score(judged.nats.mean(1)), score(judged.entropy.mean(1))
+        advance(f"{row.name}: perplexity {nats[length].perplexity:.4g} at {length:,}")
+
+
+def _by_distance(
+    found: Measured, row: Row, ids: Tensor, distances: Sequence[int], size: int, trials: int, seed: int,
+    shuffled: bool, first: int | None, advance: Advance,
+) -> None:  # fmt: skip
+    if distances:
+        by_distance = found.recall.setdefault(row.name, {})
+        for distance in distances:
+            texts = copies(ids, distance, max(distances), size, trials, seed, shuffled, first)
+            second, before = judge(row, texts, size), judge(row, texts[:, : 2 * size], size)
+            by_distance[distance] = Recall(*(score(each.nats.mean(1), drawn=True) for each in (second, before)))
+            advance(f"{row.name}: recall over {distance:,}")
+
+
+def _by_depth(
+    found: Measured, row: Row, ids: Tensor, tokenizer: object, lengths: Sequence[int], depths: Sequence[float],
+    trials: int, seed: int, first: int | None, advance: Advance,
+) -> None:  # fmt: skip
+    if not lengths:
+        return
+    hidden = needles(ids, tokenizer, trials, seed)
+    by_length = found.needle.setdefault(row.name, {})
+    for length in lengths:
+        for depth in depths:
+            texts = [haystack(ids, each, length, depth, seed + n, first) for n, each in enumerate(hidden)]
+            right = judge(row, torch.cat(texts), max(len(each.answer) for each in hidden)).right
+            found_all = [bool(line[-len(each.answer) :].all()) for line, each in zip(right, hidden, strict=True)]
+            by_length.setdefault(length, {})[depth] = sum(found_all) / len(hidden)
+            advance(f"{row.name}: needle at {depth:.0%} of {length:,}")
+
+
+@contextmanager
+def _evaluating(rows: Sequence[Row]) -> Generator[None]:
+    """Models without dropout for as long as they are measured; then as they were."""
+    training = [row.model for row in rows if isinstance(row.model, nn.Module) and row.model.training]
+    try:
+        for model in training:
+            model.eval()
+        yield
+    finally:
+        for model in training:
+            model.train()
+
+
+@contextmanager
+def _bar(steps: int, shown: bool) -> Generator[Advance]:
+    """A progress bar on stderr; what it yields is called with what was just done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("measure"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True),
+               TextColumn("{task.description}"))  # fmt: skip
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=not shown) as bar:
+        task = bar.add_task("", total=steps)
+
+        def advance(done: str) -> None:
+            bar.update(task, advance=1, description=done)
+
+        yield advance

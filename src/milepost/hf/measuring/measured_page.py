@@ -1,0 +1,156 @@
+"""The report of a measurement as one HTML file that needs nothing else, in the look of the lab's reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from milepost import __version__
+from milepost.hf.measuring.attention_mass import Mass
+from milepost.hf.measuring.scores import LOG2, Score, Scores, plus_minus
+from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, ends_of_bars, finite
+from milepost.lab.report.layout import write_whole
+from milepost.lab.report.look import COLOURS, MARKERS, Look
+from milepost.lab.report.scale import broken, doubling
+from milepost.refusal import need
+
+BITS = "bits per token"
+SIDES = LEFT + INSET, RIGHT - INSET
+NEAR = 0.6
+"""What a picture shows at full size above its least value, in bits."""
+
+
+def write(measured: Scores, path: Path) -> Path:
+    """Write the report; the file is there wholly or not at all."""
+    write_whole(page(measured), path)
+    return path
+
+
+def page(measured: Scores) -> str:
+    """The report as HTML."""
+    # It has a library of its own, which is not loaded for anything else.
+    from milepost.lab.report.layout import laid_out
+
+    return laid_out(
+        "measure.html",
+        "milepost.hf.measuring",
+        command="measure",
+        title=f"Trained at {measured.trained:,}, measured to {measured.lengths[-1]:,}",
+        asked=f"The same last {measured.last} tokens of {measured.windows} windows at every length; intervals of 95 %, "
+        "which allow for windows of one text being alike; differences paired over the same tokens.",
+        lede=_lede(measured),
+        made=f"milepost {__version__}",
+        panels=_panels(measured),
+        beside=measured.beside,
+        lengths=measured.lengths,
+        perplexities={row: [_perplexity(measured, row, n) for n in measured.lengths] for row in measured.rows},
+        needles=[_needle(row, found) for row, found in measured.needle.items()],
+        masses=_masses(measured),
+    )
+
+
+def _lede(measured: Scores) -> list[str]:
+    """What the tables say, in a sentence or two."""
+    longest = measured.lengths[-1]
+    whole = [row for row in measured.rows if row not in measured.trivial]
+    best = min(whole, key=lambda row: measured.nats[row][longest].mean)
+    lines = [f"At {longest:,} tokens {best} has a perplexity of {measured.nats[best][longest].perplexity:.4g}."]
+    if measured.trained in measured.nats[best] and longest > measured.trained:
+        ratio, low, high = measured.grown(best, longest)
+        between = f" ({low:.3f} to {high:.3f})" if math.isfinite(low) else ""
+        lines.append(f"That is {ratio:.3f} times{between} its own at {measured.trained:,}.")
+    if measured.beside:
+        more = measured.against(best, measured.beside, longest)
+        lines.append(f"Against {measured.beside}: {more.mean:+.3f}{plus_minus(more.half)} nats a token.")
+    return lines
+
+
+def _look(measured: Scores, row: str) -> Look:
+    if row in measured.trivial:
+        n = measured.trivial.index(row)
+        return Look(f"cx d{1 + n % 3}", f"m{n % MARKERS}")
+    n = [each for each in measured.rows if each not in measured.trivial].index(row)
+    return Look(f"c{n % COLOURS} d{n // COLOURS % 4}", f"m{n % MARKERS}")
+
+
+def _panels(measured: Scores) -> list[Panel]:
+    recall = {row: {n: each.second for n, each in found.items()} for row, found in measured.recall.items()}
+    panels = [
+        _panel(measured, "Loss on the same last tokens", measured.nats, "length in tokens", BITS),
+        _panel(measured, "Recall: loss on the second copy of a passage", recall, "distance in tokens", BITS),
+        _panel(measured, "Entropy of the guess", measured.entropy, "length in tokens", "bits"),
+    ]
+    return [panel for panel in panels if panel is not None]
+
+
+def _panel(
+    measured: Scores, title: str, by_row: Mapping[str, Mapping[int, Score]], x_name: str, y_name: str
+) -> Panel | None:  # fmt: skip
+    curves = tuple(
+        Curve(n, row, _look(measured, row), finite(_points(by_row[row])), row in measured.trivial)
+        for n, row in enumerate(measured.rows)
+        if row in by_row
+    )
+    points = [point for curve in curves for point in curve.points]
+    if not points:
+        return None
+    xs = sorted({point.x for point in points})
+    x = doubling(xs, *SIDES)
+    firsts = ends_of_bars([point for point in points if point.x == xs[0]])
+    # What anybody could do is never compressed: it is what the others are looked at for.
+    most = max((point.y for curve in curves if curve.trivial for point in curve.points), default=0.0)
+    y = broken(ends_of_bars(points), firsts, BOTTOM, TOP, near=max(NEAR, most - min(point.y for point in points)))
+    upright = (float(measured.trained), f"trained length, {measured.trained:,}")
+    inside = xs[0] < measured.trained < xs[-1]
+    return Panel(title, curves, x, y, x_name, y_name, upright=upright if inside else None)
+
+
+def _points(found: Mapping[int, Score]) -> list[Point]:
+    def half(score: Score) -> float | None:
+        return score.half / LOG2 if math.isfinite(score.half) else None
+
+    return [Point(float(x), score.mean / LOG2, half(score)) for x, score in found.items()]
+
+
+def _perplexity(measured: Scores, row: str, length: int) -> tuple[str, str]:
+    """A perplexity, and the nats a token more than what it stands beside."""
+    perplexity = f"{measured.nats[row][length].perplexity:.4g}"
+    if row == measured.beside or not measured.beside:
+        return perplexity, ""
+    more = measured.against(row, measured.beside, length)
+    return perplexity, f"{more.mean:+.3f}" + plus_minus(more.half, space="\N{NO-BREAK SPACE}")
+
+
+def _needle(row: str, found: Mapping[int, Mapping[float, float]]) -> tuple[str, list[int], dict[float, list[float]]]:
+    """How often a row found the needle, by depth, at each of the lengths."""
+    depths = sorted({depth for each in found.values() for depth in each})
+    return row, list(found), {depth: [each[depth] for each in found.values()] for depth in depths}
+
+
+def _masses(measured: Scores) -> list[tuple[str, str]]:
+    """Rows, and where their attention goes, or why that is not to be seen."""
+    items: list[tuple[str, str]] = []
+    unseen: dict[str, list[str]] = {}
+    for row, found in measured.mass.items():
+        if isinstance(found, Mass):
+            layers = ", ".join(f"{each:.0%}" for each in found.mass)
+            bits = ", ".join(f"{each:.2f}" for each in found.entropy)
+            words = (
+                f"layer by layer {layers} on the first {found.sinks} of {found.length:,} tokens; entropy {bits} bits"
+            )
+            items.append((row, words))
+        else:
+            unseen.setdefault(found, []).append(row)
+    return items + [(", ".join(rows), f"not to be seen: {why}") for why, rows in unseen.items()]
+
+
+@dataclass
+class Measured(Scores):
+    """Scores of every row: `print(measured)` shows them, `to_json()` keeps them, `to_html(path)` writes a page."""
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the report: one HTML file that needs no network."""
+        need("to_html", "hf", ("jinja2",))
+        return write(self, Path(path))

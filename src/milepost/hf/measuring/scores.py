@@ -1,0 +1,201 @@
+"""What was measured, as tables and as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from milepost.hf.measuring.attention_mass import Mass
+from milepost.lab.statistics.intervals import over_seeds, over_windows
+
+
+@dataclass(frozen=True)
+class Score:
+    """A mean, half of its 95 % interval, and the values it is the mean of, one for each window.
+
+    drawn: whether the windows were drawn at random, and so are independent; others stand in the order of the text.
+    """
+
+    mean: float
+    half: float
+    values: tuple[float, ...] = ()
+    drawn: bool = False
+
+    @property
+    def perplexity(self) -> float:
+        """e to the mean, where it is of nats."""
+        return math.exp(min(self.mean, 700.0))
+
+
+def score(values: Tensor, drawn: bool = False) -> Score:
+    """The mean of values [n]; the interval is nan where there is only one.
+
+    Windows of a text are correlated: neighbours come from one chapter, and may overlap. `over_windows` widens for that;
+    values that were drawn have Student's interval.
+    """
+    numbers = tuple(float(each) for each in values.double().flatten())
+    mean = sum(numbers) / len(numbers) if numbers else math.nan
+    half = float((over_seeds if drawn else over_windows)(numbers))
+    return Score(mean, half, numbers, drawn)
+
+
+def paired(one: Score, two: Score) -> Score:
+    """How much more one has than two, window by window: what the windows share falls out."""
+    if len(one.values) != len(two.values):
+        raise ValueError(f"paired: {len(one.values)} windows and {len(two.values)}; both must be judged on the same")
+    differences = [a - b for a, b in zip(one.values, two.values, strict=True)]
+    return score(torch.tensor(differences, dtype=torch.float64), one.drawn)
+
+
+def plus_minus(half: float, form: str = ".3f", space: str = " ") -> str:
+    """An interval as it is written after its mean; nothing where there is none, of a single window."""
+    return f"{space}±{half:{form}}" if math.isfinite(half) else ""
+
+
+LOG2 = math.log(2)
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Nats a token on the second copy of a passage, and on the first."""
+
+    second: Score
+    first: Score
+
+
+@dataclass
+class Scores:
+    """What every row scored; `print` shows it, `to_json()` keeps it.
+
+    nats and entropy are by row and length, of the same last tokens at every length; recall by row and distance; needle
+    by row, length and depth: the share of right answers. mass is where attention goes, or why that cannot be seen.
+    """
+
+    rows: tuple[str, ...]
+    trivial: tuple[str, ...]
+    trained: int
+    last: int
+    windows: int
+    nats: dict[str, dict[int, Score]] = field(default_factory=dict[str, dict[int, Score]])
+    entropy: dict[str, dict[int, Score]] = field(default_factory=dict[str, dict[int, Score]])
+    recall: dict[str, dict[int, Recall]] = field(default_factory=dict[str, dict[int, Recall]])
+    needle: dict[str, dict[int, dict[float, float]]] = field(default_factory=dict[str, dict[int, dict[float, float]]])
+    mass: dict[str, Mass | str] = field(default_factory=dict[str, "Mass | str"])
+
+    @property
+    def lengths(self) -> list[int]:
+        """The lengths that were judged."""
+        return sorted({length for row in self.nats.values() for length in row})
+
+    def against(self, row: str, other: str, length: int) -> Score:
+        """How many nats a token a row has more than another at a length, paired over the same tokens."""
+        return paired(self.nats[row][length], self.nats[other][length])
+
+    def grown(self, row: str, length: int, since: int | None = None) -> tuple[float, float, float]:
+        """The perplexity at a length over that at another (the trained one): the ratio and its 95 % interval."""
+        change = paired(self.nats[row][length], self.nats[row][self.trained if since is None else since])
+        return math.exp(change.mean), math.exp(change.mean - change.half), math.exp(change.mean + change.half)
+
+    def to_json(self) -> str:
+        """Everything, with the values of single windows, so that others can pair theirs."""
+        return json.dumps(_plain(self.__dict__), ensure_ascii=False, indent=2, allow_nan=False)
+
+    def __str__(self) -> str:
+        parts = [
+            self._by_length(f"perplexity of the last {self.last} tokens, {self.windows} windows", self._perplexity),
+            self._by_length(f"nats a token more than {self.beside}, paired", self._beside) if self.beside else "",
+            self._by_length("entropy of the guess, in bits", lambda row, n: f"{self.entropy[row][n].mean / LOG2:.2f}"),
+            self._recalled(),
+            self._needles(),
+            self._masses(),
+        ]
+        return "\n\n".join(part for part in parts if part)
+
+    @property
+    def beside(self) -> str:
+        """The row that others are compared with: the first trivial one."""
+        return next(iter(self.trivial), "")
+
+    def _perplexity(self, row: str, length: int) -> str:
+        found = self.nats[row][length]
+        # Half of the interval of the perplexity, from that of the nats.
+        return f"{found.perplexity:.4g}{plus_minus(found.perplexity * math.expm1(found.half), '.2g')}"
+
+    def _beside(self, row: str, length: int) -> str:
+        if row == self.beside:
+            return ""
+        found = self.against(row, self.beside, length)
+        return f"{found.mean:+.3f}{plus_minus(found.half)}"
+
+    def _by_length(self, title: str, cell: Callable[[str, int], str]) -> str:
+        cells = [[cell(row, length) for length in self.lengths] for row in self.rows]
+        return table(title, [f"{length:,}" for length in self.lengths], self.rows, cells)
+
+    def _recalled(self) -> str:
+        distances = sorted({each for row in self.recall.values() for each in row})
+        if not distances:
+            return ""
+        cells = [[_copied(self.recall[row][distance]) for distance in distances] for row in self.rows]
+        title = "bits a token on the second copy of a passage (on the first), by distance"
+        return table(title, [f"{each:,}" for each in distances], self.rows, cells)
+
+    def _needles(self) -> str:
+        parts: list[str] = []
+        for row, by_length in self.needle.items():
+            depths = sorted({depth for each in by_length.values() for depth in each})
+            cells = [[f"{100 * by_length[length][depth]:.0f} %" for length in by_length] for depth in depths]
+            heads = [f"{length:,}" for length in by_length]
+            parts.append(table(f"needle found, {row}: by depth and length", heads, [f"{d:.0%}" for d in depths], cells))
+        return "\n\n".join(parts)
+
+    def _masses(self) -> str:
+        lines = ["attention on the first tokens, and bits of its entropy"] if self.mass else []
+        unseen: dict[str, list[str]] = {}
+        for row, found in self.mass.items():
+            if isinstance(found, str):
+                unseen.setdefault(found, []).append(row)
+            else:
+                share, bits = (sum(each) / len(each) for each in (found.mass, found.entropy))
+                layers = " ".join(f"{each:.0%}" for each in found.mass)
+                lines.append(
+                    f"  {row}: {share:.1%} on the first {found.sinks} of {found.length:,} tokens ({layers} by layer), "
+                    f"{bits:.2f} bits"
+                )
+        for why, rows in unseen.items():
+            whose = "any row" if len(rows) == len(self.mass) > 1 else ", ".join(rows)
+            lines.append(f"  {whose}: not to be seen; {why}")
+        return "\n".join(lines)
+
+
+def _copied(found: Recall) -> str:
+    half = plus_minus(found.second.half / LOG2, ".2f")
+    return f"{found.second.mean / LOG2:.2f}{half} ({found.first.mean / LOG2:.2f})"
+
+
+def table(title: str, heads: Sequence[str], names: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """Cells in columns, names before them."""
+    first = max([len(name) for name in names], default=0)
+    widths = [max(len(head), *(len(row[n]) for row in cells)) for n, head in enumerate(heads)]
+    lines = [title, "  " + " " * first + "".join(f"  {head:>{w}}" for head, w in zip(heads, widths, strict=True))]
+    for name, row in zip(names, cells, strict=True):
+        lines.append(f"  {name:<{first}}" + "".join(f"  {cell:>{w}}" for cell, w in zip(row, widths, strict=True)))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold; a number that is not finite is null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (Score, Recall, Mass)):
+        return _plain(dict(value.__dict__))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}  # pyright: ignore
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]  # pyright: ignore
+    return value

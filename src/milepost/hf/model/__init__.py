@@ -1,0 +1,1 @@
+"""Models of transformers changed in place: attention, masks, positions, rotary modules."""

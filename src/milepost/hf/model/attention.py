@@ -1,0 +1,341 @@
+"""Attention of an extended model: raw queries and keys go to `attend`, under the scheme of their layer.
+
+Where transformers calls attention by name, ours is registered. Elsewhere (BLOOM, Falcon, GPT-J, MPT) modules of ours
+take the place of the model's own, with its weights.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from milepost import DeepseekScale, Partial, Rope, Scheme, attend
+from milepost.call.options import Options
+from milepost.hf.model.positions import dense, read, slots
+from milepost.seams.verbs import answers
+
+POSITIONS = "milepost_positions"
+NAME = "milepost"
+"""What the two functions are called in transformers' registries, and where a layer keeps its scheme."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What the attention of one layer is given."""
+
+    scheme: Scheme
+    scale: float
+    """The softmax scale that the model's own scheme has; where the module says another, the ratio is kept."""
+    still: int = 0
+    """How many channels without position stand before those that turn (DeepSeek); a scheme has them after."""
+
+
+class Sinks:
+    """The logits of attending to nothing that a module of gpt-oss has: its own weights, wherever they are moved."""
+
+    relative = True
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def rest(self) -> Tensor:
+        return self.module.sinks  # pyright: ignore
+
+    def __repr__(self) -> str:
+        return "Sinks(of its layer)"
+
+
+def bound(scheme: Scheme, module: nn.Module) -> Scheme:
+    """The scheme with the module's own sinks in place of new ones, and channels where the module leaves them."""
+    if getattr(getattr(module, "config", None), "rope_interleave", False):
+        # DeepSeek's turn brings neighbouring channels half a head apart, whatever the angle.
+        scheme = Scheme(*(halved(part) for part in scheme.parts))
+    if not scheme.answering("rest"):
+        return scheme
+    return Scheme(*(Sinks(module) if isinstance(part, nn.Module) and answers(part, "rest") else part
+                    for part in scheme.parts))  # fmt: skip
+
+
+def halved(part: Any) -> Any:
+    """A rotation of neighbours as one of halves; anything else as it is."""
+    if isinstance(part, Partial):
+        return replace(part, method=halved(part.method))
+    return replace(part, pairs="halves") if isinstance(part, Rope) else part
+
+
+def layer_for(scheme: Scheme, own: Scheme, module: Any, width: int) -> Layer:
+    """What the attention of a module is given; what DeepSeek folds into its scale is in the own scheme already."""
+    folded = [part for part in own.parts if isinstance(part, DeepseekScale)]
+    scale = own.scale(width)
+    for part in folded:
+        scale *= float(part.sharpen(torch.zeros(1, 1), torch.ones(1, 1)))
+    return Layer(bound(scheme, module), scale, getattr(module, "qk_nope_head_dim", 0))
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """query: [b h t d], key: [b g s d], value: [b g s dv], raw. Returns [b t h dv], and no weights.
+
+    Caps, windows and sinks that the module passes on as well (`softcap`, `sliding_window`, `s_aux`) are in the scheme.
+    """
+    layer: Layer | None = module.__dict__.get(NAME)
+    if layer is None:
+        raise RuntimeError(
+            f"milepost: {type(module).__name__} is asked to attend by {NAME!r}, but its model was not extended; "
+            f"use milepost.hf.extend(model, …), or model.set_attn_implementation('sdpa')"
+        )
+    refuse(others)
+    positions = others.get("position_ids", others.get(POSITIONS))
+    if positions is None:
+        raise RuntimeError(
+            f"milepost: this transformers does not pass position_ids on to {type(module).__name__}, so where tokens "
+            f"stand is not known; use another release, or restore(model)"
+        )
+    if scaling is not None and scaling != layer.scale:
+        query = query * (scaling / layer.scale)
+    if layer.still:
+        query, key = (torch.cat((x[..., layer.still :], x[..., : layer.still]), -1) for x in (query, key))
+    return attended(layer.scheme, query, key, value, attention_mask, positions, dropout), None
+
+
+def attended(
+    scheme: Scheme,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    positions: Tensor,
+    dropout: float,
+    by_slot: bool = False,
+) -> Tensor:
+    """Attend with raw queries and keys; returns heads last but one, [b t h dv]. mask, positions: as in `read`.
+
+    by_slot: whether positions count slots, padding included, which the length of a text does not.
+    """
+    by_length = scheme.by_length and not by_slot
+    where: Options = read(mask, positions.expand(q.shape[0], -1), q.shape[2], k.shape[2], by_length)
+    where["dropout"] = dropout
+    return attend(q, k, v, scheme, **where).transpose(1, 2).contiguous()
+
+
+def refuse(others: dict[str, Any]) -> None:
+    """Say what `attend` cannot do, rather than leave it out."""
+    if others.get("output_attentions"):
+        raise ValueError(
+            "milepost: output_attentions=True asks for attention weights, which attend does not make; leave it out"
+        )
+    if others.get("position_bias") is not None:
+        raise ValueError("milepost: this model adds a position_bias of its own, which an extended model does not read")
+    if others.get("cache") is not None:
+        raise ValueError("milepost: paged caches (continuous batching) are not read; generate with a dynamic cache")
+
+
+def passed_on(module: nn.Module) -> list[Any]:
+    """Let a module that reads position_ids itself pass them on (Persimmon); returns what undoes it."""
+    if "position_ids" not in inspect.signature(type(module).forward).parameters:
+        return []
+
+    def before(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return args, kwargs | {POSITIONS: kwargs.get("position_ids")}
+
+    return [module.register_forward_pre_hook(before, with_kwargs=True)]
+
+
+def register() -> None:
+    """Give transformers' two registries one name each."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, slots)
+
+
+# Modules in the place of a model's own
+
+
+class Replaced(nn.Module):
+    """Stands in the place of an attention module: the same children under the same names, so the same state_dict."""
+
+    hidden = False
+    """Whether True in a mask says that a key is hidden."""
+    by_slot = False
+    """Whether positions count slots, padding included."""
+
+    def __init__(self, original: Any, scheme: Scheme) -> None:
+        super().__init__()
+        for name, child in original.named_children():
+            self.add_module(name, child)
+        # Not a child: its weights are here already.
+        self.__dict__["original"] = original
+        self.__dict__["scheme"], self.layer_idx = scheme, original.layer_idx
+        # A new module is in training, whatever its model is; dropout goes by that.
+        self.training = original.training
+
+    def put_back(self) -> nn.Module:
+        """The module that was here, with the children as they are now: what wraps a weight stays."""
+        original: nn.Module = self.__dict__["original"]
+        for name, child in self.named_children():
+            setattr(original, name, child)
+        original.training = self.training
+        return original
+
+    def attended(
+        self,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        cache: Any,
+        mask: Tensor | None,
+        dropout: float,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Attend with raw queries, keys and values [b h t d]; returns [b t h·d]. positions: None where they count."""
+        q, k, v = qkv
+        if cache is not None:
+            k, v = cast("tuple[Tensor, Tensor]", cache.update(k, v, self.layer_idx))
+        t, s = q.shape[2], k.shape[2]
+        mask = self.slots(mask, t, s)
+        if self.by_slot:
+            positions = torch.arange(s, device=q.device, dtype=torch.int32)[None]
+        elif positions is None:
+            positions = torch.zeros(1, 0, device=q.device, dtype=torch.long)
+        dropout = dropout if self.training else 0.0
+        out = attended(self.__dict__["scheme"], q, k, v, mask, positions, dropout, self.by_slot)
+        return out.reshape(*out.shape[:2], -1)
+
+    def slots(self, mask: Tensor | None, t: int, s: int) -> Tensor | None:
+        """Return which tokens t queries and s keys are, in the form of `positions.slots`, by transformers' mask."""
+        return dense(mask, t, s, self.hidden, check=self.layer_idx == 0)
+
+
+def heads(x: Tensor, width: int) -> Tensor:
+    """[b t h·d] → [b h t d]."""
+    return x.reshape(*x.shape[:2], -1, width).transpose(1, 2)
+
+
+class Gptj(Replaced):
+    """GPT-J: neighbouring channels are turned, and its tables of cosines are not asked for."""
+
+    out_proj: Any
+    resid_dropout: Any
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        layer_past: Any = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        use_cache: bool | None = False,
+        output_attentions: bool | None = False,
+        **others: Any,
+    ) -> tuple[Tensor, None]:
+        """Take and return what transformers' module does."""
+        refuse({"output_attentions": output_attentions})
+        own: Any = self.__dict__["original"]
+        projected = (getattr(self, name)(hidden_states) for name in ("q_proj", "k_proj", "v_proj"))
+        q, k, v = (heads(each, own.head_dim) for each in projected)
+        out = self.out_proj(self.attended((q, k, v), layer_past, attention_mask, own.attn_dropout.p, position_ids))
+        return self.resid_dropout(out), None
+
+
+class Bloom(Replaced):
+    """BLOOM: ALiBi; the residual is added inside."""
+
+    query_key_value: Any
+    dense: Any
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        residual: Tensor,
+        alibi: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        layer_past: Any = None,
+        use_cache: bool = False,
+        output_attentions: bool = False,
+        **others: Any,
+    ) -> tuple[Tensor, None]:
+        """Take and return what transformers' module does."""
+        refuse({"output_attentions": output_attentions})
+        own: Any = self.__dict__["original"]
+        joined: Any = self.query_key_value(hidden_states).unflatten(-1, (own.num_heads, 3, own.head_dim))
+        q, k, v = (each.transpose(1, 2) for each in joined.unbind(-2))
+        out = self.dense(self.attended((q, k, v), layer_past, attention_mask, own.attention_dropout.p))
+        return residual + nn.functional.dropout(out, own.hidden_dropout, self.training), None
+
+
+class Mpt(Replaced):
+    """MPT: ALiBi, and a mask that says which keys are hidden."""
+
+    hidden = True
+    by_slot = True
+    Wqkv: Any
+    out_proj: Any
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_bias: Tensor | None = None,
+        past_key_values: Any = None,
+        attention_mask: Tensor | None = None,
+        **others: Any,
+    ) -> tuple[Tensor, None]:
+        """Take and return what transformers' module does."""
+        own: Any = self.__dict__["original"]
+        joined: Any = self.Wqkv(hidden_states)
+        if own.clip_qkv:
+            joined = joined.clamp(-own.clip_qkv, own.clip_qkv)
+        q, k, v = (heads(each, own.head_dim) for each in joined.chunk(3, dim=-1))
+        return self.out_proj(self.attended((q, k, v), past_key_values, attention_mask, own.attn_dropout_p)), None
+
+
+class Falcon(Replaced):
+    """Falcon: rotations or ALiBi, and three ways to lay queries, keys and values out."""
+
+    query_key_value: Any
+    dense: Any
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        alibi: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        layer_past: Any = None,
+        use_cache: bool = False,
+        output_attentions: bool = False,
+        position_embeddings: Any = None,
+        **others: Any,
+    ) -> tuple[Tensor, None]:
+        """Take and return what transformers' module does."""
+        refuse({"output_attentions": output_attentions})
+        own: Any = self.__dict__["original"]
+        joined: Any = self.query_key_value(hidden_states)
+        h, g, d = own.num_heads, own.num_kv_heads, own.head_dim
+        if own.new_decoder_architecture:
+            q, k, v = joined.unflatten(-1, (g, -1, d)).split((h // g, 1, 1), -2)
+            # Its cache keeps a key for every query.
+            q, k, v = q.flatten(2, 3), *(each.expand_as(q).flatten(2, 3) for each in (k, v))
+        elif own.multi_query:
+            q, k, v = joined.unflatten(-1, (-1, d)).split((h, 1, 1), -2)
+        else:
+            q, k, v = joined.unflatten(-1, (h, 3, d)).unbind(-2)
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        # Dropout is applied with ALiBi alone there, and position_ids are read without it alone.
+        dropout, positions = (0.0, position_ids) if alibi is None else (own.attention_dropout.p, None)
+        return self.dense(self.attended((q, k, v), layer_past, attention_mask, dropout, positions)), None
+
+
+OURS: dict[str, type[Replaced]] = {"bloom": Bloom, "falcon": Falcon, "gptj": Gptj, "mpt": Mpt}
+"""The module that takes the place of each model type's own."""

@@ -1,0 +1,226 @@
+"""A model of transformers under another scheme, and as it was: what `extend` does once it is known what to put in."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, Literal, TypeVar
+
+from torch import nn
+
+from milepost import Schedule, Scheme
+from milepost.configs import read
+from milepost.hf.model.attention import NAME, OURS, Replaced, layer_for, passed_on, register
+from milepost.hf.model.models import Layers, demand_model, layers_of, own_config, unwrapped
+from milepost.hf.model.parts import schedule_for
+from milepost.hf.model.positions import Calls
+from milepost.hf.model.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
+from milepost.hf.model.settings import Settings, clear, store, written
+from milepost.hf.model.t5 import Stretched, has_buckets, stretch_buckets
+from milepost.hf.model.tables import Grown, grow, table_of
+from milepost.refusal import need
+from milepost.schedule import stock_schedule
+from milepost.seams import demand
+
+NEEDED = ("transformers", "safetensors")
+Path = Literal["rotary", "attend"]
+Model = TypeVar("Model")
+ASKED = SimpleNamespace(called="extend")
+"""Whom errors name."""
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What was done to a model, and what undoes it; `model.milepost` of the module that has the layers."""
+
+    schedule: Schedule
+    """What its layers do now."""
+    through: Path
+    layers: Layers
+    """The model as it was."""
+    settings: Settings | None
+    """What its config says now of the rotation, where transformers has words for it."""
+    before: Settings
+    implementation: str
+    hooks: list[Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the config stores. config: what the rest of it describes, so that an edit by hand is noticed."""
+        turns = any(turn_of(scheme) is not None for scheme in self.layers.own)
+        by = "rope_type" if turns and self.before.values.get("rope_parameters") else "model_type"
+        return {
+            "schedule": self.schedule.to_dict(),
+            "through": self.through,
+            "transformers_reads_it": self.settings is not None,
+            "marked": None if self.settings is not None else by,
+            "config": stock_schedule(read(self.layers.config, "extend")).to_dict(),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Register the attention in a process that has just unpickled a model."""
+        self.__dict__.update(state)
+        register()
+
+    def __repr__(self) -> str:
+        return f"Extension(through={self.through!r}, {self.schedule!r})"
+
+
+def extended(
+    model: Model, given: Sequence[object], to: int | None = None, through: Path | None = None, stored: bool = False
+) -> Model:
+    """The model under what was given, changed in place: `extend`, which documents it, without measuring."""
+    if isinstance(model, nn.Module) and hasattr(model, "config") and table_of(model) is not None:
+        grow(model, given, to)
+        return model
+    need("extend", "hf", NEEDED)
+    if not given and to is None and through is None:
+        demand_model("extend", model)
+        raise ValueError(
+            "extend: nothing was given to extend the model by. Give a method, such as Yarn(4, trained=8192), or a "
+            'length and a text, to=…, text=…; through="attend" alone runs the model\'s own scheme through attend'
+        )
+    if has_buckets(model):
+        stretch_buckets(model, given, to, through)
+        return model
+    before = extension_of(model)
+    layers = layers_of(model) if before is None else replace(before.layers, model=model)
+    if to is not None:
+        demand.whole(ASKED, "to", to)
+        if layers.own.trained is not None and to < layers.own.trained:
+            raise ValueError(
+                f"extend(to={to}): this {layers.model_type} model was trained at {layers.own.trained} tokens, and "
+                f"reads as many already"
+            )
+    schedule = schedule_for(layers, given, to, stored)
+    forms = [form_of(layers, turner) for turner in layers.turners]
+    path = chosen(layers, schedule, through)
+    first = Settings.of(layers.config) if before is None else before.before
+    settings = written(layers, schedule, first)
+    if before is not None:
+        restore(model)
+    try:
+        apply(layers, schedule, path, forms, settings)
+    except BaseException:
+        restore(model)
+        raise
+    return model
+
+
+def restore(model: Model) -> Model:
+    """Undo `extend`; a model that was not extended stays as it is."""
+    if not isinstance(model, nn.Module):
+        demand_model("restore", model)
+        return model
+    for module in model.modules():
+        if isinstance(module.__dict__.get(NAME), (Grown, Stretched)):
+            module.__dict__[NAME].undo()
+            return model
+    done = extension_of(model)
+    if done is None:
+        return model
+    layers = done.layers
+    for turner in layers.turners:
+        turner.put(turner.module)
+    for place in layers.places:
+        now = getattr(place.parent, place.name)
+        if isinstance(now, Replaced):
+            place.put(now.put_back())
+    for module in layers.attentions:
+        module.__dict__.pop(NAME, None)
+    for hook in done.hooks:
+        hook.remove()
+    if not layers.places:
+        put_implementation(layers, done.implementation)
+    clear(layers.config)
+    done.before.put(layers.config)
+    del layers.backbone.__dict__[NAME]
+    return model
+
+
+@contextmanager
+def as_it_was(model: Model) -> Generator[Model]:
+    """The model without its extension for a while, and then with it again."""
+    done = extension_of(model)
+    restore(model)
+    try:
+        yield model
+    finally:
+        if done is not None:
+            extended(model, [done.schedule], through=done.through, stored=True)
+
+
+def extension_of(model: object) -> Extension | None:
+    """What was done to a model, or None."""
+    if not isinstance(model, nn.Module):
+        return None
+    kept = (each.__dict__.get(NAME) for each in model.modules())
+    return next((each for each in kept if isinstance(each, Extension)), None)
+
+
+def chosen(layers: Layers, schedule: Schedule, through: Path | None) -> Path:
+    """The way there: through the rotary module where that says all, else through attend."""
+    if through is not None:
+        demand.one_of(ASKED, "through", through, ("rotary", "attend"))
+    if layers.places:
+        if through == "rotary":
+            raise ValueError(f'extend(through="rotary"): a {layers.model_type} model has no module for cosines alone')
+        return "attend"
+    why = next((reason for reason in map(only_turns, layers.own, schedule) if reason), None)
+    if why is None and any(turns_by_type(layers, schedule, turner) is None for turner in layers.turners):
+        why = "layers that share one rotary module turn differently"
+    if through == "rotary" and why is not None:
+        raise ValueError(f'extend(through="rotary"): {why}, and cosines and sines cannot say that; use "attend"')
+    return through or ("attend" if why else "rotary")
+
+
+def only_turns(own: Scheme, scheme: Scheme) -> str | None:
+    """Why more than cosines and sines changes in a layer; None where nothing else does."""
+    turn, old = turn_of(scheme), turn_of(own)
+    if turn is not None and not plain(turn):
+        return f"{turn!r} turns each key by the length of the text, or turns by more than its position"
+    if (turn is None) != (old is None) or (turn is not None and (turn.pairs, turn.width) != (old.pairs, old.width)):
+        return f"{turn!r} turns other channels than {old!r}"
+    return None if same_beside(own, scheme) else f"{scheme!r} changes more than the rotation"
+
+
+def apply(
+    layers: Layers, schedule: Schedule, path: Path, forms: list[tuple[Form, int]], settings: Settings | None
+) -> None:
+    """Change the model. Everything that can be refused has been."""
+    own_config(layers.model)
+    done = Extension(
+        schedule, path, layers, settings, Settings.of(layers.config), layers.config._attn_implementation, []
+    )
+    layers.backbone.__dict__[NAME] = done
+    for turner, (form, width) in zip(layers.turners, forms, strict=True):
+        turns = turns_by_type(layers, schedule if path == "rotary" else layers.own, turner) or {}
+        turner.put(Turned(turner.module, turns if path == "rotary" else dict.fromkeys(turns), form, width))
+    for place, scheme in zip(layers.places, schedule, strict=False):
+        place.put(OURS[layers.model_type](place.module, scheme))
+    if path == "attend" and not layers.places:
+        register()
+        for module, scheme, own in zip(layers.attentions, schedule, layers.own, strict=True):
+            module.__dict__[NAME] = layer_for(scheme, own, module, layers.head_width(module))
+            done.hooks.extend(passed_on(module))
+        put_implementation(layers, NAME)
+    named = NAME if path == "attend" and not layers.places else None
+    done.hooks.extend(
+        Calls(layers.backbone, schedule, f"{path} {schedule!r}", path == "attend", named).put(
+            layers.backbone, unwrapped(layers.model)
+        )
+    )
+    if settings is not None:
+        settings.put(layers.config)
+    store(layers.config, done.to_dict())
+
+
+def put_implementation(layers: Layers, name: str) -> None:
+    """Let the layers attend by the function of that name."""
+    layers.backbone.set_attn_implementation(name)
+    if layers.config._attn_implementation != name:
+        raise ValueError(f"extend: {type(layers.backbone).__name__} does not let its attention be set to {name!r}")
+
+
+__all__ = ["Extension", "as_it_was", "extended", "extension_of", "restore"]

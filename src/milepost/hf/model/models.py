@@ -1,0 +1,214 @@
+"""What of a transformers model is changed: its rotary modules, its attention modules and its config; nothing else."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from milepost import Alibi, Schedule, Scheme
+from milepost.configs import read
+from milepost.configs.falcon_slopes import FalconSlopes
+from milepost.schedule import stock_schedule
+
+DISPATCH = frozenset({
+    "apertus", "arcee", "bitnet", "cohere", "cohere2", "deepseek_v3", "ernie4_5", "exaone4", "gemma", "gemma2",
+    "gemma3_text", "glm", "glm4", "gpt_neox", "gpt_oss", "granite", "helium", "llama", "ministral", "mistral",
+    "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "persimmon", "phi", "phi3", "qwen2", "qwen2_moe",
+    "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2",
+})  # fmt: skip
+"""Model types whose attention goes by name, and whose queries and keys their rotary module turns."""
+
+
+REPLACED = frozenset({"bloom", "falcon", "gptj", "mpt"})
+"""Model types whose attention is not reached by name: their attention modules are replaced by ours."""
+NOT_YET: dict[str, str] = {
+    "gpt_neo": "its table is not grown yet",
+    "opt": "its table is not grown yet",
+}
+"""Why some model types that milepost can read are not extended."""
+SERVED = ", ".join(sorted(DISPATCH | REPLACED))
+
+
+@dataclass(frozen=True)
+class Place:
+    """One module of a model, and where it stands."""
+
+    parent: nn.Module
+    name: str
+    module: nn.Module
+
+    def put(self, module: nn.Module) -> None:
+        """Let another module stand in its place."""
+        setattr(self.parent, self.name, module)
+
+
+class Turner(Place):
+    """A module that answers cosines and sines."""
+
+    @property
+    def by_type(self) -> bool:
+        """Whether it is asked for the cosines of a type of layers (Gemma 3)."""
+        return "layer_type" in inspect.signature(type(self.module).forward).parameters
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of a model that can be extended."""
+
+    model: Any
+    """What the user has: any model of transformers, or one that wraps it."""
+    backbone: Any
+    """The model inside that has the layers."""
+    model_type: str
+    own: Schedule
+    """What its layers do by themselves."""
+    attentions: tuple[Any, ...]
+    """The attention module of each layer."""
+    turners: tuple[Turner, ...]
+    places: tuple[Place, ...]
+    """Where the attention modules stand, for models whose are replaced."""
+
+    @property
+    def config(self) -> Any:
+        """The config that the layers read."""
+        return self.backbone.config
+
+    def head_width(self, module: Any) -> int:
+        """The channels of a query in an attention module."""
+        names = ("qk_head_dim", "head_dim", "head_size")
+        return next(getattr(module, name) for name in names if getattr(module, name, None))
+
+    def layer_type(self, layer: int) -> str | None:
+        """The type of a layer, where the config lists types."""
+        listed = getattr(self.config, "layer_types", None)
+        return listed[layer] if listed else None
+
+
+def layers_of(model: object) -> Layers:
+    """Find what there is to change, or say why this model cannot be served; changes nothing."""
+    backbone = backbone_of(demand_model("extend", model))
+    config = cast("Any", backbone).config
+    model_type = read(config, "extend").model_type
+    if model_type not in DISPATCH | REPLACED:
+        raise ValueError(
+            f"extend: a {model_type} model cannot be extended: its attention is not reached by name, or does more than "
+            f"a scheme says; those that can are {SERVED}"
+        )
+    own = own_schedule(config)
+    attentions = tuple(attentions_in(backbone))
+    if [each.layer_idx for each in attentions] != list(range(len(own))):
+        raise ValueError(
+            f"extend: the {model_type} config has {len(own)} layers, and the model has attention in the layers "
+            f"{', '.join(str(each.layer_idx) for each in attentions)}; the config disagrees with the model"
+        )
+    if model_type in REPLACED:
+        return Layers(model, backbone, model_type, own, attentions, (), tuple(places_of(backbone, attentions)))
+    return Layers(model, backbone, model_type, own, attentions, tuple(turners_in(backbone)), ())
+
+
+def own_schedule(config: Any) -> Schedule:
+    """What the layers of a model do by themselves; Falcon's slopes as it rounds them."""
+    own = stock_schedule(read(config, "extend"))
+    if not (getattr(config, "model_type", None) == "falcon" and config.alibi):
+        return own
+    scheme = own[0]
+    parts = [Alibi(part.heads, stretch=FalconSlopes(config.head_dim)) if isinstance(part, Alibi) else part
+             for part in scheme.parts]  # fmt: skip
+    made = Scheme(*parts)
+    made.trained = scheme.trained
+    schedule = Schedule([made] * len(own))
+    schedule.trained = own.trained
+    return schedule
+
+
+def backbone_of(model: nn.Module) -> nn.Module:
+    """The module that has the layers: the one that a rotary module stands in."""
+    name = type(model).__name__
+    kind = getattr(cast("Any", model).config, "model_type", None)
+    if kind in REPLACED:
+        # The innermost of the models inside one another.
+        return [each for each in model.modules() if hasattr(each, "config") and hasattr(each, "get_input_embeddings")][
+            -1
+        ]
+    found = {id(each.parent): each.parent for each in turners_in(model)}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if found:
+        raise ValueError(
+            f"extend: {name} has rotary modules in {len(found)} places, so it is not clear which layers are meant; "
+            f"give the language model in it"
+        )
+    why = NOT_YET.get(str(kind), "it has no rotary_emb module that answers cosines and sines")
+    raise ValueError(
+        f"extend: {name} ({kind}) cannot be extended: {why}; model types that can be are {SERVED}, the tables of "
+        f"BERT, RoBERTa and GPT-2 can be grown, and the buckets of T5 stretched"
+    )
+
+
+def turners_in(model: nn.Module) -> Iterator[Turner]:
+    """The modules called rotary_emb, each with the module it stands in."""
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if name == "rotary_emb" and hasattr(parent, "config"):
+                yield Turner(parent, name, child)
+
+
+def attentions_in(backbone: nn.Module) -> Iterator[Any]:
+    """The attention modules, in the order of their layers."""
+    found = [
+        each for each in backbone.modules() if type(each).__name__.endswith("Attention") and hasattr(each, "layer_idx")
+    ]
+    return iter(sorted(cast("list[Any]", found), key=lambda each: each.layer_idx))
+
+
+def places_of(backbone: nn.Module, modules: Sequence[nn.Module]) -> Iterator[Place]:
+    """Where modules stand, in their own order."""
+    found = {
+        id(child): Place(parent, name, child)
+        for parent in backbone.modules()
+        for name, child in parent.named_children()
+    }
+    return (found[id(each)] for each in modules)
+
+
+def demand_model(asked: str, model: object) -> nn.Module:
+    """The model itself; a TypeError where it is none of transformers."""
+    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        raise TypeError(
+            f"{asked}({type(model).__name__}): the first argument is a model of transformers, such as "
+            f"AutoModelForCausalLM.from_pretrained(…)"
+        )
+    return model
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model of transformers itself; PEFT and others wrap it, and may be taken off again."""
+    return next((each for each in model.modules() if hasattr(type(each), "get_input_embeddings")), model)
+
+
+def demand_causal(asked: str, model: object) -> None:
+    """Refuse a model that reads one text and writes another."""
+    config = getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        kind = getattr(config, "model_type", "encoder-decoder")
+        raise ValueError(f"{asked} a {kind} model, which reads one text and writes another; give a causal model")
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model takes its tokens: with its first weights that are not offloaded; where all are, its hooks move."""
+    return next((each.device for each in model.parameters() if each.device.type != "meta"), torch.device("cpu"))
+
+
+def own_config(model: nn.Module) -> None:
+    """Give the model a config of its own, so that no other model made from the same one is changed with it."""
+    copies: dict[int, Any] = {}
+    for module in model.modules():
+        config = module.__dict__.get("config")
+        if config is not None:
+            module.__dict__["config"] = copy.deepcopy(config, copies)

@@ -1,0 +1,532 @@
+"""Which token stands where: positions, padding, packing and cached keys, in every forward pass of an extended model.
+
+The model's own attention reads positions off queries and keys that are rotated already. `attend` gets them raw, so it
+must be given what stock transformers knows:
+
+- **Positions** of all tokens in the cache. `Calls.before`, a hook on the model, puts the new `position_ids` behind
+  those of the cache and hands them on in their place. transformers passes them to every layer, through checkpoints,
+  devices and compiled graphs. int64 [b|1, t] means that they count one by one, so nobody needs to read them; any other
+  dtype is to be read, [b|1, n] for all n slots.
+- **Slots**: which of these tokens a layer's keys are, and which are padding. transformers calls the registered mask
+  function `slots` for each type of layer, and takes any tensor with four axes for a finished mask. Ours are integers,
+  [b, 1, rows, s + t], for s keys and then t queries: documents (one row: packed texts), index and documents (a
+  stream), or index, documents and slot.
+
+`read` makes the options of `attend` of both. Nothing here depends on values while a graph is traced.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from milepost import Alibi, Schedule, Scheme, Stream
+from milepost.call.options import Options
+from milepost.hf.model.rotary import plain, turn_of
+from milepost.seams.arguments import spell
+from milepost.seams.demand import checking_values
+from milepost.seams.visible import Causal
+
+Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""A mask function of transformers: batch, head, slot of the query and slot of the key to whether it is visible."""
+COUNTED = torch.int64
+"""The dtype of positions that count one by one; transformers makes its defaults in it."""
+
+
+# The options of one call
+
+
+def read(mask: Tensor | None, positions: Tensor, t: int, s: int, by_length: bool = False) -> Options:
+    """Return what `attend` is given for t queries and s keys. mask: of `slots` or of a stream; positions: of `before`.
+
+    by_length: whether the scheme depends on the length of the text, which is then that of the last position.
+    """
+    at = None if positions.dtype == COUNTED else positions
+    if mask is None or is_empty(mask) or (mask.shape[2] == 1 and at is None and is_ours(mask, t, s)):
+        return {} if at is None else located(at, None, t, s, by_length)
+    if not is_ours(mask, t, s):
+        raise ValueError(
+            f"milepost: the attention mask is {mask.dtype} {list(mask.shape)} for {t} queries and {s} keys; an "
+            f"extended model takes the mask of padding, [b, n] with 1 for every token that counts, and makes the rest"
+        )
+    rows = mask[:, 0].unbind(1)
+    if len(rows) == 1:
+        found: Options = {"key_documents": rows[0][:, :s], "documents": rows[0][:, s:]}
+        return found if at is None else found | located(at, None, t, s)
+    index, documents = rows[:2]
+    found = {
+        "key_index": index[:, :s], "index": index[:, s:],
+        "key_documents": documents[:, :s], "documents": documents[:, s:],
+    }  # fmt: skip
+    return found if at is None else found | located(at, rows[2], t, s, by_length, documents[:, s:] >= 0)
+
+
+def located(
+    at: Tensor, slot: Tensor | None, t: int, s: int, by_length: bool = False, real: Tensor | None = None
+) -> Options:
+    """Return where queries and keys stand. at: positions of all slots, [b|1, n]; slot: those of keys and queries."""
+    if slot is None:
+        if at.shape[1] != s:
+            raise RuntimeError(f"milepost: the positions of {at.shape[1]} tokens are known, and a layer has {s} keys")
+        keys, queries = at, at[:, s - t :]
+    else:
+        # A slot that is not filled yet has no position; its document is −1.
+        both = at.expand(slot.shape[0], -1).gather(1, slot.clamp(max=at.shape[1] - 1))
+        keys, queries = both[:, :s], both[:, s:]
+    found: Options = {"position": queries, "key_position": keys}
+    if by_length:
+        last = queries if real is None else queries.masked_fill(~real, 0)
+        found["length"] = last.amax(-1).long() + 1
+    return found
+
+
+def is_ours(mask: Tensor, t: int, s: int) -> bool:
+    """Return True if a finished mask is one of `slots` or of a stream, for t queries and s keys."""
+    return mask.dtype == torch.long and mask.dim() == 4 and mask.shape[2] <= 3 and mask.shape[3] == s + t
+
+
+def is_empty(mask: Tensor) -> bool:
+    """Return True for the mask of a stream whose keys are the whole text: the shapes say all."""
+    return mask.dtype == torch.long and mask.dim() == 4 and mask.shape[3] == 0
+
+
+# Slots
+
+
+def slots(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Seen | None = None,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    use_vmap: bool = False,
+    device: Any = "cpu",
+    **others: Any,
+) -> Tensor | None:
+    """Return which tokens the queries and the keys of a layer are; the mask function that is registered.
+
+    Queries are in the slots q_offset …, keys in kv_offset …; attention_mask [b, n] is True for what is no padding. The
+    index counts real tokens. In layers with a window (local_size) it counts slots, as transformers' window does.
+    None where queries are the last of the keys and there is neither padding nor packing.
+    """
+    if use_vmap:
+        raise ValueError(
+            "milepost: this call brings a mask of its own (or_mask_function or and_mask_function), which no scheme "
+            "says; leave it out, or restore(model) first"
+        )
+    if getattr(others.get("config"), "is_causal", True) is not False:
+        refuse_ahead(mask_function, batch_size, q_offset, q_length, device)
+    whole = isinstance(q_offset, int) and kv_offset == 0 and q_offset + q_length == kv_length
+    if whole and attention_mask is None:
+        return packed(mask_function, batch_size, q_length, device) if q_offset == 0 else None
+    total = kv_offset + kv_length
+    real = torch.ones(batch_size, total, dtype=torch.bool, device=device)
+    if attention_mask is not None:
+        real = attention_mask[:, :total].to(device, torch.bool)
+        # Past its end transformers sees nothing.
+        real = nn.functional.pad(real, (0, total - real.shape[1]))
+    slot = torch.arange(total, device=device).expand(batch_size, -1)
+    index = real.cumsum(-1) - 1 if local_size is None else slot - real.int().argmax(-1, keepdim=True)
+    documents = torch.where(real & (slot < q_offset + q_length), 0, -1)
+    own = (torch.arange(q_length, device=device) + q_offset).expand(batch_size, -1)
+    rows = (torch.cat((row[:, kv_offset:], row.gather(1, own)), 1) for row in (index.clamp(min=0), documents, slot))
+    return torch.stack(tuple(rows), 1)[:, None]
+
+
+def packed(seen: Seen | None, b: int, n: int, device: Any) -> Tensor | None:
+    """Return the documents of rows of n tokens, [b, 1, 1, 2n]; None for single tokens.
+
+    transformers finds packed texts in the positions, and says so in its mask function alone: there a token does not see
+    the one before it.
+    """
+    if n == 1 or seen is None:
+        return None
+    documents = nn.functional.pad(~_sees(seen, b, 1, n - 1, -1, device), (1, 0)).cumsum(-1)
+    return torch.cat((documents, documents), 1)[:, None, None]
+
+
+def refuse_ahead(seen: Seen | None, b: int, first: int | Tensor, n: int, device: Any) -> None:
+    """Refuse tokens that see the one after them."""
+    if n == 1 or seen is None:
+        return
+    must(
+        ~_sees(seen, b, first, n - 1, 1, device).any(),
+        "milepost: this call shows some tokens what comes after them (an image or another block that is seen both "
+        "ways), and the layers' schemes are causal; leave the block out, or restore(model) first",
+    )
+
+
+def _sees(seen: Seen, b: int, first: int | Tensor, n: int, step: int, device: Any) -> Tensor:
+    """Return whether each of n tokens from slot `first` on sees the one `step` after it, [b n]."""
+    rows, here = torch.arange(b, device=device)[:, None], torch.arange(n, device=device)[None] + first
+    return torch.as_tensor(seen(rows, torch.zeros_like(rows), here, here + step)).expand(b, n)
+
+
+def must(right: Tensor, message: str) -> None:
+    """Raise unless a condition holds. In a traced graph it is checked when the graph runs."""
+    if not torch.compiler.is_compiling():
+        if not bool(right):
+            raise ValueError(message)
+    elif hasattr(torch, "_assert_async"):
+        torch._assert_async(right, message)  # pyright: ignore
+    else:
+        raise RuntimeError(f"{message}. Whether that is so cannot be checked in a traced graph here; run it eagerly")
+
+
+def dense(mask: Tensor | None, t: int, s: int, hidden: bool, check: bool) -> Tensor | None:
+    """Return a causal mask [b h|1 t s] of transformers' own in the form of `slots`: index, documents and slot.
+
+    For layers whose mask is not made by `slots`. hidden: whether True says that a key is hidden. Of a mask that says
+    more than padding, packing and causality nothing could be read: check refuses it.
+    """
+    if mask is None or mask.dtype == torch.long:
+        return mask
+    seen = mask[:, 0] > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask[:, 0].bool() ^ hidden
+    real, some = seen.any(1), seen.any(-1)
+    slot = torch.arange(s, device=mask.device).expand(seen.shape[0], -1)
+    # A query sees itself last.
+    own = torch.where(some, s - 1 - seen.flip(-1).int().argmax(-1), 0)
+    last = torch.where(real, slot, -1).cummax(-1).values
+    before = nn.functional.pad(last[:, :-1], (1, 0), value=-1).gather(1, own)
+    starts = some & (before >= 0) & ~seen.gather(2, before.clamp(min=0)[..., None])[..., 0]
+    new = torch.zeros_like(real).scatter(1, own, starts)
+    count = (real.cumsum(-1) - 1).clamp(min=0)
+    index = count - torch.where(new, count, 0).cummax(-1).values
+    documents = torch.where(real, new.cumsum(-1), -1)
+    query = [index.gather(1, own), torch.where(some, documents.gather(1, own), -1)]
+    if check:
+        causal = (index[:, None] <= query[0][..., None]) & (documents[:, None] == query[1][..., None])
+        must(
+            ((causal & real[:, None] & some[..., None]) == seen).all(),
+            f"milepost: the attention mask {list(mask.shape)} for {t} queries and {s} keys hides more than padding and "
+            f"keys ahead; an extended model takes the mask of padding, [b, n], and makes the rest itself",
+        )
+    both = zip((index, documents, slot), (*query, own), strict=True)
+    return torch.stack([torch.cat(each, 1) for each in both], 1)[:, None]
+
+
+# Hooks around the forward pass
+
+
+class Calls:
+    """Hooks around each forward pass of an extended model: what it is given is checked and completed.
+
+    by: what the model is extended with, in words that are equal for equal extensions. attends: whether layers go
+    through `attend`. named: the attention function that layers must call, None where modules of ours are in their
+    place.
+    """
+
+    def __init__(self, module: nn.Module, schedule: Schedule, by: str, attends: bool, named: str | None) -> None:
+        self.schedule, self.by, self.attends, self.named = schedule, by, attends, named
+        self.parameters = list(inspect.signature(type(module).forward).parameters)[1:]
+        self.by_slot = all(map(by_slot, schedule))
+        self.absolute = any(not scheme.relative or scheme.by_length for scheme in schedule)
+
+    def put(self, module: nn.Module, outer: nn.Module) -> list[Any]:
+        """Register the hooks on the module with the layers and on the model around it; returns what removes them."""
+        hooks: list[Any] = [
+            module.register_forward_pre_hook(self.before, with_kwargs=True),
+            module.register_forward_hook(self.after, with_kwargs=True, always_call=True),
+        ]
+        if self.attends and "position_ids" not in self.parameters:
+            hooks.append(outer.register_forward_pre_hook(refuse_positions, with_kwargs=True))
+        return hooks
+
+    def before(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Refuse what cannot be honoured, and put the positions of all tokens in the place of position_ids."""
+        given = dict(zip(self.parameters, args, strict=False)) | kwargs
+        config: Any = module.config
+        cache: Any = self_attention(given.get("past_key_values"))
+        refuse_unnamed(config, self.named)
+        if self.attends:
+            refuse_quantised(cache)
+        filled = filled_by(cache, self.by)
+        if filled is not None:
+            filled.open = True
+        if not self.attends:
+            return (), given
+        tokens: Tensor = next(each for each in (given.get("inputs_embeds"), given.get("input_ids")) if each is not None)
+        if "position_ids" in self.parameters:
+            self.locate(given, filled, cache, tokens)
+        else:
+            refuse_positions(module, args, kwargs)
+        stream = getattr(cache, "stream", None)
+        if isinstance(stream, Stream):
+            self.stream(stream, given, cache, tokens)
+        return (), given
+
+    def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Mark the cache as filled by this extension, and let a new one keep the positions of its tokens."""
+        cache: Any = self_attention(kwargs.get("past_key_values"))
+        if cache is None and output is not None:
+            found = cast(
+                "Iterable[Any]", output if isinstance(output, tuple) else (getattr(output, "past_key_values", None),)
+            )
+            cache = next((each for each in map(self_attention, found) if hasattr(each, "get_seq_length")), None)
+        if cache is None:
+            return
+        filled: Any = cache.__dict__.get("update")
+        if not isinstance(filled, Filled):
+            if output is None:
+                return
+            filled = cache.__dict__["update"] = Filled(cache, self.by)
+            positions = kwargs.get("position_ids")
+            if self.attends and positions is not None:
+                tokens = next(
+                    each for each in (kwargs.get("inputs_embeds"), kwargs.get("input_ids")) if each is not None
+                )
+                filled.keep(positions.expand(tokens.shape[0], -1))
+        filled.open = False
+
+    def locate(self, given: dict[str, Any], filled: Filled | None, cache: Any, tokens: Tensor) -> None:
+        """Put the positions of all tokens in the place of position_ids, and leave out a mask that masks nothing."""
+        ids: Tensor | None = given.get("position_ids")
+        mask: Any = given.get("attention_mask")
+        b, t = tokens.shape[:2]
+        past = 0 if cache is None else cache.get_seq_length()
+        if ids is None:
+            new = (torch.arange(t, device=tokens.device) + past)[None]
+        elif ids.dim() == 2 and ids.shape[0] in (1, b) and ids.shape[1] == t:
+            new = ids
+        else:
+            raise ValueError(
+                f"milepost: position_ids are {list(ids.shape)} for {b} rows of {t} tokens; give [{b}, {t}] or [1, {t}]"
+            )
+        fixed = getattr(cache, "is_compileable", False)
+        padding: Tensor | None = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
+        if padding is not None and not fixed and isinstance(past, int) and padding.shape[1] < past + t:
+            raise ValueError(
+                f"milepost: the attention mask has {padding.shape[1]} columns, and with those in the cache there are "
+                f"{past + t} tokens; give one column for each of them"
+            )
+        whole = new if filled is None or filled.positions is None else filled.put(new.expand(b, -1), past)
+        plain = mask is None and ids is None and whole is new
+        if not plain and not torch.compiler.is_compiling() and not fixed and (mask is None or padding is not None):
+            # A stream keeps the last position alone.
+            columns = None if padding is None else padding[:, : past + t][:, -whole.shape[1] :]
+            start = self.absolute and ids is not None and not hasattr(cache, "stream")
+            all_real, plain = count(whole, columns, start)
+            if plain and all_real:
+                given["attention_mask"] = None
+        given["position_ids"] = new.to(COUNTED) if plain else whole if whole.is_floating_point() else _narrow(whole)
+
+    def stream(self, stream: Stream, given: dict[str, Any], cache: Any, tokens: Tensor) -> None:
+        """Let a stream say which tokens it has, in the place of the mask that transformers would make."""
+        refuse_other(stream, self.schedule, cache)
+        mask = given.get("attention_mask")
+        if mask is not None and (not isinstance(mask, Tensor) or mask.dim() != 2):
+            raise ValueError(
+                f"milepost: with {cache!r} the attention mask is that of padding, [b, n] with 1 for every token"
+            )
+        if given["position_ids"].dtype != COUNTED:
+            raise ValueError(
+                f"milepost: {cache!r} places tokens by itself, and position_ids do not count them one by one; leave "
+                f"position_ids out"
+            )
+        b, t = tokens.shape[:2]
+        given["attention_mask"] = cache.begin(mask, b, t, tokens.device, self.by_slot)
+
+
+def count(positions: Tensor, mask: Tensor | None, from_zero: bool) -> tuple[bool, bool]:
+    """Return whether no token [b n] is padding, and whether positions count tokens one by one, without holes.
+
+    from_zero: whether each row must start at 0; it may start anywhere where distances are all that counts.
+    """
+    follows, first = positions.diff(dim=-1) == 1, positions[:, :1] == 0
+    if mask is None:
+        return True, bool(follows.all() & first.all() if from_zero else follows.all())
+    real = mask.to(positions.device, torch.bool)
+    starts = real & (real.cumsum(-1) == 1)
+    right = nn.functional.pad(follows & real[:, :-1], (1, 0)) | starts | ~real
+    if from_zero:
+        right = right & ((positions == 0) | ~starts)
+    both = cast("list[bool]", torch.stack((real.all(), right.all())).tolist())
+    return both[0], both[1]
+
+
+def _narrow(positions: Tensor) -> Tensor:
+    """Return whole numbers in a dtype that says that they are to be read."""
+    if checking_values(positions.device) and positions.numel() and int(positions.abs().amax()) >= 2**31:
+        raise ValueError("milepost: position_ids of 2³¹ and more are not read; count from a smaller number")
+    return positions.to(torch.int32)
+
+
+def refuse_positions(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse position_ids that stock transformers takes and passes over."""
+    if kwargs.get("position_ids") is not None:
+        config: Any = module.config
+        raise ValueError(
+            f"milepost: a {config.model_type} model takes no position_ids, and stock transformers passes over them; "
+            f"leave them out. To pack texts, give each its own row and a mask of padding"
+        )
+
+
+# Caches
+
+
+class Filled:
+    """The `update` of a cache that an extended model filled: another model, or the same after restore, is refused.
+
+    Keys are raw, or rotated by another stretch, and those of later layers were computed under another scheme.
+    """
+
+    def __init__(self, cache: Any, by: str) -> None:
+        self.cache, self.by, self.open = cache, by, False
+        self.layer: Any = None
+        """A layer of the cache beside those of the model, whose keys are positions, [b 1 n 1]: it is cropped, reordered
+        and repeated with the others."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Take and return what the cache's own method does."""
+        if not self.open:
+            if not _is_new(self.cache):
+                refuse_filled(self.cache, self.by, None)
+            del self.cache.__dict__["update"]
+        return cast("Any", type(self.cache)).update(self.cache, *args, **options)
+
+    @property
+    def positions(self) -> Tensor | None:
+        """The positions of the tokens in the cache, [b n]; None where they are not kept."""
+        keys = None if self.layer is None else self.layer.keys
+        return None if keys is None else keys[:, 0, :, 0]
+
+    def keep(self, positions: Tensor) -> None:
+        """Keep the positions [b n] of the first tokens."""
+        from transformers.cache_utils import DynamicLayer
+
+        self.layer = layer = DynamicLayer()
+        layer.is_compileable = self.cache.is_compileable
+        layer.is_sliding = self.cache.is_sliding[0]
+        if hasattr(self.cache, "stream"):
+            positions = positions[:, -1:]
+        if layer.is_compileable:
+            room = max(self.cache.get_max_length() - positions.shape[1], 0)
+            positions = nn.functional.pad(positions, (0, room))
+        self._set(positions.long() if not positions.is_floating_point() else positions)
+        self.cache.layers.append(layer)
+
+    def put(self, positions: Tensor, past: int | Tensor) -> Tensor:
+        """Keep those of new tokens [b t] behind the `past` first; returns those of all."""
+        kept = self.positions
+        assert kept is not None
+        b, t = positions.shape
+        if hasattr(self.cache, "stream"):
+            # Of an endless text the last position is enough to see that the next one follows.
+            both = torch.cat((kept, positions), 1)
+            self._set(both[:, -1:])
+            return both
+        if kept.shape[0] != b or (isinstance(past, int) and kept.shape[1] < past):
+            raise ValueError(
+                f"milepost: the cache has the positions of {list(kept.shape)} tokens, and this call adds {b} rows of "
+                f"{t} after {past}; change caches by their own methods (reorder_cache, crop, batch_select_indices)"
+            )
+        if not self.layer.is_compileable:
+            self._set(torch.cat((kept[:, :past], positions), 1))
+        else:
+            if isinstance(past, int) and past + t > kept.shape[1]:
+                # A window of fixed size goes on for ever, and its length is a number.
+                kept = nn.functional.pad(kept, (0, past + t))
+                self._set(kept)
+            kept[:, torch.arange(t, device=kept.device) + past] = positions.to(kept.dtype)
+        found = self.positions
+        assert found is not None
+        return found
+
+    def _set(self, positions: Tensor) -> None:
+        self.layer.keys = positions[:, None, :, None]
+        self.layer.values = self.layer.keys[..., :0]
+        self.layer.is_initialized, self.layer.dtype, self.layer.device = True, positions.dtype, positions.device
+
+
+def filled_by(cache: Any, by: str) -> Filled | None:
+    """Return the mark of a cache, None where it is new; refuse one that was filled otherwise."""
+    if cache is None:
+        return None
+    filled = cache.__dict__.get("update") if hasattr(cache, "__dict__") else None
+    if isinstance(filled, Filled) and filled.by == by:
+        return filled
+    if not _is_new(cache):
+        refuse_filled(cache, filled.by if isinstance(filled, Filled) else None, by)
+    if isinstance(filled, Filled):
+        del cache.__dict__["update"]
+        cache.layers[:] = [each for each in cache.layers if each is not filled.layer]
+    return None
+
+
+def refuse_filled(cache: Any, by: str | None, now: str | None) -> None:
+    """Refuse a cache whose keys were made under another scheme. by, now: the extensions, None for stock."""
+    was, reads = (f"the extension {each}" if each else "a model that is not extended" for each in (by, now))
+    raise ValueError(
+        f"milepost: this {type(cache).__name__} was filled under {was}, and is now given to {reads}; its keys mean "
+        f"something else there. Start with a new cache after extend and after restore"
+    )
+
+
+def _is_new(cache: Any) -> bool:
+    """Return whether nothing is in a cache yet."""
+    length = cache.get_seq_length()
+    if isinstance(length, Tensor) and torch.compiler.is_compiling():
+        raise RuntimeError(
+            f"milepost: whether this {type(cache).__name__} is empty cannot be known in a traced graph; give it its "
+            f"first tokens eagerly, or do not initialise it before"
+        )
+    return not bool(length)
+
+
+def self_attention(cache: Any) -> Any:
+    """Return the cache of self-attention; that of an encoder and a decoder has two."""
+    return getattr(cache, "self_attention_cache", cache)
+
+
+def by_slot(scheme: Scheme) -> bool:
+    """Return whether a query of a stream attends alike if the keys that were kept are counted as the whole text.
+
+    Stream gives them those positions. Another window or log-n would count the tokens between as well.
+    """
+    turn = turn_of(scheme)
+    others = [part for part in scheme.answering("see") if not isinstance(part, (Stream, Causal))]
+    return not others and not scheme.answering("sharpen") and (turn is None or plain(turn))
+
+
+def refuse_unnamed(config: Any, named: str | None) -> None:
+    """Refuse an attention that was set afterwards: it would get queries and keys that nothing has rotated."""
+    now = config._attn_implementation
+    if named is not None and now != named:
+        raise RuntimeError(
+            f"milepost: this model was extended through {named!r}, and its attention was set to {now!r} afterwards, "
+            f"which knows nothing of positions here; set it before extend, or restore(model) first"
+        )
+
+
+def refuse_other(stream: Stream, schedule: Schedule, cache: Any) -> None:
+    """Refuse a cache that drops keys which the layers see, or that they would place elsewhere."""
+    for layer, scheme in enumerate(schedule):
+        if stream not in scheme.parts:
+            raise ValueError(
+                f"milepost: {cache!r} keeps what {spell(stream)} sees, and layer {layer} of this model has {scheme!r}; "
+                f"first extend(model, {spell(stream)})"
+            )
+        if any(isinstance(part, Alibi) for part in scheme.parts):
+            raise ValueError(
+                f"milepost: {cache!r} serves models that turn queries and keys; this one makes its slopes from a mask "
+                f"of all tokens. Generate with a dynamic cache, which grows"
+            )
+
+
+def refuse_quantised(cache: Any) -> None:
+    """Refuse caches that keep keys in a few bits: raw keys are rotated anew at every step."""
+    for layer in [cache, *(getattr(cache, "layers", None) or ())]:
+        if "Quantized" in type(layer).__name__:
+            raise ValueError(
+                f"milepost: {type(layer).__name__} keeps keys in a few bits, and an extended model reads them raw at "
+                f"every step; use a dynamic, static or offloaded cache"
+            )

@@ -1,0 +1,192 @@
+"""The config of an extended model: what it describes to stock transformers, and the extension that it stores.
+
+`save_pretrained` of a model and of its config, trainers and `push_to_hub` all write what `config.to_dict()` returns. So
+the extension is stored in the config. Where stock transformers cannot run the model from it, the config gets a class
+that adds the marks of `configs/stored.py` to that dict. In memory the config keeps what transformers put into it.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from milepost import DeepseekScale, Partial, Rope, Schedule, Scheme
+from milepost.configs import read
+from milepost.configs.layer_types import FULL
+from milepost.configs.rope_types import TRAINED
+from milepost.configs.stored import KEY, marked, unmarked
+from milepost.hf.config.rope_parameters import expressed, frequencies, has_types, magnitude, reached
+from milepost.hf.model.models import Layers, Turner, own_schedule, turners_in
+from milepost.hf.model.rotary import Form, laid_out, same_beside, turn_of, turns_by_type
+
+NAMES = ("rope_parameters", "max_position_embeddings", TRAINED)
+FORMS: tuple[Form, ...] = ("once", "halves", "neighbours")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The part of a config that sets the rotation and the longest length."""
+
+    values: dict[str, Any]
+
+    @staticmethod
+    def of(config: Any) -> Settings:
+        """Return what a config has now."""
+        return Settings({name: copy.deepcopy(getattr(config, name)) for name in NAMES if hasattr(config, name)})
+
+    def put(self, config: Any) -> None:
+        """Set them in a config."""
+        for name, value in self.values.items():
+            setattr(config, name, copy.deepcopy(value))
+
+
+def written(layers: Layers, schedule: Schedule, before: Settings) -> Settings | None:
+    """Return the settings under which stock transformers runs the schedule, or None where there are none.
+
+    What the one writer proposes is read back twice: as a schedule, and by the model's own rotary module, which is built
+    anew from it. So a quirk of a config that nobody here knows of leads to None, and never to other logits.
+    """
+    if not before.values.get("rope_parameters"):
+        return None
+    if all(own.same_as(scheme) for own, scheme in zip(layers.own, schedule, strict=True)):
+        return before
+    reader = read(stock_config(layers.config, before.values), "extend")
+    by_type = has_types(reader)
+    turns: dict[str, Any] = {}
+    for layer, scheme in enumerate(schedule):
+        turn = turn_of(scheme)
+        kind = (layers.layer_type(layer) or FULL) if by_type else FULL
+        if turn is not None and (rope_of(turn) is None or turns.setdefault(kind, turn) != turn):
+            return None
+    if not turns:
+        return None
+    temperature = next((part for each in schedule for part in each.parts if isinstance(part, DeepseekScale)), None)
+    trained = layers.own.trained or before.values["max_position_embeddings"]
+    found = expressed(reader, turns, trained, temperature=temperature).transformers
+    if found is None:
+        return None
+    settings = Settings(before.values | {name: value for name, value in found.items() if name in before.values})
+    return settings if read_back(layers, schedule, settings) else None
+
+
+def rope_of(turn: object) -> Rope | None:
+    """The RoPE of a rotation that rope_parameters can describe; a subclass may rotate otherwise."""
+    if isinstance(turn, Partial):
+        return rope_of(turn.method) if turn.temperature == "rotary" else None
+    return turn if type(turn) is Rope else None
+
+
+# Read back
+
+
+def read_back(layers: Layers, schedule: Schedule, settings: Settings) -> bool:
+    """True if a stock config with these settings describes the schedule, and stock's rotary module rotates by it."""
+    try:
+        config = stock_config(layers.config, settings.values)
+        now = own_schedule(config)
+        turners = layers.turners or tuple(turners_in(layers.backbone))
+        return all(map(same, now, schedule)) and all(rotates(layers, config, each, schedule) for each in turners)
+    except (KeyError, ValueError, TypeError):
+        # A config that transformers refuses is not read as anything.
+        return False
+
+
+def lengths(rope: Rope) -> list[int]:
+    """Lengths on both sides of every change of a rotation's frequencies."""
+    trained = getattr(rope.stretch, "trained", 64)
+    return [trained, trained + 1, max(2 * trained, reached(rope, trained))]
+
+
+def same(one: Scheme, other: Scheme) -> bool:
+    """True if two schemes differ at most in how the same rotation is written."""
+    turn, its = turn_of(one), turn_of(other)
+    if not same_beside(one, other) or (turn is None) != (its is None):
+        return False
+    if turn is None:
+        return True
+    rope, its_rope = rope_of(turn), rope_of(its)
+    if rope is None or its_rope is None or (rope.head_dim, rope.pairs, turn.head_dim) != (
+        its_rope.head_dim, its_rope.pairs, its.head_dim,
+    ):  # fmt: skip
+        return False
+    return all(
+        torch.allclose(frequencies(rope, n), frequencies(its_rope, n), rtol=1e-9, atol=1e-20)
+        and abs(magnitude(rope, n) - magnitude(its_rope, n)) < 1e-9
+        for n in {*lengths(rope), *lengths(its_rope)}
+    )
+
+
+def rotates(layers: Layers, config: Any, turner: Turner, schedule: Schedule) -> bool:
+    """True if a rotary module of the model's class, built from a config, has the cosines and sines of the schedule."""
+    for kind, turn in (turns_by_type(layers, schedule, turner) or {}).items():
+        rope = cast("Rope", rope_of(turn))
+        for length in lengths(rope):
+            # Some modules remember the longest text that they have seen.
+            module = cast("Any", type(turner.module))(config)
+            position = torch.tensor([[0, 1, length // 2, length - 1]])
+            theirs = module(torch.zeros(1, 4, 1), position, *(() if kind is None else (kind,)))
+            ours = turn.cos_sin(position, length)
+            if not any(near(theirs, ours, position[..., None] * frequencies(rope, length), form) for form in FORMS):
+                return False
+    return True
+
+
+def near(theirs: tuple[Tensor, Tensor], ours: tuple[Tensor, Tensor], angle: Tensor, form: Form) -> bool:
+    """True if cosines and sines agree in a layout, up to what float32 makes of an angle."""
+    within = 1e-5 + 1e-5 * laid_out(angle, form)
+    pairs = [(one, laid_out(its, form)) for one, its in zip(theirs, ours, strict=True)]
+    return all(one.shape == its.shape and bool(((one - its).abs() < within).all()) for one, its in pairs)
+
+
+class Marked:
+    """Mixed into a config class of transformers: the dict of the config has marks."""
+
+    stock: Any
+    """The class of transformers."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the dict of the config that stock transformers refuses."""
+        return marked(self.stock.to_dict(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The class is made at run time, so it is pickled by what it is made of.
+        return _made, (self.stock, dict(self.__dict__))
+
+
+@cache
+def _marked_class(stock: Any) -> Any:
+    return type(f"Milepost{stock.__name__}", (Marked, stock), {"__module__": __name__, "stock": stock})
+
+
+def _made(stock: Any, values: dict[str, Any]) -> Any:
+    kind = _marked_class(stock)
+    made = kind.__new__(kind)
+    made.__dict__.update(values)
+    return made
+
+
+def store(config: Any, extension: dict[str, Any]) -> None:
+    """Store an extension in the config of its model."""
+    clear(config)
+    setattr(config, KEY, extension)
+    if extension.get("marked"):
+        config.__class__ = _marked_class(cast("Any", type(config)))
+
+
+def clear(config: Any) -> None:
+    """Remove an extension from the config of its model."""
+    if isinstance(config, Marked):
+        config.__class__ = config.stock
+    config.__dict__.pop(KEY, None)
+
+
+def stock_config(config: Any, changes: dict[str, Any]) -> Any:
+    """Return a copy of a config without its extension and with some changes, as stock transformers would read it."""
+    kind = cast("Any", config.stock if isinstance(config, Marked) else type(config))
+    plain = {key: each for key, each in unmarked(config.to_dict()).items() if key != KEY}
+    return kind.from_dict(plain | changes)

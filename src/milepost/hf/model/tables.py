@@ -1,0 +1,140 @@
+"""Learned tables of positions, grown: n rows become as many as are asked for, up to n² (`Hierarchical`).
+
+The rows are written out into a larger table, so that stock transformers runs, saves and loads the model by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from milepost import Hierarchical
+from milepost.configs import read
+from milepost.hf.model.attention import NAME
+from milepost.hf.model.models import Place, own_config, unwrapped
+from milepost.seams import demand
+from milepost.seams.arguments import spell
+
+TABLES = {
+    "bert": "position_embeddings", "camembert": "position_embeddings", "electra": "position_embeddings", "gpt2": "wpe",
+    "gpt_bigcode": "wpe", "roberta": "position_embeddings", "xlm-roberta": "position_embeddings",
+}  # fmt: skip
+"""What the table of positions is called in each model type."""
+PADDED = frozenset({"camembert", "roberta", "xlm-roberta"})
+"""Model types whose first rows, up to that of the padding token, are never a position."""
+ASKED = SimpleNamespace(called="extend")
+"""Whom errors name."""
+COUNTED = ("position_ids", "token_type_ids")
+"""Buffers beside a table that are as long as it is."""
+
+
+@dataclass(frozen=True)
+class Grown:
+    """What was done to a model with a table, and what undoes it."""
+
+    owner: Any
+    place: Place
+    rows: int
+    """How many rows the config said there were."""
+    buffers: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+
+    def undo(self) -> None:
+        """Put the table back."""
+        self.place.put(self.place.module)
+        for name, buffer in self.buffers.items():
+            self.place.parent.register_buffer(name, buffer, persistent=False)
+        self.owner.config.max_position_embeddings = self.rows
+        del self.owner.__dict__[NAME]
+
+
+def table_of(model: nn.Module) -> str | None:
+    """What the table of a model is called, or None where it is not one of those."""
+    config = cast("Any", model).config
+    return TABLES.get(getattr(config, "model_type", ""))
+
+
+def grow(model: nn.Module, given: Sequence[object], to: int | None) -> None:
+    """Let a table have `to` positions, from what it was at first; nothing is changed where that is refused."""
+    config = cast("Any", model).config
+    kind = read(config, "extend").model_type
+    alpha = alpha_of(given, kind)
+    kept = (each.__dict__.get(NAME) for each in model.modules())
+    before = next((each for each in kept if isinstance(each, Grown)), None)
+    place = place_of(model, kind) if before is None else before.place
+    rows = config.max_position_embeddings if before is None else before.rows
+    table = cast("nn.Embedding", place.module)
+    if rows != len(table.weight):
+        raise ValueError(
+            f"extend: the {kind} config says {rows} positions, and the table has {len(table.weight)} rows; the config "
+            f"disagrees with the model"
+        )
+    skipped = 0 if kind not in PADDED else config.pad_token_id + 1
+    larger = grown(table, skipped, checked(to, rows - skipped, kind), alpha)
+    if before is not None:
+        before.undo()
+    own_config(model)
+    owner = unwrapped(model)
+    done = Grown(owner, place, rows)
+    owner.__dict__[NAME] = done
+    place.put(larger)
+    for each in COUNTED:
+        buffer = getattr(place.parent, each, None)
+        if isinstance(buffer, Tensor):
+            done.buffers[each] = buffer
+            longer = torch.arange(len(larger.weight), device=buffer.device) if each == "position_ids" else 0
+            filled = buffer.new_zeros(1, len(larger.weight)) + longer
+            place.parent.register_buffer(each, filled, persistent=False)
+    cast("Any", model).config.max_position_embeddings = len(larger.weight)
+
+
+def place_of(model: nn.Module, kind: str) -> Place:
+    """Where the one table of positions stands."""
+    found = [
+        Place(parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if name == table_of(model) and isinstance(child, nn.Embedding)
+    ]
+    if len(found) != 1:
+        raise ValueError(f"extend: {len(found)} tables of positions were found in this {kind} model, and one is grown")
+    return found[0]
+
+
+def alpha_of(given: Sequence[object], kind: str) -> float:
+    """How far the first digit of a position counts."""
+    own = [each for each in given if isinstance(each, Hierarchical)]
+    others = [each for each in given if each not in own and each != "hierarchical"]
+    if others:
+        named = others[0] if isinstance(others[0], str) else spell(others[0])
+        raise ValueError(
+            f"extend: a {kind} model has a learned row for each position, which can be grown and nothing else: "
+            f"extend(model, to=…), without {named}"
+        )
+    return own[0].alpha if own else 0.4
+
+
+def checked(to: int | None, rows: int, kind: str) -> int:
+    """The number of positions that was asked for."""
+    if to is None:
+        raise ValueError(f"extend: how many positions shall this {kind} model have? It has {rows}: extend(model, to=…)")
+    demand.whole(ASKED, "to", to)
+    if to < rows:
+        raise ValueError(f"extend(to={to}): this {kind} model was trained at {rows} tokens, and reads as many already")
+    if to > rows**2:
+        raise ValueError(f"extend(to={to}): {rows} rows make {rows**2} positions and no more")
+    return to
+
+
+def grown(table: nn.Embedding, skipped: int, to: int, alpha: float) -> nn.Embedding:
+    """A table with the rows of this one, and those that two of them make together; the first rows are kept."""
+    old = table.weight.detach()
+    made = Hierarchical(old[skipped:], alpha=alpha).embed(old.new_zeros(1, to, old.shape[1]))[0].detach()
+    larger = nn.Embedding(to + skipped, old.shape[1], padding_idx=table.padding_idx, device=old.device, dtype=old.dtype)
+    larger.weight.data = torch.cat((old[:skipped], made))
+    larger.weight.requires_grad_(table.weight.requires_grad)
+    return larger.train(table.training)

@@ -1,0 +1,1 @@
+"""Which methods extend a model, from its configuration, and the best one by measurement."""

@@ -1,0 +1,376 @@
+"""`plan`: how to extend a model, from its configuration alone; what it has seen, and what each method would set."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import milepost as mp
+from milepost.configs import read
+from milepost.configs.reader import LENGTH, Reader
+from milepost.configs.rope_types import trained_length
+from milepost.configs.stored import stored_in
+from milepost.hf.config.rope_parameters import frequencies, numbers
+from milepost.hf.config.source import config_of
+from milepost.hf.planning import candidates as of
+from milepost.hf.planning.candidates import Candidate
+from milepost.schedule import stock_schedule
+from milepost.seams import demand
+from milepost.seams.arguments import spell
+
+TWO_COORDINATES = "turns by several coordinates at once, for which no stretch is known here"
+WIDTH = 118
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a rotation has seen within the length that the model serves today.
+
+    turns are those that each pair makes; whole is how many pairs make one at least. critical_base is the base above
+    which fine-tuning at the target reaches further than the target (Liu et al., arXiv:2310.05209).
+    """
+
+    rotation: str
+    pairs: int
+    theta: float
+    turns: tuple[float, ...]
+    whole: int
+    critical_dimension: int
+    critical_base: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do with a model that is asked for longer texts; `print(plan)` shows it, `to_dict()` is JSON.
+
+    trained is the length before any stretch, reached the one that the config promises now. extension is the schedule of
+    a model that milepost extended, empty for others. first names the candidate to try first without training, served
+    the first that plain transformers and vLLM run.
+    """
+
+    model_type: str
+    trained: int
+    reached: int
+    target: int
+    kind: str
+    layers: str
+    candidates: tuple[Candidate, ...]
+    first: str
+    why: str
+    extension: str = ""
+    served: str | None = None
+    tuning: str = ""
+    facts: Facts | None = None
+    notes: tuple[str, ...] = field(default_factory=tuple[str, ...])
+
+    @property
+    def factor(self) -> float:
+        """How many times as far as it reaches now."""
+        return self.target / self.reached
+
+    def __getitem__(self, name: str) -> Candidate:
+        """The candidate of a name."""
+        for each in self.candidates:
+            if each.name.lower() == name.lower():
+                return each
+        raise KeyError(f"no candidate is called {name!r}; there are {', '.join(each.name for each in self.candidates)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON can hold it."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        plain["facts"] = None if self.facts is None else dict(self.facts.__dict__)
+        return plain | {"factor": self.factor, "candidates": [each.to_dict() for each in self.candidates]}
+
+    def __str__(self) -> str:
+        return printed(self)
+
+
+def plan(model: object, to: int, trained: int | None = None) -> Plan:
+    """Return what to set so that a model reads `to` tokens, from its configuration alone; nothing is loaded or changed.
+
+    model: a model or a config of transformers, a folder with a config.json, that file, its dict, or a name of the hub.
+    trained: the trained length, where the config does not name it. Of a model that milepost extended the plan shows
+    what it does now, and candidates that would replace it, since `extend` starts from the checkpoint.
+
+        print(plan("path/to/model", to=32768))
+    """
+    demand.whole(plan, "to", to)
+    config = config_of(model, "plan")
+    reader = read(config, "plan")
+    schedule = stock_schedule(reader)
+    extension = repr(mp.Schedule.of(config)) if stored_in(reader.source) else ""
+    original = trained or trained_length(reader, schedule[0].parts)
+    if not isinstance(original, int):
+        raise ValueError(
+            f"{reader.called}: the config does not say at which length the model was trained; pass trained=2048"
+        )
+    reached = trained or _reached(reader, schedule, original)
+    if to <= reached:
+        raise ValueError(
+            f"plan(to={to}): {reader.model_type} reads {reached:,} tokens as it is; ask for more than that, or use the "
+            f"model unchanged"
+        )
+    return replace(_planned(reader, schedule, original, reached, to), extension=extension)
+
+
+def _reached(reader: Reader, schedule: mp.Schedule, original: int) -> int:
+    """The length that the config promises: its longest, or the trained one times the factor of a stretch."""
+    parts = [part for scheme in schedule for part in scheme.parts]
+    if any(isinstance(part, mp.Learned) for part in parts):
+        # RoBERTa's longest length counts two rows that no token uses.
+        return original
+    ropes = [part.method if isinstance(part, mp.Partial) else part for part in parts]
+    stretches = [rope.stretch for rope in ropes if isinstance(rope, mp.Rope)]
+    factors = [each.factor for each in stretches if isinstance(each, (mp.Interpolate, mp.LongRope, mp.Llama3, mp.Yarn))]
+    return max(original, int(reader.get(*LENGTH) or 0), *(int(original * factor) for factor in factors))
+
+
+def _planned(reader: Reader, schedule: mp.Schedule, original: int, reached: int, target: int) -> Plan:
+    far = [scheme for scheme in schedule if _sees(scheme) > reached]
+    head: dict[str, Any] = {"model_type": reader.model_type, "trained": original, "reached": reached, "target": target}
+    head["layers"] = _counted(schedule, far)
+    if not far:
+        return Plan(**head, kind="windowed", candidates=(), first="", why=(
+            f"no layer sees further than {max(_sees(scheme) for scheme in schedule):,.0f} keys, so longer texts bring "
+            f"nothing it has not seen: use it as it is"))  # fmt: skip
+    parts = [part for scheme in far for part in scheme.parts]
+    causal = all(scheme.is_causal for scheme in schedule)
+    turns = list(dict.fromkeys(part for part in parts if getattr(part, "rotary", False)))
+    if turns:
+        temperature = next((part for part in parts if isinstance(part, mp.DeepseekScale)), None)
+        return _rotary(reader, head, turns, causal, temperature)
+    alibi = next((part for part in parts if isinstance(part, mp.Alibi)), None)
+    if alibi is not None:
+        return _alibi(head, alibi, reached)
+    table = next((part for part in parts if isinstance(part, mp.Learned)), None)
+    if table is not None:
+        found = of.rows(table, target)
+        why = "the table has no row for later positions, and the square of its rows is the only reach it has untrained"
+        return Plan(**head, kind="learned table", candidates=tuple(found), first=found[0].name, why=why)
+    note = "distances are looked up in buckets or clipped, or there are none: every length has its encoding already"
+    found = [of.log_n(reached, causal, note)]
+    why = "no distance is new to it; with more keys the softmax blurs, and log-n sharpens it"
+    return Plan(**head, kind="relative", candidates=tuple(found), first="log-n", why=why)
+
+
+def _sees(scheme: mp.Scheme) -> float:
+    """How far back a layer looks."""
+    band = scheme.band()
+    if band is None or band.sinks:
+        return math.inf
+    return min(band.behind, math.inf if band.chunk is None else band.chunk)
+
+
+def _counted(schedule: mp.Schedule, far: Sequence[mp.Scheme]) -> str:
+    if len(far) == len(schedule):
+        return f"all {len(schedule)} layers see every key"
+    return f"{len(far)} of {len(schedule)} layers see every key; the others see a window or a chunk and are left alone"
+
+
+# RoPE
+
+
+def _rotary(
+    reader: Reader, head: dict[str, Any], turns: Sequence[object], causal: bool, temperature: mp.DeepseekScale | None
+) -> Plan:
+    """A model whose far-seeing layers turn queries and keys."""
+    if len(turns) > 1:
+        listed = ", ".join(spell(turn) for turn in turns)
+        raise ValueError(
+            f"{reader.called}: its far-seeing layers turn differently ({listed}); plan each by its own config"
+        )
+    turn = turns[0]
+    rope = turn.method if isinstance(turn, mp.Partial) else turn
+    if not isinstance(rope, mp.Rope):
+        raise ValueError(f"{reader.called}: {spell(turn)} {TWO_COORDINATES}")
+    reached, target = head["reached"], head["target"]
+    whole = cast("mp.Rope | mp.Partial", turn)
+    facts = _facts(turn, rope, head["trained"], reached, target)
+    if rope.stretch is None:
+        found = of.stretches(reader, whole, reached, target)
+    else:
+        found = of.grown(reader, whole, reached, target, temperature)
+    found += of.places(rope, reached, target, causal)
+    found.append(of.log_n(reached, causal, "sharpens the softmax by the number of keys; goes with any of the above"))
+    first, why = _first(facts, head, causal, rope)
+    served = next((each.name for each in _by_merit(found) if each.config is not None), None)
+    return Plan(**head, kind="rotary", candidates=tuple(found), first=first, why=why, served=served,
+                tuning=_tuning(facts, rope, target), facts=facts, notes=_notes(reader, found))  # fmt: skip
+
+
+def _facts(turn: object, rope: mp.Rope, trained: int, reached: int, target: int) -> Facts:
+    turns = numbers(reached * frequencies(rope, reached) / (2 * math.pi))
+    whole = sum(each >= 1 for each in turns)
+    least = max(7, trained)
+    critical = mp.critical_dimension(rope.head_dim, least, theta=rope.theta)
+    base = mp.critical_base(least, max(least, target), theta=rope.theta)
+    return Facts(spell(turn), rope.head_dim // 2, rope.theta, turns, whole, critical, base)
+
+
+def _first(facts: Facts, head: dict[str, Any], causal: bool, rope: mp.Rope) -> tuple[str, str]:
+    """The candidate to try first without training, and why."""
+    new = facts.pairs - facts.whole
+    if not new:
+        return "log-n", (
+            f"all {facts.pairs} pairs have made a whole turn within {head['reached']:,} tokens, so longer texts show "
+            f"no new angle; what is left is that more keys blur the softmax"
+        )
+    seen = f"{new} of {facts.pairs} pairs have not made a whole turn within {head['reached']:,} tokens, so longer " \
+           f"texts would show angles they never met"  # fmt: skip
+    if not causal:
+        return ("YaRN" if rope.stretch is None else "ReRoPE, log-n"), f"{seen}; this slows exactly those"
+    return "self-extend", (
+        f"{seen}; this keeps every distance within the trained ones, sees every key, and read closest to a window on "
+        f"both real models that were measured (docs/extended.md)"
+    )
+
+
+MERIT = ("the same, further", "YaRN", "dynamic NTK", "NTK", "Llama 3", "by parts")
+
+
+def _by_merit(found: Sequence[Candidate]) -> list[Candidate]:
+    return sorted(found, key=lambda each: MERIT.index(each.name) if each.name in MERIT else len(MERIT))
+
+
+def _tuning(facts: Facts, rope: mp.Rope, target: int) -> str:
+    """What fine-tuning at length would use."""
+    larger = f"a base above {facts.critical_base:,.0f} (the critical base)" if rope.stretch is None else ""
+    other = "YaRN" if rope.stretch is None else "the same stretch, further"
+    return f"fine-tune at {target:,} tokens with {' or '.join(each for each in (other, larger) if each)}"
+
+
+def _notes(reader: Reader, found: Sequence[Candidate]) -> tuple[str, ...]:
+    if any(each.config is not None for each in found):
+        return ()
+    why = next((each.note.rpartition("; ")[2] for each in found if each.note), "")
+    return (f"nothing of this can be written into a config: {why}",) if why else ()
+
+
+# ALiBi
+
+
+def _alibi(head: dict[str, Any], alibi: mp.Alibi, reached: int) -> Plan:
+    found = of.slopes(alibi, reached, head["target"])
+    slopes = cast("Any", alibi.slopes()).behind
+    notes = (
+        f"slopes now run from {float(slopes.max()):.4g} to {float(slopes.min()):.4g}: the flattest head lowers a key "
+        f"{reached:,} tokens back by {float(slopes.min()) * reached:.1f}",
+    )
+    why = (
+        "ALiBi reads any length, but its penalties hide what is far; NTK-ALiBi flattens the heads that look far and "
+        "keeps those that look near (BLOOM 1.7B found a topic 3,000 tokens back in 96 % of cases, 2 % as it was)"
+    )
+    return Plan(**head, kind="ALiBi", candidates=tuple(found), first="NTK", why=why, notes=notes)
+
+
+# Printed
+
+
+def printed(plan: Plan) -> str:
+    """The plan in lines of at most 118 columns."""
+    lines = [
+        f"{plan.model_type}: reads {plan.reached:,} tokens, asked for {plan.target:,}, {plan.factor:g} times as far",
+        *_said("layers", plan.layers),
+    ]
+    if plan.reached != plan.trained:
+        lines += _said("trained", f"at {plan.trained:,} tokens before it was stretched")
+    if plan.extension:
+        lines += _said("extended", f"{plan.extension}. What follows starts from the checkpoint, as extend does")
+    if plan.facts is not None:
+        lines += _seen(plan.facts, plan.reached, plan.target)
+    for note in plan.notes:
+        lines += _said("note", note)
+    lines += _said("try first", f"{plan.first}: {plan.why}" if plan.first else plan.why)
+    if plan.served is not None:
+        lines += _said("to serve", f"{plan.served}: plain transformers runs it from the config alone")
+    if plan.tuning:
+        lines += _said("to tune", plan.tuning)
+    if plan.candidates:
+        lines += ["", *_table(plan)]
+    lines += _settings(plan)
+    return "\n".join(lines)
+
+
+def _said(name: str, text: str) -> list[str]:
+    first, *rest = textwrap.wrap(text, WIDTH - 12, break_long_words=False) or [""]
+    return [f"  {name:<10}{first}", *(f"{'':12}{line}" for line in rest)]
+
+
+def _seen(facts: Facts, reached: int, target: int) -> list[str]:
+    lines = _said("rotation", f"{facts.rotation}: {facts.pairs} pairs of channels")
+    seen = f"within {reached:,} tokens"
+    if facts.whole == facts.pairs:
+        text = f"every pair makes a whole turn {seen}"
+    elif facts.whole:
+        text = (
+            f"pairs 0 … {facts.whole - 1} make a whole turn {seen}; pairs {facts.whole} … {facts.pairs - 1} make less "
+            f"(the slowest {facts.turns[-1]:.3g} of one)"
+        )
+    else:
+        text = f"no pair makes a whole turn {seen}"
+    lines += _said("turned", text)
+    return lines + _said(
+        "critical",
+        f"dimension {facts.critical_dimension} of {2 * facts.pairs}; base {facts.critical_base:,.0f} for {target:,} "
+        f"tokens (the model has {facts.theta:,.10g})",
+    )
+
+
+def _table(plan: Plan) -> list[str]:
+    """A line for each candidate with its numbers and what the config would say, then one with the call, whole."""
+    head = ("method", "factor", "base", "magnitude", "slowest pair", "rope_type")
+    if plan.kind != "rotary":
+        return _short(plan)
+    rows: list[tuple[str, ...]] = [head]
+    plain = plan.facts
+    for each in plan.candidates:
+        settings = each.rope_parameters or {}
+        inner = settings.get("full_attention", settings)
+        slowest = f"÷ {_slowest(each.frequencies, plain):.4g}" if each.sets and plain else ""
+        rows.append((
+            each.name,
+            f"{each.sets['factor']:g}" if "factor" in each.sets else "",
+            f"{each.sets['base']:,.0f}" if "base" in each.sets else "",
+            f"{each.sets['magnitude']:.4f}" if "magnitude" in each.sets else "",
+            slowest,
+            inner.get("rope_type", "–"),
+        ))  # fmt: skip
+    widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
+    lines = [
+        "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return [*lines, "", *(f"  {each.name:<{widths[0]}}  extend(model, {each.call})" for each in plan.candidates)]
+
+
+def _slowest(found: tuple[float, ...], facts: Facts) -> float:
+    """By how much the slowest pair that turns at all is slowed."""
+    before = facts.theta ** (-2 * (facts.pairs - 1) / (2 * facts.pairs))
+    return before / found[-1] if found[-1] else float("inf")
+
+
+def _short(plan: Plan) -> list[str]:
+    lines: list[str] = []
+    for each in plan.candidates:
+        sets = ", ".join(f"{name} {value:.6g}" for name, value in each.sets.items())
+        lines += _said(
+            "", f"{each.name}: {each.call}" + (f" ({sets})" if sets else "") + (f"; {each.note}" if each.note else "")
+        )
+    return lines
+
+
+def _settings(plan: Plan) -> list[str]:
+    """The exact settings of what can be served."""
+    if plan.served is None:
+        return []
+    chosen = plan[plan.served]
+    lines = ["", f"config.json, for {chosen.name}" + (" (vLLM reads the same)" if chosen.vllm == chosen.config else "")]
+    lines.append(json.dumps(chosen.config))
+    if chosen.vllm is not None and chosen.vllm != chosen.config:
+        lines += ["for vLLM (--hf-overrides)", json.dumps(chosen.vllm)]
+    if chosen.note:
+        lines += _said("note", chosen.note)
+    return lines

@@ -1,0 +1,171 @@
+"""Which token stands where: `position_ids`, masks and caches count as they do in stock transformers, in every type.
+
+Both ways are compared with stock, the model's own scheme put through `attend` or through its rotary module. `make
+sweep-positions` compares every served type in every kind of call; here each type is tried in some of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import DynamicCache, StaticCache
+
+import milepost as mp
+from milepost.hf import extend, restore
+from milepost.hf.model.models import DISPATCH, REPLACED
+from tests.hf.tiny import tiny, tokens
+
+CLOSE = 1e-5
+T = 24
+PACKED = torch.cat((torch.arange(10), torch.arange(14)))[None]
+OFFSET = torch.arange(T)[None] + 37
+POSE = torch.cat((torch.arange(9), torch.arange(15) + 30))[None]
+ONES = torch.ones(2, T, dtype=torch.long)
+UNTOLD = ("bloom", "mpt")
+"""Types whose stock model takes no position_ids."""
+
+
+def holed() -> Tensor:
+    """A mask with padding on the left of one row, on the right of the other, and a hole in both."""
+    mask = ONES.clone()
+    mask[0, :5], mask[0, 11:13], mask[1, 7:10], mask[1, 22:] = 0, 0, 0, 0
+    return mask
+
+
+def left() -> Tensor:
+    """A mask with padding on the left."""
+    mask = ONES.clone()
+    mask[0, :5] = 0
+    return mask
+
+
+def counted(mask: Tensor) -> Tensor:
+    """Positions as `generate` makes them of a mask."""
+    return (mask.cumsum(-1) - 1).masked_fill(mask == 0, 0)
+
+
+def one_pass(model: Any, **given: Any) -> Iterator[Tensor]:
+    """The logits of one call, of the tokens that are no padding."""
+    mask = given.get("attention_mask", ONES)
+    yield model(tokens(2, T), **given).logits[mask.bool()]
+
+
+def ids(positions: Tensor) -> Callable[[Any], Iterator[Tensor]]:
+    """One row of positions for all, one for each, with a mask and without, with a cache and without."""
+
+    def calls(model: Any) -> Iterator[Tensor]:
+        yield from one_pass(model, position_ids=positions)
+        yield from one_pass(model, position_ids=positions, use_cache=False)
+        yield from one_pass(model, position_ids=positions.expand(2, -1), attention_mask=ONES, use_cache=False)
+
+    return calls
+
+
+def padding(model: Any) -> Iterator[Tensor]:
+    """Padding on the left, and holes, with positions that count slots and with positions that count tokens."""
+    for mask in (left(), holed()):
+        yield from one_pass(model, attention_mask=mask)
+        if model.config.model_type not in UNTOLD:
+            yield from one_pass(model, attention_mask=mask, position_ids=counted(mask))
+
+
+def steps(model: Any, cache: Any, positions: Tensor | None, mask: Tensor | None) -> Iterator[Tensor]:
+    """A text in blocks of several sizes, with one cache."""
+    text = tokens(2, T)
+    real = ONES.bool() if mask is None else mask.bool()
+    for a, b in ((0, 11), (11, 16), (16, 17), (17, 18), (18, T)):
+        given = {} if positions is None else {"position_ids": positions[:, a:b]}
+        given |= {} if mask is None else {"attention_mask": mask[:, :b]}
+        yield model(text[:, a:b], past_key_values=cache, **given).logits[real[:, a:b]]
+
+
+def cached(model: Any) -> Iterator[Tensor]:
+    """Caches that grow and caches of one size, with all of the positions and masks above."""
+    told = model.config.model_type not in UNTOLD
+    for positions in (None, PACKED, OFFSET, POSE, POSE.expand(2, -1)) if told else (None,):
+        yield from steps(model, DynamicCache(config=model.config), positions, None)
+    for mask in (left(), holed()):
+        yield from steps(model, DynamicCache(config=model.config), None, mask)
+    # transformers' own MPT and Falcon with ALiBi size their bias by the text, and fail on a static cache.
+    if model.config.model_type != "mpt":
+        yield from steps(model, StaticCache(model.config, T + 3), None, None)
+        yield from steps(model, StaticCache(model.config, T + 3), None, left())
+        if told:
+            yield from steps(model, StaticCache(model.config, T + 3), POSE, None)
+
+
+KINDS = {"packed": ids(PACKED), "offset": ids(OFFSET), "PoSE": ids(POSE), "padded": padding, "cached": cached}
+SWEEP = bool(os.environ.get("MILEPOST_SWEEP"))
+SERVED = sorted(DISPATCH | REPLACED)
+SAMPLED = [
+    (model_type, kind)
+    for n, model_type in enumerate(SERVED)
+    for m, kind in enumerate(KINDS)
+    if SWEEP or model_type in ("llama", "gptj", "falcon", "gpt_oss", "mistral", "mpt") or n % len(KINDS) == m
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_gradient():
+    with torch.no_grad():
+        yield
+
+
+@pytest.mark.parametrize(("model_type", "kind"), SAMPLED)
+def test_every_call_is_stock(model_type: str, kind: str):
+    model, calls = tiny(model_type), KINDS[kind]
+    if model_type == "nemotron":
+        # Its squares magnify roundings: in float32 stock itself is further than CLOSE from float64.
+        model.double()
+    if model_type in UNTOLD and kind not in ("padded", "cached"):
+        extend(model, through="attend")
+        with pytest.raises(ValueError, match=f"a {model_type} model takes no position_ids"):
+            list(calls(model))
+        return
+    stock = list(calls(model))
+    for through in ("attend",) if model_type in REPLACED else ("attend", "rotary"):
+        extend(model, through=through)
+        for n, (ours, theirs) in enumerate(zip(calls(model), stock, strict=True)):
+            assert (ours - theirs).abs().max() < CLOSE, (through, n)
+
+
+@pytest.mark.parametrize("through", ["attend", "rotary"])
+@pytest.mark.parametrize("how", ["compiled", "exported"])
+def test_packed_texts_in_one_graph_are_stock(how: str, through: str):
+    model, row = tiny("llama", num_hidden_layers=1), tokens(1, T)
+    stock, alone = (model(row, position_ids=each, use_cache=False).logits for each in (PACKED, None))
+    assert (stock - alone).abs().max() > 1e-3, "packing makes no difference"
+    extend(model, through=through)
+    if how == "compiled":
+        torch.compiler.reset()
+        run: Any = torch.compile(model, backend="eager", fullgraph=True)
+    else:
+        given = {"input_ids": row, "position_ids": PACKED, "use_cache": False}
+        run = torch.export.export(model, (), given).module()
+    for positions, wanted in ((PACKED, stock), (torch.arange(T)[None], alone)):
+        logits = run(input_ids=row, position_ids=positions, use_cache=False).logits
+        assert (logits - wanted).abs().max() < CLOSE
+
+
+FILLED: dict[str, tuple[Any, ...]] = {"stock": (), "attend": (mp.Rerope(8),), "rotary": (mp.Yarn(4, 64),)}
+
+
+@pytest.mark.parametrize("now", FILLED)
+@pytest.mark.parametrize("before", FILLED)
+def test_a_cache_filled_under_another_scheme_is_refused(before: str, now: str):
+    def put(name: str) -> Any:
+        return extend(model, *FILLED[name]) if FILLED[name] else restore(model)
+
+    model = tiny("llama", num_hidden_layers=1)
+    cache = put(before)(tokens(2, T), use_cache=True).past_key_values
+    put(now)
+    if before == now:
+        model(tokens(2, 1), past_key_values=cache)
+        return
+    with pytest.raises(ValueError, match=r"this DynamicCache was filled under .* Start with a new cache after extend"):
+        model(tokens(2, 1), past_key_values=cache)
