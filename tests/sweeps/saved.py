@@ -274,6 +274,12 @@ def commit_now() -> str:
     return run("rev-parse", "--short=12", "HEAD") + (" with changes" if run("status", "--porcelain", "src") else "")
 
 
+def quiet() -> None:
+    """Leave out transformers' warnings and progress bars."""
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
 def main() -> None:
     """Run the sweep, type by type, and write its page."""
     parser = argparse.ArgumentParser()
@@ -282,11 +288,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    quiet()
     names = asked.methods or list(methods(model_of("llama")))
     found: list[Outcome] = []
-    with ProcessPoolExecutor(asked.jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(asked.jobs, mp_context=get_context("spawn"), initializer=quiet) as pool:
         for some in pool.map(outcomes, [[(each, name) for name in names] for each in asked.types]):
             found += some
             print(some[0].model_type, dict(Counter(each.kind for each in some)), flush=True)
