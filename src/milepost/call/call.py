@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,8 @@ class CannotRun(RuntimeError):  # noqa: N818
     """A backend was asked by name for what it cannot do."""
 
 
-class Layout(NamedTuple):
+@dataclass(frozen=True)
+class Layout:
     """Where the tokens of a call stand in the text, known from its shapes: both count up by one in every row."""
 
     first: int

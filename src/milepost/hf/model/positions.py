@@ -243,7 +243,8 @@ class Calls:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Refuse what cannot be honoured, and put the positions of all tokens in the place of position_ids."""
-        given = dict(zip(self.parameters, args, strict=False)) | kwargs
+        # Dynamo of torch 2.9 demands names and values of one number.
+        given = dict(zip(self.parameters[: len(args)], args, strict=True)) | kwargs
         config: Any = module.config
         cache: Any = self_attention(given.get("past_key_values"))
         refuse_unnamed(config, self.named)
