@@ -510,6 +510,16 @@ PLANTED: dict[str, Pair] = {
         r"\(layers 0–1\).*m plus -0\.03125",
         lambda: (model("Bloom"), model("Bloom", half_slopes)),
     ),
+    "a base one part in ten thousand higher": (
+        "base",
+        r"10,000$.*10,001$",
+        lambda: (rotary(), rotary(10001.0)),
+    ),
+    "a base in a config, one part in ten thousand higher": (
+        "base",
+        r"10,000$.*10,001$",
+        lambda: (rope(), rope(rope_theta=10001.0)),
+    ),
     "MPT's alibi_bias_max": (
         "ALiBi slopes",
         "2 of 2 heads differ",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -150,6 +151,49 @@ def test_packed_texts_in_one_graph_are_stock(how: str, through: str):
     for positions, wanted in ((PACKED, stock), (torch.arange(T)[None], alone)):
         logits = run(input_ids=row, position_ids=positions, use_cache=False).logits
         assert (logits - wanted).abs().max() < CLOSE
+
+
+LONG = {"offset": OFFSET, "PoSE": POSE, "packed": PACKED, "rows": OFFSET.expand(2, -1)}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_length_is_that_of_the_last_position(name: str):
+    dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    model = extend(tiny("llama", max_position_embeddings=16), mp.DynamicNtk(16, factor=2.0), through="attend")
+    for given in ({}, {"attention_mask": ONES}, {"use_cache": False}):
+        # A new model each time: stock remembers the longest text it has seen.
+        stock = tiny("llama", max_position_embeddings=16, rope_parameters=dynamic)
+        both = [each(tokens(2, T), position_ids=LONG[name], **given).logits for each in (model, stock)]
+        assert (both[0] - both[1]).abs().max() < CLOSE
+
+
+@pytest.mark.parametrize("method", [mp.SelfExtend(3, 6), mp.DualChunk(12, 4)], ids=lambda each: type(each).__name__)
+def test_a_padded_row_is_that_row_alone(method: Any):
+    """Positions of a method that is not relative depend neither on the kind of cache nor on other rows."""
+    model, text, mask = extend(tiny("llama"), method), tokens(2, T), left()
+    hole = mask.clone()
+    hole[1, 9:11] = 0
+    alone = model(text[:1, 5:]).logits
+    caches = [lambda: None, lambda: DynamicCache(config=model.config), lambda: StaticCache(model.config, T + 3)]
+    for each in (mask, hole):
+        for made in caches:
+            assert (model(text, attention_mask=each, past_key_values=made()).logits[:1, 5:] - alone).abs().max() < CLOSE
+        # The first blocks of a text may be all padding.
+        for made in caches[1:]:
+            cache, blocks = made(), list[Tensor]()
+            for a, b in ((0, 3), (3, 4), (4, 11), (11, 12), (12, T)):
+                blocks.append(model(text[:, a:b], attention_mask=each[:, :b], past_key_values=cache).logits)
+            assert (torch.cat(blocks, 1)[:1, 5:] - alone).abs().max() < CLOSE
+
+
+@pytest.mark.parametrize("model_type", ["mistral", "gpt_oss"])
+@pytest.mark.parametrize("blocks", [(3, 17, T), (7, 8, 9, T), (1, 8, 12, T), (5, 9, 20, T)])
+def test_a_window_of_fixed_size_is_filled_in_blocks(model_type: str, blocks: tuple[int, ...]):
+    model, text = extend(tiny(model_type), mp.Rerope(6)), tokens(2, T)
+    for capacity in (T, T + 5):
+        cache = StaticCache(model.config, capacity)
+        parts = [model(text[:, a:b], past_key_values=cache).logits for a, b in pairwise((0, *blocks))]
+        assert (torch.cat(parts, 1) - model(text).logits).abs().max() < CLOSE
 
 
 FILLED: dict[str, tuple[Any, ...]] = {"stock": (), "attend": (mp.Rerope(8),), "rotary": (mp.Yarn(4, 64),)}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import milepost as mp
-from milepost.hf import extend, load, restore, save
+from milepost.hf import check, extend, load, restore, save
 from milepost.hf.model.attention import Replaced
 from milepost.hf.model.extension import extension_of
 from milepost.hf.model.models import REPLACED
@@ -158,3 +158,15 @@ def test_dropout_is_that_of_the_mode_the_model_is_in():
     assert near(extend(model, through="attend")(tokens()).logits, stock), "a model that is not training drops nothing"
     model.train()
     assert all(each.training for each in restore(model).modules())
+
+
+def test_slopes_that_stock_mpt_passes_over_are_no_slopes_of_the_model():
+    told, plain = tiny("mpt"), tiny("mpt")
+    told.config.attn_config.alibi_bias_max = 16
+    wanted = plain(tokens(1, 12)).logits
+    assert torch.equal(told(tokens(1, 12)).logits, wanted)
+    assert not check(told, plain)
+    with pytest.raises(ValueError, match=r"alibi_bias_max 16, and the MPT of transformers passes over it"):
+        extend(told, mp.AlibiInterpolate(2))
+    told.config.attn_config.alibi_bias_max = 8
+    assert (extend(told, through="attend")(tokens(1, 12)).logits - wanted).abs().max() < 1e-5

@@ -24,7 +24,7 @@ from milepost.hf.checking.running import TOKENS, Runs, Table, skeleton
 from milepost.hf.checking.schemes import Function, GivenSlopes, compare
 from milepost.hf.config.source import config_of, schedules_in
 from milepost.hf.model.extension import extension_of
-from milepost.hf.model.models import unwrapped
+from milepost.hf.model.models import as_run, unwrapped
 from milepost.hf.model.parts import ALIBI, ROTARY, kind_of
 from milepost.hf.model.t5 import stretched
 from milepost.scheme import with_trained
@@ -144,7 +144,7 @@ def _of_model(model: nn.Module, name: str) -> Side:
     config = cast("Any", model).config
     done, buckets = extension_of(model), stretched(model)
     if done is None and (buckets is None or not buckets.schedules):
-        return replace(_read(Side(f"{name} (model)", config=config)), model=model, own=True)
+        return replace(_read(Side(f"{name} (model)", config=as_run(config))), model=model, own=True)
     layers = _stacked([done.schedule] if done is not None else cast("Any", buckets).schedules.values())
     width = read(config, "check").head_width
     return Side(f"{name} (extended)", layers, None, width, config, model, own=True, extended=True)

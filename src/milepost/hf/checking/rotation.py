@@ -179,12 +179,13 @@ def _frequencies(a: Turning, b: Turning) -> Iterator[Difference]:
             return
     if curve is not None and curve_b is not None:
         (base, by), (other, by_other) = curve, curve_b
-        if not near(base, other):
+        if not near(base, other, 5e-6):
             yield Difference("base", f"rope_theta {number(base)}", f"rope_theta {number(other)}")
-        if not near(by, by_other):
+        if not near(by, by_other, 5e-6):
             words = [f"divides every frequency by {number(each)}" if each != 1 else "none" for each in (by, by_other)]
             yield between("stretch", words)
-        return
+        if not (near(base, other, 5e-6) and near(by, by_other, 5e-6)):
+            return
     shown = wrong[:3]
     at = "; ".join(f"channels {a.pairs[n][0]} and {a.pairs[n][1]}" for n in shown)
     yield Difference("frequencies", _listed(f, shown), _listed(g, shown), f"Radians a token of {at}. In all pair"

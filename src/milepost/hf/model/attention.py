@@ -146,13 +146,13 @@ def passed_on(module: nn.Module) -> list[Any]:
     """Let a module that reads position_ids itself pass them on (Persimmon); returns what undoes it."""
     if "position_ids" not in inspect.signature(type(module).forward).parameters:
         return []
+    return [module.register_forward_pre_hook(_with_positions, with_kwargs=True)]
 
-    def before(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return args, kwargs | {POSITIONS: kwargs.get("position_ids")}
 
-    return [module.register_forward_pre_hook(before, with_kwargs=True)]
+def _with_positions(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return args, kwargs | {POSITIONS: kwargs.get("position_ids")}
 
 
 def register() -> None:

@@ -100,6 +100,13 @@ def layers_of(model: object) -> Layers:
             f"extend: a {model_type} model cannot be extended: its attention is not reached by name, or does more than "
             f"a scheme says; those that can are {SERVED}"
         )
+    if as_run(config) is not config:
+        bias_max = config.attn_config.alibi_bias_max
+        raise ValueError(
+            f"extend: this config says alibi_bias_max {bias_max}, and the MPT of transformers passes over it: its "
+            f"slopes are those of 8. To keep what the model does, set model.config.attn_config.alibi_bias_max = 8; for "
+            f"slopes of {bias_max}, also give extend an Alibi({config.n_heads}, bias_max={bias_max})"
+        )
     own = own_schedule(config)
     attentions = tuple(attentions_in(backbone))
     if [each.layer_idx for each in attentions] != list(range(len(own))):
@@ -112,9 +119,19 @@ def layers_of(model: object) -> Layers:
     return Layers(model, backbone, model_type, own, attentions, tuple(turners_in(backbone)), ())
 
 
+def as_run(config: Any) -> Any:
+    """Return a config as transformers' own model runs it: its MPT passes over alibi_bias_max."""
+    settings = getattr(config, "attn_config", None)
+    if getattr(config, "model_type", None) != "mpt" or getattr(settings, "alibi_bias_max", 8) == 8:
+        return config
+    run = copy.deepcopy(config)
+    run.attn_config.alibi_bias_max = 8
+    return run
+
+
 def own_schedule(config: Any) -> Schedule:
     """What the layers of a model do by themselves; Falcon's slopes as it rounds them."""
-    own = stock_schedule(read(config, "extend"))
+    own = stock_schedule(read(as_run(config), "extend"))
     if not (getattr(config, "model_type", None) == "falcon" and config.alibi):
         return own
     scheme = own[0]

@@ -56,7 +56,7 @@ def read(mask: Tensor | None, positions: Tensor, t: int, s: int, by_length: bool
     rows = mask[:, 0].unbind(1)
     if len(rows) == 1:
         found: Options = {"key_documents": rows[0][:, :s], "documents": rows[0][:, s:]}
-        return found if at is None else found | located(at, None, t, s)
+        return found if at is None else found | located(at, None, t, s, by_length)
     index, documents = rows[:2]
     found = {
         "key_index": index[:, :s], "index": index[:, s:],
@@ -294,27 +294,33 @@ class Calls:
         mask: Any = given.get("attention_mask")
         b, t = tokens.shape[:2]
         past = 0 if cache is None else cache.get_seq_length()
+        fixed = getattr(cache, "is_compileable", False)
+        padding: Tensor | None = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
+        streams = hasattr(cache, "stream")
         if ids is None:
             new = (torch.arange(t, device=tokens.device) + past)[None]
+            if self.absolute and padding is not None and not streams:
+                new = (new - before_text(padding, None if filled is None else filled.positions, past)).clamp(min=0)
         elif ids.dim() == 2 and ids.shape[0] in (1, b) and ids.shape[1] == t:
             new = ids
         else:
             raise ValueError(
                 f"milepost: position_ids are {list(ids.shape)} for {b} rows of {t} tokens; give [{b}, {t}] or [1, {t}]"
             )
-        fixed = getattr(cache, "is_compileable", False)
-        padding: Tensor | None = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
         if padding is not None and not fixed and isinstance(past, int) and padding.shape[1] < past + t:
             raise ValueError(
                 f"milepost: the attention mask has {padding.shape[1]} columns, and with those in the cache there are "
                 f"{past + t} tokens; give one column for each of them"
             )
         whole = new if filled is None or filled.positions is None else filled.put(new.expand(b, -1), past)
+        if fixed and isinstance(past, int):
+            # A window of fixed size hands on the whole text until it is full, without the slots still to be filled.
+            whole = whole[:, : past + t]
         plain = mask is None and ids is None and whole is new
         if not plain and not torch.compiler.is_compiling() and not fixed and (mask is None or padding is not None):
             # A stream keeps the last position alone.
             columns = None if padding is None else padding[:, : past + t][:, -whole.shape[1] :]
-            start = self.absolute and ids is not None and not hasattr(cache, "stream")
+            start = self.absolute and ids is not None and not streams
             all_real, plain = count(whole, columns, start)
             if plain and all_real:
                 given["attention_mask"] = None
@@ -330,8 +336,8 @@ class Calls:
             )
         if given["position_ids"].dtype != COUNTED:
             raise ValueError(
-                f"milepost: {cache!r} places tokens by itself, and position_ids do not count them one by one; leave "
-                f"position_ids out"
+                f"milepost: {cache!r} places tokens by itself, and position_ids (or a hole in the attention mask) do "
+                f"not count them one by one; leave position_ids out, and mask padding on the left alone"
             )
         b, t = tokens.shape[:2]
         given["attention_mask"] = cache.begin(mask, b, t, tokens.device, self.by_slot)
@@ -352,6 +358,19 @@ def count(positions: Tensor, mask: Tensor | None, from_zero: bool) -> tuple[bool
         right = right & ((positions == 0) | ~starts)
     both = cast("list[bool]", torch.stack((real.all(), right.all())).tolist())
     return both[0], both[1]
+
+
+def before_text(padding: Tensor, kept: Tensor | None, past: int | Tensor) -> Tensor:
+    """Return by how much positions lag behind slots: the padding on the left of each row, [b 1].
+
+    A row's positions depend neither on the kind of cache nor on the padding of other rows. kept: positions of the
+    `past` slots that are in the cache already; where a row's text began there, it goes on as it was counted.
+    """
+    first = padding.bool().int().argmax(-1, keepdim=True)
+    if kept is None or kept.shape[0] != first.shape[0]:
+        return first
+    began = kept.gather(1, first.clamp(max=kept.shape[1] - 1).to(kept.device)).to(first)
+    return torch.where(first < past, (first - began).clamp(min=0), first)
 
 
 def _narrow(positions: Tensor) -> Tensor:
