@@ -41,7 +41,7 @@ class Scheme(Parts):
         super().__init__(*parts)
         # Made once, because layers ask in every call; in a tuple, because its weights are this scheme's own.
         inside = (part for part in parts if not answers(part, "embed"))
-        self._inside = (Scheme(*inside),) if self._embeds else ()
+        self._inside = (Scheme(*inside),) if self.answering("embed") else ()
 
     @staticmethod
     def of(config: object, *, layer: int = 0) -> Scheme:
