@@ -1,5 +1,6 @@
 """Short texts for the cells of a table, the same in the terminal and in Markdown."""
 
+import math
 import re
 
 from milepost.backends import BACKENDS
@@ -37,12 +38,7 @@ def formula(sheet: Sheet) -> str:
 def numbers(sheet: Sheet) -> str:
     """Return the parameters with their shapes, and their number in the example."""
     shown = [f"{name} [{' '.join(map(str, shape))}]" for name, shape in sheet.learned.items()]
-    total = 0
-    for shape in sheet.learned.values():
-        size = 1
-        for length in shape:
-            size *= length
-        total += size
+    total = sum(map(math.prod, sheet.learned.values()))
     return f"{', '.join(shown)}: {total:,} parameters in the example" if shown else learned(sheet)
 
 
