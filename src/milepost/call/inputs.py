@@ -96,13 +96,8 @@ def same_turn(one: Parts, other: Parts) -> bool:
     mine, theirs = one.answering("turn"), other.answering("turn")
     if not other.turns_keys_once or len(mine) != len(theirs):
         return False
-    return all(a is b or _are_alike(a, b) for a, b in zip(mine, theirs, strict=True))
-
-
-def _are_alike(one: object, other: object) -> bool:
-    """True if two parts are equal, can never change, and have no attributes that == leaves out."""
-    value = value_of(one)
-    return value is not None and value == value_of(other)
+    # Those of another object count if they can never change, and are alike in what == leaves out, too.
+    return all(a is b or value_of(a) == value_of(b) is not None for a, b in zip(mine, theirs, strict=True))
 
 
 def index(

@@ -16,7 +16,7 @@ def relative(sheet: Sheet) -> str:
 
 def learned(sheet: Sheet) -> str:
     """Return the names of what is trained, without the parts inside each."""
-    names = dict.fromkeys(_outer(name) for name in sheet.learned)
+    names = dict.fromkeys(re.sub(r"\.(weight|bias)$", "", name) for name in sheet.learned)
     if names:
         return ", ".join(names)
     return "yes" if sheet.learns else "no" if sheet.backends else ""
@@ -51,7 +51,3 @@ def column_of(paragraph: str) -> int | None:
     """Return where the second column begins, in a paragraph of a docstring that is a list in two columns."""
     found = re.search(r"^\S.*? {3,}(?=\S)", paragraph, re.MULTILINE)
     return None if found is None else len(found[0])
-
-
-def _outer(name: str) -> str:
-    return re.sub(r"\.(weight|bias)$", "", name)
