@@ -188,6 +188,11 @@ def _documents(
             raise ValueError(
                 f"scheme.{piece}: documents has {keys.shape[1]} entries, but there are {s} keys; give one for each key"
             )
+        if t > s:
+            raise ValueError(
+                f"scheme.{piece}: with documents the queries are the last of the keys, and {t} are more than {s} keys; "
+                f"give as many keys as queries, or leave documents out"
+            )
         own = keys[:, s - t :]
     return own, keys, over_keys(key_index, "amax", own, keys)[0] + 1
 
