@@ -13,9 +13,9 @@ from torch import Tensor
 
 from milepost.backends import BACKENDS
 from milepost.call.call import Call
+from milepost.call.inputs import refuse_shards
 from milepost.call.options import NAMES, Options
 from milepost.call.resolve import resolve
-from milepost.call.sharded import refuse_shards
 from milepost.choice import cheapest, fingerprint_of, named, remember, run_again
 from milepost.memory.surroundings import without_autocast
 from milepost.memory.table import MEMORY

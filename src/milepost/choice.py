@@ -52,8 +52,8 @@ def fingerprint_of(
         return None
     weights = look_of_all(scheme.weights())
     asked = (backend, return_lse, q is k, k is v, q is v)
+    plain = k.plain if type(k) is CachedKeys else k
     if is_step(q, k, v, scheme, options) and not _learns((q, k, v, *scheme.weights())):
-        plain = k.plain if type(k) is CachedKeys else k
         b, g, s, d = plain.shape
         turned = type(k) is CachedKeys and k.turned_by is not None
         looks = (
@@ -61,7 +61,6 @@ def fingerprint_of(
             v.device, turned, *asked, *weights,
         )  # fmt: skip
         return Fingerprint(around, state, looks, steps=True)
-    plain = k.plain if type(k) is CachedKeys else k
     return Fingerprint(around, state, (*look_of_all((q, plain, v)), *asked, *said, *weights), steps=False)
 
 

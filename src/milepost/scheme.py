@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
-from milepost import pieces
+from milepost.backends.block_masks import make_block_mask, mask_mod
+from milepost.backends.flex import ScoreMod, score_mod
+from milepost.call.documents import over_keys
 from milepost.configs import read
 from milepost.configs.reader import Reader
 from milepost.configs.rope_types import trained_length
 from milepost.configs.stored import changed, entries, parts_in, unread_in
-from milepost.seams.arguments import from_plain, to_plain
+from milepost.seams.arguments import from_plain, spell, to_plain
+from milepost.seams.demand import exact
 from milepost.seams.equation import equation
 from milepost.seams.known import Known
 from milepost.seams.parts import Parts
 from milepost.seams.verbs import answers
-
-if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask
-
-    from milepost.backends.flex import ScoreMod
 
 
 class Scheme(Parts):
@@ -41,7 +40,7 @@ class Scheme(Parts):
         super().__init__(*parts)
         # Made once, because layers ask in every call; in a tuple, because its weights are this scheme's own.
         inside = (part for part in parts if not answers(part, "embed"))
-        self._inside = (Scheme(*inside),) if self._embeds else ()
+        self._inside = (Scheme(*inside),) if self.answering("embed") else ()
 
     @staticmethod
     def of(config: object, *, layer: int = 0) -> Scheme:
@@ -80,19 +79,34 @@ class Scheme(Parts):
         return scheme
 
     def bias(
-        self,
-        index: Tensor,
-        key_index: Tensor,
-        *,
-        documents: Tensor | None = None,
-        dtype: torch.dtype | None = None,
+        self, index: Tensor, key_index: Tensor, *, documents: Tensor | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
         """Return the scheme as one dense additive tensor [b|1 h|1 t s], −∞ where a key is hidden.
 
         index: [t] or [b t]; key_index: [s] or [b s]; documents, [s] or [b s], are the keys': queries are the last t.
         Raises where a part does more than add to scores and hide keys.
         """
-        return pieces.bias(self, index, key_index, documents=documents, dtype=dtype)
+        for verb in ("place", "turn", "relate", "scale", "sharpen", "bend_rows", "rest"):
+            for part in self.answering(verb):
+                raise ValueError(f"scheme.bias: {spell(part)} does more than add to a score: it answers {verb}")
+        for part in self.answering("bend"):
+            if not getattr(part, "additive", False):
+                raise ValueError(
+                    f"scheme.bias: {spell(part)} bends a score by more than a sum, so no bias can stand for it"
+                )
+        i, j = _batched(index), _batched(key_index)
+        own, keys, length = _documents("bias", documents, i, j)
+        batch = torch.arange(max(len(i), len(j)), device=i.device).view(-1, 1, 1, 1)
+        head = torch.arange(self.heads or 1, device=i.device).view(-1, 1, 1)
+        learned = next((weight.dtype for weight in self.parameters()), torch.get_default_dtype())
+        nothing = torch.zeros(1, 1, i.shape[1], j.shape[1], device=i.device, dtype=dtype or learned)
+        i, j = i[:, None, :, None], j[:, None, None, :]
+        added = self.bend(nothing, batch, head, i, j, length[:, None, :, None])
+        seen = self.see(batch, head, i, j)
+        if own is not None and keys is not None:
+            together = (own[:, None, :, None] == keys[:, None, None, :]) & (own >= 0)[:, None, :, None]
+            seen = together if seen is None else seen & together
+        return added if seen is None else torch.where(seen, added, -torch.inf)
 
     def flex(
         self,
@@ -108,7 +122,19 @@ class Scheme(Parts):
 
         index, key_index and documents are those of `bias`. Queries and keys are given as they are turned.
         """
-        return pieces.flex(self, index, key_index, documents=documents, device=device)
+        for verb in ("place", "relate", "bend_rows", "rest"):
+            for part in self.answering(verb):
+                raise ValueError(f"scheme.flex: {spell(part)} answers {verb}, which no score_mod can do; use attend")
+        device = index.device if device is None else torch.device(device)
+        i, j = _batched(index).to(device), _batched(key_index).to(device)
+        own, keys, length = _documents("flex", None if documents is None else documents.to(device), i, j)
+        rows = max(len(i), len(j), 1 if keys is None else len(keys))
+        heads = self.heads if any(getattr(part, "by_head", False) for part in self.answering("see")) else None
+        mask = mask_mod(self, i, j, own, keys)
+        return (
+            score_mod(self, i, j, length, self.sharpen(i, length)),
+            make_block_mask(mask, rows if rows > 1 else None, heads, i.shape[1], j.shape[1], device),
+        )
 
     @property
     def attention(self) -> Scheme:
@@ -148,3 +174,29 @@ def with_trained(reader: Reader, parts: Sequence[object]) -> Scheme:
     scheme = Scheme(*parts)
     scheme.trained = trained_length(reader, parts)
     return scheme
+
+
+def _documents(
+    piece: str, documents: Tensor | None, index: Tensor, key_index: Tensor
+) -> tuple[Tensor | None, Tensor | None, Tensor]:
+    """Return the documents of the queries, the last ones, and of the keys; and the length of each query's document."""
+    own = keys = None
+    if documents is not None:
+        t, s = index.shape[1], key_index.shape[1]
+        keys = _batched(documents, "documents")
+        if keys.shape[1] != s:
+            raise ValueError(
+                f"scheme.{piece}: documents has {keys.shape[1]} entries, but there are {s} keys; give one for each key"
+            )
+        if t > s:
+            raise ValueError(
+                f"scheme.{piece}: with documents the queries are the last of the keys, and {t} are more than {s} keys; "
+                f"give as many keys as queries, or leave documents out"
+            )
+        own = keys[:, s - t :]
+    return own, keys, over_keys(key_index, "amax", own, keys)[0] + 1
+
+
+def _batched(values: Tensor, name: str = "index") -> Tensor:
+    values = exact(f"scheme.bias and scheme.flex: {name}", values, fractions=name == "index")
+    return values[None] if values.dim() == 1 else values

@@ -276,6 +276,14 @@ def test_what_no_score_mod_can_do_is_refused(part, why):
         Scheme(part, causal).flex(torch.arange(4), torch.arange(4))
 
 
+def test_documents_of_more_queries_than_keys_are_refused():
+    for piece in ("bias", "flex"):
+        with pytest.raises(
+            ValueError, match=rf"scheme\.{piece}: with documents .* 4 are more than 3 keys; give as many"
+        ):
+            getattr(Scheme(causal), piece)(torch.arange(4), torch.arange(3), documents=torch.tensor([0, 0, 1]))
+
+
 def test_documents_that_do_not_fit_the_keys_are_refused():
     with pytest.raises(ValueError, match=r"scheme\.flex: documents has 3 entries, but there are 5 keys"):
         Scheme(causal).flex(torch.arange(3), torch.arange(5), documents=torch.zeros(3, dtype=torch.int64))

@@ -19,7 +19,7 @@ FLOORS = (
     ("seams",),
     ("call", "methods"),
     ("backends", "configs"),
-    ("scheme", "schedule", "cache", "pieces", "choice", "attend"),
+    ("scheme", "schedule", "cache", "choice", "attend"),
     ("variants", "theory"),
     ("dropin",),
     ("catalogue",),
@@ -33,7 +33,7 @@ FLOORS = (
     ("__main__",),
 )
 """The rooms, from the lowest floor to the highest; those on one floor know nothing of each other."""
-FACE = {"scheme", "schedule", "cache", "pieces", "choice", "attend"}
+FACE = {"scheme", "schedule", "cache", "choice", "attend"}
 """Files that are one room together."""
 BY_NAME = {"milepost.seams.known", "milepost.catalogue.sheet"}
 """Files that look the exports up in the running package, when they are called: whoever saved a scheme names classes."""

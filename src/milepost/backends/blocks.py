@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from milepost.backends.estimate import keys_of
 from milepost.backends.views import mask
 from milepost.call.call import Call, Layout
 from milepost.memory.surroundings import surroundings
@@ -71,14 +72,9 @@ def _of_band(
     masks: dict[tuple[int, int, int, int], tuple[Tensor | None, Tensor | None]] = {}
     for first in range(0, t, step):
         rows = slice(first, min(first + step, t))
-        i, last = layout.offset + rows.start, layout.offset + rows.stop - 1
-        low, high = max(0.0, min(i - band.behind + 1, s)), min(s - 1.0, last + band.ahead)
-        if band.chunk is not None:
-            low = max(low, (i + layout.key_first) // band.chunk * band.chunk - layout.key_first)
-        sinks = int(max(0, min(band.sinks - layout.key_first, low, high + 1)))
-        keys = slice(int(low), int(high) + 1) if low <= high else slice(int(low), int(low))
+        sinks, keys = keys_of(band, layout, rows.start, rows.stop - 1, s)
         # Inside a long text every block looks like the one before it.
-        key = (rows.stop - rows.start, sinks, keys.stop - keys.start, i - keys.start)
+        key = (rows.stop - rows.start, sinks, keys.stop - keys.start, layout.offset + rows.start - keys.start)
         if key not in masks or band.chunk is not None:
             masks[key] = _seen(band, layout, rows, sinks, keys, dtype, device)
         made.append(Block(rows, sinks, keys, *masks[key]))

@@ -47,13 +47,15 @@ def seen_pairs(call: Call) -> float:
 def band_pairs(band: Band, layout: Layout, t: int, s: int) -> float:
     """Return how many pairs lie in a band: the keys of some rows, counted, and taken for all."""
     rows = range(0, t, max(1, t // SAMPLES))
-    total = 0.0
-    for row in rows:
-        i = layout.offset + row
-        last = min(s - 1, i + band.ahead)
-        first = max(0, i - band.behind + 1)
-        if band.chunk is not None:
-            first = max(first, (i + layout.key_first) // band.chunk * band.chunk - layout.key_first)
-        near = max(0.0, last - first + 1)
-        total += near + max(0.0, min(band.sinks - layout.key_first, first, last + 1))
-    return total / len(rows) * t if t else 0.0
+    found = [keys_of(band, layout, row, row, s) for row in rows]
+    return sum(sinks + keys.stop - keys.start for sinks, keys in found) / len(rows) * t if t else 0.0
+
+
+def keys_of(band: Band, layout: Layout, first: int, last: int, s: int) -> tuple[int, slice]:
+    """Return the keys in a band of any of the rows first … last: how many of the first, and which of the others."""
+    i = layout.offset + first
+    low, high = max(0.0, min(i - band.behind + 1, s)), min(s - 1.0, layout.offset + last + band.ahead)
+    if band.chunk is not None:
+        low = max(low, (i + layout.key_first) // band.chunk * band.chunk - layout.key_first)
+    sinks = int(max(0, min(band.sinks - layout.key_first, low, high + 1)))
+    return sinks, slice(int(low), max(int(low), int(high) + 1))

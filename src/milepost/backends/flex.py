@@ -10,11 +10,7 @@ from typing import Any, cast
 import torch
 import torch.nn.attention.flex_attention as flex_module
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import (
-    AuxRequest,
-    BlockMask,
-    flex_attention,
-)
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 from torch.nn.functional import pad
 
 from milepost.backends.block_masks import block_mask, many_graphs, reader

@@ -139,6 +139,6 @@ def _first_keys(q: Tensor, k: Tensor, v: Tensor) -> Part:
     return (scores - lse[..., None]).exp() @ v, lse
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None, causal: bool = False) -> Part:
+def _fused(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Part:
     """torch's function, with the log-sum-exp that it keeps for its backward pass."""
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=hidden, scale=1.0)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=1.0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from milepost.backends.dropout import keep
-from milepost.backends.views import View, mask, relations, views
+from milepost.backends.views import View, batch_and_head, mask, relations, views
 from milepost.call.call import Call
 from milepost.seams.verbs import Relation, Table
 
@@ -59,8 +59,7 @@ def weigh(weights: Tensor, v: Tensor) -> Tensor:
 def bent(made: Prepared, rows: slice = ALL, keys: slice = ALL) -> Tensor:
     """Scores [b h t s] of some rows and keys, bent but not masked; −∞ where no regime claims the pair."""
     call = made.call
-    batch = torch.arange(call.q.shape[0], device=call.q.device).view(-1, 1, 1, 1)
-    head = torch.arange(call.q.shape[1], device=call.q.device).view(-1, 1, 1)
+    batch, head = batch_and_head(call)
     length = call.length[:, None, rows if call.length.shape[1] > 1 else ALL, None]
     total: Tensor | None = None
     near: Tensor | None = None
@@ -149,15 +148,8 @@ def softmax_rows(
 
 def _coordinates(call: Call, rows: slice, keys: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Batch, head, row and key numbers of a block of scores."""
-    b, h, t, s = *call.q.shape[:3], call.k.shape[2]
-    device = call.q.device
-    row, key = torch.arange(t, device=device)[rows], torch.arange(s, device=device)[keys]
-    return (
-        torch.arange(b, device=device).view(-1, 1, 1, 1),
-        torch.arange(h, device=device).view(-1, 1, 1),
-        row[:, None],
-        key,
-    )
+    row, key = (torch.arange(count, device=call.q.device) for count in (call.q.shape[2], call.k.shape[2]))
+    return *batch_and_head(call), row[rows, None], key[keys]
 
 
 def _add_related_values(out: Tensor, weights: Tensor, made: Prepared, rows: slice = ALL, keys: slice = ALL) -> Tensor:

@@ -145,16 +145,19 @@ def mask(call: Call, rows: slice = slice(None), keys: slice = slice(None)) -> Te
     """Return which keys are visible, [b|1 h|1 t s], or None where all are."""
     if not call.scheme.answering("see") and call.documents is None:
         return None
-    q = call.q
     i, j = call.index[:, None, rows, None], call.key_index[:, None, None, keys]
-    batch = torch.arange(q.shape[0], device=q.device).view(-1, 1, 1, 1)
-    head = torch.arange(q.shape[1], device=q.device).view(-1, 1, 1)
-    seen = call.scheme.see(batch, head, i, j)
+    seen = call.scheme.see(*batch_and_head(call), i, j)
     if call.documents is not None and call.key_documents is not None:
         own, other = call.documents[:, None, rows, None], call.key_documents[:, None, None, keys]
         together = (own == other) & (own >= 0)
         seen = together if seen is None else seen & together
     return seen
+
+
+def batch_and_head(call: Call) -> tuple[Tensor, Tensor]:
+    """Return the number of each row of the batch, [b 1 1 1], and of each head, [h 1 1]."""
+    b, h = (torch.arange(count, device=call.q.device) for count in call.q.shape[:2])
+    return b.view(-1, 1, 1, 1), h.view(-1, 1, 1)
 
 
 def possible_keys(call: Call, first: int, last: int) -> slice:

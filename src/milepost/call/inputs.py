@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from milepost.call.tokens import TokenNumbers
@@ -11,6 +12,28 @@ from milepost.seams.arguments import spell
 from milepost.seams.demand import INTEGERS, checking_values, exact
 from milepost.seams.parts import Parts
 from milepost.seams.verbs import answers, verbs_of
+
+_ATTENTION = F.scaled_dot_product_attention
+"""torch's function, which `context_parallel()` replaces by one of its own: the one mark that all versions have."""
+
+
+def refuse_shards(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise inside torch's `context_parallel()`, and for distributed tensors."""
+    now = F.scaled_dot_product_attention
+    # A graph that is traced can compare functions, and not ask a built-in one for its module.
+    asked = now is not _ATTENTION or not torch.compiler.is_compiling()
+    if asked and str(now.__module__).startswith("torch.distributed"):
+        raise NotImplementedError(
+            "attend: inside torch's context_parallel() each process has a shard of the keys, and attend would see no "
+            "other; this is not supported yet. Leave context_parallel(), gather the keys and values of all processes, "
+            "and give index and key_index"
+        )
+    for name, each in (("q", q), ("k", k), ("v", v)):
+        if type(each) is not Tensor and hasattr(each, "placements"):
+            raise NotImplementedError(
+                f"attend: {name} is a DTensor, placed as {tuple(each.placements)}; this is not supported yet. Gather "  # pyright: ignore
+                f"keys and values, k.full_tensor(), give queries as q.to_local(), and their index"
+            )
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor, scheme: object, dropout: float) -> None:
@@ -73,13 +96,8 @@ def same_turn(one: Parts, other: Parts) -> bool:
     mine, theirs = one.answering("turn"), other.answering("turn")
     if not other.turns_keys_once or len(mine) != len(theirs):
         return False
-    return all(a is b or _are_alike(a, b) for a, b in zip(mine, theirs, strict=True))
-
-
-def _are_alike(one: object, other: object) -> bool:
-    """True if two parts are equal, can never change, and have no attributes that == leaves out."""
-    value = value_of(one)
-    return value is not None and value == value_of(other)
+    # Those of another object count if they can never change, and are alike in what == leaves out, too.
+    return all(a is b or value_of(a) == value_of(b) is not None for a, b in zip(mine, theirs, strict=True))
 
 
 def index(

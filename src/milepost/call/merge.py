@@ -30,19 +30,18 @@ def merge(*parts: Tensor, rest: Tensor | None = None) -> tuple[Tensor, Tensor]:
         shapes = ", ".join(str(list(part.shape)) for part in parts)
         raise ValueError(f"merge: every out is [b h t dv] and every lse [b h t], all alike; given {shapes}")
     sums = torch.stack(lses)
-    total = torch.logsumexp(_even(sums), 0) if rest is None else _counted_once(sums, rest.to(sums)[:, None])
     alive = (sums > -torch.inf).any(0)
+    if rest is None:
+        # Rows that saw nothing anywhere are zeros, so that their gradient is finite.
+        total = sums.masked_fill(~alive, 0.0).logsumexp(0)
+    else:
+        total = _counted_once(sums, rest.to(sums)[:, None])
     total = total.masked_fill(~alive, -torch.inf)
     # Rows that saw nothing take no share of a total that is −∞ itself.
     weights = torch.where(sums > -torch.inf, sums - total.masked_fill(~alive, 0.0), -torch.inf).exp()
     merged = sum(weight[..., None].to(out.dtype) * out for weight, out in zip(weights, outs, strict=True))
     assert isinstance(merged, Tensor)
     return merged, total
-
-
-def _even(sums: Tensor) -> Tensor:
-    """Rows that saw nothing anywhere as zeros, so that their gradient is finite."""
-    return sums.masked_fill(~(sums > -torch.inf).any(0), 0.0)
 
 
 def _counted_once(sums: Tensor, rest: Tensor) -> Tensor:

@@ -24,11 +24,8 @@ BY_VERB = {
 
 def composes(name: str, each: object, verbs: tuple[str, ...]) -> tuple[str, ...]:
     """Return sentences about what the method requires in a scheme, and what it excludes."""
-    return tuple(_of_verbs(name, verbs)) + (tuple(_of_facets(each, verbs)) if inspect.isclass(each) else ())
-
-
-def _of_verbs(name: str, verbs: tuple[str, ...]) -> Iterator[str]:
-    yield from (BY_VERB[verb].format(name=name) for verb in verbs if verb in BY_VERB)
+    of_verbs = (BY_VERB[verb].format(name=name) for verb in verbs if verb in BY_VERB)
+    return (*of_verbs, *(_of_facets(each, verbs) if inspect.isclass(each) else ()))
 
 
 def _of_facets(method: type, verbs: tuple[str, ...]) -> Iterator[str]:

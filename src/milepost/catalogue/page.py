@@ -26,11 +26,17 @@ OUTSIDE = {
     "sample": "Draw positions.",
 }
 """The methods of those that are not parts of a scheme."""
+RELATIVE = {
+    True: "yes: shifting all positions changes nothing",
+    False: "no: absolute positions matter",
+    None: "depends on its arguments",
+}
 
 
 def page(console: Console, sheet: Sheet) -> None:
     """Print all that is known of one method."""
-    console.print(text([(f"{sheet.name}, {sheet.title}" if _differs(sheet) else sheet.name, "bold")]))
+    titled = sheet.title and plain(sheet.title) != plain(sheet.name)
+    console.print(text([(f"{sheet.name}, {sheet.title}" if titled else sheet.name, "bold")]))
     if sheet.arguments is not None:
         console.print(text([(signature(sheet.name, sheet.arguments, console.width), "green")]))
     console.print()
@@ -48,10 +54,6 @@ def page(console: Console, sheet: Sheet) -> None:
         code = text([(f"  {line}" if line else " ", "cyan") for line in sheet.example.splitlines()])
         # Code is never wrapped: it is there to be copied.
         console.print(code, soft_wrap=True)
-
-
-def _differs(sheet: Sheet) -> bool:
-    return bool(sheet.title) and plain(sheet.title) != plain(sheet.name)
 
 
 def _docstring(console: Console, about: str) -> None:
@@ -89,28 +91,19 @@ def _grid(rows: list[tuple[str, str]], style: str = "") -> Table:
 
 def facts(sheet: Sheet) -> list[tuple[str, list[str]]]:
     """Return the short facts of the page, by label."""
-    listed: list[tuple[str, list[str]]] = [("seam", [sheet.group] if sheet.group != FUNCTIONS.title else [])]
-    listed.append(("verbs", [f"{verb}: {_meaning(verb)}" for verb in sheet.verbs]))
-    listed.append(("facets", [f"{facet}: {_sentence(FACETS[facet].__doc__)}" for facet in sheet.facets]))
-    listed.append(("paper", [line for line in (sheet.paper, sheet.link) if line]))
-    listed.append(("relative", _relative(sheet)))
-    listed.append(("learned", [words.numbers(sheet)] if words.numbers(sheet) else []))
-    runs = [", ".join(sheet.backends)] if sheet.runs else []
-    listed.append(("backends", runs + [f"not {name}: it {why}" for name, why in sheet.refusals.items()]))
-    return [(label, lines) for label, lines in listed if lines]
-
-
-def _relative(sheet: Sheet) -> list[str]:
-    meaning = {
-        True: "yes: shifting all positions changes nothing",
-        False: "no: absolute positions matter",
-        None: "depends on its arguments",
+    listed = {
+        "seam": [sheet.group if sheet.group != FUNCTIONS.title else ""],
+        "verbs": [f"{verb}: {_sentence(OUTSIDE.get(verb) or VERBS[verb].__doc__)}" for verb in sheet.verbs],
+        "facets": [f"{facet}: {_sentence(FACETS[facet].__doc__)}" for facet in sheet.facets],
+        "paper": [sheet.paper, sheet.link],
+        "relative": [RELATIVE[sheet.relative] if sheet.runs else ""],
+        "learned": [words.numbers(sheet)],
+        "backends": [
+            ", ".join(sheet.backends) if sheet.runs else "",
+            *(f"not {name}: it {why}" for name, why in sheet.refusals.items()),
+        ],
     }
-    return [meaning[sheet.relative]] if sheet.runs else []
-
-
-def _meaning(verb: str) -> str:
-    return _sentence(OUTSIDE.get(verb) or VERBS[verb].__doc__)
+    return [(label, list(filter(None, lines))) for label, lines in listed.items() if any(lines)]
 
 
 def _sentence(doc: str | None) -> str:

@@ -1,5 +1,6 @@
 """Short texts for the cells of a table, the same in the terminal and in Markdown."""
 
+import math
 import re
 
 from milepost.backends import BACKENDS
@@ -15,7 +16,7 @@ def relative(sheet: Sheet) -> str:
 
 def learned(sheet: Sheet) -> str:
     """Return the names of what is trained, without the parts inside each."""
-    names = dict.fromkeys(_outer(name) for name in sheet.learned)
+    names = dict.fromkeys(re.sub(r"\.(weight|bias)$", "", name) for name in sheet.learned)
     if names:
         return ", ".join(names)
     return "yes" if sheet.learns else "no" if sheet.backends else ""
@@ -37,12 +38,7 @@ def formula(sheet: Sheet) -> str:
 def numbers(sheet: Sheet) -> str:
     """Return the parameters with their shapes, and their number in the example."""
     shown = [f"{name} [{' '.join(map(str, shape))}]" for name, shape in sheet.learned.items()]
-    total = 0
-    for shape in sheet.learned.values():
-        size = 1
-        for length in shape:
-            size *= length
-        total += size
+    total = sum(map(math.prod, sheet.learned.values()))
     return f"{', '.join(shown)}: {total:,} parameters in the example" if shown else learned(sheet)
 
 
@@ -55,7 +51,3 @@ def column_of(paragraph: str) -> int | None:
     """Return where the second column begins, in a paragraph of a docstring that is a list in two columns."""
     found = re.search(r"^\S.*? {3,}(?=\S)", paragraph, re.MULTILINE)
     return None if found is None else len(found[0])
-
-
-def _outer(name: str) -> str:
-    return re.sub(r"\.(weight|bias)$", "", name)

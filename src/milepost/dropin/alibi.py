@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from milepost.dropin.tables import Called
 from milepost.methods.alibi import Alibi
 from milepost.scheme import Scheme
 from milepost.seams import demand
@@ -12,7 +11,7 @@ from milepost.seams.visible import causal
 
 def get_slopes(n: int) -> list[float]:
     """Return the slope of each of n heads, by the authors' rule where n is not a power of two."""
-    demand.whole(Called("get_slopes"), "n", n)
+    demand.whole(get_slopes, "n", n)
     return [float(slope) for slope in Alibi(n).slopes().behind]
 
 
@@ -25,7 +24,7 @@ def build_alibi_tensor(attention_mask: Tensor, num_heads: int, dtype: torch.dtyp
     It grows with the position where the paper's penalty grows with the distance; under a softmax these are the same.
     Padding must be masked as well. A half dtype is too coarse far from 0: there gen_alibi_mask keeps near keys exact.
     """
-    demand.whole(Called("build_alibi_tensor"), "num_heads", num_heads)
+    demand.whole(build_alibi_tensor, "num_heads", num_heads)
     if attention_mask.dim() != 2:
         raise ValueError(f"build_alibi_tensor: attention_mask is [b s]; given {list(attention_mask.shape)}")
     if demand.checking_values(attention_mask.device):
@@ -50,11 +49,10 @@ def gen_alibi_mask(n_head: int, max_pos: int, *, queries: int | None = None) -> 
     bfloat16: close keys keep small, exact numbers. With a cache, the last t queries want the last t rows,
     mask[:, −t:], or queries=t, which builds no others.
     """
-    owner = Called("gen_alibi_mask")
-    demand.whole(owner, "n_head", n_head)
-    demand.whole(owner, "max_pos", max_pos)
+    demand.whole(gen_alibi_mask, "n_head", n_head)
+    demand.whole(gen_alibi_mask, "max_pos", max_pos)
     t = max_pos if queries is None else queries
-    demand.whole(owner, "queries", t)
+    demand.whole(gen_alibi_mask, "queries", t)
     if t > max_pos:
         raise ValueError(f"gen_alibi_mask(queries={t}): queries are the last of max_pos={max_pos} tokens, so not more")
     index = torch.arange(max_pos)

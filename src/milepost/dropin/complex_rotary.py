@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from milepost.dropin.tables import Called, count, paired
+from milepost.dropin.tables import count, paired
 from milepost.methods.rope import Rope
 from milepost.numerics.rotation import rotate
 from milepost.seams import demand
@@ -26,11 +26,10 @@ def precompute_freqs_cis(
     complex, never a real view [end dim/2 2]. dim is the width of one head, not of the model, where there are heads.
     Angles are formed in float64, so the table is as good at row 10⁶ as at row 1.
     """
-    owner = Called("precompute_freqs_cis")
     width, rows = _either("dim", dim, "d_model", d_model), _either("end", end, "seq_len", seq_len)
-    demand.even(owner, "dim", width, "channels are turned in pairs")
-    demand.finite(owner, "theta", theta, above=1)
-    return torch.complex(*Rope(width, theta=theta).cos_sin(torch.arange(count(owner.called, "end", rows))))
+    demand.even(precompute_freqs_cis, "dim", width, "channels are turned in pairs")
+    demand.finite(precompute_freqs_cis, "theta", theta, above=1)
+    return torch.complex(*Rope(width, theta=theta).cos_sin(torch.arange(count("precompute_freqs_cis", "end", rows))))
 
 
 def apply_rotary_emb(

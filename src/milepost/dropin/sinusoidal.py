@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from milepost.dropin.tables import Called, Tabled, count
+from milepost.dropin.tables import Tabled, count
 from milepost.methods.sinusoidal import Sinusoidal
 from milepost.seams import demand
 
@@ -13,9 +13,8 @@ def sinusoidal_embedding(n_channels: int, dim: int) -> Tensor:
 
     The first argument is the number of positions, whatever its name. dim may be odd: the last sine then has no cosine.
     """
-    owner = Called("sinusoidal_embedding")
-    demand.whole(owner, "n_channels", n_channels, least=0)
-    demand.whole(owner, "dim", dim)
+    demand.whole(sinusoidal_embedding, "n_channels", n_channels, least=0)
+    demand.whole(sinusoidal_embedding, "dim", dim)
     return waves(torch.arange(n_channels), dim)
 
 

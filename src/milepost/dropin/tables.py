@@ -2,18 +2,10 @@
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-
-@dataclass(frozen=True)
-class Called:
-    """A function, as the owner of arguments that `demand` checks."""
-
-    called: str
 
 
 class Tabled(nn.Module):

@@ -67,13 +67,9 @@ def is_ours(part: object) -> bool:
     return names is not None and all(is_ours(getattr(part, name)) for name in names)
 
 
-def _all(values: Iterable[Hashable | None]) -> tuple[Hashable, ...] | None:
-    found: list[Hashable] = []
-    for each in values:
-        if each is None:
-            return None
-        found.append(each)
-    return tuple(found)
+def _all(values: Iterable[Hashable | None]) -> tuple[Hashable | None, ...] | None:
+    found = tuple(values)
+    return None if None in found else found
 
 
 def _frozen_fields(kind: type) -> tuple[str, ...] | None:

@@ -10,13 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from milepost.memory.internals import (
-    dispatch_modes,
-    function_mode,
-    saved_tensor_hooks,
-    stream_of,
-    transformed,
-)
+from milepost.memory.internals import dispatch_modes, function_mode, saved_tensor_hooks, stream_of, transformed
 from milepost.memory.tape import running_tape
 
 PLAYS_ON = ("cuda",)

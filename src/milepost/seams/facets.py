@@ -215,22 +215,22 @@ FACETS: dict[str, type] = {
 """What a part of a scheme may answer besides its verbs. A `Table` and a `Regime` are facets by themselves, so whoever
 relates has tables and whoever places has bounds."""
 
-READ: dict[str, tuple[str, ...]] = {
-    "cos_sin": ("cos_sin", "turn"),
-    "slopes": ("slopes", "bend"),
-    "by_distance": ("by_distance", "bend"),
-    "two_numbers": ("two_numbers", "bend", "by_distance"),
-    "by_bucket": ("by_bucket", "bend", "by_distance"),
-    "by_share": ("by_share", "bend"),
-    "by_count": ("by_count", "bend_rows"),
-    "cap": ("cap", "bend"),
-    "tables": ("relate", "relate"),
-    "bounds": ("place", "place"),
-    # What visible expressions have in common is made from what each of them says.
-    "normal": ("normal",),
+SAY_THE_SAME: dict[str, tuple[str, ...]] = {
+    "cos_sin": ("turn",),
+    "slopes": ("bend",),
+    "by_distance": ("bend",),
+    "two_numbers": ("bend", "by_distance"),
+    "by_bucket": ("bend", "by_distance"),
+    "by_share": ("bend",),
+    "by_count": ("bend_rows",),
+    "cap": ("bend",),
 }
-"""The attribute that shows each facet, and what says the same: a subclass that has one of these of its own, and not the
-attribute, does not answer the facet."""
+"""A subclass that has one of these of its own, and not the facet, does not answer the facet.
+
+Not so `normal`: what visible expressions have in common is made from what each of them says.
+"""
+SHOWN_BY = {"tables": "relate", "bounds": "place"}
+"""The verb that is a facet by itself; every other facet is an attribute of its own name."""
 
 
 def facets_of(part: object) -> tuple[str, ...]:
@@ -240,9 +240,9 @@ def facets_of(part: object) -> tuple[str, ...]:
 
 def has_facet(part: object, facet: str) -> bool:
     """Whether a method (or its class) answers a facet."""
-    shown, *others = READ[facet]
     kind = part if isinstance(part, type) else type(part)
-    return _answers(part, shown) and not any(_redefined(kind, each, shown) for each in others)
+    redefined = any(_redefined(kind, verb, facet) for verb in SAY_THE_SAME.get(facet, ()))
+    return _answers(part, SHOWN_BY.get(facet, facet)) and not redefined
 
 
 def _redefined(kind: type, verb: str, facet: str) -> bool:

@@ -8,6 +8,7 @@ Other packages add theirs by an entry point, in their pyproject.toml:
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +34,7 @@ def is_method(each: object) -> bool:
 
 def is_node(each: object) -> bool:
     """Whether something is the class of a node of a visible expression."""
-    return inspect.isclass(each) and issubclass(each, visible.Visible) and each is not visible.Visible
+    return inspect.isclass(each) and issubclass(each, visible.Visible) and dataclasses.is_dataclass(each)
 
 
 def classes() -> dict[str, type]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+from collections.abc import Callable
 from types import FunctionType
-from typing import Any
 
 import torch
 from torch import nn
@@ -29,7 +29,9 @@ def demand_verbs(part: object) -> None:
         raise TypeError(
             f"Scheme({called}(…)): {called} has `{own[0]}`, and answers none of the verbs: {', '.join(VERBS)}"
         )
-    if "bend_rows" in verbs_of(part) and not _takes_tokens(part):
+    # A graph that is traced cannot look at signatures.
+    rows = None if torch.compiler.is_compiling() else getattr(part, "bend_rows", None)
+    if rows is not None and not _takes(rows, "scores", "q", "x", **OfRows.__annotations__):
         raise TypeError(
             f"Scheme({called}(…)): bend_rows is given {', '.join(OfRows.__annotations__)} by name, after scores, q and "
             f"x; take those that it reads, and **tokens for the others"
@@ -46,7 +48,8 @@ def misspelt(part: object) -> tuple[str, str] | None:
     for name in _own_methods(part):
         if answered:
             near = [verb for verb in VERBS if verb not in answered and _one_letter_apart(name, verb)]
-            near = [verb for verb in near if _callable_as(getattr(type(part), name), verb)]
+            method = getattr(type(part), name)
+            near = [each for each in near if _takes(method, *inspect.signature(getattr(VERBS[each], each)).parameters)]
         else:
             near = difflib.get_close_matches(name, list(VERBS), n=1, cutoff=0.75)
         if near:
@@ -79,22 +82,10 @@ def _one_letter_apart(name: str, verb: str) -> bool:
     return short[same + (len(short) == len(long)) :] == long[same + 1 :]
 
 
-def _takes_tokens(part: Any) -> bool:
-    """Whether `bend_rows` of a part takes what it is given by name."""
-    if torch.compiler.is_compiling():
-        return True
+def _takes(method: Callable[..., object], *given: object, **named: object) -> bool:
+    """Return whether a method can be called so."""
     try:
-        inspect.signature(part.bend_rows).bind("scores", "q", "x", **OfRows.__annotations__)
-    except TypeError:
-        return False
-    return True
-
-
-def _callable_as(method: object, verb: str) -> bool:
-    """Whether a method of a class takes what the verb is given."""
-    asked = inspect.signature(getattr(VERBS[verb], verb)).parameters
-    try:
-        inspect.signature(method).bind(*asked)  # pyright: ignore[reportArgumentType]
+        inspect.signature(method).bind(*given, **named)
     except TypeError:
         return False
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,32 +14,10 @@ from milepost.seams.arguments import spell
 from milepost.seams.band import Band, common
 from milepost.seams.facets import FACETS, has_facet
 from milepost.seams.misspelt import demand_verbs
-from milepost.seams.verbs import (
-    VERBS,
-    Bends,
-    BendsRows,
-    Embeds,
-    OfRows,
-    Places,
-    Regime,
-    Relates,
-    Relation,
-    Rests,
-    Scales,
-    Sees,
-    Sharpens,
-    Side,
-    SlopeStretch,
-    Stretch,
-    Turns,
-    answers,
-    verbs_of,
-)
+from milepost.seams.verbs import VERBS, OfRows, Regime, Relation, Side, SlopeStretch, Stretch, answers, verbs_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-P = TypeVar("P")
 
 
 class Parts(nn.Module):
@@ -53,21 +31,13 @@ class Parts(nn.Module):
         for name, module in _modules_of(parts):
             self.add_module(name, module)
         # One tuple a verb, so that a call never asks a part what it is.
-        self._answering = {facet: tuple(part for part in parts if has_facet(part, facet)) for facet in FACETS}
-        self._answering |= {each: tuple(part for part in parts if answers(part, each)) for each in (*VERBS, "centred")}
-        self._embeds = _answering(parts, "embed", Embeds)
-        self._places = _answering(parts, "place", Places)
+        self._answering: dict[str, tuple[Any, ...]] = {
+            **{each: tuple(part for part in parts if answers(part, each)) for each in (*VERBS, "centred")},
+            **{facet: tuple(part for part in parts if has_facet(part, facet)) for facet in FACETS},
+        }
         # In the order listed, but for what belongs to the content, which comes before any rotation.
-        turns = _answering(parts, "turn", Turns)
-        self._turns = tuple(sorted(turns, key=lambda part: not getattr(part, "turns_first", False)))
-        self._relates = _answering(parts, "relate", Relates)
-        self._scales = _answering(parts, "scale", Scales)
-        self._sharpens = _answering(parts, "sharpen", Sharpens)
-        self._bends = _answering(parts, "bend", Bends)
-        self._sees = _answering(parts, "see", Sees)
-        self._bends_rows = _answering(parts, "bend_rows", BendsRows)
-        self._rests = _answering(parts, "rest", Rests)
-        self._band = self._common_band() if all(map(is_fixed, self._sees)) else ...
+        self._turns = tuple(sorted(self._answering["turn"], key=lambda part: not getattr(part, "turns_first", False)))
+        self._band = self._common_band() if all(map(is_fixed, self._answering["see"])) else ...
         _check_together(self)
         self.unread_place = _unread_place(self)
         """Why `attend` refuses a part that moves tokens, or None; it may join others before that."""
@@ -82,7 +52,7 @@ class Parts(nn.Module):
     @property
     def is_causal(self) -> bool:
         """Whether no key ahead of the query is ever seen."""
-        return any(getattr(part, "is_causal", False) for part in self._sees)
+        return any(getattr(part, "is_causal", False) for part in self._answering["see"])
 
     @property
     def by_length(self) -> bool:
@@ -96,16 +66,17 @@ class Parts(nn.Module):
         Not so where the angle depends on the length, on the regime, on the middle of the keys or on what may change,
         such as weights, and not where something reads the raw key: tables by distance, and gates on keys.
         """
-        if self._places or self._relates or not self._turns or not all(map(is_fixed, self._turns)):
+        if self._answering["place"] or self._answering["relate"] or not self._turns:
             return False
-        if any(getattr(part, "gates", None) == "keys" for part in self._bends_rows):
+        if any(getattr(part, "gates", None) == "keys" for part in self._answering["bend_rows"]):
             return False
-        return not any(getattr(part, facet, False) for part in self._turns for facet in ("by_length", "centred"))
+        moving = any(getattr(part, facet, False) for part in self._turns for facet in ("by_length", "centred"))
+        return all(map(is_fixed, self._turns)) and not moving
 
     @property
     def reads_span(self) -> bool:
         """Whether a part has a table for every distance there is; one with a reach is constant past it."""
-        return any(getattr(part, "reach", None) is None for part in self._relates)
+        return any(getattr(part, "reach", None) is None for part in self._answering["relate"])
 
     @property
     def axes(self) -> int | None:
@@ -121,8 +92,8 @@ class Parts(nn.Module):
     @property
     def needs_whole_rows(self) -> object | None:
         """The part whose effect on a score depends on the other keys of its row, or None."""
-        contrasted = self._places if any(regime.contrast is not None for regime in self.place()) else ()
-        return next(iter((*self._bends_rows, *contrasted)), None)
+        contrasted = self._answering["place"] if any(regime.contrast is not None for regime in self.place()) else ()
+        return next(iter((*self._answering["bend_rows"], *contrasted)), None)
 
     def answering(self, asked: str) -> tuple[object, ...]:
         """The parts that answer a verb or a facet, or of which something else such as `by_length` is true, in order."""
@@ -155,13 +126,13 @@ class Parts(nn.Module):
 
     def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """Give token embeddings x [b t D] their positions; index is [t] or [b t], 0 … t − 1 if None."""
-        for part in self._embeds:
+        for part in self._answering["embed"]:
             x = part.embed(x, index)
         return x
 
     def place(self) -> tuple[Regime, ...]:
         """The regimes in which tokens stand; one that covers everything if no part places them."""
-        return self._places[0].place() if self._places else (Regime(),)
+        return self._answering["place"][0].place() if self._answering["place"] else (Regime(),)
 
     def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
         """Turn queries, keys or values x [b h t d], each part after the other."""
@@ -171,11 +142,11 @@ class Parts(nn.Module):
 
     def relate(self, span: int) -> tuple[Relation, ...]:
         """The tables that parts look up by distance."""
-        return tuple(part.relate(span) for part in self._relates)
+        return tuple(part.relate(span) for part in self._answering["relate"])
 
     def scale(self, dim: int) -> float:
         """The softmax scale for queries of width dim."""
-        return self._scales[0].scale(dim) if self._scales else dim**-0.5
+        return self._answering["scale"][0].scale(dim) if self._answering["scale"] else dim**-0.5
 
     def sharpen(
         self, index: Tensor, length: Tensor, rows: int | None = None, heads: int | None = None
@@ -183,7 +154,7 @@ class Parts(nn.Module):
         """Return the factor on the scale of each query, [b|1 h|1 t|1], or None; rows and heads: how many there are."""
         factor: Tensor | None = None
         sizes = (rows, heads, index.shape[1])
-        for part in self._sharpens:
+        for part in self._answering["sharpen"]:
             one = _by_row_and_head(part, part.sharpen(index, length), sizes)
             factor = one if factor is None else factor * one
         return factor
@@ -192,7 +163,7 @@ class Parts(nn.Module):
         self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor, length: Tensor | None = None
     ) -> Tensor:
         """Bend one score, or a tile of them; a part that goes by the length is given it."""
-        for part in self._bends:
+        for part in self._answering["bend"]:
             extra = {"length": length} if getattr(part, "by_length", False) else {}
             score = part.bend(score, batch, head, p, r, **extra)
         return score
@@ -200,7 +171,7 @@ class Parts(nn.Module):
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor | None:
         """Whether query i sees key j; None where no part hides anything."""
         seen: Tensor | None = None
-        for part in self._sees:
+        for part in self._answering["see"]:
             one = part.see(batch, head, i, j)
             seen = one if seen is None else seen & one
         return seen
@@ -210,7 +181,7 @@ class Parts(nn.Module):
         return self._common_band() if self._band is ... else self._band
 
     def _common_band(self) -> Band | None:
-        return common(part.normal() if hasattr(part, "normal") else None for part in self._sees)  # pyright: ignore
+        return common(part.normal() if hasattr(part, "normal") else None for part in self._answering["see"])
 
     def bend_rows(
         self, scores: Tensor, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None, **tokens: Unpack[OfRows]
@@ -219,14 +190,14 @@ class Parts(nn.Module):
 
         tokens: the indices and positions of the rows and keys.
         """
-        for part in self._bends_rows:
+        for part in self._answering["bend_rows"]:
             own = {"keys": k, "values": v}.get(getattr(part, "gates", ""), x)
             scores = part.bend_rows(scores, q, own, **tokens)
         return scores
 
     def rest(self) -> Tensor | None:
         """The logit of attending to nothing, [h], or None."""
-        logits = [part.rest() for part in self._rests]
+        logits = [part.rest() for part in self._answering["rest"]]
         # What is not learned is made on the CPU.
         device = next((logit.device for logit in logits if logit.device.type != "cpu"), None)
         total: Tensor | None = None
@@ -247,10 +218,6 @@ def _collect(module: nn.Module, found: dict[int, Tensor], seen: set[int]) -> Non
     for child in module._modules.values():  # pyright: ignore[reportPrivateUsage]
         if child is not None and id(child) not in seen:
             _collect(child, found, seen)
-
-
-def _answering(parts: Sequence[object], verb: str, kind: type[P]) -> tuple[P, ...]:
-    return tuple(cast("P", part) for part in parts if verb in verbs_of(part))
 
 
 def _modules_of(parts: Sequence[object]) -> Iterator[tuple[str, nn.Module]]:

@@ -91,7 +91,9 @@ class Rotary:
         return self._turned(x, position, side, length)
 
     def _turned(self, x: Tensor, position: Tensor, side: Side, length: Tensor | int | None) -> Tensor:
-        cos, sin = (over_heads(each) for each in self.cos_sin(position, length, side, angle_dtype(x)))
+        # Cosines and sines are float32 or better, whatever x is.
+        wide = torch.promote_types(x.dtype, torch.float32)
+        cos, sin = (over_heads(each) for each in self.cos_sin(position, length, side, wide))
         if self.blocks == 1:
             return rotate(x, cos, sin, pairs=self.pairs)
         return rotate(*(_parted(each, self.blocks) for each in (x, cos, sin)), pairs=self.pairs).flatten(-2)
@@ -109,11 +111,6 @@ def reached(position: Tensor, length: Tensor | int | None) -> Tensor:
     if isinstance(length, Tensor):
         return float64(length)
     return torch.full((1,), length, dtype=torch.float64, device=exact_device(position.device))
-
-
-def angle_dtype(x: Tensor) -> torch.dtype:
-    """Cosines and sines are float32 or better, whatever x is."""
-    return torch.promote_types(x.dtype, torch.float32)
 
 
 def over_heads(table: Tensor) -> Tensor:

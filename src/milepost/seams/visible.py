@@ -69,25 +69,51 @@ class Visible:
         return Hidden(self)
 
 
+class Leaf(Visible):
+    """An expression that is one strip of pairs: what it answers for ranges follows from the limits of the strip."""
+
+    @property
+    def strip(self) -> Strip:
+        """The pairs that are seen."""
+        raise NotImplementedError
+
+    def within(self, first: int, last: int) -> Range:
+        strip = self.strip
+        low, high = max(first - strip.behind + 1, 0), min(last + strip.ahead, strip.first - 1)
+        if strip.chunk is None:
+            return low, high
+        return max(low, first // strip.chunk * strip.chunk), min(high, (last // strip.chunk + 1) * strip.chunk - 1)
+
+    def surely(self, first: int, last: int) -> Range:
+        # Of all the queries the last sees least behind, and the first sees least ahead.
+        return self.within(last, first)
+
+    def keeps(self, i: int, j: Tensor) -> Tensor:
+        strip = self.strip
+        kept = (j > i - strip.behind) & (j < strip.first)
+        return kept if strip.chunk is None else kept & (j >= i // strip.chunk * strip.chunk)
+
+    def strips(self) -> Strips:
+        return [self.strip]
+
+
 @dataclass(frozen=True, repr=False)
-class Everything(Visible):
+class Everything(Leaf):
     """Every key is seen."""
 
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return (i == i) & (j == j)
 
-    def surely(self, first: int, last: int) -> Range:
-        return ALL
-
-    def strips(self) -> Strips:
-        return [Strip()]
+    @property
+    def strip(self) -> Strip:
+        return Strip()
 
     def __repr__(self) -> str:
         return "everything"
 
 
 @dataclass(frozen=True, repr=False)
-class Causal(Visible):
+class Causal(Leaf):
     """Keys 0 … i, the query's own included."""
 
     is_causal = True
@@ -95,21 +121,16 @@ class Causal(Visible):
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return j <= i
 
-    def within(self, first: int, last: int) -> Range:
-        return ALL[0], last
-
-    def surely(self, first: int, last: int) -> Range:
-        return ALL[0], first
-
-    def strips(self) -> Strips:
-        return [Strip(ahead=0)]
+    @property
+    def strip(self) -> Strip:
+        return Strip(ahead=0)
 
     def __repr__(self) -> str:
         return "causal"
 
 
 @dataclass(frozen=True, repr=False)
-class Window(Visible):
+class Window(Leaf):
     """Keys i − n + 1 … i, n of them, and `ahead` more after the query."""
 
     called: ClassVar[str] = "window"
@@ -127,24 +148,16 @@ class Window(Visible):
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return (j > i - self.n) & (j <= i + self.ahead)
 
-    def within(self, first: int, last: int) -> Range:
-        return first - self.n + 1, last + self.ahead
-
-    def surely(self, first: int, last: int) -> Range:
-        return last - self.n + 1, first + self.ahead
-
-    def keeps(self, i: int, j: Tensor) -> Tensor:
-        return j > i - self.n
-
-    def strips(self) -> Strips:
-        return [Strip(self.n, self.ahead)]
+    @property
+    def strip(self) -> Strip:
+        return Strip(self.n, self.ahead)
 
     def __repr__(self) -> str:
         return f"window({self.n})" if self.ahead == 0 else f"window({self.n}, ahead={self.ahead})"
 
 
 @dataclass(frozen=True, repr=False)
-class Sinks(Visible):
+class Sinks(Leaf):
     """The first n keys, wherever the query stands."""
 
     called: ClassVar[str] = "sinks"
@@ -156,24 +169,16 @@ class Sinks(Visible):
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return (j < self.n) & (i == i)
 
-    def within(self, first: int, last: int) -> Range:
-        return 0, self.n - 1
-
-    def surely(self, first: int, last: int) -> Range:
-        return 0, self.n - 1
-
-    def keeps(self, i: int, j: Tensor) -> Tensor:
-        return j < self.n
-
-    def strips(self) -> Strips:
-        return [Strip(first=self.n)]
+    @property
+    def strip(self) -> Strip:
+        return Strip(first=self.n)
 
     def __repr__(self) -> str:
         return f"sinks({self.n})"
 
 
 @dataclass(frozen=True, repr=False)
-class Chunks(Visible):
+class Chunks(Leaf):
     """Keys of the query's own block of n: ⌊i/n⌋ = ⌊j/n⌋."""
 
     called: ClassVar[str] = "chunks"
@@ -185,17 +190,9 @@ class Chunks(Visible):
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return i // self.n == j // self.n
 
-    def within(self, first: int, last: int) -> Range:
-        return first // self.n * self.n, last // self.n * self.n + self.n - 1
-
-    def surely(self, first: int, last: int) -> Range:
-        return self.within(first, last) if first // self.n == last // self.n else NONE
-
-    def keeps(self, i: int, j: Tensor) -> Tensor:
-        return j >= i // self.n * self.n
-
-    def strips(self) -> Strips:
-        return [Strip(chunk=self.n)]
+    @property
+    def strip(self) -> Strip:
+        return Strip(chunk=self.n)
 
     def __repr__(self) -> str:
         return f"chunks({self.n})"

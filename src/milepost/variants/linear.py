@@ -68,18 +68,14 @@ def _attended(call: Call, feature: Callable[[Tensor], Tensor]) -> Tensor:
     turned_k = scheme.turn(plain_k, call.key_position, "key", call.key_length)
     v = values(call, call.score_dtype)
     seen = scheme.answering("see")
-    simple = _at_the_end(call) and all(part == causal for part in seen)
+    at_the_end = call.layout is not None and call.layout.offset == call.keys.count - call.queries.count
+    simple = at_the_end and all(part == causal for part in seen)
     if simple and not seen:
         top, bottom = _summed(turned_q, turned_k, v), _summed(plain_q, plain_k, torch.ones_like(v[..., :1]))
     else:
         top, bottom = _by_blocks(call, (turned_q, turned_k, plain_q, plain_k, v), simple)
     # A row that sees nothing has both at zero.
     return (top / bottom.masked_fill(bottom == 0, 1.0)).to(call.v.dtype)
-
-
-def _at_the_end(call: Call) -> bool:
-    """True if the queries are the last of the keys, in order."""
-    return call.layout is not None and call.layout.offset == call.keys.count - call.queries.count
 
 
 def _summed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

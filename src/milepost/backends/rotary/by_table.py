@@ -1,4 +1,7 @@
-"""Queries and keys rotated by cosines and sines that are kept; on a GPU both in one launch of our own kernel."""
+"""Queries and keys rotated by cosines and sines that are kept; on a GPU both in one launch of our own kernel.
+
+There, tokens that do not count up by one are rotated by angles that the kernel makes of their positions.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from milepost.backends.rotary.by_position import rotated_at
 from milepost.call.call import Call
 from milepost.call.tokens import FEW
 from milepost.memory.fixed import is_fixed
@@ -20,6 +22,7 @@ from milepost.memory.table import by_value, kept
 from milepost.numerics.rotation import rotate
 from milepost.seams.verbs import same
 
+WHOLE = (torch.int64, torch.int32)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 """What the kernel takes."""
 LARGEST = 1 << 22
@@ -42,7 +45,7 @@ def rotated(call: Call, dtype: torch.dtype, number: int = 0, contrasted: bool = 
     by_kernel = dtype in DTYPES and not call.keys_turned and _ready(call.q.device)
     q, k = (each if each.dtype is dtype else each.to(dtype) for each in (call.q, call.k))
     if both is None and by_kernel and not contrasted:
-        found = None if _unturned(call, part, number) else rotated_at(call, part, q, k, number)
+        found = None if _unturned(call, part, number) else _rotated_at(call, part, q, k, number)
         if found is not None:
             return found
         both = _given(call, part, number)
@@ -57,6 +60,38 @@ def rotated(call: Call, dtype: torch.dtype, number: int = 0, contrasted: bool = 
 
         return rotate_qk(q, k, cos, sin, *(keys or (None, None)), neighbours=part.pairs == "neighbours")
     return _turn(q, (cos, sin), part), _turn(k, keys or (cos, sin), part)
+
+
+def _rotated_at(call: Call, part: Any, q: Tensor, k: Tensor, number: int) -> tuple[Tensor, Tensor] | None:
+    """Return q and k rotated where the tokens stand in the regime of that number, by our own kernel.
+
+    None where an angle is not the position times a number, or positions are not whole.
+    """
+    turns = _turns(part, q.device) if hasattr(part, "steps") and is_fixed(part) else None
+    regime = call.scheme.place()[number]
+    keys = call.key_position
+    p, r = regime.query(keys if call.over_itself else call.position), regime.key(keys)
+    if turns is None or p.dtype not in WHOLE or r.dtype not in WHOLE or p.dim() != 2 or r.dim() != 2:
+        return None
+    if part.beyond(p, None) is not None:
+        return None
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.rotary.rotate import rotate_qk_at
+
+    by_twos = part.pairs == "neighbours"
+    return rotate_qk_at(q, k, turns[0], p, None if p is r else r, size=turns[1], neighbours=by_twos)
+
+
+@kept(16)
+def _turns(part: Any, device: torch.device) -> tuple[Tensor, float] | None:
+    """Return the turns of one step, and how long they make a pair."""
+    steps = part.steps(device)
+    if steps is None:
+        return None
+    # Loaded here, because it needs triton.
+    from milepost.backends.triton.rotary.rotate import turns_of
+
+    return turns_of(steps[0]), steps[1]
 
 
 def _turned_queries(q: Tensor, waves: Waves, part: Any) -> Tensor:
@@ -118,10 +153,8 @@ def steps_angles(call: Call, number: int = 0, contrasted: bool = False) -> Angle
 
     contrasted: as for `rotated`. None where that does not follow from the parts.
     """
-    part, place = _rotation(call), next(iter(call.scheme.answering("place")), None)
-    if part is None or not is_fixed(part) or (place is not None and not is_fixed(place)):
-        return None
-    if getattr(part, "by_length", False) or getattr(part, "centred", False) or call.queries.count > FEW:
+    part, place = _rotation(call), _place(call)
+    if part is None or not is_fixed((part, place)) or _by_text(part) or call.queries.count > FEW:
         return None
     t, device, exact = call.queries.count, call.q.device, torch.promote_types(call.q.dtype, torch.float32)
     raw = call.keys_turned or _unturned(call, part, number)
@@ -147,8 +180,18 @@ def _rotation(call: Call) -> Any | None:
     parts: tuple[Any, ...] = call.scheme.answering("turn")
     if len(parts) != 1 or not call.scheme.answering("cos_sin") or torch.compiler.is_compiling() or transformed():
         return None
-    # A width that does not fit is the verb's to refuse.
+    # The verb refuses a width that does not fit.
     return parts[0] if parts[0].blocks == 1 and parts[0].head_dim == call.q.shape[-1] else None
+
+
+def _place(call: Call) -> Any | None:
+    """Return the part that moves tokens, or None."""
+    return next(iter(call.scheme.answering("place")), None)
+
+
+def _by_text(part: Any) -> bool:
+    """Return whether the angle of a token follows from its whole text, not from its position alone."""
+    return getattr(part, "by_length", False) or getattr(part, "centred", False)
 
 
 def _turn(x: Tensor, waves: Waves, part: Any) -> Tensor:
@@ -166,14 +209,11 @@ def _counted(
 
     room: keys get a multiple of so many tokens, so that a table serves many steps; 0 for as many as there are.
     """
-    layout = call.layout
+    layout, place = call.layout, _place(call)
     by_length = getattr(part, "by_length", False)
-    if layout is None or not call.at_index or getattr(part, "centred", False) or not is_fixed(part):
+    if layout is None or not call.at_index or getattr(part, "centred", False) or not is_fixed((part, place)):
         return None
     if by_length and call.given_length is not None:
-        return None
-    place = next(iter(call.scheme.answering("place")), None)
-    if place is not None and not is_fixed(place):
         return None
     t, s = call.queries.count, call.keys.count
     if max(t, s) * part.width > 2 * LARGEST:
@@ -201,9 +241,9 @@ def _of_few(
     """Return those of a few queries, out of a table that serves many steps."""
     start = first // ROOM * ROOM
     waves = _along(part, place, number, length, dtype, "query", start, ROOM + FEW, device)
-    return (
-        None if waves is None else (waves[0].narrow(1, first - start, count), waves[1].narrow(1, first - start, count))
-    )
+    if waves is None:
+        return None
+    return waves[0].narrow(1, first - start, count), waves[1].narrow(1, first - start, count)
 
 
 @kept(16)
@@ -244,8 +284,8 @@ def _picked(
 
 def _unturned(call: Call, part: Any, number: int) -> bool:
     """True if all keys of that regime stand at 0, and are left as they are there."""
-    place = next(iter(call.scheme.answering("place")), None)
-    return place is not None and is_fixed(place) and is_fixed(part) and _at_zero(place, number) and _still(part)
+    place = _place(call)
+    return place is not None and is_fixed((part, place)) and _at_zero(place, number) and _still(part)
 
 
 @by_value(64)
@@ -256,7 +296,7 @@ def _at_zero(place: Any, number: int) -> bool:
 @by_value(64)
 def _still(part: Any) -> bool:
     """True if a token at 0 is not even made longer."""
-    if getattr(part, "by_length", False) or getattr(part, "centred", False):
+    if _by_text(part):
         return False
     cos, sin = part.cos_sin(torch.zeros(1, 1, dtype=torch.int64), None, "key", torch.float64)
     return bool((cos == 1).all()) and not bool(sin.any())
@@ -264,10 +304,8 @@ def _still(part: Any) -> bool:
 
 def _given(call: Call, part: Any, number: int) -> tuple[Waves, Waves | None] | None:
     """Return the same of tokens that stand anywhere."""
-    place = next(iter(call.scheme.answering("place")), None)
-    by_length = getattr(part, "by_length", False) or getattr(part, "centred", False)
-    fixed = is_fixed(part) and (place is None or is_fixed(place))
-    if call.at_index and not call.index_given and not by_length and fixed:
+    place = _place(call)
+    if call.at_index and not call.index_given and not _by_text(part) and is_fixed((part, place)):
         # Documents: every index is below the number of keys.
         where = (part, place, number, call.keys.count)
         queries = _picked(call.key_index if call.over_itself else call.index, *where, "query")
