@@ -5,12 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from milepost.configs.reader import LENGTH, Reader
-from milepost.methods.dynamic_ntk import DynamicNtk
-from milepost.methods.interpolate import Interpolate
 from milepost.methods.learned import Learned
-from milepost.methods.llama3 import Llama3
-from milepost.methods.long_rope import LongRope
-from milepost.methods.ntk import Ntk
+from milepost.methods.rope_stretches import DynamicNtk, Interpolate, Llama3, LongRope, Ntk
 from milepost.methods.yarn import Yarn
 from milepost.seams.arguments import did_you_mean
 from milepost.seams.verbs import Stretch

@@ -5,11 +5,11 @@ from typing import Any
 
 from milepost.configs.reader import HEADS, LENGTH, Reader, look_up
 from milepost.methods.alibi import Alibi
-from milepost.methods.alibi_interpolate import AlibiInterpolate
+from milepost.methods.alibi_stretches import AlibiInterpolate
 from milepost.methods.deberta import Deberta
 from milepost.methods.learned import Learned
-from milepost.methods.scale import Scale
 from milepost.methods.sinusoidal import Sinusoidal
+from milepost.methods.softmax import Scale
 from milepost.methods.t5_bias import T5Bias
 from milepost.methods.transformer_xl import TransformerXL
 from milepost.seams.visible import Visible, causal, window

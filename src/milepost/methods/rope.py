@@ -15,9 +15,8 @@ from milepost.seams.rotary import Rotary, powers, reached
 from milepost.seams.verbs import Side, Stretch
 
 if TYPE_CHECKING:
-    from milepost.methods.axial_rope import AxialRope
+    from milepost.methods.axial_rope import AxialRope, TwoPartRope
     from milepost.methods.partial import Partial
-    from milepost.methods.two_part_rope import TwoPartRope
 
 
 reader: Callable[[object, int | None], Rope | Partial | AxialRope | TwoPartRope] | None = None
