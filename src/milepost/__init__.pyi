@@ -15,8 +15,6 @@ from milepost.methods.alibi import SplitAlibi as SplitAlibi
 from milepost.methods.alibi_stretches import AlibiDynamicNtk as AlibiDynamicNtk
 from milepost.methods.alibi_stretches import AlibiInterpolate as AlibiInterpolate
 from milepost.methods.alibi_stretches import AlibiNtk as AlibiNtk
-from milepost.methods.axial_rope import AxialRope as AxialRope
-from milepost.methods.axial_rope import TwoPartRope as TwoPartRope
 from milepost.methods.complex_order import ComplexOrder as ComplexOrder
 from milepost.methods.cope import Cope as Cope
 from milepost.methods.deberta import Deberta as Deberta
@@ -27,11 +25,9 @@ from milepost.methods.far_keys import Pivot as Pivot
 from milepost.methods.fire import Fire as Fire
 from milepost.methods.floater import Floater as Floater
 from milepost.methods.floater import FloaterLayer as FloaterLayer
-from milepost.methods.fused_rope import FusedRope as FusedRope
 from milepost.methods.kerple import Kerple as Kerple
 from milepost.methods.learned import Hierarchical as Hierarchical
 from milepost.methods.learned import Learned as Learned
-from milepost.methods.learned_rope import LearnedRope as LearnedRope
 from milepost.methods.multiplied import Multiplied as Multiplied
 from milepost.methods.nope import Nope as Nope
 from milepost.methods.partial import Partial as Partial
@@ -40,6 +36,11 @@ from milepost.methods.recurrent import Recurrent as Recurrent
 from milepost.methods.rerope import LeakyRerope as LeakyRerope
 from milepost.methods.rerope import Rerope as Rerope
 from milepost.methods.rerope import SelfExtend as SelfExtend
+from milepost.methods.rope import AxialRope as AxialRope
+from milepost.methods.rope import FusedRope as FusedRope
+from milepost.methods.rope import LearnedRope as LearnedRope
+from milepost.methods.rope import TwoPartRope as TwoPartRope
+from milepost.methods.rope import Xpos as Xpos
 from milepost.methods.rope_stretches import DynamicLinear as DynamicLinear
 from milepost.methods.rope_stretches import DynamicNtk as DynamicNtk
 from milepost.methods.rope_stretches import Interpolate as Interpolate
@@ -64,7 +65,6 @@ from milepost.methods.softmax import SoftmaxOne as SoftmaxOne
 from milepost.methods.stream import Stream as Stream
 from milepost.methods.t5_bias import T5Bias as T5Bias
 from milepost.methods.transformer_xl import TransformerXL as TransformerXL
-from milepost.methods.xpos import Xpos as Xpos
 from milepost.methods.yarn import ByParts as ByParts
 from milepost.methods.yarn import DynamicYarn as DynamicYarn
 from milepost.methods.yarn import Yarn as Yarn

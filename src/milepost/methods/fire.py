@@ -14,8 +14,7 @@ class Fire(Learner):
         score  ←  score + mlp( ψ(p − r) / (ψ(max(p, T)) + ε) )_h,   ψ(u) = ln(|c·u| + 1),   T = |m · trained|
         mlp  =  1 → width → heads with a ReLU,   c and m learned,   ε = 10⁻⁶
 
-    c and m are learned, ε = 10⁻⁶, and the network is 1 → width → heads with a ReLU. Because of the division it is not
-    a function of distance alone. Keys ahead of the query must be hidden.
+    Because of the division it is not a function of distance alone. Keys ahead of the query must be hidden.
     """
 
     relative = False
