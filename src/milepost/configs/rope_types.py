@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from milepost.configs.reader import LENGTH, Reader
-from milepost.methods.learned import Learned
+from milepost.methods.embeddings import Learned
 from milepost.methods.rope_stretches import DynamicNtk, Interpolate, Llama3, LongRope, Ntk
 from milepost.methods.yarn import Yarn
 from milepost.seams.arguments import did_you_mean

@@ -8,12 +8,10 @@ from torch import nn
 from milepost.configs.reader import HEADS, LENGTH, Reader, look_up
 from milepost.methods.alibi import Alibi
 from milepost.methods.alibi_stretches import AlibiInterpolate
-from milepost.methods.deberta import Deberta
-from milepost.methods.learned import Learned
-from milepost.methods.sinusoidal import Sinusoidal
+from milepost.methods.biases import T5Bias
+from milepost.methods.embeddings import Learned, Sinusoidal
+from milepost.methods.relations import Deberta, TransformerXL
 from milepost.methods.softmax import Scale
-from milepost.methods.t5_bias import T5Bias
-from milepost.methods.transformer_xl import TransformerXL
 from milepost.seams.visible import Visible, causal, window
 
 
