@@ -7,9 +7,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from milepost.methods.regions import first_keys
 from milepost.numerics.precision import float64, returned
 from milepost.seams import demand
-from milepost.seams.verbs import Bound, Regime, same
+from milepost.seams.verbs import Regime
 
 MOST = 1 << 30
 """More than that, compared with an index of 32 bits, would wrap around."""
@@ -168,8 +169,7 @@ class KeepSinks:
 
     def place(self) -> tuple[Regime, ...]:
         near, *far = self.method.place()
-        # Both measure the key alone, by its order in the text.
-        first = Bound(high=self.sinks, measure=torch.zeros_like, key_measure=same, mirrored=True, by_index=True)
+        first = first_keys(self.sinks)
         later = replace(first, low=self.sinks, high=math.inf)
         return (
             near,

@@ -26,6 +26,11 @@ def _past(window: int, behind: Moved, ahead: Moved, growth: int = 1) -> tuple[Re
     )
 
 
+def first_keys(n: int) -> Bound:
+    """Return the bound of the first n keys of a text, which measures the key alone."""
+    return Bound(high=n, measure=torch.zeros_like, key_measure=same, mirrored=True, by_index=True)
+
+
 @dataclass(frozen=True)
 class Rerope:
     """Limit distances to a window.
@@ -238,9 +243,5 @@ class Stream:
             query=lambda i: i.clamp(max=last),
             key=lambda j: j.clamp(max=self.sinks - 1),
             by_index=True,
-            # The second bound measures the key alone: j < sinks.
-            bounds=(
-                Bound(self.reach, by_index=True),
-                Bound(high=self.sinks, measure=torch.zeros_like, key_measure=same, mirrored=True, by_index=True),
-            ),
+            bounds=(Bound(self.reach, by_index=True), first_keys(self.sinks)),
         )
