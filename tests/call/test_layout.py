@@ -53,12 +53,12 @@ def test_ranges_are_tensors(name: str, backend: str, index: range, key_index: ra
 def test_a_range_of_step_one_is_known_without_a_look():
     q, k, v = inputs(t=4, s=9)
     layout = resolve(q, k, v, SCHEMES["Rope"], {"index": range(9, 13), "key_index": range(4, 13)}).layout
-    assert layout == (9, 4)
+    assert layout == Layout(9, 4)
     assert layout is not None
     assert layout.offset == 5
-    assert resolve(q, k, v, SCHEMES["Rope"], {}).layout == (5, 0)
+    assert resolve(q, k, v, SCHEMES["Rope"], {}).layout == Layout(5, 0)
     # Queries are the last of the keys, wherever those begin.
-    assert resolve(q, k, v, SCHEMES["Rope"], {"key_index": range(4, 13)}).layout == (9, 4)
+    assert resolve(q, k, v, SCHEMES["Rope"], {"key_index": range(4, 13)}).layout == Layout(9, 4)
     assert resolve(q, k, v, SCHEMES["Rope"], {"key_index": range(0, 18, 2)}).layout is None
     assert resolve(q, k, v, SCHEMES["Rope"], {"key_documents": torch.zeros(9, dtype=torch.long)}).layout is None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from milepost.backends import BACKENDS
 from milepost.catalogue import words
 from milepost.catalogue.examples import CALLS, EXAMPLES, WIDEST
 from milepost.catalogue.sheet import find, sheets
+from tests.cases import exported_methods
 
 SHEETS = {sheet.name: sheet for sheet in sheets()}
 METHODS = [name for name, sheet in SHEETS.items() if sheet.group not in ("Visible", "Functions")]
@@ -23,9 +23,7 @@ PARTS = [name for name in METHODS if not {"frequencies", "slopes", "sample"} & s
 
 
 def test_the_list_is_the_methods_folder():
-    folder = Path(mp.__file__).parent / "methods"
-    files = sorted(path.stem.replace("_", "") for path in folder.glob("*.py") if path.stem != "__init__")
-    assert sorted(name.lower() for name in METHODS) == files
+    assert sorted(METHODS) == sorted(exported_methods())
 
 
 def test_the_list_is_what_is_exported():

@@ -43,7 +43,7 @@ def copy_with(folder: Path, method: str, export: str, test: str) -> dict[str, st
     (folder / "src/milepost/methods/root_bias.py").write_text(method)
     init = folder / "src/milepost/__init__.pyi"
     init.write_text(
-        init.read_text().replace("from milepost.methods.sandwich", f"{export}from milepost.methods.sandwich", 1)
+        init.read_text().replace("from milepost.methods.rope import", f"{export}from milepost.methods.rope import", 1)
     )
     (folder / "tests/methods/test_root_bias.py").write_text(test)
     return os.environ | {"PYTHONPATH": os.pathsep.join((str(folder / "src"), str(folder)))}

@@ -114,7 +114,7 @@ def _entry(name: str, method: type) -> Entry:
         name=name,
         verbs=verbs,
         formula=formula_of(method),
-        paper=(inspect.getdoc(sys.modules[method.__module__]) or "").split("\n")[0],
+        paper=paper_of(method),
         relative=_relative(method),
         learned=issubclass(method, nn.Module),
         backends=tuple(
@@ -123,6 +123,11 @@ def _entry(name: str, method: type) -> Entry:
         does=first_sentence(inspect.getdoc(method) or ""),
         facets=facets_of(method),
     )
+
+
+def paper_of(method: type) -> str:
+    """Return the line that names a method's source: its own where it shares a file, or else the first of its file."""
+    return getattr(method, "paper", "") or (inspect.getdoc(sys.modules[method.__module__]) or "").split("\n")[0]
 
 
 def asks(method: type, asked: str) -> bool:

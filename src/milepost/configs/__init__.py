@@ -9,10 +9,9 @@ from milepost.configs.rotation import family_of
 from milepost.configs.source import configuration, text_of
 from milepost.configs.stored import changed, entries, parts_in, unread_in
 from milepost.methods import rope
-from milepost.methods.axial_rope import AxialRope
 from milepost.methods.partial import Partial
+from milepost.methods.rope import AxialRope, TwoPartRope
 from milepost.methods.rope import Rope as Rope
-from milepost.methods.two_part_rope import TwoPartRope
 from milepost.seams.arguments import did_you_mean, spell
 
 MODEL_TYPES = tuple(sorted({*FAMILIES, *SAME, "paligemma"}))

@@ -9,15 +9,10 @@ from milepost.configs.layer_types import FULL, SLIDING, any_type, seen, unless_i
 from milepost.configs.reader import Reader, look_up
 from milepost.configs.rope_types import ratio, rope_type, trained
 from milepost.configs.rotation import family_of, parameters, parts_of
-from milepost.methods.deepseek_scale import DeepseekScale
-from milepost.methods.llama4_scale import Llama4Scale
 from milepost.methods.partial import Partial
 from milepost.methods.qk_norm import QkNorm
-from milepost.methods.rope import Rope
-from milepost.methods.scale import Scale
-from milepost.methods.sink_logit import SinkLogit
-from milepost.methods.soft_cap import SoftCap
-from milepost.methods.two_part_rope import TwoPartRope
+from milepost.methods.rope import Rope, TwoPartRope
+from milepost.methods.softmax import DeepseekScale, Llama4Scale, Scale, SinkLogit, SoftCap
 
 
 def gemma(reader: Reader, layer: int) -> list[object]:

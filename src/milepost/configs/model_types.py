@@ -1,31 +1,9 @@
 """Every model type that can be read, and what is true of its models."""
 
+from milepost.configs import layer_types as layers
 from milepost.configs import model_specific as own
 from milepost.configs import without_rotation as tables
-from milepost.configs.layer_types import (
-    FULL,
-    SLIDING,
-    all_linear,
-    by_turns,
-    chunked_where_rotated,
-    every,
-    first_of,
-    if_embedding_is,
-    if_enabled,
-    last_of,
-    listed_by,
-    listed_from_one,
-    never,
-    one_a_period,
-    spelled,
-    unless_alibi,
-    unless_in_no_rope_layers,
-    where_windowed,
-    windowed,
-    windowed_by_turns,
-    windowed_from,
-    windowed_where_not_rotated,
-)
+from milepost.configs.layer_types import FULL, SLIDING
 from milepost.configs.reader import Family
 from milepost.configs.rotation import Rotary
 
@@ -57,8 +35,8 @@ CLIP = {"max_position_embeddings": 77, "hidden_size": 512, "num_attention_heads"
 T5 = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
 PAD = {"pad_token_id": 1}
 LOCAL_BASE = {SLIDING: "rope_local_base_freq"}
-ATTENDING = listed_by("full_attn_idxs", outside="conv", without=FULL)
-CROSSING = listed_by("cross_attention_layers", inside="cross_attention", outside=FULL)
+ATTENDING = layers.listed_by("full_attn_idxs", outside="conv", without=FULL)
+CROSSING = layers.listed_by("cross_attention_layers", inside="cross_attention", outside=FULL)
 
 
 def alike(family: Family, *names: str) -> dict[str, Family]:
@@ -73,7 +51,7 @@ ROTARY: dict[str, Family] = {
         *("olmoe", "seed_oss", "solar_open"),
     ),
     "llama": Rotary(once_fixed=True),
-    "falcon": Rotary(parts=own.falcon, rotates=unless_alibi, once_fixed=True),
+    "falcon": Rotary(parts=own.falcon, rotates=layers.unless_alibi, once_fixed=True),
     # Pairs of neighbouring channels
     **alike(Rotary(pairs="neighbours"), "cohere", "ernie4_5", "ernie4_5_moe", "helium"),
     **alike(Rotary(pairs="neighbours", defaults=FIXED), "codegen", "gptj"),
@@ -84,7 +62,7 @@ ROTARY: dict[str, Family] = {
     "minimax_m2": Rotary(partial=True),
     **alike(Rotary(partial=True, defaults=HALF), "glm4_moe", "nemotron", "persimmon", "phi"),
     **alike(Rotary(pairs="neighbours", partial=True, defaults=HALF), "glm", "glm4"),
-    "phi3": Rotary(rule=windowed, partial=True),
+    "phi3": Rotary(rule=layers.windowed, partial=True),
     "stablelm": Rotary(partial=True, defaults=QUARTER),
     # Latent keys
     **alike(
@@ -94,44 +72,44 @@ ROTARY: dict[str, Family] = {
     "minicpm3": Rotary(latent=True, extra=own.deepseek, settings=DEEPSEEK),
     "mistral4": Rotary(pairs="neighbours", latent=True, extra=own.mistral4, settings=(*MINISTRAL, *DEEPSEEK)),
     # Windows
-    **alike(Rotary(rule=windowed), "ministral", "mistral", "mixtral", "starcoder2"),
-    **alike(Rotary(rule=every(4), rotates=where_windowed), "afmoe", "exaone4", "exaone_moe"),
-    **alike(Rotary(rule=if_enabled(windowed_from)), "qwen2", "qwen3"),
-    "cohere2": Rotary(pairs="neighbours", rule=every(4), rotates=where_windowed),
-    "cwm": Rotary(rule=first_of, defaults={"global_attn_every_n_layers": 4}),
-    "dots1": Rotary(rule=windowed_from),
+    **alike(Rotary(rule=layers.windowed), "ministral", "mistral", "mixtral", "starcoder2"),
+    **alike(Rotary(rule=layers.every(4), rotates=layers.where_windowed), "afmoe", "exaone4", "exaone_moe"),
+    **alike(Rotary(rule=layers.if_enabled(layers.windowed_from)), "qwen2", "qwen3"),
+    "cohere2": Rotary(pairs="neighbours", rule=layers.every(4), rotates=layers.where_windowed),
+    "cwm": Rotary(rule=layers.first_of, defaults={"global_attn_every_n_layers": 4}),
+    "dots1": Rotary(rule=layers.windowed_from),
     "llama4_text": Rotary(
         pairs="neighbours",
-        rule=chunked_where_rotated,
-        rotates=unless_in_no_rope_layers,
+        rule=layers.chunked_where_rotated,
+        rotates=layers.unless_in_no_rope_layers,
         extra=own.llama4,
         defaults=LLAMA4,
     ),
-    "ministral3": Rotary(rule=windowed, extra=own.ministral3, settings=MINISTRAL),
-    "olmo3": Rotary(rule=every(4), stretched=(FULL,)),
-    "qwen2_moe": Rotary(rule=if_enabled(windowed_by_turns)),
-    "qwen3_moe": Rotary(rule=if_enabled(windowed)),
-    "smollm3": Rotary(rule=windowed_where_not_rotated, rotates=unless_in_no_rope_layers),
+    "ministral3": Rotary(rule=layers.windowed, extra=own.ministral3, settings=MINISTRAL),
+    "olmo3": Rotary(rule=layers.every(4), stretched=(FULL,)),
+    "qwen2_moe": Rotary(rule=layers.if_enabled(layers.windowed_by_turns)),
+    "qwen3_moe": Rotary(rule=layers.if_enabled(layers.windowed)),
+    "smollm3": Rotary(rule=layers.windowed_where_not_rotated, rotates=layers.unless_in_no_rope_layers),
     # Scales, caps and sinks of their own
-    **alike(Rotary(rule=every(2), extra=own.gemma), "gemma2", "vaultgemma"),
-    "gemma3_text": Rotary(rule=every(6), extra=own.gemma, bases=LOCAL_BASE, stretched=(FULL,), defaults=GEMMA3),
+    **alike(Rotary(rule=layers.every(2), extra=own.gemma), "gemma2", "vaultgemma"),
+    "gemma3_text": Rotary(rule=layers.every(6), extra=own.gemma, bases=LOCAL_BASE, stretched=(FULL,), defaults=GEMMA3),
     # It has the key use_bidirectional_attention, and transformers' masks do not read it.
     "gemma3n_text": Rotary(
-        rule=every(5), extra=own.unscaled, bases=LOCAL_BASE, stretched=(FULL,), prefixed=True, defaults=GEMMA3N
+        rule=layers.every(5), extra=own.unscaled, bases=LOCAL_BASE, stretched=(FULL,), prefixed=True, defaults=GEMMA3N
     ),
-    "gemma4_text": Rotary(rule=every(6, last=True), extra=own.unscaled, width=own.gemma4_width, defaults=GEMMA4),
-    "gpt_oss": Rotary(rule=every(2), extra=own.sink, shares=False),
+    "gemma4_text": Rotary(rule=layers.every(6, last=True), extra=own.unscaled, width=own.gemma4_width, defaults=GEMMA4),
+    "gpt_oss": Rotary(rule=layers.every(2), extra=own.sink, shares=False),
     **alike(Rotary(extra=own.granite), "granite", "granitemoe", "granitemoeshared"),
     **alike(Rotary(extra=own.qk_norm, shares=False), "hunyuan_v1_dense", "hunyuan_v1_moe"),
     "hyperclovax": Rotary(extra=own.granite_if_given),
     # Images next to the text
     **alike(
-        Rotary(rule=if_enabled(windowed_from), settings=MROPE),
+        Rotary(rule=layers.if_enabled(layers.windowed_from), settings=MROPE),
         *("qwen2_5_omni_text", "qwen2_5_vl_text", "qwen2_vl_text"),
     ),
     **alike(Rotary(defaults=QWEN3_VL, settings=MROPE), "qwen3_omni_moe_text", "qwen3_vl_moe_text", "qwen3_vl_text"),
     **alike(
-        Rotary(rule=last_of, partial=True, hybrid=True, defaults=QWEN35, settings=MROPE),
+        Rotary(rule=layers.last_of, partial=True, hybrid=True, defaults=QWEN35, settings=MROPE),
         *("qwen3_5_moe_text", "qwen3_5_text"),
     ),
     "glm4v_moe_text": Rotary(partial=True, defaults=HALF | GLM_VL, settings=MROPE),
@@ -139,21 +117,23 @@ ROTARY: dict[str, Family] = {
     "glm_image_text": Rotary(partial=True, defaults=GLM_VL, settings=MROPE),
     "mllama_text_model": Rotary(rule=CROSSING, hybrid=True),
     # Hybrids
-    "bamba": Rotary(rule=listed_by("attn_layer_indices"), partial=True, hybrid=True, defaults=HALF),
-    "granitemoehybrid": Rotary(rule=all_linear, rotates=if_embedding_is("rope"), extra=own.granite, hybrid=True),
-    "jamba": Rotary(rule=one_a_period, rotates=never, hybrid=True),
-    "kimi_linear": Rotary(rule=listed_from_one, rotates=never, hybrid=True, latent=True),
+    "bamba": Rotary(rule=layers.listed_by("attn_layer_indices"), partial=True, hybrid=True, defaults=HALF),
+    "granitemoehybrid": Rotary(
+        rule=layers.all_linear, rotates=layers.if_embedding_is("rope"), extra=own.granite, hybrid=True
+    ),
+    "jamba": Rotary(rule=layers.one_a_period, rotates=layers.never, hybrid=True),
+    "kimi_linear": Rotary(rule=layers.listed_from_one, rotates=layers.never, hybrid=True, latent=True),
     **alike(Rotary(rule=ATTENDING, hybrid=True), "lfm2", "lfm2_moe"),
-    "minimax": Rotary(parts=own.minimax, rule=by_turns, hybrid=True),
-    "nemotron_h": Rotary(rule=spelled, rotates=never, hybrid=True),
-    "qwen3_next": Rotary(rule=last_of, partial=True, hybrid=True, defaults=QUARTER),
+    "minimax": Rotary(parts=own.minimax, rule=layers.by_turns, hybrid=True),
+    "nemotron_h": Rotary(rule=layers.spelled, rotates=layers.never, hybrid=True),
+    "qwen3_next": Rotary(rule=layers.last_of, partial=True, hybrid=True, defaults=QUARTER),
     # Encoders
     **alike(Rotary(encodes=True), "eurobert", "gte", "jina_embeddings_v3"),
-    "esm": Rotary(parts=own.esm, rotates=if_embedding_is("rotary"), encodes=True, defaults=FIXED | PAD),
-    "modernbert": Rotary(rule=first_of, encodes=True, bases=MODERN_BASES, defaults=MODERN),
-    "modernbert-decoder": Rotary(rule=first_of, bases=MODERN_BASES, defaults=MODERN),
+    "esm": Rotary(parts=own.esm, rotates=layers.if_embedding_is("rotary"), encodes=True, defaults=FIXED | PAD),
+    "modernbert": Rotary(rule=layers.first_of, encodes=True, bases=MODERN_BASES, defaults=MODERN),
+    "modernbert-decoder": Rotary(rule=layers.first_of, bases=MODERN_BASES, defaults=MODERN),
     "nomic_bert": Rotary(parts=own.nomic, encodes=True),
-    "t5_gemma_module": Rotary(rule=every(2), extra=own.gemma, encodes=True),
+    "t5_gemma_module": Rotary(rule=layers.every(2), extra=own.gemma, encodes=True),
 }
 
 OTHERS: dict[str, Family] = {
@@ -195,7 +175,7 @@ PALIGEMMA2 = PALIGEMMA1 | {"sliding_window": 4096, "query_pre_attn_scalar": 256,
 
 PALIGEMMA: dict[str, Family] = {
     "gemma": Rotary(prefixed=True, defaults=PALIGEMMA1),
-    "gemma2": Rotary(rule=every(2), extra=own.gemma, prefixed=True, defaults=PALIGEMMA2),
+    "gemma2": Rotary(rule=layers.every(2), extra=own.gemma, prefixed=True, defaults=PALIGEMMA2),
 }
 """The two PaliGemmas, by the model type of their text.
 

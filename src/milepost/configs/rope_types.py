@@ -5,12 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from milepost.configs.reader import LENGTH, Reader
-from milepost.methods.dynamic_ntk import DynamicNtk
-from milepost.methods.interpolate import Interpolate
-from milepost.methods.learned import Learned
-from milepost.methods.llama3 import Llama3
-from milepost.methods.long_rope import LongRope
-from milepost.methods.ntk import Ntk
+from milepost.methods.embeddings import Learned
+from milepost.methods.rope_stretches import DynamicNtk, Interpolate, Llama3, LongRope, Ntk
 from milepost.methods.yarn import Yarn
 from milepost.seams.arguments import did_you_mean
 from milepost.seams.verbs import Stretch
@@ -63,14 +59,14 @@ def by_layer_type(settings: Settings) -> dict[str, Settings]:
 def check_settings(reader: Reader, settings: Settings, own: tuple[str, ...] = ()) -> None:
     """Raise where a setting has a wrong value, or where nothing reads it."""
     kind = rope_type(reader, settings)
-    read = {*EVERYWHERE, *READ[kind], *own}
+    read = {*EVERYWHERE, *TYPES[kind][1], *own}
     if kind == "default":
         # DeepSeek's attention reads its temperature next to every stretch, and without one ignores it.
         read.discard("mscale_all_dim")
     for key, value in settings.items():
         if value is None or (key == "factor" and kind == "default" and value == 1):
             continue
-        if key not in read and not (kind == "dynamic" and settings.get("alpha") and key in READ["yarn"]):
+        if key not in read and not (kind == "dynamic" and settings.get("alpha") and key in TYPES["yarn"][1]):
             near = did_you_mean(key, read)
             raise reader.refuse(
                 key, value, f"which rope type {kind!r} of {reader.model_type} does not read{near}; remove it"
@@ -93,7 +89,8 @@ def check_settings(reader: Reader, settings: Settings, own: tuple[str, ...] = ()
 
 def stretch(reader: Reader, settings: Settings) -> Stretch | None:
     """Return the stretch that a rope type and its settings mean; None for plain RoPE."""
-    return TYPES[rope_type(reader, settings)](reader, settings)
+    make, _ = TYPES[rope_type(reader, settings)]
+    return make(reader, settings)
 
 
 def rope_type(reader: Reader, settings: Settings) -> str:
@@ -191,31 +188,21 @@ def plain(reader: Reader, settings: Settings) -> None:
 SAME = {"su": "longrope", "mrope": "default"}
 """Rope types by the names they had before."""
 
-TYPES: dict[str, Callable[[Reader, Settings], Stretch | None]] = {
-    "default": plain,
-    "linear": linear,
-    "dynamic": dynamic,
-    "yarn": yarn,
-    "longrope": longrope,
-    "llama3": llama3,
-    "proportional": plain,
+TYPES: dict[str, tuple[Callable[[Reader, Settings], Stretch | None], tuple[str, ...]]] = {
+    "default": (plain, ()),
+    "linear": (linear, ("factor",)),
+    "dynamic": (dynamic, ("factor", "alpha")),
+    "yarn": (yarn, ("factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")),
+    "longrope": (longrope, ("factor", "attention_factor", "short_factor", "long_factor")),
+    "llama3": (llama3, ("factor", "low_freq_factor", "high_freq_factor")),
+    "proportional": (plain, ("factor",)),
 }
+"""What makes the stretch of each rope type, and the settings that it reads, in transformers and here."""
 
 UNUSED = ("finetuned", "interleaved")
 """Keys of published configs that no reader uses: YaRN's Llamas and Qwen3-Omni have them."""
 
 EVERYWHERE = ("rope_type", "type", "partial_rotary_factor", TRAINED, *BASE, *UNUSED)
-
-READ: dict[str, tuple[str, ...]] = {
-    "default": (),
-    "linear": ("factor",),
-    "dynamic": ("factor", "alpha"),
-    "yarn": ("factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
-    "longrope": ("factor", "attention_factor", "short_factor", "long_factor"),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-    "proportional": ("factor",),
-}
-"""The settings that each rope type reads, in transformers and here; any other one is refused."""
 
 # The trained length
 

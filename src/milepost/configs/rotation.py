@@ -8,11 +8,10 @@ from typing import Any
 from milepost.configs.layer_types import Rule, always, full, layer_type, seen
 from milepost.configs.reader import Family, Reader
 from milepost.configs.rope_types import BASE, Settings, rope_type, settings_of, stretch
-from milepost.methods.axial_rope import AxialRope
 from milepost.methods.nope import Nope
 from milepost.methods.partial import Partial
-from milepost.methods.proportional import Proportional
-from milepost.methods.rope import Rope
+from milepost.methods.rope import AxialRope, Rope
+from milepost.methods.rope_stretches import Proportional
 from milepost.numerics.rotation import Pairs
 
 

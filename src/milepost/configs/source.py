@@ -56,13 +56,12 @@ def from_disk(path: Path, asked: str) -> dict[str, Any]:
             f"{called}: no such file or folder. Nothing is downloaded: give a folder with a {NAME}, the file itself, "
             f"or a config: transformers.AutoConfig.from_pretrained({str(path)!r})"
         )
+    stored = None
     if file.is_dir():
         if not (file / NAME).exists():
             raise FileNotFoundError(f"{called}: the folder has no {NAME}; it {inside(file)}")
-        file = file / NAME
-        stored = read_json(file.with_name(OLD_FILE), called) if file.with_name(OLD_FILE).exists() else None
-    else:
-        stored = None
+        file, old = file / NAME, file / OLD_FILE
+        stored = read_json(old, called) if old.exists() else None
     found = read_json(file, called)
     if not isinstance(found, dict):
         kind = type(found).__name__

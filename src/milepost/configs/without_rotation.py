@@ -3,15 +3,15 @@
 import math
 from typing import Any
 
+from torch import nn
+
 from milepost.configs.reader import HEADS, LENGTH, Reader, look_up
 from milepost.methods.alibi import Alibi
-from milepost.methods.alibi_interpolate import AlibiInterpolate
-from milepost.methods.deberta import Deberta
-from milepost.methods.learned import Learned
-from milepost.methods.scale import Scale
-from milepost.methods.sinusoidal import Sinusoidal
-from milepost.methods.t5_bias import T5Bias
-from milepost.methods.transformer_xl import TransformerXL
+from milepost.methods.alibi_stretches import AlibiInterpolate
+from milepost.methods.biases import T5Bias
+from milepost.methods.embeddings import Learned, Sinusoidal
+from milepost.methods.relations import Deberta, TransformerXL
+from milepost.methods.softmax import Scale
 from milepost.seams.visible import Visible, causal, window
 
 
@@ -28,11 +28,16 @@ def behind(reader: Reader) -> list[Visible]:
 # Rows of a table, added to the embeddings
 
 
+def table(reader: Reader, *names: str, unused: int = 0, width: int | None = None) -> nn.Module:
+    """Return a learned row for each position: as many as a key has, but for those never used."""
+    rows = reader.need("the length of the table", *(names or LENGTH)) - unused
+    return reader.learned(Learned, rows, width or reader.width)
+
+
 def encoder(reader: Reader, layer: int) -> list[object]:
     """BERT: a learned row for each position."""
     demand_rows(reader)
-    dim = reader.get("embedding_size") or reader.width
-    return [reader.learned(Learned, reader.need("the length of the table", *LENGTH), dim), *seen(reader)]
+    return [table(reader, width=reader.get("embedding_size")), *seen(reader)]
 
 
 def demand_rows(reader: Reader) -> None:
@@ -45,22 +50,19 @@ def demand_rows(reader: Reader) -> None:
 def padded_encoder(reader: Reader, layer: int) -> list[object]:
     """RoBERTa: the rows up to that of the padding token are never used, so position 0 is the row after it."""
     demand_rows(reader)
-    rows = reader.need("the length of the table", *LENGTH) - reader.need("the padding token", "pad_token_id") - 1
-    return [reader.learned(Learned, rows, reader.width), *seen(reader)]
+    return [table(reader, unused=reader.need("the padding token", "pad_token_id") + 1), *seen(reader)]
 
 
 def decoder(reader: Reader, layer: int) -> list[object]:
     """GPT-2 and OPT: a learned row for each position; GPT-2 may change the scale, layer by layer."""
-    table = reader.learned(Learned, reader.need("the length of the table", *LENGTH), reader.width)
     scale = 1.0 if reader.get("scale_attn_weights") is False else reader.head_width**-0.5
     if reader.get("scale_attn_by_inverse_layer_idx"):
         scale /= layer + 1
-    return [table, *([] if scale == reader.head_width**-0.5 else [Scale(scale)]), *behind(reader)]
+    return [table(reader), *([] if scale == reader.head_width**-0.5 else [Scale(scale)]), *behind(reader)]
 
 
 def gpt_neo(reader: Reader, layer: int) -> list[object]:
     """GPT-Neo: scores are not scaled, and every other layer sees a window. Its layers are causal by themselves."""
-    table = reader.learned(Learned, reader.need("the length of the table", *LENGTH), reader.width)
     listed: list[str] = reader.get("attention_layers") or [
         kind
         for kinds, times in reader.need("which layers are local", "attention_layers", "attention_types")
@@ -68,7 +70,8 @@ def gpt_neo(reader: Reader, layer: int) -> list[object]:
         for kind in kinds
     ]
     local = listed[layer] == "local"
-    return [table, Scale(1.0), causal & window(reader.need("the window", "window_size")) if local else causal]
+    visible = causal & window(reader.need("the window", "window_size")) if local else causal
+    return [table(reader), Scale(1.0), visible]
 
 
 # Waves, added to the embeddings
@@ -77,8 +80,7 @@ def gpt_neo(reader: Reader, layer: int) -> list[object]:
 def whisper(reader: Reader, layer: int) -> list[object]:
     """Whisper: waves for the sound, learned rows for the text."""
     if reader.decodes:
-        rows = reader.need("the length of the table", "max_target_positions")
-        return [reader.learned(Learned, rows, reader.width), *seen(reader)]
+        return [table(reader, "max_target_positions"), *seen(reader)]
     return [waves(reader)]
 
 
@@ -111,8 +113,7 @@ def led(reader: Reader, layer: int) -> list[object]:
             "and LED's encoder sees a window and the tokens that each call names as global, which no scheme describes; "
             "with is_decoder: true its decoder is read",
         )
-    rows = reader.need("the length of the table", "max_decoder_position_embeddings")
-    return [reader.learned(Learned, rows, reader.width), *seen(reader)]
+    return [table(reader, "max_decoder_position_embeddings"), *seen(reader)]
 
 
 # Numbers added to scores
@@ -123,9 +124,8 @@ def mpnet(reader: Reader, layer: int) -> list[object]:
     buckets = reader.get("relative_attention_num_buckets")
     if buckets != 32:
         raise reader.refuse("relative_attention_num_buckets", buckets, "and MPNet's own code always uses 32")
-    rows = reader.need("the length of the table", *LENGTH) - 2
     bias = reader.learned(T5Bias, reader.heads, buckets=buckets, reach=128, bidirectional=True)
-    return [reader.learned(Learned, rows, reader.width), bias]
+    return [table(reader, unused=2), bias]
 
 
 def longt5(reader: Reader, layer: int) -> list[object]:
@@ -242,4 +242,4 @@ def deberta(reader: Reader, layer: int) -> list[object]:
     part.table = reader.made.setdefault("table", part.table)
     if not reader.get("position_biased_input"):
         return [part, *seen(reader)]
-    return [reader.learned(Learned, reader.need("the length of the table", *LENGTH), reader.width), part]
+    return [table(reader), part]

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from milepost.dropin.tables import Tabled, count
-from milepost.methods.sinusoidal import Sinusoidal
+from milepost.methods.embeddings import Sinusoidal
 from milepost.seams import demand
 
 

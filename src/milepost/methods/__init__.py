@@ -1,1 +1,1 @@
-"""One method, one file."""
+"""One method, or one family of methods, a file."""

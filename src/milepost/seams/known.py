@@ -28,7 +28,7 @@ def exports() -> dict[str, Any]:
 
 
 def is_method(each: object) -> bool:
-    """Whether an export is the class of a method: one file of `milepost.methods` each."""
+    """Whether an export is the class of a method, which `milepost.methods` has."""
     return inspect.isclass(each) and each.__module__.startswith("milepost.methods.")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from milepost.methods.learned import Learned
+from milepost.methods.embeddings import Learned
 from milepost.seams import demand
 
 

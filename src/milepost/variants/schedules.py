@@ -1,10 +1,9 @@
 """Published schedules: which layers see everything, which see a window, and who has positions."""
 
-from milepost.methods.llama4_scale import Llama4Scale
-from milepost.methods.log_n import LogN
 from milepost.methods.nope import Nope
-from milepost.methods.rerope import Rerope
+from milepost.methods.regions import Rerope
 from milepost.methods.rope import Rope
+from milepost.methods.softmax import Llama4Scale, LogN
 from milepost.schedule import Schedule
 from milepost.scheme import Scheme
 from milepost.seams import demand

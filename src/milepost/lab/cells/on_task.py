@@ -19,7 +19,7 @@ from milepost.lab.text.corpus import Corpus
 from milepost.lab.training.model import Model, Shape
 from milepost.lab.training.reader import Reader
 from milepost.lab.training.train import Batches
-from milepost.methods.randomized import Randomized
+from milepost.methods.samplers import Randomized
 from milepost.schedule import Schedule
 from milepost.seams import demand
 

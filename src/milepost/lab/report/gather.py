@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import platform
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 import milepost
+from milepost.catalogue.register import paper_of
 from milepost.lab.cells.cell import Cell
 from milepost.lab.cells.store import Score, Store
 from milepost.lab.judging.scoring import DRAWN
@@ -220,9 +220,8 @@ def _terms(scheme: Scheme) -> Iterator[Term]:
 
 
 def _paper(method: type) -> str:
-    """Return the address of the paper that a method's module names; nothing for one of the user's own."""
-    module = sys.modules.get(method.__module__) if method.__module__.startswith("milepost.") else None
-    found = re.search(r"arXiv:(\d+\.\d+)", (module and module.__doc__) or "")
+    """Return the address of a method's paper; nothing for one of the user's own."""
+    found = re.search(r"arXiv:(\d+\.\d+)", paper_of(method) if method.__module__.startswith("milepost.") else "")
     return f"https://arxiv.org/abs/{found[1]}" if found else ""
 
 
