@@ -161,7 +161,7 @@ def _tasks(findings: Findings, tasks: Sequence[str]) -> Fitted:
     return Fitted(columns, [*rows, [Text("a guess", style="dim"), *guess]], "; report.html and --csv have them")
 
 
-def differences(one: Findings, other: Findings, names: tuple[str, str], protocol: str = "windows") -> Group:
+def differences(one: Findings, other: Findings, names: tuple[str, str]) -> Group:
     """Return what differs between two sweeps: what was asked, and each row that both have."""
     parts: list[RenderableType] = [Text("both were asked for the same")]
     if asked := difference.differ(one, other):
@@ -172,11 +172,10 @@ def differences(one: Findings, other: Findings, names: tuple[str, str], protocol
             parts.append(Text("\n  ".join((f"only in {name}:", *alone))))
     rows: list[list[Text]] = []
     for each in difference.compared(one, other):
-        if each.protocol == protocol:
-            found = "" if each.difference is None else data.difference_in_words(each.difference)
-            style = "bold" if each.difference is not None and each.difference.sign else ""
-            values = (each.row.label, f"{each.length:,}", data.in_words(each.one), data.in_words(each.other), found)
-            rows.append([Text(value, style=style) for value in values])
+        found = "" if each.difference is None else data.difference_in_words(each.difference)
+        style = "bold" if each.difference is not None and each.difference.sign else ""
+        values = (each.row.label, f"{each.length:,}", data.in_words(each.one), data.in_words(each.other), found)
+        rows.append([Text(value, style=style) for value in values])
     if rows:
         note = (
             f"bits per byte over windows that do not overlap; the difference is {names[1]} less {names[0]}, paired "
