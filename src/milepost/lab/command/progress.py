@@ -6,7 +6,6 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -96,9 +95,7 @@ class Watched:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -154,8 +151,12 @@ class Watched:
             self.last[key] = now
         return due
 
-    def _line(self, text: str) -> None:
-        if not self.live:
+    def waits(self, count: int) -> None:
+        """Tell that other processes work on all cells that are left."""
+        self._line(f"another process is at work on the last {count} in this folder; waiting for it", always=True)
+
+    def _line(self, text: str, always: bool = False) -> None:
+        if always or not self.live:
             self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def _drawn(self) -> Group:

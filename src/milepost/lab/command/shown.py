@@ -19,7 +19,7 @@ from milepost.lab.statistics.measures import FEWEST
 from milepost.lab.tasks import PROTOCOLS
 
 if TYPE_CHECKING:
-    from milepost.lab.statistics.findings import Findings
+    from milepost.lab.statistics.findings import Findings, Row
 
 KINDS = {"recall": "recall", "passages": "of text"}
 LEAST = 12
@@ -107,9 +107,7 @@ def table(findings: Findings) -> Group:
         against = Text("" if line.against is None else data.signed(line.against.mean))
         if line.against is not None and line.against.sign:
             against.stylize("bold")
-        few = f" ({line.row.few})" if line.row.few else ""
-        label = Text(line.row.label + few + (" *" if line.row.trivial else ""), style="dim" if line.row.trivial else "")
-        rows.append([label, Text(data.length_in_words(line)), *values, against])
+        rows.append([_label(line.row), Text(data.length_in_words(line)), *values, against])
     note = (
         f"bits per byte over windows that do not overlap; trained at {sorted_.trained:,}. green: the best of a column "
         f"and rows not significantly different from it, paired over the same windows, but for rows that only repeat "
@@ -141,22 +139,26 @@ def table(findings: Findings) -> Group:
     return Group(*shown)
 
 
+def _label(row: Row) -> Text:
+    """Return what a row is called, dim and with a * where it is trivial."""
+    few = f" ({row.few})" if row.few else ""
+    return Text(f"{row.label}{few} *", style="dim") if row.trivial else Text(row.label + few)
+
+
 def _tasks(findings: Findings, tasks: Sequence[str]) -> Fitted:
     """Return the right answers, a column for each task: at the trained length, and at the longest."""
     ends = {task: (findings.lengths(task)[0], findings.lengths(task)[-1]) for task in tasks}
     columns = [Column("right answers, %", name=True)]
     for each in (PROTOCOLS[task] for task in tasks):
         # Long names are broken where they have a dash.
-        columns.append(
-            Column(each.name.replace("-", "-\n") + ("" if each.depth is None else f"\ndepth {each.depth:g}"))
-        )
+        depth = "" if each.depth is None else f"\ndepth {each.depth:g}"
+        columns.append(Column(each.name.replace("-", "-\n") + depth))
     rows: list[list[Text]] = []
     for row in findings.rows:
         pairs = [[row.at(task, length) for length in ends[task]] for task in tasks]
         cells = [" → ".join(f"{100 * each.mean:.0f}" for each in pair if each is not None) for pair in pairs]
         if any(cells):
-            label = Text(row.label + (" *" if row.trivial else ""), style="dim" if row.trivial else "")
-            rows.append([label, *map(Text, cells)])
+            rows.append([_label(row), *map(Text, cells)])
     guess = [Text(f"{100 * PROTOCOLS[task].task.random:.0f}") for task in tasks]
     return Fitted(columns, [*rows, [Text("a guess", style="dim"), *guess]], "; report.html and --csv have them")
 
