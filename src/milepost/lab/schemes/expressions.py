@@ -27,7 +27,7 @@ LONGEST_TITLE = 60
 """Letters of a row's name, which is the first column of every table."""
 SEEN: dict[str, Any] = {"causal": causal, "everything": everything}
 CALLS: dict[str, Callable[..., Any]] = {"window": window, "sinks": sinks, "chunks": chunks, "max": max, "min": min}
-BINARY: dict[type, Callable[[Any, Any], Any]] = {
+BINARY: dict[type, limits.Operation] = {
     ast.Sub: limits.minus, ast.Mult: limits.times, ast.FloorDiv: limits.floored, ast.Div: limits.divided,
     ast.BitAnd: limits.both, ast.BitOr: limits.either,
     ast.Pow: limits.power, ast.Mod: limits.rest,
@@ -47,7 +47,7 @@ class Sum:
 
 
 def named(text: str) -> str:
-    """Return the name of a scheme, whichever way it is written: `rope` for RoPE, Rope and Rope(dim); others are left alone."""
+    """Return the name of a scheme, whichever way it is written: `rope` for RoPE, Rope and Rope(dim); or the text."""
     return _name_of(text) or _by_expression().get(_written(text), text)
 
 
@@ -247,7 +247,7 @@ def _added(left: Any, right: Any) -> Any:
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         return limits.within(left + right)
     if isinstance(left, limits.Listed) and isinstance(right, limits.Listed):
-        return limits.joined(left, right)
+        return limits.times(limits.Listed((*left, *right)), 1)
     if isinstance(left, limits.Listed) or isinstance(right, limits.Listed):
         raise limits.TooMuchError(
             "layers are added to layers, as in [A] * (layers - 1) + [B]; write what all of them have in each"

@@ -226,8 +226,8 @@ def refuse_blind(schedule: Schedule, text: str, heads: int, trained: int, longes
             seen = scheme.see(torch.tensor(0), head, queries, torch.arange(keys))
             if seen is not None and not bool(seen.any()):
                 raise ValueError(
-                    f"the {kind} {text!r} sees no key in layer {number} ({_seen(scheme)}), so attention there gives zeros; "
-                    f"write what it sees as one expression, such as causal & window(64)"
+                    f"the {kind} {text!r} sees no key in layer {number} ({_seen(scheme)}), so attention there gives "
+                    f"zeros; write what it sees as one expression, such as causal & window(64)"
                 )
 
 

@@ -204,8 +204,4 @@ class Findings:
             yield "", trained
         for name in changed:
             own = [row for row in self.rows if row.name == name]
-            yield (
-                name,
-                [row for row in own if not row.variant or row.trivial]
-                + [row for row in own if row.variant and not row.trivial],
-            )
+            yield name, sorted(own, key=lambda row: bool(row.variant) and not row.trivial)
