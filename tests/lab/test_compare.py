@@ -413,6 +413,8 @@ def test_the_time_left_is_that_of_the_models_done_for_as_many_as_are_left(monkey
         watched(cell, Score(cell.key, "", "windows", length, 1.0, None, 1, {}))
     said = [line for line in screen.getvalue().splitlines() if "models done" in line]
     assert said == ["1 of 3 models done, about 2 min left", "2 of 3 models done, about 30 s left"]
+    # A bar is as long as what was left.
+    assert all(bar.finished for bar in watched.bars.tasks)
 
 
 def test_a_stage_counts_the_models_of_those_before_and_after_it(monkeypatch: pytest.MonkeyPatch):

@@ -126,7 +126,7 @@ class Watched:
     def _judging(self, cell: Cell) -> None:
         key, name = f"judge {cell.key}", self.names[cell.key]
         if key not in self.tasks:
-            total = len(cell.wanted())
+            total = self.left.get(cell.key, len(cell.wanted()))
             self.tasks[key] = self.bars.add_task(f"judge {name}", total=total, status="")
 
     def _scored(self, cell: Cell, score: Score) -> None:
