@@ -76,14 +76,12 @@ class Watched:
         self.tasks: dict[str, TaskID] = {}
         self.last: dict[str, float] = {}
         several = len({cell.seed for cell in cells}) > 1
-        self.names = {
-            cell.key: " · ".join(filter(None, (cell.name, cell.task, f"seed {cell.seed}" if several else "")))
-            for cell in cells
-        }
-        if any(VALIDATION in cell.judging.protocols for cell in cells):
-            # They are there to choose rates.
-            rates = {cell.key: rates_in_words(cell.recipe, cell.name) for cell in cells}
-            self.names = {key: f"{name} · {rates[key]}" for key, name in self.names.items()}
+        choosing = any(VALIDATION in cell.judging.protocols for cell in cells)
+        self.names: dict[str, str] = {}
+        for cell in cells:
+            seed, rates = f"seed {cell.seed}" if several else "", rates_in_words(cell.recipe, cell.name)
+            words = (cell.name, cell.task, seed, rates if choosing else "")
+            self.names[cell.key] = " · ".join(filter(None, words))
         self.left = {cell.key: len(cell.wanted()) for cell in cells} if left is None else dict(left)
         self.whole = Whole() if whole is None else whole
         self.whole.begin(len(self.left))

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import date
 from statistics import fmean
-from typing import Any
 
 import torch
 
@@ -209,7 +208,7 @@ def sees_all(scheme: Scheme, length: int, heads: int) -> bool:
 
 
 def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> Ran:
-    first, facts = cells[0], sweep.corpus.facts
+    first, facts, recipe = cells[0], sweep.corpus.facts, asdict(cells[0].recipe)
     done = seconds = 0
     for cell in cells:
         scores = valid(store, cell)
@@ -221,7 +220,8 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
         schemes=tuple(dict.fromkeys(map(named, sweep.schemes))),
         seeds=sweep.seeds,
         shape=asdict(first.shape),
-        recipe=_recipe(sweep, first),
+        # The rates only where all schemes have the same.
+        recipe={name: value for name, value in recipe.items() if not (sweep.search and name.endswith("rate"))},
         judging=asdict(first.judging),
         corpus=facts.source,
         digest=first.corpus,
@@ -239,15 +239,6 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
     )
 
 
-def _recipe(sweep: Sweep, first: Cell) -> dict[str, Any]:
-    """Return the recipe that all schemes have in common: without the rates, where each has its own."""
-    found = asdict(first.recipe)
-    if sweep.search:
-        for name in ("rate", "bias_rate", "learned_rate"):
-            found.pop(name)
-    return found
-
-
 def _versions() -> dict[str, str]:
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
     return {
@@ -262,8 +253,8 @@ def _spelled(sweep: Sweep, first: Cell) -> str:
     """Return the sweep as Python, for who called no command; of the corpus it says where it came from."""
     whole = replace(sweep, judging=first.judging)
     # What was chosen is found again, and what was left to itself need not be said.
-    said = [each for each in fields(sweep) if each.name not in ("corpus", "recipes", "chosen")]
-    said = [each for each in said if each.name not in ("search", "tune", "own") or getattr(whole, each.name)]
-    arguments = [f"    {each.name}={getattr(whole, each.name)!r}," for each in said]
+    values = {each.name: getattr(whole, each.name) for each in fields(sweep)}
+    left_out = {"corpus", "recipes", "chosen", *(name for name in ("search", "tune", "own") if not values[name])}
+    arguments = [f"    {name}={value!r}," for name, value in values.items() if name not in left_out]
     lines = [f"# corpus: {sweep.corpus.source}", "run(Sweep(", *arguments, "    corpus=corpus,", "), store, engine)"]
     return "\n".join(lines)

@@ -11,7 +11,6 @@ from milepost.lab.judging.judge import LAST
 from milepost.lab.schemes.naming import proper
 from milepost.lab.statistics.findings import Findings, Measure, Row, Tried
 from milepost.lab.statistics.measures import Difference
-from milepost.lab.statistics.table import Line as Sorted
 from milepost.lab.statistics.table import Table, extreme, interval_in_words, length_in_words, not_apart, shown, signed
 from milepost.lab.tasks import PROTOCOLS
 
@@ -102,7 +101,9 @@ def by_length(table: Table) -> Grid | None:
     for line in table.lines:
         cells = [_against(line.against)] if windows else []
         cells += [cell(each, best) for each, best in zip(line.recall, line.best_recall, strict=True)]
-        cells += _bits(line, table)
+        for length, measure, same, best in zip(table.lengths, line.bits, line.same, line.best, strict=True):
+            past = line.reach is not None and length > (line.reach.length or 0)
+            cells.append(cell(measure, best, [word for word, holds in (("same", same), ("past", past)) if holds]))
         times = "" if line.effective_length is None else f"{line.effective_length / table.trained:g}×"
         between = "" if line.reach is None else interval_in_words(line.reach)
         lines.append(Line(cells, line.row, reach=(length_in_words(line), times, between)))
@@ -115,14 +116,6 @@ def _against(difference: Difference | None) -> Cell:
         return Cell(classes="sign")
     half = "" if difference.half is None else f"±{difference.half:.3f}".replace("±0", "±")
     return Cell(signed(difference.mean), half, bool(difference.sign), "sign")
-
-
-def _bits(line: Sorted, table: Table) -> list[Cell]:
-    cells: list[Cell] = []
-    for length, measure, same, best in zip(table.lengths, line.bits, line.same, line.best, strict=True):
-        past = line.reach is not None and length > (line.reach.length or 0)
-        cells.append(cell(measure, best, [*(["same"] if same else []), *(["past"] if past else [])]))
-    return cells
 
 
 def cell(measure: Measure | None, best: bool = False, classes: Iterable[str] = (), share: bool = False) -> Cell:
