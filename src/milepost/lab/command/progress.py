@@ -79,9 +79,9 @@ class Watched:
         choosing = any(VALIDATION in cell.judging.protocols for cell in cells)
         self.names: dict[str, str] = {}
         for cell in cells:
-            seed, rates = f"seed {cell.seed}" if several else "", rates_in_words(cell.recipe, cell.name)
-            words = (cell.name, cell.task, seed, rates if choosing else "")
-            self.names[cell.key] = " · ".join(filter(None, words))
+            seed = f"seed {cell.seed}" if several else ""
+            rates = rates_in_words(cell.recipe, cell.name) if choosing else ""
+            self.names[cell.key] = " · ".join(filter(None, (cell.name, cell.task, seed, rates)))
         self.left = {cell.key: len(cell.wanted()) for cell in cells} if left is None else dict(left)
         self.whole = Whole() if whole is None else whole
         self.whole.begin(len(self.left))
