@@ -131,7 +131,7 @@ def table() -> str:
     for name, each in SETTINGS.items():
         head = begun(name, defaults[name])
         # The help indents it by two.
-        lines += textwrap.wrap(each.meaning, 78, initial_indent=head, subsequent_indent=" " * len(head))
+        lines.append(textwrap.fill(each.meaning, 78, initial_indent=head, subsequent_indent=" " * len(head)))
     # Of a paragraph that begins with \b, the help keeps the lines.
     settings = "Settings for --set, and what each size has:\n\n\b\n" + "\n".join(lines)
     return f"{settings}\n\nSchemes by name, and what each stands for:\n\n\b\n{_names()}"
@@ -140,11 +140,10 @@ def table() -> str:
 def _names() -> str:
     """Return every name that a scheme of the lab has, with its expression."""
     first = max(map(len, TRAINED)) + 2
-    lines = [
-        textwrap.wrap(text, 78, initial_indent=f"{name:{first}}", subsequent_indent=" " * first, break_on_hyphens=False)
+    return "\n".join(
+        textwrap.fill(text, 78, initial_indent=f"{name:{first}}", subsequent_indent=" " * first, break_on_hyphens=False)
         for name, text in TRAINED.items()
-    ]
-    return "\n".join(line for wrapped in lines for line in wrapped)
+    )
 
 
 def _defaults(setting: _Setting) -> list[str]:

@@ -187,9 +187,7 @@ def differences(one: Findings, other: Findings, names: tuple[str, str]) -> Group
             note += " It is over the seeds that both have; the columns before it are over all of each."
         if one.ran.digest != other.ran.digest:
             note = "bits per byte over windows of two different texts, so that no differences can be paired."
-        columns = [
-            Column("scheme", name=True), Column("length", 3), Column(names[0], 1), Column(names[1], 1),
-            Column("difference", 2),
-        ]  # fmt: skip
+        columns = [Column("scheme", name=True), Column("length", 3), Column(names[0], 1), Column(names[1], 1)]
+        columns.append(Column("difference", 2))
         parts += [Fitted(columns, rows), Text(note, style="dim")]
     return Group(*parts)
