@@ -25,7 +25,6 @@ from milepost.lab.cells.events import Stepped
 from milepost.lab.cells.store import Score, Store
 from milepost.lab.command.asked import engine_of, size_of
 from milepost.lab.command.progress import Watched, Whole, duration
-from milepost.lab.command.settings import Settings
 from milepost.lab.engines.ray_engine import Ray
 from milepost.lab.judging.scoring import Judging
 from milepost.lab.sweep.sweep import Local, Sweep, run
@@ -33,7 +32,7 @@ from milepost.lab.text import corpus
 from milepost.lab.training import memory
 from milepost.lab.training.recipe import SIZES, Recipe
 
-SMALL = Settings(width=16, layers=1, heads=2, length=16, steps=15, longest=32)
+SMALL = {"width": 16, "layers": 1, "heads": 2, "length": 16, "steps": 15, "longest": 32}
 TINY = {"width": 16, "layers": 1, "heads": 2, "batch": 2, "steps": 5, "judge": 256, "length": 64, "longest": 128}
 
 
@@ -163,14 +162,14 @@ def test_unusual_sizes_end_with_a_table(words: list[str], text: Path, tmp_path: 
 
 
 def test_the_dial_scales_with_what_overrides_it():
-    size = size_of("base", Settings(width=96, length=32, steps=50), "cpu")
+    size = size_of("base", {"width": 96, "length": 32, "steps": 50}, "cpu")
     assert size.shape == replace(SIZES["base"].shape, width=96)
     assert size.longest == 32 * 16384 // 512
     # A tenth of the steps at most; and on a CPU bfloat16 would only be slow.
     assert (size.recipe.warmup, size.recipe.precision) == (5, "float32")
     compiled = replace(SIZES["base"].recipe, compiled=True)
-    assert size_of("base", Settings(), "cuda") == replace(SIZES["base"], recipe=compiled)
-    assert size_of("demo", Settings(longest=300), "cpu").longest == 300
+    assert size_of("base", {}, "cuda") == replace(SIZES["base"], recipe=compiled)
+    assert size_of("demo", {"longest": 300}, "cpu").longest == 300
 
 
 # Bad input
@@ -414,6 +413,8 @@ def test_the_time_left_is_that_of_the_models_done_for_as_many_as_are_left(monkey
         watched(cell, Score(cell.key, "", "windows", length, 1.0, None, 1, {}))
     said = [line for line in screen.getvalue().splitlines() if "models done" in line]
     assert said == ["1 of 3 models done, about 2 min left", "2 of 3 models done, about 30 s left"]
+    # A bar is as long as what was left.
+    assert all(bar.finished for bar in watched.bars.tasks)
 
 
 def test_a_stage_counts_the_models_of_those_before_and_after_it(monkeypatch: pytest.MonkeyPatch):

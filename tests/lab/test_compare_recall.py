@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from milepost.lab.command import asked
-from milepost.lab.command.settings import Settings
 from milepost.lab.training.recipe import SIZES, Recipe
 
 
@@ -32,7 +31,7 @@ def test_the_size_of_the_anchors_is_asked_at_their_distances():
 
 
 def test_the_demo_judges_more_ends_and_copies_than_so_few_bytes_would_give_unless_bytes_are_asked_for():
-    demo = asked.size_of("demo", Settings(), "cpu")
+    demo = asked.size_of("demo", {}, "cpu")
     found = asked.judging_of(demo, None, None)
     assert (found.ends, found.copies) == (demo.ends, demo.copies) == (192, 32)
     few = asked.judging_of(demo, 1 << 15, None)

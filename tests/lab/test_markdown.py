@@ -33,7 +33,7 @@ def read(page: str) -> list[list[list[str]]]:
 def test_every_figure_of_the_report_is_there_bold_where_it_is_strong():
     findings = anchors()
     first, *_ = read(to_markdown(findings))
-    grid = by_length(findings, table(findings))
+    grid = by_length(table(findings))
     assert grid is not None
     assert len(first) == 2 + len(grid.lines)
     for written, line in zip(first[2:], grid.lines, strict=True):

@@ -60,7 +60,7 @@ def test_several_seeds_are_told_by_their_mean_and_students_interval(store: Store
     found = gather(store, asked).rows[0]
     measure = found.scores["windows"][32]
     assert found.seeds == (0, 1, 2)
-    assert measure.over == "seeds"
+    assert measure.interval == measure.between
     assert math.isclose(measure.mean, statistics.mean(means))
     # 4.303 is Student's t for two degrees of freedom.
     assert math.isclose(measure.between or 0, 4.302653 * statistics.stdev(means) / math.sqrt(3), rel_tol=1e-6)
@@ -73,7 +73,7 @@ def test_one_seed_keeps_the_interval_over_windows(store: Store):
     measure = gather(store, asked).rows[0].scores["windows"][32]
     half = float(over_windows([1.5, 2.25, 2.25]))
     assert (measure.mean, measure.half, measure.between) == (2.0, pytest.approx(half), None)
-    assert (measure.seeds, measure.judged, measure.over, measure.interval) == (1, 64, "windows", measure.half)
+    assert (measure.seeds, measure.judged, measure.interval) == (1, 64, measure.half)
     assert measure.by_seed == {0: (1.5, 2.25, 2.25)}
 
 

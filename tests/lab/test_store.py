@@ -37,6 +37,14 @@ def everything(store: Store) -> tuple:
     return [(store.cell(key), store.losses(key), store.scores(key)) for key in keys]
 
 
+def sound(store: Store) -> bool:
+    """True if SQLite finds the file whole."""
+    try:
+        return store.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    except sqlite3.DatabaseError:
+        return False
+
+
 # Keeping
 
 
@@ -48,16 +56,13 @@ def test_what_was_told_is_there_when_the_store_is_opened_again(path: Path):
     assert everything(store) == before
     assert store.losses("a") == [(step, step / 7) for step in range(2000)]
     assert store.scores("a") == [SCORE]
-    assert store.has("a", "", "windows", 128)
-    assert not store.has("a", "", "windows", 256)
-    assert not store.has("a", "window", "windows", 128)
     assert store.progress("a") == (2000, False)
     assert store.progress("nobody") == (0, False)
     assert store.cell("a") == {
         "settings": {"name": "a", "seed": 0}, "step": 2000, "done": 0, "seconds": 1.5, "parameters": 1234,
         "equation": "score = q·k",
     }  # fmt: skip
-    assert store.sound()
+    assert sound(store)
     store.close()
 
 
@@ -163,7 +168,7 @@ def test_a_writer_killed_in_the_middle_loses_nothing_it_had_told(path: Path):
     assert done.returncode == -9
     store = Store(path)
     assert store.losses("a") == [(0, 1.5), (1, 2.5), (2, 3.5)]
-    assert store.sound()
+    assert sound(store)
     store.close()
 
 
@@ -191,7 +196,7 @@ def test_a_full_disk_is_told_and_what_was_kept_stays(path: Path):
     with pytest.raises(OSError, match=f"no disk space left for {path}; free some, then rerun the command to resume"):
         store.trained("b", 9000, [(step, 1.0) for step in range(9000)], 1.0, False)
     assert everything(store) == before
-    assert store.sound()
+    assert sound(store)
     store.db.execute("PRAGMA max_page_count = 100000")
     store.trained("b", 9000, [(step, 1.0) for step in range(9000)], 1.0, False)
     assert len(store.losses("b")) == 9000
@@ -249,7 +254,7 @@ def test_a_store_damaged_while_open_is_not_sound(path: Path):
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     harm(path, "changed inside")
     store.db.execute("PRAGMA shrink_memory")
-    assert not store.sound()
+    assert not sound(store)
     store.close()
 
 

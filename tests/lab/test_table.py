@@ -14,7 +14,16 @@ import pytest
 from milepost.lab.report import Findings, Measure, Ran, Row, to_csv, to_json
 from milepost.lab.schemes.naming import proper
 from milepost.lab.statistics.reach import reach
-from milepost.lab.statistics.table import Line, Table, interval_in_words, signed, table
+from milepost.lab.statistics.table import (
+    Line,
+    Table,
+    difference_in_words,
+    in_words,
+    interval_in_words,
+    length_in_words,
+    signed,
+    table,
+)  # fmt: skip
 
 LENGTHS = (512, 1024, 2048, 4096)
 RAN = Ran(
@@ -125,7 +134,7 @@ def test_one_rule_serves_all_rows_what_the_text_cut_off_costs_the_checkpoint_as_
     near, static = row("rope", "near", (1.55, 1.58, 1.59, 1.65)), row("rope", "static", (1.7, 1.6, 1.5, 1.5))
     found = made(plain, near, static)
     assert [effective_length(found, each) for each in found.rows] == [512, 2048, None]
-    assert {words[0]: words[1] for words in table(found).text()}["RoPE: static"] == "none"
+    assert length_in_words(line_of(table(found), "RoPE: static")) == "none"
     # A window beside it changes nothing.
     window = row("rope", "window", (1.5, 1.45, 1.40, 1.35))
     assert effective_length(made(plain, near, window), near) == 2048
@@ -155,7 +164,7 @@ def test_a_model_that_reads_no_better_than_byte_pairs_has_no_reach(pairs: float,
     found = Findings((row("rope", "", (1.5,) * 4), row("rope", "near", (1.5,) * 4)), replace(RAN, pairs=pairs))
     assert [line.effective_length for line in table(found).lines] == [4096 if learned else None] * 2
     assert [line.learned for line in table(found).lines] == [learned] * 2
-    assert table(found).text()[0][1] == ("≥ 4,096" if learned else "not learned")
+    assert length_in_words(table(found).lines[0]) == ("≥ 4,096" if learned else "not learned")
 
 
 def test_what_is_not_told_apart_from_the_best_is_marked_too():
@@ -230,15 +239,17 @@ def test_every_line_is_set_against_the_best():
 
 def test_the_table_in_words():
     found = table(anchors())
-    assert found.head() == [
-        "scheme", "reach", "512", "1,024", "2,048", "4,096", "random bytes recalled at 3,072", "against window",
+    assert (found.lengths, found.recalls, found.distance) == ((512, 1024, 2048, 4096), ("recall",), 3072)
+    window, repaired, alibi = (line_of(found, name) for name in ("RoPE: window", "RoPE: ReRoPE, log-n", "ALiBi"))
+    assert length_in_words(window) == "≥ 4,096"
+    assert [in_words(each) for each in (*window.bits, *window.recall)] == [
+        "1.546 ±0.010", "1.507 ±0.010", "1.504 ±0.010", "1.484 ±0.010", "0.050 ±0.100",
     ]  # fmt: skip
-    lines = {words[0]: words[1:] for words in found.text()}
-    assert lines["RoPE: window *"] == [
-        "≥ 4,096", "1.546 ±0.010", "1.507 ±0.010", "1.504 ±0.010", "1.484 ±0.010", "0.050 ±0.100", "",
-    ]  # fmt: skip
-    assert lines["RoPE: ReRoPE, log-n"][-1].startswith("−0.010 ±0.00")
-    assert lines["ALiBi"][-2:] == ["", ""]
+    assert window.against is None
+    assert repaired.against is not None
+    assert difference_in_words(repaired.against).startswith("−0.010 ±0.00")
+    assert [in_words(each) for each in alibi.recall] == [""]
+    assert alibi.against is None
     assert [signed(value) for value in (0.0004, -0.0004, 0.05, -1.25)] == ["0.000", "0.000", "+0.050", "−1.250"]
 
 

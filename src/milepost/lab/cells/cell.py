@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -23,6 +24,7 @@ from milepost.lab.training.model import Model, Shape
 from milepost.lab.training.reader import Reader
 from milepost.lab.training.recipe import Recipe
 from milepost.lab.training.train import Batches
+from milepost.schedule import Schedule
 from milepost.seams.arguments import named_as_in_0_1
 
 # Raised when what is judged, or what is kept of it, changes: scores are then made again, from the checkpoints.
@@ -48,7 +50,7 @@ class Cell:
     variants: tuple[tuple[str, str], ...] = ()
     """Training-free rows: a label and an expression each."""
     threads: int = 2
-    version: int = field(default=1)
+    version: int = 1
     """Raised when training computes something else from the same settings: models are then trained again."""
     task: str = ""
     """The task it is trained on and judged by; language if empty."""
@@ -178,10 +180,14 @@ def _hashed(settings: dict[str, Any]) -> str:
 
 
 def make(cell: Cell) -> Model:
-    """The model of a cell as it starts: the same weights under every scheme, but for what the scheme itself learns."""
-    task = named(cell.task) if cell.task else None
-    shape = cell.shape if task is None else replace(cell.shape, vocabulary=task.vocabulary)
+    """Return the model of a cell as it starts."""
+    return started(cell, named(cell.task).vocabulary if cell.task else cell.shape.vocabulary)
+
+
+def started(cell: Cell, vocabulary: int, kind: Callable[[Shape, Schedule], Model] = Model) -> Model:
+    """Return a model with the same weights under every scheme, but for what the scheme itself learns."""
+    shape = replace(cell.shape, vocabulary=vocabulary)
     torch.manual_seed(cell.seed + 1)
     schedule = build(cell.written, shape, cell.recipe.length, cell.judging.longest)
     torch.manual_seed(cell.seed)
-    return Model(shape, schedule)
+    return kind(shape, schedule)

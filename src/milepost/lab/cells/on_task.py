@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from milepost.cache import Cache
-from milepost.lab.cells.cell import Cell
+from milepost.lab.cells.cell import Cell, started
 from milepost.lab.judging.scoring import Scored
 from milepost.lab.schemes.named import build, refuse_ahead, refuse_blind, refuse_hidden, try_out
 from milepost.lab.statistics.intervals import interval
@@ -97,11 +98,8 @@ class OnTask(Cell):
             demand.whole(self, "examples", self.examples, least=self.recipe.batch)
 
     def model(self) -> Model:
-        shape = replace(self.shape, vocabulary=self.on.vocabulary)
-        torch.manual_seed(self.seed + 1)
-        schedule = build(self.written, shape, self.recipe.length, self.judging.longest)
-        torch.manual_seed(self.seed)
-        return Scattered(shape, schedule, Randomized(self.places)) if self.places else Model(shape, schedule)
+        scattered = partial(Scattered, places=Randomized(self.places)) if self.places else Model
+        return started(self, self.on.vocabulary, scattered)
 
     def batches(self, corpus: Corpus) -> Batches:
         least, most = self.lengths

@@ -169,11 +169,6 @@ class Store:
             for table in ("losses", "scores", "costs"):
                 db.execute(f"UPDATE {table} SET cell = ? WHERE cell = ?", (new, old))
 
-    def has(self, key: str, variant: str, protocol: str, length: int) -> bool:
-        """True if a score is there already."""
-        asked = "SELECT 1 FROM scores WHERE cell = ? AND variant = ? AND protocol = ? AND length = ?"
-        return self.db.execute(asked, (key, variant, protocol, length)).fetchone() is not None
-
     def knows(self, key: str) -> bool:
         """True if a cell is there."""
         return self.db.execute("SELECT 1 FROM cells WHERE key = ?", (key,)).fetchone() is not None
@@ -205,13 +200,6 @@ class Store:
             Score(cell, variant, protocol, length, _number(mean), half, count, json.loads(detail), _unpacked(windows))
             for cell, variant, protocol, length, mean, half, count, detail, windows in rows
         ]
-
-    def sound(self) -> bool:
-        """True if SQLite finds the file whole."""
-        try:
-            return self.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        except sqlite3.DatabaseError:
-            return False
 
     def close(self) -> None:
         """Let go of the file."""

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from milepost.lab.training.recipe import SIZES, Size
 from milepost.refusal import did_you_mean
 
 if TYPE_CHECKING:
-    from milepost.lab.command.settings import Settings
     from milepost.lab.judging.scoring import Judging
     from milepost.lab.schemes.own import Source
     from milepost.lab.sweep.sweep import Engine
     from milepost.lab.text.corpus import Corpus
 
 
-def size_of(name: str, settings: Settings, device: str) -> Size:
+def size_of(name: str, settings: Mapping[str, Any], device: str) -> Size:
     """Return the size of that name, with what was set of it."""
+
+    def only(*names: str) -> dict[str, Any]:
+        return {each: settings[each] for each in names if each in settings}
+
     chosen = SIZES[name]
-    training = settings.only("length", "steps", "batch", "rate", "accumulate")
-    training["compiled"] = device.startswith("cuda") if settings.compile is None else settings.compile
+    training = only("length", "steps", "batch", "rate", "accumulate")
+    training["compiled"] = settings.get("compile", device.startswith("cuda"))
     if device == "cpu":
         # On a CPU bfloat16 saves nothing and costs much.
         training["precision"] = "float32"
     recipe = replace(chosen.recipe, **training)
     ratio = chosen.longest // chosen.recipe.length
-    return Size(
-        replace(chosen.shape, **settings.only("width", "layers", "heads", "key_heads")),
-        replace(recipe, warmup=min(recipe.warmup, max(1, recipe.steps // 10))),
-        recipe.length * ratio if settings.longest is None else settings.longest,
-        chosen.judged,
-        chosen.ends,
-        chosen.copies,
+    return replace(
+        chosen,
+        shape=replace(chosen.shape, **only("width", "layers", "heads", "key_heads")),
+        recipe=replace(recipe, warmup=min(recipe.warmup, max(1, recipe.steps // 10))),
+        longest=settings.get("longest", recipe.length * ratio),
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from milepost.lab.cells.cell import Cell
-from milepost.lab.cells.store import Score, Store
+from milepost.lab.cells.store import Store
 from milepost.lab.sweep.sweep import Sweep
 
 
@@ -29,16 +30,13 @@ def log(store: Store, sweep: Sweep, folder: Path) -> None:
     made = writer()
     for cell in sweep.cells():
         run = made(str(folder / cell.called.replace("/", "÷")))
-        name, losses = _losses(store, cell)
-        for step, loss in losses:
-            run.add_scalar(name, loss, step)
-        for score in store.scores(cell.key):
-            run.add_scalar(_name(score), score.mean, score.length)
+        for name, value, _, at in _values(store, cell):
+            run.add_scalar(name, value, at)
         run.close()
 
 
 def log_wandb(store: Store, sweep: Sweep, folder: Path) -> None:
-    """The same as offline runs of Weights & Biases; `wandb sync` sends them, if that is wanted."""
+    """Write the same as offline runs of Weights & Biases; `wandb sync` sends them, if that is wanted."""
     wandb: Any = importlib.import_module("wandb")
     folder.mkdir(parents=True, exist_ok=True)
     settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, save_code=False, disable_git=True)
@@ -47,19 +45,14 @@ def log_wandb(store: Store, sweep: Sweep, folder: Path) -> None:
         run = wandb.init(
             mode="offline", dir=str(folder), project="milepost", name=cell.called, config=config, settings=settings
         )
-        name, losses = _losses(store, cell)
-        for step, loss in losses:
-            run.log({name: loss, "step": step})
-        for score in store.scores(cell.key):
-            run.log({_name(score): score.mean, "length": score.length})
+        for name, value, axis, at in _values(store, cell):
+            run.log({name: value, axis: at})
         run.finish()
 
 
-def _losses(store: Store, cell: Cell) -> tuple[str, list[tuple[int, float]]]:
-    """Return what a loss is called, and the loss of every step, in bits."""
-    name = "loss, bits" if cell.task else "loss, bits per byte"
-    return name, [(step, loss / math.log(2)) for step, loss in store.losses(cell.key)]
-
-
-def _name(score: Score) -> str:
-    return f"{score.protocol}/{score.variant or 'as trained'}"
+def _values(store: Store, cell: Cell) -> Iterator[tuple[str, float, str, int]]:
+    """Yield every loss, in bits, and every score: its name, its value, and its step or length."""
+    for step, loss in store.losses(cell.key):
+        yield "loss, bits" if cell.task else "loss, bits per byte", loss / math.log(2), "step", step
+    for score in store.scores(cell.key):
+        yield f"{score.protocol}/{score.variant or 'as trained'}", score.mean, "length", score.length

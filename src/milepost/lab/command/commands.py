@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from milepost.lab.cells.store import opened
-from milepost.lab.command.files import Files, ToCsv, ToJson, ToMarkdown, check_out, write
+from milepost.lab.command.files import ERRORS, Files, ToCsv, ToJson, ToMarkdown, check_out, write
 from milepost.refusal import need, refuse
 
 if TYPE_CHECKING:
     from milepost.lab.statistics.findings import Findings
 
-ERRORS = (ValueError, TypeError, OSError, ImportError)
 Folder = Annotated[Path, typer.Argument(metavar="OUT", help="The --out of a milepost compare, finished or not.")]
 
 
@@ -30,16 +30,13 @@ def report(
     """Write the report of a sweep from what its store knows, finished or not, and print the table."""
     try:
         need("report", "lab")
-        store = opened(out)
-        try:
+        with closing(opened(out)) as store:
             check_out(out, [])
             from milepost.lab.sweep.recorded import recorded
             from milepost.lab.sweep.search import as_chosen
 
             sweep, command = recorded(store)
             write(store, as_chosen(sweep, store), out, Files(json, csv, markdown), command or f"milepost report {out}")
-        finally:
-            store.close()
     except ERRORS as error:
         refuse(f"report: {error}")
     if claims:
@@ -70,12 +67,8 @@ def diff(out: Folder, other: Annotated[Path, typer.Argument(metavar="OTHER", hel
 
 
 def _gathered(out: Path) -> Findings:
-    store = opened(out)
-    try:
+    with closing(opened(out)) as store:
         from milepost.lab.report import gather
         from milepost.lab.sweep.recorded import recorded
 
-        sweep, command = recorded(store)
-        return gather(store, sweep, command)
-    finally:
-        store.close()
+        return gather(store, *recorded(store))

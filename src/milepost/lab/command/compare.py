@@ -19,7 +19,7 @@ from typer import Argument, Option
 from typer.core import TyperCommand
 
 from milepost.lab.command import asked
-from milepost.lab.command.files import Files, ToCsv, ToJson, ToMarkdown, check_out, note, write
+from milepost.lab.command.files import ERRORS, Files, ToCsv, ToJson, ToMarkdown, check_out, note, write
 from milepost.lab.command.settings import check_words, settings_of
 from milepost.refusal import need, refuse
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 DEFAULT = ("rope", "alibi", "alibi-steep", "t5", "kerple")
 """The schemes that are compared where none is named."""
-ERRORS = (ValueError, TypeError, OSError, ImportError)
 
 
 def compare(
@@ -178,7 +177,7 @@ def compare(
         follow, sweep = _sweep(
             asked.with_files(schemes or DEFAULT, row or (), methods or ()), engine, out, device,
             size=chosen, corpus=corpus, seeds=tuple(range(seeds)),
-            judging=asked.judging_of(chosen, settings.judge, recall),
+            judging=asked.judging_of(chosen, settings.get("judge"), recall),
             free=free, threads=threads, tasks=names, every=every, search=search, tune=tune,
         )  # fmt: skip
         check_out(out, made)
@@ -282,7 +281,7 @@ def _all(sweep: Sweep, store: Store, out: Path, engine: Engine) -> Sweep:
             note(f"{done} of {len(cells)} {what} are done already, in {out}")
         left = {cell.key: len(cell.wanted() - known) for cell, known in open_cells}
         with Watched(cells, left=left, whole=whole) as watched:
-            run(sweep, store, engine, watched, cells, _waits)
+            run(sweep, store, engine, watched, cells, watched.waits)
 
     last = len(sweep.cells())
     choosing = last + len(cells_of_rows(sweep))
@@ -295,10 +294,6 @@ def _all(sweep: Sweep, store: Store, out: Path, engine: Engine) -> Sweep:
         sweep = with_settings(sweep, store)
     stage(sweep.cells(), "models")
     return sweep
-
-
-def _waits(count: int) -> None:
-    note(f"another process is at work on the last {count} in this folder; waiting for it")
 
 
 def _installed(engine: str, dataset: str | None, board: Path | None, wandb: Path | None) -> None:

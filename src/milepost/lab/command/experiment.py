@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,9 +29,5 @@ def worked(cells: Sequence[Cell], out: Path, device: str, jobs: int) -> Store:
     engine, store = engine_of("local", out, device, jobs), Store(out / "lab.sqlite")
     if left := {cell.key: len(cell.wanted() - known) for cell, known in missing(sweep, store, cells)}:
         with Watched(cells, left=left) as watched:
-            run(sweep, store, engine, watched, cells, _waits)
+            run(sweep, store, engine, watched, cells, watched.waits)
     return store
-
-
-def _waits(count: int) -> None:
-    print(f"another process is at work on the last {count} in this folder; waiting for it", file=sys.stderr)

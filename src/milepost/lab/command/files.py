@@ -21,6 +21,8 @@ ToCsv = Annotated[Path | None, typer.Option("--csv", help="A file to write every
 ToMarkdown = Annotated[
     Path | None, typer.Option("--markdown", help="A file to write the headlines and the tables to, as Markdown.")
 ]
+ERRORS = (ValueError, TypeError, OSError, ImportError)
+"""What a command refuses in one sentence."""
 OWN = re.compile(r"lab\.sqlite.*|report\.html|\.report\.html\.\d+|\.locks|exported|[0-9a-f]{16}\.safetensors.*")
 """Files that a sweep writes into its folder; a damaged store may have been moved away under another ending."""
 

@@ -6,7 +6,6 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -77,14 +76,12 @@ class Watched:
         self.tasks: dict[str, TaskID] = {}
         self.last: dict[str, float] = {}
         several = len({cell.seed for cell in cells}) > 1
-        self.names = {
-            cell.key: " · ".join(filter(None, (cell.name, cell.task, f"seed {cell.seed}" if several else "")))
-            for cell in cells
-        }
-        if any(VALIDATION in cell.judging.protocols for cell in cells):
-            # They are there to choose rates.
-            rates = {cell.key: rates_in_words(cell.recipe, cell.name) for cell in cells}
-            self.names = {key: f"{name} · {rates[key]}" for key, name in self.names.items()}
+        choosing = any(VALIDATION in cell.judging.protocols for cell in cells)
+        self.names: dict[str, str] = {}
+        for cell in cells:
+            seed = f"seed {cell.seed}" if several else ""
+            rates = rates_in_words(cell.recipe, cell.name) if choosing else ""
+            self.names[cell.key] = " · ".join(filter(None, (cell.name, cell.task, seed, rates)))
         self.left = {cell.key: len(cell.wanted()) for cell in cells} if left is None else dict(left)
         self.whole = Whole() if whole is None else whole
         self.whole.begin(len(self.left))
@@ -96,9 +93,7 @@ class Watched:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -129,7 +124,7 @@ class Watched:
     def _judging(self, cell: Cell) -> None:
         key, name = f"judge {cell.key}", self.names[cell.key]
         if key not in self.tasks:
-            total = len(cell.wanted())
+            total = self.left.get(cell.key, len(cell.wanted()))
             self.tasks[key] = self.bars.add_task(f"judge {name}", total=total, status="")
 
     def _scored(self, cell: Cell, score: Score) -> None:
@@ -154,8 +149,12 @@ class Watched:
             self.last[key] = now
         return due
 
-    def _line(self, text: str) -> None:
-        if not self.live:
+    def waits(self, count: int) -> None:
+        """Tell that other processes work on all cells that are left."""
+        self._line(f"another process is at work on the last {count} in this folder; waiting for it", always=True)
+
+    def _line(self, text: str, always: bool = False) -> None:
+        if always or not self.live:
             self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def _drawn(self) -> Group:

@@ -15,28 +15,6 @@ from milepost.lab.training.recipe import SIZES, Size
 from milepost.refusal import did_you_mean
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What was set of a size; what is None stays as the size has it."""
-
-    length: int | None = None
-    longest: int | None = None
-    steps: int | None = None
-    batch: int | None = None
-    rate: float | None = None
-    width: int | None = None
-    layers: int | None = None
-    heads: int | None = None
-    key_heads: int | None = None
-    accumulate: int | None = None
-    compile: bool | None = None
-    judge: int | None = None
-
-    def only(self, *names: str) -> dict[str, Any]:
-        """Return those of these names that were set."""
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
-
 def _whole(text: str, least: int = 1) -> int:
     with suppress(ValueError):
         if (found := int(text)) >= least:
@@ -93,16 +71,14 @@ SETTINGS: dict[str, _Setting] = {
 """Everything that --set takes, by the name a user writes."""
 
 
-def settings_of(texts: Iterable[str]) -> Settings:
-    """Return what the texts of every --set say together."""
+def settings_of(texts: Iterable[str]) -> dict[str, Any]:
+    """Return what the texts of every --set say together; what is not in it stays as the size has it."""
     found: dict[str, Any] = {}
     for text in texts:
         for part in map(str.strip, text.split(",")):
             if not part:
-                raise ValueError(
-                    f"--set {text!r}: an empty setting; give some with commas between them, such as "
-                    f"steps=3000,width=256"
-                )
+                such = "give some with commas between them, such as steps=3000,width=256"
+                raise ValueError(f"--set {text!r}: an empty setting; {such}")
             written, equals, value = (each.strip() for each in part.partition("="))
             name = written.replace("_", "-")
             field = name.replace("-", "_")
@@ -119,7 +95,7 @@ def settings_of(texts: Iterable[str]) -> Settings:
                 found[field] = SETTINGS[name].read(value)
             except ValueError as error:
                 raise ValueError(f"--set {part}: {error}") from None
-    return Settings(**found)
+    return found
 
 
 def check_words(words: Sequence[str]) -> None:
@@ -155,7 +131,7 @@ def table() -> str:
     for name, each in SETTINGS.items():
         head = begun(name, defaults[name])
         # The help indents it by two.
-        lines += textwrap.wrap(each.meaning, 78, initial_indent=head, subsequent_indent=" " * len(head))
+        lines.append(textwrap.fill(each.meaning, 78, initial_indent=head, subsequent_indent=" " * len(head)))
     # Of a paragraph that begins with \b, the help keeps the lines.
     settings = "Settings for --set, and what each size has:\n\n\b\n" + "\n".join(lines)
     return f"{settings}\n\nSchemes by name, and what each stands for:\n\n\b\n{_names()}"
@@ -164,11 +140,10 @@ def table() -> str:
 def _names() -> str:
     """Return every name that a scheme of the lab has, with its expression."""
     first = max(map(len, TRAINED)) + 2
-    lines = [
-        textwrap.wrap(text, 78, initial_indent=f"{name:{first}}", subsequent_indent=" " * first, break_on_hyphens=False)
+    return "\n".join(
+        textwrap.fill(text, 78, initial_indent=f"{name:{first}}", subsequent_indent=" " * first, break_on_hyphens=False)
         for name, text in TRAINED.items()
-    ]
-    return "\n".join(line for wrapped in lines for line in wrapped)
+    )
 
 
 def _defaults(setting: _Setting) -> list[str]:

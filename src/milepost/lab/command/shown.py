@@ -19,7 +19,7 @@ from milepost.lab.statistics.measures import FEWEST
 from milepost.lab.tasks import PROTOCOLS
 
 if TYPE_CHECKING:
-    from milepost.lab.statistics.findings import Findings
+    from milepost.lab.statistics.findings import Findings, Row
 
 KINDS = {"recall": "recall", "passages": "of text"}
 LEAST = 12
@@ -107,9 +107,7 @@ def table(findings: Findings) -> Group:
         against = Text("" if line.against is None else data.signed(line.against.mean))
         if line.against is not None and line.against.sign:
             against.stylize("bold")
-        few = f" ({line.row.few})" if line.row.few else ""
-        label = Text(line.row.label + few + (" *" if line.row.trivial else ""), style="dim" if line.row.trivial else "")
-        rows.append([label, Text(data.length_in_words(line)), *values, against])
+        rows.append([_label(line.row), Text(data.length_in_words(line)), *values, against])
     note = (
         f"bits per byte over windows that do not overlap; trained at {sorted_.trained:,}. green: the best of a column "
         f"and rows not significantly different from it, paired over the same windows, but for rows that only repeat "
@@ -141,27 +139,31 @@ def table(findings: Findings) -> Group:
     return Group(*shown)
 
 
+def _label(row: Row) -> Text:
+    """Return what a row is called, dim and with a * where it is trivial."""
+    few = f" ({row.few})" if row.few else ""
+    return Text(f"{row.label}{few} *", style="dim") if row.trivial else Text(row.label + few)
+
+
 def _tasks(findings: Findings, tasks: Sequence[str]) -> Fitted:
     """Return the right answers, a column for each task: at the trained length, and at the longest."""
     ends = {task: (findings.lengths(task)[0], findings.lengths(task)[-1]) for task in tasks}
     columns = [Column("right answers, %", name=True)]
     for each in (PROTOCOLS[task] for task in tasks):
         # Long names are broken where they have a dash.
-        columns.append(
-            Column(each.name.replace("-", "-\n") + ("" if each.depth is None else f"\ndepth {each.depth:g}"))
-        )
+        depth = "" if each.depth is None else f"\ndepth {each.depth:g}"
+        columns.append(Column(each.name.replace("-", "-\n") + depth))
     rows: list[list[Text]] = []
     for row in findings.rows:
         pairs = [[row.at(task, length) for length in ends[task]] for task in tasks]
         cells = [" → ".join(f"{100 * each.mean:.0f}" for each in pair if each is not None) for pair in pairs]
         if any(cells):
-            label = Text(row.label + (" *" if row.trivial else ""), style="dim" if row.trivial else "")
-            rows.append([label, *map(Text, cells)])
+            rows.append([_label(row), *map(Text, cells)])
     guess = [Text(f"{100 * PROTOCOLS[task].task.random:.0f}") for task in tasks]
     return Fitted(columns, [*rows, [Text("a guess", style="dim"), *guess]], "; report.html and --csv have them")
 
 
-def differences(one: Findings, other: Findings, names: tuple[str, str], protocol: str = "windows") -> Group:
+def differences(one: Findings, other: Findings, names: tuple[str, str]) -> Group:
     """Return what differs between two sweeps: what was asked, and each row that both have."""
     parts: list[RenderableType] = [Text("both were asked for the same")]
     if asked := difference.differ(one, other):
@@ -172,11 +174,10 @@ def differences(one: Findings, other: Findings, names: tuple[str, str], protocol
             parts.append(Text("\n  ".join((f"only in {name}:", *alone))))
     rows: list[list[Text]] = []
     for each in difference.compared(one, other):
-        if each.protocol == protocol:
-            found = "" if each.difference is None else data.difference_in_words(each.difference)
-            style = "bold" if each.difference is not None and each.difference.sign else ""
-            values = (each.row.label, f"{each.length:,}", data.in_words(each.one), data.in_words(each.other), found)
-            rows.append([Text(value, style=style) for value in values])
+        found = "" if each.difference is None else data.difference_in_words(each.difference)
+        style = "bold" if each.difference is not None and each.difference.sign else ""
+        values = (each.row.label, f"{each.length:,}", data.in_words(each.one), data.in_words(each.other), found)
+        rows.append([Text(value, style=style) for value in values])
     if rows:
         note = (
             f"bits per byte over windows that do not overlap; the difference is {names[1]} less {names[0]}, paired "
@@ -186,9 +187,7 @@ def differences(one: Findings, other: Findings, names: tuple[str, str], protocol
             note += " It is over the seeds that both have; the columns before it are over all of each."
         if one.ran.digest != other.ran.digest:
             note = "bits per byte over windows of two different texts, so that no differences can be paired."
-        columns = [
-            Column("scheme", name=True), Column("length", 3), Column(names[0], 1), Column(names[1], 1),
-            Column("difference", 2),
-        ]  # fmt: skip
+        columns = [Column("scheme", name=True), Column("length", 3), Column(names[0], 1), Column(names[1], 1)]
+        columns.append(Column("difference", 2))
         parts += [Fitted(columns, rows), Text(note, style="dim")]
     return Group(*parts)

@@ -50,18 +50,8 @@ def to_csv(findings: Findings) -> str:
     out.writerow(COLUMNS)
     for line in table(findings).lines:
         row = line.row
-        length = "" if line.effective_length is None else line.effective_length
-        leading = [
-            row.label,
-            row.name,
-            row.variant,
-            row.text,
-            int(row.trivial),
-            int(row.whole),
-            len(row.seeds),
-            row.parameters,
-            length,
-        ]
+        leading = [row.label, row.name, row.variant, row.text, int(row.trivial), int(row.whole), len(row.seeds)]
+        leading += [row.parameters, "" if line.effective_length is None else line.effective_length]
         for protocol, scores in row.scores.items():
             for at, found in scores.items():
                 halves = ["" if each is None else repr(each) for each in (found.half, found.between)]

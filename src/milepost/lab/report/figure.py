@@ -101,14 +101,10 @@ class Panel:
 
     def strokes(self) -> list[Stroke]:
         """The curves as they are drawn: those that are trivial first, beneath the others and farthest to the left."""
-        middle = (len(self.curves) - 1) / 2
-        keys = self.keys
-        return [
-            self._stroke(curve, keys, 0.0 if self.dense else DODGE * (n - middle))
-            for n, curve in enumerate(self.curves)
-        ]
+        apart, middle = 0.0 if self.dense else DODGE, (len(self.curves) - 1) / 2
+        return [self._stroke(curve, apart * (n - middle)) for n, curve in enumerate(self.curves)]
 
-    def _stroke(self, curve: Curve, keys: Sequence[float], aside: float) -> Stroke:
+    def _stroke(self, curve: Curve, aside: float) -> Stroke:
         places = [(self.x.at(point.x) + aside, self.y.at(point.y)) for point in curve.points]
         line = "".join(f"{'L' if n else 'M'}{x:.1f} {y:.1f}" for n, (x, y) in enumerate(places))
         bars = "".join(
@@ -117,7 +113,7 @@ class Panel:
             if point.half
         )
         by_key = {point.x: point for point in curve.points}
-        values = "|".join(self._said(by_key[key]) if key in by_key else "" for key in keys)
+        values = "|".join(self._said(by_key[key]) if key in by_key else "" for key in self.keys)
         return Stroke(curve, line, bars, () if self.dense else tuple(places), values)
 
     def _said(self, point: Point) -> str:

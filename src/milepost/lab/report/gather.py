@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import date
-from typing import Any
+from statistics import fmean
 
 import torch
 
@@ -32,6 +32,8 @@ from milepost.seams.equation import formula_of
 from milepost.seams.verbs import verbs_of
 from milepost.seams.visible import Visible
 
+ByName = dict[tuple[str, int], list[tuple[int, Score]]]
+"""Scores by protocol and length, each with its seed."""
 POINTS = 80
 """A loss curve is drawn by about so many points."""
 
@@ -43,64 +45,68 @@ def gather(store: Store, sweep: Sweep, command: str | None = None) -> Findings:
     rows: list[Row] = []
     for name in dict.fromkeys(cell.name for cell in cells):
         own = [cell for cell in cells if cell.name == name]
-        answers = [
-            (cell.seed, score)
-            for cell in own
-            for score in (valid(store, cell) if cell.task else ())
-            if (score.protocol, score.length) in cell.asked(score.variant)
-        ]
+        answers = [(cell, score) for cell in own if cell.task for score in valid(store, cell)]
         called = sweep.called(name)
         for row in _rows(store, [cell for cell in own if not cell.task]):
-            scores, lacks = row.scores | _by_task(answers, row.variant), len(sweep.seeds) - len(row.seeds)
+            scores, lacks = row.scores | _measured(_asked(answers, row.variant)), len(sweep.seeds) - len(row.seeds)
             title, is_own = called.get(row.variant, row.variant), row.variant in called
             rows.append(replace(row, variant=title, scores=scores, own=is_own, missing=lacks))
     return Findings(tuple(rows), _ran(store, sweep, cells, command), tried=tried_)
 
 
-def _measured(scores: Sequence[tuple[int, Score]]) -> Measure:
-    """Scores of several seeds as one, from the bits of every window."""
-    first = scores[0][1]
-    drawn = first.protocol in DRAWN or first.protocol in PROTOCOLS
-    return measured({seed: each.windows for seed, each in scores}, drawn, sum(each.count for _, each in scores))
+def _asked(scores: Sequence[tuple[Cell, Score]], variant: str) -> ByName:
+    """Return the scores of one row by protocol and length, each with its seed.
+
+    Scores from an earlier, longer sweep may be in the store too; only what was asked for is shown.
+    """
+    found: ByName = defaultdict(list)
+    for cell, score in scores:
+        if score.variant == variant and (score.protocol, score.length) in cell.asked(variant):
+            found[score.protocol, score.length].append((cell.seed, score))
+    return dict(sorted(found.items()))
+
+
+def _measured(scores: ByName) -> dict[str, dict[int, Measure]]:
+    """Return scores with those of all seeds as one, from the bits of every window."""
+    found: dict[str, dict[int, Measure]] = defaultdict(dict)
+    for (protocol, length), each in scores.items():
+        windows, count = {seed: score.windows for seed, score in each}, sum(score.count for _, score in each)
+        found[protocol][length] = measured(windows, protocol in DRAWN or protocol in PROTOCOLS, count)
+    return dict(found)
 
 
 def _rows(store: Store, cells: list[Cell]) -> Iterator[Row]:
     """Yield the rows of one trained scheme, seeds together: as trained, then each change of it that has a score."""
     first, longest = cells[0], cells[0].judging.longest
-    scored = {cell.key: valid(store, cell) for cell in cells}
+    scored = [(cell, score) for cell in cells for score in valid(store, cell)]
     curves = {cell.key: store.losses(cell.key) for cell in cells}
-    known = [store.cell(cell.key) for cell in cells if scored[cell.key] or curves[cell.key]]
-    texts = {PLAIN: expression(first.name), **dict(first.variants)}
-    for variant, text in texts.items():
-        by_cell = {cell: [score for score in scored[cell.key] if score.variant == variant] for cell in cells}
-        seeds = tuple(cell.seed for cell, scores in by_cell.items() if scores)
+    begun = {cell.key for cell, _ in scored} | {key for key, losses in curves.items() if losses}
+    known = [store.cell(cell.key) for cell in cells if cell.key in begun]
+    for variant, text in {PLAIN: expression(first.name), **dict(first.variants)}.items():
+        seeds = tuple(dict.fromkeys(cell.seed for cell, score in scored if score.variant == variant))
         if not seeds:
             continue
-        by_name: dict[tuple[str, int], list[tuple[int, Score]]] = defaultdict(list)
-        # Scores from an earlier, longer sweep may be in the store too; only what was asked for is shown.
-        for cell, found in by_cell.items():
-            for score in found:
-                if (score.protocol, score.length) in first.asked():
-                    by_name[score.protocol, score.length].append((cell.seed, score))
-        scores: dict[str, dict[int, Measure]] = defaultdict(dict)
-        for (protocol, length), each in sorted(by_name.items()):
-            scores[protocol][length] = _measured(each)
-        schedule = build(first.name if variant == PLAIN else text, first.shape, first.recipe.length, longest)
+        plain, by_name = variant == PLAIN, _asked(scored, variant)
         windows = {at: [of for _, of in each] for (protocol, at), each in by_name.items() if protocol == "windows"}
+        schedule = build(first.name if plain else text, first.shape, first.recipe.length, longest)
+        kinds = _kinds(schedule)
         yield Row(
             name=first.name,
             variant=variant,
             text=text,
-            equation=_printed(schedule),
-            equations=_equations(schedule),
+            equation="\n".join(f"{layers}: {layer}" if layers else str(layer) for layers, layer in kinds),
+            # A scheme is printed as the sum on one line, then its parts.
+            equations=tuple(
+                Equation(layers, str(layer).splitlines()[0], tuple(_terms(layer))) for layers, layer in kinds
+            ),
             seeds=seeds,
             parameters=max((int(each["parameters"]) for each in known), default=0),
-            seconds=math.fsum(each["seconds"] for each in known) if variant == PLAIN else 0.0,
-            scores=dict(scores),
-            last={length: _mean([each.detail["last"] for each in found]) for length, found in sorted(windows.items())},
-            positions={length: _positions(found) for length, found in sorted(windows.items())},
-            losses=thinned(_averaged(list(curves.values()))) if variant == PLAIN else [],
-            gained=_gained(cells, curves) if variant == PLAIN else None,
+            seconds=math.fsum(each["seconds"] for each in known) if plain else 0.0,
+            scores=_measured(by_name),
+            last={length: fmean(each.detail["last"] for each in found) for length, found in windows.items()},
+            positions={length: _positions(found) for length, found in windows.items()},
+            losses=thinned(_averaged(list(curves.values()))) if plain else [],
+            gained=_gained(cells, curves) if plain else None,
             whole=any(sees_all(layer, longest, first.shape.heads) for layer in schedule),
             costs=_costs(store, cells, variant),
         )
@@ -115,35 +121,22 @@ def _costs(store: Store, cells: list[Cell], variant: str) -> dict[str, float]:
         known = store.cell(cell.key) if variant == PLAIN and store.knows(cell.key) else None
         if known is not None and known["seconds"]:
             found["trained"].append(known["step"] * cell.recipe.batch * cell.recipe.length / known["seconds"])
-    return {name: _mean(values) for name, values in found.items()}
-
-
-def _by_task(scores: list[tuple[int, Score]], variant: str) -> dict[str, dict[int, Measure]]:
-    """Return the shares of right answers of one row, seeds together, by task and length."""
-    found: dict[str, dict[int, list[tuple[int, Score]]]] = defaultdict(lambda: defaultdict(list))
-    for seed, score in scores:
-        if score.variant == variant:
-            found[score.protocol][score.length].append((seed, score))
-    return {task: {length: _measured(each) for length, each in lengths.items()} for task, lengths in found.items()}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    return {name: fmean(values) for name, values in found.items()}
 
 
 def _positions(scores: list[Score]) -> list[tuple[int, float]]:
     """Return the bits of each bin of positions, seeds averaged; all seeds have the same bins."""
     bins = zip(*(score.detail["by_position"] for score in scores), strict=True)
-    return [(int(each[0][0]), _mean([bits for _, bits in each])) for each in bins]
+    return [(int(each[0][0]), fmean(bits for _, bits in each)) for each in bins]
 
 
 def _averaged(curves: list[list[tuple[int, float]]]) -> list[tuple[int, float]]:
-    """Losses in nats as bits, averaged over the seeds that have made the step."""
+    """Return losses in nats as bits, averaged over the seeds that have made the step."""
     by_step: dict[int, list[float]] = defaultdict(list)
     for curve in curves:
         for step, loss in curve:
             by_step[step].append(loss / math.log(2))
-    return [(step, _mean(losses)) for step, losses in sorted(by_step.items())]
+    return [(step, fmean(losses)) for step, losses in sorted(by_step.items())]
 
 
 def _gained(cells: list[Cell], curves: dict[str, list[tuple[int, float]]]) -> Measure | None:
@@ -172,11 +165,11 @@ def thinned(curve: list[tuple[int, float]], points: int = POINTS) -> list[tuple[
         # 0 for the last bin, and points − 1 for the first steps.
         back = math.floor(points * math.log(end / (step + 1)) / math.log(end)) if end > 1 else 0
         bins[min(back, points - 1)].append((step, loss))
-    return [(members[-1][0], _mean([loss for _, loss in members])) for _, members in sorted(bins.items(), reverse=True)]
+    return [(members[-1][0], fmean(loss for _, loss in members)) for _, members in sorted(bins.items(), reverse=True)]
 
 
-def _kinds(schedule: Schedule) -> list[tuple[Scheme, list[int]]]:
-    """Return the kinds of layers of a schedule, each with the numbers of its layers, from 0."""
+def _kinds(schedule: Schedule) -> list[tuple[str, Scheme]]:
+    """Return the kinds of layers of a schedule, each after the layers that it is; "" where it is all of them."""
     kinds: list[tuple[Scheme, list[int]]] = []
     for number, layer in enumerate(schedule):
         own = next((numbers for kind, numbers in kinds if kind.same_as(layer)), None)
@@ -184,31 +177,12 @@ def _kinds(schedule: Schedule) -> list[tuple[Scheme, list[int]]]:
             kinds.append((layer, [number]))
         else:
             own.append(number)
-    return kinds
-
-
-def _which(numbers: list[int], schedule: Schedule) -> str:
-    """Return which layers these are, as they are printed; nothing where they are all of them."""
-    if len(numbers) == len(schedule):
-        return ""
-    return f"layer{'s' if len(numbers) > 1 else ''} {ranges(numbers)} of 0–{len(schedule) - 1}"
-
-
-def _printed(schedule: Schedule) -> str:
-    """Return the equation of a schedule; where layers differ, each kind of layer with its numbers."""
-    kinds = _kinds(schedule)
     if len(kinds) == 1:
-        return str(kinds[0][0])
-    return "\n".join(f"{_which(numbers, schedule)}: {layer}" for layer, numbers in kinds)
-
-
-def _equations(schedule: Schedule) -> tuple[Equation, ...]:
-    """Return the same, part by part."""
-    # A scheme is printed as the sum on one line, then its parts.
-    return tuple(
-        Equation(_which(numbers, schedule), str(layer).splitlines()[0], tuple(_terms(layer)))
-        for layer, numbers in _kinds(schedule)
-    )
+        return [("", kinds[0][0])]
+    return [
+        (f"layer{'s' if len(numbers) > 1 else ''} {ranges(numbers)} of 0–{len(schedule) - 1}", layer)
+        for layer, numbers in kinds
+    ]
 
 
 def _terms(scheme: Scheme) -> Iterator[Term]:
@@ -233,7 +207,7 @@ def sees_all(scheme: Scheme, length: int, heads: int) -> bool:
 
 
 def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> Ran:
-    first, facts = cells[0], sweep.corpus.facts
+    first, facts, recipe = cells[0], sweep.corpus.facts, asdict(cells[0].recipe)
     done = seconds = 0
     for cell in cells:
         scores = valid(store, cell)
@@ -245,7 +219,8 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
         schemes=tuple(dict.fromkeys(map(named, sweep.schemes))),
         seeds=sweep.seeds,
         shape=asdict(first.shape),
-        recipe=_recipe(sweep, first),
+        # The rates only where all schemes have the same.
+        recipe={name: value for name, value in recipe.items() if not (sweep.search and name.endswith("rate"))},
         judging=asdict(first.judging),
         corpus=facts.source,
         digest=first.corpus,
@@ -263,15 +238,6 @@ def _ran(store: Store, sweep: Sweep, cells: list[Cell], command: str | None) -> 
     )
 
 
-def _recipe(sweep: Sweep, first: Cell) -> dict[str, Any]:
-    """Return the recipe that all schemes have in common: without the rates, where each has its own."""
-    found = asdict(first.recipe)
-    if sweep.search:
-        for name in ("rate", "bias_rate", "learned_rate"):
-            found.pop(name)
-    return found
-
-
 def _versions() -> dict[str, str]:
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
     return {
@@ -286,8 +252,8 @@ def _spelled(sweep: Sweep, first: Cell) -> str:
     """Return the sweep as Python, for who called no command; of the corpus it says where it came from."""
     whole = replace(sweep, judging=first.judging)
     # What was chosen is found again, and what was left to itself need not be said.
-    said = [each for each in fields(sweep) if each.name not in ("corpus", "recipes", "chosen")]
-    said = [each for each in said if each.name not in ("search", "tune", "own") or getattr(whole, each.name)]
-    arguments = [f"    {each.name}={getattr(whole, each.name)!r}," for each in said]
+    values = {each.name: getattr(whole, each.name) for each in fields(sweep)}
+    left_out = {"corpus", "recipes", "chosen", *(name for name in ("search", "tune", "own") if not values[name])}
+    arguments = [f"    {name}={value!r}," for name, value in values.items() if name not in left_out]
     lines = [f"# corpus: {sweep.corpus.source}", "run(Sweep(", *arguments, "    corpus=corpus,", "), store, engine)"]
     return "\n".join(lines)

@@ -83,12 +83,13 @@ def _hold(lines: Sequence[Line], table: Table) -> list[str]:
         if unsure:
             return [f"{begun}, may hold to {longest:,} or not: its interval is too wide to say."]
         return [f"{begun}, does not hold to {longest:,}: {_broken(reach, table.tolerance)}."]
+    counts = {1: "one", 2: "two", 3: "three"}
     parts = [
-        f"{_counted(names)} {verb[len(names) > 1]}: {listed(names)}"
-        for names, verb in (
-            (holding, (f"holds to {longest:,}", f"hold to {longest:,}")),
-            (breaking, ("breaks before", "break before")),
-            (unsure, ("cannot be placed", "cannot be placed")),
+        f"{counts.get(len(names), len(names))} {one if len(names) == 1 else more}: {listed(names)}"
+        for names, one, more in (
+            (holding, f"holds to {longest:,}", f"hold to {longest:,}"),
+            (breaking, "breaks before", "break before"),
+            (unsure, "cannot be placed", "cannot be placed"),
         )
         if names
     ]
@@ -209,7 +210,3 @@ def listed(names: Sequence[str]) -> str:
     if len(names) > NAMED:
         return f"{', '.join(names[: NAMED - 1])} and {len(names) - NAMED + 1} others"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _counted(names: Sequence[str]) -> str:
-    return {1: "one", 2: "two", 3: "three"}.get(len(names), str(len(names)))

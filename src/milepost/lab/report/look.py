@@ -34,15 +34,12 @@ def looks(findings: Findings) -> dict[tuple[str, str], Look]:
         hues = [n for n in range(COLOURS) if n != number % COLOURS]
         own = [row for row in findings.rows if row.name == name and row.variant]
         forgets = [row for row in own if row.trivial or not row.whole]
-        for n, row in enumerate(sorted(forgets, key=_trivial_first)):
+        forgets.sort(key=lambda row: TRIVIAL.index(row.variant) if row.trivial else len(TRIVIAL))
+        for n, row in enumerate(forgets):
             found[name, row.variant] = Look(f"cx d{1 + n % 3}", f"m{n % MARKERS}")
         for n, row in enumerate(row for row in own if row not in forgets):
             found[name, row.variant] = Look(f"c{hues[n % len(hues)]} {_dash(row)}", f"m{n % MARKERS}")
     return found
-
-
-def _trivial_first(row: Row) -> int:
-    return TRIVIAL.index(row.variant) if row.trivial else len(TRIVIAL)
 
 
 def _dash(row: Row) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from milepost.lab.report import tables
 from milepost.lab.report.headlines import lede, unfinished
-from milepost.lab.report.tables import MEANS, Cell, Grid, Line
+from milepost.lab.report.tables import MEANS, Cell, Line
 from milepost.lab.statistics.findings import Findings, Row
-from milepost.lab.statistics.table import RECALLS, Table, extreme, not_apart, table
+from milepost.lab.statistics.table import RECALLS, Table, table
 
 SPECIAL = re.compile(r"([\\`*_\[\]|&$])")
 """What Markdown would read as more than itself."""
@@ -32,58 +33,37 @@ def _tables(findings: Findings, sorted_: Table) -> Iterator[str]:
     over = "windows" if len(findings.ran.seeds) == 1 else "seeds"
     if over == "seeds" and any(len(row.seeds) == 1 for row in findings.rows):
         over += ", or over windows where a row has one"
-    if grid := tables.by_length(findings, sorted_):
-        against = [("against window",)] if any(line.against is not None for line in sorted_.lines) else []
-        recalls = [(f"{name} saved at {sorted_.distance:,}",) for (name,) in grid.heads[: len(sorted_.recalls)]]
-        heads = (("reach",), *against, *recalls, *grid.heads[len(sorted_.recalls) :])
-        lines = [(line, [line.reach[0]]) for line in grid.lines]
+    if grid := tables.by_length(sorted_):
+        against = ["against window"] if any(line.against is not None for line in sorted_.lines) else []
+        recalls = [f"{name} saved at {sorted_.distance:,}" for name in grid.heads[: len(sorted_.recalls)]]
+        lines = [replace(line, cells=(Cell(line.reach[0]), *line.cells)) for line in grid.lines]
         wider = "; against window: in pairs, ± the wider of both" if against and len(findings.ran.seeds) > 1 else ""
         yield (
             f"Bits per byte by length, ± over {over}{wider}; bold: the best of its column and what is not "
             f"significantly different from it, but for rows that only repeat their checkpoint there."
         )
-        yield _written(["", *_heads(heads)], lines)
+        yield _written(["", "reach", *against, *recalls, *grid.heads[len(sorted_.recalls) :]], lines)
     for name in RECALLS:
-        if distances := findings.lengths(name):
+        if grid := tables.by_distance(findings, sorted_, name):
             yield f"{MEANS[name][0]}, in bits saved on the second copy, by distance; ± over {over}."
-            yield _written(["", *(f"{each:,}" for each in distances)], _recalled(sorted_, name, distances))
+            yield _written(["", *grid.heads], grid.lines)
     if grid := tables.differences(findings, sorted_):
-        heads = [f"{what}, {head}" for what in ("less the window", "less the best") for head in _heads(grid.heads)]
+        heads = [f"{what}, {head}" for what in ("less the window", "less the best") for head in grid.heads]
         yield f"At {sorted_.lengths[-1]:,}, in pairs, on the same windows; bold: significant."
-        yield _written(["", *heads], _whole(grid))
+        yield _written(["", *heads], grid.lines)
     if grid := tables.by_quarter(findings, sorted_):
         yield "Bits by quarter of the longest windows, and over their last bytes; without intervals."
-        yield _written(["", *_heads(grid.heads[1:])], _whole(grid))
+        yield _written(["", *grid.heads[1:]], grid.lines)
     if grid := tables.tried(findings):
         yield "Bits on validation text, by which rates and settings were chosen; bold: chosen."
-        yield _written(_heads(grid.heads), _whole(grid))
+        yield _written(grid.heads, grid.lines)
 
 
-def _recalled(sorted_: Table, name: str, distances: Sequence[int]) -> Iterator[tuple[Line, list[str]]]:
-    rows = [line.row for line in sorted_.lines]
-    most = {at: extreme((row.at(name, at) for row in rows), max) for at in distances}
-    for row in rows:
-        found = [(row.at(name, at), most[at]) for at in distances]
-        yield Line(tuple(tables.cell(each, not_apart(each, top)) for each, top in found), row), []
-
-
-def _whole(grid: Grid) -> list[tuple[Line, list[str]]]:
-    return [(line, []) for line in grid.lines]
-
-
-def _heads(heads: Iterable[Sequence[str]]) -> list[str]:
-    return [" ".join(words) for words in heads]
-
-
-def _written(heads: Sequence[str], lines: Iterable[tuple[Line, list[str]]]) -> str:
-    """Return a table, of lines with what stands before their cells; numbers to the right."""
-    rows = [[_name(line), *map(_plain, before), *map(_cell, line.cells)] for line, before in lines]
+def _written(heads: Sequence[str], lines: Iterable[Line]) -> str:
+    """Return a table; numbers to the right."""
+    rows = [[_plain(line.name if line.row is None else _label(line.row)), *map(_cell, line.cells)] for line in lines]
     rule = ["---", *["---:"] * (len(heads) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in ([_plain(head) for head in heads], rule, *rows))
-
-
-def _name(line: Line) -> str:
-    return _plain(line.name if line.row is None else _label(line.row))
 
 
 def _label(row: Row) -> str:

@@ -55,7 +55,7 @@ def page(findings: Findings) -> str:
         rows=findings.rows,
         looks=looks(findings),
         views=_views(findings),
-        by_length=tables.by_length(findings, sorted_),
+        by_length=tables.by_length(sorted_),
         differences=tables.differences(findings, sorted_),
         by_position=views.by_position(findings, sorted_.lengths[-1] if sorted_.lengths else 0),
         by_quarter=tables.by_quarter(findings, sorted_),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 ABOVE = 0.2
 """The share of the height that is left for what lies above a break."""
@@ -25,11 +26,8 @@ class Axis:
 
     def at(self, value: float) -> float:
         """Return the pixel of a value; what lies outside is put on the edge."""
-        places = [self._of(knot) for knot, _ in self.knots]
-        value = min(max(self._of(value), places[0]), places[-1])
-        n = min(max(bisect.bisect_right(places, value), 1), len(places) - 1)
-        (a, b), (low, high) = places[n - 1 : n + 1], (self.knots[n - 1][1], self.knots[n][1])
-        return low + (high - low) * (value - a) / (b - a)
+        places, pixels = [self._of(knot) for knot, _ in self.knots], [pixel for _, pixel in self.knots]
+        return float(np.interp(self._of(value), places, pixels))
 
     def _of(self, value: float) -> float:
         return math.log2(value) if self.log else value

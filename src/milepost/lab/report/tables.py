@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from milepost.lab.judging.judge import LAST
-from milepost.lab.report.look import Look, looks
 from milepost.lab.schemes.naming import proper
 from milepost.lab.statistics.findings import Findings, Measure, Row, Tried
 from milepost.lab.statistics.measures import Difference
-from milepost.lab.statistics.table import Line as Sorted
-from milepost.lab.statistics.table import (
-    Table,
-    extreme,
-    interval_in_words,
-    length_in_words,
-    not_apart,
-    shown,
-    signed,
-)  # fmt: skip
+from milepost.lab.statistics.table import Table, extreme, interval_in_words, length_in_words, not_apart, shown, signed
 from milepost.lab.tasks import PROTOCOLS
 
 MEANS = {
@@ -69,13 +59,8 @@ MEANS = {
 """By protocol: what it is called and what it means."""
 KINDS = {"recall": "random", "passages": "text"}
 """What is recalled, by protocol."""
-COSTS: dict[str, tuple[str, ...]] = {
-    "trained": ("trained at", "bytes/s"),
-    "read": ("reads", "bytes/s"),
-    "written": ("writes", "bytes/s"),
-    "memory": ("memory",),
-}
-"""What is measured, each with the lines of its heading."""
+COSTS = {"trained": "trained at\nbytes/s", "read": "reads\nbytes/s", "written": "writes\nbytes/s", "memory": "memory"}
+"""What is measured, each with its heading."""
 
 
 @dataclass(frozen=True)
@@ -90,41 +75,39 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table: what it is called, or which row it is of, and its cells."""
+    """A line of a table: its cells, and the row it is of, or what it is called."""
 
-    cells: tuple[Cell, ...]
+    cells: Sequence[Cell]
     row: Row | None = None
     name: str = ""
-    look: Look | None = None
     reach: tuple[str, str, str] = ("", "", "")
     """In the sorted table: the reach, how many times the trained length that is, and its interval."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: its headings, each in a line or more, and its lines."""
+    """A table: its headings, some of two lines, and its lines."""
 
-    heads: tuple[tuple[str, ...], ...]
+    heads: tuple[str, ...]
     lines: tuple[Line, ...]
 
 
-def by_length(findings: Findings, table: Table) -> Grid | None:
+def by_length(table: Table) -> Grid | None:
     """Return the sorted table; what a narrow screen shows without scrolling comes first."""
     if not table.lengths:
         return None
-    styles = looks(findings)
     windows = any(line.against is not None for line in table.lines)
-    heads = (*(KINDS[each] for each in table.recalls), *(f"{length:,}" for length in table.lengths))
     lines: list[Line] = []
     for line in table.lines:
         cells = [_against(line.against)] if windows else []
         cells += [cell(each, best) for each, best in zip(line.recall, line.best_recall, strict=True)]
-        cells += _bits(line, table)
+        for length, measure, same, best in zip(table.lengths, line.bits, line.same, line.best, strict=True):
+            past = line.reach is not None and length > (line.reach.length or 0)
+            cells.append(cell(measure, best, [word for word, holds in (("same", same), ("past", past)) if holds]))
         times = "" if line.effective_length is None else f"{line.effective_length / table.trained:g}×"
         between = "" if line.reach is None else interval_in_words(line.reach)
-        look = styles[line.row.name, line.row.variant]
-        lines.append(Line(tuple(cells), line.row, look=look, reach=(length_in_words(line), times, between)))
-    return Grid(tuple((each,) for each in heads), tuple(lines))
+        lines.append(Line(cells, line.row, reach=(length_in_words(line), times, between)))
+    return Grid((*(KINDS[each] for each in table.recalls), *(f"{length:,}" for length in table.lengths)), tuple(lines))
 
 
 def _against(difference: Difference | None) -> Cell:
@@ -133,14 +116,6 @@ def _against(difference: Difference | None) -> Cell:
         return Cell(classes="sign")
     half = "" if difference.half is None else f"±{difference.half:.3f}".replace("±0", "±")
     return Cell(signed(difference.mean), half, bool(difference.sign), "sign")
-
-
-def _bits(line: Sorted, table: Table) -> list[Cell]:
-    cells: list[Cell] = []
-    for length, measure, same, best in zip(table.lengths, line.bits, line.same, line.best, strict=True):
-        past = line.reach is not None and length > (line.reach.length or 0)
-        cells.append(cell(measure, best, [*(["same"] if same else []), *(["past"] if past else [])]))
-    return cells
 
 
 def cell(measure: Measure | None, best: bool = False, classes: Iterable[str] = (), share: bool = False) -> Cell:
@@ -153,15 +128,38 @@ def cell(measure: Measure | None, best: bool = False, classes: Iterable[str] = (
     return Cell(mean, half and f"±{half.removeprefix('0')}", best, " ".join([*classes, *(["best"] if best else [])]))
 
 
+def _column(
+    measures: Sequence[Measure | None], of: Callable[..., Measure | None], share: bool = False
+) -> tuple[Cell, ...]:
+    """Return a column of scores; strong is the best, by min or max, and what is not significantly different from it."""
+    best = extreme(measures, of)
+    same = [not_apart(each, best) for each in measures]
+    # Of shares none is marked where none differs.
+    marked = not share or any(each is not None and not level for each, level in zip(measures, same, strict=True))
+    return tuple(cell(each, marked and level, share=share) for each, level in zip(measures, same, strict=True))
+
+
+def _lines(rows: Sequence[Row], columns: Iterable[Sequence[Cell]]) -> tuple[Line, ...]:
+    """Return a line for each row, from the cells of every column."""
+    return tuple(Line(cells, row) for row, cells in zip(rows, zip(*columns, strict=True), strict=True))
+
+
+def by_distance(findings: Findings, table: Table, protocol: str) -> Grid | None:
+    """Return what every row saves on a second copy, at each distance, sorted as the table is."""
+    distances, rows = findings.lengths(protocol), [line.row for line in table.lines]
+    columns = [_column([row.at(protocol, at) for row in rows], max) for at in distances]
+    return Grid(tuple(f"{each:,}" for each in distances), _lines(rows, columns)) if distances else None
+
+
 def differences(findings: Findings, table: Table) -> Grid | None:
     """Return every row less the window on its checkpoint, and less the best row, each with both intervals."""
     lines = [line for line in table.lines if line.against is not None or line.behind is not None]
     if not lines:
         return None
     several = len(findings.ran.seeds) > 1
-    heads = (("bits",), ("over windows",), ("over seeds",)) if several else (("bits",), ("over windows",))
-    cells = [[*_pair(line.against, several), *_pair(line.behind, several)] for line in lines]
-    return Grid(heads, _lines(findings, [line.row for line in lines], cells))
+    heads = ("bits", "over windows", "over seeds") if several else ("bits", "over windows")
+    found = (Line([*_pair(each.against, several), *_pair(each.behind, several)], each.row) for each in lines)
+    return Grid(heads, tuple(found))
 
 
 def _pair(found: Difference | None, several: bool) -> list[Cell]:
@@ -172,13 +170,6 @@ def _pair(found: Difference | None, several: bool) -> list[Cell]:
     return [mean, *(Cell("" if each is None else f"±{each:.3f}") for each in halves)]
 
 
-def _lines(findings: Findings, rows: Sequence[Row], cells: Iterable[Iterable[Cell]]) -> tuple[Line, ...]:
-    styles = looks(findings)
-    return tuple(
-        Line(tuple(each), row, look=styles[row.name, row.variant]) for row, each in zip(rows, cells, strict=True)
-    )
-
-
 def by_protocol(findings: Findings) -> Grid | None:
     """Return the trained rows at the trained length under every protocol of bits."""
     length = findings.ran.trained
@@ -186,15 +177,9 @@ def by_protocol(findings: Findings) -> Grid | None:
     rows = [row for row in findings.rows if not row.variant]
     if len(names) < 2:
         return None
-    styles = looks(findings)
-    heads = [tuple(MEANS[name][0].lower().replace(" at ", "\nat ").split("\n")) for name in names]
-    least = {name: extreme((row.at(name, length) for row in rows), min) for name in names}
-    lines: list[Line] = []
-    for row in rows:
-        found = [(row.at(name, length), least[name]) for name in names]
-        cells = tuple(cell(each, not_apart(each, top)) for each, top in found)
-        lines.append(Line(cells, name=row.base, look=styles[row.name, ""]))
-    return Grid(((f"at {length:,} bytes",), *heads), tuple(lines))
+    heads = (MEANS[name][0].lower().replace(" at ", "\nat ") for name in names)
+    columns = [_column([row.at(name, length) for row in rows], min) for name in names]
+    return Grid((f"at {length:,} bytes", *heads), _lines(rows, columns))
 
 
 def by_quarter(findings: Findings, table: Table) -> Grid | None:
@@ -203,15 +188,12 @@ def by_quarter(findings: Findings, table: Table) -> Grid | None:
     rows = [(line.row, quarters(line.row.positions.get(length, []), length)) for line in table.lines]
     if length < 4 or not any(found for _, found in rows):
         return None
-    cells = [
-        [*map(Cell, map(shown, found or ())), *[Cell()] * (0 if found else 4),
-         Cell(shown(row.last[length])) if length in row.last else Cell()]
-        for row, found in rows
-    ]  # fmt: skip
+    lines: list[Line] = []
+    for row, found in rows:
+        last = Cell(shown(row.last[length])) if length in row.last else Cell()
+        lines.append(Line([*([Cell(shown(each)) for each in found] or [Cell()] * 4), last], row))
     heads = ("first quarter", "second", "third", "last quarter", f"last {min(LAST, length)} bytes")
-    return Grid(
-        ((f"at {length:,} bytes",), *((head,) for head in heads)), _lines(findings, [row for row, _ in rows], cells)
-    )
+    return Grid((f"at {length:,} bytes", *heads), tuple(lines))
 
 
 def quarters(bins: Sequence[tuple[int, float]], length: int) -> list[float]:
@@ -229,22 +211,14 @@ def quarters(bins: Sequence[tuple[int, float]], length: int) -> list[float]:
 
 def by_task(findings: Findings) -> Grid | None:
     """Return the share of right answers at each task's longest length."""
-    tasks = findings.tasks()
+    tasks = [(PROTOCOLS[task], task, findings.lengths(task)[-1]) for task in findings.tasks()]
     if not tasks:
         return None
-    ends = {task: findings.lengths(task)[-1] for task in tasks}
-    rows = [row for row in findings.rows if any(task in row.scores for task in tasks)]
-    columns: list[list[Cell]] = []
-    for task in tasks:
-        found = [row.at(task, ends[task]) for row in rows]
-        most = extreme(found, max)
-        # Where none differs significantly from the best, none is marked.
-        some = not all(each is None or not_apart(each, most) for each in found)
-        columns.append([cell(each, some and not_apart(each, most), share=True) for each in found])
-    heads = ((PROTOCOLS[task].title, f"at {ends[task]:,}") for task in tasks)
-    guess = Line(tuple(Cell(f"{100 * PROTOCOLS[task].task.random:.1f} %", "") for task in tasks), name="a guess")
-    lines = _lines(findings, rows, zip(*columns, strict=True))
-    return Grid((("right answers",), *heads), (*lines, guess))
+    rows = [row for row in findings.rows if any(task in row.scores for _, task, _ in tasks)]
+    columns = [_column([row.at(task, longest) for row in rows], max, share=True) for _, task, longest in tasks]
+    heads = (f"{protocol.title}\nat {longest:,}" for protocol, _, longest in tasks)
+    guess = Line([Cell(f"{100 * protocol.task.random:.1f} %", "") for protocol, _, _ in tasks], name="a guess")
+    return Grid(("right answers", *heads), (*_lines(rows, columns), guess))
 
 
 def costs(findings: Findings) -> Grid | None:
@@ -253,14 +227,9 @@ def costs(findings: Findings) -> Grid | None:
     if not rows:
         return None
     names = [name for name in COSTS if any(name in row.costs for row in rows)]
-    cells = [
-        [
-            Cell("" if row.variant else f"{row.parameters:,}"),
-            *(Cell(_size(row.costs[name], name) if name in row.costs else "") for name in names),
-        ]
-        for row in rows
-    ]
-    return Grid((("scheme",), ("parameters",), *(COSTS[name] for name in names)), _lines(findings, rows, cells))
+    columns = [[Cell("" if row.variant else f"{row.parameters:,}") for row in rows]]
+    columns += [[Cell(_size(row.costs[name], name) if name in row.costs else "") for row in rows] for name in names]
+    return Grid(("scheme", "parameters", *(COSTS[name] for name in names)), _lines(rows, columns))
 
 
 def _size(value: float, name: str) -> str:
@@ -278,9 +247,8 @@ def tried(findings: Findings) -> Grid | None:
         of = f"{proper(each.name)}: {each.row}" if each.row else proper(each.name)
         values = [*(each.bits.get(length) for length in lengths), each.mean if len(each.bits) == len(lengths) else None]
         cells = [Cell("" if value is None else shown(value)) for value in values]
-        lines.append(Line((Cell(each.setting, strong=each.chosen), *cells), name=of))
-    heads = ("scheme", "rate or setting", *(f"{length:,}" for length in lengths), "mean")
-    return Grid(tuple((head,) for head in heads), tuple(lines))
+        lines.append(Line([Cell(each.setting, strong=each.chosen), *cells], name=of))
+    return Grid(("scheme", "rate or setting", *(f"{length:,}" for length in lengths), "mean"), tuple(lines))
 
 
 def _by_scheme(tried: Tried) -> tuple[Any, ...]:

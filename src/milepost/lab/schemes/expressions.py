@@ -27,7 +27,7 @@ LONGEST_TITLE = 60
 """Letters of a row's name, which is the first column of every table."""
 SEEN: dict[str, Any] = {"causal": causal, "everything": everything}
 CALLS: dict[str, Callable[..., Any]] = {"window": window, "sinks": sinks, "chunks": chunks, "max": max, "min": min}
-BINARY: dict[type, Callable[[Any, Any], Any]] = {
+BINARY: dict[type, limits.Operation] = {
     ast.Sub: limits.minus, ast.Mult: limits.times, ast.FloorDiv: limits.floored, ast.Div: limits.divided,
     ast.BitAnd: limits.both, ast.BitOr: limits.either,
     ast.Pow: limits.power, ast.Mod: limits.rest,
@@ -47,7 +47,7 @@ class Sum:
 
 
 def named(text: str) -> str:
-    """The name of a scheme, whichever way it is written: `rope` for RoPE, Rope and Rope(dim); others are left alone."""
+    """Return the name of a scheme, whichever way it is written: `rope` for RoPE, Rope and Rope(dim); or the text."""
     return _name_of(text) or _by_expression().get(_written(text), text)
 
 
@@ -58,8 +58,7 @@ def spelled(text: str) -> str:
 
 
 def titled(text: str) -> tuple[str, str]:
-    """What a row is called, and its expression: `sharper = Rope(dim) + LogN(trained)`. Without a name it is called what
-    it is."""
+    """Return what a row is called, or else what it is, and its expression: `sharper = Rope(dim) + LogN(trained)`."""
     depth, ends = 0, list[int]()
     for place, letter in enumerate(text):
         depth += (letter in "([{") - (letter in ")]}")
@@ -118,17 +117,11 @@ def words_in(text: str) -> set[str]:
     return {node.id for node in ast.walk(tree_of(text)) if isinstance(node, ast.Name)}
 
 
-def methods_in(text: str) -> list[type]:
-    """Return the classes of the methods that an expression calls."""
-    return list(classes_in(text).values())
-
-
 def classes_in(text: str) -> dict[str, type]:
-    """Return the same, by name."""
+    """Return the classes of the methods that an expression calls, by name."""
     calls = [node.func for node in ast.walk(tree_of(text)) if isinstance(node, ast.Call)]
     called = sorted({node.id for node in calls if isinstance(node, ast.Name) and node.id[:1].isupper()})
-    found = {name: own.named(name) for name in called}
-    return {name: each for name, each in found.items() if each is not None}
+    return {name: each for name in called if (each := own.named(name)) is not None}
 
 
 @cache
@@ -254,7 +247,7 @@ def _added(left: Any, right: Any) -> Any:
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         return limits.within(left + right)
     if isinstance(left, limits.Listed) and isinstance(right, limits.Listed):
-        return limits.joined(left, right)
+        return limits.times(limits.Listed((*left, *right)), 1)
     if isinstance(left, limits.Listed) or isinstance(right, limits.Listed):
         raise limits.TooMuchError(
             "layers are added to layers, as in [A] * (layers - 1) + [B]; write what all of them have in each"

@@ -21,6 +21,7 @@ LEARNED = 1 << 28
 """The most numbers that a part may learn: a gigabyte of them."""
 LAYERS = 1 << 12
 """The most layers that a list may have."""
+Operation = Callable[[Any, Any], Any]
 AXES = ("dim", "head_dim", "model_dim", "heads", "width", "of")
 
 
@@ -57,7 +58,7 @@ def _numbers(verb: str, left: Any, right: Any) -> None:
         raise TooMuchError(said)
 
 
-def _made(verb: str, by: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _made(verb: str, by: Operation) -> Operation:
     def made(left: Any, right: Any) -> Any:
         _numbers(verb, left, right)
         try:
@@ -82,31 +83,20 @@ def times(left: Any, right: Any) -> Any:
     return Listed(tuple(listed) * often)
 
 
-def both(left: Any, right: Any) -> Any:
-    """Return what two parts both see."""
-    _seen("&", left, right)
-    return left & right
-
-
-def either(left: Any, right: Any) -> Any:
-    """Return what one of two parts sees."""
-    _seen("|", left, right)
-    return left | right
-
-
-def _seen(sign: str, left: Any, right: Any) -> None:
-    if not (isinstance(left, Visible) and isinstance(right, Visible)):
+def _seen(sign: str, by: Operation) -> Operation:
+    def made(left: Any, right: Any) -> Any:
+        if isinstance(left, Visible) and isinstance(right, Visible):
+            return by(left, right)
         raise TooMuchError(
             f"{sign} joins what is seen, such as causal {sign} window(64), not {cut(repr(left), 40)} and "
             f"{cut(repr(right), 40)}; parts are joined by +"
         )
 
-
-def joined(left: Listed, right: Listed) -> Listed:
-    """Return a list after another."""
-    return times(Listed((*left, *right)), 1)
+    return made
 
 
+both = _seen("&", lambda left, right: left & right)
+either = _seen("|", lambda left, right: left | right)
 minus = _made("subtracted", lambda left, right: left - right)
 _product = _made("multiplied", lambda left, right: left * right)
 floored = _made("divided", lambda left, right: left // right)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from milepost.attend import attend
-from milepost.lab.schemes.expressions import Sum, classes_in, evaluate, joined, methods_in, named, titled, words_in
+from milepost.lab.schemes.expressions import Sum, classes_in, evaluate, joined, named, titled, words_in
 from milepost.lab.schemes.limits import Listed
 from milepost.lab.schemes.naming import TRAINED, WINDOW, WINDOW_AND_SINKS
 from milepost.lab.schemes.own import origins
@@ -171,13 +171,14 @@ def origins_of(name: str) -> tuple[str, ...]:
 
 def learns_bias(name: str) -> bool:
     """True if a scheme may learn something that bends scores, by the verbs of the methods in it."""
-    methods = methods_in(expression(name))
+    methods = classes_in(expression(name)).values()
     return any(issubclass(each, nn.Module) for each in methods) and any(answers(each, "bend") for each in methods)
 
 
 def learns_more(name: str) -> bool:
     """True if a scheme learns something that does not bend scores, such as vectors or frequencies."""
-    return any(issubclass(each, nn.Module) and not answers(each, "bend") for each in methods_in(expression(name)))
+    methods = classes_in(expression(name)).values()
+    return any(issubclass(each, nn.Module) and not answers(each, "bend") for each in methods)
 
 
 def own_rate(recipe: Recipe, name: str) -> float | None:
@@ -192,8 +193,7 @@ def rates_in_words(recipe: Recipe, name: str) -> str:
 
 
 def try_out(schedule: Schedule, shape: Shape, longest: int) -> None:
-    """Let the first token and the last through every scheme, so that one made for another model, or for shorter texts,
-    is refused before anything is trained."""
+    """Let the first token and the last through every scheme: one for another model or shorter texts is refused."""
     x, index = torch.zeros(1, 2, shape.width), torch.tensor([0, longest - 1])
     q, k = (torch.zeros(1, heads, 2, shape.dim) for heads in (shape.heads, shape.groups))
     with torch.no_grad():
@@ -211,7 +211,7 @@ def refuse_ahead(schedule: Schedule, text: str, kind: str = "scheme") -> None:
     """Refuse what would read the answer: asked for the next token, no layer may see it."""
     for scheme in schedule:
         if not any(map(hides_ahead, scheme.parts)):
-            seen = " and ".join(repr(part) for part in scheme.parts if isinstance(part, Visible))
+            seen = _seen(scheme)
             raise ValueError(
                 f"the {kind} {text!r} sees ahead ({seen}), so a model that is asked for the next token could read it; "
                 f"leave {seen} out, which makes it causal, or write causal & ({seen})"
@@ -225,11 +225,14 @@ def refuse_blind(schedule: Schedule, text: str, heads: int, trained: int, longes
         for queries, keys in ((torch.arange(trained)[:, None], trained), (torch.tensor([[longest - 1]]), longest)):
             seen = scheme.see(torch.tensor(0), head, queries, torch.arange(keys))
             if seen is not None and not bool(seen.any()):
-                what = " and ".join(repr(part) for part in scheme.parts if isinstance(part, Visible))
                 raise ValueError(
-                    f"the {kind} {text!r} sees no key in layer {number} ({what}), so attention there gives zeros; "
-                    f"write what it sees as one expression, such as causal & window(64)"
+                    f"the {kind} {text!r} sees no key in layer {number} ({_seen(scheme)}), so attention there gives "
+                    f"zeros; write what it sees as one expression, such as causal & window(64)"
                 )
+
+
+def _seen(scheme: Scheme) -> str:
+    return " and ".join(repr(part) for part in scheme.parts if isinstance(part, Visible))
 
 
 def refuse_hidden(schedule: Schedule, heads: int) -> None:

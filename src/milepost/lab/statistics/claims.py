@@ -93,7 +93,7 @@ def _repaired(findings: Findings, lines: list[Line]) -> Iterator[Claim]:
     row, far = max(recalling, key=lambda each: sum(saved.mean for saved in each[1].values()))
     bars = dict(_far(findings, window))
     for what, saved in far.items():
-        more = paired(saved, bars[what]) if what in bars else None
+        more = paired(saved, bars.get(what))
         apart = more is not None and _above(more, 0.0)
         figures = f"{row.variant} saves {in_words(saved)}"
         figures += "" if more is None else f", {difference_in_words(more)} more than the window"

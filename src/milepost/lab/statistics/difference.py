@@ -15,7 +15,6 @@ class Compared:
     """One row of both stores at one length."""
 
     row: Row
-    protocol: str
     length: int
     one: Measure
     other: Measure
@@ -49,15 +48,14 @@ def _differ(name: str, one: object, other: object) -> list[tuple[str, str, str]]
 
 
 def compared(one: Findings, other: Findings) -> Iterator[Compared]:
-    """Yield every row that both have, by protocol and length."""
+    """Yield every row that both have, by length, over windows that do not overlap."""
     same_text = one.ran.digest == other.ran.digest
     for row in one.rows:
         found = same(row, other)
-        for protocol, scores in row.scores.items() if found else ():
-            for length, measure in scores.items():
-                again = found.at(protocol, length) if found else None
-                if again is not None:
-                    yield Compared(row, protocol, length, measure, again, paired(again, measure) if same_text else None)
+        for length, measure in row.scores.get("windows", {}).items():
+            again = None if found is None else found.at("windows", length)
+            if again is not None:
+                yield Compared(row, length, measure, again, paired(again, measure) if same_text else None)
 
 
 def same(row: Row, other: Findings) -> Row | None:

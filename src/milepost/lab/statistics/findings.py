@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from milepost.lab.schemes.naming import TRIVIAL, proper
@@ -162,7 +163,7 @@ class Tried:
     @property
     def mean(self) -> float:
         """Return the mean over the lengths, by which the best is chosen."""
-        return math.fsum(self.bits.values()) / len(self.bits) if self.bits else math.nan
+        return fmean(self.bits.values()) if self.bits else math.nan
 
 
 @dataclass(frozen=True)
@@ -203,8 +204,4 @@ class Findings:
             yield "", trained
         for name in changed:
             own = [row for row in self.rows if row.name == name]
-            yield (
-                name,
-                [row for row in own if not row.variant or row.trivial]
-                + [row for row in own if row.variant and not row.trivial],
-            )
+            yield name, sorted(own, key=lambda row: bool(row.variant) and not row.trivial)

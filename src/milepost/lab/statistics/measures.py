@@ -39,11 +39,6 @@ class Measure:
     """Whether windows were drawn at random, and so are independent."""
 
     @property
-    def over(self) -> str:
-        """Return what the interval speaks of that is shown beside the mean."""
-        return "seeds" if self.seeds > 1 else "windows"
-
-    @property
     def interval(self) -> float | None:
         """Half the interval that is shown: over seeds where there are several."""
         return self.between if self.seeds > 1 else self.half
@@ -95,8 +90,10 @@ def measured(by_seed: Mapping[int, tuple[float, ...]], drawn: bool = False, judg
     return Measure(float(values.mean()), known(windows), len(values), judged, known(seeds), by_seed, drawn)
 
 
-def paired(one: Measure, other: Measure) -> Difference | None:
+def paired(one: Measure | None, other: Measure | None) -> Difference | None:
     """Return how much more one has than the other on the same windows; None where they have none in common."""
+    if one is None or other is None:
+        return None
     seeds = [seed for seed in one.by_seed if seed in other.by_seed]
     values = _together([each.by_seed[seed] for each in (one, other) for seed in seeds])
     if values is None:
@@ -104,12 +101,11 @@ def paired(one: Measure, other: Measure) -> Difference | None:
     with np.errstate(all="ignore"):
         values = values[: len(seeds)] - values[len(seeds) :]
         windows, between = halves(values, one.drawn)
-        mean, freedom = float(values.mean()), (freedom_over_windows(values.shape[1], one.drawn), len(seeds) - 1)
-        chances = [
-            chance(mean, float(half), each) for half, each in zip((windows, between), freedom, strict=True) if each
-        ]
-        known_ = [each for each in chances if math.isfinite(each)]
-        return Difference(mean, known(windows), known(between), len(seeds), max(known_, default=None))
+        mean, freedom = float(values.mean()), freedom_over_windows(values.shape[1], one.drawn)
+        of_each = ((windows, freedom), (between, len(seeds) - 1))
+        chances = [chance(mean, float(half), each) for half, each in of_each if each]
+        largest = max(filter(math.isfinite, chances), default=None)
+        return Difference(mean, known(windows), known(between), len(seeds), largest)
 
 
 def halves(values: NDArray[np.float64], drawn: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

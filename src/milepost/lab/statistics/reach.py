@@ -80,9 +80,9 @@ def loss(findings: Findings, row: Row, length: int) -> Difference | None:
     """What the last bytes cost more when a row is given `length` than when the text is cut off at the trained one."""
     plain = findings.of(row.name)
     here, bar = row.at("ends", length), None if plain is None else plain.at("ends", findings.ran.trained)
-    if here is None or bar is None:
-        return None
-    return Difference(0.0, 0.0, 0.0) if here is bar and math.isfinite(here.mean) else paired(here, bar)
+    if here is not None and here is bar and math.isfinite(here.mean):
+        return Difference(0.0, 0.0, 0.0)
+    return paired(here, bar)
 
 
 def has_learned(findings: Findings, name: str) -> bool:

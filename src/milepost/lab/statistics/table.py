@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from milepost.lab.schemes.naming import WINDOW
 from milepost.lab.statistics.findings import Findings, Measure, Row
@@ -64,32 +65,24 @@ class Table:
     tolerance: float
     lines: tuple[Line, ...]
 
-    def head(self) -> list[str]:
-        """Return the titles of the columns."""
-        titles = {"recall": "random bytes recalled", "passages": "text recalled"}
-        recall = [f"{titles[each]} at {self.distance:,}" for each in self.recalls]
-        return ["scheme", "reach", *(f"{length:,}" for length in self.lengths), *recall, "against window"]
-
-    def text(self) -> list[list[str]]:
-        """Return every line as words, under the titles of `head`; what is trivial is marked with *."""
-        return [
-            [
-                f"{line.row.label}{' *' if line.row.trivial else ''}",
-                length_in_words(line),
-                *map(in_words, line.bits),
-                *map(in_words, line.recall),
-                "" if line.against is None else difference_in_words(line.against),
-            ]
-            for line in self.lines
-        ]
-
 
 def table(findings: Findings) -> Table:
     """Return the table of all rows."""
     lengths = findings.lengths("windows")
     recalls = tuple(each for each in RECALLS if findings.lengths(each))
     distance = max((findings.lengths(each)[-1] for each in recalls), default=None)
-    lines = [_line(findings, row, lengths, recalls, distance) for row in findings.rows]
+    lines = [
+        Line(
+            row=row,
+            reach=reach(findings, row),
+            learned=has_learned(findings, row.name),
+            bits=tuple(row.at("windows", length) for length in lengths),
+            same=_same(findings, row, lengths),
+            recall=tuple(None if distance is None else row.at(each, distance) for each in recalls),
+            against=_against(findings, row, lengths),
+        )
+        for row in findings.rows
+    ]
     best = [extreme((line.bits[n] for line in lines if not line.same[n]), min) for n in range(len(lengths))]
     recalled = [extreme((line.recall[n] for line in lines), max) for n in range(len(recalls))]
     marked = [
@@ -101,26 +94,12 @@ def table(findings: Findings) -> Table:
             best_recall=tuple(
                 saves(each) and not_apart(each, top) for each, top in zip(line.recall, recalled, strict=True)
             ),
-            behind=_behind(line.bits[-1], best[-1]) if lengths else None,
+            behind=paired(line.bits[-1], best[-1]) if lengths and line.bits[-1] is not best[-1] else None,
         )
         for line in lines
     ]
     sorted_ = tuple(sorted(marked, key=_order))
     return Table(findings.ran.trained, lengths, distance, recalls, findings.tolerance, sorted_)
-
-
-def _line(
-    findings: Findings, row: Row, lengths: tuple[int, ...], recalls: tuple[str, ...], distance: int | None
-) -> Line:
-    return Line(
-        row=row,
-        reach=reach(findings, row),
-        learned=has_learned(findings, row.name),
-        bits=tuple(row.at("windows", length) for length in lengths),
-        same=_same(findings, row, lengths),
-        recall=tuple(None if distance is None else row.at(each, distance) for each in recalls),
-        against=_against(findings, row, lengths),
-    )
 
 
 def not_apart(measure: Measure | None, best: Measure | None) -> bool:
@@ -206,23 +185,14 @@ def _same(findings: Findings, row: Row, lengths: tuple[int, ...]) -> tuple[bool,
 def extreme(measures: Iterable[Measure | None], of: Callable[..., Measure | None]) -> Measure | None:
     """Return the least or the greatest score that is a number, `of` being min or max."""
     known = [each for each in measures if each is not None and math.isfinite(each.mean)]
-    return of(known, key=_mean, default=None)
-
-
-def _mean(measure: Measure) -> float:
-    return measure.mean
-
-
-def _behind(measure: Measure | None, best: Measure | None) -> Difference | None:
-    return None if measure is None or best is None or measure is best else paired(measure, best)
+    return of(known, key=attrgetter("mean"), default=None)
 
 
 def _against(findings: Findings, row: Row, lengths: tuple[int, ...]) -> Difference | None:
     window = findings.of(row.name, WINDOW)
     if window is None or row is window or not lengths:
         return None
-    here, bar = row.at("windows", lengths[-1]), window.at("windows", lengths[-1])
-    return None if here is None or bar is None else paired(here, bar)
+    return paired(row.at("windows", lengths[-1]), window.at("windows", lengths[-1]))
 
 
 def _order(line: Line) -> tuple[float, float]:
