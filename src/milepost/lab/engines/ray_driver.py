@@ -9,8 +9,8 @@ from typing import Any
 
 from milepost.lab.cells.cell import Cell, Known
 from milepost.lab.cells.events import Died, Event, Saved
-from milepost.lab.cells.turns import END, PAUSE, End, Turn
-from milepost.lab.engines.local import failures
+from milepost.lab.cells.turns import PAUSE, Turn
+from milepost.lab.engines.local import Waiting, failures
 from milepost.lab.engines.parcels import Way
 from milepost.lab.engines.post import Letter, Mark, Post
 from milepost.lab.engines.ray_worker import work_cell
@@ -65,20 +65,16 @@ class Driver:
         # A slice would travel with all of the text that it was cut from.
         parts = {name: getattr(corpus, name).clone() for name in ("train", "test", "validation")}
         self.text, self.post = ray.put(replace(corpus, **parts)), _post(ray)
-        coming, more = self.post.take.remote({}), True
+        coming, waiting = self.post.take.remote({}), Waiting(cells)
         try:
-            while more or self.running:
-                while more:
-                    turn = next(cells, END)
-                    more = not isinstance(turn, End)
-                    if turn is None or isinstance(turn, End):
-                        break
+            while waiting.more or self.running:
+                while (turn := waiting.now()) is not None:
                     self.begun.append(Begun(len(self.begun), *turn))
                     self._begin(self.begun[-1])
-                if not (self.running or more):
+                if not (self.running or waiting.more):
                     break
                 # While others work on what is left, it is asked for again now and then.
-                for each in ray.wait([coming, *self.running], timeout=PAUSE if more else None)[0]:
+                for each in ray.wait([coming, *self.running], timeout=PAUSE if waiting.more else None)[0]:
                     if each == coming:
                         for letter in ray.get(coming):
                             yield from self._read(letter)
