@@ -111,30 +111,21 @@ def spelled(rows: Sequence[str], alphabet: str) -> Tensor:
 
 
 class EvenPairs(Drawn):
-    """Whether 01 and 10 come an even number of times, together: 0 if so, 1 if not.
-
-    0 0 1 1 1 0   →   0
-    """
+    """Whether 01 and 10 come an even number of times, together, 0 if so: 0 0 1 1 1 0 → 0."""
 
     def result(self, strings: Tensor) -> Tensor:
         return (strings[:, 1:] ^ strings[:, :-1]).sum(1, keepdim=True) % 2
 
 
 class ParityCheck(Drawn):
-    """Whether the number of ones is odd.
-
-    1 0 1 0 1 0 0   →   1
-    """
+    """Whether the number of ones is odd: 1 0 1 0 1 0 0 → 1."""
 
     def result(self, strings: Tensor) -> Tensor:
         return strings.sum(1, keepdim=True) % 2
 
 
 class CycleNavigation(Drawn):
-    """Where a walk on a ring of five ends that began at 0: symbol 0 is a step back, 1 a rest, 2 a step on.
-
-    2 0 1 0 0   →   3
-    """
+    """Where a walk on a ring of five ends that began at 0; 0 is a step back, 1 a rest, 2 a step on: 2 0 1 0 0 → 3."""
 
     alphabet = "012"
     possible = range(MODULUS)
@@ -208,20 +199,14 @@ def _final_stack(string: str) -> str:
 
 
 class ReverseString(Rearranged):
-    """A string of bits, backwards.
-
-    0 1 1 0 1 0   →   0 1 0 1 1 0
-    """
+    """A string of bits, backwards: 0 1 1 0 1 0 → 0 1 0 1 1 0."""
 
     def result(self, strings: Tensor) -> Tensor:
         return strings.flip(1)
 
 
 class ModularArithmeticBrackets(Written):
-    """The value modulo five of an expression in +, - and *, every operation in brackets.
-
-    ((2+4)*(-3))   →   2
-    """
+    """The value modulo five of an expression in +, - and *, every operation in brackets: ((2+4)*(-3)) → 2."""
 
     alphabet = "01234+-*()"
     possible = range(MODULUS)
@@ -275,10 +260,7 @@ def _equation(length: int, draw: Random) -> tuple[str, str]:
 
 
 class DuplicateString(Drawn):
-    """A string of bits, twice.
-
-    1 0 1   →   1 0 1 1 0 1
-    """
+    """A string of bits, twice: 1 0 1 → 1 0 1 1 0 1."""
 
     def places(self, length: int) -> int:
         return 2 * length
@@ -334,16 +316,12 @@ class OfTwo(Written):
     def of(self, a: int, b: int) -> int:
         """Return what is computed."""
 
-    @abstractmethod
-    def too_short(self, number: int, length: int) -> str:
-        """Return the result where a length of 1 or 2 leaves room for one number only."""
-
     def examples(self, size: int, length: int, draw: Random) -> Iterable[tuple[str, str]]:
         for _ in range(size):
             if length <= 2:
-                # The largest number of so many bits never comes: so it is in the authors' code.
+                # Room for one number only. The largest never comes: so it is in the authors' code.
                 number = draw.randrange(2**length - 1)
-                yield _bits(number, length), f"{self.too_short(number, length)}2"
+                yield _bits(number, length), f"{_bits(self.of(number, 0))[: self.places(length) - 1]}2"
                 continue
             first = draw.randint(1, length - 2)
             second = length - 1 - first
@@ -352,10 +330,7 @@ class OfTwo(Written):
 
 
 class BinaryAddition(OfTwo):
-    """The sum of two numbers in bits, least first.
-
-    0 0 1 2 0 1 1 0 1   →   0 1 0 1 1 2   (4 + 22 = 26)
-    """
+    """The sum of two numbers: 0 0 1 2 0 1 1 0 1 → 0 1 0 1 1 2 (4 + 22 = 26)."""
 
     def places(self, length: int) -> int:
         return length + 1
@@ -363,15 +338,9 @@ class BinaryAddition(OfTwo):
     def of(self, a: int, b: int) -> int:
         return a + b
 
-    def too_short(self, number: int, length: int) -> str:
-        return _bits(number)
-
 
 class BinaryMultiplication(OfTwo):
-    """The product of two numbers in bits, least first.
-
-    0 0 1 2 0 1 1 0 1   →   0 0 0 1 1 0 1 2   (4 · 22 = 88)
-    """
+    """The product of two numbers: 0 0 1 2 0 1 1 0 1 → 0 0 0 1 1 0 1 2 (4 · 22 = 88)."""
 
     def places(self, length: int) -> int:
         return length
@@ -379,15 +348,9 @@ class BinaryMultiplication(OfTwo):
     def of(self, a: int, b: int) -> int:
         return a * b
 
-    def too_short(self, number: int, length: int) -> str:
-        return "0" * (length - 1)
-
 
 class ComputeSqrt(Written):
-    """The root of a number in bits, greatest first, rounded down.
-
-    1 0 0 1 0 1   →   1 1 0   (37, 6)
-    """
+    """The root of a number in bits, greatest first, rounded down: 1 0 0 1 0 1 → 1 1 0 (37, 6)."""
 
     def places(self, length: int) -> int:
         return (length + 1) // 2
@@ -403,10 +366,7 @@ def _bits(number: int, length: int = 1) -> str:
 
 
 class BucketSort(Rearranged):
-    """Five symbols, sorted.
-
-    1 0 2 0 4 1 1 2   →   0 0 1 1 1 2 2 4
-    """
+    """Five symbols, sorted: 1 0 2 0 4 1 1 2 → 0 0 1 1 1 2 2 4."""
 
     alphabet = "01234"
     possible = range(5)
