@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,6 +71,8 @@ class Local:
                     trained = trained or (isinstance(event, Stepped) and event.done)
                     yield cell, event
             except torch.OutOfMemoryError as error:
+                # Its frames hold the model that did not fit, and what is tried next would find no room.
+                traceback.clear_frames(error.__traceback__)
                 raise RuntimeError(
                     f"the GPU ran out of memory {self._advice(cell, corpus, trained)} ({str(error).split('.')[0]})"
                 ) from None
@@ -82,16 +86,16 @@ class Local:
             )
 
         def fits(recipe: Recipe) -> bool:
+            # A trainer refers to itself, so the one before is there until it is collected.
+            gc.collect()
+            torch.cuda.empty_cache()
             try:
                 batches = replace(cell, recipe=recipe).batches(corpus)
                 Trainer(cell.model(), replace(recipe, compiled=False), batches, self.device).advance()
             except torch.OutOfMemoryError:
                 return False
-            finally:
-                torch.cuda.empty_cache()
             return True
 
-        torch.cuda.empty_cache()
         recipe, parts = cell.recipe, "part" if cell.recipe.accumulate == 1 else "parts"
         return (
             f"with batches of {recipe.batch} × {recipe.length} bytes in {recipe.accumulate} {parts}: "
