@@ -66,10 +66,7 @@ def walk(runs: int, learns: bool, bits: Callable[[Place], float | None]) -> list
 
 
 def _beside(best: Place, made: Sequence[Place], learns: bool, size: float) -> Place | None:
-    """Return a place one step from the best that is not tried yet, upwards first; None where all of them are.
-
-    The rate of which fewer values were tried has its turn first.
-    """
+    """Return an untried place one step from the best, first of the rate with fewer values tried, and first upwards."""
     ways: list[Place] = [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)] if learns else [(1.0, 0.0), (-1.0, 0.0)]
     ways.sort(key=lambda way: len({place[0 if way[0] else 1] for place in made}))
     places = ((best[0] + size * model, best[1] + size * own) for model, own in ways)

@@ -233,11 +233,8 @@ def scores_of(store: Store, cell: Cell) -> Known | None:
 
 def valid(store: Store, cell: Cell) -> list[Score]:
     """Return the scores of a cell that were made as they would be today."""
-    return [
-        score
-        for score in store.scores(cell.key)
-        if score.detail.get("asked") == cell.depends(score.variant, score.protocol)
-    ]
+    scores = store.scores(cell.key)
+    return [each for each in scores if each.detail.get("asked") == cell.depends(each.variant, each.protocol)]
 
 
 def outdated(store: Store, cells: Sequence[Cell]) -> int:
@@ -250,10 +247,7 @@ def outdated(store: Store, cells: Sequence[Cell]) -> int:
 
 
 def _take_over(store: Store, cell: Cell) -> None:
-    """Let a cell of an earlier version go on under its key of today, with its checkpoint, if it computes the same.
-
-    The checkpoint first: killed in between, the rest is done the next time.
-    """
+    """Let a cell of an earlier version go on under its key of today, with its checkpoint, if it computes the same."""
     old = cell.former_key
     if store.knows(cell.key) or not store.knows(old):
         return
@@ -261,7 +255,7 @@ def _take_over(store: Store, cell: Cell) -> None:
     if store.cell(old)["equation"] != str(schedule[0]):
         return
     with contextlib.suppress(FileNotFoundError):
-        # There may be none, or another process has done the same.
+        # First, so that who is killed here does the rest the next time. There may be none, or it was moved already.
         store.path.with_name(f"{old}.safetensors").replace(store.path.with_name(f"{cell.key}.safetensors"))
     store.rename(old, cell.key)
 

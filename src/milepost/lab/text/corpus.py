@@ -211,10 +211,7 @@ def of_bytes(text: bytes, source: str, third: bool = False) -> Corpus:
 
 
 def _of_files(root: Path, paths: Iterator[Path], source: str, third: bool) -> Corpus:
-    """Many texts: whole files are judged on, chosen by a hash of their names, the same ones on every machine.
-
-    With a `third` part, as many others choose settings.
-    """
+    """Return whole files to train and to judge on, parted by a hash of their names, alike on every machine."""
 
     def numbered() -> Iterator[tuple[int, bytes]]:
         for path in paths:
