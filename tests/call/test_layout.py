@@ -10,6 +10,7 @@ import torch
 import milepost as mp
 from milepost import causal, sinks, window
 from milepost.backends import BACKENDS
+from milepost.call.call import Layout
 from milepost.call.resolve import resolve
 from tests.oracles import assert_same, inputs
 

@@ -25,11 +25,11 @@ from milepost.lab.cells.events import Stepped
 from milepost.lab.cells.store import Score, Store
 from milepost.lab.command.asked import engine_of, size_of
 from milepost.lab.command.progress import Watched, Whole, duration
+from milepost.lab.engines.local import fewest_parts
 from milepost.lab.engines.ray_engine import Ray
 from milepost.lab.judging.scoring import Judging
 from milepost.lab.sweep.sweep import Local, Sweep, run
 from milepost.lab.text import corpus
-from milepost.lab.training import memory
 from milepost.lab.training.recipe import SIZES, Recipe
 
 SMALL = {"width": 16, "layers": 1, "heads": 2, "length": 16, "steps": 15, "longest": 32}
@@ -468,5 +468,5 @@ def test_out_of_memory_the_fewest_parts_that_fit_are_advised(batch: int, parts: 
         tried.append(recipe.accumulate)
         return recipe.accumulate >= least
 
-    assert memory.advice(Recipe(batch=batch, accumulate=parts), fits).startswith(message)
+    assert fewest_parts(Recipe(batch=batch, accumulate=parts), fits).startswith(message)
     assert all(each > parts and batch % each == 0 for each in tried)

@@ -12,8 +12,8 @@ from milepost.lab.command import asked
 from milepost.lab.text import baselines, corpus
 from milepost.lab.text.again import BACK, with_passages_again
 from milepost.lab.text.baselines import shared_with
-from milepost.lab.text.corpus import Corpus, of_own, own_files
-from milepost.lab.text.gather import gathered, parts_of, stretches
+from milepost.lab.text.corpus import Corpus, of_own, own_files, parts_of
+from tests.lab.gather_text import gathered, stretches
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_the_default_text_is_the_same_on_every_machine_and_under_every_python(ow
 
 
 def test_no_stretch_of_the_files_that_are_trained_on_stands_in_the_others():
-    train, judged, chosen = (stretches(b"\0".join(part)) for part in parts_of(own_files()))
+    train, judged, chosen = (stretches(b"\0".join(part)) for part in parts_of(enumerate(own_files())))
     assert (train & judged, train & chosen) == (set(), set())
     assert len(judged & chosen) < len(judged) / 1000
 
@@ -124,5 +124,5 @@ def test_lines_that_stand_in_another_part_are_left_out_when_a_text_is_gathered(t
     text = gathered(tmp_path)
     assert text.count(shared.encode()) == 1
     assert text.count(b"but for a number") == 1
-    train, judged, chosen = (stretches(b"\0".join(part)) for part in parts_of(text.split(b"\0")))
+    train, judged, chosen = (stretches(b"\0".join(part)) for part in parts_of(enumerate(text.split(b"\0"))))
     assert (train & judged, train & chosen) == (set(), set())

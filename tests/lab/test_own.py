@@ -15,7 +15,7 @@ from milepost.lab.cells.events import Described, Stepped
 from milepost.lab.cells.store import Store
 from milepost.lab.command.asked import with_files
 from milepost.lab.engines.parcels import ByUrl
-from milepost.lab.engines.ray_worker import work_cell
+from milepost.lab.engines.ray_driver import work_cell
 from milepost.lab.exported import export, load
 from milepost.lab.schemes import own
 from milepost.lab.schemes.named import build, learns_bias, learns_more

@@ -22,8 +22,7 @@ from milepost.lab.command.progress import Watched
 from milepost.lab.engines import ray_driver
 from milepost.lab.engines.parcels import ByUrl, way
 from milepost.lab.engines.post import Letter, Post
-from milepost.lab.engines.ray_driver import Begun, Driver
-from milepost.lab.engines.ray_worker import work_cell
+from milepost.lab.engines.ray_driver import Begun, Driver, work_cell
 from milepost.lab.training.train import read_checkpoint
 from tests.lab.test_sweep import SWEEP
 

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import weakref
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from milepost.lab.sweep import sweep
 from milepost.lab.sweep.sweep import Local, Sweep, run
 from milepost.lab.text import corpus
 from milepost.lab.training.model import Shape
+from milepost.lab.training.reader import Reader
 from milepost.lab.training.recipe import Recipe, Size
 from milepost.lab.training.train import Trainer
 
@@ -370,10 +372,13 @@ def test_out_of_memory_while_judging_says_so_and_keeps_what_was_trained(tmp_path
 
 
 def test_a_gpu_out_of_memory_is_told_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    advance = Trainer.advance
+    advance, tried = Trainer.advance, list[weakref.ref[Reader]]()
 
     def small(self: Trainer) -> torch.Tensor:
+        # On a GPU, a model that did not fit would take the room of the next.
+        assert not any(each() is not None for each in tried)
         if self.recipe.accumulate < 4:
+            tried.append(weakref.ref(self.model))
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 TiB.")
         return advance(self)
 

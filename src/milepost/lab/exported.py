@@ -8,6 +8,7 @@ model = load("folder")        # a milepost.lab.training.model.Model
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -98,15 +99,12 @@ def _with(model: Model, tensors: dict[str, torch.Tensor], before: str) -> Model:
 
 def checkpoint_of(out: Path, name: str, seed: int | None = None) -> tuple[Cell, Path]:
     """Return the model of that name, trained to its end, and the file of its weights."""
-    store = opened(out)
-    try:
+    with contextlib.closing(opened(out)) as store:
         cell = _chosen(store, name, seed)
         if not store.progress(cell.key)[1]:
             raise ValueError(
                 f"{name} is not trained to its end yet; rerun the milepost compare that began it to resume"
             )
-    finally:
-        store.close()
     checkpoint = out / f"{cell.key}.safetensors"
     if not checkpoint.is_file():
         raise FileNotFoundError(f"{name}: its checkpoint {checkpoint} is gone; train it again to export it")

@@ -15,8 +15,8 @@ import torch.multiprocessing as processes
 
 from milepost.lab.cells.cell import Cell, Known
 from milepost.lab.cells.events import Event
-from milepost.lab.cells.turns import END, PAUSE, End, Turn
-from milepost.lab.engines.local import Local, failures
+from milepost.lab.cells.turns import PAUSE, Turn
+from milepost.lab.engines.local import Local, Waiting, failures
 from milepost.lab.text.corpus import Corpus
 
 START = "forkserver" if "forkserver" in processes.get_all_start_methods() else "spawn"
@@ -35,23 +35,19 @@ class Jobs:
     count: int = 2
 
     def run(self, cells: Iterable[Turn], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
-        waiting, begun, failed = iter(cells), 0, list[tuple[Cell, Exception]]()
+        waiting, begun, failed = Waiting(cells), 0, list[tuple[Cell, Exception]]()
         busy: dict[Any, tuple[Cell, BaseProcess]] = {}
-        more = True
         try:
-            while more or busy:
-                while more and len(busy) < self.count:
-                    turn = next(waiting, END)
-                    more = turn is not END
-                    if turn is None or isinstance(turn, End):
-                        break
+            while waiting.more or busy:
+                while len(busy) < self.count and (turn := waiting.now()) is not None:
                     pipe, process = self._begin(*turn, corpus)
                     busy[pipe] = turn[0], process
                     begun += 1
+                # While others work on what is left, it is asked for again now and then.
+                pause = PAUSE if waiting.more and len(busy) < self.count else None
                 if not busy:
-                    # What is left is worked by other processes.
-                    time.sleep(PAUSE if more else 0)
-                ready: list[Any] = wait(list(busy), PAUSE if more and len(busy) < self.count else None) if busy else []
+                    time.sleep(pause or 0)
+                ready: list[Any] = wait(list(busy), pause) if busy else []
                 for pipe in ready:
                     cell, process = busy[pipe]
                     heard = _heard(pipe, process)

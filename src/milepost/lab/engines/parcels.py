@@ -11,32 +11,22 @@ import uuid
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from milepost.lab.training.whole import whole
-
-
-class Way(Protocol):
-    """A way for checkpoints between two machines."""
-
-    def send(self, path: Path) -> Any:
-        """Send a file; returns what the other side receives it by."""
-        ...
-
-    def receive(self, parcel: Any, path: Path) -> None:
-        """Write what was sent to a file."""
-        ...
 
 
 class ByRay:
     """Through Ray's object store: nothing is shared, and nothing has to be set up."""
 
     def send(self, path: Path) -> Any:
+        """Send a file; returns what the other side receives it by."""
         import ray
 
         return ray.put(path.read_bytes())
 
     def receive(self, parcel: Any, path: Path) -> None:
+        """Write what was sent to a file."""
         with whole(path) as half:
             half.write_bytes(waited(parcel))
 
@@ -72,6 +62,7 @@ class ByUrl:
             disk.rm_file(place)
 
 
+Way = ByRay | ByUrl
 SHARED = (
     "--checkpoints must name a place that this machine and every node can read and write; without it, checkpoints "
     "travel through Ray itself"

@@ -1,19 +1,25 @@
-"""The driver of a Ray sweep: begins cells, keeps what they report, and begins those again whose worker died."""
+"""The driver of a Ray sweep and its workers.
+
+The driver begins cells, keeps what they report, and begins those again whose worker died. A worker has one cell, in a
+folder of its own that nobody else sees.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from milepost.lab.cells.cell import Cell, Known
-from milepost.lab.cells.events import Died, Event, Saved
-from milepost.lab.cells.turns import END, PAUSE, End, Turn
-from milepost.lab.engines.local import failures
-from milepost.lab.engines.parcels import Way
+from milepost.lab.cells.events import Died, Event, Saved, Stepped
+from milepost.lab.cells.turns import PAUSE, Turn
+from milepost.lab.engines.local import Local, Waiting, failures
+from milepost.lab.engines.parcels import Way, waited
 from milepost.lab.engines.post import Letter, Mark, Post
-from milepost.lab.engines.ray_worker import work_cell
 from milepost.lab.text.corpus import Corpus
 
 # How many checkpoints may be on their way to workers at a time; more would fill the memory of this machine.
@@ -65,20 +71,16 @@ class Driver:
         # A slice would travel with all of the text that it was cut from.
         parts = {name: getattr(corpus, name).clone() for name in ("train", "test", "validation")}
         self.text, self.post = ray.put(replace(corpus, **parts)), _post(ray)
-        coming, more = self.post.take.remote({}), True
+        coming, waiting = self.post.take.remote({}), Waiting(cells)
         try:
-            while more or self.running:
-                while more:
-                    turn = next(cells, END)
-                    more = not isinstance(turn, End)
-                    if turn is None or isinstance(turn, End):
-                        break
+            while waiting.more or self.running:
+                while (turn := waiting.now()) is not None:
                     self.begun.append(Begun(len(self.begun), *turn))
                     self._begin(self.begun[-1])
-                if not (self.running or more):
+                if not (self.running or waiting.more):
                     break
                 # While others work on what is left, it is asked for again now and then.
-                for each in ray.wait([coming, *self.running], timeout=PAUSE if more else None)[0]:
+                for each in ray.wait([coming, *self.running], timeout=PAUSE if waiting.more else None)[0]:
                     if each == coming:
                         for letter in ray.get(coming):
                             yield from self._read(letter)
@@ -172,3 +174,35 @@ def _post(ray: Any) -> Any:
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     options: dict[str, Any] = {"max_restarts": RESTARTS, "max_task_retries": -1, "max_concurrency": ABREAST}
     return ray.remote(Post).options(num_cpus=0, scheduling_strategy=here, **options).remote()
+
+
+def work_cell(
+    number: int, attempt: int, cell: Cell, known: Known, corpus: Corpus, out: Path, device: str, carried: Way, post: Any
+) -> None:
+    """Go on with a cell from the driver's checkpoint of it, if there is one, and report to the driver.
+
+    Every event is kept there before the cell goes on. out: the driver's folder, which need not be here.
+    """
+    marks = zip(itertools.repeat(number), itertools.repeat(attempt), itertools.count(), strict=False)
+
+    def report(event: Event | None, parcel: Any = None) -> Any:
+        return waited(post.put.remote(Letter(next(marks), event, parcel)))
+
+    with tempfile.TemporaryDirectory(prefix="milepost-") as folder:
+        path = Path(folder) / f"{cell.key}.safetensors"
+        newest = report(None)
+        if newest is not None:
+            carried.receive(newest, path)
+            # Ray keeps it until nobody refers to it.
+            del newest
+        try:
+            for _, event in Local(Path(folder), device).run([(cell, known)], corpus):
+                parcel = carried.send(path) if isinstance(event, Saved) else None
+                if isinstance(event, (Saved, Stepped)):
+                    # It was sent, or read: a worker that is killed while it waits leaves no file behind.
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+                report(event, parcel)
+        except ValueError as error:
+            # A damaged checkpoint is damaged, and to be deleted, where it came from.
+            raise ValueError(str(error).replace(str(path), str(out / path.name))) from error

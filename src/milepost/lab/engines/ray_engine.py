@@ -7,10 +7,10 @@ checkpoints travel to the driver's folder, and from there to whoever goes on wit
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import logging
 import os
-import time
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,8 @@ from typing import Any
 
 from milepost.lab.cells.cell import Cell
 from milepost.lab.cells.events import Event
-from milepost.lab.cells.turns import END, PAUSE, End, Turn
+from milepost.lab.cells.turns import Turn
+from milepost.lab.engines.local import Waiting
 from milepost.lab.engines.parcels import way
 from milepost.lab.engines.ray_driver import Driver
 from milepost.lab.text.corpus import Corpus
@@ -43,20 +44,18 @@ class Ray:
     checkpoints: str | None = None
 
     def run(self, cells: Iterable[Turn], corpus: Corpus) -> Iterator[tuple[Cell, Event]]:
-        ray, waiting = _ray(), iter(cells)
-        first = next(waiting, END)
-        while first is None:
-            time.sleep(PAUSE)
-            first = next(waiting, END)
-        if isinstance(first, End):
+        need("--engine ray", "ray")
+        waiting = Waiting(cells)
+        first = waiting.next()
+        if first is None:
             return
-        with _connected(ray, self.address, first[0].threads):
+        with _connected(self.address, first[0].threads) as ray:
             # One cell stands for all: they ask for as much.
             self._fits(ray, first[0])
             try:
                 with way(self.checkpoints) as carried:
                     driver = Driver(ray, self.folder.resolve(), carried, self._device, self._needs, self.retries)
-                    yield from driver.run(itertools.chain([first], waiting), corpus)
+                    yield from driver.run(itertools.chain([first], waiting.turns), corpus)
             except ray.exceptions.RayError as error:
                 raise RuntimeError(f"the Ray cluster failed: {error}; rerun the command to resume") from error
 
@@ -81,18 +80,12 @@ class Ray:
             )
 
 
-def _ray() -> Any:
-    need("--engine ray", "ray")
-    import ray
-
-    return ray
-
-
 @contextlib.contextmanager
-def _connected(ray: Any, address: str | None, threads: int) -> Generator[None]:
-    """Join a cluster, or start one; leave it afterwards, unless the program was connected before."""
+def _connected(address: str | None, threads: int) -> Generator[Any]:
+    """Join a cluster, or start one, and yield Ray; leave it afterwards, unless the program was connected before."""
+    ray: Any = importlib.import_module("ray")
     if ray.is_initialized():
-        yield
+        yield ray
         return
     # Workers would write over the progress that is shown.
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -106,7 +99,7 @@ def _connected(ray: Any, address: str | None, threads: int) -> Generator[None]:
             os.environ.update(alone)
             cpus = max(threads, os.cpu_count() or 1)
             ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet)
-        yield
+        yield ray
     finally:
         ray.shutdown()
         for name in alone:

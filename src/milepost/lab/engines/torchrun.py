@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import distributed as dist
 
-from milepost.lab.cells.cell import Cell, Known
+from milepost.lab.cells.cell import Cell
 from milepost.lab.cells.events import Event
-from milepost.lab.cells.turns import END, PAUSE, End, Turn
+from milepost.lab.cells.turns import Turn
 from milepost.lab.cells.work import work
+from milepost.lab.engines.local import Waiting
 from milepost.lab.text.corpus import Corpus
 from milepost.lab.training.parallel import from_first, join, world
 
@@ -34,8 +34,9 @@ class Torchrun:
         here = world(self.device)
         if here.size > 1:
             join(here)
-        waiting = iter(cells)
-        while (turn := self._next(waiting)) is not None:
+        waiting = Waiting(cells)
+        # In every process the next cell is that of the first; None after the last.
+        while (turn := from_first(waiting.next())) is not None:
             cell, known = turn
             if cell.corpus != corpus.digest:
                 raise ValueError(
@@ -45,14 +46,6 @@ class Torchrun:
                 yield cell, event
         if here.size > 1:
             dist.destroy_process_group()
-
-    def _next(self, waiting: Iterator[Turn]) -> tuple[Cell, Known] | None:
-        """Return the next cell of the first process, in every process; None after the last."""
-        found = next(waiting, END)
-        while found is None:
-            time.sleep(PAUSE)
-            found = next(waiting, END)
-        return from_first(None if isinstance(found, End) else found)
 
     def follow(self, corpus: Corpus) -> None:
         """Work along with the first process, until it is done."""

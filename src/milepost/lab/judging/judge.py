@@ -50,10 +50,17 @@ def _bits(model: Reader, states: Tensor, targets: Tensor) -> Tensor:
 
 def windows(text: Tensor, length: int, total: int) -> Tensor:
     """About `total` bytes as windows of `length` + 1, spread evenly over the text, int64."""
-    count = max(1, total // length)
-    room = len(text) - length - 1
-    starts = torch.tensor([n * room // max(1, count - 1) for n in range(count)])
-    return text[starts[:, None] + torch.arange(length + 1)].long()
+    return _cut(text, _spread(max(1, total // length), len(text) - length - 1), length + 1)
+
+
+def _spread(count: int, room: int) -> Tensor:
+    """Return so many places between 0 and `room`, evenly."""
+    return torch.tensor([n * room // max(1, count - 1) for n in range(count)])
+
+
+def _cut(text: Tensor, starts: Tensor, size: int) -> Tensor:
+    """Return stretches of a text, int64 [n, size]."""
+    return text[starts[:, None] + torch.arange(size)].long()
 
 
 def non_overlapping(model: Reader, text: Tensor, length: int, total: int) -> Tensor:
@@ -68,10 +75,8 @@ def at_ends(model: Reader, text: Tensor, length: int, longest: int, count: int, 
     may look. There are fewer where a short text would have its bytes judged twice.
     """
     room = len(text) - longest - 1
-    count = min(count, room // last + 1)
-    ends = [longest + n * room // max(1, count - 1) for n in range(count)]
-    chosen = torch.stack([text[end - length : end + 1] for end in ends]).long()
-    return bits(model, chosen, last)
+    starts = longest - length + _spread(min(count, room // last + 1), room)
+    return bits(model, _cut(text, starts, length + 1), last)
 
 
 def sliding(model: Reader, text: Tensor, length: int, stride: int, total: int) -> Tensor:
@@ -79,7 +84,7 @@ def sliding(model: Reader, text: Tensor, length: int, stride: int, total: int) -
     count = max(1, min(total // stride, (len(text) - length - 1) // stride + 1))
     first = (len(text) - length - 1 - (count - 1) * stride) // 2
     starts = first + torch.arange(count) * stride
-    return bits(model, text[starts[:, None] + torch.arange(length + 1)].long(), stride)
+    return bits(model, _cut(text, starts, length + 1), stride)
 
 
 def each_alone(model: Reader, text: Tensor, length: int, total: int) -> Tensor:
@@ -120,11 +125,9 @@ def _drawn(text: Tensor, distance: int, size: int, count: int, seed: int) -> tup
 
 def _passages(text: Tensor, distance: int, size: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Stretches spread evenly over the text; what takes the place of a first copy is from half the text away."""
-    room = len(text) - distance - size - 1
-    starts = torch.tensor([n * room // max(1, count - 1) for n in range(count)])
-    found = text[starts[:, None] + torch.arange(distance + size + 1)].long()
+    starts = _spread(count, len(text) - distance - size - 1)
     others = (starts + 1 + len(text) // 2) % (len(text) - size)
-    return found, text[others[:, None] + torch.arange(size)].long()
+    return _cut(text, starts, distance + size + 1), _cut(text, others, size)
 
 
 def lengths_up_to(length: int, longest: int) -> Iterator[int]:

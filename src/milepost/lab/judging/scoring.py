@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from milepost.lab.judging import judge
@@ -55,26 +55,29 @@ class Scored:
     detail: dict[str, Any]
 
 
-def half_over_windows(windows: tuple[float, ...], protocol: str) -> float | None:
-    """Half the 95 % interval of the mean of windows; None for a single one, or where one is no number."""
-    independent = protocol in DRAWN or protocol in PROTOCOLS
-    half = float((over_seeds if independent else over_windows)(windows))
-    return half if np.isfinite(half) else None
-
-
 def scored(
     judging: Judging, model: Reader, text: Tensor, protocol: str, length: int, trained: int, seed: int
 ) -> Scored:
     """Judge a model that was trained at `trained` by one protocol, at one length or distance."""
-    if protocol in ("recall", "passages"):
-        return _saved(judging, model, text, protocol, length)
-    bits = _bits(judging, model, text, protocol, length, trained, seed)
-    # One number a window, as exact as the logits are.
-    windows = tuple(map(float, bits.double().mean(1).float()))
     detail: dict[str, Any] = {}
-    if protocol == "windows":
-        detail = {"last": float(bits[:, -judge.LAST :].mean()), "by_position": _binned(bits.mean(0))}
-    return Scored(float(bits.double().mean()), half_over_windows(windows, protocol), bits.numel(), windows, detail)
+    if protocol in ("recall", "passages"):
+        # What a second copy saves against the same bytes fresh, in the same place; more is better.
+        real = protocol == "passages"
+        bits, fresh = judge.recall(model, text, length, judging.copied, judging.copies, real=real)
+        of_windows = (fresh.double() - bits.double()).mean(1)
+        mean = of_windows.mean()
+        detail = {"second": float(bits.double().mean()), "fresh": float(fresh.double().mean())}
+    else:
+        bits = _bits(judging, model, text, protocol, length, trained, seed)
+        of_windows, mean = bits.double().mean(1), bits.double().mean()
+        if protocol == "windows":
+            detail = {"last": float(bits[:, -judge.LAST :].mean()), "by_position": _binned(bits.mean(0))}
+    # One number a window, as exact as the logits are.
+    windows = tuple(map(float, of_windows.float()))
+    independent = protocol in DRAWN or protocol in PROTOCOLS
+    half = float((over_seeds if independent else over_windows)(windows))
+    # None for a single window, or where one is no number.
+    return Scored(float(mean), half if math.isfinite(half) else None, bits.numel(), windows, detail)
 
 
 def _bits(judging: Judging, model: Reader, text: Tensor, protocol: str, length: int, trained: int, seed: int) -> Tensor:
@@ -93,16 +96,6 @@ def _bits(judging: Judging, model: Reader, text: Tensor, protocol: str, length: 
             return judge.sliding(model, text, length, max(1, length // 4), judging.total // 4)
         case _:
             return judge.each_alone(model, text, length, judging.alone)
-
-
-def _saved(judging: Judging, model: Reader, text: Tensor, protocol: str, distance: int) -> Scored:
-    """Return the bits that a second copy saves against the same bytes fresh, in the same place; more is better."""
-    real = protocol == "passages"
-    second, fresh = judge.recall(model, text, distance, judging.copied, judging.copies, real=real)
-    saved = (fresh.double() - second.double()).mean(1)
-    windows = tuple(map(float, saved.float()))
-    detail = {"second": float(second.double().mean()), "fresh": float(fresh.double().mean())}
-    return Scored(float(saved.mean()), half_over_windows(windows, protocol), second.numel(), windows, detail)
 
 
 def _binned(values: Tensor) -> list[tuple[int, float]]:

@@ -42,10 +42,7 @@ def recorded(store: Store) -> tuple[Sweep, str]:
 
 
 def _from_cells(store: Store) -> Sweep:
-    """Return the sweep of the cell that was asked for last, with all that were made alike.
-
-    Stores of an earlier version name no text; its digest is known.
-    """
+    """Return the sweep of the last cell of a store of an earlier version, and of all cells that were made alike."""
     cells = [settings for _, settings in store.cells()]
     if not cells:
         raise ValueError(f"the store {store.path} is empty; milepost compare --out {store.path.parent} fills it")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from milepost.lab.cells.cell import Cell
 from milepost.lab.cells.store import Store
@@ -65,10 +66,7 @@ def walk(runs: int, learns: bool, bits: Callable[[Place], float | None]) -> list
 
 
 def _beside(best: Place, made: Sequence[Place], learns: bool, size: float) -> Place | None:
-    """Return a place one step from the best that is not tried yet, upwards first; None where all of them are.
-
-    The rate of which fewer values were tried has its turn first.
-    """
+    """Return an untried place one step from the best, first of the rate with fewer values tried, and first upwards."""
     ways: list[Place] = [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)] if learns else [(1.0, 0.0), (-1.0, 0.0)]
     ways.sort(key=lambda way: len({place[0 if way[0] else 1] for place in made}))
     places = ((best[0] + size * model, best[1] + size * own) for model, own in ways)
@@ -114,7 +112,8 @@ def _runs(sweep: Sweep, store: Store | None, cell: Cell) -> list[Cell]:
         return _by_validation(sweep, cell, recipe_at(cell.recipe, cell.name, place))
 
     def bits(place: Place) -> float | None:
-        return None if store is None else _mean(store, at(place))
+        run = at(place)
+        return None if store is None else _mean(_bits(store, run).get("", {}), run)
 
     return [at(place) for place in walk(sweep.search, learns(cell.name), bits)]
 
@@ -177,27 +176,23 @@ def tried(sweep: Sweep, store: Store) -> tuple[Tried, ...]:
 
 
 def _tried_rates(sweep: Sweep, store: Store) -> Iterator[tuple[Recipe, Tried]]:
-    by_name: dict[str, list[Cell]] = {}
-    for cell in cells_of_rates(sweep, store):
-        by_name.setdefault(cell.name, []).append(cell)
-    for name, cells in by_name.items():
+    for name, group in groupby(cells_of_rates(sweep, store), key=lambda cell: cell.name):
+        cells = list(group)
         bits = [_bits(store, cell).get("", {}) for cell in cells]
-        best = _best(bits, [length for _, length in cells[0].asked()])
+        best = _best(bits, cells[0])
         rates = [(cell.recipe.rate, own_rate(cell.recipe, name)) for cell in cells]
         for number, (cell, each) in enumerate(zip(cells, bits, strict=True)):
-            recipe = cell.recipe
-            edge = _edge_of_rates(rates, number) if number == best else ""
-            yield recipe, Tried(name, "", rates_in_words(recipe, name), each, number == best, *rates[number], edge)
+            edge, words = _edge_of_rates(rates, number) if number == best else "", rates_in_words(cell.recipe, name)
+            yield cell.recipe, Tried(name, "", words, each, number == best, *rates[number], edge)
 
 
 def _tried_rows(sweep: Sweep, store: Store) -> Iterator[Tried]:
     for cell in cells_of_rows(sweep):
         found = _bits(store, cell)
-        lengths = [length for _, length in cell.asked()]
         for row, text in sweep.open_rows(cell.name).items():
             texts = choices(text)
             bits = [found.get(each, {}) for each in texts]
-            best = _best(bits, lengths)
+            best = _best(bits, cell)
             for number, (each, own) in enumerate(zip(texts, bits, strict=True)):
                 edge = edge_of(text, number) if number == best else ""
                 yield Tried(cell.name, row, each, own, number == best, edge=edge)
@@ -222,16 +217,13 @@ def _bits(store: Store, cell: Cell) -> dict[str, dict[int, float]]:
     return found
 
 
-def _mean(store: Store, cell: Cell) -> float | None:
-    """Return the bits that a run is chosen by; None where it is not judged to the end."""
-    bits, lengths = _bits(store, cell).get("", {}), [length for _, length in cell.asked()]
-    return (
-        math.fsum(bits[length] for length in lengths) / len(lengths) if all(each in bits for each in lengths) else None
-    )
+def _mean(bits: Mapping[int, float], cell: Cell) -> float | None:
+    """Return the bits that a run is chosen by, averaged over the lengths; None where it is not judged to the end."""
+    lengths = [length for _, length in cell.asked()]
+    return math.fsum(bits[each] for each in lengths) / len(lengths) if all(each in bits for each in lengths) else None
 
 
-def _best(bits: Sequence[Mapping[int, float]], lengths: Sequence[int]) -> int | None:
-    """Which has the fewest bits, averaged over the lengths; what diverged, or is not judged yet, is never the best."""
-    means = [math.fsum(each.get(length, math.nan) for length in lengths) / len(lengths) for each in bits]
-    known = [number for number, mean in enumerate(means) if math.isfinite(mean)]
-    return min(known, key=lambda number: means[number], default=None)
+def _best(bits: Sequence[Mapping[int, float]], cell: Cell) -> int | None:
+    """Return which has the fewest bits; what diverged, or is not judged yet, is never the best."""
+    means = {number: mean for number, each in enumerate(bits) if (mean := _mean(each, cell)) is not None}
+    return min((number for number in means if math.isfinite(means[number])), key=means.__getitem__, default=None)

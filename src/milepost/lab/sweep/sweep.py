@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -37,6 +37,7 @@ from milepost.lab.tasks.score import written_for
 from milepost.lab.text.corpus import Corpus
 from milepost.lab.training.model import Shape, carried
 from milepost.lab.training.recipe import Recipe, Size
+from milepost.schedule import Schedule
 
 # Examples in a batch of a task, at least.
 EXAMPLES = 32
@@ -98,8 +99,9 @@ class Sweep:
                 shape, recipe = self.size.shape, dict(self.recipes).get(name, self.size.recipe)
                 if seed == self.seeds[0]:
                     texts = tuple(text for row in self._rows_on(name).values() for text in choices(row))
-                    _can_be_judged(name, texts, shape, recipe.length, judging.longest, _origins(name, *texts))
-                rows = self._chosen_rows(name)
+                    origins = tuple(each for text in (name, *texts) for each in origins_of(text))
+                    _can_be_judged(name, texts, shape, recipe.length, judging.longest, origins)
+                rows = {text if is_own else label: text for label, text, is_own in self._chosen_rows(name)}
                 used = own.sources([each for text in (name, *rows.values()) for each in classes_in(expression(text))])
                 cell = Cell(name, seed, shape, recipe, judging, digest, tuple(rows.items()), self.threads, own=used)
                 cells += [cell, *(self._on(task, cell) for task in dict.fromkeys(self.tasks))]
@@ -114,30 +116,25 @@ class Sweep:
         """Return the rows on a scheme that have a setting to choose."""
         return {label: text for label, text in self._rows_on(name).items() if is_open(text)}
 
-    def _chosen_rows(self, name: str) -> dict[str, str]:
-        """Return the rows on a scheme with the settings that were chosen, or the first of each."""
-        own = self._own_labels(name)
-        return {text if label in own else label: text for label, text in self._labelled(name).items()}
-
     def called(self, name: str) -> dict[str, str]:
         """Return what the user's own rows on a scheme are called, by expression, with the settings that were chosen.
 
         Scores are kept by expression: another name needs no judging, and another expression of that name has it.
         """
-        own, open_rows = self._own_labels(name), self._rows_on(name)
-        found: dict[str, str] = {}
-        for label, text in self._labelled(name).items():
-            if label in own:
+        found, open_rows = dict[str, str](), self._rows_on(name)
+        for label, text, is_own in self._chosen_rows(name):
+            if is_own:
                 # A row without a name is called what it is.
                 found.setdefault(text, text if label == open_rows[label] else label)
         return found
 
-    def _own_labels(self, name: str) -> set[str]:
-        return {titled(text)[0] for on, text in self.rows if spelled(on) == spelled(name)}
-
-    def _labelled(self, name: str) -> dict[str, str]:
+    def _chosen_rows(self, name: str) -> list[tuple[str, str, bool]]:
+        """Return the label of every row on a scheme, its expression with the chosen settings, or the first of each, and
+        whether it is the user's own."""
+        labels = {titled(text)[0] for on, text in self.rows if spelled(on) == spelled(name)}
         chosen = {(on, label): text for on, label, text in self.chosen}
-        return {label: chosen.get((name, label)) or choices(text)[0] for label, text in self._rows_on(name).items()}
+        rows = self._rows_on(name).items()
+        return [(label, chosen.get((name, label)) or choices(text)[0], label in labels) for label, text in rows]
 
     def _on(self, task: str, cell: Cell) -> Cell:
         """Return the same cell on a task. Lengths vary there, so nothing is compiled."""
@@ -159,39 +156,26 @@ class Sweep:
         return cell
 
 
-def _origins(*texts: str) -> tuple[str, ...]:
-    return tuple(each for text in texts for each in origins_of(text))
-
-
 @cache
 def _can_be_judged(
     name: str, rows: tuple[str, ...], shape: Shape, trained: int, longest: int, from_where: tuple[str, ...]
 ) -> None:
     """Refuse a scheme, or a row on its checkpoint, that does not fit the model, sees ahead or cannot read so far."""
-    with _about("scheme", name):
-        trained_with = build(name, shape, trained, longest)
-        refuse_ahead(trained_with, name)
-        refuse_blind(trained_with, name, shape.heads, trained, longest)
-        try_out(trained_with, shape, longest)
-        refuse_leak(trained_with, name, shape, longest)
-    for text in rows:
-        with _about("row", text):
-            row = carried(trained_with, build(text, shape, trained, longest))
-            refuse_ahead(row, text, "row")
-            refuse_blind(row, text, shape.heads, trained, longest, "row")
-            try_out(row, shape, longest)
-            refuse_leak(row, text, shape, longest, "row")
-
-
-@contextlib.contextmanager
-def _about(kind: str, text: str) -> Generator[None]:
-    """Say of which scheme or row a refusal is, where it does not say so itself."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        if repr(text) in str(error) or repr(cut(text)) in str(error):
-            raise
-        raise ValueError(f"the {kind} {cut(text)!r}: {error}") from None
+    trained_with: Schedule | None = None
+    for kind, text in (("scheme", name), *(("row", text) for text in rows)):
+        try:
+            schedule = build(text, shape, trained, longest)
+            trained_with = schedule if trained_with is None else trained_with
+            schedule = carried(trained_with, schedule)
+            refuse_ahead(schedule, text, kind)
+            refuse_blind(schedule, text, shape.heads, trained, longest, kind)
+            try_out(schedule, shape, longest)
+            refuse_leak(schedule, text, shape, longest, kind)
+        except (ValueError, TypeError) as error:
+            if repr(text) in str(error) or repr(cut(text)) in str(error):
+                raise
+            # The refusal itself does not name the scheme or row.
+            raise ValueError(f"the {kind} {cut(text)!r}: {error}") from None
 
 
 def run(
@@ -249,11 +233,8 @@ def scores_of(store: Store, cell: Cell) -> Known | None:
 
 def valid(store: Store, cell: Cell) -> list[Score]:
     """Return the scores of a cell that were made as they would be today."""
-    return [
-        score
-        for score in store.scores(cell.key)
-        if score.detail.get("asked") == cell.depends(score.variant, score.protocol)
-    ]
+    scores = store.scores(cell.key)
+    return [each for each in scores if each.detail.get("asked") == cell.depends(each.variant, each.protocol)]
 
 
 def outdated(store: Store, cells: Sequence[Cell]) -> int:
@@ -266,10 +247,7 @@ def outdated(store: Store, cells: Sequence[Cell]) -> int:
 
 
 def _take_over(store: Store, cell: Cell) -> None:
-    """Let a cell of an earlier version go on under its key of today, with its checkpoint, if it computes the same.
-
-    The checkpoint first: killed in between, the rest is done the next time.
-    """
+    """Let a cell of an earlier version go on under its key of today, with its checkpoint, if it computes the same."""
     old = cell.former_key
     if store.knows(cell.key) or not store.knows(old):
         return
@@ -277,7 +255,7 @@ def _take_over(store: Store, cell: Cell) -> None:
     if store.cell(old)["equation"] != str(schedule[0]):
         return
     with contextlib.suppress(FileNotFoundError):
-        # There may be none, or another process has done the same.
+        # First, so that who is killed here does the rest the next time. There may be none, or it was moved already.
         store.path.with_name(f"{old}.safetensors").replace(store.path.with_name(f"{cell.key}.safetensors"))
     store.rename(old, cell.key)
 

@@ -11,17 +11,14 @@ from milepost.lab.tasks.task import Task, asked
 from milepost.seams import demand
 
 
-def begins(depth: float | None, room: int, size: int, generator: torch.Generator) -> Tensor:
-    """Where the number begins in each row, [size]: 0 … room, at the depth or, if None, anywhere."""
+def hidden(haystack: Tensor, needle: Tensor, depth: float | None, generator: torch.Generator) -> Tensor:
+    """Return the haystack [b n] with the needle [b m] written over a part of it: at the depth or, if None, anywhere."""
+    size, room = len(haystack), haystack.shape[1] - needle.shape[1]
     if depth is None:
-        return torch.randint(room + 1, (size,), generator=generator)
-    return torch.full((size,), round(depth * room))
-
-
-def hidden(haystack: Tensor, needle: Tensor, start: Tensor) -> Tensor:
-    """Return the haystack [b n] with the needle [b m] in place of what stood from `start` [b] on."""
-    places = start[:, None] + torch.arange(needle.shape[1])
-    return haystack.scatter(1, places, needle)
+        start = torch.randint(room + 1, (size,), generator=generator)
+    else:
+        start = torch.full((size,), round(depth * room))
+    return haystack.scatter(1, start[:, None] + torch.arange(needle.shape[1]), needle)
 
 
 def check_depth(owner: object, depth: float | None) -> None:
@@ -70,8 +67,7 @@ class Needle(Task):
         mark, question = (torch.full((size, 1), 10 + self.letters + which) for which in (0, 1))
         letters = 10 + torch.randint(self.letters, (size, length), generator=generator)
         number = torch.randint(10, (size, self.digits), generator=generator)
-        start = begins(self.depth, length - self.shortest, size, generator)
-        text = hidden(letters, torch.cat([mark, number], 1), start)
+        text = hidden(letters, torch.cat([mark, number], 1), self.depth, generator)
         return asked(torch.cat([text, question], 1), number)
 
 
@@ -109,11 +105,10 @@ class Passkey(Task):
         return length + self.digits - 1
 
     def draw(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        room = length - self.shortest
         number = ord("0") + torch.randint(10, (size, self.digits), generator=generator)
         needle = torch.cat([_rows(self.BEFORE, size), number, _rows(self.AFTER, size)], 1)
         filler = _rows((self.FILLER * (length // len(self.FILLER) + 1))[: length - len(self.QUESTION)], size)
-        text = hidden(filler, needle, begins(self.depth, room, size, generator))
+        text = hidden(filler, needle, self.depth, generator)
         return asked(torch.cat([text, _rows(self.QUESTION, size)], 1), number)
 
 

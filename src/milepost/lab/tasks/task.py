@@ -31,6 +31,9 @@ class Task(ABC):
     reads its answers at the places where they stand.
     """
 
+    bidirectional: ClassVar[bool] = False
+    """Whether tokens may look ahead."""
+
     @property
     @abstractmethod
     def vocabulary(self) -> int:
@@ -40,11 +43,6 @@ class Task(ABC):
     @abstractmethod
     def answers(self) -> range:
         """Return the tokens an answer is made of; others are never guessed."""
-
-    @property
-    def bidirectional(self) -> bool:
-        """True if tokens may look ahead."""
-        return False
 
     @property
     def shortest(self) -> int:
@@ -97,61 +95,10 @@ class Task(ABC):
         return (chosen == targets) & judged, judged
 
 
-@dataclass(frozen=True)
-class Encoded(Task):
-    """A string rewritten by an encoder, as in the Chomsky-hierarchy set (Ruoss et al., 2023, arXiv:2305.16843).
-
-        s_1 … s_n _ … _   →   r_1 … r_m,   each read at its own blank
-
-    The model sees the string and as many blanks as the result has places, and answers all of them at once.
-    """
-
-    symbols: ClassVar[int]
-    """How many symbols a string may hold."""
-    possible: ClassVar[range]
-    """The symbols a result is made of."""
-
-    @abstractmethod
-    def pairs(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Strings [b n] and their results [b m]; −100 past a result's end."""
-
-    def places(self, length: int) -> int:
-        """Return how many places the result of a string has: one, for a class."""
-        return 1
-
-    @property
-    def bidirectional(self) -> bool:
-        return True
-
-    @property
-    def answers(self) -> range:
-        return self.possible
-
-    @property
-    def vocabulary(self) -> int:
-        return max(self.symbols, self.answers.stop) + 1
-
-    def tokens(self, length: int) -> int:
-        return length + self.places(length)
-
-    def draw(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        strings, results = self.pairs(size, length, generator)
-        inputs = torch.cat([strings, torch.full_like(results, self.vocabulary - 1)], 1)
-        return inputs, torch.cat([torch.full_like(strings, NOT_JUDGED), results], 1)
-
-
 def asked(question: Tensor, answer: Tensor) -> tuple[Tensor, Tensor]:
     """Inputs and targets of a decoder that is given the question [b n] and must go on with the answer [b m]."""
     inputs = torch.cat([question, answer[:, :-1]], 1)
     return inputs, torch.cat([torch.full_like(question[:, 1:], NOT_JUDGED), answer], 1)
-
-
-def spelled(rows: Sequence[str], alphabet: str) -> Tensor:
-    """Rows of characters as tokens, int64 [b t]: each by its place in the alphabet, a blank as −100."""
-    table = torch.full((128,), NOT_JUDGED)
-    table[list(alphabet.encode())] = torch.arange(len(alphabet))
-    codes = torch.frombuffer(bytearray("".join(rows).encode()), dtype=torch.uint8)
-    return table[codes.long()].view(len(rows), -1)
 
 
 def batches(task: Task, size: int, lengths: Sequence[int], seed: int) -> Callable[[int], tuple[Tensor, Tensor]]:

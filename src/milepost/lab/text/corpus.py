@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import sysconfig
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
@@ -17,10 +17,9 @@ from torch import Tensor
 
 from milepost.lab.text.again import with_passages_again
 from milepost.lab.text.baselines import by_frequency, by_pairs, shared_with
-from milepost.lab.text.gather import parts_of
 from milepost.refusal import need
 
-# One file in twenty is kept for judging; of a single text, its end is.
+# One file in twenty is kept for judging, and one for choosing settings by; of a single text, its end is.
 KEPT = 20
 # Between files, so that a model can see where one ends.
 BETWEEN = b"\x00"
@@ -150,7 +149,7 @@ def of_own() -> Corpus:
     files that are trained on. Passages come again within a part only, and are drawn from a seed of its own; short ones,
     said often, may be said in two parts.
     """
-    made = [with_passages_again(BETWEEN.join(part), seed) for seed, part in enumerate(parts_of(own_files()))]
+    made = [with_passages_again(BETWEEN.join(part), seed) for seed, part in enumerate(parts_of(enumerate(own_files())))]
     train, test, validation = map(_tensor, made)
     return Corpus(train, test, OWN, validation)
 
@@ -163,8 +162,9 @@ def own_files() -> list[bytes]:
 def of_python(third: bool = False) -> Corpus:
     """Return the source text of the running Python's standard library: tens of megabytes on every machine."""
     root = Path(sysconfig.get_paths()["stdlib"])
-    version = sysconfig.get_python_version()
-    return _of_files(root, _sources(root), f"the standard library of Python {version}", third)
+    skipped = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+    paths = (path for path in sorted(root.rglob("*.py")) if not skipped & set(path.relative_to(root).parts))
+    return _of_files(root, paths, f"the standard library of Python {sysconfig.get_python_version()}", third)
 
 
 def of_path(path: str | Path, made: Sequence[Path] = (), third: bool = False) -> Corpus:
@@ -202,7 +202,7 @@ def of_dataset(name: str, third: bool = False) -> Corpus:
 
 def of_bytes(text: bytes, source: str, third: bool = False) -> Corpus:
     """One text: its last twentieth is judged on; with a `third` part, settings are chosen by the one before it."""
-    whole = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
+    whole = _tensor(text)
     twentieth = len(whole) // KEPT
     cut = len(whole) - twentieth
     if third:
@@ -211,24 +211,30 @@ def of_bytes(text: bytes, source: str, third: bool = False) -> Corpus:
 
 
 def _of_files(root: Path, paths: Iterator[Path], source: str, third: bool) -> Corpus:
-    """Many texts: whole files are judged on, chosen by a hash of their names, the same ones on every machine.
+    """Return whole files to train and to judge on, parted by a hash of their names, alike on every machine."""
 
-    With a `third` part, as many others choose settings.
-    """
-    parts: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
-    for path in paths:
-        text = _read(path)
-        if BETWEEN in text or not text:
-            continue
-        name = path.relative_to(root).as_posix()
-        number = int(hashlib.sha256(name.encode()).hexdigest(), 16) % KEPT
-        parts[1 if number == 0 else 2 if third and number == 1 else 0].append(text)
+    def numbered() -> Iterator[tuple[int, bytes]]:
+        for path in paths:
+            text = _read(path)
+            if text and BETWEEN not in text:
+                name = path.relative_to(root).as_posix()
+                yield int(hashlib.sha256(name.encode()).hexdigest(), 16), text
+
+    parts = parts_of(numbered(), third)
     if not all(parts[: 3 if third else 2]):
         # Too few files for a twentieth of them: the end of the last one is judged on.
         texts = parts[0] + parts[2] + parts[1] if third else parts[0] or parts[1]
         return of_bytes(BETWEEN.join(texts), source, third)
     train, test, validation = (_tensor(BETWEEN.join(part)) for part in parts)
     return Corpus(train, test, source, validation)
+
+
+def parts_of(numbered: Iterable[tuple[int, bytes]], third: bool = True) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """Return the texts that are trained on, judged on and, with a `third` part, by which settings are chosen."""
+    parts: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
+    for number, text in numbered:
+        parts[{0: 1, 1: 2 if third else 0}.get(number % KEPT, 0)].append(text)
+    return parts
 
 
 def _and_above(file: Path, root: Path) -> set[Path]:
@@ -239,11 +245,6 @@ def _and_above(file: Path, root: Path) -> set[Path]:
 
 def _tensor(text: bytes) -> Tensor:
     return torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
-
-
-def _sources(root: Path) -> Iterator[Path]:
-    skipped = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
-    return (path for path in sorted(root.rglob("*.py")) if not skipped & set(path.relative_to(root).parts))
 
 
 def _read(path: Path) -> bytes:

@@ -144,7 +144,6 @@ SIZES: dict[str, Size] = {
         Shape(width=192, layers=4, heads=6, hidden=512),
         Recipe(length=256, batch=16, steps=4000, rate=2e-3),
         longest=4096,
-        judged=1 << 17,
     ),
     "base": Size(
         # Read as well as x-transformers' model of that size, which the smaller start with one matrix did not.

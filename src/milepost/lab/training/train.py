@@ -160,17 +160,13 @@ class Trainer:
     def load(self, path: Path) -> None:
         """Go on from where a file left off."""
         tensors, notes = self.spread.read(path)
-        for name, _ in self.model.named_parameters():
-            if f"model.{name}" not in tensors:
-                raise ValueError(
-                    f"the checkpoint {path} is damaged (no {name}); delete it, and its model will be trained again"
-                )
         weights = dict(self.model.named_parameters())
-        with torch.no_grad():
-            for name, weight in weights.items():
-                weight.copy_(self.spread.placed(tensors[f"model.{name}"], weight))
+        if missing := next((name for name in weights if f"model.{name}" not in tensors), None):
+            raise damaged(path, f"no {missing}")
         kinds = sorted({name.split(".")[1] for name in tensors if name.startswith("optimiser.")})
         for name, weight in weights.items():
+            with torch.no_grad():
+                weight.copy_(self.spread.placed(tensors[f"model.{name}"], weight))
             found = {kind: tensors.get(f"optimiser.{kind}.{name}") for kind in kinds}
             state = {kind: self.spread.placed(each, weight) for kind, each in found.items() if each is not None}
             if state:
@@ -195,9 +191,12 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with opened as file:
             return {str(name): file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise ValueError(
-            f"the checkpoint {path} is damaged ({error}); delete it, and its model will be trained again"
-        ) from error
+        raise damaged(path, str(error)) from error
+
+
+def damaged(path: Path, why: str) -> ValueError:
+    """Return the error to raise of a checkpoint that cannot be read."""
+    return ValueError(f"the checkpoint {path} is damaged ({why}); delete it, and its model will be trained again")
 
 
 def precision(recipe: Recipe, device: torch.device) -> contextlib.AbstractContextManager[Any]:
@@ -217,13 +216,10 @@ def _groups(model: Reader, recipe: Recipe) -> list[dict[str, Any]]:
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     own = [weight for weight in weights if id(weight) not in learned]
     others = [weight for weight in weights if id(weight) in learned - biases]
+    bending = [weight for weight in weights if id(weight) in biases]
     return [
         {"params": [weight for weight in own if weight.dim() > 1], "weight_decay": recipe.decay, "times": 1.0},
         {"params": [weight for weight in own if weight.dim() <= 1], "weight_decay": 0.0, "times": 1.0},
         {"params": others, "weight_decay": 0.0, "times": recipe.learned_rate},
-        {
-            "params": [weight for weight in weights if id(weight) in biases],
-            "weight_decay": 0.0,
-            "times": recipe.bias_rate,
-        },
+        {"params": bending, "weight_decay": 0.0, "times": recipe.bias_rate},
     ]

@@ -46,10 +46,7 @@ def whole(path: Path) -> Generator[Path]:
 
 
 def _left_behind(folder: Path, name: str) -> bool:
-    """True if half a file is of a process that was killed, and not of one that is writing it.
-
-    Of a process on another machine only the time tells.
-    """
+    """Return whether half a file is of a process that was killed; of one on another machine only the time tells."""
     machine, _, process = folder.name.removeprefix(f".{name}.").rpartition(".")
     try:
         # Windows has no signal that only asks.

@@ -1,4 +1,4 @@
-"""How the default text was gathered: `python -m milepost.lab.text.gather CHECKOUT` writes it anew, from a checkout.
+"""How the default text was gathered: `python -m tests.lab.gather_text CHECKOUT` writes it anew, from a checkout.
 
 It is milepost's own: sources, documents and examples as they were one day, so that it is the same text on every
 machine and under every Python. It is kept as it is; a new one would make every store of the default text an old one.
@@ -10,8 +10,11 @@ import gzip
 import hashlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+
+from milepost.lab.text import corpus
+from milepost.lab.text.corpus import KEPT, parts_of
 
 WHERE = ("src/milepost", "docs", "examples", "README.md", "CONTRIBUTING.md")
 LINE = 20
@@ -20,32 +23,22 @@ STRETCH = 32
 """No stretch of so many bytes of what is trained on stands in what is judged on, or in what settings are chosen by."""
 LEAST = 600
 """Bytes of the shortest file that is kept."""
-PARTS = 20
-"""One file in so many is judged on, and one settings are chosen by."""
 
 
 def gathered(root: Path) -> bytes:
     """The files of a checkout with zeros between them, in an order that says nothing, without lines that come twice."""
     texts = [text for text in _without_copies(map(_read, _files(root))) if len(text) >= LEAST]
     texts.sort(key=lambda text: hashlib.sha256(text[:200]).digest())
-    train, judged, chosen = (stretches(b"\0".join(part)) for part in parts_of(texts))
+    train, judged, chosen = (stretches(b"\0".join(part)) for part in parts_of(enumerate(texts)))
     for n, text in enumerate(texts):
-        if n % PARTS < 2:
-            texts[n] = _unshared(text, train | (chosen if n % PARTS == 0 else judged))
+        if n % KEPT < 2:
+            texts[n] = _unshared(text, train | (chosen if n % KEPT == 0 else judged))
     return b"\0".join(texts)
 
 
 def stretches(text: bytes) -> set[bytes]:
     """Return every stretch of a text."""
     return {text[n : n + STRETCH] for n in range(len(text) - STRETCH + 1)}
-
-
-def parts_of(texts: Sequence[bytes]) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """Return the files that are trained on, judged on, and by which settings are chosen."""
-    parts: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
-    for n, text in enumerate(texts):
-        parts[{0: 1, 1: 2}.get(n % PARTS, 0)].append(text)
-    return parts
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -89,9 +82,9 @@ def _unshared(text: bytes, others: set[bytes]) -> bytes:
 
 
 def main() -> None:
-    """Write the text beside this file."""
+    """Write the text to where the lab reads it."""
     text = gathered(Path(sys.argv[1]))
-    (Path(__file__).parent / "own.txt.gz").write_bytes(gzip.compress(text, 9, mtime=0))
+    (Path(corpus.__file__).parent / "own.txt.gz").write_bytes(gzip.compress(text, 9, mtime=0))
     print(f"{len(text):,} bytes")
 
 
