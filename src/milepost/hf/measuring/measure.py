@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import cast
 
@@ -15,7 +15,7 @@ from milepost.configs import read
 from milepost.configs.rope_types import trained_length
 from milepost.hf.config.source import config_of
 from milepost.hf.measuring.attention_mass import attention_mass
-from milepost.hf.measuring.judged import Row, judge, refuse_others, refuse_unknown, rows_of, with_stock
+from milepost.hf.measuring.judged import Row, judge, named, refuse_unknown, rows_of
 from milepost.hf.measuring.measured_page import Measured
 from milepost.hf.measuring.scores import Recall, score
 from milepost.hf.measuring.trials import (
@@ -31,10 +31,9 @@ from milepost.hf.measuring.trials import (
 from milepost.refusal import need
 from milepost.seams import demand
 
-Advance = Callable[[str], None]
-"""Called with what was just done."""
+Advance = Callable[..., None]
+"""Called with what was just done, and in how many steps where that is not one."""
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-PASSAGE = " and a shorter passage"
 SHORT = 1024
 """The longest text whose attention is looked at: a matrix of weights is formed for every layer."""
 
@@ -81,21 +80,22 @@ def measure(
     for name, value in {"last": last, "windows": windows, "passage": passage, "trials": trials}.items():
         demand.whole(measure, name, value)
     ids = tokens_of(text, tokenizer)
-    given = list(cast("Mapping[str, object]", models).values()) if isinstance(models, Mapping) else [models]
-    refuse_others(cast("object", models))
-    refuse_unknown(ids, cast("object", models))
-    trained = trained or _trained(given)
-    rows = rows_of(with_stock(cast("object", models)), trained if window is None else window, sinks)
+    given = named(models)
+    refuse_unknown(ids, given)
+    trained = trained or _trained(given.values())
+    rows = rows_of(given, trained if window is None else window, sinks)
     lengths = sorted(set(_lengths(ids, trained, windows, last) if lengths is None else _whole("lengths", lengths)))
     distances = [length // 2 for length in lengths] if distances is None else _whole("distances", distances)
     needle = lengths if needle is None else _whole("needle", needle)
-    _refuse_depths(depths)
+    for depth in depths:
+        if not 0 <= depth <= 1:
+            raise ValueError(f"measure(depths={depth}): a depth is a share of the text, from 0, its beginning, to 1")
     _refuse_short(ids, rows, lengths, distances, needle, windows, last, passage)
     found = Measured(
         tuple(row.name for row in rows), tuple(row.name for row in rows if row.trivial), trained, last, windows
     )
     steps = len(rows) * (len(lengths) + len(distances) + len(needle) * len(depths) + 1)
-    with _evaluating(rows), _bar(steps, progress) as advance:
+    with _evaluating(rows), bar("measure", steps, progress) as advance:
         for row in rows:
             _by_length(found, row, ids, lengths, first, advance)
             _by_distance(found, row, ids, distances, passage, trials, seed, shuffled, first, advance)
@@ -116,13 +116,7 @@ def _whole(name: str, given: object) -> list[int]:
     return found
 
 
-def _refuse_depths(depths: Sequence[float]) -> None:
-    for each in depths:
-        if not 0 <= each <= 1:
-            raise ValueError(f"measure(depths={each}): a depth is a share of the text, from 0, its beginning, to 1")
-
-
-def _trained(models: Sequence[object]) -> int:
+def _trained(models: Iterable[object]) -> int:
     """The trained length of the first model that says so."""
     for model in models:
         if isinstance(model, nn.Module) and getattr(model, "config", None) is not None:
@@ -159,13 +153,12 @@ def _refuse_short(
         need_tokens(ids, furthest + passage, f"recall over {furthest:,} tokens")
     if needle:
         need_tokens(ids, max(needle), f"a needle in {max(needle):,} tokens")
-    small = next(
-        (row for row in rows if row.trivial and row.window - row.sinks < max(last, passage if distances else 0)), None
-    )
+    most, shorter = (max(last, passage), " and a shorter passage") if distances else (last, "")
+    small = next((row for row in rows if row.trivial and row.window - row.sinks < most), None)
     if small is not None:
         raise ValueError(
-            f"measure(window={small.window}): the window must hold the {max(last, passage if distances else 0)} tokens "
-            f"that are judged; pass last={max(1, small.window // 2)}{PASSAGE if distances else ''}, or a larger window"
+            f"measure(window={small.window}): the window must hold the {most} tokens that are judged; pass "
+            f"last={max(1, small.window // 2)}{shorter}, or a larger window"
         )
 
 
@@ -223,17 +216,17 @@ def _evaluating(rows: Sequence[Row]) -> Generator[None]:
 
 
 @contextmanager
-def _bar(steps: int, shown: bool) -> Generator[Advance]:
-    """A progress bar on stderr; what it yields is called with what was just done."""
+def bar(what: str, steps: int, shown: bool) -> Generator[Advance]:
+    """Show a progress bar on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("measure"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True),
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True),
                TextColumn("{task.description}"))  # fmt: skip
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=not shown) as bar:
-        task = bar.add_task("", total=steps)
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=not shown) as progress:
+        task = progress.add_task("", total=steps)
 
-        def advance(done: str) -> None:
-            bar.update(task, advance=1, description=done)
+        def advance(done: str, by: int = 1) -> None:
+            progress.update(task, advance=by, description=done)
 
         yield advance

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from milepost import __version__
-from milepost.hf.measuring.attention_mass import Mass
-from milepost.hf.measuring.scores import LOG2, Score, Scores, plus_minus
+from milepost.hf.measuring.scores import LOG2, Score, Scores
 from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, ends_of_bars, finite
-from milepost.lab.report.layout import write_whole
+from milepost.lab.report.layout import laid_out, write_whole
 from milepost.lab.report.look import COLOURS, MARKERS, Look
 from milepost.lab.report.scale import broken, doubling
 from milepost.refusal import need
@@ -22,17 +21,8 @@ NEAR = 0.6
 """What a picture shows at full size above its least value, in bits."""
 
 
-def write(measured: Scores, path: Path) -> Path:
-    """Write the report; the file is there wholly or not at all."""
-    write_whole(page(measured), path)
-    return path
-
-
 def page(measured: Scores) -> str:
     """The report as HTML."""
-    # It has a library of its own, which is not loaded for anything else.
-    from milepost.lab.report.layout import laid_out
-
     return laid_out(
         "measure.html",
         "milepost.hf.measuring",
@@ -62,8 +52,7 @@ def _lede(measured: Scores) -> list[str]:
         between = f" ({low:.3f} to {high:.3f})" if math.isfinite(low) else ""
         lines.append(f"That is {ratio:.3f} times{between} its own at {measured.trained:,}.")
     if measured.beside:
-        more = measured.against(best, measured.beside, longest)
-        lines.append(f"Against {measured.beside}: {more.mean:+.3f}{plus_minus(more.half)} nats a token.")
+        lines.append(f"Against {measured.beside}: {measured.more(best, longest)} nats a token.")
     return lines
 
 
@@ -115,12 +104,9 @@ def _points(found: Mapping[int, Score]) -> list[Point]:
 
 
 def _perplexity(measured: Scores, row: str, length: int) -> tuple[str, str]:
-    """A perplexity, and the nats a token more than what it stands beside."""
-    perplexity = f"{measured.nats[row][length].perplexity:.4g}"
-    if row == measured.beside or not measured.beside:
-        return perplexity, ""
-    more = measured.against(row, measured.beside, length)
-    return perplexity, f"{more.mean:+.3f}" + plus_minus(more.half, space="\N{NO-BREAK SPACE}")
+    """Return a perplexity, and the nats a token more than the row that others are compared with."""
+    more = measured.more(row, length).replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{measured.nats[row][length].perplexity:.4g}", more
 
 
 def _needle(row: str, found: Mapping[int, Mapping[float, float]]) -> tuple[str, list[int], dict[float, list[float]]]:
@@ -130,19 +116,14 @@ def _needle(row: str, found: Mapping[int, Mapping[float, float]]) -> tuple[str, 
 
 
 def _masses(measured: Scores) -> list[tuple[str, str]]:
-    """Rows, and where their attention goes, or why that is not to be seen."""
+    """Return rows, and where their attention goes, or why that is not to be seen."""
     items: list[tuple[str, str]] = []
-    unseen: dict[str, list[str]] = {}
-    for row, found in measured.mass.items():
-        if isinstance(found, Mass):
-            layers = ", ".join(f"{each:.0%}" for each in found.mass)
-            bits = ", ".join(f"{each:.2f}" for each in found.entropy)
-            words = (
-                f"layer by layer {layers} on the first {found.sinks} of {found.length:,} tokens; entropy {bits} bits"
-            )
-            items.append((row, words))
-        else:
-            unseen.setdefault(found, []).append(row)
+    seen, unseen = measured.masses()
+    for row, found in seen.items():
+        layers = ", ".join(f"{each:.0%}" for each in found.mass)
+        bits = ", ".join(f"{each:.2f}" for each in found.entropy)
+        on = f"on the first {found.sinks} of {found.length:,} tokens"
+        items.append((row, f"layer by layer {layers} {on}; entropy {bits} bits"))
     return items + [(", ".join(rows), f"not to be seen: {why}") for why, rows in unseen.items()]
 
 
@@ -151,6 +132,7 @@ class Measured(Scores):
     """Scores of every row: `print(measured)` shows them, `to_json()` keeps them, `to_html(path)` writes a page."""
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the report: one HTML file that needs no network."""
+        """Write the report: one HTML file that needs no network, there wholly or not at all."""
         need("to_html", "hf", ("jinja2",))
-        return write(self, Path(path))
+        write_whole(page(self), Path(path))
+        return Path(path)
