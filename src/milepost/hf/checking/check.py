@@ -22,7 +22,7 @@ from milepost.hf.checking.diagnosis import diagnose, odd_places
 from milepost.hf.checking.report import Checked, Difference, between, number, together
 from milepost.hf.checking.running import TOKENS, Runs, Table, skeleton
 from milepost.hf.checking.schemes import Function, GivenSlopes, compare
-from milepost.hf.config.source import config_of, schedules_in
+from milepost.hf.config.source import config_of, first_line, schedules_in
 from milepost.hf.model.extension import extension_of
 from milepost.hf.model.models import unwrapped
 from milepost.hf.model.parts import ALIBI, ROTARY, kind_of
@@ -161,7 +161,7 @@ def _of_config(given: object, name: str) -> Side:
         side.config = _transformers_config(config)
         side.model = skeleton(copy.deepcopy(side.config))
     except Exception as error:  # whatever transformers raises, the scheme is still compared
-        side.lacks.append(f"attention outputs of {name}: transformers builds no model from it ({_first(error)})")
+        side.lacks.append(f"attention outputs of {name}: transformers builds no model from it ({first_line(error)})")
         if not side.layers:
             # Neither we nor transformers know it: the reader's error explains that best.
             read(config, "check")
@@ -186,7 +186,7 @@ def _read(side: Side) -> Side:
     except ValueError as error:
         if look_up(config, "model_type") is None:
             raise
-        return replace(side, lacks=[*lacks, f"what {side.name} does past {TOKENS} tokens: {_first(error)}"])
+        return replace(side, lacks=[*lacks, f"what {side.name} does past {TOKENS} tokens: {first_line(error)}"])
     stacks = {"": reader}
     if look_up(config, "is_encoder_decoder") and not reader.decodes:
         stacks = {"encoder ": reader, "decoder ": read({**_plain(config), "is_decoder": True}, "check")}
@@ -197,13 +197,9 @@ def _read(side: Side) -> Side:
                 parts = tuple(each.family.parts(each, n))
                 layers[f"{stack}layer {n}"] = distinct.setdefault(parts, with_trained(each, parts))
             except (ValueError, IndexError) as error:
-                why = _first(error).split(": ", 1)[-1].split(", so no scheme")[0]
+                why = first_line(error).split(": ", 1)[-1].split(", so no scheme")[0]
                 lacks.append(f"scheme of {stack}layer {n} of {side.name}: {why}")
     return replace(side, layers=layers, width=reader.head_width, lacks=lacks)
-
-
-def _first(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _plain(config: Any) -> dict[str, Any]:
@@ -265,7 +261,7 @@ class _Comparison:
                 side.stock = Runs(skeleton(copy.deepcopy(side.config), type(side.model)), self.tokens)
         except Exception as error:  # a model's code may raise anything; what it is, is reported
             what = f"attention outputs of {side.name}" if side.runs is None else f"{side.name} with its own config"
-            self.missing.append(f"{what}: it could not be run ({_first(error)})")
+            self.missing.append(f"{what}: it could not be run ({first_line(error)})")
 
     def _labels(self) -> list[str]:
         """The layers of either side; "" where both have one scheme for all."""
@@ -404,7 +400,7 @@ def _told(config: dict[str, Any]) -> object:
     try:
         return [scheme.to_dict() for scheme in Schedule.of(config)]
     except (ValueError, TypeError, IndexError) as error:
-        return None if "is not known" in str(error) or "cannot be read" in str(error) else _first(error)
+        return None if "is not known" in str(error) or "cannot be read" in str(error) else first_line(error)
 
 
 def _parameter(side: Side, name: str) -> Tensor | None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from milepost.hf.measuring.trials import encoder
 from milepost.hf.model.models import demand_causal, demand_model, device_of
@@ -133,7 +135,9 @@ def nbce(
     if not asked:
         raise ValueError("nbce: the question is empty, so the row without a context would be; ask something")
     rows = [asked, *([*_ids(context, tokenizer), *asked] for context in contexts)]
-    ids, mask = _padded(rows, device_of(model))
+    padded = partial(pad_sequence, batch_first=True, padding_side="left")
+    ids = padded([torch.tensor(row) for row in rows]).to(device_of(model))
+    mask = padded([torch.ones(len(row), dtype=torch.long) for row in rows]).to(ids.device)
     ends = _ends(model, stop)
     found: list[int] = []
     chosen: list[int | None] = []
@@ -160,19 +164,8 @@ def _ids(given: object, tokenizer: object) -> list[int]:
     if isinstance(given, str):
         if tokenizer is None:
             raise ValueError("nbce: strings need a tokenizer; pass tokenizer=, or give token ids")
-        return list(encoder(tokenizer)(given))
+        return list(encoder(tokenizer, "nbce")(given))
     return [int(each) for each in cast("Sequence[int]", given)]
-
-
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows of different lengths as ids [b t] and a mask [b t], padded on the left, where nothing is generated."""
-    longest = max(map(len, rows))
-    ids = torch.zeros(len(rows), longest, dtype=torch.long)
-    mask = torch.zeros(len(rows), longest, dtype=torch.long)
-    for n, row in enumerate(rows):
-        ids[n, longest - len(row) :] = torch.tensor(row)
-        mask[n, longest - len(row) :] = 1
-    return ids.to(device), mask.to(device)
 
 
 def _ends(model: Any, stop: int | Sequence[int] | None) -> tuple[int, ...]:

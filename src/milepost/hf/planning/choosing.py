@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from milepost.hf.config.source import first_line
 from milepost.hf.measuring.judged import STOCK
 from milepost.hf.measuring.measure import measure
 from milepost.hf.measuring.measured_page import Measured
@@ -76,7 +77,7 @@ def choose(
             try:
                 extended(model, candidate.parts)
             except (ValueError, TypeError) as error:
-                left_out[candidate.name] = str(error).splitlines()[0]
+                left_out[candidate.name] = first_line(error)
             else:
                 rows[candidate.name] = _under(model, candidate.parts)
             finally:
