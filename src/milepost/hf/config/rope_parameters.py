@@ -76,7 +76,8 @@ def expressed(
         if served is not None:
             to_vllm[kind] = kept | served
         # Readers multiply the longest length by a linear factor, and count a dynamic one from it.
-        longest = max(longest, trained_of(rope, trained) if own["rope_type"] in ("linear", "dynamic") else reach)
+        counted = own["rope_type"] in ("linear", "dynamic")
+        longest = max(longest, getattr(rope.stretch, "trained", trained) if counted else reach)
         notes += [note] * (bool(note) and note not in notes)
     whole: Settings = {"rope_parameters": laid_out(reader, theirs, by_type), "max_position_embeddings": longest}
     inside = next((each[TRAINED] for each in theirs.values() if TRAINED in each), trained)
@@ -125,13 +126,8 @@ def weighted(
 
 
 def reached(rope: Rope, trained: int) -> int:
-    """The length that a rotation is stretched to."""
-    return round(getattr(rope.stretch, "factor", 1.0) * trained_of(rope, trained))
-
-
-def trained_of(rope: Rope, trained: int) -> int:
-    """The trained length, as the stretch has it or as the model has it."""
-    return getattr(rope.stretch, "trained", trained)
+    """Return the length that a rotation is stretched to."""
+    return round(getattr(rope.stretch, "factor", 1.0) * getattr(rope.stretch, "trained", trained))
 
 
 # What a config has of its own
@@ -204,27 +200,22 @@ def dynamic(rope: Rope, trained: int, reach: int) -> Written:
 
 
 def yarn(rope: Rope, trained: int, reach: int) -> Written:
-    """YaRN; what is the default of both readers is left out. The paper's own ramp is known to nobody else."""
+    """YaRN, and NTK-by-parts as YaRN whose magnitude is 1; what is the default of both readers is left out.
+
+    The paper's own ramp is known to nobody else.
+    """
     stretch: Any = rope.stretch
+    scaled = getattr(stretch, "scaled", 1.0)
     if stretch.ramp != "code":
         return as_long_rope(rope, trained, reach)
     found = plain(rope)[0] | {"rope_type": "yarn", "factor": float(stretch.factor)}
     found[TRAINED] = stretch.trained
     usual = {"beta_fast": (stretch.fast, 32.0), "beta_slow": (stretch.slow, 1.0), "truncate": (stretch.truncate, True)}
     found |= {name: value for name, (value, default) in usual.items() if value != default}
-    if stretch.scaled is None:
+    if scaled is None:
         return found, found, ""
-    to_vllm = found | {"attn_factor": stretch.scaled / magnitude_of(stretch.factor, 1.0)}
-    return found | {"attention_factor": float(stretch.scaled)}, to_vllm, "vLLM calls its magnitude attn_factor"
-
-
-def by_parts(rope: Rope, trained: int, reach: int) -> Written:
-    """NTK-by-parts: YaRN whose magnitude is 1."""
-    own: Any = rope.stretch
-    stretch = Yarn(
-        own.factor, own.trained, ramp=own.ramp, fast=own.fast, slow=own.slow, truncate=own.truncate, scaled=1.0
-    )
-    return yarn(replace(rope, stretch=stretch), trained, reach)
+    to_vllm = found | {"attn_factor": scaled / magnitude_of(stretch.factor, 1.0)}
+    return found | {"attention_factor": float(scaled)}, to_vllm, "vLLM calls its magnitude attn_factor"
 
 
 def llama3(rope: Rope, trained: int, reach: int) -> Written:
@@ -260,7 +251,7 @@ WRITERS: dict[type, Callable[[Rope, int, int], Written]] = {
     Interpolate: linear,
     Ntk: larger_base,
     DynamicNtk: dynamic,
-    ByParts: by_parts,
+    ByParts: yarn,
     Yarn: yarn,
     Llama3: llama3,
     LongRope: longrope,
