@@ -119,7 +119,7 @@ def side_of(given: object, name: str) -> Side:
     if isinstance(given, Scheme):
         return Side(name, {"": given})
     if isinstance(given, Schedule):
-        return Side(name, {"": given[0]} if len(given.schemes) == 1 else _labelled(given))
+        return Side(name, {"": given[0]} if len(given.schemes) == 1 else _layers(given))
     if isinstance(given, nn.Module) and look_up(given, "config") is not None:
         return _of_model(unwrapped(given), name)
     kind = kind_of(given)
@@ -128,24 +128,19 @@ def side_of(given: object, name: str) -> Side:
     return _of_config(given, name)
 
 
-def _labelled(schemes: Iterable[Scheme], stack: str = "") -> dict[str, Scheme]:
-    return {f"{stack}layer {n}": each for n, each in enumerate(schemes)}
-
-
-def _stacked(schedules: Iterable[Iterable[Scheme]]) -> dict[str, Scheme]:
-    """The layers of one stack, or of an encoder and a decoder."""
-    kept = list(schedules)
-    if len(kept) == 1:
-        return _labelled(kept[0])
-    return _labelled(kept[0], "encoder ") | _labelled(kept[1], "decoder ")
+def _layers(*stacks: Iterable[Scheme]) -> dict[str, Scheme]:
+    """Label the layers of one stack, or of an encoder and a decoder."""
+    names = ("",) if len(stacks) == 1 else ("encoder ", "decoder ")
+    pairs = zip(names, stacks, strict=False)
+    return {f"{name}layer {n}": each for name, stack in pairs for n, each in enumerate(stack)}
 
 
 def _of_model(model: nn.Module, name: str) -> Side:
     config = cast("Any", model).config
     done, buckets = extension_of(model), stretched(model)
     if done is None and (buckets is None or not buckets.schedules):
-        return replace(_read(Side(f"{name} (model)", config=config)), model=model, own=True)
-    layers = _stacked([done.schedule] if done is not None else cast("Any", buckets).schedules.values())
+        return _read(Side(f"{name} (model)", config=config, model=model, own=True))
+    layers = _layers(*([done.schedule] if done is not None else cast("Any", buckets).schedules.values()))
     width = read(config, "check").head_width
     return Side(f"{name} (extended)", layers, None, width, config, model, own=True, extended=True)
 
@@ -155,10 +150,14 @@ def _of_config(given: object, name: str) -> Side:
     kept = schedules_in(given)
     if kept:
         why = f"attention outputs: {name} was saved extended; load it with milepost.hf.load to run it"
-        return Side(f"{name} (saved extended)", _stacked(kept), config=config, extended=True, lacks=[why])
+        return Side(f"{name} (saved extended)", _layers(*kept), config=config, extended=True, lacks=[why])
     side = _read(Side(f"{name} (config)", config=config))
     try:
-        side.config = _transformers_config(config)
+        if isinstance(side.config, Mapping):
+            import transformers
+
+            plain = dict(cast("Mapping[str, Any]", side.config))
+            side.config = transformers.AutoConfig.for_model(plain.pop("model_type"), **plain)
         side.model = skeleton(copy.deepcopy(side.config))
     except Exception as error:  # whatever transformers raises, the scheme is still compared
         side.lacks.append(f"attention outputs of {name}: transformers builds no model from it ({first_line(error)})")
@@ -166,16 +165,6 @@ def _of_config(given: object, name: str) -> Side:
             # Neither we nor transformers know it: the reader's error explains that best.
             read(config, "check")
     return side
-
-
-def _transformers_config(config: Any) -> Any:
-    """Make the config object of a dict."""
-    if not isinstance(config, Mapping):
-        return config
-    import transformers
-
-    plain = dict(cast("Mapping[str, Any]", config))
-    return transformers.AutoConfig.for_model(plain.pop("model_type"), **plain)
 
 
 def _read(side: Side) -> Side:
