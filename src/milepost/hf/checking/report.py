@@ -141,7 +141,7 @@ def named(layers: Iterable[str]) -> str:
 def number(value: float) -> str:
     """Write a number to five digits: 500,000, 0.17783, 1e-05."""
     value = float(f"{value:.5g}")
-    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e12 else f"{value:.5g}"
+    return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e12 else f"{value:.5g}"
 
 
 def together(found: Iterable[Difference]) -> tuple[Difference, ...]:

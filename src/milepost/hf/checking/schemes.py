@@ -212,7 +212,7 @@ def _why_slopes(a: Tensor, b: Tensor) -> str:
     ratio = b / a
     if torch.allclose(b, -a, rtol=2e-5, atol=0):
         return "The sign is reversed: B favours keys that are far away."
-    if torch.allclose(ratio, ratio[:1].expand_as(ratio), rtol=1e-4, atol=0):
+    if bool(a.all()) and torch.allclose(ratio, ratio[:1].expand_as(ratio), rtol=1e-4, atol=0):
         return f"Every slope of B is {number(float(ratio[0]))} times that of A (1/√d, or interpolation)."
     for one, two, name in ((a, b, "B"), (b, a, "A")):
         if torch.equal(one.to(torch.bfloat16).double(), two):
