@@ -14,14 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from milepost import ByParts, DeepseekScale, DynamicNtk, Interpolate, Llama3, LongRope, Ntk, Partial, Rope, Yarn
 from milepost.configs.layer_types import FULL, SLIDING
 from milepost.configs.reader import Reader
-from milepost.configs.rope_types import TRAINED, magnitude_of
+from milepost.configs.rope_types import TRAINED, by_layer_type, magnitude_of
 from milepost.configs.rotation import base, family_of, parameters
 from milepost.seams.rotary import powers
 
@@ -146,9 +146,8 @@ def share(reader: Reader, kind: str, rope: Rope, of: int) -> Settings:
 
 def has_types(reader: Reader) -> bool:
     """True if a config has rope settings for each layer type (Gemma 3, OLMo 3)."""
-    given: Mapping[str, Any] = reader.given("rope_parameters") or {}
     family = family_of(reader)
-    return any(isinstance(each, Mapping) for each in given.values()) or bool(family.bases or family.stretched)
+    return bool(by_layer_type(reader.given("rope_parameters") or {}) or family.bases or family.stretched)
 
 
 def laid_out(reader: Reader, by_kind: Mapping[str, Settings], by_type: bool) -> Settings:
@@ -156,8 +155,7 @@ def laid_out(reader: Reader, by_kind: Mapping[str, Settings], by_type: bool) -> 
     if not by_type:
         # Without types all layers rotate alike, or there is nothing to write.
         return next(iter(by_kind.values()), Settings())
-    given: Mapping[str, Any] = reader.given("rope_parameters") or {}
-    own: Settings = {kind: dict(cast("Settings", each)) for kind, each in given.items() if isinstance(each, Mapping)}
+    own: Settings = {kind: dict(each) for kind, each in by_layer_type(reader.given("rope_parameters") or {}).items()}
     if SLIDING not in own:
         own[SLIDING] = plain(Rope(2, theta=base(reader, SLIDING, parameters(reader, SLIDING))))[0]
     return own | dict(by_kind)

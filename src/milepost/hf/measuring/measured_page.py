@@ -36,7 +36,10 @@ def page(measured: Scores) -> str:
         beside=measured.beside,
         lengths=measured.lengths,
         perplexities={row: [_perplexity(measured, row, n) for n in measured.lengths] for row in measured.rows},
-        needles=[_needle(row, found) for row, found in measured.needle.items()],
+        needles=[
+            (row, list(found), {depth: [each[depth] for each in found.values()] for depth in measured.depths(row)})
+            for row, found in measured.needle.items()
+        ],
         masses=_masses(measured),
     )
 
@@ -78,7 +81,13 @@ def _panel(
     measured: Scores, title: str, by_row: Mapping[str, Mapping[int, Score]], x_name: str, y_name: str
 ) -> Panel | None:  # fmt: skip
     curves = tuple(
-        Curve(n, row, _look(measured, row), finite(_points(by_row[row])), row in measured.trivial)
+        Curve(
+            n,
+            row,
+            _look(measured, row),
+            finite([_point(*each) for each in by_row[row].items()]),
+            row in measured.trivial,
+        )
         for n, row in enumerate(measured.rows)
         if row in by_row
     )
@@ -96,23 +105,14 @@ def _panel(
     return Panel(title, curves, x, y, x_name, y_name, upright=upright if inside else None)
 
 
-def _points(found: Mapping[int, Score]) -> list[Point]:
-    def half(score: Score) -> float | None:
-        return score.half / LOG2 if math.isfinite(score.half) else None
-
-    return [Point(float(x), score.mean / LOG2, half(score)) for x, score in found.items()]
+def _point(x: int, score: Score) -> Point:
+    return Point(float(x), score.mean / LOG2, score.half / LOG2 if math.isfinite(score.half) else None)
 
 
 def _perplexity(measured: Scores, row: str, length: int) -> tuple[str, str]:
     """Return a perplexity, and the nats a token more than the row that others are compared with."""
     more = measured.more(row, length).replace(" ", "\N{NO-BREAK SPACE}")
     return f"{measured.nats[row][length].perplexity:.4g}", more
-
-
-def _needle(row: str, found: Mapping[int, Mapping[float, float]]) -> tuple[str, list[int], dict[float, list[float]]]:
-    """How often a row found the needle, by depth, at each of the lengths."""
-    depths = sorted({depth for each in found.values() for depth in each})
-    return row, list(found), {depth: [each[depth] for each in found.values()] for depth in depths}
 
 
 def _masses(measured: Scores) -> list[tuple[str, str]]:

@@ -93,6 +93,10 @@ class Scores:
         """The lengths that were judged."""
         return sorted({length for row in self.nats.values() for length in row})
 
+    def depths(self, row: str) -> list[float]:
+        """Return the depths at which a row was asked for the needle."""
+        return sorted({depth for each in self.needle[row].values() for depth in each})
+
     def against(self, row: str, other: str, length: int) -> Score:
         """How many nats a token a row has more than another at a length, paired over the same tokens."""
         return paired(self.nats[row][length], self.nats[other][length])
@@ -149,7 +153,7 @@ class Scores:
     def _needles(self) -> str:
         parts: list[str] = []
         for row, by_length in self.needle.items():
-            depths = sorted({depth for each in by_length.values() for depth in each})
+            depths = self.depths(row)
             cells = [[f"{100 * by_length[length][depth]:.0f} %" for length in by_length] for depth in depths]
             heads = [f"{length:,}" for length in by_length]
             parts.append(table(f"needle found, {row}: by depth and length", heads, [f"{d:.0%}" for d in depths], cells))
