@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import product
 from typing import cast
 
 import torch
@@ -94,13 +96,31 @@ def measure(
     found = Measured(
         tuple(row.name for row in rows), tuple(row.name for row in rows if row.trivial), trained, last, windows
     )
+    ending = partial(endings, ids, longest=max(lengths), last=last, first=first)
+    copied = partial(copies, ids, furthest=max(distances, default=0), size=passage, trials=trials, seed=seed,
+                     shuffled=shuffled, first=first)  # fmt: skip
+    hidden = needles(ids, tokenizer, trials, seed) if needle else []
     steps = len(rows) * (len(lengths) + len(distances) + len(needle) * len(depths) + 1)
     with _evaluating(rows), bar("measure", steps, progress) as advance:
         for row in rows:
-            _by_length(found, row, ids, lengths, first, advance)
-            _by_distance(found, row, ids, distances, passage, trials, seed, shuffled, first, advance)
-            _by_depth(found, row, ids, tokenizer, needle, depths, trials, seed, first, advance)
-            short = endings(ids, min(lengths[0], SHORT), max(lengths), min(2, windows), last, first)
+            nats, entropy = found.nats.setdefault(row.name, {}), found.entropy.setdefault(row.name, {})
+            for length in lengths:
+                judged = judge(row, ending(length, windows=windows), last)
+                nats[length], entropy[length] = score(judged.nats.mean(1)), score(judged.entropy.mean(1))
+                advance(f"{row.name}: perplexity {nats[length].perplexity:.4g} at {length:,}")
+            for distance in distances:
+                texts = copied(distance)
+                both = (judge(row, texts, passage), judge(row, texts[:, : 2 * passage], passage))
+                copy = Recall(*(score(each.nats.mean(1), drawn=True) for each in both))
+                found.recall.setdefault(row.name, {})[distance] = copy
+                advance(f"{row.name}: recall over {distance:,}")
+            for length, depth in product(needle, depths):
+                hay = [haystack(ids, each, length, depth, seed + n, first) for n, each in enumerate(hidden)]
+                right = judge(row, torch.cat(hay), max(len(each.answer) for each in hidden)).right
+                told = [bool(line[-len(each.answer) :].all()) for line, each in zip(right, hidden, strict=True)]
+                found.needle.setdefault(row.name, {}).setdefault(length, {})[depth] = sum(told) / trials
+                advance(f"{row.name}: needle at {depth:.0%} of {length:,}")
+            short = ending(min(lengths[0], SHORT), windows=min(2, windows))
             found.mass[row.name] = attention_mass(row, short[:, :-1], max(1, sinks))
             advance(f"{row.name}: attention")
     return found
@@ -160,46 +180,6 @@ def _refuse_short(
             f"measure(window={small.window}): the window must hold the {most} tokens that are judged; pass "
             f"last={max(1, small.window // 2)}{shorter}, or a larger window"
         )
-
-
-def _by_length(
-    found: Measured, row: Row, ids: Tensor, lengths: Sequence[int], first: int | None, advance: Advance
-) -> None:
-    nats, entropy = found.nats.setdefault(row.name, {}), found.entropy.setdefault(row.name, {})
-    for length in lengths:
-        judged = judge(row, endings(ids, length, max(lengths), found.windows, found.last, first), found.last)
-        nats[length], entropy[length] = score(judged.nats.mean(1)), score(judged.entropy.mean(1))
-        advance(f"{row.name}: perplexity {nats[length].perplexity:.4g} at {length:,}")
-
-
-def _by_distance(
-    found: Measured, row: Row, ids: Tensor, distances: Sequence[int], size: int, trials: int, seed: int,
-    shuffled: bool, first: int | None, advance: Advance,
-) -> None:  # fmt: skip
-    if distances:
-        by_distance = found.recall.setdefault(row.name, {})
-        for distance in distances:
-            texts = copies(ids, distance, max(distances), size, trials, seed, shuffled, first)
-            second, before = judge(row, texts, size), judge(row, texts[:, : 2 * size], size)
-            by_distance[distance] = Recall(*(score(each.nats.mean(1), drawn=True) for each in (second, before)))
-            advance(f"{row.name}: recall over {distance:,}")
-
-
-def _by_depth(
-    found: Measured, row: Row, ids: Tensor, tokenizer: object, lengths: Sequence[int], depths: Sequence[float],
-    trials: int, seed: int, first: int | None, advance: Advance,
-) -> None:  # fmt: skip
-    if not lengths:
-        return
-    hidden = needles(ids, tokenizer, trials, seed)
-    by_length = found.needle.setdefault(row.name, {})
-    for length in lengths:
-        for depth in depths:
-            texts = [haystack(ids, each, length, depth, seed + n, first) for n, each in enumerate(hidden)]
-            right = judge(row, torch.cat(texts), max(len(each.answer) for each in hidden)).right
-            found_all = [bool(line[-len(each.answer) :].all()) for line, each in zip(right, hidden, strict=True)]
-            by_length.setdefault(length, {})[depth] = sum(found_all) / len(hidden)
-            advance(f"{row.name}: needle at {depth:.0%} of {length:,}")
 
 
 @contextmanager
