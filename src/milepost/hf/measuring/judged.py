@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -116,6 +117,22 @@ def rows_of(models: Mapping[str, Any], window: int, sinks: int) -> list[Row]:
     if sinks:
         trivial.append(Row(f"{WINDOW} {window - sinks:,} and {sinks} sinks", plain, window, sinks))
     return rows + [row for row in trivial if row.name not in models]
+
+
+@contextmanager
+def evaluating(models: Iterable[object]) -> Generator[None]:
+    """Run models without dropout for a while; then every module is in the mode that it was in."""
+    own = [each for each in models if isinstance(each, nn.Module)]
+    kept = [[module.training for module in each.modules()] for each in own]
+    try:
+        for model in own:
+            model.eval()
+        yield
+    finally:
+        for model, modes in zip(own, kept, strict=True):
+            # A module may be another one by now, where an extension was taken off and put on again.
+            for module, mode in zip(model.modules(), modes, strict=False):
+                module.training = mode
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from milepost.configs import read
 from milepost.configs.rope_types import trained_length
 from milepost.hf.config.source import config_of
 from milepost.hf.measuring.attention_mass import attention_mass
-from milepost.hf.measuring.judged import Row, judge, named, refuse_unknown, rows_of
+from milepost.hf.measuring.judged import Row, evaluating, judge, named, refuse_unknown, rows_of
 from milepost.hf.measuring.measured_page import Measured
 from milepost.hf.measuring.scores import Recall, score
 from milepost.hf.measuring.trials import (
@@ -101,7 +101,7 @@ def measure(
                      shuffled=shuffled, first=first)  # fmt: skip
     hidden = needles(ids, tokenizer, trials, seed) if needle else []
     steps = len(rows) * (len(lengths) + len(distances) + len(needle) * len(depths) + 1)
-    with _evaluating(rows), bar("measure", steps, progress) as advance:
+    with evaluating(given.values()), bar("measure", steps, progress) as advance:
         for row in rows:
             nats, entropy = found.nats.setdefault(row.name, {}), found.entropy.setdefault(row.name, {})
             for length in lengths:
@@ -180,19 +180,6 @@ def _refuse_short(
             f"measure(window={small.window}): the window must hold the {most} tokens that are judged; pass "
             f"last={max(1, small.window // 2)}{shorter}, or a larger window"
         )
-
-
-@contextmanager
-def _evaluating(rows: Sequence[Row]) -> Generator[None]:
-    """Models without dropout for as long as they are measured; then as they were."""
-    training = [row.model for row in rows if isinstance(row.model, nn.Module) and row.model.training]
-    try:
-        for model in training:
-            model.eval()
-        yield
-    finally:
-        for model in training:
-            model.train()
 
 
 @contextmanager

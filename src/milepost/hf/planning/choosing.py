@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from milepost.hf.config.source import first_line
-from milepost.hf.measuring.judged import STOCK
+from milepost.hf.measuring.judged import STOCK, evaluating
 from milepost.hf.measuring.measure import measure
 from milepost.hf.measuring.measured_page import Measured
 from milepost.hf.measuring.trials import doubling
@@ -68,7 +68,7 @@ def choose(
     extended already is measured from what it was at first, and is as it was afterwards.
     """
     demand_causal("choose: this is", demand_model("choose", model))
-    with as_it_was(model):
+    with evaluating([model]), as_it_was(model):
         planned = plan(model.config, to)
         wanted = planned.candidates if names is None else [planned[name] for name in names]
         rows: dict[str, Callable[[Tensor], Tensor]] = {STOCK: _under(model, ())}
