@@ -52,7 +52,17 @@ def join(
     Tokens outside the top_p of each row are ruled out, and what is left is not brought back to 1, as the author's code
     has it; 1 keeps all. Where the prior rules a token out, it is not subtracted.
     """
-    _check(logits, beta, eta, pool, top_p)
+    demand.finite(join, "beta", beta, least=0)
+    demand.finite(join, "eta", eta, least=0)
+    demand.one_of(join, "pool", pool, ("entropy", "average"))
+    demand.finite(join, "top_p", top_p, above=0)
+    if top_p > 1:
+        raise ValueError(f"join(top_p={top_p}): a share of the probability, at most 1")
+    if logits.dim() != 2 or len(logits) < 2:
+        raise ValueError(
+            f"join: logits must be [1 + contexts, vocabulary], the first row that of no context; given "
+            f"{list(logits.shape)}"
+        )
     logs = _top(logits.double().log_softmax(-1), top_p)
     prior, own = logs[0], logs[1:]
     entropies = -(own.exp() * own.clamp(min=LEAST)).sum(-1)
@@ -67,20 +77,6 @@ def join(
         pooled = own[chosen]
     scores = torch.where(prior > LEAST, (beta + 1) * pooled - beta * prior, pooled)
     return Joined(scores, chosen, entropies)
-
-
-def _check(logits: Tensor, beta: float, eta: float, pool: str, top_p: float) -> None:
-    demand.finite(join, "beta", beta, least=0)
-    demand.finite(join, "eta", eta, least=0)
-    demand.one_of(join, "pool", pool, ("entropy", "average"))
-    demand.finite(join, "top_p", top_p, above=0)
-    if top_p > 1:
-        raise ValueError(f"join(top_p={top_p}): a share of the probability, at most 1")
-    if logits.dim() != 2 or len(logits) < 2:
-        raise ValueError(
-            f"join: logits must be [1 + contexts, vocabulary], the first row that of no context; given "
-            f"{list(logits.shape)}"
-        )
 
 
 def _top(logs: Tensor, top_p: float) -> Tensor:
