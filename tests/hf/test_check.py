@@ -499,6 +499,7 @@ PLANTED: dict[str, Pair] = {
         "B keeps them in bfloat16",
         lambda: (slopes(12), in_bf16(slopes(12)).double()),
     ),
+    "slopes that are zero": ("ALiBi slopes", "4 of 4 heads differ", lambda: (torch.zeros(4), torch.ones(4))),
     "slopes of the other sign": ("ALiBi slopes", "The sign is reversed", lambda: (slopes(8), -slopes(8))),
     "one head's slope": (
         "ALiBi slopes",

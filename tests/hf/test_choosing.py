@@ -26,10 +26,10 @@ LETTERS = string.ascii_lowercase + " ."
 WORDS = "the cat sat on a mat and saw that the rat ran far. " * 40
 
 
-def llama() -> Any:
+def llama(**options: Any) -> Any:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=40, max_position_embeddings=32, **sizes)).eval()
+    return LlamaForCausalLM(LlamaConfig(vocab_size=40, max_position_embeddings=32, **sizes, **options)).eval()
 
 
 def ids() -> torch.Tensor:
@@ -125,6 +125,15 @@ def test_measuring_leaves_an_extended_model_as_it_was():
     with pytest.raises(ValueError, match="tokens"):
         choose(model, ids()[:70], to=64, windows=9, last=8, progress=False)
     assert torch.equal(model(ids()[None, :50]).logits, before)
+
+
+def test_dropout_is_off_while_choosing_and_back_after():
+    model = llama(attention_dropout=0.5).train()
+    model.model.layers[0].eval()
+    one, two = (choose(model, ids(), to=64, names=["YaRN"], windows=4, last=8, progress=False) for _ in range(2))
+    assert one.measured.nats["YaRN"][64].values == two.measured.nats["YaRN"][64].values
+    assert [each.training for each in model.model.layers] == [False, True]
+    assert model.training
 
 
 def test_without_a_model_one_is_trained_on_the_spot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

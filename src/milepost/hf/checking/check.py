@@ -22,7 +22,7 @@ from milepost.hf.checking.diagnosis import diagnose, odd_places
 from milepost.hf.checking.report import Checked, Difference, between, number, together
 from milepost.hf.checking.running import TOKENS, Runs, Table, skeleton
 from milepost.hf.checking.schemes import Function, GivenSlopes, compare
-from milepost.hf.config.source import config_of, schedules_in
+from milepost.hf.config.source import config_of, first_line, schedules_in
 from milepost.hf.model.extension import extension_of
 from milepost.hf.model.models import as_run, unwrapped
 from milepost.hf.model.parts import ALIBI, ROTARY, kind_of
@@ -119,7 +119,7 @@ def side_of(given: object, name: str) -> Side:
     if isinstance(given, Scheme):
         return Side(name, {"": given})
     if isinstance(given, Schedule):
-        return Side(name, {"": given[0]} if len(given.schemes) == 1 else _labelled(given))
+        return Side(name, {"": given[0]} if len(given.schemes) == 1 else _layers(given))
     if isinstance(given, nn.Module) and look_up(given, "config") is not None:
         return _of_model(unwrapped(given), name)
     kind = kind_of(given)
@@ -128,24 +128,19 @@ def side_of(given: object, name: str) -> Side:
     return _of_config(given, name)
 
 
-def _labelled(schemes: Iterable[Scheme], stack: str = "") -> dict[str, Scheme]:
-    return {f"{stack}layer {n}": each for n, each in enumerate(schemes)}
-
-
-def _stacked(schedules: Iterable[Iterable[Scheme]]) -> dict[str, Scheme]:
-    """The layers of one stack, or of an encoder and a decoder."""
-    kept = list(schedules)
-    if len(kept) == 1:
-        return _labelled(kept[0])
-    return _labelled(kept[0], "encoder ") | _labelled(kept[1], "decoder ")
+def _layers(*stacks: Iterable[Scheme]) -> dict[str, Scheme]:
+    """Label the layers of one stack, or of an encoder and a decoder."""
+    names = ("",) if len(stacks) == 1 else ("encoder ", "decoder ")
+    pairs = zip(names, stacks, strict=False)
+    return {f"{name}layer {n}": each for name, stack in pairs for n, each in enumerate(stack)}
 
 
 def _of_model(model: nn.Module, name: str) -> Side:
     config = cast("Any", model).config
     done, buckets = extension_of(model), stretched(model)
     if done is None and (buckets is None or not buckets.schedules):
-        return replace(_read(Side(f"{name} (model)", config=as_run(config))), model=model, own=True)
-    layers = _stacked([done.schedule] if done is not None else cast("Any", buckets).schedules.values())
+        return _read(Side(f"{name} (model)", config=as_run(config), model=model, own=True))
+    layers = _layers(*([done.schedule] if done is not None else cast("Any", buckets).schedules.values()))
     width = read(config, "check").head_width
     return Side(f"{name} (extended)", layers, None, width, config, model, own=True, extended=True)
 
@@ -155,27 +150,21 @@ def _of_config(given: object, name: str) -> Side:
     kept = schedules_in(given)
     if kept:
         why = f"attention outputs: {name} was saved extended; load it with milepost.hf.load to run it"
-        return Side(f"{name} (saved extended)", _stacked(kept), config=config, extended=True, lacks=[why])
+        return Side(f"{name} (saved extended)", _layers(*kept), config=config, extended=True, lacks=[why])
     side = _read(Side(f"{name} (config)", config=config))
     try:
-        side.config = _transformers_config(config)
+        if isinstance(side.config, Mapping):
+            import transformers
+
+            plain = dict(cast("Mapping[str, Any]", side.config))
+            side.config = transformers.AutoConfig.for_model(plain.pop("model_type"), **plain)
         side.model = skeleton(copy.deepcopy(side.config))
     except Exception as error:  # whatever transformers raises, the scheme is still compared
-        side.lacks.append(f"attention outputs of {name}: transformers builds no model from it ({_first(error)})")
+        side.lacks.append(f"attention outputs of {name}: transformers builds no model from it ({first_line(error)})")
         if not side.layers:
             # Neither we nor transformers know it: the reader's error explains that best.
             read(config, "check")
     return side
-
-
-def _transformers_config(config: Any) -> Any:
-    """Make the config object of a dict."""
-    if not isinstance(config, Mapping):
-        return config
-    import transformers
-
-    plain = dict(cast("Mapping[str, Any]", config))
-    return transformers.AutoConfig.for_model(plain.pop("model_type"), **plain)
 
 
 def _read(side: Side) -> Side:
@@ -186,7 +175,7 @@ def _read(side: Side) -> Side:
     except ValueError as error:
         if look_up(config, "model_type") is None:
             raise
-        return replace(side, lacks=[*lacks, f"what {side.name} does past {TOKENS} tokens: {_first(error)}"])
+        return replace(side, lacks=[*lacks, f"what {side.name} does past {TOKENS} tokens: {first_line(error)}"])
     stacks = {"": reader}
     if look_up(config, "is_encoder_decoder") and not reader.decodes:
         stacks = {"encoder ": reader, "decoder ": read({**_plain(config), "is_decoder": True}, "check")}
@@ -197,13 +186,9 @@ def _read(side: Side) -> Side:
                 parts = tuple(each.family.parts(each, n))
                 layers[f"{stack}layer {n}"] = distinct.setdefault(parts, with_trained(each, parts))
             except (ValueError, IndexError) as error:
-                why = _first(error).split(": ", 1)[-1].split(", so no scheme")[0]
+                why = first_line(error).split(": ", 1)[-1].split(", so no scheme")[0]
                 lacks.append(f"scheme of {stack}layer {n} of {side.name}: {why}")
     return replace(side, layers=layers, width=reader.head_width, lacks=lacks)
-
-
-def _first(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _plain(config: Any) -> dict[str, Any]:
@@ -265,7 +250,7 @@ class _Comparison:
                 side.stock = Runs(skeleton(copy.deepcopy(side.config), type(side.model)), self.tokens)
         except Exception as error:  # a model's code may raise anything; what it is, is reported
             what = f"attention outputs of {side.name}" if side.runs is None else f"{side.name} with its own config"
-            self.missing.append(f"{what}: it could not be run ({_first(error)})")
+            self.missing.append(f"{what}: it could not be run ({first_line(error)})")
 
     def _labels(self) -> list[str]:
         """The layers of either side; "" where both have one scheme for all."""
@@ -404,7 +389,7 @@ def _told(config: dict[str, Any]) -> object:
     try:
         return [scheme.to_dict() for scheme in Schedule.of(config)]
     except (ValueError, TypeError, IndexError) as error:
-        return None if "is not known" in str(error) or "cannot be read" in str(error) else _first(error)
+        return None if "is not known" in str(error) or "cannot be read" in str(error) else first_line(error)
 
 
 def _parameter(side: Side, name: str) -> Tensor | None:

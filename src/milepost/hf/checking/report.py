@@ -10,13 +10,6 @@ from typing import Any
 from milepost.schedule import ranges
 
 WIDTH = 80
-MASK = "Queries see other keys.", "Set sliding_window, layer_types or is_causal alike."
-SCALE = "Scores are multiplied by another number.", "Set the attention scaling alike."
-WIDTHS = "The other channels carry no position.", "Set partial_rotary_factor (rotary_pct, rotary_dim) alike."
-STRETCH = (
-    "Frequencies or their magnitude are changed in other ways, to reach past the trained length.",
-    "Set rope_parameters (rope_type, factor) alike.",
-)
 TEXTS: dict[str, tuple[str, str]] = {
     "attention sink": ("Part of the attention goes to nothing in one of them.", ""),
     "base": ("Every pair rotates at another speed.", "Set rope_theta alike."),
@@ -25,7 +18,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "head size": ("Channels of a head. These are different models.", ""),
     "layers": ("Only the layers that both have are compared.", ""),
     "magnitude": ("Scores of the rotated channels grow with its square.", "Set attention_factor (mscale) alike."),
-    "mask": MASK,
+    "mask": ("Queries see other keys.", "Set sliding_window, layer_types or is_causal alike."),
     "order of biases": ("A soft cap before a bias is not one after it.", ""),
     "pairs": (
         "A checkpoint works with one pairing of channels only.",
@@ -42,13 +35,19 @@ TEXTS: dict[str, tuple[str, str]] = {
     "position table order": ("Tokens read the rows in another order.", ""),
     "QK norm": ("Queries and keys are normalised in one of them.", ""),
     "rotary channels": ("Other channels carry the position.", ""),
-    "rotary width": WIDTHS,
+    "rotary width": (
+        "The other channels carry no position.",
+        "Set partial_rotary_factor (rotary_pct, rotary_dim) alike.",
+    ),
     "rotation": ("Without a rotation a layer does not know the order of tokens.", ""),
     "sign": ("Distances count backwards: a key behind looks like one ahead.", "Negate sin in one of them."),
     "soft cap": ("Large scores are squashed to another size.", "Set attn_logit_softcapping alike."),
-    "softmax scale": SCALE,
+    "softmax scale": ("Scores are multiplied by another number.", "Set the attention scaling alike."),
     "softmax temperature": ("Scores are multiplied by another number as the text grows.", ""),
-    "stretch": STRETCH,
+    "stretch": (
+        "Frequencies or their magnitude are changed in other ways, to reach past the trained length.",
+        "Set rope_parameters (rope_type, factor) alike.",
+    ),
     "T5 direction": ("Keys ahead are looked up as keys behind.", "Negate the relative position."),
 }
 """What a difference means and how to fix it, where that is always the same."""
@@ -142,7 +141,7 @@ def named(layers: Iterable[str]) -> str:
 def number(value: float) -> str:
     """Write a number to five digits: 500,000, 0.17783, 1e-05."""
     value = float(f"{value:.5g}")
-    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e12 else f"{value:.5g}"
+    return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e12 else f"{value:.5g}"
 
 
 def together(found: Iterable[Difference]) -> tuple[Difference, ...]:

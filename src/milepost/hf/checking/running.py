@@ -195,12 +195,15 @@ def record(model: nn.Module, positions: tuple[int, ...], given_ids: bool, batch:
     if both:
         given["decoder_input_ids"] = ids
     taken = inspect.signature(model.forward).parameters
-    modules = dict(_attention_modules(model))
+    modules = _attention_modules(model)
     weights = {name: made_up(_inside(name, modules), each.shape, device) for name, each in model.named_parameters()}
     recording = Recording(positions)
     recorder = _Recorder(recording, {id(each): name for name, each in weights.items()}, given_ids, both, shown)
-    with torch.no_grad(), left_as_it_was(model), _hooked(modules, recorder), recorder:
+    with torch.no_grad(), left_as_it_was(model), recorder:
         model.eval()
+        for path, module in modules.items():
+            module.register_forward_pre_hook(partial(recorder.enter, path), with_kwargs=True)
+            module.register_forward_hook(recorder.leave)
         for each in _experts(model, modules):
             each.__dict__["forward"] = _nothing
         torch.func.functional_call(model, weights, kwargs={name: given[name] for name in given if name in taken})
@@ -220,10 +223,8 @@ def made_up(name: str, shape: torch.Size, device: torch.device) -> Tensor:
 
 def _inside(name: str, modules: Mapping[str, nn.Module]) -> str:
     """Return a parameter's name inside its attention layer, or the end of it: layers and models share weights."""
-    for path in modules:
-        if name.startswith(f"{path}."):
-            return name.removeprefix(f"{path}.")
-    return ".".join(name.split(".")[-2:])
+    inside = (name.removeprefix(f"{path}.") for path in modules if name.startswith(f"{path}."))
+    return next(inside, ".".join(name.split(".")[-2:]))
 
 
 def modules_in(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -231,16 +232,15 @@ def modules_in(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return list(cast("Iterable[tuple[str, nn.Module]]", model.named_modules()))
 
 
-def _attention_modules(model: nn.Module) -> Generator[tuple[str, nn.Module]]:
-    """Find the innermost modules that attend, with their paths."""
+def _attention_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Find the innermost modules that attend, by their paths."""
     found = {
         path: module
         for path, module in modules_in(model)
         if path and ("Attention" in type(module).__name__ or ATTENTION.fullmatch(path.rsplit(".", 1)[-1]))
     }
-    for path, module in found.items():
-        if next(module.parameters(), None) is not None and not any(each.startswith(f"{path}.") for each in found):
-            yield path, module
+    outer = {path for path in found for each in found if each.startswith(f"{path}.")}
+    return {path: found[path] for path in found if path not in outer and [*found[path].parameters()]}
 
 
 def _experts(model: nn.Module, modules: Mapping[str, nn.Module]) -> Generator[nn.Module]:
@@ -271,47 +271,22 @@ def _plain_token(config: Any) -> int:
 
 
 @contextmanager
-def _hooked(modules: Mapping[str, nn.Module], recorder: _Recorder) -> Generator[None]:
-    """Give every attention layer the same input, and keep what it returns."""
-    handles = [
-        handle
-        for path, module in modules.items()
-        for handle in (
-            module.register_forward_pre_hook(partial(recorder.enter, path), with_kwargs=True),
-            module.register_forward_hook(recorder.leave),
-        )
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
 def left_as_it_was(model: nn.Module) -> Generator[None]:
-    """Undo what a forward pass changes: modes, buffers and attributes (a dynamic rotation keeps its last length)."""
-    kept: list[tuple[nn.Module, dict[str, Any]]] = [(each, dict(each.__dict__)) for _, each in modules_in(model)]
-    # What a module has in dicts, its buffers among them, is put back as well, and so are their numbers.
-    values = (value for _, attributes in kept for value in attributes.values())
-    inside = [(each, dict(each)) for each in map(_dict, values) if each is not None]
+    """Undo what a run changes: modes, hooks, buffers and attributes (a dynamic rotation keeps its last length)."""
+    dicts = [each.__dict__ for each in model.modules()]
+    # What a module has in dicts, its hooks and buffers among them, is put back as well, and so are their numbers.
+    dicts += [cast("dict[str, Any]", each) for one in dicts for each in one.values() if isinstance(each, dict)]
+    kept = [(each, dict(each)) for each in dicts]
     buffers = [(each, each.clone()) for each in model.buffers()]
     try:
         yield
     finally:
-        for module, attributes in kept:
-            module.__dict__.clear()
-            module.__dict__.update(attributes)
-        for each, before in inside:
+        for each, before in kept:
             each.clear()
             each.update(before)
         for buffer, before in buffers:
             if not torch.equal(buffer, before):
                 buffer.copy_(before)
-
-
-def _dict(value: object) -> dict[object, object] | None:
-    return cast("dict[object, object]", value) if isinstance(value, dict) else None
 
 
 def skeleton(config: Any, kind: type | None = None) -> nn.Module:

@@ -65,17 +65,12 @@ class GivenSlopes:
         return score - self.behind[head] * (p - r).abs()
 
 
-def kinds_in(scheme: Scheme) -> dict[str, Any]:
-    """Return the parts of a scheme that encode positions, by kind."""
-    return {kind: part for part in scheme.parts if (kind := kind_of(part)) is not None}
-
-
 def compare(a: Scheme, b: Scheme, widths: tuple[int, int], only: Set[str] | None = None) -> Iterator[Difference]:
     """Name every seam at which two schemes differ.
 
     widths: the channels of a head in each; only: the kinds of encoding that are compared, None for everything.
     """
-    one, two = kinds_in(a), kinds_in(b)
+    one, two = ({kind: part for part in each.parts if (kind := kind_of(part)) is not None} for each in (a, b))
     if {*one} & (only or {*one}) != {*two} & (only or {*two}):
         words = (", ".join(f"{kind}: {spell(part)}" for kind, part in each.items()) for each in (one, two))
         yield between("position encoding", (each or "none" for each in words))
@@ -217,7 +212,7 @@ def _why_slopes(a: Tensor, b: Tensor) -> str:
     ratio = b / a
     if torch.allclose(b, -a, rtol=2e-5, atol=0):
         return "The sign is reversed: B favours keys that are far away."
-    if torch.allclose(ratio, ratio[:1].expand_as(ratio), rtol=1e-4, atol=0):
+    if bool(a.all()) and torch.allclose(ratio, ratio[:1].expand_as(ratio), rtol=1e-4, atol=0):
         return f"Every slope of B is {number(float(ratio[0]))} times that of A (1/√d, or interpolation)."
     for one, two, name in ((a, b, "B"), (b, a, "A")):
         if torch.equal(one.to(torch.bfloat16).double(), two):

@@ -14,14 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from milepost import ByParts, DeepseekScale, DynamicNtk, Interpolate, Llama3, LongRope, Ntk, Partial, Rope, Yarn
 from milepost.configs.layer_types import FULL, SLIDING
 from milepost.configs.reader import Reader
-from milepost.configs.rope_types import TRAINED, magnitude_of
+from milepost.configs.rope_types import TRAINED, by_layer_type, magnitude_of
 from milepost.configs.rotation import base, family_of, parameters
 from milepost.seams.rotary import powers
 
@@ -76,7 +76,8 @@ def expressed(
         if served is not None:
             to_vllm[kind] = kept | served
         # Readers multiply the longest length by a linear factor, and count a dynamic one from it.
-        longest = max(longest, trained_of(rope, trained) if own["rope_type"] in ("linear", "dynamic") else reach)
+        counted = own["rope_type"] in ("linear", "dynamic")
+        longest = max(longest, getattr(rope.stretch, "trained", trained) if counted else reach)
         notes += [note] * (bool(note) and note not in notes)
     whole: Settings = {"rope_parameters": laid_out(reader, theirs, by_type), "max_position_embeddings": longest}
     inside = next((each[TRAINED] for each in theirs.values() if TRAINED in each), trained)
@@ -125,13 +126,8 @@ def weighted(
 
 
 def reached(rope: Rope, trained: int) -> int:
-    """The length that a rotation is stretched to."""
-    return round(getattr(rope.stretch, "factor", 1.0) * trained_of(rope, trained))
-
-
-def trained_of(rope: Rope, trained: int) -> int:
-    """The trained length, as the stretch has it or as the model has it."""
-    return getattr(rope.stretch, "trained", trained)
+    """Return the length that a rotation is stretched to."""
+    return round(getattr(rope.stretch, "factor", 1.0) * getattr(rope.stretch, "trained", trained))
 
 
 # What a config has of its own
@@ -150,9 +146,8 @@ def share(reader: Reader, kind: str, rope: Rope, of: int) -> Settings:
 
 def has_types(reader: Reader) -> bool:
     """True if a config has rope settings for each layer type (Gemma 3, OLMo 3)."""
-    given: Mapping[str, Any] = reader.given("rope_parameters") or {}
     family = family_of(reader)
-    return any(isinstance(each, Mapping) for each in given.values()) or bool(family.bases or family.stretched)
+    return bool(by_layer_type(reader.given("rope_parameters") or {}) or family.bases or family.stretched)
 
 
 def laid_out(reader: Reader, by_kind: Mapping[str, Settings], by_type: bool) -> Settings:
@@ -160,8 +155,7 @@ def laid_out(reader: Reader, by_kind: Mapping[str, Settings], by_type: bool) -> 
     if not by_type:
         # Without types all layers rotate alike, or there is nothing to write.
         return next(iter(by_kind.values()), Settings())
-    given: Mapping[str, Any] = reader.given("rope_parameters") or {}
-    own: Settings = {kind: dict(cast("Settings", each)) for kind, each in given.items() if isinstance(each, Mapping)}
+    own: Settings = {kind: dict(each) for kind, each in by_layer_type(reader.given("rope_parameters") or {}).items()}
     if SLIDING not in own:
         own[SLIDING] = plain(Rope(2, theta=base(reader, SLIDING, parameters(reader, SLIDING))))[0]
     return own | dict(by_kind)
@@ -204,27 +198,22 @@ def dynamic(rope: Rope, trained: int, reach: int) -> Written:
 
 
 def yarn(rope: Rope, trained: int, reach: int) -> Written:
-    """YaRN; what is the default of both readers is left out. The paper's own ramp is known to nobody else."""
+    """YaRN, and NTK-by-parts as YaRN whose magnitude is 1; what is the default of both readers is left out.
+
+    The paper's own ramp is known to nobody else.
+    """
     stretch: Any = rope.stretch
+    scaled = getattr(stretch, "scaled", 1.0)
     if stretch.ramp != "code":
         return as_long_rope(rope, trained, reach)
     found = plain(rope)[0] | {"rope_type": "yarn", "factor": float(stretch.factor)}
     found[TRAINED] = stretch.trained
     usual = {"beta_fast": (stretch.fast, 32.0), "beta_slow": (stretch.slow, 1.0), "truncate": (stretch.truncate, True)}
     found |= {name: value for name, (value, default) in usual.items() if value != default}
-    if stretch.scaled is None:
+    if scaled is None:
         return found, found, ""
-    to_vllm = found | {"attn_factor": stretch.scaled / magnitude_of(stretch.factor, 1.0)}
-    return found | {"attention_factor": float(stretch.scaled)}, to_vllm, "vLLM calls its magnitude attn_factor"
-
-
-def by_parts(rope: Rope, trained: int, reach: int) -> Written:
-    """NTK-by-parts: YaRN whose magnitude is 1."""
-    own: Any = rope.stretch
-    stretch = Yarn(
-        own.factor, own.trained, ramp=own.ramp, fast=own.fast, slow=own.slow, truncate=own.truncate, scaled=1.0
-    )
-    return yarn(replace(rope, stretch=stretch), trained, reach)
+    to_vllm = found | {"attn_factor": scaled / magnitude_of(stretch.factor, 1.0)}
+    return found | {"attention_factor": float(scaled)}, to_vllm, "vLLM calls its magnitude attn_factor"
 
 
 def llama3(rope: Rope, trained: int, reach: int) -> Written:
@@ -260,7 +249,7 @@ WRITERS: dict[type, Callable[[Rope, int, int], Written]] = {
     Interpolate: linear,
     Ntk: larger_base,
     DynamicNtk: dynamic,
-    ByParts: by_parts,
+    ByParts: yarn,
     Yarn: yarn,
     Llama3: llama3,
     LongRope: longrope,

@@ -22,21 +22,16 @@ def config_of(given: object, asked: str) -> Any:
 
     No code of the model's own is run, whatever its config asks for.
     """
-    if isinstance(given, str) and not Path(given).expanduser().exists() and HUB.fullmatch(given):
-        return _from_hub(given, asked)
-    return configuration(given, asked)
-
-
-def _from_hub(name: str, asked: str) -> Any:
-    need(f"{asked}({name!r}) is no folder here, so it is looked up on the hub, which", "hf", ("transformers",))
+    if not isinstance(given, str) or Path(given).expanduser().exists() or not HUB.fullmatch(given):
+        return configuration(given, asked)
+    need(f"{asked}({given!r}) is no folder here, so it is looked up on the hub, which", "hf", ("transformers",))
     transformers: Any = importlib.import_module("transformers")
     try:
-        return configuration(transformers.AutoConfig.from_pretrained(name, trust_remote_code=False), asked)
+        return configuration(transformers.AutoConfig.from_pretrained(given, trust_remote_code=False), asked)
     except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
         raise FileNotFoundError(
-            f"{asked}({name!r}): there is no such folder here, and the hub did not give a configuration of that name "
-            f"({first}). Give a folder with a config.json, that file, or a config object"
+            f"{asked}({given!r}): there is no such folder here, and the hub did not give a configuration of that name "
+            f"({first_line(error)}). Give a folder with a config.json, that file, or a config object"
         ) from error
 
 
@@ -49,3 +44,8 @@ def schedules_in(given: object) -> list[Schedule]:
     plain: dict[str, Any] = stored["schedule"]
     stacks = [plain] if "schedule" in plain else [plain[name] for name in ("encoder", "decoder") if name in plain]
     return [read_schedule(each) for each in stacks]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error, or its type where it has no words."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -8,6 +8,7 @@ read on the way is kept as a working memory. No prompt is longer than the model'
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,22 +103,23 @@ class MemWalker:
         return found
 
     def _fitting(self, pieces: list[str], most: int) -> int:
-        """How many pieces, one at least, fit; found in a few counts, since a count may run a tokenizer."""
-        low, high = 1, 2
-        while high <= len(pieces) and self.count("".join(pieces[:high])) <= most:
-            low, high = high, 2 * high
-        high = min(high, len(pieces) + 1)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.count("".join(pieces[:middle])) <= most else (low, middle)
-        return low
+        """Return how many pieces, one at least, fit; found in a few counts, since a count may run a tokenizer."""
+
+        def size(n: int) -> int:
+            return self.count("".join(pieces[:n]))
+
+        low = 1
+        while 2 * low <= len(pieces) and size(2 * low) <= most:
+            low *= 2
+        return low + bisect_right(range(low + 1, min(2 * low, len(pieces) + 1)), most, key=size)
 
     def _summary(self, text: str) -> str:
-        """What the model makes of a text; no longer than lets `fan` of them stand side by side."""
-        return self._first(self._answered(SUMMARISE.format(text=text)), self._room(TRIAGE) * 2 // 3 // self.fan - 2)
+        """Return what the model makes of a text: whole words, so few that a prompt has room for `fan` summaries."""
+        pieces = re.findall(r"\S+\s*", " ".join(self._answered(SUMMARISE.format(text=text)).split()))
+        return "".join(pieces[: self._fitting(pieces, self._room(TRIAGE) * 2 // 3 // self.fan - 2)]).strip()
 
     def _grown(self, nodes: list[Node]) -> Node:
-        """Parents over groups of nodes, until one is left."""
+        """Put parents over groups of nodes, until one is left."""
         while len(nodes) > 1:
             groups = [nodes[n : n + self.fan] for n in range(0, len(nodes), self.fan)]
             nodes = [self._joined(group) for group in groups]
@@ -183,7 +185,7 @@ class MemWalker:
     def _with(self, form: str, memory: list[str], **given: str) -> str:
         """A prompt with as much of the memory as fits, the latest last."""
         bare = form.format(memory="", **given)
-        room = self.context - self.reply - self.count(bare) - self.count(MEMORY) - 1
+        room = self._room(bare) - self.count(MEMORY) - 1
         kept: list[str] = []
         for line in reversed(memory):
             room -= self.count(line) + 1
@@ -193,7 +195,7 @@ class MemWalker:
         return form.format(memory=MEMORY.format(memory="\n".join(kept)) if kept else "", **given)
 
     def _answered(self, prompt: str) -> str:
-        if self.count(prompt) > self.context - self.reply:
+        if self._room(prompt) < 0:
             raise ValueError(
                 f"MemWalker: a prompt of {self.count(prompt)} does not fit a context of {self.context} with "
                 f"{self.reply} for the reply; raise the context, or lower fan"
@@ -204,11 +206,6 @@ class MemWalker:
     def _room(self, form: str) -> int:
         """What a form leaves of the context for what is put into it."""
         return self.context - self.reply - self.count(form)
-
-    def _first(self, text: str, most: int) -> str:
-        """As much of a text as is allowed, whole words."""
-        pieces = re.findall(r"\S+\s*", " ".join(text.split()))
-        return "".join(pieces[: self._fitting(pieces, most)]).strip() if pieces else ""
 
 
 def _words(text: str) -> int:
@@ -222,14 +219,11 @@ def asker(model: Any, tokenizer: Any, new_tokens: int = 128) -> Ask:
     def ask(prompt: str) -> str:
         if getattr(tokenizer, "chat_template", None):
             turns = [{"role": "user", "content": prompt}]
-            given = tokenizer.apply_chat_template(
-                turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
-            )
+            form: dict[str, Any] = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+            made = tokenizer.apply_chat_template(turns, **form)
         else:
-            given = tokenizer(prompt, return_tensors="pt")
-        given = {
-            name: each.to(device_of(model)) for name, each in given.items() if name in ("input_ids", "attention_mask")
-        }
+            made = tokenizer(prompt, return_tensors="pt")
+        given = {name: made[name].to(device_of(model)) for name in ("input_ids", "attention_mask") if name in made}
         out = model.generate(**given, max_new_tokens=new_tokens, do_sample=False)
         return str(tokenizer.decode(out[0, given["input_ids"].shape[1] :], skip_special_tokens=True))
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from milepost.hf.measuring.trials import encoder
 from milepost.hf.model.models import demand_causal, demand_model, device_of
@@ -50,7 +52,17 @@ def join(
     Tokens outside the top_p of each row are ruled out, and what is left is not brought back to 1, as the author's code
     has it; 1 keeps all. Where the prior rules a token out, it is not subtracted.
     """
-    _check(logits, beta, eta, pool, top_p)
+    demand.finite(join, "beta", beta, least=0)
+    demand.finite(join, "eta", eta, least=0)
+    demand.one_of(join, "pool", pool, ("entropy", "average"))
+    demand.finite(join, "top_p", top_p, above=0)
+    if top_p > 1:
+        raise ValueError(f"join(top_p={top_p}): a share of the probability, at most 1")
+    if logits.dim() != 2 or len(logits) < 2:
+        raise ValueError(
+            f"join: logits must be [1 + contexts, vocabulary], the first row that of no context; given "
+            f"{list(logits.shape)}"
+        )
     logs = _top(logits.double().log_softmax(-1), top_p)
     prior, own = logs[0], logs[1:]
     entropies = -(own.exp() * own.clamp(min=LEAST)).sum(-1)
@@ -65,20 +77,6 @@ def join(
         pooled = own[chosen]
     scores = torch.where(prior > LEAST, (beta + 1) * pooled - beta * prior, pooled)
     return Joined(scores, chosen, entropies)
-
-
-def _check(logits: Tensor, beta: float, eta: float, pool: str, top_p: float) -> None:
-    demand.finite(join, "beta", beta, least=0)
-    demand.finite(join, "eta", eta, least=0)
-    demand.one_of(join, "pool", pool, ("entropy", "average"))
-    demand.finite(join, "top_p", top_p, above=0)
-    if top_p > 1:
-        raise ValueError(f"join(top_p={top_p}): a share of the probability, at most 1")
-    if logits.dim() != 2 or len(logits) < 2:
-        raise ValueError(
-            f"join: logits must be [1 + contexts, vocabulary], the first row that of no context; given "
-            f"{list(logits.shape)}"
-        )
 
 
 def _top(logs: Tensor, top_p: float) -> Tensor:
@@ -133,7 +131,9 @@ def nbce(
     if not asked:
         raise ValueError("nbce: the question is empty, so the row without a context would be; ask something")
     rows = [asked, *([*_ids(context, tokenizer), *asked] for context in contexts)]
-    ids, mask = _padded(rows, device_of(model))
+    padded = partial(pad_sequence, batch_first=True, padding_side="left")
+    ids = padded([torch.tensor(row) for row in rows]).to(device_of(model))
+    mask = padded([torch.ones(len(row), dtype=torch.long) for row in rows]).to(ids.device)
     ends = _ends(model, stop)
     found: list[int] = []
     chosen: list[int | None] = []
@@ -160,19 +160,8 @@ def _ids(given: object, tokenizer: object) -> list[int]:
     if isinstance(given, str):
         if tokenizer is None:
             raise ValueError("nbce: strings need a tokenizer; pass tokenizer=, or give token ids")
-        return list(encoder(tokenizer)(given))
+        return list(encoder(tokenizer, "nbce")(given))
     return [int(each) for each in cast("Sequence[int]", given)]
-
-
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows of different lengths as ids [b t] and a mask [b t], padded on the left, where nothing is generated."""
-    longest = max(map(len, rows))
-    ids = torch.zeros(len(rows), longest, dtype=torch.long)
-    mask = torch.zeros(len(rows), longest, dtype=torch.long)
-    for n, row in enumerate(rows):
-        ids[n, longest - len(row) :] = torch.tensor(row)
-        mask[n, longest - len(row) :] = 1
-    return ids.to(device), mask.to(device)
 
 
 def _ends(model: Any, stop: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -45,7 +45,7 @@ def export(model: Model | str | os.PathLike[str], folder: str | os.PathLike[str]
     from transformers import AutoModelForCausalLM as Auto
 
     if not isinstance(model, Model):
-        model, trained = _checkpoint(_path(model))
+        model, trained = _checkpoint(model)
     demand.whole(export, "trained", trained)
     assert trained is not None
     rope = _rope(model)
@@ -59,17 +59,14 @@ def export(model: Model | str | os.PathLike[str], folder: str | os.PathLike[str]
         tokenizer_of_bytes().save_pretrained(folder)
 
 
-def _path(given: object) -> Path:
+def _checkpoint(given: object) -> tuple[Model, int]:
+    """Return a model that `milepost compare` trained, and at which length, by the store in the same folder."""
     if not isinstance(given, (str, os.PathLike)):
         raise TypeError(
             f"export({type(given).__name__}): give a model of the lab or the path of a checkpoint that milepost "
             f"compare wrote; a model of transformers is written by its own save_pretrained"
         )
-    return Path(cast("str | os.PathLike[str]", given))
-
-
-def _checkpoint(path: Path) -> tuple[Model, int]:
-    """A model that `milepost compare` trained, and at which length; what it is stands in the store beside."""
+    path = Path(cast("str | os.PathLike[str]", given))
     called, store = f"export({str(path)!r})", path.parent / "lab.sqlite"
     if not path.is_file():
         raise FileNotFoundError(f"{called}: no such file; milepost compare --out DIR writes DIR/….safetensors")

@@ -31,9 +31,7 @@ def save(model: Any, path: str | os.PathLike[str], **options: Any) -> None:
     Models that are not extended or wrapped in another, and disks that are full, are refused before anything is written.
     """
     need("save", "hf", NEEDED)
-    refuse_stock(demand_model("save", model))
-    refuse_wrapped(model)
-    refuse_full(model, Path(path))
+    refuse(demand_model("save", model), Path(path))
     try:
         model.save_pretrained(path, **options)
     except Exception as error:
@@ -43,18 +41,22 @@ def save(model: Any, path: str | os.PathLike[str], **options: Any) -> None:
         raise
 
 
-def refuse_stock(model: nn.Module) -> None:
-    """Refuse a model whose config says all by itself."""
+def refuse(model: nn.Module, path: Path) -> None:
+    """Refuse a model whose config says all by itself, one that is wrapped, and a disk with no room for the weights."""
+    from transformers import PreTrainedModel
+
     stacks = stretched(model)
     if extension_of(model) is None and (stacks is None or not stacks.schedules):
         raise ValueError(
             "save: this model is not extended, or its table is grown or its buckets stretched, so transformers says "
             "all of it: model.save_pretrained(path)"
         )
-
-
-def refuse_full(model: nn.Module, path: Path) -> None:
-    """Refuse, before anything is written, a disk that has no room for the weights."""
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(
+            f"save: this is a {type(model).__name__} around a model, and would be saved without it. Merge it first: "
+            f"save(model.merge_and_unload(), path); or keep its own weights alone, model.save_pretrained(path), and "
+            f"load them onto the same model, extended in the same way"
+        )
     there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
     # Weights that are shared are written once; what is offloaded is written all the same.
     size, free = sum(each.nbytes for each in model.parameters()), shutil.disk_usage(there).free
@@ -62,18 +64,6 @@ def refuse_full(model: nn.Module, path: Path) -> None:
         raise OSError(
             f"save({str(path)!r}): the weights need {size / 1e9:.4f} GB, and {free / 1e9:.2f} GB are free there; free "
             f"some, or name a folder on another disk"
-        )
-
-
-def refuse_wrapped(model: Any) -> None:
-    """Refuse what is no model of transformers itself: its folder would have an adapter and no model."""
-    from transformers import PreTrainedModel
-
-    if not isinstance(model, PreTrainedModel):
-        raise ValueError(
-            f"save: this is a {type(model).__name__} around a model, and would be saved without it. Merge it first: "
-            f"save(model.merge_and_unload(), path); or keep its own weights alone, model.save_pretrained(path), and "
-            f"load them onto the same model, extended in the same way"
         )
 
 

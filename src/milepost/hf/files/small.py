@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import torch
 
 from milepost.hf.files.export import export
+from milepost.hf.measuring.measure import bar
 from milepost.lab.schemes.named import build
 from milepost.lab.text.corpus import Corpus, of_python
 from milepost.lab.training.model import Model
@@ -29,22 +29,16 @@ def train_small(
     corpus: by default the source text of Python's standard library, which is on every machine.
     """
     need("train_small", "hf")
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     size, corpus = size or SIZES[SMALL], corpus or of_python()
     recipe = size.recipe
     corpus.needs(recipe.length, size.longest)
     torch.manual_seed(seed)
     model = Model(size.shape, build("rope", size.shape, recipe.length, size.longest))
     trainer = Trainer(model, recipe, corpus.batches(seed, recipe.batch, recipe.length))
-    columns = (TextColumn("train"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True),
-               TextColumn("{task.description}"))  # fmt: skip
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=not progress) as bar:
-        task = bar.add_task("", total=recipe.steps)
+    with bar("train", recipe.steps, progress) as advance:
         while not trainer.done:
             loss = trainer.advance()
             if trainer.step % 20 == 0:
-                bar.update(task, completed=trainer.step, description=f"loss {float(loss):.3f} nats a byte")
+                advance(f"loss {float(loss):.3f} nats a byte", 20)
     export(model, folder, recipe.length)
     return corpus

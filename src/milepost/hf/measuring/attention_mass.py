@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from milepost.hf.config.source import first_line
 from milepost.hf.measuring.judged import AsItWas, Row
 from milepost.hf.model.extension import as_it_was
 from milepost.hf.model.models import device_of
@@ -48,7 +49,7 @@ def attention_mass(row: Row, ids: Tensor, sinks: int) -> Mass | str:
             out = own(input_ids=ids.to(device_of(model)), output_attentions=True, use_cache=False)
         weights = cast("tuple[Tensor | None, ...] | None", getattr(out, "attentions", None))
     except (ValueError, NotImplementedError) as error:
-        return f"the model gives no attention weights: {str(error).splitlines()[0]}"
+        return f"the model gives no attention weights: {first_line(error)}"
     finally:
         if before != GIVES_WEIGHTS:
             own.set_attn_implementation(before)

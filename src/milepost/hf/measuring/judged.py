@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -71,14 +72,13 @@ class AsItWas:
             return _logits(model, ids, last)
 
 
-def named(models: object) -> Mapping[str, Any]:
-    """Models by their names; one alone is called stock."""
-    return cast("Mapping[str, Any]", models) if isinstance(models, Mapping) else {STOCK: models}
+def named(models: object) -> dict[str, Any]:
+    """Return causal models by their names, and where some are extended and none is called stock, the first as it was.
 
-
-def refuse_others(models: object) -> None:
-    """Refuse what is no causal model and no function."""
-    given = named(models)
+    One model alone is called stock, or extended where it is.
+    """
+    one = STOCK if extension_of(models) is None else EXTENDED
+    given = dict(cast("Mapping[str, Any]", models)) if isinstance(models, Mapping) else {one: cast("Any", models)}
     if not given:
         raise ValueError("measure: no model was given; give one, or a dict of names and models")
     for name, model in given.items():
@@ -88,11 +88,13 @@ def refuse_others(models: object) -> None:
                 f"[b t] to logits [b t vocabulary] can be measured"
             )
         demand_causal(f"measure: {name!r} is", model)
+    found = next((each for each in given.values() if extension_of(each) is not None), None)
+    return given if found is None or STOCK in given else {STOCK: AsItWas(found), **given}
 
 
-def refuse_unknown(ids: Tensor, models: object) -> None:
+def refuse_unknown(ids: Tensor, models: Mapping[str, Any]) -> None:
     """Refuse ids that a model has no embedding for, which is what another model's tokenizer gives."""
-    for name, model in named(models).items():
+    for name, model in models.items():
         table = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
         known = getattr(table, "num_embeddings", None)
         if known is not None and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < known:
@@ -103,29 +105,34 @@ def refuse_unknown(ids: Tensor, models: object) -> None:
             )
 
 
-def with_stock(models: object) -> Mapping[str, Any]:
-    """The models, and beside those that were extended, where none is called stock, the first of these as it was."""
-    given = named(models)
-    found = next((each for each in given.values() if extension_of(each) is not None), None)
-    if found is None or (isinstance(models, Mapping) and STOCK in given):
-        return given
-    others = given if isinstance(models, Mapping) else {EXTENDED: models}
-    return {STOCK: AsItWas(found), **others}
-
-
-def rows_of(models: object, window: int | None, sinks: int) -> list[Row]:
-    """A row for each model, and the trivial ones beside them, on the model called stock or else the first."""
-    given = named(models)
-    rows = [Row(name, model) for name, model in given.items()]
-    if window is None or window <= 0:
+def rows_of(models: Mapping[str, Any], window: int, sinks: int) -> list[Row]:
+    """Return a row for each model, and the trivial ones of the model called stock or else the first."""
+    rows = [Row(name, model) for name, model in models.items()]
+    if window <= 0:
         return rows
     if window <= sinks + 1:
         raise ValueError(f"measure(window={window}, sinks={sinks}): the window must be larger than its sinks")
-    plain = next((row for row in rows if row.name == STOCK), rows[0])
-    trivial = [Row(f"{WINDOW} {window:,}", plain.model, window)]
+    plain = models.get(STOCK, rows[0].model)
+    trivial = [Row(f"{WINDOW} {window:,}", plain, window)]
     if sinks:
-        trivial.append(Row(f"{WINDOW} {window - sinks:,} and {sinks} sinks", plain.model, window, sinks))
-    return rows + [row for row in trivial if row.name not in given]
+        trivial.append(Row(f"{WINDOW} {window - sinks:,} and {sinks} sinks", plain, window, sinks))
+    return rows + [row for row in trivial if row.name not in models]
+
+
+@contextmanager
+def evaluating(models: Iterable[object]) -> Generator[None]:
+    """Run models without dropout for a while; then every module is in the mode that it was in."""
+    own = [each for each in models if isinstance(each, nn.Module)]
+    kept = [[module.training for module in each.modules()] for each in own]
+    try:
+        for model in own:
+            model.eval()
+        yield
+    finally:
+        for model, modes in zip(own, kept, strict=True):
+            # A module may be another one by now, where an extension was taken off and put on again.
+            for module, mode in zip(model.modules(), modes, strict=False):
+                module.training = mode
 
 
 @torch.no_grad()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import product
 from typing import cast
 
 import torch
@@ -15,7 +17,7 @@ from milepost.configs import read
 from milepost.configs.rope_types import trained_length
 from milepost.hf.config.source import config_of
 from milepost.hf.measuring.attention_mass import attention_mass
-from milepost.hf.measuring.judged import Row, judge, refuse_others, refuse_unknown, rows_of, with_stock
+from milepost.hf.measuring.judged import Row, evaluating, judge, named, refuse_unknown, rows_of
 from milepost.hf.measuring.measured_page import Measured
 from milepost.hf.measuring.scores import Recall, score
 from milepost.hf.measuring.trials import (
@@ -31,10 +33,9 @@ from milepost.hf.measuring.trials import (
 from milepost.refusal import need
 from milepost.seams import demand
 
-Advance = Callable[[str], None]
-"""Called with what was just done."""
+Advance = Callable[..., None]
+"""Called with what was just done, and in how many steps where that is not one."""
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-PASSAGE = " and a shorter passage"
 SHORT = 1024
 """The longest text whose attention is looked at: a matrix of weights is formed for every layer."""
 
@@ -81,26 +82,45 @@ def measure(
     for name, value in {"last": last, "windows": windows, "passage": passage, "trials": trials}.items():
         demand.whole(measure, name, value)
     ids = tokens_of(text, tokenizer)
-    given = list(cast("Mapping[str, object]", models).values()) if isinstance(models, Mapping) else [models]
-    refuse_others(cast("object", models))
-    refuse_unknown(ids, cast("object", models))
-    trained = trained or _trained(given)
-    rows = rows_of(with_stock(cast("object", models)), trained if window is None else window, sinks)
+    given = named(models)
+    refuse_unknown(ids, given)
+    trained = trained or _trained(given.values())
+    rows = rows_of(given, trained if window is None else window, sinks)
     lengths = sorted(set(_lengths(ids, trained, windows, last) if lengths is None else _whole("lengths", lengths)))
     distances = [length // 2 for length in lengths] if distances is None else _whole("distances", distances)
     needle = lengths if needle is None else _whole("needle", needle)
-    _refuse_depths(depths)
+    for depth in depths:
+        if not 0 <= depth <= 1:
+            raise ValueError(f"measure(depths={depth}): a depth is a share of the text, from 0, its beginning, to 1")
     _refuse_short(ids, rows, lengths, distances, needle, windows, last, passage)
     found = Measured(
         tuple(row.name for row in rows), tuple(row.name for row in rows if row.trivial), trained, last, windows
     )
+    ending = partial(endings, ids, longest=max(lengths), last=last, first=first)
+    copied = partial(copies, ids, furthest=max(distances, default=0), size=passage, trials=trials, seed=seed,
+                     shuffled=shuffled, first=first)  # fmt: skip
+    hidden = needles(ids, tokenizer, trials, seed) if needle else []
     steps = len(rows) * (len(lengths) + len(distances) + len(needle) * len(depths) + 1)
-    with _evaluating(rows), _bar(steps, progress) as advance:
+    with evaluating(given.values()), bar("measure", steps, progress) as advance:
         for row in rows:
-            _by_length(found, row, ids, lengths, first, advance)
-            _by_distance(found, row, ids, distances, passage, trials, seed, shuffled, first, advance)
-            _by_depth(found, row, ids, tokenizer, needle, depths, trials, seed, first, advance)
-            short = endings(ids, min(lengths[0], SHORT), max(lengths), min(2, windows), last, first)
+            nats, entropy = found.nats.setdefault(row.name, {}), found.entropy.setdefault(row.name, {})
+            for length in lengths:
+                judged = judge(row, ending(length, windows=windows), last)
+                nats[length], entropy[length] = score(judged.nats.mean(1)), score(judged.entropy.mean(1))
+                advance(f"{row.name}: perplexity {nats[length].perplexity:.4g} at {length:,}")
+            for distance in distances:
+                texts = copied(distance)
+                both = (judge(row, texts, passage), judge(row, texts[:, : 2 * passage], passage))
+                copy = Recall(*(score(each.nats.mean(1), drawn=True) for each in both))
+                found.recall.setdefault(row.name, {})[distance] = copy
+                advance(f"{row.name}: recall over {distance:,}")
+            for length, depth in product(needle, depths):
+                hay = [haystack(ids, each, length, depth, seed + n, first) for n, each in enumerate(hidden)]
+                right = judge(row, torch.cat(hay), max(len(each.answer) for each in hidden)).right
+                told = [bool(line[-len(each.answer) :].all()) for line, each in zip(right, hidden, strict=True)]
+                found.needle.setdefault(row.name, {}).setdefault(length, {})[depth] = sum(told) / trials
+                advance(f"{row.name}: needle at {depth:.0%} of {length:,}")
+            short = ending(min(lengths[0], SHORT), windows=min(2, windows))
             found.mass[row.name] = attention_mass(row, short[:, :-1], max(1, sinks))
             advance(f"{row.name}: attention")
     return found
@@ -116,13 +136,7 @@ def _whole(name: str, given: object) -> list[int]:
     return found
 
 
-def _refuse_depths(depths: Sequence[float]) -> None:
-    for each in depths:
-        if not 0 <= each <= 1:
-            raise ValueError(f"measure(depths={each}): a depth is a share of the text, from 0, its beginning, to 1")
-
-
-def _trained(models: Sequence[object]) -> int:
+def _trained(models: Iterable[object]) -> int:
     """The trained length of the first model that says so."""
     for model in models:
         if isinstance(model, nn.Module) and getattr(model, "config", None) is not None:
@@ -159,81 +173,27 @@ def _refuse_short(
         need_tokens(ids, furthest + passage, f"recall over {furthest:,} tokens")
     if needle:
         need_tokens(ids, max(needle), f"a needle in {max(needle):,} tokens")
-    small = next(
-        (row for row in rows if row.trivial and row.window - row.sinks < max(last, passage if distances else 0)), None
-    )
+    most, shorter = (max(last, passage), " and a shorter passage") if distances else (last, "")
+    small = next((row for row in rows if row.trivial and row.window - row.sinks < most), None)
     if small is not None:
         raise ValueError(
-            f"measure(window={small.window}): the window must hold the {max(last, passage if distances else 0)} tokens "
-            f"that are judged; pass last={max(1, small.window // 2)}{PASSAGE if distances else ''}, or a larger window"
+            f"measure(window={small.window}): the window must hold the {most} tokens that are judged; pass "
+            f"last={max(1, small.window // 2)}{shorter}, or a larger window"
         )
 
 
-def _by_length(
-    found: Measured, row: Row, ids: Tensor, lengths: Sequence[int], first: int | None, advance: Advance
-) -> None:
-    nats, entropy = found.nats.setdefault(row.name, {}), found.entropy.setdefault(row.name, {})
-    for length in lengths:
-        judged = judge(row, endings(ids, length, max(lengths), found.windows, found.last, first), found.last)
-        nats[length], entropy[length] = score(judged.nats.mean(1)), score(judged.entropy.mean(1))
-        advance(f"{row.name}: perplexity {nats[length].perplexity:.4g} at {length:,}")
-
-
-def _by_distance(
-    found: Measured, row: Row, ids: Tensor, distances: Sequence[int], size: int, trials: int, seed: int,
-    shuffled: bool, first: int | None, advance: Advance,
-) -> None:  # fmt: skip
-    if distances:
-        by_distance = found.recall.setdefault(row.name, {})
-        for distance in distances:
-            texts = copies(ids, distance, max(distances), size, trials, seed, shuffled, first)
-            second, before = judge(row, texts, size), judge(row, texts[:, : 2 * size], size)
-            by_distance[distance] = Recall(*(score(each.nats.mean(1), drawn=True) for each in (second, before)))
-            advance(f"{row.name}: recall over {distance:,}")
-
-
-def _by_depth(
-    found: Measured, row: Row, ids: Tensor, tokenizer: object, lengths: Sequence[int], depths: Sequence[float],
-    trials: int, seed: int, first: int | None, advance: Advance,
-) -> None:  # fmt: skip
-    if not lengths:
-        return
-    hidden = needles(ids, tokenizer, trials, seed)
-    by_length = found.needle.setdefault(row.name, {})
-    for length in lengths:
-        for depth in depths:
-            texts = [haystack(ids, each, length, depth, seed + n, first) for n, each in enumerate(hidden)]
-            right = judge(row, torch.cat(texts), max(len(each.answer) for each in hidden)).right
-            found_all = [bool(line[-len(each.answer) :].all()) for line, each in zip(right, hidden, strict=True)]
-            by_length.setdefault(length, {})[depth] = sum(found_all) / len(hidden)
-            advance(f"{row.name}: needle at {depth:.0%} of {length:,}")
-
-
 @contextmanager
-def _evaluating(rows: Sequence[Row]) -> Generator[None]:
-    """Models without dropout for as long as they are measured; then as they were."""
-    training = [row.model for row in rows if isinstance(row.model, nn.Module) and row.model.training]
-    try:
-        for model in training:
-            model.eval()
-        yield
-    finally:
-        for model in training:
-            model.train()
-
-
-@contextmanager
-def _bar(steps: int, shown: bool) -> Generator[Advance]:
-    """A progress bar on stderr; what it yields is called with what was just done."""
+def bar(what: str, steps: int, shown: bool) -> Generator[Advance]:
+    """Show a progress bar on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("measure"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True),
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True),
                TextColumn("{task.description}"))  # fmt: skip
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=not shown) as bar:
-        task = bar.add_task("", total=steps)
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=not shown) as progress:
+        task = progress.add_task("", total=steps)
 
-        def advance(done: str) -> None:
-            bar.update(task, advance=1, description=done)
+        def advance(done: str, by: int = 1) -> None:
+            progress.update(task, advance=by, description=done)
 
         yield advance

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from milepost import __version__
-from milepost.hf.measuring.attention_mass import Mass
-from milepost.hf.measuring.scores import LOG2, Score, Scores, plus_minus
+from milepost.hf.measuring.scores import LOG2, Score, Scores
 from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, ends_of_bars, finite
-from milepost.lab.report.layout import write_whole
+from milepost.lab.report.layout import laid_out, write_whole
 from milepost.lab.report.look import COLOURS, MARKERS, Look
 from milepost.lab.report.scale import broken, doubling
 from milepost.refusal import need
@@ -22,17 +21,8 @@ NEAR = 0.6
 """What a picture shows at full size above its least value, in bits."""
 
 
-def write(measured: Scores, path: Path) -> Path:
-    """Write the report; the file is there wholly or not at all."""
-    write_whole(page(measured), path)
-    return path
-
-
 def page(measured: Scores) -> str:
     """The report as HTML."""
-    # It has a library of its own, which is not loaded for anything else.
-    from milepost.lab.report.layout import laid_out
-
     return laid_out(
         "measure.html",
         "milepost.hf.measuring",
@@ -46,7 +36,10 @@ def page(measured: Scores) -> str:
         beside=measured.beside,
         lengths=measured.lengths,
         perplexities={row: [_perplexity(measured, row, n) for n in measured.lengths] for row in measured.rows},
-        needles=[_needle(row, found) for row, found in measured.needle.items()],
+        needles=[
+            (row, list(found), {depth: [each[depth] for each in found.values()] for depth in measured.depths(row)})
+            for row, found in measured.needle.items()
+        ],
         masses=_masses(measured),
     )
 
@@ -62,8 +55,7 @@ def _lede(measured: Scores) -> list[str]:
         between = f" ({low:.3f} to {high:.3f})" if math.isfinite(low) else ""
         lines.append(f"That is {ratio:.3f} times{between} its own at {measured.trained:,}.")
     if measured.beside:
-        more = measured.against(best, measured.beside, longest)
-        lines.append(f"Against {measured.beside}: {more.mean:+.3f}{plus_minus(more.half)} nats a token.")
+        lines.append(f"Against {measured.beside}: {measured.more(best, longest)} nats a token.")
     return lines
 
 
@@ -89,7 +81,13 @@ def _panel(
     measured: Scores, title: str, by_row: Mapping[str, Mapping[int, Score]], x_name: str, y_name: str
 ) -> Panel | None:  # fmt: skip
     curves = tuple(
-        Curve(n, row, _look(measured, row), finite(_points(by_row[row])), row in measured.trivial)
+        Curve(
+            n,
+            row,
+            _look(measured, row),
+            finite([_point(*each) for each in by_row[row].items()]),
+            row in measured.trivial,
+        )
         for n, row in enumerate(measured.rows)
         if row in by_row
     )
@@ -107,42 +105,25 @@ def _panel(
     return Panel(title, curves, x, y, x_name, y_name, upright=upright if inside else None)
 
 
-def _points(found: Mapping[int, Score]) -> list[Point]:
-    def half(score: Score) -> float | None:
-        return score.half / LOG2 if math.isfinite(score.half) else None
-
-    return [Point(float(x), score.mean / LOG2, half(score)) for x, score in found.items()]
+def _point(x: int, score: Score) -> Point:
+    return Point(float(x), score.mean / LOG2, score.half / LOG2 if math.isfinite(score.half) else None)
 
 
 def _perplexity(measured: Scores, row: str, length: int) -> tuple[str, str]:
-    """A perplexity, and the nats a token more than what it stands beside."""
-    perplexity = f"{measured.nats[row][length].perplexity:.4g}"
-    if row == measured.beside or not measured.beside:
-        return perplexity, ""
-    more = measured.against(row, measured.beside, length)
-    return perplexity, f"{more.mean:+.3f}" + plus_minus(more.half, space="\N{NO-BREAK SPACE}")
-
-
-def _needle(row: str, found: Mapping[int, Mapping[float, float]]) -> tuple[str, list[int], dict[float, list[float]]]:
-    """How often a row found the needle, by depth, at each of the lengths."""
-    depths = sorted({depth for each in found.values() for depth in each})
-    return row, list(found), {depth: [each[depth] for each in found.values()] for depth in depths}
+    """Return a perplexity, and the nats a token more than the row that others are compared with."""
+    more = measured.more(row, length).replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{measured.nats[row][length].perplexity:.4g}", more
 
 
 def _masses(measured: Scores) -> list[tuple[str, str]]:
-    """Rows, and where their attention goes, or why that is not to be seen."""
+    """Return rows, and where their attention goes, or why that is not to be seen."""
     items: list[tuple[str, str]] = []
-    unseen: dict[str, list[str]] = {}
-    for row, found in measured.mass.items():
-        if isinstance(found, Mass):
-            layers = ", ".join(f"{each:.0%}" for each in found.mass)
-            bits = ", ".join(f"{each:.2f}" for each in found.entropy)
-            words = (
-                f"layer by layer {layers} on the first {found.sinks} of {found.length:,} tokens; entropy {bits} bits"
-            )
-            items.append((row, words))
-        else:
-            unseen.setdefault(found, []).append(row)
+    seen, unseen = measured.masses()
+    for row, found in seen.items():
+        layers = ", ".join(f"{each:.0%}" for each in found.mass)
+        bits = ", ".join(f"{each:.2f}" for each in found.entropy)
+        on = f"on the first {found.sinks} of {found.length:,} tokens"
+        items.append((row, f"layer by layer {layers} {on}; entropy {bits} bits"))
     return items + [(", ".join(rows), f"not to be seen: {why}") for why, rows in unseen.items()]
 
 
@@ -151,6 +132,7 @@ class Measured(Scores):
     """Scores of every row: `print(measured)` shows them, `to_json()` keeps them, `to_html(path)` writes a page."""
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the report: one HTML file that needs no network."""
+        """Write the report: one HTML file that needs no network, there wholly or not at all."""
         need("to_html", "hf", ("jinja2",))
-        return write(self, Path(path))
+        write_whole(page(self), Path(path))
+        return Path(path)

@@ -53,9 +53,9 @@ def paired(one: Score, two: Score) -> Score:
     return score(torch.tensor(differences, dtype=torch.float64), one.drawn)
 
 
-def plus_minus(half: float, form: str = ".3f", space: str = " ") -> str:
-    """An interval as it is written after its mean; nothing where there is none, of a single window."""
-    return f"{space}±{half:{form}}" if math.isfinite(half) else ""
+def plus_minus(half: float, form: str = ".3f") -> str:
+    """Write an interval after its mean; nothing where there is none, of a single window."""
+    return f" ±{half:{form}}" if math.isfinite(half) else ""
 
 
 LOG2 = math.log(2)
@@ -93,6 +93,10 @@ class Scores:
         """The lengths that were judged."""
         return sorted({length for row in self.nats.values() for length in row})
 
+    def depths(self, row: str) -> list[float]:
+        """Return the depths at which a row was asked for the needle."""
+        return sorted({depth for each in self.needle[row].values() for depth in each})
+
     def against(self, row: str, other: str, length: int) -> Score:
         """How many nats a token a row has more than another at a length, paired over the same tokens."""
         return paired(self.nats[row][length], self.nats[other][length])
@@ -109,7 +113,7 @@ class Scores:
     def __str__(self) -> str:
         parts = [
             self._by_length(f"perplexity of the last {self.last} tokens, {self.windows} windows", self._perplexity),
-            self._by_length(f"nats a token more than {self.beside}, paired", self._beside) if self.beside else "",
+            self._by_length(f"nats a token more than {self.beside}, paired", self.more) if self.beside else "",
             self._by_length("entropy of the guess, in bits", lambda row, n: f"{self.entropy[row][n].mean / LOG2:.2f}"),
             self._recalled(),
             self._needles(),
@@ -127,8 +131,9 @@ class Scores:
         # Half of the interval of the perplexity, from that of the nats.
         return f"{found.perplexity:.4g}{plus_minus(found.perplexity * math.expm1(found.half), '.2g')}"
 
-    def _beside(self, row: str, length: int) -> str:
-        if row == self.beside:
+    def more(self, row: str, length: int) -> str:
+        """Write the nats a token more than the row that others are compared with; nothing for that row itself."""
+        if row == self.beside or not self.beside:
             return ""
         found = self.against(row, self.beside, length)
         return f"{found.mean:+.3f}{plus_minus(found.half)}"
@@ -148,25 +153,30 @@ class Scores:
     def _needles(self) -> str:
         parts: list[str] = []
         for row, by_length in self.needle.items():
-            depths = sorted({depth for each in by_length.values() for depth in each})
+            depths = self.depths(row)
             cells = [[f"{100 * by_length[length][depth]:.0f} %" for length in by_length] for depth in depths]
             heads = [f"{length:,}" for length in by_length]
             parts.append(table(f"needle found, {row}: by depth and length", heads, [f"{d:.0%}" for d in depths], cells))
         return "\n\n".join(parts)
 
-    def _masses(self) -> str:
-        lines = ["attention on the first tokens, and bits of its entropy"] if self.mass else []
+    def masses(self) -> tuple[dict[str, Mass], dict[str, list[str]]]:
+        """Return where the attention of rows goes, and of the others why it is not to be seen: the rows by reason."""
         unseen: dict[str, list[str]] = {}
         for row, found in self.mass.items():
             if isinstance(found, str):
                 unseen.setdefault(found, []).append(row)
-            else:
-                share, bits = (sum(each) / len(each) for each in (found.mass, found.entropy))
-                layers = " ".join(f"{each:.0%}" for each in found.mass)
-                lines.append(
-                    f"  {row}: {share:.1%} on the first {found.sinks} of {found.length:,} tokens ({layers} by layer), "
-                    f"{bits:.2f} bits"
-                )
+        return {row: found for row, found in self.mass.items() if isinstance(found, Mass)}, unseen
+
+    def _masses(self) -> str:
+        lines = ["attention on the first tokens, and bits of its entropy"] if self.mass else []
+        seen, unseen = self.masses()
+        for row, found in seen.items():
+            share, bits = (sum(each) / len(each) for each in (found.mass, found.entropy))
+            layers = " ".join(f"{each:.0%}" for each in found.mass)
+            lines.append(
+                f"  {row}: {share:.1%} on the first {found.sinks} of {found.length:,} tokens ({layers} by layer), "
+                f"{bits:.2f} bits"
+            )
         for why, rows in unseen.items():
             whose = "any row" if len(rows) == len(self.mass) > 1 else ", ".join(rows)
             lines.append(f"  {whose}: not to be seen; {why}")

@@ -35,15 +35,15 @@ def tokens_of(text: object, tokenizer: object) -> Tensor:
     return ids.long().cpu()
 
 
-def encoder(tokenizer: object) -> Encode:
-    """A function from a string to ids without special tokens; a tokenizer of transformers, or such a function."""
+def encoder(tokenizer: object, asked: str = "measure") -> Encode:
+    """Return a function from a string to ids without special tokens, made of a tokenizer or given as one."""
     own: Any = tokenizer
     if hasattr(own, "encode") and hasattr(own, "convert_ids_to_tokens"):
         return lambda words: own.encode(words, add_special_tokens=False)
     if callable(own):
         return cast("Encode", own)
     raise TypeError(
-        f"measure: a tokenizer is one of transformers, or a function from a string to ids; given a {type(own).__name__}"
+        f"{asked}: a tokenizer is one of transformers, or a function from a string to ids; given a {type(own).__name__}"
     )
 
 

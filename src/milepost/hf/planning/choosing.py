@@ -9,16 +9,16 @@ from typing import Any
 
 from torch import Tensor
 
+from milepost.hf.config.source import first_line
+from milepost.hf.measuring.judged import STOCK, evaluating
 from milepost.hf.measuring.measure import measure
 from milepost.hf.measuring.measured_page import Measured
-from milepost.hf.measuring.scores import plus_minus
+from milepost.hf.measuring.trials import doubling
 from milepost.hf.model.extension import as_it_was, extended, restore
 from milepost.hf.model.models import demand_causal, demand_model, device_of
 from milepost.hf.planning.candidates import Candidate
 from milepost.hf.planning.plan import plan
 from milepost.seams.verbs import answers
-
-STOCK = "stock"
 
 LAST = 64
 """Tokens of each ending that are judged, where a window of the trained length holds them twice."""
@@ -44,8 +44,8 @@ class Chosen:
             f"{self.measured.trained:,}{between}",
         ]
         if self.measured.beside:
-            more = self.measured.against(self.best.name, self.measured.beside, self.target)
-            lines.append(f"beside {self.measured.beside}: {more.mean:+.3f}{plus_minus(more.half)} nats a token, paired")
+            more = self.measured.more(self.best.name, self.target)
+            lines.append(f"beside {self.measured.beside}: {more} nats a token, paired")
         lines += [f"not tried: {name}, {why}" for name, why in self.left_out.items()]
         return "\n".join(lines)
 
@@ -68,47 +68,38 @@ def choose(
     extended already is measured from what it was at first, and is as it was afterwards.
     """
     demand_causal("choose: this is", demand_model("choose", model))
-    with as_it_was(model):
-        return _chosen(model, text, tokenizer, to, names, last, windows, progress)
-
-
-def _chosen(
-    model: Any, text: object, tokenizer: object, to: int, names: Sequence[str] | None, last: int | None, windows: int,
-    progress: bool,
-) -> Chosen:  # fmt: skip
-    planned = plan(model.config, to)
-    wanted = planned.candidates if names is None else [planned[name] for name in names]
-    rows: dict[str, Callable[[Tensor], Tensor]] = {STOCK: _under(model, ())}
-    left_out: dict[str, str] = {}
-    for candidate in wanted:
-        try:
-            extended(model, candidate.parts)
-        except (ValueError, TypeError) as error:
-            left_out[candidate.name] = str(error).splitlines()[0]
-        else:
-            rows[candidate.name] = _under(model, candidate.parts)
-        finally:
-            restore(model)
-    able = [each for each in wanted if each.name in rows and _sees_all(each)]
-    if not able:
-        raise ValueError(
-            f"choose(to={to}): none of {', '.join(each.name for each in wanted)} sees every key and can be given to "
-            f"this model: {'; '.join(left_out.values())}"
-        )
-    lengths = [planned.trained]
-    while 2 * lengths[-1] < to:
-        lengths.append(2 * lengths[-1])
-    measured = measure(
-        rows, text, tokenizer, lengths=[*lengths, to], trained=planned.trained, windows=windows,
-        last=min(LAST, max(1, planned.trained // 2)) if last is None else last,
-        distances=(), needle=(), progress=progress,
-    )  # fmt: skip
-    best = min(able, key=lambda each: measured.nats[each.name][to].mean)
-    return Chosen(best, measured, to, left_out)
+    with evaluating([model]), as_it_was(model):
+        planned = plan(model.config, to)
+        wanted = planned.candidates if names is None else [planned[name] for name in names]
+        rows: dict[str, Callable[[Tensor], Tensor]] = {STOCK: _under(model, ())}
+        left_out: dict[str, str] = {}
+        for candidate in wanted:
+            try:
+                extended(model, candidate.parts)
+            except (ValueError, TypeError) as error:
+                left_out[candidate.name] = first_line(error)
+            else:
+                rows[candidate.name] = _under(model, candidate.parts)
+            finally:
+                restore(model)
+        seeing = [each for each in wanted if not any(answers(part, "see") for part in each.parts)]
+        able = [each for each in seeing if each.name in rows]
+        if not able:
+            raise ValueError(
+                f"choose(to={to}): none of {', '.join(each.name for each in wanted)} sees every key and can be given "
+                f"to this model: {'; '.join(left_out.values())}"
+            )
+        measured = measure(
+            rows, text, tokenizer, lengths=[*doubling(planned.trained, to - 1), to], trained=planned.trained,
+            last=min(LAST, max(1, planned.trained // 2)) if last is None else last, windows=windows,
+            distances=(), needle=(), progress=progress,
+        )  # fmt: skip
+        best = min(able, key=lambda each: measured.nats[each.name][to].mean)
+        return Chosen(best, measured, to, left_out)
 
 
 def _under(model: Any, parts: tuple[object, ...]) -> Callable[[Tensor], Tensor]:
-    """The model's logits under some parts, and the model as it was again: one set of weights serves all rows."""
+    """Run a model under some parts and restore it: one set of weights serves all rows."""
 
     def logits(ids: Tensor) -> Tensor:
         if parts:
@@ -119,7 +110,3 @@ def _under(model: Any, parts: tuple[object, ...]) -> Callable[[Tensor], Tensor]:
             restore(model)
 
     return logits
-
-
-def _sees_all(candidate: Candidate) -> bool:
-    return not any(answers(part, "see") for part in candidate.parts)

@@ -6,11 +6,12 @@ import json
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 import milepost as mp
 from milepost.configs import read
+from milepost.configs.layer_types import FULL
 from milepost.configs.reader import LENGTH, Reader
 from milepost.configs.rope_types import trained_length
 from milepost.configs.stored import stored_in
@@ -81,12 +82,28 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON can hold it."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        plain["facts"] = None if self.facts is None else dict(self.facts.__dict__)
+        plain = asdict(replace(self, candidates=()))
         return plain | {"factor": self.factor, "candidates": [each.to_dict() for each in self.candidates]}
 
     def __str__(self) -> str:
-        return printed(self)
+        asked = f"asked for {self.target:,}, {self.factor:g} times as far"
+        lines = [f"{self.model_type}: reads {self.reached:,} tokens, {asked}", *_said("layers", self.layers)]
+        if self.reached != self.trained:
+            lines += _said("trained", f"at {self.trained:,} tokens before it was stretched")
+        if self.extension:
+            lines += _said("extended", f"{self.extension}. What follows starts from the checkpoint, as extend does")
+        if self.facts is not None:
+            lines += _seen(self.facts, self.reached, self.target)
+        for note in self.notes:
+            lines += _said("note", note)
+        lines += _said("try first", f"{self.first}: {self.why}" if self.first else self.why)
+        if self.served is not None:
+            lines += _said("to serve", f"{self.served}: plain transformers runs it from the config alone")
+        if self.tuning:
+            lines += _said("to tune", self.tuning)
+        if self.candidates:
+            lines += ["", *(_table if self.kind == "rotary" else _short)(self)]
+        return "\n".join([*lines, *_settings(self)])
 
 
 def plan(model: object, to: int, trained: int | None = None) -> Plan:
@@ -270,31 +287,6 @@ def _alibi(head: dict[str, Any], alibi: mp.Alibi, reached: int) -> Plan:
 # Printed
 
 
-def printed(plan: Plan) -> str:
-    """The plan in lines of at most 118 columns."""
-    lines = [
-        f"{plan.model_type}: reads {plan.reached:,} tokens, asked for {plan.target:,}, {plan.factor:g} times as far",
-        *_said("layers", plan.layers),
-    ]
-    if plan.reached != plan.trained:
-        lines += _said("trained", f"at {plan.trained:,} tokens before it was stretched")
-    if plan.extension:
-        lines += _said("extended", f"{plan.extension}. What follows starts from the checkpoint, as extend does")
-    if plan.facts is not None:
-        lines += _seen(plan.facts, plan.reached, plan.target)
-    for note in plan.notes:
-        lines += _said("note", note)
-    lines += _said("try first", f"{plan.first}: {plan.why}" if plan.first else plan.why)
-    if plan.served is not None:
-        lines += _said("to serve", f"{plan.served}: plain transformers runs it from the config alone")
-    if plan.tuning:
-        lines += _said("to tune", plan.tuning)
-    if plan.candidates:
-        lines += ["", *_table(plan)]
-    lines += _settings(plan)
-    return "\n".join(lines)
-
-
 def _said(name: str, text: str) -> list[str]:
     first, *rest = textwrap.wrap(text, WIDTH - 12, break_long_words=False) or [""]
     return [f"  {name:<10}{first}", *(f"{'':12}{line}" for line in rest)]
@@ -322,24 +314,14 @@ def _seen(facts: Facts, reached: int, target: int) -> list[str]:
 
 def _table(plan: Plan) -> list[str]:
     """A line for each candidate with its numbers and what the config would say, then one with the call, whole."""
-    head = ("method", "factor", "base", "magnitude", "slowest pair", "rope_type")
-    if plan.kind != "rotary":
-        return _short(plan)
-    rows: list[tuple[str, ...]] = [head]
-    plain = plan.facts
+    rows: list[tuple[str, ...]] = [("method", "factor", "base", "magnitude", "slowest pair", "rope_type")]
+    forms = {"factor": "g", "base": ",.0f", "magnitude": ".4f"}
     for each in plan.candidates:
         settings = each.rope_parameters or {}
-        inner = settings.get("full_attention", settings)
-        slowest = f"÷ {_slowest(each.frequencies, plain):.4g}" if each.sets and plain else ""
-        rows.append((
-            each.name,
-            f"{each.sets['factor']:g}" if "factor" in each.sets else "",
-            f"{each.sets['base']:,.0f}" if "base" in each.sets else "",
-            f"{each.sets['magnitude']:.4f}" if "magnitude" in each.sets else "",
-            slowest,
-            inner.get("rope_type", "–"),
-        ))  # fmt: skip
-    widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
+        cells = (f"{each.sets[name]:{form}}" if name in each.sets else "" for name, form in forms.items())
+        slowest = f"÷ {_slowest(each.frequencies, plan.facts):.4g}" if each.sets and plan.facts else ""
+        rows.append((each.name, *cells, slowest, settings.get(FULL, settings).get("rope_type", "–")))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
@@ -347,8 +329,8 @@ def _table(plan: Plan) -> list[str]:
 
 
 def _slowest(found: tuple[float, ...], facts: Facts) -> float:
-    """By how much the slowest pair that turns at all is slowed."""
-    before = facts.theta ** (-2 * (facts.pairs - 1) / (2 * facts.pairs))
+    """Return by how much the slowest pair that turns at all is slowed."""
+    before = facts.theta ** (1 / facts.pairs - 1)
     return before / found[-1] if found[-1] else float("inf")
 
 
@@ -356,9 +338,8 @@ def _short(plan: Plan) -> list[str]:
     lines: list[str] = []
     for each in plan.candidates:
         sets = ", ".join(f"{name} {value:.6g}" for name, value in each.sets.items())
-        lines += _said(
-            "", f"{each.name}: {each.call}" + (f" ({sets})" if sets else "") + (f"; {each.note}" if each.note else "")
-        )
+        words = f"{each.name}: {each.call}" + (f" ({sets})" if sets else "") + (f"; {each.note}" if each.note else "")
+        lines += _said("", words)
     return lines
 
 
