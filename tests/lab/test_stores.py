@@ -245,8 +245,16 @@ def test_no_two_models_share_a_folder(tmp_path: Path):
     refused = said("export", tmp_path, "rope", "--to", folders[0])
     assert refused.exit_code == 2
     assert f"export: {folders[0]} has another model, " in refused.stderr
-    assert re.search(r"of seed \d; give another folder with --to", refused.stderr)
+    assert re.search(
+        r"of seed \d, which differs in its scheme.*give another folder with --to", refused.stderr, re.DOTALL
+    )
     assert (folders[0] / "milepost.json").read_text() == kept
+    # The same scheme, seed and text, trained for longer.
+    longer = tmp_path / "exported" / "rope-seed-1" / "milepost.json"
+    longer.write_text(re.sub(r'"steps": (\d+)', r'"steps": 1\1', longer.read_text()))
+    refused = said("export", tmp_path, "rope", "--seed", 1, "--to", longer.parent)
+    assert refused.exit_code == 2
+    assert "differs in its recipe" in " ".join(refused.stderr.split())
 
 
 def test_an_exported_model_computes_what_was_trained(filled: Path, tmp_path: Path):

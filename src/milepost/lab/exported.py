@@ -43,7 +43,6 @@ def export(out: str | os.PathLike[str], name: str, folder: str | os.PathLike[str
     need("export", "lab", ("safetensors", "numpy"))
     cell, checkpoint = checkpoint_of(Path(out), name, seed)
     made = Path(folder)
-    _refuse_other(made, cell)
     own.use(cell.own)
     model = _with(make(cell), read_checkpoint(checkpoint)[0], "model.")
     about = {
@@ -51,20 +50,27 @@ def export(out: str | os.PathLike[str], name: str, folder: str | os.PathLike[str
         "shape": asdict(model.shape), "recipe": asdict(cell.recipe), "seed": cell.seed, "task": cell.task,
         "corpus": cell.corpus, "methods": [asdict(each) for each in cell.own],
     }  # fmt: skip
+    _refuse_other(made, about)
     made.mkdir(parents=True, exist_ok=True)
     write_checkpoint(made / WEIGHTS, {name: weight.detach() for name, weight in model.named_parameters()}, {})
     (made / ABOUT).write_text(json.dumps(about, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     return checkpoint
 
 
-def _refuse_other(folder: Path, cell: Cell) -> None:
+def _refuse_other(folder: Path, about: dict[str, Any]) -> None:
     """Write over the model of an earlier export, but not over another one."""
     if not (folder / ABOUT).is_file():
         return
-    about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    there, here = (about["scheme"], about["seed"], about["corpus"]), (cell.written, cell.seed, cell.corpus)
-    if there != here:
-        raise ValueError(f"{folder} has another model, {there[0]} of seed {there[1]}; give another folder with --to")
+    there: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    here: dict[str, Any] = json.loads(json.dumps(about))
+    # Folders of earlier versions may know less.
+    other = [key for key in ("scheme", "seed", "corpus", "task", "shape", "recipe")
+             if key in there and there[key] != here[key]]  # fmt: skip
+    if other:
+        raise ValueError(
+            f"{folder} has another model, {there['scheme']} of seed {there['seed']}, which differs in its "
+            f"{' and '.join(other)}; give another folder with --to"
+        )
 
 
 def default_folder(out: Path, name: str, seed: int | None) -> Path:

@@ -17,13 +17,6 @@ Turn = tuple[Cell, Known] | None
 """A cell to work, with the scores that it has; None where all that are left are worked elsewhere: ask again later."""
 
 
-class End:
-    """What comes after the last turn."""
-
-
-END = End()
-
-
 class Locks:
     """The cells that this process works, each under a lock of its own."""
 

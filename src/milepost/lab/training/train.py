@@ -104,7 +104,8 @@ class Trainer:
         self.optimiser = torch.optim.AdamW(
             _groups(self.model, recipe), lr=recipe.rate, betas=recipe.betas, fused=self.device.type == "cuda"
         )
-        self._loss = self.spread.compiled(self._loss_of, self.model) if recipe.compiled else self._loss_of
+        # A bound method kept here would keep the optimiser's state on the device until the next garbage collection.
+        self._compiled = self.spread.compiled(self._loss_of, self.model) if recipe.compiled else None
 
     @property
     def done(self) -> bool:
@@ -122,7 +123,7 @@ class Trainer:
         parts = (self.spread.share(each).chunk(self.recipe.accumulate) for each in (inputs, targets))
         for number, (inputs_, targets_) in enumerate(zip(*parts, strict=True), 1):
             with self.spread.part(last=number == self.recipe.accumulate):
-                loss = self._loss(inputs_, targets_) / counted
+                loss = (self._compiled or self._loss_of)(inputs_, targets_) / counted
                 self.spread.backward(loss)
             total += loss.detach()
         self.spread.clip(self.model, self.recipe.clip)
