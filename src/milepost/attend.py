@@ -164,7 +164,7 @@ def explain(
 def _compared(cost: float, least: float) -> str:
     """One cost beside the least, in words."""
     if math.isinf(cost):
-        return "but is there to be right, not to be fast"
+        return "but is slow: the others are tested against it"
     times = cost / least
     return f"at about {times:.1f} times the cost" if times < 100 else "at more than 100 times the cost"
 

@@ -41,7 +41,7 @@ def test_what_is_no_function_of_distance_is_refused():
     for part, why in (
         (mp.SoftCap(5.0), "SoftCap(5) does more to a score than add a number for its distance"),
         (mp.Fire(4).double(), "Fire(4) does more to a score than add a number for its distance"),
-        (mp.Cope(8, 4).double(), "Cope(8, 4) bends whole rows of scores"),
+        (mp.Cope(8, 4).double(), "Cope(8, 4) modifies whole rows of scores"),
     ):
         scheme = Scheme(part, causal)
         refused(mp.CannotRun, told + why, lambda scheme=scheme: attend(q, k, v, scheme, backend="diagonals"))

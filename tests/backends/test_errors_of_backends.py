@@ -45,10 +45,10 @@ def test_a_backend_is_named_by_a_string():
 @pytest.mark.parametrize(
     ("part", "does"),
     [
-        (lambda: mp.Alibi(4), "Alibi(4) bends the scores"),
+        (lambda: mp.Alibi(4), "Alibi(4) modifies the scores, for which it needs an n × n mask"),
         (lambda: mp.Rerope(4), "Rerope(4) turns near and far keys differently"),
         (lambda: mp.Shaw(8, reach=3), "Shaw(8, reach=3) adds tables looked up by distance"),
-        (lambda: mp.Cope(8, 4), "Cope(8, 4) bends whole rows of scores"),
+        (lambda: mp.Cope(8, 4), "Cope(8, 4) modifies whole rows of scores"),
         (lambda: mp.SinkLogit(4), "SinkLogit(4) adds a logit of rest"),
     ],
 )
@@ -77,7 +77,7 @@ def test_flex_names_the_part_before_the_circumstances():
     scheme = Scheme(mp.Cope(8, 4), causal)
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            text = 'backend "flex" cannot run this scheme: Cope(8, 4) bends whole rows of scores'
+            text = 'backend "flex" cannot run this scheme: Cope(8, 4) modifies whole rows of scores'
             refused(mp.CannotRun, text, lambda: mp.attend(*small(), scheme, backend="flex"))
 
 
@@ -131,14 +131,14 @@ def test_explain_says_who_runs_it_and_why_the_others_do_not():
     q, k, v = small()
     with torch.no_grad():
         explained = mp.explain(q, k, v, Scheme(mp.Alibi(4), causal))
-    assert explained.reasons["sdpa"] == "Alibi(4) bends the scores"
+    assert explained.reasons["sdpa"] == "Alibi(4) modifies the scores, for which it needs an n × n mask"
     assert set(explained.reasons) <= {"sdpa", "triton"}
     assert set(explained.able) - {"triton"} == {"flex", "diagonals", "chunked", "reference"}
     assert explained.costs[explained.backend] == min(explained.costs.values())
     lines = str(explained).splitlines()
     assert lines[0] == f"{explained.backend}: runs it"
-    assert "sdpa: cannot, Alibi(4) bends the scores" in lines
-    assert "reference: could run it, but is there to be right, not to be fast" in lines
+    assert "sdpa: cannot, Alibi(4) modifies the scores, for which it needs an n × n mask" in lines
+    assert "reference: could run it, but is slow: the others are tested against it" in lines
     assert any(re.fullmatch(r"flex: could run it, at about [\d.]+ times the cost", line) for line in lines)
     assert mp.explain(q, k, k, ROPE).backend == "sdpa"
 

@@ -196,7 +196,7 @@ def test_json_holds_every_field():
     assert [each["name"] for each in listed] == NAMES
     (kerple,) = [each for each in listed if each["name"] == "Kerple"]
     assert kerple["learned"] == {"p": [8], "a": [8]}
-    assert kerple["refusals"]["sdpa"] == "bends the scores"
+    assert kerple["refusals"]["sdpa"] == "modifies the scores, for which it needs an n × n mask"
     assert kerple["arguments"] == ["heads: int", "*", 'form: "log" | "power" = "log"']
     assert json.loads(run("methods", "kerple", "--json")) == kerple
 

@@ -54,7 +54,7 @@ def test_a_page_says_what_it_should():
 
 def test_a_page_says_why_a_backend_refuses():
     printed = page_of(SHEETS["Cope"], 99)
-    assert "not flex: it bends whole rows of scores, and FlexAttention shows one at a time" in printed
+    assert "not flex: it modifies whole rows of scores, and FlexAttention shows one at a time" in printed
 
 
 def test_a_page_counts_what_is_learned():

@@ -19,7 +19,7 @@ CANNOT: dict[str, str] = {
     "place": "turns near and far keys differently, which takes two softmaxes merged",
     "relate": "adds tables looked up by distance to the scores",
     "bends_freely": "does more to a score than add a number for its distance",
-    "bend_rows": "bends whole rows of scores",
+    "bend_rows": "modifies whole rows of scores",
     "rest": "adds a logit of rest to the softmax",
 }
 # Numbers of a bias laid out in full; beyond, what it costs is no longer small beside the attention.

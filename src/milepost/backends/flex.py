@@ -25,7 +25,7 @@ from milepost.seams.verbs import Relation, Table, answers
 
 PLAYED = False
 CANNOT: dict[str, str] = {
-    "bend_rows": "bends whole rows of scores, and FlexAttention shows one at a time",
+    "bend_rows": "modifies whole rows of scores, and FlexAttention shows one at a time",
     "adds_values": "adds to the values, and FlexAttention shows only the scores",
 }
 # Narrower heads than its kernels take are filled up with zeros, which change nothing.

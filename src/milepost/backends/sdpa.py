@@ -20,8 +20,8 @@ PLAYED = True
 CANNOT: dict[str, str] = {
     "place": "turns near and far keys differently, which takes two softmaxes merged",
     "relate": "adds tables looked up by distance to the scores",
-    "bend": "bends the scores",
-    "bend_rows": "bends whole rows of scores",
+    "bend": "modifies the scores, for which it needs an n × n mask",
+    "bend_rows": "modifies whole rows of scores",
     "rest": "adds a logit of rest to the softmax",
 }
 

@@ -20,7 +20,7 @@ def uncounted(call: Call, band: Band) -> str | None:
     parts: tuple[Any, ...] = call.scheme.answering("bend_rows")
     for number, part in enumerate(parts):
         if number or part not in call.scheme.answering("by_count"):
-            return f"{spell(part)} bends whole rows of scores in a way that these kernels do not do yet"
+            return f"{spell(part)} modifies whole rows of scores in a way that these kernels do not do yet"
         if part.gates != "scores":
             return f"{spell(part)} opens gates by something else than scores, which these kernels do not do yet"
         for other in (each for verb in BEFORE for each in call.scheme.answering(verb)):
