@@ -3,6 +3,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Compiled once, not by each of the forty processes that tests start.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-positions sweep-settings docs clean
 
 install: $(READY)
