@@ -70,4 +70,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("RAY_worker_niceness", "0")
     import torch
 
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    THREADS = int(os.environ["OMP_NUM_THREADS"])
+    torch.set_num_threads(THREADS)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown() -> None:
+        # A cell of the lab sets its own number, which would slow every test that follows.
+        torch.set_num_threads(THREADS)
