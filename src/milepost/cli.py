@@ -62,13 +62,8 @@ def app() -> typer.Typer:
 
     hub.command()(methods)
     hub.command(cls=Compare, epilog=table())(compare)
-    hub.command()(report)
-    hub.command()(diff)
-    hub.command()(export)
-    hub.command()(plan)
-    hub.command()(check)
-    hub.command()(extend)
-    hub.command()(bench)
+    for command in (report, diff, export, plan, check, extend, bench):
+        hub.command()(command)
     return hub
 
 

@@ -45,8 +45,10 @@ class Entry:
     make: Callable[[], Works]
 
 
-def passes(run: Callable[[], Tensor], leaves: tuple[Tensor, ...], grad: Tensor) -> dict[str, Callable[[], object]]:
-    """Return forward alone, and forward with every gradient."""
+def passes(
+    run: Callable[[], Tensor], leaves: tuple[Tensor, ...] = (), grad: Tensor | None = None
+) -> dict[str, Callable[[], object]]:
+    """Return forward alone and, where there are leaves, forward with every gradient."""
 
     def forward() -> object:
         with torch.no_grad():
@@ -55,7 +57,7 @@ def passes(run: Callable[[], Tensor], leaves: tuple[Tensor, ...], grad: Tensor) 
     def both() -> object:
         return torch.autograd.grad(run(), leaves, grad, allow_unused=True)
 
-    return {FORWARD: forward, BOTH: both}
+    return {FORWARD: forward, BOTH: both} if leaves else {FORWARD: forward}
 
 
 def no_bound(name: str, column: str, limit: float) -> float | None:

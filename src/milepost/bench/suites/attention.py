@@ -125,7 +125,7 @@ def tensors(settings: Settings, b: int, h: int, t: int, d: int, g: int | None = 
 
 def entry(
     name: str, make: Make, given: tuple[Tensor, Tensor, Tensor, Tensor], settings: Settings, first: int = 0,
-    **options: Any,
+    checked: bool = True, **options: Any,
 ) -> Entry:  # fmt: skip
     """Return a scheme through `attend`. first: where the text that is compared begins."""
     q, k, v, grad = given
@@ -140,7 +140,7 @@ def entry(
         backend = options.get("backend") or chosen(scheme, q, k, v, **options)
         if "documents" in options and settings.device == "cuda":
             backend += _waits(found[FORWARD])
-        return Works(found, lambda: against_float64(run, q, k, v, grad, scheme, first), backend)
+        return Works(found, (lambda: against_float64(run, q, k, v, grad, scheme, first)) if checked else None, backend)
 
     return Entry(name, "milepost", works)
 
@@ -169,9 +169,11 @@ def _waits(work: Callable[[], object]) -> str:
 def plain_entry(name: str, who: str, given: tuple[Tensor, ...], grad: Tensor, is_causal: bool = True) -> Entry:
     """Return torch's own attention, with the kernel that torch picks."""
     q, k, v = given
-    return Entry(
-        name, who, lambda: Works(passes(lambda: sdpa(q, k, v, is_causal=is_causal), given, grad), backend="torch")
-    )
+
+    def run() -> Tensor:
+        return sdpa(q, k, v, is_causal=is_causal, enable_gqa=q.shape[1] != k.shape[1])
+
+    return Entry(name, who, lambda: Works(passes(run, given, grad), backend="torch"))
 
 
 def _as_a_batch(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, count: int) -> Entry:
