@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -60,11 +60,6 @@ def passes(
     return {FORWARD: forward, BOTH: both} if leaves else {FORWARD: forward}
 
 
-def no_bound(name: str, column: str, limit: float) -> float | None:
-    """Set no bound."""
-    return None
-
-
 @dataclass
 class Contest:
     """One table to be. `entries` makes the tensors, so that nothing is allocated before it is needed."""
@@ -75,7 +70,7 @@ class Contest:
     entries: Callable[[], list[Entry]]
     limit: str = ""
     ratio: Ratio = "times"
-    bound: Callable[[str, str, float], float | None] = field(default=no_bound)
+    bound: Callable[[str, str, float], float | None] = lambda name, column, limit: None
     """The bound on the ratio of a row in a column, from the limit's own value."""
     skip: tuple[str, ...] = ()
     """Contenders with any of these in their names are left out."""

@@ -91,13 +91,9 @@ def host(settings: Settings) -> list[Contest]:
     """Return short rows in which the host decides the time."""
     shape = settings.sizes.host
     found = against_plain(settings, "host", shape, host_schemes(*shape[1::2]), LIMIT, EAGER)
-
-    def bound(name: str, column: str, limit: float) -> float | None:
-        # Of the call itself, and not of its ratio.
-        most = bounds.of(bounds.HOST.get(name), column)
-        return None if most is None else most * 1e-3 / limit
-
-    found.bound = bound
+    microseconds = bounds.of_rows(bounds.HOST)
+    # Of the call itself, and not of its ratio.
+    found.bound = lambda name, column, limit: (most := microseconds(name, column, limit)) and most * 1e-3 / limit
     return [found]
 
 
