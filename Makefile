@@ -3,7 +3,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-positions docs clean
+# Compiled once, not by each of the forty processes that tests start.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-positions sweep-settings docs clean
 
 install: $(READY)
 
@@ -55,6 +58,10 @@ sweep-saved: $(READY)
 
 sweep-positions: $(READY)
 	MILEPOST_SWEEP=1 $(BIN)/python -m pytest -n 2 tests/hf/test_positions.py
+
+# Every setting of the tests that `make test` draws a sample of.
+sweep-settings: $(READY)
+	MILEPOST_SWEEP=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 docs: $(READY)
 	printf '# Every method\n\n`make docs` writes this page, from `milepost methods --markdown`.\n\n' > docs/methods.md

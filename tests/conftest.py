@@ -1,7 +1,13 @@
-"""Tests in several processes: one thread each, and what takes longest to set up first. What was collected is kept."""
+"""Tests in several processes: one thread each, and what takes longest to set up first. What was collected is kept.
+
+A test marked `sample(n)` is run with n of its settings, drawn by a seed that is printed; MILEPOST_SEED=… draws the same
+again, and MILEPOST_SWEEP=1 runs all.
+"""
 
 import gc
 import os
+import random
+from collections import defaultdict
 from collections.abc import Generator
 
 import pytest
@@ -22,8 +28,38 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure() -> None:
+    # Processes of xdist inherit it, and draw the same.
+    os.environ.setdefault("MILEPOST_SEED", str(random.randrange(10**6)))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
+    if not os.environ.get("MILEPOST_SWEEP"):
+        left_out = not_drawn(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def not_drawn(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Draw n settings of each test marked `sample(n)` next to those marked `always`; return the others.
+
+    Settings with different arguments after n are drawn apart.
+    """
+    settings: defaultdict[tuple[str, tuple[object, ...]], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        mark = item.get_closest_marker("sample")
+        if mark is not None and item.get_closest_marker("always") is None:
+            settings[item.nodeid.partition("[")[0], mark.args].append(item)
+    left_out = set[pytest.Item]()
+    for (name, (n, *_)), group in settings.items():
+        drawn = random.Random(f"{os.environ['MILEPOST_SEED']} {name}").sample(group, min(n, len(group)))
+        left_out |= {*group} - {*drawn}
+    return left_out
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(f"settings were drawn by MILEPOST_SEED={os.environ['MILEPOST_SEED']}")
 
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -34,4 +70,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("RAY_worker_niceness", "0")
     import torch
 
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    THREADS = int(os.environ["OMP_NUM_THREADS"])
+    torch.set_num_threads(THREADS)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown() -> None:
+        # A cell of the lab sets its own number, which would slow every test that follows.
+        torch.set_num_threads(THREADS)

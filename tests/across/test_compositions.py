@@ -1,4 +1,4 @@
-"""Every law over twenty random compositions: parts that meet at the same seam, and parts that meet across seams."""
+"""Every law over random compositions: parts that meet at the same seam, and parts that meet across seams."""
 
 from __future__ import annotations
 
@@ -122,11 +122,14 @@ def accepted(make: Callable[[], mp.Scheme]) -> bool:
     return True
 
 
+COSTLY = {"traces_whole": 4, "agrees_on_every_backend": 10}
+"""Laws that take a second or two for each composition, and how many they are asked of."""
+
+
 @pytest.mark.parametrize("law", LAWS)
 def test_law_holds_for_compositions(law: str):
     @settings(
-        # To trace a graph takes a second or two.
-        max_examples=8 if law == "traces_whole" else 20,
+        max_examples=COSTLY.get(law, 20),
         derandomize=True,
         deadline=None,
         database=None,

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-import torch
 
 import milepost as mp
 from milepost.seams.facets import facets_of
@@ -15,41 +14,37 @@ from tests.cases import CASES, QUICK
 from tests.laws import METHOD_LAWS, applies, graphs_over, moved
 from tests.layers import fresh
 
-COSTLY = {"agrees_on_every_backend": QUICK, "traces_whole": ()}
-"""Laws that take long, and the methods that a quick run still has them for. Floaters are walked, which is slow too."""
+COSTLY = {"agrees_on_every_backend": 12, "traces_whole": 6}
+"""Laws that take long: of how many methods they are asked in one run, next to those that they are always asked of."""
 
-TRACED = (
-    *QUICK, "AxialRope", "DualChunk", "Kerple", "LearnedRope", "Pivot", "Recurrent", "Stream", "TransformerXL",
-)  # fmt: skip
-"""What is traced on two cores, seconds each: each verb, facet and kind of regime. With a GPU at hand, everything."""
+ALWAYS = {"agrees_on_every_backend": QUICK, "traces_whole": ("Cope", "DynamicNtk", "Rerope", "T5Bias")}
+"""With every verb and every facet; and a kind of each thing that is traced."""
 
 
 def marked(law: str, name: str) -> Any:
-    quick = name in COSTLY.get(law, CASES) and not name.startswith("Floater")
-    slow = [] if quick else [pytest.mark.slow]
-    return pytest.param(law, name, id=f"{law}-{name}", marks=slow)
+    quick = law not in COSTLY or (law != "traces_whole" and name in QUICK)
+    marks = [] if quick and not name.startswith("Floater") else [pytest.mark.slow]
+    if law in COSTLY:
+        marks.append(pytest.mark.always if name in ALWAYS[law] else pytest.mark.sample(COSTLY[law], law))
+    return pytest.param(law, name, id=f"{law}-{name}", marks=marks)
 
 
 @pytest.mark.parametrize(
-    ("law", "name"),
-    [
-        marked(law, name)
-        for law in METHOD_LAWS
-        for name in CASES
-        if (law != "traces_whole" or name in TRACED or torch.cuda.is_available()) and applies(law, CASES[name])
-    ],
+    ("law", "name"), [marked(law, name) for law in METHOD_LAWS for name in CASES if applies(law, CASES[name])]
 )
 def test_law(law: str, name: str):
     METHOD_LAWS[law](CASES[name])
 
 
 @pytest.mark.slow
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["Rerope", "Rope"])
 def test_ten_growing_lengths_take_at_most_three_graphs(name: str):
     assert graphs_over(fresh(CASES[name]), range(8, 38, 3)) <= 3
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["Alibi", "Cope", "Fire", "LogN", "Rerope", "Rope", "Shaw", "T5Bias"])
 def test_traced_ahead_of_time_it_is_one_graph_with_its_gradients(name: str):
     assert graphs_over(fresh(CASES[name]), range(9, 10), compiler="aot_eager") == 1

@@ -47,6 +47,7 @@ def hidden_unless(q: Tensor, k: Tensor, sees: Any, first: int = 0, key_first: in
     return lambda b, h, i, j: product(b, h, i, j) if sees(i + first, j + key_first) else -math.inf
 
 
+@pytest.mark.sample(18)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", VISIBLE)
 @pytest.mark.parametrize(

@@ -583,6 +583,7 @@ def test_a_planted_difference_is_named_and_nothing_else(name: str):
     assert max(map(len, str(found).splitlines())) <= 80
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("name", PLANTED)
 def test_nothing_is_found_between_identical_pairs(name: str):
     for side in (0, 1):
@@ -592,6 +593,7 @@ def test_nothing_is_found_between_identical_pairs(name: str):
         assert "no difference found" in str(found)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("kind", SIZES)
 def test_a_model_agrees_with_its_copy_and_its_config(kind: str):
     made = model(kind)

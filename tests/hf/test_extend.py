@@ -165,17 +165,42 @@ def test_a_stretched_checkpoint_goes_further_by_its_own_stretch():
     assert extension_of(model).schedule[0].parts[0].stretch == mp.Yarn(4, 16), "a whole rotation says everything"
 
 
-def test_a_model_that_was_pickled_runs_in_a_new_process(tmp_path: Path):
+NEW_PROCESS = """
+import sys
+import torch
+before = set(sys.modules)
+import milepost.hf, milepost.hf.planning.plan
+added = {name.split(".")[0] for name in set(sys.modules) - before} - {*sys.stdlib_module_names, "torch"}
+assert added == {"milepost"}, added
+sys.modules["transformers"] = None
+try:
+    milepost.hf.extend(3)
+except ImportError as error:
+    assert "extend needs transformers, which is not installed: pip install 'milepost[hf]'" in str(error)
+else:
+    raise AssertionError
+del sys.modules["transformers"]
+milepost.hf.StreamingCache
+assert "transformers" in sys.modules
+try:
+    milepost.hf.Streamingcache
+except AttributeError as error:
+    assert "has no attribute 'Streamingcache'" in str(error)
+else:
+    raise AssertionError
+model = torch.load(sys.argv[1] + "/model.pt", weights_only=False)
+given, logits = torch.load(sys.argv[1] + "/expected.pt")
+assert (model(given).logits - logits).abs().max() < 1e-5
+"""
+
+
+def test_a_new_process_loads_transformers_when_it_is_needed_and_runs_a_model_that_was_pickled(tmp_path: Path):
     # Of Persimmon, attention modules have hooks as well.
     model = extend(tiny("persimmon"), mp.Rerope(8))
     torch.save(model, tmp_path / "model.pt")
     torch.save((tokens(), model(tokens()).logits), tmp_path / "expected.pt")
-    code = (
-        f"import torch; model = torch.load({str(tmp_path / 'model.pt')!r}, weights_only=False); "
-        f"given, logits = torch.load({str(tmp_path / 'expected.pt')!r}); "
-        "assert (model(given).logits - logits).abs().max() < 1e-5"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", NEW_PROCESS, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_models_that_cannot_be_served_are_named():
@@ -267,10 +292,3 @@ def test_a_module_that_was_never_extended_says_so():
     other.set_attn_implementation("milepost")
     with pytest.raises(RuntimeError, match=r"but its model was not extended; use milepost\.hf\.extend"):
         other(tokens())
-
-
-def test_without_transformers_the_extra_is_named():
-    code = "import sys; sys.modules['transformers'] = None\nimport milepost.hf\nmilepost.hf.extend(3)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "extend needs transformers, which is not installed: pip install 'milepost[hf]'" in done.stderr

@@ -98,6 +98,7 @@ def fresh(model: object, text: Tensor) -> Tensor:
     return model(text[None], use_cache=False).logits[0, -1]  # type: ignore[operator]
 
 
+@pytest.mark.sample(36)
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("name", METHODS)
 def test_decoding_equals_a_fresh_pass(name: str, cache: str):
@@ -140,6 +141,7 @@ def test_a_stretch_goes_into_the_rotation_and_takes_the_rotary_path():
     assert (model(tokens()).logits - one).abs().max() < CLOSE
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("model_type", ["gemma3_text", "gpt_neox", "gpt_oss", "smollm3", "cohere2"])
 @pytest.mark.parametrize("stretch", [mp.Yarn(4, trained=64), mp.Interpolate(2.0), mp.Ntk(4.0), mp.Llama3(4, 64)])
 def test_both_ways_agree_on_every_static_stretch(model_type: str, stretch: object):

@@ -16,7 +16,6 @@ from milepost.cli import app
 from milepost.hf import plan
 from milepost.hf.planning.plan import Plan
 from tests.configs.published import PUBLISHED
-from tests.house.test_import import foreign, loaded_by
 
 transformers = pytest.importorskip("transformers")
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # noqa: E402
@@ -233,12 +232,6 @@ def test_a_name_that_the_hub_does_not_have_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", nothing)
     with pytest.raises(FileNotFoundError, match=r"the hub did not give a configuration .*\(someone/llama is nowhere\)"):
         plan("someone/llama", 8192)
-
-
-def test_importing_the_room_loads_no_transformers():
-    modules = loaded_by("milepost.hf.planning.plan")
-    assert "milepost.hf.planning.plan" in modules
-    assert foreign(modules, own="milepost") == []
 
 
 def test_names_are_what_they_are_called_and_no_modules():

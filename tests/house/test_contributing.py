@@ -38,8 +38,8 @@ def worked_example() -> tuple[str, str, str]:
 
 def copy_with(folder: Path, method: str, export: str, test: str) -> dict[str, str]:
     """Add the method to a copy of the package; returns the environment that finds the copy first."""
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, folder / name)
     (folder / "src/milepost/methods/root_bias.py").write_text(method)
     init = folder / "src/milepost/__init__.pyi"
     init.write_text(

@@ -59,6 +59,7 @@ def covered(differences: np.ndarray, of_checkpoints: np.ndarray, of_methods: np.
     return float(windows.mean()), float(seeds.mean())
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("windows", [32, 128])
 @pytest.mark.parametrize("kind", [*CORRELATED, "files"])
 def test_intervals_hold_the_truth_as_often_as_they_say(kind: float | str, windows: int):

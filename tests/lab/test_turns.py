@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from milepost.lab.cells.cell import Cell
-from milepost.lab.cells.events import Described, Event, Stepped
+from milepost.lab.cells.events import Event, Stepped
 from milepost.lab.cells.turns import Locks, turns
 from milepost.lab.engines.jobs import Jobs
 from milepost.lab.engines.local import Local
@@ -27,44 +27,6 @@ from tests.lab.test_compare import text as text
 from tests.lab.test_sweep import SWEEP, numbers, work
 
 FOUR = replace(SWEEP, schemes=("rope", "kerple", "nope", "alibi"), free=False)
-
-SECOND = """
-import sys
-from pathlib import Path
-from milepost.lab.cells.store import Store
-from milepost.lab.sweep.sweep import Local, run
-from milepost.lab.cells.events import Described
-from tests.lab.test_turns import FOUR
-folder, seen = Path(sys.argv[1]), []
-store = Store(folder / "lab.sqlite")
-print("ready", flush=True)
-sys.stdin.readline()
-run(FOUR, store, Local(folder), lambda cell, event: seen.append(cell.name) if isinstance(event, Described) else None)
-store.close()
-print(*seen)
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_at_once_work_every_cell_once_and_end_with_the_numbers_of_one(tmp_path: Path):
-    alone, both = tmp_path / "alone", tmp_path / "both"
-    for folder in (alone, both):
-        folder.mkdir()
-    work(FOUR, alone)
-    with subprocess.Popen(
-        [sys.executable, "-c", SECOND, str(both)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as second:
-        assert second.stdout is not None
-        assert second.stdin is not None
-        assert second.stdout.readline() == "ready\n"
-        second.stdin.write("go\n")
-        second.stdin.flush()
-        here = [cell.name for cell, event in work(FOUR, both) if isinstance(event, Described)]
-        there = second.communicate(timeout=100)[0].split()
-    assert second.returncode == 0
-    assert Counter(here + there) == Counter(FOUR.schemes), "a cell was worked twice, or by nobody"
-    assert numbers(both) == numbers(alone)
-    assert len(list(both.glob("*.safetensors"))) == 4
 
 
 @pytest.mark.slow
@@ -91,6 +53,7 @@ def test_two_commands_on_one_folder_work_every_cell_once_and_end_with_the_number
     worked = Counter(name for said in lines for name in FOUR.schemes if said & {f"train {name}", f"judge {name}"})
     assert worked == Counter(FOUR.schemes), "a cell was worked twice, or by nobody"
     assert numbers(both) == numbers(alone)
+    assert len(list(both.glob("*.safetensors"))) == 4
 
 
 def test_a_cell_that_another_process_has_is_left_to_it_until_it_lets_go(tmp_path: Path):

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -22,6 +23,9 @@ from milepost.bench.harness.tables import printed
 from milepost.bench.suites.groups import GROUPS, contests_of
 from milepost.refusal import refuse
 from milepost.seams.arguments import did_you_mean
+
+AT_ONCE = partial(print, flush=True)
+"""A run takes minutes, and may be cut short."""
 
 
 def run(
@@ -78,14 +82,9 @@ def _measured(names: list[str], settings: Settings, path: Path, warm: int | None
     return report
 
 
-def at_once(words: str) -> None:
-    """Print without a buffer: a run takes minutes, and may be cut short."""
-    print(words, flush=True)
-
-
 def measure(
     names: Sequence[str], settings: Settings, report: Report, path: Path | None = None,
-    show: Callable[[str], None] = at_once,
+    show: Callable[[str], None] = AT_ONCE,
 ) -> Report:  # fmt: skip
     """Run every contest of these groups until the time is up. JSON is written after each: a crash loses one table."""
     for name in names:

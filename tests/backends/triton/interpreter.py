@@ -16,6 +16,7 @@ from typing import Any
 
 def hasten() -> None:
     """Let it remember what depends on nothing but a shape, a dtype or a module."""
+    import numpy
     from triton.language import core, semantic
     from triton.runtime import interpreter
 
@@ -24,17 +25,21 @@ def hasten() -> None:
     block_of, constexpr, shape_of = core.block_type.__init__, core.constexpr, core.tuple
 
     @cache
-    def block_like(shape: tuple[int, ...]) -> Any:
-        return core.block_type(core.int1, list(shape))
+    def block(element_ty: Any, shape: tuple[int, ...]) -> Any:
+        made = core.block_type.__new__(core.block_type)
+        block_of(made, element_ty, list(shape))
+        return made
 
     def init_block(self: Any, element_ty: Any, shape: Any) -> None:
         plain = tuple([each.value if type(each) is constexpr else each for each in shape])
-        if {*map(type, plain)} != {int} or element_ty is core.int1:
-            return block_of(self, element_ty, shape)
-        like = block_like(plain)
-        self.element_ty, self.numel = element_ty, like.numel
-        self.shape = shape_of(like.shape.values, like.shape.type)
-        self.name = f"<{self.shape}, {element_ty}>"
+        if {*map(type, plain)} != {int}:
+            block_of(self, element_ty, shape)
+        elif type(element_ty) is core.dtype:
+            self.__dict__.update(block(element_ty, plain).__dict__)
+        else:
+            # Of pointers there are many types.
+            self.__dict__.update(block(core.int1, plain).__dict__)
+            self.element_ty, self.name = element_ty, f"<{self.shape}, {element_ty}>"
 
     @cache
     def constants(shape: tuple[int, ...]) -> tuple[Any, Any, Any]:
@@ -77,11 +82,22 @@ def hasten() -> None:
 
     broadcast = semantic.TritonSemantic.broadcast_impl_value
 
+    def spread(self: Any, value: Any, shape: tuple[int, ...]) -> Any:
+        handle, scalar = value.handle, value.type.scalar
+        if value.type.is_block():
+            data = numpy.broadcast_to(handle.data, shape)
+        else:
+            data = numpy.full(shape, handle.data, dtype=get_np_dtype(handle.dtype))
+        return self.tensor(interpreter.TensorHandle(data, handle.dtype.scalar), core.block_type(scalar, shape))
+
     def broadcast_unlike(self: Any, lhs: Any, rhs: Any) -> tuple[Any, Any]:
-        one, other = lhs.type, rhs.type
-        if one.is_block() and other.is_block() and one.shape.values == other.shape.values:
+        one, other = (tuple(each.type.shape.values) if each.type.is_block() else () for each in (lhs, rhs))
+        if one == other:
             return lhs, rhs
-        return broadcast(self, lhs, rhs)
+        if one and other and (len(one) != len(other) or any(1 != a != b != 1 for a, b in zip(one, other, strict=True))):
+            return broadcast(self, lhs, rhs)
+        shape = tuple(map(max, one, other)) if one and other else one or other
+        return lhs if one == shape else spread(self, lhs, shape), rhs if other == shape else spread(self, rhs, shape)
 
     semantic.TritonSemantic.broadcast_impl_value = broadcast_unlike
     interpreter._patch_lang = patch_lang

@@ -94,6 +94,7 @@ def test_where_no_key_is_near_far_ones_are_set_off_against_nothing(t: int):
         close(ours, exact)
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize("name", SCHEMES)
 def test_outputs_and_gradients_are_the_specifications(name: str):
     scheme = made(name)
@@ -155,6 +156,7 @@ def test_queries_before_all_keys_see_nothing_whatever_their_chunks(t: int):
     assert (lse == -torch.inf).all()
 
 
+@pytest.mark.sample(25)
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("name", [name for name in SCHEMES if name != "encoder"])
 def test_decoding_is_the_specifications(name: str, turned: bool):

@@ -132,6 +132,7 @@ def test_queries_are_rotated_as_they_are_read(pairs: int, neighbours: bool):
     assert off(ours[1], exact[1]) < 1e-6
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("programs", "little"), [(1, 0), (8, 1 << 25), (40, 0), (528, 1 << 25)])
 @pytest.mark.parametrize(
     ("t", "s", "near", "strong"),

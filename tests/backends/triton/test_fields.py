@@ -94,6 +94,7 @@ def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(fields_module, "SHORT", short)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.usefixtures("passes")
 @pytest.mark.parametrize("groups", [1, 2] if GPU else [1])
 @pytest.mark.parametrize(
@@ -207,6 +208,7 @@ SCHEMES = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.usefixtures("passes")
 @pytest.mark.parametrize("name", SCHEMES if GPU else ["Leaky ReRoPE", "a window", "Pivot over YaRN"])
 def test_schemes_with_near_and_far_keys_agree_with_the_reference(name: str, monkeypatch: pytest.MonkeyPatch):

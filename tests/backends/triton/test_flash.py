@@ -67,6 +67,7 @@ def agree(case: Case, dtype: torch.dtype, **tiles: Config) -> None:
 
 
 # The first one takes the interpreter long.
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("first", "many", "options"),
     [

@@ -55,6 +55,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CASES)
 def test_the_gradients_of_both_numbers_are_those_of_the_formula(name: str, monkeypatch: pytest.MonkeyPatch):
     case = dict(CASES[name])
@@ -94,6 +95,7 @@ def test_the_gradients_of_both_numbers_are_those_of_the_formula(name: str, monke
     assert launched.count(tables.totals) == 1
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("form", ["log", "power"])
 @pytest.mark.parametrize("seen", [[causal], [causal & (window(20) | sinks(2))], []], ids=["causal", "window", "all"])
 def test_a_scheme_learns_as_the_specification_does(form: Any, seen: list[Any], monkeypatch: pytest.MonkeyPatch):

@@ -118,23 +118,24 @@ def scheme_of(neighbours: bool = False, width: int = 16, d: int = 16) -> mp.Sche
     return mp.Scheme(rope if width == d else mp.Partial(rope, of=d), mp.DualChunk(CHUNK, LOCAL), causal)
 
 
-@pytest.mark.parametrize(
-    ("t", "of"), [*((t, "both") for t in (5, SIZE, 13, 2 * SIZE, 37, 50)), (37, "out"), (37, "lse")]
-)
+@pytest.mark.sample(5)
+@pytest.mark.parametrize(("t", "of"), [*((t, "both") for t in (5, SIZE, 13, 2 * SIZE, 37)), (26, "out"), (26, "lse")])
 def test_answers_and_gradients_are_the_formulas(t: int, of: str, noted: list[Any]):
     compare(drawn(1, 2, 2, t, t), scheme_of(), of)
     assert noted
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("b", "tokens_first"), [(1, True), (2, False)])
 def test_grouped_heads_and_narrower_values(b: int, tokens_first: bool, noted: list[Any]):
     compare(drawn(b, 4, 2, 37, 37, dv=12, tokens_first=tokens_first), scheme_of())
     assert noted
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("neighbours", "width"), [(True, 16), (False, 12), (True, 12), (False, 10)])
 def test_pairs_that_neighbour_and_channels_that_are_not_turned(neighbours: bool, width: int, noted: list[Any]):
-    compare(drawn(1, 2, 1, 37, 37), scheme_of(neighbours, width), neighbours=neighbours, width=width)
+    compare(drawn(1, 2, 1, 26, 26), scheme_of(neighbours, width), neighbours=neighbours, width=width)
     assert noted
 
 
@@ -166,6 +167,7 @@ def test_keys_that_nobody_sees_get_no_gradient(monkeypatch: pytest.MonkeyPatch):
         torch.testing.assert_close(mine.double(), true, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("b", [1, 2])
 def test_without_gradients_the_same_comes_out(b: int, noted: list[Any]):
     given = [each.float() for each in drawn(b, 2, 1, 37, 37)]
@@ -194,6 +196,7 @@ def test_what_changes_scores_or_has_few_queries_goes_the_other_way(noted: list[A
     assert not noted
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("learns", [False, True])
 @pytest.mark.parametrize("vendor", [False, True])
 def test_calls_that_are_played_answer_the_same(
@@ -204,7 +207,7 @@ def test_calls_that_are_played_answer_the_same(
         as_vendor(monkeypatch, [])
     scheme = scheme_of()
     for seed in range(SEEN + 4):
-        given = drawn(1, 2, 2, 26, 26, seed=seed)
+        given = drawn(1, 2, 2, 18, 18, seed=seed)
         if learns:
             compare(given, scheme, "out")
             continue
@@ -252,13 +255,14 @@ def as_vendor(monkeypatch: pytest.MonkeyPatch, called: list[int]) -> None:
     monkeypatch.setattr(vendor, "backward", lambda *x: called.append(1) or back_in_torch(*x))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
-    ("b", "t", "s", "of"), [(1, 50, 50, "out"), (1, 50, 50, "both"), (2, 50, 50, "both"), (1, 30, 50, "both")]
+    ("b", "t", "s", "of"), [(1, 34, 34, "out"), (1, 34, 34, "both"), (2, 34, 34, "both"), (1, 22, 34, "both")]
 )
 def test_on_torchs_own_kernel(b: int, t: int, s: int, of: str, monkeypatch: pytest.MonkeyPatch):
     called: list[int] = []
     as_vendor(monkeypatch, called)
-    compare(drawn(b, 2, 2, t, s, tokens_first=t == 30), scheme_of(), of)
+    compare(drawn(b, 2, 2, t, s, tokens_first=t == 22), scheme_of(), of)
     # A gradient of the log-sum-exp is not its to give.
     assert set(called) == ({0, 1} if of == "out" else {0})
 

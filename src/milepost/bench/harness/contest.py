@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -45,8 +45,10 @@ class Entry:
     make: Callable[[], Works]
 
 
-def passes(run: Callable[[], Tensor], leaves: tuple[Tensor, ...], grad: Tensor) -> dict[str, Callable[[], object]]:
-    """Return forward alone, and forward with every gradient."""
+def passes(
+    run: Callable[[], Tensor], leaves: tuple[Tensor, ...] = (), grad: Tensor | None = None
+) -> dict[str, Callable[[], object]]:
+    """Return forward alone and, where there are leaves, forward with every gradient."""
 
     def forward() -> object:
         with torch.no_grad():
@@ -55,12 +57,7 @@ def passes(run: Callable[[], Tensor], leaves: tuple[Tensor, ...], grad: Tensor) 
     def both() -> object:
         return torch.autograd.grad(run(), leaves, grad, allow_unused=True)
 
-    return {FORWARD: forward, BOTH: both}
-
-
-def no_bound(name: str, column: str, limit: float) -> float | None:
-    """Set no bound."""
-    return None
+    return {FORWARD: forward, BOTH: both} if leaves else {FORWARD: forward}
 
 
 @dataclass
@@ -73,7 +70,7 @@ class Contest:
     entries: Callable[[], list[Entry]]
     limit: str = ""
     ratio: Ratio = "times"
-    bound: Callable[[str, str, float], float | None] = field(default=no_bound)
+    bound: Callable[[str, str, float], float | None] = lambda name, column, limit: None
     """The bound on the ratio of a row in a column, from the limit's own value."""
     skip: tuple[str, ...] = ()
     """Contenders with any of these in their names are left out."""

@@ -91,13 +91,9 @@ def host(settings: Settings) -> list[Contest]:
     """Return short rows in which the host decides the time."""
     shape = settings.sizes.host
     found = against_plain(settings, "host", shape, host_schemes(*shape[1::2]), LIMIT, EAGER)
-
-    def bound(name: str, column: str, limit: float) -> float | None:
-        # Of the call itself, and not of its ratio.
-        most = bounds.of(bounds.HOST.get(name), column)
-        return None if most is None else most * 1e-3 / limit
-
-    found.bound = bound
+    microseconds = bounds.of_rows(bounds.HOST)
+    # Of the call itself, and not of its ratio.
+    found.bound = lambda name, column, limit: (most := microseconds(name, column, limit)) and most * 1e-3 / limit
     return [found]
 
 
@@ -125,7 +121,7 @@ def tensors(settings: Settings, b: int, h: int, t: int, d: int, g: int | None = 
 
 def entry(
     name: str, make: Make, given: tuple[Tensor, Tensor, Tensor, Tensor], settings: Settings, first: int = 0,
-    **options: Any,
+    checked: bool = True, **options: Any,
 ) -> Entry:  # fmt: skip
     """Return a scheme through `attend`. first: where the text that is compared begins."""
     q, k, v, grad = given
@@ -140,7 +136,7 @@ def entry(
         backend = options.get("backend") or chosen(scheme, q, k, v, **options)
         if "documents" in options and settings.device == "cuda":
             backend += _waits(found[FORWARD])
-        return Works(found, lambda: against_float64(run, q, k, v, grad, scheme, first), backend)
+        return Works(found, (lambda: against_float64(run, q, k, v, grad, scheme, first)) if checked else None, backend)
 
     return Entry(name, "milepost", works)
 
@@ -169,9 +165,11 @@ def _waits(work: Callable[[], object]) -> str:
 def plain_entry(name: str, who: str, given: tuple[Tensor, ...], grad: Tensor, is_causal: bool = True) -> Entry:
     """Return torch's own attention, with the kernel that torch picks."""
     q, k, v = given
-    return Entry(
-        name, who, lambda: Works(passes(lambda: sdpa(q, k, v, is_causal=is_causal), given, grad), backend="torch")
-    )
+
+    def run() -> Tensor:
+        return sdpa(q, k, v, is_causal=is_causal, enable_gqa=q.shape[1] != k.shape[1])
+
+    return Entry(name, who, lambda: Works(passes(run, given, grad), backend="torch"))
 
 
 def _as_a_batch(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, count: int) -> Entry:

@@ -59,11 +59,11 @@ ROTARY_STEP = 3e-3
 """Milliseconds, in a graph."""
 
 
-def of(pair: Pair | None, column: str) -> float | None:
-    """Return the one for a column."""
-    return None if pair is None or column not in (FORWARD, BOTH) else pair[column == BOTH]
-
-
 def of_rows(wanted: Mapping[str, Pair | None]) -> Callable[[str, str, float], float | None]:
     """Return the bound of a contest from those of its rows."""
-    return lambda name, column, limit: of(wanted.get(name), column)
+
+    def bound(name: str, column: str, limit: float) -> float | None:
+        pair = wanted.get(name)
+        return None if pair is None or column not in (FORWARD, BOTH) else pair[column == BOTH]
+
+    return bound

@@ -4,23 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from milepost import (
-    Alibi,
-    KeepSinks,
-    LogN,
-    Pivot,
-    Rerope,
-    Rope,
-    Scheme,
-    SoftCap,
-    T5Bias,
-    Yarn,
-    attend,
-    causal,
-    sinks,
-    window,
-)
-from milepost.bench.harness.contest import FORWARD, Contest, Entry, Works
+import milepost as mp
+from milepost.bench.harness.contest import Contest, Entry, Works, passes
 from milepost.bench.harness.settings import Settings, shaped
 from milepost.bench.suites import decoding, rotary
 from milepost.bench.suites.attention import COLD, LIMIT, against_plain, entry, tensors
@@ -36,16 +21,16 @@ def on_cpu(settings: Settings) -> list[Contest]:
     width, words = shape[3], f"{shaped(*shape)}, {settings.words}"
 
     def moved(part: object) -> Make:
-        return lambda: Scheme(Rope(width), part, causal)
+        return lambda: mp.Scheme(mp.Rope(width), part, mp.causal)
 
     windows: dict[str, Make] = {
-        f"window({n})": lambda: Scheme(causal & window(n)),
-        f"window({n}) with 4 sinks": lambda: Scheme(causal & (window(n) | sinks(4))),
+        f"window({n})": lambda: mp.Scheme(mp.causal & mp.window(n)),
+        f"window({n}) with 4 sinks": lambda: mp.Scheme(mp.causal & (mp.window(n) | mp.sinks(4))),
     }
-    alibi: dict[str, Make] = {"chunked with ALiBi": lambda: Scheme(Alibi(shape[1]), causal)}
+    alibi: dict[str, Make] = {"chunked with ALiBi": lambda: mp.Scheme(mp.Alibi(shape[1]), mp.causal)}
     near_far = {
-        "ReRoPE": moved(Rerope(NEAR)),
-        "with Pivot, sinks kept": moved(Pivot(KeepSinks(Rerope(NEAR)), 2 * NEAR)),
+        "ReRoPE": moved(mp.Rerope(NEAR)),
+        "with Pivot, sinks kept": moved(mp.Pivot(mp.KeepSinks(mp.Rerope(NEAR)), 2 * NEAR)),
     }
     rows = against_plain(settings, "cpu", (b, h, t, d), windows, LIMIT, COLD[:1])
     rows.title = f"windows, {rows.title}"
@@ -60,11 +45,13 @@ def compiled(settings: Settings) -> list[Contest]:
     """Return five schemes, each in eager mode and compiled."""
     h, d = settings.sizes.compiled[1::2]
     schemes: dict[str, Make] = {
-        "RoPE": lambda: Scheme(Rope(d), causal),
-        "RoPE, YaRN and LogN": lambda: Scheme(Rope(d, stretch=Yarn(4, trained=512)), LogN(512), causal),
-        "ALiBi and a soft cap": lambda: Scheme(Alibi(h), SoftCap(30.0), causal),
-        "T5": lambda: Scheme(T5Bias(h), causal),
-        "RoPE, ReRoPE, window and sinks": lambda: Scheme(Rope(d), Rerope(256), causal & (window(512) | sinks(4))),
+        "RoPE": lambda: mp.Scheme(mp.Rope(d), mp.causal),
+        "RoPE, YaRN and LogN": lambda: mp.Scheme(mp.Rope(d, stretch=mp.Yarn(4, trained=512)), mp.LogN(512), mp.causal),
+        "ALiBi and a soft cap": lambda: mp.Scheme(mp.Alibi(h), mp.SoftCap(30.0), mp.causal),
+        "T5": lambda: mp.Scheme(mp.T5Bias(h), mp.causal),
+        "RoPE, ReRoPE, window and sinks": lambda: mp.Scheme(
+            mp.Rope(d), mp.Rerope(256), mp.causal & (mp.window(512) | mp.sinks(4))
+        ),
     }
 
     def contest(name: str, make: Make) -> Contest:
@@ -74,15 +61,10 @@ def compiled(settings: Settings) -> list[Contest]:
             def works() -> Works:
                 scheme = made(make, settings.device)
                 torch.compiler.reset()
-                fast = torch.compile(lambda: attend(q, k, v, scheme), fullgraph=True)
+                fast = torch.compile(lambda: mp.attend(q, k, v, scheme), fullgraph=True)
                 with torch.no_grad():
-                    torch.testing.assert_close(fast(), attend(q, k, v, scheme), rtol=1e-3, atol=1e-4)
-
-                def forward() -> object:
-                    with torch.no_grad():
-                        return fast()
-
-                return Works({FORWARD: forward}, None, "compiled")
+                    torch.testing.assert_close(fast(), mp.attend(q, k, v, scheme), rtol=1e-3, atol=1e-4)
+                return Works(passes(fast), None, "compiled")
 
             return [entry("eager", make, (q, k, v, grad), settings), Entry("compiled", "milepost", works)]
 

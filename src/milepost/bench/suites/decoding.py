@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from milepost import Alibi, Cache, Rerope, Rope, Scheme, Yarn, attend, causal, explain
 from milepost.bench.harness.agreement import FLOORS, compared
-from milepost.bench.harness.contest import FORWARD, Column, Contest, Entry, Works
+from milepost.bench.harness.contest import FORWARD, Column, Contest, Entry, Works, passes
 from milepost.bench.harness.report import Agreement
 from milepost.bench.harness.settings import Grouped, Settings, grouped
 from milepost.bench.suites import bounds
@@ -47,15 +47,13 @@ def _step(settings: Settings, group: str, shape: Grouped, columns: tuple[Column,
             torch.randn(b, n, t, d, device=settings.device, generator=maker).to(settings.dtype)
             for n, t in ((h, 1), (g, s), (g, s))
         )
-        found = [Entry(PLAIN, "limit", lambda: _works(lambda: sdpa(q, k, v, enable_gqa=h != g), "torch"))]
+        found = [Entry(PLAIN, "limit", lambda: Works(passes(lambda: sdpa(q, k, v, enable_gqa=h != g)), None, "torch"))]
         found += [Entry(name, "milepost", _stepping(q, k, v, make, settings)) for name, make in schemes.items()]
         if settings.peers != "without" and settings.device == "cuda":
             flex = compiled_flex(settings.device)
             run: Callable[[], Tensor] = lambda: flex(q, k, v, enable_gqa=h != g)  # noqa: E731
-            check = _checking(run, q, k, v, Scheme())
-            found.append(
-                Entry("FlexDecoding on keys already rotated", "FlexAttention", lambda: _works(run, "compiled", check))
-            )
+            works = Works(passes(run), _checking(run, q, k, v, Scheme()), "compiled")
+            found.append(Entry("FlexDecoding on keys already rotated", "FlexAttention", lambda: works))
         return found
 
     title = f"one token, {grouped(b, h, g, s, d).replace(' t', ' keys ')}, {settings.words}"
@@ -65,14 +63,6 @@ def _step(settings: Settings, group: str, shape: Grouped, columns: tuple[Column,
         return wanted.get(column) if name in schemes else None
 
     return Contest(group, title, columns, entries, PLAIN, bound=bound)
-
-
-def _works(run: Callable[[], Tensor], backend: str, check: Callable[[], Agreement] | None = None) -> Works:
-    def forward() -> object:
-        with torch.no_grad():
-            return run()
-
-    return Works({FORWARD: forward}, check, backend)
 
 
 def _stepping(q: Tensor, k: Tensor, v: Tensor, make: Callable[[], Scheme], settings: Settings) -> Callable[[], Works]:
@@ -85,7 +75,7 @@ def _stepping(q: Tensor, k: Tensor, v: Tensor, make: Callable[[], Scheme], setti
             return attend(q, cache.keys, cache.values, scheme)
 
         backend = explain(q, cache.keys, cache.values, scheme).backend
-        return _works(run, backend, _checking(run, q, k, v, scheme))
+        return Works(passes(run), _checking(run, q, k, v, scheme), backend)
 
     return works
 

@@ -6,33 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from milepost import (
-    Alibi,
-    Cope,
-    Deberta,
-    Dilute,
-    DualChunk,
-    KeepSinks,
-    Kerple,
-    LeakyRerope,
-    LearnedAlibi,
-    Pivot,
-    Rerope,
-    Rope,
-    Sandwich,
-    Scheme,
-    SelfExtend,
-    Shaw,
-    SoftCap,
-    T5Bias,
-    TransformerXL,
-    Yarn,
-    causal,
-    sinks,
-    window,
-)
+import milepost as mp
 
-Make = Callable[[], Scheme]
+Make = Callable[[], mp.Scheme]
 PLAIN = "plain causal"
 WINDOW = "RoPE, window of 1024 with 4 sinks"
 
@@ -40,49 +16,53 @@ WINDOW = "RoPE, window of 1024 with 4 sinks"
 def causal_schemes(h: int, d: int) -> dict[str, Make]:
     """Return decoders, with everything that is learned."""
     return {
-        "RoPE": lambda: Scheme(Rope(d), causal),
-        "RoPE with YaRN": lambda: Scheme(Rope(d, stretch=Yarn(8, 4096)), causal),
-        "ALiBi": lambda: Scheme(Alibi(h), causal),
-        "ALiBi, learned slopes": lambda: Scheme(LearnedAlibi(h), causal),
-        "T5": lambda: Scheme(T5Bias(h), causal),
-        "KERPLE, log": lambda: Scheme(Kerple(h), causal),
-        "KERPLE, power": lambda: Scheme(Kerple(h, form="power"), causal),
-        "Sandwich": lambda: Scheme(Sandwich(h, d), causal),
-        "Shaw's keys, reach 128": lambda: Scheme(Shaw(d, reach=128, values=False), causal),
-        "DeBERTa, reach 512": lambda: Scheme(Deberta(h * d, h, d, reach=512), causal),
-        "Transformer-XL, reach 512": lambda: Scheme(TransformerXL(h * d, h, d, reach=512), causal),
-        "ReRoPE": lambda: Scheme(Rope(d), Rerope(512), causal),
-        "Leaky ReRoPE": lambda: Scheme(Rope(d), LeakyRerope(512, 8), causal),
-        "Self-Extend": lambda: Scheme(Rope(d), SelfExtend(8, 1024), causal),
-        "dual chunk": lambda: Scheme(Rope(d), DualChunk(3072, 512), causal),
-        "ReRoPE with Pivot": lambda: Scheme(Rope(d), Pivot(Rerope(512), 4096), causal),
-        "ReRoPE with Pivot and Dilute": lambda: Scheme(Rope(d), Dilute(Pivot(Rerope(512), 4096), 4096), causal),
-        "the same, sinks kept": lambda: Scheme(Rope(d), Dilute(Pivot(KeepSinks(Rerope(512)), 4096), 4096), causal),
-        "soft cap": lambda: Scheme(SoftCap(30.0), causal),
-        WINDOW: lambda: Scheme(Rope(d), causal & (window(1024) | sinks(4))),
-        "CoPE, 64 positions": lambda: Scheme(Cope(d, 64), causal),
+        "RoPE": lambda: mp.Scheme(mp.Rope(d), mp.causal),
+        "RoPE with YaRN": lambda: mp.Scheme(mp.Rope(d, stretch=mp.Yarn(8, 4096)), mp.causal),
+        "ALiBi": lambda: mp.Scheme(mp.Alibi(h), mp.causal),
+        "ALiBi, learned slopes": lambda: mp.Scheme(mp.LearnedAlibi(h), mp.causal),
+        "T5": lambda: mp.Scheme(mp.T5Bias(h), mp.causal),
+        "KERPLE, log": lambda: mp.Scheme(mp.Kerple(h), mp.causal),
+        "KERPLE, power": lambda: mp.Scheme(mp.Kerple(h, form="power"), mp.causal),
+        "Sandwich": lambda: mp.Scheme(mp.Sandwich(h, d), mp.causal),
+        "Shaw's keys, reach 128": lambda: mp.Scheme(mp.Shaw(d, reach=128, values=False), mp.causal),
+        "DeBERTa, reach 512": lambda: mp.Scheme(mp.Deberta(h * d, h, d, reach=512), mp.causal),
+        "Transformer-XL, reach 512": lambda: mp.Scheme(mp.TransformerXL(h * d, h, d, reach=512), mp.causal),
+        "ReRoPE": lambda: mp.Scheme(mp.Rope(d), mp.Rerope(512), mp.causal),
+        "Leaky ReRoPE": lambda: mp.Scheme(mp.Rope(d), mp.LeakyRerope(512, 8), mp.causal),
+        "Self-Extend": lambda: mp.Scheme(mp.Rope(d), mp.SelfExtend(8, 1024), mp.causal),
+        "dual chunk": lambda: mp.Scheme(mp.Rope(d), mp.DualChunk(3072, 512), mp.causal),
+        "ReRoPE with Pivot": lambda: mp.Scheme(mp.Rope(d), mp.Pivot(mp.Rerope(512), 4096), mp.causal),
+        "ReRoPE with Pivot and Dilute": lambda: mp.Scheme(
+            mp.Rope(d), mp.Dilute(mp.Pivot(mp.Rerope(512), 4096), 4096), mp.causal
+        ),
+        "the same, sinks kept": lambda: mp.Scheme(
+            mp.Rope(d), mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(512)), 4096), 4096), mp.causal
+        ),
+        "soft cap": lambda: mp.Scheme(mp.SoftCap(30.0), mp.causal),
+        WINDOW: lambda: mp.Scheme(mp.Rope(d), mp.causal & (mp.window(1024) | mp.sinks(4))),
+        "CoPE, 64 positions": lambda: mp.Scheme(mp.Cope(d, 64), mp.causal),
     }
 
 
 def packed_schemes(h: int, d: int) -> dict[str, Make]:
     """Return decoders over several documents in a row."""
     return {
-        "no position": lambda: Scheme(causal),
-        "RoPE": lambda: Scheme(Rope(d), causal),
-        "ALiBi": lambda: Scheme(Alibi(h), causal),
-        "T5": lambda: Scheme(T5Bias(h), causal),
-        "KERPLE, log": lambda: Scheme(Kerple(h), causal),
-        "RoPE, window of 256 with 4 sinks": lambda: Scheme(Rope(d), causal & (window(256) | sinks(4))),
-        "ReRoPE": lambda: Scheme(Rope(d), Rerope(512), causal),
+        "no position": lambda: mp.Scheme(mp.causal),
+        "RoPE": lambda: mp.Scheme(mp.Rope(d), mp.causal),
+        "ALiBi": lambda: mp.Scheme(mp.Alibi(h), mp.causal),
+        "T5": lambda: mp.Scheme(mp.T5Bias(h), mp.causal),
+        "KERPLE, log": lambda: mp.Scheme(mp.Kerple(h), mp.causal),
+        "RoPE, window of 256 with 4 sinks": lambda: mp.Scheme(mp.Rope(d), mp.causal & (mp.window(256) | mp.sinks(4))),
+        "ReRoPE": lambda: mp.Scheme(mp.Rope(d), mp.Rerope(512), mp.causal),
     }
 
 
 def encoder_schemes(h: int, d: int) -> dict[str, Make]:
     """Return encoders: everything is visible."""
     return {
-        "symmetric ALiBi": lambda: Scheme(Alibi(h)),
-        "T5, both sides": lambda: Scheme(T5Bias(h, bidirectional=True)),
-        "DeBERTa, reach 512": lambda: Scheme(Deberta(h * d, h, d, reach=512)),
+        "symmetric ALiBi": lambda: mp.Scheme(mp.Alibi(h)),
+        "T5, both sides": lambda: mp.Scheme(mp.T5Bias(h, bidirectional=True)),
+        "DeBERTa, reach 512": lambda: mp.Scheme(mp.Deberta(h * d, h, d, reach=512)),
     }
 
 
@@ -93,14 +73,14 @@ def short_schemes(h: int, d: int) -> dict[str, Make]:
 
 def host_schemes(h: int, d: int) -> dict[str, Make]:
     """Return decoders of rows so short that the host decides the time."""
-    far = Pivot(KeepSinks(Rerope(128)), 256, strength=0.5)
+    far = mp.Pivot(mp.KeepSinks(mp.Rerope(128)), 256, strength=0.5)
     return short_schemes(h, d) | {
-        "ReRoPE": lambda: Scheme(Rope(d), Rerope(128), causal),
-        "ReRoPE with Pivot, sinks kept": lambda: Scheme(Rope(d), far, causal),
+        "ReRoPE": lambda: mp.Scheme(mp.Rope(d), mp.Rerope(128), mp.causal),
+        "ReRoPE with Pivot, sinks kept": lambda: mp.Scheme(mp.Rope(d), far, mp.causal),
     }
 
 
-def made(make: Make, device: str) -> Scheme:
+def made(make: Make, device: str) -> mp.Scheme:
     """Return a scheme on a device, always with the same weights; those that start at zero get some numbers."""
     torch.manual_seed(1)
     scheme = make()
