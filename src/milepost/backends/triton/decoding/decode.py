@@ -87,24 +87,33 @@ def _turned(
     return (x.to(tl.float32) * cos + tl.where(first, -y, y) * sin).to(x.dtype)
 
 
-@triton.jit
-def _share(
+@triton.jit(
+    do_not_specialize=[
+        "rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "splits", "o_s", "l_s",
+    ]
+)  # fmt: skip
+def attend_split(
     Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, QCos, QSin, Cos, Sin,
     Lengths, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h, sharpen_b,
     docs_b, key_docs_b, index_b, key_index_b, bounds_b, qc_b, qc_t, c_b, c_t,
-    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, split, splits, slot, top,
+    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, splits,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     SHARPEN: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, LENGTHS: tl.constexpr,
     TURN: tl.constexpr, ROTATE: tl.constexpr, NEIGHBOURS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
-    REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr, SKIP: tl.constexpr,
+    REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr, SKIP: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """out and lse of one block of rows over share number `split` of the keys, written at number `slot` of the parts.
+    """Attend all keys, split over programs: out and lse of one block of rows over one share of the keys.
 
     Row r is token r % rows of query head r // rows of the group. LENGTHS: batch row b has Lengths[b] keys, and its
     queries are the last of them. TURN: queries are rotated here; ROTATE: keys are. SKIP: the first `sinks` keys are not
-    seen at all, where otherwise they are by all.
+    seen at all, where otherwise they are by all. EARLY: the next kernel may start while this one runs, and this one
+    while the one before it does; whoever reads what they write waits for the last, which waits for the others.
     """
+    if EARLY:
+        gdc_launch_dependents()
+    split = tl.program_id(0) % splits
+    top = tl.program_id(0) // splits * BM
     g = tl.program_id(1)
     b = tl.program_id(2)
     b64 = b.to(tl.int64)
@@ -223,44 +232,11 @@ def _share(
     out = acc / tl.where(blind, 1.0, l)[:, None]
     h64 = head.to(tl.int64)
     t64 = token.to(tl.int64)
-    s64 = slot.to(tl.int64)
+    s64 = split.to(tl.int64)
     tl.store(Lse + b64 * l_b + h64 * l_h + t64 * l_t + s64 * l_s, lse, mask=real)
     channel = tl.arange(0, VWIDTH)[None, :]
     lines = Out + b64 * o_b + h64[:, None] * o_h + t64[:, None] * o_t + s64 * o_s
     tl.store(lines + channel, out.to(Out.dtype.element_ty), mask=real[:, None] & (channel < DV))
-
-
-@triton.jit(
-    do_not_specialize=[
-        "rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "splits", "o_s", "l_s",
-    ]
-)  # fmt: skip
-def attend_split(
-    Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, QCos, QSin, Cos, Sin,
-    Lengths, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h, sharpen_b,
-    docs_b, key_docs_b, index_b, key_index_b, bounds_b, qc_b, qc_t, c_b, c_t,
-    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, splits,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
-    SHARPEN: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, LENGTHS: tl.constexpr,
-    TURN: tl.constexpr, ROTATE: tl.constexpr, NEIGHBOURS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
-    REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr, SKIP: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """Attend all keys, split over programs. EARLY: the next kernel may start while this one runs, and this one while
-    the one before it does; whoever reads what they write waits for the last, which waits for the others.
-    """
-    if EARLY:
-        gdc_launch_dependents()
-    split = tl.program_id(0) % splits
-    _share(
-        Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, QCos, QSin, Cos, Sin,
-        Lengths, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h,
-        sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b, qc_b, qc_t, c_b, c_t,
-        rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, split, splits, split,
-        tl.program_id(0) // splits * BM,
-        BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, SLOPES, TABLE, CAP, SHARPEN, FAST, PRECISION, LENGTHS,
-        TURN, ROTATE, NEIGHBOURS, HALF, PAIRS, REST, DOCS, INDEXED, SKIP,
-    )  # fmt: skip
     if EARLY:
         gdc_wait()
 
