@@ -14,10 +14,7 @@ from milepost.backends.triton.packed.block_ranges import poison
 
 
 @triton.jit
-def _joined(
-    out, lse, FarOut, FarLse, Strength, NearLse, at, rows, far_row, far_t,
-    VWIDTH: tl.constexpr, DV: tl.constexpr, FAR: tl.constexpr,
-):  # fmt: skip
+def _joined(out, lse, FarOut, FarLse, Strength, NearLse, at, rows, far_row, far_t, VWIDTH, DV, FAR):
     """Return near keys' answer joined with that of the far ones, which rows from far_row on have.
 
     FAR 2: far scores are set off against the near ones' log-sum-exp, which is written for the backward pass.

@@ -31,13 +31,10 @@ from milepost.backends.triton.packed.block_ranges import belonging, is_sink, num
 
 @triton.jit
 def _steps(
-    acc, begin, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across,
-    entries, i, j, i0, behind_slope, ahead_slope,
-    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
-    rows, keys, offset, behind, ahead, sinks, scale, cap,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    MASK: tl.constexpr, BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, CAP: tl.constexpr,
-    SHARPEN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    acc, begin, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across, entries, i, j, i0,
+    behind_slope, ahead_slope, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b, rows,
+    keys, offset, behind, ahead, sinks, scale, cap,
+    BM, BN, WIDTH, VWIDTH, D, DV, MASK, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, TMA, PRECISION,
 ):  # fmt: skip
     """Add the tiles of dS of the steps begin … stop down a block diagonal, batch by batch."""
     at_row = tl.arange(0, BM)
@@ -89,7 +86,7 @@ def _steps(
 
 
 @triton.jit
-def _lines(X, at, inside, stride, WIDTH: tl.constexpr, D: tl.constexpr):
+def _lines(X, at, inside, stride, WIDTH, D):
     """Return the rows `at` of one head, wherever they are, [ROWS, WIDTH]."""
     channel = tl.arange(0, WIDTH)
     mask = inside[:, None]
@@ -109,12 +106,10 @@ def _meet(own, other):
 @triton.jit
 def _steps_of_documents(
     acc, begin, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, Docs, KeyDocs, Index, KeyIndex, Order, h, g, low, count,
-    diagonal, down, across, entries, i, j, i0, behind_slope, ahead_slope,
-    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
-    docs_b, key_docs_b, index_b, key_index_b, order_b, rows, keys, offset, behind, ahead, sinks, scale, cap,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
-    FAST: tl.constexpr, PRECISION: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    diagonal, down, across, entries, i, j, i0, behind_slope, ahead_slope, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t,
+    do_b, do_h, do_t, l_b, l_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, order_b, rows, keys, offset,
+    behind, ahead, sinks, scale, cap,
+    BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, PRECISION, DOCS, INDEXED,
 ):  # fmt: skip
     """Return the same of tokens that have documents. INDEXED: Order says which token comes where along the diagonal."""
     h64 = h.to(tl.int64)

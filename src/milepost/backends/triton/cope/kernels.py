@@ -39,7 +39,7 @@ FULL = tl.constexpr(1e9)
 
 
 @triton.jit
-def _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr):
+def _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED):
     """Return which of the keys from j0 on the rows see, [rows, BN]: those of their document that do not come later."""
     at = j0 + tl.arange(0, BN)
     j = numbered(KeyIndex, at, at < keys, 0, INDEXED)[None, :]
@@ -73,9 +73,8 @@ def _looked_up(x, visible, right, Entries, at, most):
 
 @triton.jit
 def _rows_of(
-    Index, Docs, Bounds, b, block, row, rows, keys, offset, index_b, docs_b, bounds_b,
-    BM: tl.constexpr, BLOCK: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-):  # fmt: skip
+    Index, Docs, Bounds, b, block, row, rows, keys, offset, index_b, docs_b, bounds_b, BM, BLOCK, DOCS, INDEXED
+):
     """Return a block of rows: indices and documents, [BM, 1], and the BLOCKs of keys that it sees, start … end."""
     at = row + tl.arange(0, BM)
     i = (offset + at)[:, None]
@@ -97,8 +96,7 @@ def _rows_of(
 @triton.jit
 def _far_keys(
     acc, l, m, q, far, K, V, KeyDocs, KeyIndex, b, h, i, own, lo, hi, keys, k_t, v_t, c,
-    BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr,
+    BN, WIDTH, VWIDTH, D, DV, DOCS, INDEXED, PRECISION,
 ):  # fmt: skip
     """Add what the keys lo … hi answer, to whose scores each row adds its last number, far."""
     for j0 in tl.range(lo, hi, BN):
@@ -225,8 +223,7 @@ def _shared_out(DEntries, at, ds, count, looks, most, rows_inside):
 @triton.jit
 def _far_gradients(
     dq, d_far, q, grad, lse, delta, K, V, KeyDocs, KeyIndex, b, h, i, own, lo, hi, keys, k_t, v_t, c,
-    BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr,
+    BN, WIDTH, VWIDTH, D, DV, DOCS, INDEXED, PRECISION,
 ):  # fmt: skip
     """Add what the far keys lo … hi give to dq, and to the last number of each row, which lse is less."""
     for j0 in tl.range(lo, hi, BN):
@@ -341,7 +338,7 @@ def backward_rows(
 
 
 @triton.jit
-def _last_near(Near, j0, first, end, SIDE: tl.constexpr):
+def _last_near(Near, j0, first, end, SIDE):
     """Return the row from which on, up to end, keys from j0 on are far.
 
     Both passes over keys look at all rows, whatever they see of these keys, and so find the same one.

@@ -38,7 +38,7 @@ from milepost.memory.surroundings import has_numbers
 
 
 @triton.jit
-def _paired(lines, inside, N: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, NEIGHBOURS: tl.constexpr):
+def _paired(lines, inside, N, HALF, PAIRS, NEIGHBOURS):
     """Return the two channels of each pair of some rows, [N, HALF] each; lines: where each row begins, [N, 1]."""
     pair = tl.arange(0, HALF)[None, :]
     if NEIGHBOURS:
@@ -52,7 +52,7 @@ def _paired(lines, inside, N: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.conste
 
 
 @triton.jit
-def _rotated(x, y, Cos, Sin, at, inside, c_t, HALF: tl.constexpr, PAIRS: tl.constexpr):
+def _rotated(x, y, Cos, Sin, at, inside, c_t, HALF, PAIRS):
     """Return the same channels turned by the angles of the tokens `at`, [N, 1], in their own dtype."""
     pair = tl.arange(0, HALF)[None, :]
     angle = at.to(tl.int64) * c_t + pair
@@ -64,10 +64,7 @@ def _rotated(x, y, Cos, Sin, at, inside, c_t, HALF: tl.constexpr, PAIRS: tl.cons
 
 
 @triton.jit
-def _turned(
-    lines, Cos, Sin, at, inside, c_t,
-    WIDTH: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, NEIGHBOURS: tl.constexpr,
-):  # fmt: skip
+def _turned(lines, Cos, Sin, at, inside, c_t, WIDTH, D, PAIRS, NEIGHBOURS):
     """Return whole rows, [N, WIDTH], turned by the angles of the tokens `at`: each channel with its pair's other."""
     channel = tl.arange(0, WIDTH)[None, :]
     if NEIGHBOURS:

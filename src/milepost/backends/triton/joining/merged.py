@@ -28,8 +28,7 @@ ROWS = 32
 
 
 @triton.jit
-def _part(Part, PartLse, DPart, DPartLse, grad, lse, dot, grad_lse, row, rows, place, line, inside, o_t,
-          BM: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr):  # fmt: skip
+def _part(Part, PartLse, DPart, DPartLse, grad, lse, dot, grad_lse, row, rows, place, line, inside, o_t, BM, WIDTH, D):
     """Write the gradients of one part."""
     w = less(tl.load(PartLse + line, mask=inside, other=float("-inf")), lse)
     own = tl.sum(grad * tile(Part + place, 0, 0, row, rows, o_t, BM, WIDTH, D, False).to(tl.float32), 1)

@@ -97,11 +97,7 @@ def joined(out: Tensor, lse: Tensor, parts: Sequence[tuple[Tensor, Tensor]]) -> 
 
 
 @triton.jit
-def _share(
-    x, y, share, waves, b, head, token, tokens, inside,
-    BH: tl.constexpr, BT: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, NEIGHBOURS: tl.constexpr,
-    TURNED: tl.constexpr,
-):  # fmt: skip
+def _share(x, y, share, waves, b, head, token, tokens, inside, BH, BT, HALF, PAIRS, NEIGHBOURS, TURNED):
     """Add the two channels of every pair of one share, turned back. share, waves: pointers and their steps."""
     X, x_b, x_h, x_t = share
     rows = X + b * x_b + head.to(tl.int64) * x_h + token[None, :, None].to(tl.int64) * x_t

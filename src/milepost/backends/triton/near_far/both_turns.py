@@ -24,9 +24,7 @@ from milepost.backends.triton.runtime.launch import device_of, launch
 
 
 @triton.jit
-def _read(
-    rows, inside, BH: tl.constexpr, BT: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, NEIGHBOURS: tl.constexpr
-):
+def _read(rows, inside, BH, BT, HALF, PAIRS, NEIGHBOURS):
     """Return both channels of every pair of some rows, [BH, BT, HALF] each, in float32."""
     if NEIGHBOURS:
         both = tl.arange(0, 2 * HALF)[None, None, :]
@@ -41,10 +39,7 @@ def _read(
 
 
 @triton.jit
-def _write(
-    rows, x, y, inside,
-    BH: tl.constexpr, BT: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, NEIGHBOURS: tl.constexpr,
-):  # fmt: skip
+def _write(rows, x, y, inside, BH, BT, HALF, PAIRS, NEIGHBOURS):
     if NEIGHBOURS:
         both = tl.arange(0, 2 * HALF)[None, None, :]
         pairs = tl.join(x, y).reshape([BH, BT, 2 * HALF])

@@ -28,8 +28,7 @@ def _kind(part):
 @triton.jit
 def _attend_field(
     acc, l, m, q, K, V, b, g, i0, i1, c, keys, k_t, v_t, behind, ahead,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BEHIND: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, TMA, PRECISION,
 ):  # fmt: skip
     """Add all keys of one field to a running softmax."""
     start, full, edge, end = keys_seen(i0, i1, keys, behind, ahead, BN, BEHIND, True)
@@ -117,8 +116,7 @@ def forward(
 @triton.jit
 def _key_gradients_of_field(
     dk, dv, k, v, Q, Grad, Lse2, Delta, b, h, j0, j1, offset, scale, rows, keys, q_t, do_t, behind, ahead,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BEHIND: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr,
+    BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, TMA, PRECISION, SHORT,
 ):  # fmt: skip
     """Add what all rows of one head give that see a block of keys as keys of one field. SHORT: in one masked loop."""
     start, full, edge, end = rows_seen(j0, j1, offset, rows, behind, ahead, 0, BM, BEHIND, True)
@@ -202,8 +200,7 @@ def backward_keys(
 @triton.jit
 def _query_gradients_of_field(
     q, grad, lse, delta, K, V, b, g, row, i0, i1, c, keys, k_t, v_t, behind, ahead,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BEHIND: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, TMA, PRECISION,
 ):  # fmt: skip
     """Return dq of one field, but for the scale."""
     start, full, edge, end = keys_seen(i0, i1, keys, behind, ahead, BN, BEHIND, True)

@@ -33,11 +33,7 @@ Waves = tuple[Tensor, Tensor]
 
 
 @triton.jit
-def _turned(
-    X, Y, cos, sin, token, heads, tokens, x_h, x_t, y_h, y_t,
-    BH: tl.constexpr, BT: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr, D: tl.constexpr,
-    NEIGHBOURS: tl.constexpr,
-):  # fmt: skip
+def _turned(X, Y, cos, sin, token, heads, tokens, x_h, x_t, y_h, y_t, BH, BT, HALF, PAIRS, REST, D, NEIGHBOURS):
     """`heads` heads of one tensor, BH at a time, for a block of BT tokens. cos, sin: [BT, HALF]."""
     pair = tl.arange(0, HALF)[None, None, :]
     token = token[None, :, None]
@@ -71,7 +67,7 @@ def _turned(
 
 
 @triton.jit
-def _angles(Cos, Sin, token, tokens, c_t, sign, HALF: tl.constexpr, PAIRS: tl.constexpr):
+def _angles(Cos, Sin, token, tokens, c_t, sign, HALF, PAIRS):
     """cos and sin of a block of tokens, [1, BT, HALF]."""
     pair = tl.arange(0, HALF)[None, :]
     mask = (token < tokens)[:, None]
@@ -84,7 +80,7 @@ def _angles(Cos, Sin, token, tokens, c_t, sign, HALF: tl.constexpr, PAIRS: tl.co
 
 
 @triton.jit
-def _angles_at(Position, Turns, token, tokens, size, sign, HALF: tl.constexpr, PAIRS: tl.constexpr):
+def _angles_at(Position, Turns, token, tokens, size, sign, HALF, PAIRS):
     """cos and sin of a block of tokens by where they stand, [1, BT, HALF]."""
     pair = tl.arange(0, HALF)
     turns = tl.load(Turns + pair, mask=pair < PAIRS, other=0)
