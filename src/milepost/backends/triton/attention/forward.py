@@ -110,15 +110,15 @@ def forward(
     his = (past, full, near, beyond, edge, end)
     fars = (0.0, 0.0, far_behind, 0.0, far_ahead, 0.0)
     band = Band(behind, ahead, sinks)
-    bias = Bias(behind_slope, ahead_slope, Table, first, last, cap * LOG2E, None)
+    bias = Bias(behind_slope, ahead_slope, Table, first, last, cap * LOG2E)
     vectors = Vectors(ByRow, ByKey, None, br_t, bk_t, row_first, key_first, many)
     for PART in tl.static_range(6):
         if has_keys(PART, BEHIND, BOUNDED, SLOPES, TABLE, RELATE, TWO_SIDED):
             acc, l, m = attend_keys(
-                acc, l, m, q, K, V, b, g, los[PART], his[PART], fars[PART], c, i0, i, own, KeyDocs, KeyIndex, keys,
-                k_t, v_t, rows - row, band, bias, vectors,
-                BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, TWO_SIDED, SLOPES, TABLE, CAP, SHARPEN, FAST, TMA,
-                PRECISION, DOCS, INDEXED, MASK_STAGES, RELATE, DIAGONAL, kind_of_keys(PART),
+                acc, l, m, q, K, V, b, g, los[PART], his[PART], fars[PART], c, i0, keys, k_t, v_t, band, bias, vectors,
+                BM, BN, WIDTH, VWIDTH, D, DV, TMA, PRECISION, kind_of_keys(PART), BEHIND, AHEAD, TWO_SIDED, SLOPES,
+                TABLE, CAP, SHARPEN, FAST, DOCS, INDEXED, MASK_STAGES, RELATE, DIAGONAL,
+                i, own, KeyDocs, KeyIndex, rows - row,
             )  # fmt: skip
 
     # A row that saw nothing has l = 0: zeros, and a log-sum-exp of −∞.

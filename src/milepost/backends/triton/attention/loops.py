@@ -136,9 +136,10 @@ def keys_visible(i, j, at, own, KeyDocs, KeyIndex, keys, band, BEHIND, AHEAD, DO
 
 @triton.jit
 def attend_keys(
-    acc, l, m, q, K, V, b, g, lo, hi, far, c, i0, i, own, KeyDocs, KeyIndex, keys, k_t, v_t, rows_left, band, bias,
-    vectors, BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, TWO_SIDED, SLOPES, TABLED, CAP, SHARPEN, FAST, TMA, PRECISION,
-    DOCS, INDEXED, MASK_STAGES, RELATES, DIAGONAL, KIND,
+    acc, l, m, q, K, V, b, g, lo, hi, far, c, i0, keys, k_t, v_t, band, bias, vectors,
+    BM, BN, WIDTH, VWIDTH, D, DV, TMA, PRECISION, KIND, BEHIND, AHEAD, TWO_SIDED=False, SLOPES=False, TABLED=False,
+    CAP=0, SHARPEN=False, FAST=False, DOCS=False, INDEXED=False, MASK_STAGES=0, RELATES=0, DIAGONAL=0,
+    i=0, own=0, KeyDocs=0, KeyIndex=0, rows_left=0,
 ):  # fmt: skip
     """Add the keys lo … hi to a running softmax: sums acc of values, l of weights, and the largest score m."""
     MASK: tl.constexpr = is_masked(KIND)
@@ -179,10 +180,11 @@ def attend_keys(
 
 @triton.jit
 def query_gradients(
-    dq, behind_sum, ahead_sum, past_sum, before_sum, q, grad, lse, delta, K, V, b, g, lo, hi, far, c, factor, row, i0,
-    i, own, KeyDocs, KeyIndex, keys, k_t, v_t, rows_left, band, bias, vectors,
-    BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, TWO_SIDED, SLOPES, TABLED, CAP, FAST, TMA, PRECISION, SUM_BIAS,
-    SUM_FAR, DOCS, INDEXED, MASK_STAGES, RELATES, ENDS, DIAGONAL, KIND,
+    dq, behind_sum, ahead_sum, past_sum, before_sum, q, grad, lse, delta, K, V, b, g, lo, hi, far, c, i0, keys,
+    k_t, v_t, band, bias, vectors,
+    BM, BN, WIDTH, VWIDTH, D, DV, TMA, PRECISION, KIND, BEHIND, AHEAD, TWO_SIDED=False, SLOPES=False, TABLED=False,
+    CAP=0, FAST=False, DOCS=False, INDEXED=False, MASK_STAGES=0, RELATES=0, DIAGONAL=0, SUM_BIAS=0, SUM_FAR=False,
+    ENDS=False, i=0, own=0, KeyDocs=0, KeyIndex=0, rows_left=0, factor=0.0, row=0,
 ):  # fmt: skip
     """Add what the keys lo … hi give to dq, and, where asked, to the sums that biases need.
 
@@ -271,9 +273,11 @@ def query_gradients(
 
 @triton.jit
 def key_gradients(
-    dk, dv, before_sum, k, v, Q, Grad, Lse2, Delta, Sharpen, b, h, lo, hi, far, scale, j0, offset, rows, keys, q_t,
-    do_t, index, other, sink, Docs, Index, band, bias, vectors, BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, TWO_SIDED,
-    SLOPES, TABLED, CAP, SHARPEN, FAST, TMA, PRECISION, DOCS, INDEXED, MASK_STAGES, RELATES, ENDS, DIAGONAL, KIND,
+    dk, dv, before_sum, k, v, Q, Grad, Lse2, Delta, b, h, lo, hi, far, scale, j0, offset, rows, keys, q_t, do_t, sink,
+    band, bias, vectors,
+    BM, BN, WIDTH, VWIDTH, D, DV, TMA, PRECISION, KIND, BEHIND, AHEAD, TWO_SIDED=False, SLOPES=False, TABLED=False,
+    CAP=0, SHARPEN=False, FAST=False, DOCS=False, INDEXED=False, MASK_STAGES=0, RELATES=0, DIAGONAL=0, ENDS=False,
+    index=0, other=0, Docs=0, Index=0, Sharpen=0,
 ):  # fmt: skip
     """Add what the rows lo … hi of one head give to dk and dv.
 
