@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false
 """Attention backward: dk and dv by blocks of keys, dq by blocks of rows. No atomics: the same bits every time.
 
 P = exp(score − lse)      dP = grad · vᵀ      dS = P · (dP − delta),   delta = Σ grad · out − grad_lse
@@ -22,6 +21,7 @@ from milepost.backends.triton.attention.parts import (
     rows_seen,
 )
 from milepost.backends.triton.attention.score import (
+    COUNTS,
     GRANULE,
     LN2,
     LOG2E,
@@ -36,8 +36,7 @@ from milepost.backends.triton.attention.score import (
 )
 from milepost.backends.triton.packed.block_ranges import belonging, is_sink, numbered
 
-_COUNTS = ["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "row_first", "key_first",
-           "many"]  # fmt: skip
+_COUNTS = [*COUNTS, "row_first", "key_first", "many"]
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false
 """Attention forward: one program a block of rows, one pass over the keys it sees."""
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ import triton.language as tl
 
 from milepost.backends.triton.attention.loops import Band, Bias, Vectors, attend_keys
 from milepost.backends.triton.attention.parts import has_keys, kind_of_keys, parts_of_keys
-from milepost.backends.triton.attention.score import FLOOR, LN2, LOG2E, ends_of, put, slopes_of, tile, within
+from milepost.backends.triton.attention.score import COUNTS, FLOOR, LN2, LOG2E, ends_of, put, slopes_of, tile, within
 from milepost.backends.triton.packed.block_ranges import poison
 
 
@@ -39,12 +38,7 @@ def _joined(out, lse, FarOut, FarLse, Strength, NearLse, at, rows, far_row, far_
     return out, tl.where(blind, float("-inf"), top + tl.log(total))
 
 
-@triton.jit(
-    do_not_specialize=[
-        "rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "far_row", "row_first",
-        "key_first", "many",
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=[*COUNTS, "far_row", "row_first", "key_first", "many"])
 def forward(
     Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     FarOut, FarLse, Strength, NearLse, fo_b, fo_h, fo_t, fl_b, fl_h, strength_b, far_row,

@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
 """Which keys a block of rows sees, and which rows see a block of keys, in parts that need different work.
 
 A block of rows goes over six parts of the keys, a block of keys over five parts of the rows:

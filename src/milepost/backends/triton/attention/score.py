@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
 """What forward, both backward passes, the gradient of tables and decoding share: tiles, scores, what is visible.
 
 Scores are kept in units of log2(e), so that every exponential is one `exp2`:
@@ -22,6 +21,9 @@ FLOOR = tl.constexpr(-1e30)
 """Where a running maximum starts: finite, so that a row that sees nothing needs no special case."""
 GRANULE = tl.constexpr(128)
 """Distances are near or far by squares of this side, whatever the tiles, so that all passes agree which are which."""
+
+COUNTS = ["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last"]
+"""Arguments of most kernels for which they are not compiled anew."""
 
 
 @triton.jit
@@ -72,6 +74,17 @@ def weighed(x, lse):
         return tl.exp2(x - most - left.to(tl.float32))
     else:
         return tl.exp2(x - lse)
+
+
+@triton.jit
+def plus_keys(acc, l, m, x, V, j0, keys, v_t, BN, VWIDTH, DV, PRECISION):
+    """Add keys with scores x to a running softmax: sums acc of values, l of weights, and the largest score m."""
+    highest = tl.maximum(m, tl.max(x, 1))
+    p = tl.exp2(x - highest[:, None])
+    kept = tl.exp2(m - highest)
+    l = l * kept + tl.sum(p, 1)
+    v = tile(V, 0, 0, j0, keys, v_t, BN, VWIDTH, DV, False)
+    return tl.dot(p.to(v.dtype), v, acc * kept[:, None], input_precision=PRECISION), l, highest
 
 
 @triton.jit

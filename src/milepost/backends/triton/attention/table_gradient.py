@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
 """The gradient of a table by distance: sums of dS along diagonals.
 
 Squares of 128 × 128 on one block diagonal have the same distances in the same places. So one program walks down a block
@@ -16,6 +15,7 @@ import triton
 import triton.language as tl
 
 from milepost.backends.triton.attention.score import (
+    COUNTS,
     GRANULE,
     LOG2E,
     distances,
@@ -163,11 +163,7 @@ def _steps_of_documents(
     return acc
 
 
-@triton.jit(
-    do_not_specialize=[
-        "rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "lowest", "parts", "batches",
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=[*COUNTS, "lowest", "parts", "batches"])
 def walk(
     Q, K, V, Grad, Lse2, Delta, Tiles, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Order, Longest,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, table_h, sharpen_b,

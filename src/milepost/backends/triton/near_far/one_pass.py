@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
 """Near and far keys of one softmax in one pass: a block of rows goes over its near keys, then over its far ones.
 
 Both have queries and keys of their own, turned in different ways; values, running maximum and sum are shared. Blocks in

@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
 """Tokens times vectors by distance, laid out so that a tile of pairs is read in whole lines.
 
     numbers[i, c]  =  x_i · rows[e],    e = the distance of query and key, counted from the first
