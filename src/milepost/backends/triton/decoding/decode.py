@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportGeneralTypeIssues=false
 """Decoding: few queries against many keys, the keys split over programs and the parts joined.
 
 Bound by reading keys and values once. The query heads that share a key head, and all their tokens, are the rows of one
@@ -9,8 +8,7 @@ tile, so that a key is read once for all of them. A second kernel joins the part
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,11 +26,31 @@ from milepost.backends.triton.attention.flash import (
     _like,
     _width,
     check,
+    close,
 )
-from milepost.backends.triton.attention.score import FLOOR, LN2, LOG2E, between, finished, seen, tile, up_to
-from milepost.backends.triton.packed.block_ranges import belonging, bounds, is_sink, numbered, poison
+from milepost.backends.triton.attention.score import (
+    COUNTS,
+    FLOOR,
+    LN2,
+    LOG2E,
+    between,
+    finished,
+    plus_keys,
+    seen,
+    tile,
+    up_to,
+)
+from milepost.backends.triton.packed.block_ranges import Tokens, belonging, bounds, is_sink, numbered, poison
 from milepost.backends.triton.runtime.configs import blocks_of, power_of_two
-from milepost.backends.triton.runtime.launch import Launched, Layers, device_of, launch, launch_alike, looks_of
+from milepost.backends.triton.runtime.launch import (
+    Launched,
+    Layers,
+    batch_step,
+    device_of,
+    launch,
+    launch_alike,
+    looks_of,
+)
 from milepost.backends.triton.runtime.played import arguments, define
 from milepost.memory.surroundings import has_numbers
 
@@ -84,11 +102,7 @@ def _turned(lines, Cos, Sin, at, inside, c_t, WIDTH, D, PAIRS, NEIGHBOURS):
     return (x.to(tl.float32) * cos + tl.where(first, -y, y) * sin).to(x.dtype)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "splits", "o_s", "l_s",
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=[*COUNTS, "splits", "o_s", "l_s"])
 def attend_split(
     Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, QCos, QSin, Cos, Sin,
     Lengths, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h, sharpen_b,
@@ -216,13 +230,7 @@ def attend_split(
         if SKIP:
             visible = visible & (at[None, :] >= sinks)
         x = tl.where(visible, x, float("-inf"))
-        highest = tl.maximum(m, tl.max(x, 1))
-        p = tl.exp2(x - highest[:, None])
-        kept = tl.exp2(m - highest)
-        l = l * kept + tl.sum(p, 1)
-        v = tile(V, 0, 0, j0, keys, v_t, BN, VWIDTH, DV, False)
-        acc = tl.dot(p.to(v.dtype), v, acc * kept[:, None], input_precision=PRECISION)
-        m = highest
+        acc, l, m = plus_keys(acc, l, m, x, V, j0, keys, v_t, BN, VWIDTH, DV, PRECISION)
 
     blind = l == 0
     lse = tl.where(blind, float("-inf"), (m + tl.log2(tl.where(blind, 1.0, l))) * LN2)
@@ -297,6 +305,7 @@ class Setting(NamedTuple):
     programs: int
 
 
+NO_TOKENS = Tokens()
 SETTINGS = {"little": Setting(32, 2, 3, 528), "much": Setting(32, 4, 3, 264)}
 
 
@@ -345,6 +354,10 @@ def decode(
     return run(q, k, v, lengths, query_cos, query_sin, key_cos, key_sin, neighbours, *how[:16])
 
 
+def _empty(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _like(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
 def _decode(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, query_cos: Tensor | None, query_sin: Tensor | None,
     key_cos: Tensor | None, key_sin: Tensor | None, neighbours: bool, *given: Any,
@@ -352,13 +365,12 @@ def _decode(
     """Launch both kernels."""
     b, h, t, _ = q.shape
     s, dv = v.shape[2:]
-    out = _like(q, dv)
-    lse = q.new_empty(b, h, t, dtype=torch.float32)
+    out, lse = _empty(q, k, v)
     if 0 in out.shape:
         return out, lse
     if s == 0:
         return out.zero_(), lse.fill_(-torch.inf)
-    q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+    q, k, v = close(q, k, v)
     call = Call(q, k, v, Facets(*given))
     shape = _Shape.of(q, k, v)
     splits = shape.splits(s)
@@ -376,7 +388,7 @@ def _decode(
             limits = bounds(call.tokens, call.counts, max(16, power_of_two(t)), shape.keys, True, sides)
         _launch_split(
             q, k, v, parts, part_lse, part_steps, splits, shape, turns, call.counts, call.scale, call.tensors,
-            call.steps, call.tokens, call.tokens.steps, limits, lengths, call.cap, call.capped, call.tokens.flags,
+            call.steps, call.tokens, limits, lengths, call.cap, call.capped,
         )  # fmt: skip
         if splits > 1:
             _launch_join(parts, part_lse, out, lse)
@@ -391,7 +403,7 @@ def decode_bare(
     """`decode` of tensors that were found right before, with slopes at most, and never in a graph that is traced."""
     h, t = q.shape[1:3]
     g, s = v.shape[1:3]
-    q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+    q, k, v = close(q, k, v)
     shape = _Shape.of(q, k, v)
     splits = shape.splits(s)
     out, lse, parts, part_lse, made = _room(q, v, splits, return_lse)
@@ -517,7 +529,7 @@ def decode_fields(
     that is traced.
     """
     h, t, s = *q.shape[1:3], v.shape[2]
-    q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+    q, k, v = close(q, k, v)
     shape = _Shape.of(q, k, v)
     # Sinks are a share of their own.
     own, little = int(spared is not None), k.nbytes <= LITTLE
@@ -545,11 +557,8 @@ def decode_fields(
 def _launch_split(
     q: Tensor, k: Tensor, v: Tensor, parts: Tensor, part_lse: Tensor, part_steps: tuple[int, ...], splits: int,
     shape: _Shape, turns: Turns, counts: tuple[int, ...], scale: float, tensors: Sequence[Tensor | None] = (None,) * 4,
-    steps: tuple[int, ...] = (0, 0), tokens: Sequence[Tensor | None] = (None,) * 4,
-    token_steps: tuple[int, ...] = (0, 0, 0, 0), limits: tuple[Tensor | None, int] = (None, 0),
-    lengths: Tensor | None = None, cap: float = 0.0, capped: int = 0,
-    flags: Mapping[str, bool] = MappingProxyType({"DOCS": False, "INDEXED": False}), skip: bool = False,
-    beside: bool = False,
+    steps: tuple[int, ...] = (0, 0), tokens: Tokens = NO_TOKENS, limits: tuple[Tensor | None, int] = (None, 0),
+    lengths: Tensor | None = None, cap: float = 0.0, capped: int = 0, skip: bool = False, beside: bool = False,
 ) -> Launched | None:  # fmt: skip
     """beside: it may run while the launch before it does, another of these."""
     d, dv = q.shape[3], v.shape[3]
@@ -560,14 +569,14 @@ def _launch_split(
     grid = splits * shape.tops, k.shape[1], q.shape[0]
     args = (
         q, k, v, parts, part_lse, *tensors, *tokens, limits[0], query_cos, query_sin, key_cos, key_sin, lengths,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *steps, *token_steps, limits[1], *waves,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *steps, *tokens.steps, limits[1], *waves,
         *key_waves, *counts, scale, cap, splits,
     )  # fmt: skip
 
     def named() -> dict[str, Any]:
         return {
             "BM": shape.rows, "BN": shape.keys, "WIDTH": _width(d), "VWIDTH": _width(dv), "D": d, "DV": dv,
-            "BEHIND": counts[4] < UNLIMITED, "AHEAD": counts[5] < UNLIMITED, **flags, "SKIP": skip,
+            "BEHIND": counts[4] < UNLIMITED, "AHEAD": counts[5] < UNLIMITED, **tokens.flags, "SKIP": skip,
             "SLOPES": tensors[0] is not None, "TABLE": tensors[2] is not None, "CAP": capped,
             "SHARPEN": tensors[3] is not None, "FAST": q.itemsize == 2 and not INTERPRETED, "PRECISION": "ieee",
             "LENGTHS": lengths is not None,
@@ -605,7 +614,7 @@ def _launch_join(
     gain: Tensor | None = None,
 ) -> Launched:  # fmt: skip
     b, h, t, splits, dv = parts.shape
-    by_row = [0 if each is None or each.shape[0] == 1 else each.stride(0) for each in (strength, gain)]
+    by_row = batch_step(strength), batch_step(gain)
     looks = (
         out.dtype, out.shape, out.stride(), power_of_two(splits), strength is None, gain is None, *by_row,
         *[each.data_ptr() % 16 for each in (parts, part_lse, out, lse, strength, gain) if each is not None],
@@ -634,11 +643,7 @@ define(
     "decode",
     f"({GIVEN}, Tensor? lengths, {arguments(Turns)}, {arguments(Facets, most=16)}) -> (Tensor, Tensor)",
     _decode,
+    _empty,
     # Every step has another number of keys.
     again=False,
 )
-
-
-@torch.library.register_fake("milepost::decode")
-def _(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    return _like(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)

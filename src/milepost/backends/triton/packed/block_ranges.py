@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false
 """Which blocks anybody sees, where tokens have documents or indices of their own: found on the device, read there.
 
 A document is a number of 0 or more; anything below is padding, which sees nothing and is not seen. For every block of
@@ -21,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from milepost.backends.triton.runtime.configs import blocks_of, power_of_two
-from milepost.backends.triton.runtime.launch import launch
+from milepost.backends.triton.runtime.launch import batch_step, launch
 
 FIELDS = 8
 """Numbers of a block: first and past-the-last sink, start, full, edge, end, offset, and 1 if a distance is too long."""
@@ -58,7 +57,7 @@ class Tokens(NamedTuple):
     @property
     def steps(self) -> tuple[int, ...]:
         """Return how far apart the rows of the batch lie: 0 where all share one."""
-        return tuple(0 if each is None or each.shape[0] == 1 else each.stride(0) for each in self)
+        return tuple(map(batch_step, self))
 
 
 def ready(tokens: tuple[Tensor | None, ...]) -> Tokens:
