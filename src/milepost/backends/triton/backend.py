@@ -1,5 +1,7 @@
 """Our own kernels, for schemes whose facets say what happens to a score: slopes, tables by distance, a soft cap,
 vectors by distance that meet queries and keys, and numbers by a count of open gates.
+
+What needs triton is imported where it is used.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from milepost.seams.verbs import Regime
 PLAYED = True
 CANNOT: dict[str, str] = {
     "adds_values": "adds to the values, which these kernels do not do yet",
-    "bends_unread": "bends scores in a way that these kernels do not do yet",
+    "bends_unread": "modifies scores in a way that these kernels do not do yet",
 }
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 256
@@ -147,7 +149,6 @@ def _related(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -
     groups = _head_groups(call, found, how)
     if len(groups) == 1:
         return _with_products(call, found, how, q, k, v, call.q, call.k)
-    # Loaded here, because it needs triton.
     from milepost.backends.triton.relative.recomputation import remade
 
     outs: list[Tensor] = []
@@ -269,7 +270,6 @@ def _joined(found: list[Tensor]) -> tuple[Tensor, Tensor]:
     )
     if not alike or not has_numbers():
         return merge(*found)
-    # Loaded here, because it needs triton.
     from milepost.backends.triton.joining.merged import merged
 
     return merged(*found)
@@ -286,7 +286,6 @@ def _near_field(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]
     bent = any(name in how for name in ("slopes", "cap", "numbers"))
     if reach < 1 or not plain or bent or call.layout is None or not has_numbers():
         return None
-    # Loaded here, because it needs triton.
     from milepost.backends.triton.near_far.fields import Fields, fields, worth_it
 
     apart = Fields(reach, call.scheme.scale(call.q.shape[-1]), offset=call.layout.offset)
@@ -307,7 +306,6 @@ def _two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | No
         return None
     (near, _), (far, second) = regimes
     least = second.distances()[0]
-    # Loaded here, because it needs triton.
     from milepost.backends.triton.near_far.both_turns import turned_fields
     from milepost.backends.triton.near_far.fields import Fields, fields, fields_in_turn, in_one_pass
 
@@ -352,7 +350,6 @@ def _in_rectangles(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] |
         return None
     if any(regime.contrast is not None or regime.shift is not None for _, regime in regimes):
         return None
-    # Loaded here, because it needs triton.
     from milepost.backends.triton.dual_chunk.cuts import cut
     from milepost.backends.triton.dual_chunk.rectangles import Rectangles, rectangles
 
@@ -388,12 +385,7 @@ def _are_two_fields(call: Call, band: Band, sinks: bool = False) -> bool:
 def _few_in_two_fields(call: Call, band: Band, v: Tensor) -> tuple[Tensor, Tensor] | None:
     """Few queries over near and far keys, turned as they are read and joined at once."""
     step, layout = _steps_in_two_fields(call, band, wants_lse=True), call.layout
-    found = None if step is None or layout is None else step(call.q, call.k, v, layout.key_first)
-    if found is None:
-        return None
-    out, lse = found
-    assert lse is not None
-    return out, lse
+    return None if step is None or layout is None else step(call.q, call.k, v, layout.key_first)  # pyright: ignore
 
 
 def _steps_in_two_fields(call: Call, band: Band, wants_lse: bool) -> Step | None:
@@ -410,7 +402,6 @@ def _steps_in_two_fields(call: Call, band: Band, wants_lse: bool) -> Step | None
     if beside is None or apart is None or (spared and alone is None):
         return None
     sinks = sinks_of(second) if spared else 0
-    # Loaded here, because it needs triton.
     from milepost.backends.triton.attention.flash import UNLIMITED
     from milepost.backends.triton.decoding.decode import Field, Made, Turns, decode_fields, repeating
 
@@ -460,7 +451,6 @@ def stepper(call: Call) -> Step | None:
     turn = steps_angles(call, 0) if scheme.answering("turn") else _unturned
     if turn is None or band.sinks or by_length or not bent.keys() <= {"slopes", "slopes_ahead"}:
         return None
-    # Loaded here, because it needs triton.
     from milepost.backends.triton.attention.flash import UNLIMITED
     from milepost.backends.triton.decoding.decode import Made, Turns, decode_bare, repeating
 
@@ -508,7 +498,6 @@ def _regime_values(call: Call, number: int, what: Literal["contrast", "shift"]) 
 
 
 def _launch(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    # Loaded here, because it needs triton.
     from milepost.backends.triton.attention.flash import flash
     from milepost.backends.triton.decoding.decode import decode
 
@@ -624,7 +613,6 @@ def _numbered(documents: Tensor) -> Tensor | None:
     """Return the tokens of packed rows numbered by the kernel, where it can run and is quicker than sorting."""
     if not has_numbers() or transformed() or _no_device(documents.device):
         return None
-    # Loaded here, because it needs triton.
     from milepost.backends.triton.packed.documents import LONGEST, order_within
 
     fits = documents.shape[-1] <= LONGEST and documents.shape[0] <= MOST_PROGRAMS

@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false
 """Attention backward: dk and dv by blocks of keys, dq by blocks of rows. No atomics: the same bits every time.
 
 P = exp(score − lse)      dP = grad · vᵀ      dS = P · (dP − delta),   delta = Σ grad · out − grad_lse
@@ -22,6 +21,7 @@ from milepost.backends.triton.attention.parts import (
     rows_seen,
 )
 from milepost.backends.triton.attention.score import (
+    COUNTS,
     GRANULE,
     LN2,
     LOG2E,
@@ -36,8 +36,7 @@ from milepost.backends.triton.attention.score import (
 )
 from milepost.backends.triton.packed.block_ranges import belonging, is_sink, numbered
 
-_COUNTS = ["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "row_first", "key_first",
-           "many"]  # fmt: skip
+_COUNTS = [*COUNTS, "row_first", "key_first", "many"]
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -182,15 +181,16 @@ def backward_keys(
         los = (start, full, near, beyond, edge)
         his = (full, near, beyond, last_row, end)
         fars = (0.0, far_ahead, 0.0, far_behind, 0.0)
-        bias = Bias(behind_slope, ahead_slope, table, first, last, cap * LOG2E, None)
+        bias = Bias(behind_slope, ahead_slope, table, first, last, cap * LOG2E)
         vectors = Vectors(by_row, by_key, d_by_key, br_t, bk_t, row_first, key_first, many)
         for PART in tl.static_range(5):
             if has_rows(PART, BEHIND, AHEAD, BOUNDED, SLOPES, TABLE, RELATE, TWO_SIDED, SHORT):
                 dk, dv, before_sum = key_gradients(
-                    dk, dv, before_sum, k, v, q, grad, lse2, delta, Sharpen, b, h, los[PART], his[PART], fars[PART],
-                    scale, j0, offset, rows, keys, q_t, do_t, index, other, sink, Docs, Index, band, bias, vectors,
-                    BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, TWO_SIDED, SLOPES, TABLE, CAP, SHARPEN, FAST, TMA,
-                    PRECISION, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, DIAGONAL, kind_of_rows(PART),
+                    dk, dv, before_sum, k, v, q, grad, lse2, delta, b, h, los[PART], his[PART], fars[PART], scale, j0,
+                    offset, rows, keys, q_t, do_t, sink, band, bias, vectors,
+                    BM, BN, WIDTH, VWIDTH, D, DV, TMA, PRECISION, kind_of_rows(PART), BEHIND, AHEAD, TWO_SIDED, SLOPES,
+                    TABLE, CAP, SHARPEN, FAST, DOCS, INDEXED, MASK_STAGES, RELATE, DIAGONAL, ENDS,
+                    index, other, Docs, Index, Sharpen,
                 )  # fmt: skip
         if (RELATE >= 2) and ENDS:
             ends = d_by_key + tl.arange(0, BN) * bk_t
@@ -292,10 +292,11 @@ def backward_rows(
     for PART in tl.static_range(6):
         if has_keys(PART, BEHIND, BOUNDED, SLOPES, TABLE, RELATE, TWO_SIDED):
             dq, s0, s1, s2, s3 = query_gradients(
-                dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, los[PART], his[PART], fars[PART], c, factor, row,
-                i0, i, own, KeyDocs, KeyIndex, keys, k_t, v_t, rows - row, band, bias, vectors,
-                BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, TWO_SIDED, SLOPES, TABLE, CAP, FAST, TMA, PRECISION,
-                SUM_BIAS, SUM_FAR, DOCS, INDEXED, MASK_STAGES, RELATE, ENDS, DIAGONAL, kind_of_keys(PART),
+                dq, s0, s1, s2, s3, q, grad, lse, delta, K, V, b, g, los[PART], his[PART], fars[PART], c, i0, keys,
+                k_t, v_t, band, bias, vectors,
+                BM, BN, WIDTH, VWIDTH, D, DV, TMA, PRECISION, kind_of_keys(PART), BEHIND, AHEAD, TWO_SIDED, SLOPES,
+                TABLE, CAP, FAST, DOCS, INDEXED, MASK_STAGES, RELATE, DIAGONAL, SUM_BIAS, SUM_FAR,
+                ENDS, i, own, KeyDocs, KeyIndex, rows - row, factor, row,
             )  # fmt: skip
     dq = dq * factor
     if ((RELATE == 1) or (RELATE == 3)) and ENDS:

@@ -22,7 +22,7 @@ OnDevice = tuple[Tensor, Tensor, Tensor | None]
 def unread(call: Call) -> str | None:
     """Return why the kernel cannot bend scores as the parts together do: one soft cap, before or after all biases."""
     parts = call.scheme.answering("bend")
-    caps = [number for number, part in enumerate(parts) if _has(call, part, "cap")]
+    caps = [number for number, part in enumerate(parts) if has_facet(call, part, "cap")]
     if len(caps) > 1 or (caps and caps[0] not in (0, len(parts) - 1)):
         return f"{spell(parts[caps[-1]])} caps between other parts that bend, and the kernels cap first or last"
     if len(call.scheme.answering("slopes")) > 1:
@@ -34,13 +34,13 @@ def unknown(call: Call) -> str | None:
     """Return why the biases of this call are not known before its tokens are looked at."""
     given = call.given_length
     for part in call.scheme.answering("bend"):
-        if _has(call, part, "cap"):
+        if has_facet(call, part, "cap"):
             continue
         if not call.at_index:
             return f"{spell(part)} bends by where tokens stand, and the kernels measure by their indices"
         if getattr(part, "by_length", False) and (given.shape[0] > 1 if given is not None else not by_place(call)):
             return f"{spell(part)} follows the length of each text, and the kernels take one for all"
-        if by_place(call) or _has(call, part, "slopes"):
+        if by_place(call) or has_facet(call, part, "slopes"):
             continue
         if call.index_given and math.inf in _ends(call, part):
             return f"{spell(part)} has a number for every distance, and given indices do not say how many there are"
@@ -57,7 +57,7 @@ def by_place(call: Call) -> bool:
     return call.queries.first is not None and call.keys.first is not None
 
 
-def _has(call: Call, part: object, facet: str) -> bool:
+def has_facet(call: Call, part: object, facet: str) -> bool:
     """True if a part of the scheme answers a facet: the scheme has looked already, and torch.compile need not."""
     return any(part is each for each in call.scheme.answering(facet))
 
@@ -94,9 +94,9 @@ def biases(call: Call) -> dict[str, Any]:
     lines: list[Line] = []
     parts: tuple[Any, ...] = call.scheme.answering("bend")
     for number, part in enumerate(parts):
-        if _has(call, part, "cap"):
+        if has_facet(call, part, "cap"):
             found |= {"cap": float(part.cap), "cap_first": number == 0 and len(parts) > 1}
-        elif _has(call, part, "slopes"):
+        elif has_facet(call, part, "slopes"):
             behind, ahead, step = _slopes(call, part)
             found |= {"slopes": behind, "slopes_ahead": ahead}
             if step is not None:
@@ -115,8 +115,8 @@ def biases(call: Call) -> dict[str, Any]:
 
 def _of_two_numbers(call: Call, parts: tuple[Any, ...]) -> Any:
     """Return the one part that adds anything, where it learns two numbers a head and nothing else; or None."""
-    adding = [part for part in parts if not _has(call, part, "cap")]
-    if len(adding) != 1 or not _has(call, adding[0], "two_numbers") or not _learns(adding[0]):
+    adding = [part for part in parts if not has_facet(call, part, "cap")]
+    if len(adding) != 1 or not has_facet(call, adding[0], "two_numbers") or not _learns(adding[0]):
         return None
     # The kernels sum over distances that are in the table.
     return adding[0] if min(adding[0].constant_past) == math.inf else None
@@ -166,7 +166,7 @@ def _line(call: Call, part: Any) -> Line:
     first = max(nearest, -ahead)
     last = max(first, min(furthest, behind))
     ends = int(first), int(last) + 1
-    if _has(call, part, "by_bucket") and has_numbers():
+    if has_facet(call, part, "by_bucket") and has_numbers():
         # Loaded here, because it needs triton.
         from milepost.backends.triton.attention.t5_buckets import picked
 

@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportArgumentType=false
 """Attention on plain tensors, forward and backward, with what positions need inside the kernel.
 
     out, lse = flash(q, k, v, ahead=0)                                  # causal
@@ -33,7 +32,7 @@ from milepost.backends.triton.attention.skipped_keys import launch_reaches
 from milepost.backends.triton.packed.block_ranges import Tokens, bounds, ready
 from milepost.backends.triton.runtime import configs
 from milepost.backends.triton.runtime.configs import Config, blocks_of, power_of_two
-from milepost.backends.triton.runtime.launch import device_of, launch
+from milepost.backends.triton.runtime.launch import batch_step, device_of, launch, steps
 from milepost.backends.triton.runtime.played import arguments, define, demand_first_gradients, gradients, operator
 
 UNLIMITED = 1 << 30
@@ -116,7 +115,7 @@ def flash(
     sharpen = sharpen[None] if sharpen is not None and sharpen.dim() == 1 else sharpen
     slopes_ahead = None if how.slopes_ahead is how.slopes else how.slopes_ahead
     how = how._replace(sharpen=sharpen, slopes_ahead=slopes_ahead, by_row=by_row, by_key=by_key)
-    q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+    q, k, v = close(q, k, v)
     learned = (q, k, v, *how[:4], by_row, by_key, how.numbers)
     if not (torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in learned)):
         out, lse = operator("flash", _flash, q)(q, k, v, *how[:-2])
@@ -233,6 +232,11 @@ class _Flash(torch.autograd.Function):
         return tuple([each if asked else None for each, asked in zip(found, needs, strict=True)])
 
 
+def close(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return tensors whose channels lie side by side."""
+    return tuple([each if each.stride(-1) == 1 else each.contiguous() for each in tensors])
+
+
 def _like(x: Tensor, width: int) -> Tensor:
     """Return an empty tensor of x's shape but for its width, heads and tokens in memory in the order of x's."""
     b, h, t, _ = x.shape
@@ -241,17 +245,18 @@ def _like(x: Tensor, width: int) -> Tensor:
     return x.new_empty(b, h, t, width)
 
 
-def _lse_of(q: Tensor) -> Tensor:
-    """Return an empty log-sum-exp for rows q: twice as precise as they are.
+def empty_answer(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    """Return an empty output and log-sum-exp, which is twice as precise as the rows are.
 
     Weights are made from it once more for gradients, and its rounding is that of a whole row of them.
     """
-    return q.new_empty(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float32 else torch.float32)
+    twice = torch.float64 if q.dtype == torch.float32 else torch.float32
+    return _like(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=twice)
 
 
 def _flash(q: Tensor, k: Tensor, v: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
     """Launch the forward kernel."""
-    out, lse = _like(q, v.shape[3]), _lse_of(q)
+    out, lse = empty_answer(q, k, v)
     if 0 in out.shape:
         return out, lse
     if k.shape[2] == 0:
@@ -270,7 +275,8 @@ def _flash_backward(
     Then those of by_row, by_key and numbers, which are empty where there are none.
     """
     if 0 in (*q.shape[:3], k.shape[2]):
-        return tuple([each.zero_() for each in _empty_gradients(q, k, v, slopes_too, table_too, Facets(*how))])
+        empty = _empty_gradients(grad, grad_lse, q, k, v, out, lse, slopes_too, table_too, *how)
+        return tuple([each.zero_() for each in empty])
     dq, dk, dv = (_like(each, each.shape[3]) for each in (q, k, v))
     if grad.stride(-1) != 1 or 0 in grad.stride():
         grad = grad.contiguous()
@@ -286,9 +292,11 @@ def _flash_backward(
 
 
 def _empty_gradients(
-    q: Tensor, k: Tensor, v: Tensor, slopes_too: bool, table_too: bool, how: Facets
-) -> tuple[Tensor, ...]:
-    """Empty tensors as `_flash_backward` returns them."""
+    grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    slopes_too: bool, table_too: bool, *given: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Return empty tensors, as `_flash_backward` returns them."""
+    how = Facets(*given)
     asked = zip((*how[:3], how.numbers), (slopes_too, slopes_too, table_too, True), strict=True)
     small = [
         q.new_empty(each.shape if each is not None and wanted else 0, dtype=torch.float32) for each, wanted in asked
@@ -335,11 +343,8 @@ class Far(NamedTuple):
     @property
     def arguments(self) -> tuple[Any, ...]:
         """Return as the forward kernel takes them."""
-        strength = self.strength
-        step = 0 if strength is None or strength.shape[0] == 1 else strength.stride(0)
-        return (
-            self.out, self.lse, strength, self.near_lse, *self.out.stride()[:3], *self.lse.stride()[:2], step, self.row,
-        )  # fmt: skip
+        given = (self.out, self.lse, self.strength, self.near_lse)
+        return (*given, *steps(self.out), *steps(self.lse, axes=2), batch_step(self.strength), self.row)
 
 
 NO_FAR = (None,) * 4 + (0,) * 7
@@ -355,12 +360,9 @@ def launch_forward(call: Call, out: Tensor, lse: Tensor, far: Far | None = None)
         forward.forward, (blocks_of(q.shape[2], config.rows), q.shape[1], q.shape[0]),
         *call.described(config, tma), out, lse, *call.tensors, *call.tokens, limits[0],
         *(NO_FAR if far is None else far.arguments),
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2], *call.steps,
-        *call.tokens.steps, limits[1], *call.related, call.away, *call.counts, call.scale, call.cap,
-        **call.constants(config, tma), **call.sides, MASK_STAGES=min(config.stages, 2),
-        RELATE=call.relates, DIAGONAL=call.diagonal, REACH=call.reach,
-        FAR=0 if far is None else 1 if far.strength is None else 2,
-        num_warps=config.warps, num_stages=config.stages,
+        *steps(q, k, v, out), *lse.stride()[:2], *call.steps, *call.tokens.steps, limits[1], *call.related, call.away,
+        *call.counts, call.scale, call.cap,
+        **call.constants_of_parts(config, tma), FAR=0 if far is None else 1 if far.strength is None else 2,
     )  # fmt: skip
 
 
@@ -372,8 +374,8 @@ def launch_prepare(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tens
     delta = torch.empty_like(lse2, dtype=torch.float32)
     launch(
         backward.prepare, (whole // 64, h, b),
-        out, grad, lse, grad_lse, delta, lse2, *out.stride()[:3], *grad.stride()[:3], *lse.stride()[:2],
-        *(grad_lse.stride() if grad_lse is not None else (0, 0, 0)), *lse2.stride()[:2], t,
+        out, grad, lse, grad_lse, delta, lse2, *steps(out, grad), *lse.stride()[:2], *steps(grad_lse),
+        *lse2.stride()[:2], t,
         BM=64, VWIDTH=_width(dv), DV=dv, GRAD_LSE=grad_lse is not None, num_warps=4,
     )  # fmt: skip
     return lse2, delta
@@ -410,22 +412,15 @@ def _launch_keys(
 ) -> None:  # fmt: skip
     q, k, v = call.qkv
     tma = config.tma and _fits_tma(q, k, v, grad)
-    wide = call.value_width
     limits = call.bounds(config, by_rows=False)
     launch(
         backward.backward_keys, (programs, k.shape[1], k.shape[0]),
-        *call.described(config, tma), _described(grad, config.rows, tma, wide), lse2, delta, dk, dv, *call.tensors,
-        *call.tokens, limits[0],
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
-        *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], *call.related, d_by_key,
-        call.away, *more, *[step for each in more for step in ((0, 0, 0) if each is None else each.stride()[:3])],
-        0 if more[1] is None else more[1].shape[2],
+        *call.described(config, tma, grad), lse2, delta, dk, dv, *call.tensors,
+        *call.tokens, limits[0], *steps(q, k, v, grad, dk, dv), *lse2.stride()[:2], *call.steps, *call.tokens.steps,
+        limits[1], *call.related, d_by_key, call.away, *more, *steps(*more), 0 if more[1] is None else more[1].shape[2],
         *call.counts, call.scale, call.cap, apart, part, dk.numel(), dv.numel(),
-        **call.constants(config, tma), **call.sides, SINGLE=q.shape[1] == k.shape[1],
-        PARTS=part > 0, MASK_STAGES=min(config.stages, 2),
-        RELATE=call.relates, ENDS=call.ends, DIAGONAL=call.diagonal, REACH=call.reach,
+        **call.constants_of_parts(config, tma), SINGLE=q.shape[1] == k.shape[1], PARTS=part > 0, ENDS=call.ends,
         MORE=sum(each is not None for each in more), SHORT=call.short,
-        num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
 
@@ -441,7 +436,6 @@ def launch_rows(
     b, h, t, _ = q.shape
     config = call.config("rows")
     tma = config.tma and _fits_tma(q, k, v, grad)
-    wide = call.value_width
     blocks = blocks_of(t, config.rows)
     numbers, derivative = call.numbers
     summed = 1 if slopes_too else 0 if numbers is None else 2
@@ -449,16 +443,12 @@ def launch_rows(
     limits = call.bounds(config, by_rows=True)
     launch(
         backward.backward_rows, (blocks, h, b),
-        *call.described(config, tma), _described(grad, config.rows, tma, wide), lse2, delta, dq, sums, *call.tensors,
-        *call.tokens, limits[0], numbers, derivative,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *dq.stride()[:3],
-        *lse2.stride()[:2], *call.steps, *call.tokens.steps, limits[1], h * blocks * 4, blocks * 4,
-        *call.related, d_by_row, call.away, more, *((0, 0, 0) if more is None else more.stride()[:3]),
-        0 if more is None else t - more.shape[2], *call.counts, call.scale, call.cap,
-        **call.constants(config, tma), **call.sides, SUM_BIAS=summed, SUM_FAR=table_too,
-        MASK_STAGES=min(config.stages, 2),
-        RELATE=call.relates, ENDS=call.ends, DIAGONAL=call.diagonal, REACH=call.reach, MORE=more is not None,
-        num_warps=config.warps, num_stages=config.stages,
+        *call.described(config, tma, grad), lse2, delta, dq, sums, *call.tensors,
+        *call.tokens, limits[0], numbers, derivative, *steps(q, k, v, grad, dq), *lse2.stride()[:2], *call.steps,
+        *call.tokens.steps, limits[1], h * blocks * 4, blocks * 4, *call.related, d_by_row, call.away, more,
+        *steps(more), 0 if more is None else t - more.shape[2], *call.counts, call.scale, call.cap,
+        **call.constants_of_parts(config, tma), SUM_BIAS=summed, SUM_FAR=table_too, ENDS=call.ends,
+        MORE=more is not None,
     )  # fmt: skip
     return sums
 
@@ -531,16 +521,13 @@ def launch_walk(call: Call, grad: Tensor, lse2: Tensor, delta: Tensor) -> tuple[
     squares = delta.new_empty(h, count, parts, side, side)
     if count:
         tma = config.tma and _fits_tma(q, k, v, grad) and not call.tokens.any
-        wide = call.value_width
         order = call.order()
         launch(
             tables.walk, (count * parts * corners, h),
-            *call.described(config, tma), _described(grad, config.rows, tma, wide), lse2, delta, squares, *call.tensors,
-            *call.tokens, order, call.longest(),
-            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *lse2.stride()[:2], *call.steps,
-            *call.tokens.steps, 0 if order is None or order.shape[0] == 1 else order.stride(0),
-            *call.counts, call.scale, call.cap, lowest, parts, b,
-            **call.constants(config, tma), num_warps=config.warps, num_stages=config.stages,
+            *call.described(config, tma, grad), lse2, delta, squares, *call.tensors,
+            *call.tokens, order, call.longest(), *steps(q, k, v, grad), *lse2.stride()[:2], *call.steps,
+            *call.tokens.steps, batch_step(order), *call.counts, call.scale, call.cap, lowest, parts, b,
+            **call.constants(config, tma),
         )  # fmt: skip
     return squares, offset + side * lowest - (side - 1)
 
@@ -564,10 +551,7 @@ class Call:
             # Its heads are as far apart as those of its derivative.
             table = table.contiguous()
         self.tensors = (slopes, slopes if slopes_ahead is None else slopes_ahead, table, sharpen)
-        self.steps = (
-            0 if table is None else table.stride(0),
-            0 if sharpen is None or sharpen.shape[0] == 1 else sharpen.stride(0),
-        )
+        self.steps = (0 if table is None else table.stride(0), batch_step(sharpen))
         self.tokens = ready(how.tokens)
         self.products = by_row, by_key = how.products
         self.relates = (1 if by_row is not None else 0) + (2 if by_key is not None else 0)
@@ -586,7 +570,6 @@ class Call:
             self.places = (*beside, many + AROUND)
         self.counts = (q.shape[2], k.shape[2], q.shape[1] // k.shape[1], offset, behind, ahead, sinks, first, last)
         self.two_slopes = slopes_ahead is not None
-        self.sides = {"TABLE": table is not None, "TWO_SIDED": ahead > 0}
         self.capped = (1 if cap_first else 2) if cap else 0
         # Whether a key can be seen that is further ahead than the first distance of by_row and by_key.
         nearest = -UNLIMITED if self.tokens.index is not None else offset - k.shape[2] + 1
@@ -595,8 +578,8 @@ class Call:
     @property
     def related(self) -> tuple[Any, ...]:
         """by_row and by_key, how far apart their batches, heads and tokens lie, and which distances they have."""
-        steps = [(0, 0, 0) if each is None else (*each.stride()[:2], each.stride(-2)) for each in self.products]
-        return (*self.products, *steps[0], *steps[1], *self.places)
+        lies = [(0, 0, 0) if each is None else (*each.stride()[:2], each.stride(-2)) for each in self.products]
+        return (*self.products, *lies[0], *lies[1], *self.places)
 
     def gradients_of_products(self, some: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the gradients of by_row and by_key go: 0 where the kernels write nothing.
@@ -679,39 +662,43 @@ class Call:
             self.numbers[0] is not None, configs.has_little(self.q.device),
         )  # fmt: skip
 
-    def described(self, config: Config, tma: bool) -> tuple[Any, Any, Any]:
-        """q, k and v, as tensors or as descriptors of their tiles."""
-        return (
-            _described(self.q, config.rows, tma),
-            _described(self.qkv[1], config.keys, tma),
-            _described(self.v, config.keys, tma, self.value_width),
-        )
+    def described(self, config: Config, tma: bool, grad: Tensor | None = None) -> tuple[Any, ...]:
+        """Return q, k, v and grad, if there is one, as tensors or as descriptors of their tiles."""
+        q, k, v = self.qkv
+        found = (
+            _described(q, config.rows, tma), _described(k, config.keys, tma),
+            _described(v, config.keys, tma, self.value_width),
+        )  # fmt: skip
+        return found if grad is None else (*found, _described(grad, config.rows, tma, self.value_width))
 
     @property
     def value_width(self) -> int:
-        return value_width(self.q, self.v)
+        """Return channels of a tile of values.
+
+        Triton 3.6 makes wrong code of some kernels whose values are narrower than 64 and whose keys are not (with
+        documents and a bias by distance: other numbers, or an illegal access). There tiles are filled up with zeros.
+        """
+        widest = min(64, _width(self.q.shape[3])) if self.q.itemsize == 2 else 0
+        return max(_width(self.v.shape[3]), widest)
+
+    def constants_of_parts(self, config: Config, tma: bool) -> dict[str, Any]:
+        """Return the same for kernels that go over keys or rows in parts."""
+        return self.constants(config, tma) | {
+            "TABLE": self.tensors[2] is not None, "TWO_SIDED": self.counts[5] > 0, "RELATE": self.relates,
+            "DIAGONAL": self.diagonal, "REACH": self.reach, "MASK_STAGES": min(config.stages, 2),
+        }  # fmt: skip
 
     def constants(self, config: Config, tma: bool) -> dict[str, Any]:
         """Return what the kernels are compiled for."""
         d, dv = self.q.shape[3], self.v.shape[3]
-        two_bytes = self.q.itemsize == 2
         return {
             "BM": config.rows, "BN": config.keys, "WIDTH": _width(d), "VWIDTH": self.value_width, "D": d, "DV": dv,
             "BEHIND": self.counts[4] < UNLIMITED, "AHEAD": self.counts[5] < UNLIMITED,
             "SLOPES": self.tensors[0] is not None, "CAP": self.capped, "SHARPEN": self.tensors[3] is not None,
-            "FAST": two_bytes and not INTERPRETED,
-            "TMA": tma, "PRECISION": "ieee", **self.tokens.flags,
+            "FAST": self.q.itemsize == 2 and not INTERPRETED, "TMA": tma, "PRECISION": "ieee", **self.tokens.flags,
+            "num_warps": config.warps, "num_stages": config.stages,
             **({"maxnreg": config.registers} if config.registers else {}),
         }  # fmt: skip
-
-
-def value_width(q: Tensor, v: Tensor) -> int:
-    """Return channels of a tile of values.
-
-    Triton 3.6 makes wrong code of some kernels whose values are narrower than 64 and whose keys are not (with
-    documents and a bias by distance: other numbers, or an illegal access). There tiles are filled up with zeros.
-    """
-    return max(_width(v.shape[3]), min(64, _width(q.shape[3])) if q.itemsize == 2 else 0)
 
 
 def _width(d: int) -> int:
@@ -740,22 +727,11 @@ def _described(x: Tensor, rows: int, tma: bool, width: int = 0) -> Any:
 
 
 GIVEN = "Tensor q, Tensor k, Tensor v"
-define("flash", f"({GIVEN}, {arguments(Facets, most=18)}) -> (Tensor, Tensor)", _flash)
+define("flash", f"({GIVEN}, {arguments(Facets, most=18)}) -> (Tensor, Tensor)", _flash, empty_answer)
 define(
     "flash_backward",
     f"(Tensor grad, Tensor? grad_lse, {GIVEN}, Tensor out, Tensor lse, bool slopes_too, bool table_too, "
     f"{arguments(Facets)}) -> ({', '.join(['Tensor'] * 9)})",
     _flash_backward,
+    _empty_gradients,
 )
-
-
-@torch.library.register_fake("milepost::flash")
-def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return _like(q, v.shape[3]), _lse_of(q)
-
-
-@torch.library.register_fake("milepost::flash_backward")
-def _(
-    grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *how: Any
-) -> tuple[Tensor, ...]:
-    return _empty_gradients(q, k, v, *how[:2], Facets(*how[2:]))

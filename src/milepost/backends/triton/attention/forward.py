@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false
 """Attention forward: one program a block of rows, one pass over the keys it sees."""
 
 from __future__ import annotations
@@ -9,15 +8,12 @@ import triton.language as tl
 
 from milepost.backends.triton.attention.loops import Band, Bias, Vectors, attend_keys
 from milepost.backends.triton.attention.parts import has_keys, kind_of_keys, parts_of_keys
-from milepost.backends.triton.attention.score import FLOOR, LN2, LOG2E, ends_of, put, slopes_of, tile, within
+from milepost.backends.triton.attention.score import COUNTS, FLOOR, LN2, LOG2E, ends_of, put, slopes_of, tile, within
 from milepost.backends.triton.packed.block_ranges import poison
 
 
 @triton.jit
-def _joined(
-    out, lse, FarOut, FarLse, Strength, NearLse, at, rows, far_row, far_t,
-    VWIDTH: tl.constexpr, DV: tl.constexpr, FAR: tl.constexpr,
-):  # fmt: skip
+def _joined(out, lse, FarOut, FarLse, Strength, NearLse, at, rows, far_row, far_t, VWIDTH, DV, FAR):
     """Return near keys' answer joined with that of the far ones, which rows from far_row on have.
 
     FAR 2: far scores are set off against the near ones' log-sum-exp, which is written for the backward pass.
@@ -42,12 +38,7 @@ def _joined(
     return out, tl.where(blind, float("-inf"), top + tl.log(total))
 
 
-@triton.jit(
-    do_not_specialize=[
-        "rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "far_row", "row_first",
-        "key_first", "many",
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=[*COUNTS, "far_row", "row_first", "key_first", "many"])
 def forward(
     Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds,
     FarOut, FarLse, Strength, NearLse, fo_b, fo_h, fo_t, fl_b, fl_h, strength_b, far_row,
@@ -113,15 +104,15 @@ def forward(
     his = (past, full, near, beyond, edge, end)
     fars = (0.0, 0.0, far_behind, 0.0, far_ahead, 0.0)
     band = Band(behind, ahead, sinks)
-    bias = Bias(behind_slope, ahead_slope, Table, first, last, cap * LOG2E, None)
+    bias = Bias(behind_slope, ahead_slope, Table, first, last, cap * LOG2E)
     vectors = Vectors(ByRow, ByKey, None, br_t, bk_t, row_first, key_first, many)
     for PART in tl.static_range(6):
         if has_keys(PART, BEHIND, BOUNDED, SLOPES, TABLE, RELATE, TWO_SIDED):
             acc, l, m = attend_keys(
-                acc, l, m, q, K, V, b, g, los[PART], his[PART], fars[PART], c, i0, i, own, KeyDocs, KeyIndex, keys,
-                k_t, v_t, rows - row, band, bias, vectors,
-                BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, TWO_SIDED, SLOPES, TABLE, CAP, SHARPEN, FAST, TMA,
-                PRECISION, DOCS, INDEXED, MASK_STAGES, RELATE, DIAGONAL, kind_of_keys(PART),
+                acc, l, m, q, K, V, b, g, los[PART], his[PART], fars[PART], c, i0, keys, k_t, v_t, band, bias, vectors,
+                BM, BN, WIDTH, VWIDTH, D, DV, TMA, PRECISION, kind_of_keys(PART), BEHIND, AHEAD, TWO_SIDED, SLOPES,
+                TABLE, CAP, SHARPEN, FAST, DOCS, INDEXED, MASK_STAGES, RELATE, DIAGONAL,
+                i, own, KeyDocs, KeyIndex, rows - row,
             )  # fmt: skip
 
     # A row that saw nothing has l = 0: zeros, and a log-sum-exp of −∞.

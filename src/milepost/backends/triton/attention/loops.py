@@ -88,10 +88,8 @@ def _stages(mask_stages, masked, docs, indexed, looked_up):
 
 @triton.jit
 def _product(
-    q, K, b, g, i, j, i0, j0, keys, k_t, rows_left, vectors,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, RELATE: tl.constexpr, DIAGONAL: tl.constexpr,
-):  # fmt: skip
+    q, K, b, g, i, j, i0, j0, keys, k_t, rows_left, vectors, BM, BN, WIDTH, D, TMA, PRECISION, RELATE, DIAGONAL
+):
     """Return the products of a block of rows and the keys from j0 on, with what vectors by distance add; these keys"""
     by_key = vectors.ByKey
     if RELATE >= 2:
@@ -115,11 +113,7 @@ def _product(
 
 
 @triton.jit
-def _score(
-    x, c, far, i, j, i0, j0, bias,
-    BM: tl.constexpr, BN: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
-    SHIFT: tl.constexpr, FAST: tl.constexpr, READ: tl.constexpr, UPRIGHT: tl.constexpr,
-):  # fmt: skip
+def _score(x, c, far, i, j, i0, j0, bias, BM, BN, SLOPE, TABLE, CAP, SHIFT, FAST, READ, UPRIGHT):
     """Return the scores of a tile of products, the tanh that they went through, and what was added."""
     added = far
     if READ and (TABLE == 2):
@@ -133,10 +127,7 @@ def _score(
 
 
 @triton.jit
-def keys_visible(
-    i, j, at, own, KeyDocs, KeyIndex, keys, band,
-    BEHIND: tl.constexpr, AHEAD: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-):  # fmt: skip
+def keys_visible(i, j, at, own, KeyDocs, KeyIndex, keys, band, BEHIND, AHEAD, DOCS, INDEXED):
     """Return which of the keys at the places `at` each row sees; own: the rows' documents."""
     other = belonging(KeyDocs, at, at < keys, -2)[None, :] if DOCS else 0
     sink = is_sink(KeyIndex, at, at < keys, band.sinks, INDEXED)[None, :]
@@ -145,13 +136,10 @@ def keys_visible(
 
 @triton.jit
 def attend_keys(
-    acc, l, m, q, K, V, b, g, lo, hi, far, c, i0, i, own, KeyDocs, KeyIndex, keys, k_t, v_t, rows_left,
-    band, bias, vectors,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLED: tl.constexpr,
-    CAP: tl.constexpr, SHARPEN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
-    DOCS: tl.constexpr, INDEXED: tl.constexpr, MASK_STAGES: tl.constexpr, RELATES: tl.constexpr,
-    DIAGONAL: tl.constexpr, KIND: tl.constexpr,
+    acc, l, m, q, K, V, b, g, lo, hi, far, c, i0, keys, k_t, v_t, band, bias, vectors,
+    BM, BN, WIDTH, VWIDTH, D, DV, TMA, PRECISION, KIND, BEHIND, AHEAD, TWO_SIDED=False, SLOPES=False, TABLED=False,
+    CAP=0, SHARPEN=False, FAST=False, DOCS=False, INDEXED=False, MASK_STAGES=0, RELATES=0, DIAGONAL=0,
+    i=0, own=0, KeyDocs=0, KeyIndex=0, rows_left=0,
 ):  # fmt: skip
     """Add the keys lo … hi to a running softmax: sums acc of values, l of weights, and the largest score m."""
     MASK: tl.constexpr = is_masked(KIND)
@@ -192,13 +180,11 @@ def attend_keys(
 
 @triton.jit
 def query_gradients(
-    dq, behind_sum, ahead_sum, past_sum, before_sum, q, grad, lse, delta, K, V, b, g, lo, hi, far, c, factor, row, i0,
-    i, own, KeyDocs, KeyIndex, keys, k_t, v_t, rows_left, band, bias, vectors,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLED: tl.constexpr,
-    CAP: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
-    SUM_BIAS: tl.constexpr, SUM_FAR: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-    MASK_STAGES: tl.constexpr, RELATES: tl.constexpr, ENDS: tl.constexpr, DIAGONAL: tl.constexpr, KIND: tl.constexpr,
+    dq, behind_sum, ahead_sum, past_sum, before_sum, q, grad, lse, delta, K, V, b, g, lo, hi, far, c, i0, keys,
+    k_t, v_t, band, bias, vectors,
+    BM, BN, WIDTH, VWIDTH, D, DV, TMA, PRECISION, KIND, BEHIND, AHEAD, TWO_SIDED=False, SLOPES=False, TABLED=False,
+    CAP=0, FAST=False, DOCS=False, INDEXED=False, MASK_STAGES=0, RELATES=0, DIAGONAL=0, SUM_BIAS=0, SUM_FAR=False,
+    ENDS=False, i=0, own=0, KeyDocs=0, KeyIndex=0, rows_left=0, factor=0.0, row=0,
 ):  # fmt: skip
     """Add what the keys lo … hi give to dq, and, where asked, to the sums that biases need.
 
@@ -287,13 +273,11 @@ def query_gradients(
 
 @triton.jit
 def key_gradients(
-    dk, dv, before_sum, k, v, Q, Grad, Lse2, Delta, Sharpen, b, h, lo, hi, far, scale, j0, offset, rows, keys,
-    q_t, do_t, index, other, sink, Docs, Index, band, bias, vectors,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr, SLOPES: tl.constexpr, TABLED: tl.constexpr,
-    CAP: tl.constexpr, SHARPEN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
-    DOCS: tl.constexpr, INDEXED: tl.constexpr, MASK_STAGES: tl.constexpr, RELATES: tl.constexpr, ENDS: tl.constexpr,
-    DIAGONAL: tl.constexpr, KIND: tl.constexpr,
+    dk, dv, before_sum, k, v, Q, Grad, Lse2, Delta, b, h, lo, hi, far, scale, j0, offset, rows, keys, q_t, do_t, sink,
+    band, bias, vectors,
+    BM, BN, WIDTH, VWIDTH, D, DV, TMA, PRECISION, KIND, BEHIND, AHEAD, TWO_SIDED=False, SLOPES=False, TABLED=False,
+    CAP=0, SHARPEN=False, FAST=False, DOCS=False, INDEXED=False, MASK_STAGES=0, RELATES=0, DIAGONAL=0, ENDS=False,
+    index=0, other=0, Docs=0, Index=0, Sharpen=0,
 ):  # fmt: skip
     """Add what the rows lo … hi of one head give to dk and dv.
 

@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
 """Which keys a block of rows sees, and which rows see a block of keys, in parts that need different work.
 
 A block of rows goes over six parts of the keys, a block of keys over five parts of the rows:
@@ -92,7 +91,7 @@ def has_rows(part, behind, ahead, bounded, slopes, table, relate, two_sided, sho
 
 
 @triton.jit
-def keys_seen(i0, i1, keys, behind, ahead, BN: tl.constexpr, BEHIND: tl.constexpr, AHEAD: tl.constexpr):
+def keys_seen(i0, i1, keys, behind, ahead, BN, BEHIND, AHEAD):
     """Return start, full, edge and end of the keys that the rows i0 … i1 see, but for sinks."""
     end = up_to(keys, BN)
     edge = keys // BN * BN
@@ -108,11 +107,7 @@ def keys_seen(i0, i1, keys, behind, ahead, BN: tl.constexpr, BEHIND: tl.constexp
 
 
 @triton.jit
-def keys_looked_up(
-    full, edge, i0, corner, first, last,
-    BM: tl.constexpr, BN: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr, RELATE: tl.constexpr,
-    TWO_SIDED: tl.constexpr,
-):  # fmt: skip
+def keys_looked_up(full, edge, i0, corner, first, last, BM, BN, SLOPES, TABLE, RELATE, TWO_SIDED):
     """Return near and beyond. corner: the index of the first row of the square of GRANULE rows."""
     near = edge
     beyond = edge
@@ -128,11 +123,8 @@ def keys_looked_up(
 
 @triton.jit
 def parts_of_keys(
-    Docs, Index, Bounds, Away, b, h, block, rows, keys, offset, behind, ahead, sinks, first, last,
-    docs_b, index_b, bounds_b,
-    BM: tl.constexpr, BN: tl.constexpr, BEHIND: tl.constexpr, AHEAD: tl.constexpr, TWO_SIDED: tl.constexpr,
-    SLOPES: tl.constexpr, TABLE: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr, RELATE: tl.constexpr,
-    REACH: tl.constexpr,
+    Docs, Index, Bounds, Away, b, h, block, rows, keys, offset, behind, ahead, sinks, first, last, docs_b, index_b,
+    bounds_b, BM, BN, BEHIND, AHEAD, TWO_SIDED, SLOPES, TABLE, DOCS, INDEXED, RELATE, REACH,
 ):  # fmt: skip
     """Return the parts of the keys that a block of rows sees: sink, past, start, full, near, beyond, edge, end.
 
@@ -178,7 +170,7 @@ def parts_of_keys(
 
 
 @triton.jit
-def rows_seen(j0, j1, offset, rows, behind, ahead, sinks, BM: tl.constexpr, BEHIND: tl.constexpr, AHEAD: tl.constexpr):
+def rows_seen(j0, j1, offset, rows, behind, ahead, sinks, BM, BEHIND, AHEAD):
     """Return start, full, edge and end of the rows that see the keys j0 … j1; sinks are seen by all rows after them."""
     start = 0
     full = 0
@@ -197,10 +189,7 @@ def rows_seen(j0, j1, offset, rows, behind, ahead, sinks, BM: tl.constexpr, BEHI
 
 
 @triton.jit
-def rows_looked_up(
-    full, edge, j0, j1, offset, first, last,
-    BM: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr, RELATE: tl.constexpr, TWO_SIDED: tl.constexpr,
-):  # fmt: skip
+def rows_looked_up(full, edge, j0, j1, offset, first, last, BM, SLOPES, TABLE, RELATE, TWO_SIDED):
     """Return near and beyond."""
     near = full
     beyond = full

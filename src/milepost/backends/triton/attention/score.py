@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
 """What forward, both backward passes, the gradient of tables and decoding share: tiles, scores, what is visible.
 
 Scores are kept in units of log2(e), so that every exponential is one `exp2`:
@@ -23,9 +22,12 @@ FLOOR = tl.constexpr(-1e30)
 GRANULE = tl.constexpr(128)
 """Distances are near or far by squares of this side, whatever the tiles, so that all passes agree which are which."""
 
+COUNTS = ["rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last"]
+"""Arguments of most kernels for which they are not compiled anew."""
+
 
 @triton.jit
-def tile(X, b, h, row, rows, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, TMA: tl.constexpr):
+def tile(X, b, h, row, rows, stride, ROWS, WIDTH, D, TMA):
     """Return rows `row … row + ROWS` of one head, [ROWS, WIDTH]; zeros past the ends.
 
     X is a descriptor of the whole tensor where TMA, otherwise a pointer to this head.
@@ -43,7 +45,7 @@ def tile(X, b, h, row, rows, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, D:
 
 
 @triton.jit
-def put(X, x, row, rows, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr):
+def put(X, x, row, rows, stride, ROWS, WIDTH, D):
     """Write a tile [ROWS, WIDTH] at `row` of one head."""
     at = tl.arange(0, ROWS)
     channel = tl.arange(0, WIDTH)
@@ -55,7 +57,7 @@ def put(X, x, row, rows, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, D: tl.
 
 
 @triton.jit
-def besides(X, row, first, count, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr):
+def besides(X, row, first, count, stride, ROWS, WIDTH, D):
     """Return a tile [ROWS, WIDTH] at `row` of what was found before, of which X has the rows first … first + count."""
     at = row + tl.arange(0, ROWS) - first
     channel = tl.arange(0, WIDTH)
@@ -75,7 +77,18 @@ def weighed(x, lse):
 
 
 @triton.jit
-def up_to(x, BLOCK: tl.constexpr):
+def plus_keys(acc, l, m, x, V, j0, keys, v_t, BN, VWIDTH, DV, PRECISION):
+    """Add keys with scores x to a running softmax: sums acc of values, l of weights, and the largest score m."""
+    highest = tl.maximum(m, tl.max(x, 1))
+    p = tl.exp2(x - highest[:, None])
+    kept = tl.exp2(m - highest)
+    l = l * kept + tl.sum(p, 1)
+    v = tile(V, 0, 0, j0, keys, v_t, BN, VWIDTH, DV, False)
+    return tl.dot(p.to(v.dtype), v, acc * kept[:, None], input_precision=PRECISION), l, highest
+
+
+@triton.jit
+def up_to(x, BLOCK):
     """x, rounded up to a whole block."""
     return (x + BLOCK - 1) // BLOCK * BLOCK
 
@@ -87,8 +100,7 @@ def between(x, least, most):
 
 
 @triton.jit
-def seen(i, j, at, own, other, keys, behind, ahead, sink, BEHIND: tl.constexpr, AHEAD: tl.constexpr,
-         DOCS: tl.constexpr):  # fmt: skip
+def seen(i, j, at, own, other, keys, behind, ahead, sink, BEHIND, AHEAD, DOCS):
     """Return which pairs are visible: j − i ≤ ahead and (i − j < behind or the key is a sink), among keys that exist.
 
     at: where the keys stand in memory. sink: which keys are sinks. DOCS: the documents of both must be the same, which
@@ -106,7 +118,7 @@ def seen(i, j, at, own, other, keys, behind, ahead, sink, BEHIND: tl.constexpr, 
 
 
 @triton.jit
-def tanh(x, FAST: tl.constexpr):
+def tanh(x, FAST):
     """tanh; FAST is the hardware's own, good to 2⁻¹¹, which a score made of 16-bit numbers cannot tell."""
     if FAST:
         return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
@@ -125,7 +137,7 @@ def _distances_in(rows, keys):
 
 
 @triton.jit
-def distances(Table, i0, j0, first, last, BM: tl.constexpr, BN: tl.constexpr):
+def distances(Table, i0, j0, first, last, BM, BN):
     """Return the entries that a tile of BM rows from i0 and BN columns from j0 can read, in units of log2(e)."""
     SPAN: tl.constexpr = _distances_in(BM, BN)
     distance = i0 - j0 - (BN - 1) + tl.arange(0, SPAN)
@@ -133,7 +145,7 @@ def distances(Table, i0, j0, first, last, BM: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
-def looked_up(entries, BM: tl.constexpr, BN: tl.constexpr, UPRIGHT: tl.constexpr):
+def looked_up(entries, BM, BN, UPRIGHT):
     """Return each pair's entry out of those that `distances` loaded: rows down, or keys where not UPRIGHT.
 
     Where in the entries a pair looks is the same in every tile, and the compiler can see that.
@@ -147,7 +159,7 @@ def looked_up(entries, BM: tl.constexpr, BN: tl.constexpr, UPRIGHT: tl.constexpr
 
 
 @triton.jit
-def ends_of(Table, first, last, TABLE: tl.constexpr):
+def ends_of(Table, first, last, TABLE):
     """Return the entries of all distances past the last one, and before the first one, in units of log2(e)."""
     behind = 0.0
     ahead = 0.0
@@ -158,7 +170,7 @@ def ends_of(Table, first, last, TABLE: tl.constexpr):
 
 
 @triton.jit
-def slopes_of(Slopes, Ahead, h, SLOPES: tl.constexpr):
+def slopes_of(Slopes, Ahead, h, SLOPES):
     """Return a head's slopes behind and ahead, in units of log2(e)."""
     behind = 0.0
     ahead = 0.0
@@ -175,7 +187,7 @@ def addressed(Table, i, j, first, last):
 
 
 @triton.jit
-def apart(i, j, i0, INDEXED: tl.constexpr):
+def apart(i, j, i0, INDEXED):
     """Return i − j in float32.
 
     Whole numbers near i0 are cast a row and a column at a time, which is exact. INDEXED: they may be anywhere, so that
@@ -188,7 +200,7 @@ def apart(i, j, i0, INDEXED: tl.constexpr):
 
 
 @triton.jit
-def sloped(i, j, i0, behind_slope, ahead_slope, SIDE: tl.constexpr, SHIFT: tl.constexpr, INDEXED: tl.constexpr):
+def sloped(i, j, i0, behind_slope, ahead_slope, SIDE, SHIFT, INDEXED):
     """−slope · |i − j|; where SHIFT, plus behind_slope · (i − i0), which makes it a row vector behind the diagonal.
 
     What is the same for a whole row moves its log-sum-exp and nothing else. SIDE 1: all keys are behind. 2: any. 3: all
@@ -212,7 +224,7 @@ def sloped(i, j, i0, behind_slope, ahead_slope, SIDE: tl.constexpr, SHIFT: tl.co
 
 
 @triton.jit
-def finished(x, bias, cap, HAS_BIAS: tl.constexpr, CAP: tl.constexpr, FAST: tl.constexpr):
+def finished(x, bias, cap, HAS_BIAS, CAP, FAST):
     """Return the score, and its tanh (0 without a cap). CAP 1: capped, then bent. 2: bent, then capped."""
     bent = 0.0
     if CAP == 1:
@@ -227,7 +239,7 @@ def finished(x, bias, cap, HAS_BIAS: tl.constexpr, CAP: tl.constexpr, FAST: tl.c
 
 
 @triton.jit
-def within(at, DIAGONAL: tl.constexpr):
+def within(at, DIAGONAL):
     """Return a tile's first token, counted among those whose numbers begin alike: see `diagonal_at`."""
     if DIAGONAL == 2:
         return at % GRANULE
@@ -249,7 +261,7 @@ def diagonal_at(X, beside, begin, own, other, left, stride):
 
 
 @triton.jit
-def _one(N: tl.constexpr, like):
+def _one(N, like):
     """Return the unit matrix [N, N]."""
     at = tl.arange(0, N)
     return tl.where(at[:, None] == at[None, :], 1.0, 0.0).to(like.dtype)
@@ -258,7 +270,7 @@ def _one(N: tl.constexpr, like):
 @triton.jit
 def plus_diagonal(
     x, ByRow, ByKey, row_first, key_first, i0, j0, rows_left, keys_left, row_t, key_t,
-    BM: tl.constexpr, BN: tl.constexpr, RELATE: tl.constexpr, UPRIGHT: tl.constexpr, PRECISION: tl.constexpr,
+    BM, BN, RELATE, UPRIGHT, PRECISION,
 ):  # fmt: skip
     """Return products of a tile plus, exactly, its numbers by distance: ByRow and ByKey begin with the tile's tokens.
 
@@ -285,10 +297,7 @@ def plus_diagonal(
 
 
 @triton.jit
-def related(
-    ByRow, ByKey, i, j, rows_left, keys_left, row_first, key_first, many, row_t, key_t,
-    BM: tl.constexpr, BN: tl.constexpr, RELATE: tl.constexpr,
-):  # fmt: skip
+def related(ByRow, ByKey, i, j, rows_left, keys_left, row_first, key_first, many, row_t, key_t, BM, BN, RELATE):
     """Return what vectors by distance add to the product of each pair, [BM, BN] in float32: i is [BM, 1], j is [1, BN].
 
     ByRow and ByKey begin at the tile's first row and key. Each has `many` numbers a token, for row_first or key_first
@@ -313,9 +322,7 @@ def related(
 
 
 @triton.jit
-def put_related(
-    X, x, distance, visible, left, first, many, stride, OWN: tl.constexpr, MASK: tl.constexpr, ENDS: tl.constexpr
-):
+def put_related(X, x, distance, visible, left, first, many, stride, OWN, MASK, ENDS):
     """Write a tile [others, OWN] of gradients by distance, to X, which begins at the tile's first row, or key.
 
     No two pairs that see each other share an address. ENDS: but those that `first` stands for, which are summed.

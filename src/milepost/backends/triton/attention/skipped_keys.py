@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false
 """How far back keys can weigh anything where scores fall by a slope: blocks of keys further back are skipped.
 
 A query sees its own key, whose score is at least −|q|·|k|·scale. A key n back has at most |q|·|k|·scale − slope · n.
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from milepost.backends.triton.attention.score import GRANULE, tile
 from milepost.backends.triton.runtime.configs import blocks_of, power_of_two
-from milepost.backends.triton.runtime.launch import launch
+from milepost.backends.triton.runtime.launch import launch, steps
 
 SPARE = tl.constexpr(34.0)
 """e^−34 is 2^−49."""
@@ -88,7 +87,7 @@ def launch_reaches(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: float
     q_long, k_long = (torch.empty(b, n, m, device=q.device) for n, m in ((h, q_blocks), (g, k_blocks)))
     launch(
         longest, (max(q_blocks, k_blocks), h + g, b),
-        q, k, v, q_long, k_long, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], t, s, h,
+        q, k, v, q_long, k_long, *steps(q, k, v), t, s, h,
         BLOCK=side, WIDTH=widths[0], VWIDTH=widths[1], D=d, DV=v.shape[3], num_warps=8,
     )  # fmt: skip
     away = torch.empty(b, h, q_blocks + 1, device=q.device, dtype=torch.int32)

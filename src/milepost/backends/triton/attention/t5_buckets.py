@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false
 """A number for each head and distance, picked out of a table with a row for each bucket of distances.
 
     picked[h, n]  =  table[bucket[n], h],      d table[r, h]  =  Σ d picked[h, n]  over all n with bucket[n] = r

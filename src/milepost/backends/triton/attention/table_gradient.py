@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
 """The gradient of a table by distance: sums of dS along diagonals.
 
 Squares of 128 × 128 on one block diagonal have the same distances in the same places. So one program walks down a block
@@ -16,6 +15,7 @@ import triton
 import triton.language as tl
 
 from milepost.backends.triton.attention.score import (
+    COUNTS,
     GRANULE,
     LOG2E,
     distances,
@@ -23,6 +23,7 @@ from milepost.backends.triton.attention.score import (
     looked_up,
     seen,
     sloped,
+    slopes_of,
     tile,
     weighed,
 )
@@ -30,14 +31,31 @@ from milepost.backends.triton.packed.block_ranges import belonging, is_sink, num
 
 
 @triton.jit
+def _score_gradients(
+    q, k, v, grad, lse, delta, c, entries, i, j, i0, behind_slope, ahead_slope, cap, visible,
+    BM, BN, MASK, SLOPES, CAP, FAST, PRECISION,
+):  # fmt: skip
+    """Return a tile of dS. entries: of the table, for its distances; MASK: visible says which pairs are."""
+    bias = looked_up(entries, BM, BN, True)
+    if SLOPES:
+        bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, 2, False, False)
+    x = tl.dot(q, k.T, input_precision=PRECISION)
+    x, bent = finished(x * c, bias, cap, True, CAP, FAST)
+    p = weighed(x, lse[:, None])
+    if MASK:
+        p = tl.where(visible, p, 0.0)
+    ds = p * (tl.dot(grad, v.T, input_precision=PRECISION) - delta[:, None])
+    if CAP == 2:
+        ds = ds * (1 - bent * bent)
+    return ds
+
+
+@triton.jit
 def _steps(
-    acc, begin, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across,
-    entries, i, j, i0, behind_slope, ahead_slope,
-    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
-    rows, keys, offset, behind, ahead, sinks, scale, cap,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    MASK: tl.constexpr, BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, CAP: tl.constexpr,
-    SHARPEN: tl.constexpr, FAST: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    acc, begin, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, h, g, low, count, diagonal, down, across, entries, i, j, i0,
+    behind_slope, ahead_slope, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b, rows,
+    keys, offset, behind, ahead, sinks, scale, cap,
+    BM, BN, WIDTH, VWIDTH, D, DV, MASK, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, TMA, PRECISION,
 ):  # fmt: skip
     """Add the tiles of dS of the steps begin … stop down a block diagonal, batch by batch."""
     at_row = tl.arange(0, BM)
@@ -63,33 +81,23 @@ def _steps(
         k = tile(k_head, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
         v = tile(v_head, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
         grad = tile(grad_head, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
-        x = tl.dot(q, k.T, input_precision=PRECISION)
-        dp = tl.dot(grad, v.T, input_precision=PRECISION)
         c = scale * LOG2E
         if SHARPEN:
             c = c * tl.load(Sharpen + b64 * sharpen_b + at, mask=at < rows, other=1.0)[:, None]
-        bias = looked_up(entries, BM, BN, True)
-        if SLOPES:
-            bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, 2, False, False)
-        x, bent = finished(x * c, bias, cap, True, CAP, FAST)
         lse = tl.load(Lse2 + b64 * l_b + h.to(tl.int64) * l_h + at)
         delta = tl.load(Delta + b64 * l_b + h.to(tl.int64) * l_h + at)
-        p = weighed(x, lse[:, None])
-        if MASK:
-            place = (j0 + at_key)[None, :]
-            visible = seen(
-                (offset + at)[:, None], place, place, 0, 0, keys, behind, ahead, place < sinks, BEHIND, AHEAD, False
-            )
-            p = tl.where(visible, p, 0.0)
-        ds = p * (dp - delta[:, None])
-        if CAP == 2:
-            ds = ds * (1 - bent * bent)
-        acc += ds
+        place = (j0 + at_key)[None, :]
+        own = (offset + at)[:, None]
+        visible = seen(own, place, place, 0, 0, keys, behind, ahead, place < sinks, BEHIND, AHEAD, False)
+        acc += _score_gradients(
+            q, k, v, grad, lse, delta, c, entries, i, j, i0, behind_slope, ahead_slope, cap, visible,
+            BM, BN, MASK, SLOPES, CAP, FAST, PRECISION,
+        )  # fmt: skip
     return acc
 
 
 @triton.jit
-def _lines(X, at, inside, stride, WIDTH: tl.constexpr, D: tl.constexpr):
+def _lines(X, at, inside, stride, WIDTH, D):
     """Return the rows `at` of one head, wherever they are, [ROWS, WIDTH]."""
     channel = tl.arange(0, WIDTH)
     mask = inside[:, None]
@@ -109,12 +117,10 @@ def _meet(own, other):
 @triton.jit
 def _steps_of_documents(
     acc, begin, stop, Q, K, V, Grad, Lse2, Delta, Sharpen, Docs, KeyDocs, Index, KeyIndex, Order, h, g, low, count,
-    diagonal, down, across, entries, i, j, i0, behind_slope, ahead_slope,
-    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, sharpen_b,
-    docs_b, key_docs_b, index_b, key_index_b, order_b, rows, keys, offset, behind, ahead, sinks, scale, cap,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, CAP: tl.constexpr, SHARPEN: tl.constexpr,
-    FAST: tl.constexpr, PRECISION: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
+    diagonal, down, across, entries, i, j, i0, behind_slope, ahead_slope, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t,
+    do_b, do_h, do_t, l_b, l_h, sharpen_b, docs_b, key_docs_b, index_b, key_index_b, order_b, rows, keys, offset,
+    behind, ahead, sinks, scale, cap,
+    BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, SLOPES, CAP, SHARPEN, FAST, PRECISION, DOCS, INDEXED,
 ):  # fmt: skip
     """Return the same of tokens that have documents. INDEXED: Order says which token comes where along the diagonal."""
     h64 = h.to(tl.int64)
@@ -144,30 +150,20 @@ def _steps_of_documents(
             c = scale * LOG2E
             if SHARPEN:
                 c = c * tl.load(Sharpen + b * sharpen_b + row, mask=real, other=1.0)[:, None]
-            bias = looked_up(entries, BM, BN, True)
-            if SLOPES:
-                bias = bias + sloped(i, j, i0, behind_slope, ahead_slope, 2, False, False)
-            x = tl.dot(q, k.T, input_precision=PRECISION)
-            x, bent = finished(x * c, bias, cap, True, CAP, FAST)
             lse = tl.load(Lse2 + b * l_b + h64 * l_h + row, mask=real, other=float("inf"))
             delta = tl.load(Delta + b * l_b + h64 * l_h + row, mask=real, other=0.0)
             visible = seen(
                 index[:, None], key_index[None, :], key[None, :], own[:, None], other[None, :], keys, behind, ahead,
                 sink[None, :], BEHIND, AHEAD, DOCS,
             )  # fmt: skip
-            p = tl.where(visible, weighed(x, lse[:, None]), 0.0)
-            ds = p * (tl.dot(grad, v.T, input_precision=PRECISION) - delta[:, None])
-            if CAP == 2:
-                ds = ds * (1 - bent * bent)
-            acc += ds
+            acc += _score_gradients(
+                q, k, v, grad, lse, delta, c, entries, i, j, i0, behind_slope, ahead_slope, cap, visible,
+                BM, BN, True, SLOPES, CAP, FAST, PRECISION,
+            )  # fmt: skip
     return acc
 
 
-@triton.jit(
-    do_not_specialize=[
-        "rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "lowest", "parts", "batches",
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=[*COUNTS, "lowest", "parts", "batches"])
 def walk(
     Q, K, V, Grad, Lse2, Delta, Tiles, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Order, Longest,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, do_b, do_h, do_t, l_b, l_h, table_h, sharpen_b,
@@ -196,10 +192,10 @@ def walk(
 
     # Key squares on this diagonal; past the window only those that hold sinks.
     low = tl.maximum(-diagonal, 0)
-    high = tl.minimum((keys + GRANULE - 1) // GRANULE, (rows + GRANULE - 1) // GRANULE - diagonal)
+    high = tl.minimum(tl.cdiv(keys, GRANULE), tl.cdiv(rows, GRANULE) - diagonal)
     if BEHIND and (not DOCS):  # noqa: SIM102, this one the compiler decides
         if offset + diagonal * GRANULE - (GRANULE - 1) >= behind:
-            high = tl.minimum(high, (sinks + GRANULE - 1) // GRANULE)
+            high = tl.minimum(high, tl.cdiv(sinks, GRANULE))
     count = tl.maximum(high - low, 0)
     if INDEXED:
         # In their order the tokens of a document stand as far apart as their indices are: on a diagonal that is further
@@ -207,14 +203,10 @@ def walk(
         out = tl.maximum(diagonal, -diagonal) * GRANULE - (GRANULE - 1)
         count = tl.where(out > tl.load(Longest), 0, count)
     steps = count * batches
-    each = (steps + parts - 1) // parts
+    each = tl.cdiv(steps, parts)
 
     cap = cap * LOG2E
-    behind_slope = 0.0
-    ahead_slope = 0.0
-    if SLOPES:
-        behind_slope = tl.load(Slopes + h) * LOG2E
-        ahead_slope = tl.load(Ahead + h) * LOG2E
+    behind_slope, ahead_slope = slopes_of(Slopes, Ahead, h, SLOPES)
     # The distances are the same in every tile of the walk, so the biases are, too.
     i0 = offset + diagonal * GRANULE + down
     at_row = tl.arange(0, BM)

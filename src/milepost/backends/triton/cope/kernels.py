@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
 """Attention whose scores have something added by a count: of the keys between the pair, as far as their gates are open.
 
     count_ij = min(n − 1, Σ σ(score_im)), m from j to the last key that i sees
@@ -26,6 +25,7 @@ from milepost.backends.triton.attention.score import (
     LOG2E,
     besides,
     between,
+    plus_keys,
     put,
     seen,
     tile,
@@ -39,7 +39,7 @@ FULL = tl.constexpr(1e9)
 
 
 @triton.jit
-def _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr):
+def _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED):
     """Return which of the keys from j0 on the rows see, [rows, BN]: those of their document that do not come later."""
     at = j0 + tl.arange(0, BN)
     j = numbered(KeyIndex, at, at < keys, 0, INDEXED)[None, :]
@@ -73,9 +73,8 @@ def _looked_up(x, visible, right, Entries, at, most):
 
 @triton.jit
 def _rows_of(
-    Index, Docs, Bounds, b, block, row, rows, keys, offset, index_b, docs_b, bounds_b,
-    BM: tl.constexpr, BLOCK: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr,
-):  # fmt: skip
+    Index, Docs, Bounds, b, block, row, rows, keys, offset, index_b, docs_b, bounds_b, BM, BLOCK, DOCS, INDEXED
+):
     """Return a block of rows: indices and documents, [BM, 1], and the BLOCKs of keys that it sees, start … end."""
     at = row + tl.arange(0, BM)
     i = (offset + at)[:, None]
@@ -97,23 +96,17 @@ def _rows_of(
 @triton.jit
 def _far_keys(
     acc, l, m, q, far, K, V, KeyDocs, KeyIndex, b, h, i, own, lo, hi, keys, k_t, v_t, c,
-    BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr,
+    BN, WIDTH, VWIDTH, D, DV, DOCS, INDEXED, PRECISION,
 ):  # fmt: skip
     """Add what the keys lo … hi answer, to whose scores each row adds its last number, far."""
     for j0 in tl.range(lo, hi, BN):
-        k = tile(K, b, h, j0 + tl.zeros([], tl.int32), keys, k_t, BN, WIDTH, D, False)
+        j0 = j0 + tl.zeros([], tl.int32)
+        k = tile(K, b, h, j0, keys, k_t, BN, WIDTH, D, False)
         x = tl.dot(q, k.T, input_precision=PRECISION) * c + far[:, None]
         if DOCS or INDEXED:
             visible = _shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED)
             x = tl.where(visible, x, float("-inf"))
-        highest = tl.maximum(m, tl.max(x, 1))
-        p = tl.exp2(x - highest[:, None])
-        kept = tl.exp2(m - highest)
-        l = l * kept + tl.sum(p, 1)
-        v = tile(V, b, h, j0 + tl.zeros([], tl.int32), keys, v_t, BN, VWIDTH, DV, False)
-        acc = tl.dot(p.to(v.dtype), v, acc * kept[:, None], input_precision=PRECISION)
-        m = highest
+        acc, l, m = plus_keys(acc, l, m, x, V, j0, keys, v_t, BN, VWIDTH, DV, PRECISION)
     return acc, l, m
 
 
@@ -160,13 +153,7 @@ def forward(
         gates, _, bias, _ = _looked_up(x, visible, counted, Entries, entry[:, None], most)
         counted += tl.sum(gates, 1)[:, None]
         x = tl.where(visible, x + bias * LOG2E, float("-inf"))
-        highest = tl.maximum(m, tl.max(x, 1))
-        p = tl.exp2(x - highest[:, None])
-        kept = tl.exp2(m - highest)
-        l = l * kept + tl.sum(p, 1)
-        v = tile(V, b, h, j0, keys, v_t, BN, VWIDTH, DV, False)
-        acc = tl.dot(p.to(v.dtype), v, acc * kept[:, None], input_precision=PRECISION)
-        m = highest
+        acc, l, m = plus_keys(acc, l, m, x, V, j0, keys, v_t, BN, VWIDTH, DV, PRECISION)
         j0 -= BN
     far = tl.load(Entries + (entry + most), mask=at < rows, other=0.0).to(tl.float32) * LOG2E
     beyond = j0 + BN
@@ -225,13 +212,13 @@ def _shared_out(DEntries, at, ds, count, looks, most, rows_inside):
 @triton.jit
 def _far_gradients(
     dq, d_far, q, grad, lse, delta, K, V, KeyDocs, KeyIndex, b, h, i, own, lo, hi, keys, k_t, v_t, c,
-    BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    DOCS: tl.constexpr, INDEXED: tl.constexpr, PRECISION: tl.constexpr,
+    BN, WIDTH, VWIDTH, D, DV, DOCS, INDEXED, PRECISION,
 ):  # fmt: skip
     """Add what the far keys lo … hi give to dq, and to the last number of each row, which lse is less."""
     for j0 in tl.range(lo, hi, BN):
-        k = tile(K, b, h, j0 + tl.zeros([], tl.int32), keys, k_t, BN, WIDTH, D, False)
-        v = tile(V, b, h, j0 + tl.zeros([], tl.int32), keys, v_t, BN, VWIDTH, DV, False)
+        j0 = j0 + tl.zeros([], tl.int32)
+        k = tile(K, b, h, j0, keys, k_t, BN, WIDTH, D, False)
+        v = tile(V, b, h, j0, keys, v_t, BN, VWIDTH, DV, False)
         p = weighed(tl.dot(q, k.T, input_precision=PRECISION) * c, lse)
         if DOCS or INDEXED:
             p = tl.where(_shown(i, own, KeyDocs, KeyIndex, j0, keys, BN, DOCS, INDEXED), p, 0.0)
@@ -341,7 +328,7 @@ def backward_rows(
 
 
 @triton.jit
-def _last_near(Near, j0, first, end, SIDE: tl.constexpr):
+def _last_near(Near, j0, first, end, SIDE):
     """Return the row from which on, up to end, keys from j0 on are far.
 
     Both passes over keys look at all rows, whatever they see of these keys, and so find the same one.

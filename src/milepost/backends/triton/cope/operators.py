@@ -18,17 +18,16 @@ from milepost.backends.triton.attention.flash import (
     UNLIMITED,
     Call,
     Facets,
-    _described,
     _fits_tma,
     _like,
-    _lse_of,
+    close,
+    empty_answer,
     launch_prepare,
-    value_width,
 )
 from milepost.backends.triton.cope import kernels as gates
 from milepost.backends.triton.packed.block_ranges import Tokens
 from milepost.backends.triton.runtime.configs import Config, blocks_of
-from milepost.backends.triton.runtime.launch import device_of, launch
+from milepost.backends.triton.runtime.launch import device_of, launch, steps
 from milepost.backends.triton.runtime.played import arguments, define, demand_first_gradients, gradients, operator
 
 ROOM = 1 << 25
@@ -47,7 +46,7 @@ def gated(
     if entries.shape[-1] < 2:
         raise ValueError(f"gated: entries is {list(entries.shape)}; counts are looked up between at least two numbers")
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+    q, k, v = close(q, k, v)
     entries, tokens = entries.contiguous(), Tokens(documents, key_documents, index, key_index)
     learned = (q, k, v, entries)
     if not (torch.is_grad_enabled() and any(each.requires_grad for each in learned)):
@@ -81,7 +80,9 @@ class _Gated(torch.autograd.Function):
         return (*grads, *(None,) * 6)
 
 
-CONSTANTS = ("BM", "BN", "WIDTH", "VWIDTH", "D", "DV", "PRECISION", "DOCS", "INDEXED")
+CONSTANTS = (
+    "BM", "BN", "WIDTH", "VWIDTH", "D", "DV", "PRECISION", "DOCS", "INDEXED", "num_warps", "num_stages",
+)  # fmt: skip
 
 
 def _call(q: Tensor, k: Tensor, v: Tensor, scale: float, offset: int, tokens: tuple[Tensor | None, ...]) -> Call:
@@ -91,14 +92,14 @@ def _call(q: Tensor, k: Tensor, v: Tensor, scale: float, offset: int, tokens: tu
 def _constants(call: Call, config: Config) -> dict[str, Any]:
     """Return what the kernels are compiled for."""
     known = call.constants(config, False)
-    return {name: known[name] for name in CONSTANTS} | {"num_warps": config.warps, "num_stages": config.stages}
+    return {name: known[name] for name in CONSTANTS}
 
 
 def _gated(
     q: Tensor, k: Tensor, v: Tensor, entries: Tensor, scale: float, offset: int, *tokens: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return the forward kernel, launched."""
-    out, lse = _like(q, v.shape[3]), _lse_of(q)
+    out, lse = empty_answer(q, k, v)
     if 0 in out.shape:
         return out, lse
     if k.shape[2] == 0:
@@ -109,7 +110,7 @@ def _gated(
         limits = asked.bounds(config, by_rows=True)
         launch(
             gates.forward, (blocks_of(q.shape[2], config.rows), q.shape[1], q.shape[0]),
-            q, k, v, entries, out, lse, *asked.tokens, limits[0], *_steps(q, k, v, entries, out), *lse.stride()[:2],
+            q, k, v, entries, out, lse, *asked.tokens, limits[0], *steps(q, k, v, entries, out), *lse.stride()[:2],
             *asked.tokens.steps, limits[1], *asked.counts[:4], entries.shape[3] - 1, scale,
             **_constants(asked, config), FAR=config.far or config.keys,
         )  # fmt: skip
@@ -122,12 +123,10 @@ def _gated_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the backward kernels, launched, some rows after the others: dq, dk, dv and the gradient of entries."""
     (b, h, t, _), (g, s) = q.shape, k.shape[1:3]
-    dq = _like(q, q.shape[3])
-    d_entries = torch.zeros_like(entries, dtype=torch.float32)
-    # As dense as torch is told that they are.
-    dk, dv = (torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (k, v))
+    dq, dk, dv, d_entries = _empty_gradients(grad, grad_lse, q, k, v, entries)
     if 0 in (b, h, t, s):
-        return dq.zero_(), dk.zero_(), dv.zero_(), d_entries.to(entries.dtype)
+        return dq.zero_(), dk.zero_(), dv.zero_(), d_entries.zero_()
+    d_entries = torch.zeros_like(entries, dtype=torch.float32)
     if grad.stride(-1) != 1 or 0 in grad.stride():
         grad = grad.contiguous()
     asked = _call(q, k, v, scale, offset, tokens)
@@ -146,42 +145,41 @@ def _gated_backward(
         )
         read = (q, k, v, grad, entries, lse2, delta)
         counts = (*asked.counts[:4], entries.shape[3] - 1)
-        steps = (*_steps(q, k, v, grad, entries), *lse2.stride()[:2])
-        far_steps = (*_steps(q, k, v, grad), *lse2.stride()[:2])
-        tma, wide = far_keys.tma and _fits_tma(q, k, v, grad), value_width(q, v)
-        rows = far_keys.rows
-        far_read = [
-            _described(each, many, tma, width)
-            for each, many, width in ((q, rows, 0), (k, block, 0), (v, block, wide), (grad, rows, wide))
-        ]
-        of_near, of_all = _steps(near_dk, near_dv), _steps(dk, dv)
-        room = (*right.stride()[:3], *near.stride()[:2], *asked.tokens.steps)
+        near_steps = (*steps(q, k, v, grad, entries), *lse2.stride()[:2])
+        tma = far_keys.tma and _fits_tma(q, k, v, grad)
+        of_near = steps(near_dk, near_dv)
+        room = (*steps(right), *near.stride()[:2], *asked.tokens.steps)
         # From the last rows on, because keys want to know of all later ones whether they are near to them.
         for first in reversed(range(0, t, many)):
             past = min(first + many, t)
             launch(
                 gates.backward_rows, (blocks_of(past - first, config.rows), h, b),
                 *read, dq, d_entries, right, left, near, less_far, *asked.tokens, limits[0],
-                *steps, *dq.stride()[:3], *room, limits[1], *counts, first, scale,
+                *near_steps, *steps(dq), *room, limits[1], *counts, first, scale,
                 **_constants(asked, config), FAR=config.far or config.keys, BLOCK=block,
             )  # fmt: skip
             launch(
                 gates.backward_keys, (blocks_of(s, near_keys.keys), g, b),
                 *read, near_dk, near_dv, right, left, near, less_far, *asked.tokens, near_limits[0],
-                *steps, *of_near, *room, near_limits[1], *counts, first, past, scale,
+                *near_steps, *of_near, *room, near_limits[1], *counts, first, past, scale,
                 **_constants(asked, near_keys), SIDE=config.rows, TILE=config.keys, BLOCK=block, SINGLE=g == h,
             )  # fmt: skip
         launch(
             gates.backward_far_keys, (blocks_of(s, block), g, b),
-            *far_read, less_far, delta, near_dk, near_dv, dk, dv, near, *asked.tokens, far_limits[0],
-            *far_steps, *of_near, *of_all, *near.stride()[:2], *asked.tokens.steps, far_limits[1], *asked.counts[:4],
-            scale, **_constants(asked, far_keys), SIDE=config.rows, SINGLE=g == h, TMA=tma,
+            *asked.described(far_keys, tma, grad), less_far, delta, near_dk, near_dv, dk, dv, near, *asked.tokens,
+            far_limits[0], *steps(q, k, v, grad), *lse2.stride()[:2], *of_near, *steps(dk, dv), *near.stride()[:2],
+            *asked.tokens.steps, far_limits[1], *asked.counts[:4], scale,
+            **_constants(asked, far_keys), SIDE=config.rows, SINGLE=g == h, TMA=tma,
         )  # fmt: skip
     return dq, dk, dv, d_entries.to(entries.dtype)
 
 
-def _steps(*tensors: Tensor) -> tuple[int, ...]:
-    return tuple([step for each in tensors for step in each.stride()[:3]])
+def _empty_gradients(
+    grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, entries: Tensor, *_: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return empty tensors, as `_gated_backward` returns them: but for dq as dense as torch is told that they are."""
+    dk, dv, d_entries = (torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (k, v, entries))
+    return _like(q, q.shape[3]), dk, dv, d_entries
 
 
 def _rows_at_once(config: Config, fit: int, rows: int) -> int:
@@ -191,22 +189,10 @@ def _rows_at_once(config: Config, fit: int, rows: int) -> int:
 
 GIVEN = "Tensor q, Tensor k, Tensor v, Tensor entries"
 HOW = f"float scale, SymInt offset, {arguments(Tokens)}"
-define("gated", f"({GIVEN}, {HOW}) -> (Tensor, Tensor)", _gated)
+define("gated", f"({GIVEN}, {HOW}) -> (Tensor, Tensor)", _gated, empty_answer)
 define(
     "gated_backward",
     f"(Tensor grad, Tensor? grad_lse, {GIVEN}, Tensor out, Tensor lse, {HOW}) -> (Tensor, Tensor, Tensor, Tensor)",
     _gated_backward,
+    _empty_gradients,
 )
-
-
-@torch.library.register_fake("milepost::gated")
-def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return _like(q, v.shape[3]), _lse_of(q)
-
-
-@torch.library.register_fake("milepost::gated_backward")
-def _(
-    grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, entries: Tensor, *_: Any
-) -> tuple[Tensor, ...]:
-    dk, dv, d_entries = (torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (k, v, entries))
-    return _like(q, q.shape[3]), dk, dv, d_entries

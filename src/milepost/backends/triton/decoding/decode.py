@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportGeneralTypeIssues=false
 """Decoding: few queries against many keys, the keys split over programs and the parts joined.
 
 Bound by reading keys and values once. The query heads that share a key head, and all their tokens, are the rows of one
@@ -9,8 +8,7 @@ tile, so that a key is read once for all of them. A second kernel joins the part
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,17 +26,37 @@ from milepost.backends.triton.attention.flash import (
     _like,
     _width,
     check,
+    close,
 )
-from milepost.backends.triton.attention.score import FLOOR, LN2, LOG2E, between, finished, seen, tile, up_to
-from milepost.backends.triton.packed.block_ranges import belonging, bounds, is_sink, numbered, poison
+from milepost.backends.triton.attention.score import (
+    COUNTS,
+    FLOOR,
+    LN2,
+    LOG2E,
+    between,
+    finished,
+    plus_keys,
+    seen,
+    tile,
+    up_to,
+)
+from milepost.backends.triton.packed.block_ranges import Tokens, belonging, bounds, is_sink, numbered, poison
 from milepost.backends.triton.runtime.configs import blocks_of, power_of_two
-from milepost.backends.triton.runtime.launch import Launched, Layers, device_of, launch, launch_alike, looks_of
+from milepost.backends.triton.runtime.launch import (
+    Launched,
+    Layers,
+    batch_step,
+    device_of,
+    launch,
+    launch_alike,
+    looks_of,
+)
 from milepost.backends.triton.runtime.played import arguments, define
 from milepost.memory.surroundings import has_numbers
 
 
 @triton.jit
-def _paired(lines, inside, N: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, NEIGHBOURS: tl.constexpr):
+def _paired(lines, inside, N, HALF, PAIRS, NEIGHBOURS):
     """Return the two channels of each pair of some rows, [N, HALF] each; lines: where each row begins, [N, 1]."""
     pair = tl.arange(0, HALF)[None, :]
     if NEIGHBOURS:
@@ -52,7 +70,7 @@ def _paired(lines, inside, N: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.conste
 
 
 @triton.jit
-def _rotated(x, y, Cos, Sin, at, inside, c_t, HALF: tl.constexpr, PAIRS: tl.constexpr):
+def _rotated(x, y, Cos, Sin, at, inside, c_t, HALF, PAIRS):
     """Return the same channels turned by the angles of the tokens `at`, [N, 1], in their own dtype."""
     pair = tl.arange(0, HALF)[None, :]
     angle = at.to(tl.int64) * c_t + pair
@@ -64,10 +82,7 @@ def _rotated(x, y, Cos, Sin, at, inside, c_t, HALF: tl.constexpr, PAIRS: tl.cons
 
 
 @triton.jit
-def _turned(
-    lines, Cos, Sin, at, inside, c_t,
-    WIDTH: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, NEIGHBOURS: tl.constexpr,
-):  # fmt: skip
+def _turned(lines, Cos, Sin, at, inside, c_t, WIDTH, D, PAIRS, NEIGHBOURS):
     """Return whole rows, [N, WIDTH], turned by the angles of the tokens `at`: each channel with its pair's other."""
     channel = tl.arange(0, WIDTH)[None, :]
     if NEIGHBOURS:
@@ -87,24 +102,29 @@ def _turned(
     return (x.to(tl.float32) * cos + tl.where(first, -y, y) * sin).to(x.dtype)
 
 
-@triton.jit
-def _share(
+@triton.jit(do_not_specialize=[*COUNTS, "splits", "o_s", "l_s"])
+def attend_split(
     Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, QCos, QSin, Cos, Sin,
     Lengths, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h, sharpen_b,
     docs_b, key_docs_b, index_b, key_index_b, bounds_b, qc_b, qc_t, c_b, c_t,
-    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, split, splits, slot, top,
+    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, splits,
     BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
     SHARPEN: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, LENGTHS: tl.constexpr,
     TURN: tl.constexpr, ROTATE: tl.constexpr, NEIGHBOURS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
-    REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr, SKIP: tl.constexpr,
+    REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr, SKIP: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """out and lse of one block of rows over share number `split` of the keys, written at number `slot` of the parts.
+    """Attend all keys, split over programs: out and lse of one block of rows over one share of the keys.
 
     Row r is token r % rows of query head r // rows of the group. LENGTHS: batch row b has Lengths[b] keys, and its
     queries are the last of them. TURN: queries are rotated here; ROTATE: keys are. SKIP: the first `sinks` keys are not
-    seen at all, where otherwise they are by all.
+    seen at all, where otherwise they are by all. EARLY: the next kernel may start while this one runs, and this one
+    while the one before it does; whoever reads what they write waits for the last, which waits for the others.
     """
+    if EARLY:
+        gdc_launch_dependents()
+    split = tl.program_id(0) % splits
+    top = tl.program_id(0) // splits * BM
     g = tl.program_id(1)
     b = tl.program_id(2)
     b64 = b.to(tl.int64)
@@ -210,57 +230,18 @@ def _share(
         if SKIP:
             visible = visible & (at[None, :] >= sinks)
         x = tl.where(visible, x, float("-inf"))
-        highest = tl.maximum(m, tl.max(x, 1))
-        p = tl.exp2(x - highest[:, None])
-        kept = tl.exp2(m - highest)
-        l = l * kept + tl.sum(p, 1)
-        v = tile(V, 0, 0, j0, keys, v_t, BN, VWIDTH, DV, False)
-        acc = tl.dot(p.to(v.dtype), v, acc * kept[:, None], input_precision=PRECISION)
-        m = highest
+        acc, l, m = plus_keys(acc, l, m, x, V, j0, keys, v_t, BN, VWIDTH, DV, PRECISION)
 
     blind = l == 0
     lse = tl.where(blind, float("-inf"), (m + tl.log2(tl.where(blind, 1.0, l))) * LN2)
     out = acc / tl.where(blind, 1.0, l)[:, None]
     h64 = head.to(tl.int64)
     t64 = token.to(tl.int64)
-    s64 = slot.to(tl.int64)
+    s64 = split.to(tl.int64)
     tl.store(Lse + b64 * l_b + h64 * l_h + t64 * l_t + s64 * l_s, lse, mask=real)
     channel = tl.arange(0, VWIDTH)[None, :]
     lines = Out + b64 * o_b + h64[:, None] * o_h + t64[:, None] * o_t + s64 * o_s
     tl.store(lines + channel, out.to(Out.dtype.element_ty), mask=real[:, None] & (channel < DV))
-
-
-@triton.jit(
-    do_not_specialize=[
-        "rows", "keys", "group", "offset", "behind", "ahead", "sinks", "first", "last", "splits", "o_s", "l_s",
-    ]
-)  # fmt: skip
-def attend_split(
-    Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, QCos, QSin, Cos, Sin,
-    Lengths, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h, sharpen_b,
-    docs_b, key_docs_b, index_b, key_index_b, bounds_b, qc_b, qc_t, c_b, c_t,
-    rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, splits,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BEHIND: tl.constexpr, AHEAD: tl.constexpr, SLOPES: tl.constexpr, TABLE: tl.constexpr, CAP: tl.constexpr,
-    SHARPEN: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, LENGTHS: tl.constexpr,
-    TURN: tl.constexpr, ROTATE: tl.constexpr, NEIGHBOURS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
-    REST: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr, SKIP: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """Attend all keys, split over programs. EARLY: the next kernel may start while this one runs, and this one while
-    the one before it does; whoever reads what they write waits for the last, which waits for the others.
-    """
-    if EARLY:
-        gdc_launch_dependents()
-    split = tl.program_id(0) % splits
-    _share(
-        Q, K, V, Out, Lse, Slopes, Ahead, Table, Sharpen, Docs, KeyDocs, Index, KeyIndex, Bounds, QCos, QSin, Cos, Sin,
-        Lengths, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, o_s, l_b, l_h, l_t, l_s, table_h,
-        sharpen_b, docs_b, key_docs_b, index_b, key_index_b, bounds_b, qc_b, qc_t, c_b, c_t,
-        rows, keys, group, offset, behind, ahead, sinks, first, last, scale, cap, split, splits, split,
-        tl.program_id(0) // splits * BM,
-        BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, AHEAD, SLOPES, TABLE, CAP, SHARPEN, FAST, PRECISION, LENGTHS,
-        TURN, ROTATE, NEIGHBOURS, HALF, PAIRS, REST, DOCS, INDEXED, SKIP,
-    )  # fmt: skip
     if EARLY:
         gdc_wait()
 
@@ -324,6 +305,7 @@ class Setting(NamedTuple):
     programs: int
 
 
+NO_TOKENS = Tokens()
 SETTINGS = {"little": Setting(32, 2, 3, 528), "much": Setting(32, 4, 3, 264)}
 
 
@@ -372,6 +354,10 @@ def decode(
     return run(q, k, v, lengths, query_cos, query_sin, key_cos, key_sin, neighbours, *how[:16])
 
 
+def _empty(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _like(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
 def _decode(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, query_cos: Tensor | None, query_sin: Tensor | None,
     key_cos: Tensor | None, key_sin: Tensor | None, neighbours: bool, *given: Any,
@@ -379,13 +365,12 @@ def _decode(
     """Launch both kernels."""
     b, h, t, _ = q.shape
     s, dv = v.shape[2:]
-    out = _like(q, dv)
-    lse = q.new_empty(b, h, t, dtype=torch.float32)
+    out, lse = _empty(q, k, v)
     if 0 in out.shape:
         return out, lse
     if s == 0:
         return out.zero_(), lse.fill_(-torch.inf)
-    q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+    q, k, v = close(q, k, v)
     call = Call(q, k, v, Facets(*given))
     shape = _Shape.of(q, k, v)
     splits = shape.splits(s)
@@ -403,7 +388,7 @@ def _decode(
             limits = bounds(call.tokens, call.counts, max(16, power_of_two(t)), shape.keys, True, sides)
         _launch_split(
             q, k, v, parts, part_lse, part_steps, splits, shape, turns, call.counts, call.scale, call.tensors,
-            call.steps, call.tokens, call.tokens.steps, limits, lengths, call.cap, call.capped, call.tokens.flags,
+            call.steps, call.tokens, limits, lengths, call.cap, call.capped,
         )  # fmt: skip
         if splits > 1:
             _launch_join(parts, part_lse, out, lse)
@@ -418,7 +403,7 @@ def decode_bare(
     """`decode` of tensors that were found right before, with slopes at most, and never in a graph that is traced."""
     h, t = q.shape[1:3]
     g, s = v.shape[1:3]
-    q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+    q, k, v = close(q, k, v)
     shape = _Shape.of(q, k, v)
     splits = shape.splits(s)
     out, lse, parts, part_lse, made = _room(q, v, splits, return_lse)
@@ -544,7 +529,7 @@ def decode_fields(
     that is traced.
     """
     h, t, s = *q.shape[1:3], v.shape[2]
-    q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+    q, k, v = close(q, k, v)
     shape = _Shape.of(q, k, v)
     # Sinks are a share of their own.
     own, little = int(spared is not None), k.nbytes <= LITTLE
@@ -572,11 +557,8 @@ def decode_fields(
 def _launch_split(
     q: Tensor, k: Tensor, v: Tensor, parts: Tensor, part_lse: Tensor, part_steps: tuple[int, ...], splits: int,
     shape: _Shape, turns: Turns, counts: tuple[int, ...], scale: float, tensors: Sequence[Tensor | None] = (None,) * 4,
-    steps: tuple[int, ...] = (0, 0), tokens: Sequence[Tensor | None] = (None,) * 4,
-    token_steps: tuple[int, ...] = (0, 0, 0, 0), limits: tuple[Tensor | None, int] = (None, 0),
-    lengths: Tensor | None = None, cap: float = 0.0, capped: int = 0,
-    flags: Mapping[str, bool] = MappingProxyType({"DOCS": False, "INDEXED": False}), skip: bool = False,
-    beside: bool = False,
+    steps: tuple[int, ...] = (0, 0), tokens: Tokens = NO_TOKENS, limits: tuple[Tensor | None, int] = (None, 0),
+    lengths: Tensor | None = None, cap: float = 0.0, capped: int = 0, skip: bool = False, beside: bool = False,
 ) -> Launched | None:  # fmt: skip
     """beside: it may run while the launch before it does, another of these."""
     d, dv = q.shape[3], v.shape[3]
@@ -587,14 +569,14 @@ def _launch_split(
     grid = splits * shape.tops, k.shape[1], q.shape[0]
     args = (
         q, k, v, parts, part_lse, *tensors, *tokens, limits[0], query_cos, query_sin, key_cos, key_sin, lengths,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *steps, *token_steps, limits[1], *waves,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *part_steps, *steps, *tokens.steps, limits[1], *waves,
         *key_waves, *counts, scale, cap, splits,
     )  # fmt: skip
 
     def named() -> dict[str, Any]:
         return {
             "BM": shape.rows, "BN": shape.keys, "WIDTH": _width(d), "VWIDTH": _width(dv), "D": d, "DV": dv,
-            "BEHIND": counts[4] < UNLIMITED, "AHEAD": counts[5] < UNLIMITED, **flags, "SKIP": skip,
+            "BEHIND": counts[4] < UNLIMITED, "AHEAD": counts[5] < UNLIMITED, **tokens.flags, "SKIP": skip,
             "SLOPES": tensors[0] is not None, "TABLE": tensors[2] is not None, "CAP": capped,
             "SHARPEN": tensors[3] is not None, "FAST": q.itemsize == 2 and not INTERPRETED, "PRECISION": "ieee",
             "LENGTHS": lengths is not None,
@@ -632,7 +614,7 @@ def _launch_join(
     gain: Tensor | None = None,
 ) -> Launched:  # fmt: skip
     b, h, t, splits, dv = parts.shape
-    by_row = [0 if each is None or each.shape[0] == 1 else each.stride(0) for each in (strength, gain)]
+    by_row = batch_step(strength), batch_step(gain)
     looks = (
         out.dtype, out.shape, out.stride(), power_of_two(splits), strength is None, gain is None, *by_row,
         *[each.data_ptr() % 16 for each in (parts, part_lse, out, lse, strength, gain) if each is not None],
@@ -661,11 +643,7 @@ define(
     "decode",
     f"({GIVEN}, Tensor? lengths, {arguments(Turns)}, {arguments(Facets, most=16)}) -> (Tensor, Tensor)",
     _decode,
+    _empty,
     # Every step has another number of keys.
     again=False,
 )
-
-
-@torch.library.register_fake("milepost::decode")
-def _(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    return _like(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)

@@ -19,14 +19,14 @@ from milepost.backends.triton.attention.flash import (
     Call,
     Facets,
     _like,
+    close,
     launch_forward,
     launch_keys,
     launch_prepare,
     launch_rows,
 )
 from milepost.backends.triton.dual_chunk.cuts import Rectangle
-from milepost.backends.triton.joining.sums import Stretches, added, empty_float, joined, some_of, waves_of
-from milepost.backends.triton.near_far.fields import _close
+from milepost.backends.triton.joining.sums import Stretches, added, joined, some_of, waves_of
 from milepost.backends.triton.rotary.rotate import Waves, _rotate_queries
 from milepost.backends.triton.runtime import vendor
 from milepost.backends.triton.runtime.launch import device_of
@@ -51,7 +51,7 @@ class Rectangles(NamedTuple):
 
 def rectangles(q: Tensor, k: Tensor, v: Tensor, how: Rectangles) -> tuple[Tensor, Tensor]:
     """Attend raw queries q [b h t d] to k [b g s d] and v [b g s dv]: the output and log-sum-exp, with gradients."""
-    q, k, v = _close(q, k, v)
+    q, k, v = close(q, k, v)
     if torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v)):
         return _Rectangles.apply(q, k, v, how)  # pyright: ignore
     with device_of(q):
@@ -159,7 +159,7 @@ def _sum(to: Tensor, how: Rectangles, by_rows: bool, waves: Waves | None = None)
             to.narrow(2, first, count).zero_()
 
     def fold(first: int, count: int, some: list[Any]) -> tuple[Tensor, None]:
-        made = empty_float(to, count)
+        made = to.new_empty(*to.shape[:2], count, to.shape[3], dtype=torch.float32)
         add(made, first, count, some, None)
         return made, None
 

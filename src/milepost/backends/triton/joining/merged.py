@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false
 """Attention over two or three sets of keys joined in one launch, forward and backward: `merge` takes a dozen.
 
 w_i = e^(lse_i − lse),   out = Σ w_i out_i,   lse = ln Σ e^lse_i
@@ -17,9 +16,9 @@ from torch import Tensor
 
 from milepost.backends.triton.attention.flash import _like, _width
 from milepost.backends.triton.attention.score import put, tile
-from milepost.backends.triton.joining.sums import joined, less
+from milepost.backends.triton.joining.sums import filled, joined, less
 from milepost.backends.triton.runtime.configs import blocks_of
-from milepost.backends.triton.runtime.launch import device_of, launch
+from milepost.backends.triton.runtime.launch import device_of, launch, steps
 from milepost.backends.triton.runtime.played import demand_first_gradients, gradients
 
 MOST = 3
@@ -28,8 +27,7 @@ ROWS = 32
 
 
 @triton.jit
-def _part(Part, PartLse, DPart, DPartLse, grad, lse, dot, grad_lse, row, rows, place, line, inside, o_t,
-          BM: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr):  # fmt: skip
+def _part(Part, PartLse, DPart, DPartLse, grad, lse, dot, grad_lse, row, rows, place, line, inside, o_t, BM, WIDTH, D):
     """Write the gradients of one part."""
     w = less(tl.load(PartLse + line, mask=inside, other=float("-inf")), lse)
     own = tl.sum(grad * tile(Part + place, 0, 0, row, rows, o_t, BM, WIDTH, D, False).to(tl.float32), 1)
@@ -97,13 +95,9 @@ class _Merged(torch.autograd.Function):
             b, h, t, d = out.shape
             with device_of(out):
                 launch(
-                    part, (blocks_of(t, ROWS), h, b), grad, grad_lse, out, lse, *_three(outs), *_three(lses),
-                    *_three(d_outs), *_three(d_lses), *grad.stride()[:3],
-                    *((0, 0, 0) if grad_lse is None else grad_lse.stride()), *out.stride()[:3], *lse.stride()[:2], t,
+                    part, (blocks_of(t, ROWS), h, b), grad, grad_lse, out, lse,
+                    *[each for some in (outs, lses, d_outs, d_lses) for each in filled(some, MOST)],
+                    *steps(grad, grad_lse, out), *lse.stride()[:2], t,
                     BM=ROWS, WIDTH=_width(d), D=d, PARTS=len(outs), GRAD_LSE=grad_lse is not None, num_warps=4,
                 )  # fmt: skip
         return tuple(each for pair in zip(d_outs, d_lses, strict=True) for each in pair)
-
-
-def _three(tensors: Any) -> list[Tensor | None]:
-    return [*tensors, *[None] * (MOST - len(tensors))]

@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
 """Answers and gradients that come in shares, each of some of the tokens: joined, or added up, one launch a stretch.
 
     joined:  out = Σ w_i out_i,  w_i = e^(lse_i − lse),  lse = ln Σ e^lse_i        added:  Σ R_i⁻¹ x_i,  or R⁻¹ Σ x_i
@@ -13,17 +12,15 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from milepost.backends.triton.attention.flash import _width
 from milepost.backends.triton.attention.score import put, tile
-from milepost.backends.triton.near_far.both_turns import _read, _write
-from milepost.backends.triton.rotary.rotate import FULL, Waves, _alike, _angles, shares_of
-from milepost.backends.triton.runtime.configs import blocks_of, power_of_two
-from milepost.backends.triton.runtime.launch import launch
+from milepost.backends.triton.rotary.rotate import Waves, _alike, _angles, read_pairs, shared_out, write_pairs
+from milepost.backends.triton.runtime.configs import blocks_of
+from milepost.backends.triton.runtime.launch import launch, steps
 
 JOINED, MOST = 4, 6
 """How many answers one launch joins, and how many shares of a gradient it adds."""
@@ -86,10 +83,10 @@ def joined(out: Tensor, lse: Tensor, parts: Sequence[tuple[Tensor, Tensor]]) -> 
     """Write out [b h n d] and lse [b h n] of parts that are as large."""
     b, h, t, d = out.shape
     some, more = parts[:JOINED], parts[JOINED:]
-    outs, lses = zip(*some, strict=True)
+    outs, lses = (filled(each, JOINED) for each in zip(*some, strict=True))
     launch(
-        join, (blocks_of(t, ROWS), h, b), out, lse, *_filled(outs, JOINED), *_filled(lses, JOINED),
-        *out.stride()[:3], *lse.stride()[:2], *_steps(outs, 3, JOINED), *_steps(lses, 2, JOINED), t,
+        join, (blocks_of(t, ROWS), h, b), out, lse, *outs, *lses, *steps(out), *steps(lse, axes=2), *steps(*outs),
+        *steps(*lses, axes=2), t,
         BM=ROWS, WIDTH=_width(d), D=d, PARTS=len(some), num_warps=4,
     )  # fmt: skip
     if more:
@@ -97,15 +94,11 @@ def joined(out: Tensor, lse: Tensor, parts: Sequence[tuple[Tensor, Tensor]]) -> 
 
 
 @triton.jit
-def _share(
-    x, y, share, waves, b, head, token, tokens, inside,
-    BH: tl.constexpr, BT: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, NEIGHBOURS: tl.constexpr,
-    TURNED: tl.constexpr,
-):  # fmt: skip
+def _share(x, y, share, waves, b, head, token, tokens, inside, BH, BT, HALF, PAIRS, NEIGHBOURS, TURNED):
     """Add the two channels of every pair of one share, turned back. share, waves: pointers and their steps."""
     X, x_b, x_h, x_t = share
     rows = X + b * x_b + head.to(tl.int64) * x_h + token[None, :, None].to(tl.int64) * x_t
-    own_x, own_y = _read(rows, inside, BH, BT, HALF, PAIRS, NEIGHBOURS)
+    own_x, own_y = read_pairs(rows, inside, BH, BT, HALF, PAIRS, NEIGHBOURS)
     if TURNED:
         Cos, Sin, c_t = waves
         cos, sin = _angles(Cos, Sin, token, tokens, c_t, -1.0, HALF, PAIRS)
@@ -156,9 +149,9 @@ def add(
         rows = Out + b * o_b + head.to(tl.int64) * o_h + token[None, :, None].to(tl.int64) * o_t
         if ALL_TURNED:
             cos, sin = _angles(Cos, Sin, token, tokens, t_all, -1.0, HALF, PAIRS)
-            _write(rows, x * cos - y * sin, x * sin + y * cos, inside, BH, BT, HALF, PAIRS, NEIGHBOURS)
+            write_pairs(rows, x * cos - y * sin, x * sin + y * cos, inside, BH, BT, HALF, PAIRS, NEIGHBOURS)
         else:
-            _write(rows, x, y, inside, BH, BT, HALF, PAIRS, NEIGHBOURS)
+            write_pairs(rows, x, y, inside, BH, BT, HALF, PAIRS, NEIGHBOURS)
         if REST > 0:
             rest = 2 * PAIRS + tl.arange(0, REST)[None, None, :]
             mask = inside & (rest < D)
@@ -175,39 +168,25 @@ def added(
 
     Each is turned back by its own cosines and sines, [1 n width/2], or their sum by these.
     """
-    b, h, t, d = out.shape
     turns = [None if own is None else _alike(*own) for _, own in shares]
     last = None if waves is None else _alike(*waves)
     some = next((each for each in (*turns, last) if each is not None), None)
     # Without a turn any channels are pairs.
-    pairs, neighbours = (max(1, d // 2), False) if some is None else (some[0].shape[2], neighbours)
-    half = power_of_two(pairs)
-    warps, heads, tokens = shares_of(half, t, False, out.stride(1) > out.stride(2))
-    tokens = min(max(1, tokens * 128 // 2 // half), power_of_two(t))
-    blocks = blocks_of(t, tokens)
-    share = blocks_of(h, min(blocks_of(FULL, blocks * b), blocks_of(h, heads)))
-    tables = [_filled([None if each is None else each[side] for each in turns], MOST) for side in (0, 1)]
-    read = [each for each, _ in shares]
+    pairs, neighbours = (max(1, out.shape[3] // 2), False) if some is None else (some[0].shape[2], neighbours)
+    grid, share, constants = shared_out(out, pairs, 2)
+    tables = [filled([None if each is None else each[side] for each in turns], MOST) for side in (0, 1)]
+    read = filled([each for each, _ in shares], MOST)
     launch(
-        add, (blocks, blocks_of(h, share), b), out, *_filled(read, MOST), *tables[0], *tables[1],
-        *(last or (None, None)), *out.stride()[:3], *_steps(read, 3, MOST),
-        *[0 if each is None else each.stride(1) for each in (*tables[0], (last or (None,))[0])], h, t, share,
-        BH=min(heads, power_of_two(share)), BT=tokens, HALF=half, PAIRS=pairs,
-        REST=power_of_two(d - 2 * pairs) if d > 2 * pairs else 0, D=d, NEIGHBOURS=neighbours, PARTS=len(shares),
-        TURNED=sum(1 << n for n, each in enumerate(turns) if each is not None), ALL_TURNED=last is not None,
-        num_warps=warps,
+        add, grid, out, *read, *tables[0], *tables[1], *(last or (None, None)), *steps(out, *read),
+        *[0 if each is None else each.stride(1) for each in (*tables[0], (last or (None,))[0])], *out.shape[1:3], share,
+        NEIGHBOURS=neighbours, PARTS=len(shares), ALL_TURNED=last is not None,
+        TURNED=sum(1 << n for n, each in enumerate(turns) if each is not None), **constants,
     )  # fmt: skip
 
 
-def _filled(some: Sequence[Any], most: int) -> list[Any]:
+def filled(some: Sequence[Any], most: int) -> list[Any]:
     """Return so many of them, with None for those that are not there."""
     return [*some, *[None] * (most - len(some))]
-
-
-def _steps(tensors: Sequence[Tensor], axes: int, most: int) -> list[int]:
-    """Return how far apart their batches, heads and tokens lie."""
-    found = [step for each in tensors for step in each.stride()[:axes]]
-    return [*found, *[0] * (most * axes - len(found))]
 
 
 Share = tuple[Any, ...]
@@ -228,7 +207,8 @@ class Stretches:
         ends = sorted({0, count, *(end for first, long in spans for end in (first, first + long))})
         self.spans = [(first, end - first) for first, end in pairwise(ends)]
         self.waiting: list[list[Share]] = [[] for _ in self.spans]
-        self.missing = [len(_around(spans, *each)) for each in self.spans]
+        # A stretch lies in a span as a whole, or not at all.
+        self.missing = [sum(first <= own < first + long for first, long in spans) for own, _ in self.spans]
         self.write, self.fold = write, fold
         for each, missing in zip(self.spans, self.missing, strict=True):
             if not missing:
@@ -252,11 +232,6 @@ class Stretches:
                 self.waiting[n] = []
 
 
-def _around(spans: Sequence[tuple[int, int]], first: int, count: int) -> list[int]:
-    """Return the numbers of the spans that all of these tokens are in."""
-    return [n for n, (start, long) in enumerate(spans) if start <= first and first + count <= start + long]
-
-
 def _inside(spans: Sequence[tuple[int, int]], first: int, count: int) -> list[int]:
     """Return the numbers of the spans that lie among these tokens."""
     return [n for n, (start, long) in enumerate(spans) if first <= start and start + long <= first + count]
@@ -274,8 +249,3 @@ def waves_of(waves: Waves, first: int, count: int) -> Waves:
     """Return cosines and sines of some tokens."""
     cos, sin = waves
     return cos.narrow(1, first, count), sin.narrow(1, first, count)
-
-
-def empty_float(x: Tensor, count: int) -> Tensor:
-    """Room for a sum over so many tokens."""
-    return x.new_empty(*x.shape[:2], count, x.shape[3], dtype=torch.float32)

@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
 """Queries and keys that are turned in two ways at once, for near keys and for far ones, and attention to both.
 
 Both turns of a tensor are made from one reading of it. Backwards, what near keys and far ones give is turned back and
@@ -15,45 +14,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from milepost.backends.triton.attention.flash import _like
+from milepost.backends.triton.attention.flash import _like, close
 from milepost.backends.triton.near_far import fields
 from milepost.backends.triton.near_far.fields import Fields
-from milepost.backends.triton.rotary.rotate import FULL, Waves, _alike, _angles, shares_of
-from milepost.backends.triton.runtime.configs import blocks_of, power_of_two
-from milepost.backends.triton.runtime.launch import device_of, launch
-
-
-@triton.jit
-def _read(
-    rows, inside, BH: tl.constexpr, BT: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, NEIGHBOURS: tl.constexpr
-):
-    """Return both channels of every pair of some rows, [BH, BT, HALF] each, in float32."""
-    if NEIGHBOURS:
-        both = tl.arange(0, 2 * HALF)[None, None, :]
-        mask = inside & (both < 2 * PAIRS)
-        x, y = tl.split(tl.load(rows + both, mask=mask, other=0.0).reshape([BH, BT, HALF, 2]))
-    else:
-        pair = tl.arange(0, HALF)[None, None, :]
-        mask = inside & (pair < PAIRS)
-        x = tl.load(rows + pair, mask=mask, other=0.0)
-        y = tl.load(rows + PAIRS + pair, mask=mask, other=0.0)
-    return x.to(tl.float32), y.to(tl.float32)
-
-
-@triton.jit
-def _write(
-    rows, x, y, inside,
-    BH: tl.constexpr, BT: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, NEIGHBOURS: tl.constexpr,
-):  # fmt: skip
-    if NEIGHBOURS:
-        both = tl.arange(0, 2 * HALF)[None, None, :]
-        pairs = tl.join(x, y).reshape([BH, BT, 2 * HALF])
-        tl.store(rows + both, pairs.to(rows.dtype.element_ty), mask=inside & (both < 2 * PAIRS))
-    else:
-        pair = tl.arange(0, HALF)[None, None, :]
-        mask = inside & (pair < PAIRS)
-        tl.store(rows + pair, x.to(rows.dtype.element_ty), mask=mask)
-        tl.store(rows + PAIRS + pair, y.to(rows.dtype.element_ty), mask=mask)
+from milepost.backends.triton.rotary.rotate import Waves, _alike, _angles, read_pairs, shared_out, write_pairs
+from milepost.backends.triton.runtime.launch import batch_step, device_of, launch, steps
 
 
 @triton.jit(do_not_specialize=["heads", "tokens", "share", "first", "count"])
@@ -83,13 +48,13 @@ def turn_near_and_far(
         inside = (head < end) & (token < tokens)
         x_rows = X + b * x_b + head.to(tl.int64) * x_h + token.to(tl.int64) * x_t
         n_rows = Near + b * n_b + head.to(tl.int64) * n_h + token.to(tl.int64) * n_t
-        x, y = _read(x_rows, inside, BH, BT, HALF, PAIRS, NEIGHBOURS)
+        x, y = read_pairs(x_rows, inside, BH, BT, HALF, PAIRS, NEIGHBOURS)
         near_x = x * cos - y * sin
         near_y = x * sin + y * cos
         if BACK:
             there = inside & (token >= first) & (token < first + count)
             y_rows = Y + b * y_b + head.to(tl.int64) * y_h + (token - first).to(tl.int64) * y_t
-            x, y = _read(y_rows, there, BH, BT, HALF, PAIRS, NEIGHBOURS)
+            x, y = read_pairs(y_rows, there, BH, BT, HALF, PAIRS, NEIGHBOURS)
             if FAR:
                 near_x += x * far_cos - y * far_sin
                 near_y += x * far_sin + y * far_cos
@@ -98,10 +63,10 @@ def turn_near_and_far(
                 near_y += y
         elif FAR:
             f_rows = Far + b * f_b + head.to(tl.int64) * f_h + token.to(tl.int64) * f_t
-            _write(
+            write_pairs(
                 f_rows, x * far_cos - y * far_sin, x * far_sin + y * far_cos, inside, BH, BT, HALF, PAIRS, NEIGHBOURS
             )
-        _write(n_rows, near_x, near_y, inside, BH, BT, HALF, PAIRS, NEIGHBOURS)
+        write_pairs(n_rows, near_x, near_y, inside, BH, BT, HALF, PAIRS, NEIGHBOURS)
         if REST > 0:
             # Channels past the rotated width are copied.
             rest = 2 * PAIRS + tl.arange(0, REST)[None, None, :]
@@ -118,25 +83,13 @@ def _launch(
     neighbours: bool, first: int = 0,
 ) -> None:  # fmt: skip
     """y: backwards, what the other way gives, from the token `first` on."""
-    b, h, t, d = x.shape
     (cos, sin), (far_cos, far_sin) = _alike(*waves), (None, None) if others is None else _alike(*others)
-    pairs = cos.shape[2]
-    half = power_of_two(pairs)
-    warps, heads, tokens = shares_of(half, t, False, x.stride(1) > x.stride(2))
-    tokens = min(max(1, tokens * 128 // x.itemsize // half), power_of_two(t))
-    blocks = blocks_of(t, tokens)
-    share = blocks_of(h, min(blocks_of(FULL, blocks * b), blocks_of(h, heads)))
-    steps = [step for each in (x, y, near, far) for step in ((0, 0, 0) if each is None else each.stride()[:3])]
-    steps += [
-        step for each in (cos, far_cos)
-        for step in ((0, 0) if each is None else (each.stride(0) if each.shape[0] > 1 else 0, each.stride(1)))
-    ]  # fmt: skip
+    grid, share, constants = shared_out(x, cos.shape[2], x.itemsize)
     launch(
-        turn_near_and_far, (blocks, blocks_of(h, share), b),
-        x, y, near, far, cos, sin, far_cos, far_sin, *steps, h, t, share, first, 0 if y is None else y.shape[2],
-        BH=min(heads, power_of_two(share)), BT=tokens, HALF=half, PAIRS=pairs,
-        REST=power_of_two(d - 2 * pairs) if d > 2 * pairs else 0, D=d, NEIGHBOURS=neighbours, BACK=y is not None,
-        FAR=others is not None, num_warps=warps,
+        turn_near_and_far, grid, x, y, near, far, cos, sin, far_cos, far_sin, *steps(x, y, near, far),
+        *[step for each in (cos, far_cos) for step in ((0, 0) if each is None else (batch_step(each), each.stride(1)))],
+        *x.shape[1:3], share, first, 0 if y is None else y.shape[2],
+        NEIGHBOURS=neighbours, BACK=y is not None, FAR=others is not None, **constants,
     )  # fmt: skip
 
 
@@ -161,7 +114,7 @@ def turned_fields(
     """`fields` of raw queries and keys, with gradients: those of near keys turned by the first cosines and sines, those
     of far ones by the second; None where far keys stay as they are. v: [b g s dv].
     """
-    q, k, v = fields._close(q, k, v)
+    q, k, v = close(q, k, v)
     if torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v)):
         tables = (*queries[0], *queries[1], *keys[0], *(keys[1] or (None, None)))
         return _TurnedFields.apply(q, k, v, *tables, neighbours, how)  # pyright: ignore

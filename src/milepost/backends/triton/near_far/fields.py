@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportCallIssue=false
 """Near and far keys of one softmax, which read q and k turned in different ways, or have a bias only when near.
 
 All keys at least w behind are plain causal attention between the queries from w on and the keys up to t − w: torch's
@@ -31,10 +30,10 @@ from milepost.backends.triton.attention.flash import (
     Call,
     Facets,
     Far,
-    _described,
     _fits_tma,
     _like,
     _width,
+    close,
     launch_forward,
     launch_keys,
     launch_learned,
@@ -46,10 +45,11 @@ from milepost.backends.triton.attention.score import LOG2E, tile
 from milepost.backends.triton.near_far import one_pass as both
 from milepost.backends.triton.runtime import vendor
 from milepost.backends.triton.runtime.configs import Config, blocks_of
-from milepost.backends.triton.runtime.launch import device_of, launch
+from milepost.backends.triton.runtime.launch import batch_step, device_of, launch, steps
 from milepost.backends.triton.runtime.played import demand_first_gradients, gradients
 from milepost.backends.triton.runtime.vendor import Dice
 
+CONSTANTS = ("BM", "BN", "WIDTH", "VWIDTH", "D", "DV", "TMA", "PRECISION", "num_warps", "num_stages")
 IN_ONE = 64
 """Heads up to this width go over near and far keys in one kernel: there ours is about as quick as torch's."""
 
@@ -92,8 +92,8 @@ def fields(
     given. Near scores gain by distance from 0 on: table: [h n] in float32, or by_row: [b h t n] and by_key: [b h s n],
     before the scale, in q's dtype.
     """
-    apart = (None, None) if far_q is None or far_k is None else _close(far_q, far_k)
-    given = (*_close(q, k, v), *apart, table, packed(by_row), packed(by_key))
+    apart = (None, None) if far_q is None or far_k is None else close(far_q, far_k)
+    given = (*close(q, k, v), *apart, table, packed(by_row), packed(by_key))
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in given):
         return _Fields.apply(*given, how)  # pyright: ignore
     return forward(given, how)[:2]
@@ -184,20 +184,15 @@ def fields_in_turn(near: Turned, far: Turned, v: Tensor, how: Fields) -> tuple[T
     apart = far()
     if apart is None:
         return None
-    (v,) = _close(v)
+    (v,) = close(v)
     if in_one_pass(apart[0], v):
         beside = near()
-        return None if beside is None else forward((*_close(*beside), v, *_close(*apart), *NOTHING), how)[:2]
+        return None if beside is None else forward((*close(*beside), v, *close(*apart), *NOTHING), how)[:2]
     with device_of(v):
-        answered, _ = _far(*_close(*apart), v, how)
+        answered, _ = _far(*close(*apart), v, how)
         del apart
         beside = near()
-        return None if beside is None else _near(*_close(*beside), v, NOTHING, how, answered)[:2]
-
-
-def _close(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return tensors whose channels lie side by side."""
-    return tuple([each if each.stride(-1) == 1 else each.contiguous() for each in tensors])
+        return None if beside is None else _near(*close(*beside), v, NOTHING, how, answered)[:2]
 
 
 def _far(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> tuple[Far, Dice]:
@@ -245,11 +240,7 @@ def worth_it(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> bool:
 
 def in_one_pass(q: Tensor, v: Tensor) -> bool:
     """True if one kernel goes over near and far keys."""
-    return _width_of(q, v) <= IN_ONE
-
-
-def _width_of(q: Tensor, v: Tensor) -> int:
-    return max(q.shape[3], v.shape[3])
+    return max(q.shape[3], v.shape[3]) <= IN_ONE
 
 
 def by_vendor(q: Tensor, k: Tensor, v: Tensor, how: Fields) -> bool:
@@ -309,11 +300,11 @@ def _forward_in_one(given: Sequence[Tensor], how: Fields, keep: bool) -> Answer:
     near_out, near_lse = (torch.empty_like(out), torch.empty_like(lse)) if keep else (None, None)
     strength = how.strength
     with device_of(q):
-        config, tensors, steps, numbers, constants = _launch_arguments("forward", given, how)
+        config, tensors, read, numbers, constants = _launch_arguments("forward", given, how)
         launch(
             both.forward, (blocks_of(q.shape[2], config.rows), q.shape[1], q.shape[0]),
-            *tensors, out, lse, strength, how.gain, near_out, near_lse, *steps, *out.stride()[:3], *lse.stride()[:2],
-            *[0 if each is None or each.shape[0] == 1 else each.stride(0) for each in (strength, how.gain)], *numbers,
+            *tensors, out, lse, strength, how.gain, near_out, near_lse, *read, *steps(out), *lse.stride()[:2],
+            batch_step(strength), batch_step(how.gain), *numbers,
             **constants, CONTRAST=strength is not None, GAINS=how.gain is not None, KEEP=keep,
         )  # fmt: skip
     return Answer(out, lse, (near_out, None, near_lse))
@@ -324,17 +315,16 @@ def _backward_in_one(given: Sequence[Tensor], how: Fields, grad: Tensor, said: S
     q, k, _, _, _ = given
     dq, dk, dv, far_dq, far_dk = (_like(each, each.shape[3]) for each in given)
     some = said[0].stride()[:2]
-    config, tensors, steps, numbers, constants = _launch_arguments("keys", given, how, grad)
+    config, tensors, read, numbers, constants = _launch_arguments("keys", given, how, grad)
     launch(
         both.backward_keys, (blocks_of(k.shape[2], config.keys), *k.shape[1::-1]),
-        *tensors, *said, dk, far_dk, dv, *steps, *dk.stride()[:3], *far_dk.stride()[:3], *dv.stride()[:3], *some,
-        *numbers, **constants, SINGLE=q.shape[1] == k.shape[1],
-        SHORT=how.near <= SHORT,
+        *tensors, *said, dk, far_dk, dv, *read, *steps(dk, far_dk, dv), *some, *numbers, **constants,
+        SINGLE=q.shape[1] == k.shape[1], SHORT=how.near <= SHORT,
     )  # fmt: skip
-    config, tensors, steps, numbers, constants = _launch_arguments("rows", given, how, grad)
+    config, tensors, read, numbers, constants = _launch_arguments("rows", given, how, grad)
     launch(
         both.backward_rows, (blocks_of(q.shape[2], config.rows), *q.shape[1::-1]),
-        *tensors, *said, dq, far_dq, *steps, *dq.stride()[:3], *far_dq.stride()[:3], *some, *numbers, **constants,
+        *tensors, *said, dq, far_dq, *read, *steps(dq, far_dq), *some, *numbers, **constants,
     )  # fmt: skip
     return dq, dk, dv, far_dq, far_dk
 
@@ -349,18 +339,14 @@ def _launch_arguments(
     config = near.config(kernel, narrow=True)
     read = [q, k, far_q, far_k, v, *([] if grad is None else [grad])]
     tma = config.tma and _fits_tma(*read)
-    own_q, own_k, values = near.described(config, tma)
-    tensors = (own_q, own_k, *far.described(config, tma)[:2], values)
-    if grad is not None:
-        tensors = (*tensors, _described(grad, config.rows, tma, near.value_width))
+    own_q, own_k, *others = near.described(config, tma, grad)
+    tensors = (own_q, own_k, *far.described(config, tma)[:2], *others)
     constants = near.constants(config, tma)
-    fixed = {name: constants[name] for name in ("BM", "BN", "WIDTH", "VWIDTH", "D", "DV", "TMA", "PRECISION")}
-    fixed |= {"ENDS": how.behind < UNLIMITED, "num_warps": config.warps, "num_stages": config.stages}
-    steps = tuple(step for each in read for step in each.stride()[:3])
+    fixed = {name: constants[name] for name in CONSTANTS} | {"ENDS": how.behind < UNLIMITED}
     numbers = (
         q.shape[2], k.shape[2], q.shape[1] // k.shape[1], how.offset, how.near, how.behind, how.ahead, how.scale
     )  # fmt: skip
-    return config, tensors, steps, numbers, fixed
+    return config, tensors, steps(*read), numbers, fixed
 
 
 def _far_lse2(lse2: Tensor, how: Fields) -> Tensor:
@@ -385,11 +371,10 @@ def _contrast(
     made = lse.new_empty(4, b, h, whole)
     launch(
         contrasted, (whole // 64, h, b),
-        out, grad, lse, grad_lse, part, far_lse, near_lse, strength, *made, *out.stride()[:3], *grad.stride()[:3],
-        *lse.stride()[:2], *(grad_lse.stride() if grad_lse is not None else (0, 0, 0)), *part.stride()[:3],
-        *((0, 0) if far_lse is None else far_lse.stride()[:2]), 0 if strength.shape[0] == 1 else strength.stride(0),
-        *made.stride()[1:3], t, t - part.shape[2], BM=64, VWIDTH=_width(dv), DV=dv, GRAD_LSE=grad_lse is not None,
-        NEAR=far_lse is None, num_warps=4,
+        out, grad, lse, grad_lse, part, far_lse, near_lse, strength, *made, *steps(out, grad), *lse.stride()[:2],
+        *steps(grad_lse, part), *steps(far_lse, axes=2), batch_step(strength), *made.stride()[1:3], t,
+        t - part.shape[2], BM=64, VWIDTH=_width(dv), DV=dv, GRAD_LSE=grad_lse is not None, NEAR=far_lse is None,
+        num_warps=4,
     )  # fmt: skip
     lse2, delta, far_lse2, far_delta = made
     return lse2, delta, far_lse2, far_delta

@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
 """Near and far keys of one softmax in one pass: a block of rows goes over its near keys, then over its far ones.
 
 Both have queries and keys of their own, turned in different ways; values, running maximum and sum are shared. Blocks in
@@ -28,8 +27,7 @@ def _kind(part):
 @triton.jit
 def _attend_field(
     acc, l, m, q, K, V, b, g, i0, i1, c, keys, k_t, v_t, behind, ahead,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BEHIND: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, TMA, PRECISION,
 ):  # fmt: skip
     """Add all keys of one field to a running softmax."""
     start, full, edge, end = keys_seen(i0, i1, keys, behind, ahead, BN, BEHIND, True)
@@ -38,10 +36,8 @@ def _attend_field(
     for PART in tl.static_range(3):
         if BEHIND or (PART > 0):
             acc, l, m = attend_keys(
-                acc, l, m, q, K, V, b, g, los[PART], his[PART], 0.0, c, i0, 0, 0, None, None, keys, k_t, v_t, 0,
-                Band(behind, ahead, 0), Bias(0.0, 0.0, None, 0, 0, 0.0, None), Vectors(None, None, None, 0, 0, 0, 0, 0),
-                BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, True, False, False, False, 0, False, False, TMA, PRECISION,
-                False, False, None, 0, 0, _kind(PART),
+                acc, l, m, q, K, V, b, g, los[PART], his[PART], 0.0, c, i0, keys, k_t, v_t, Band(behind, ahead), Bias(),
+                Vectors(), BM, BN, WIDTH, VWIDTH, D, DV, TMA, PRECISION, _kind(PART), BEHIND, True,
             )  # fmt: skip
     return acc, l, m
 
@@ -116,26 +112,36 @@ def forward(
 
 @triton.jit
 def _key_gradients_of_field(
-    dk, dv, k, v, Q, Grad, Lse2, Delta, b, h, j0, j1, offset, scale, rows, keys, q_t, do_t, behind, ahead,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BEHIND: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr,
+    dv, k, v, Q, Grad, Lse2, Delta, b, g, group, j0, offset, scale, rows, keys, q_b, q_h, q_t, do_b, do_h, do_t,
+    l_b, l_h, behind, ahead, BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, TMA, PRECISION, SINGLE, SHORT,
 ):  # fmt: skip
-    """Add what all rows of one head give that see a block of keys as keys of one field. SHORT: in one masked loop."""
+    """Return dk and dv of a block of keys, as keys of one field: dv is added to. SHORT: in one masked loop."""
+    b64 = b.to(tl.int64)
+    j1 = tl.minimum(j0 + BN, keys) - 1
     start, full, edge, end = rows_seen(j0, j1, offset, rows, behind, ahead, 0, BM, BEHIND, True)
     if SHORT:
         full = end
-    at = j0 + tl.arange(0, BN)
+    none = tl.zeros([BN], tl.float32)
+    dk = tl.zeros([BN, WIDTH], tl.float32)
     los = (start, full, edge)
     his = (full, edge, end)
-    for PART in tl.static_range(3):
-        if (PART == 0) or ((not SHORT) and (BEHIND or (PART == 1))):
-            dk, dv, _ = key_gradients(
-                dk, dv, tl.zeros([BN], tl.float32), k, v, Q, Grad, Lse2, Delta, None, b, h, los[PART], his[PART], 0.0,
-                scale, j0, offset, rows, keys, q_t, do_t, at, 0, at < 0, None, None,
-                Band(behind, ahead, 0), Bias(0.0, 0.0, None, 0, 0, 0.0, None), Vectors(None, None, None, 0, 0, 0, 0, 0),
-                BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, True, False, False, False, 0, False, False, TMA, PRECISION,
-                False, False, None, 0, False, 0, _kind(PART),
-            )  # fmt: skip
+    # A loop of one is folded away, and its accumulators with it, which otherwise take registers twice.
+    for member in range(1 if SINGLE else group):
+        h = g * group + member
+        h64 = h.to(tl.int64)
+        place = b64 * l_b + h64 * l_h
+        q = Q
+        grad = Grad
+        if not TMA:
+            q += b64 * q_b + h64 * q_h
+            grad += b64 * do_b + h64 * do_h
+        for PART in tl.static_range(3):
+            if (PART == 0) or ((not SHORT) and (BEHIND or (PART == 1))):
+                dk, dv, _ = key_gradients(
+                    dk, dv, none, k, v, q, grad, Lse2 + place, Delta + place, b, h, los[PART], his[PART], 0.0, scale,
+                    j0, offset, rows, keys, q_t, do_t, none > 0, Band(behind, ahead), Bias(), Vectors(),
+                    BM, BN, WIDTH, VWIDTH, D, DV, TMA, PRECISION, _kind(PART), BEHIND, True,
+                )  # fmt: skip
     return dk, dv
 
 
@@ -158,52 +164,29 @@ def backward_keys(
         K += b64 * k_b + g64 * k_h
         FarK += b64 * fk_b + g64 * fk_h
         V += b64 * v_b + g64 * v_h
-    j1 = tl.minimum(j0 + BN, keys) - 1
     v = tile(V, b, g, j0, keys, v_t, BN, VWIDTH, DV, TMA)
     k = tile(K, b, g, j0, keys, k_t, BN, WIDTH, D, TMA)
     dv = tl.zeros([BN, VWIDTH], tl.float32)
-    dk = tl.zeros([BN, WIDTH], tl.float32)
-    # A loop of one is folded away, and its accumulators with it, which otherwise take registers twice.
-    for member in range(1 if SINGLE else group):
-        h = g * group + member
-        h64 = h.to(tl.int64)
-        place = b64 * l_b + h64 * l_h
-        q = Q
-        grad = Grad
-        if not TMA:
-            q += b64 * q_b + h64 * q_h
-            grad += b64 * do_b + h64 * do_h
-        dk, dv = _key_gradients_of_field(
-            dk, dv, k, v, q, grad, Lse2 + place, Delta + place, b, h, j0, j1, offset, scale, rows, keys, q_t, do_t,
-            tl.minimum(near, behind), ahead,
-            BM, BN, WIDTH, VWIDTH, D, DV, True, TMA, PRECISION, SHORT,
-        )  # fmt: skip
+    dk, dv = _key_gradients_of_field(
+        dv, k, v, Q, Grad, Lse2, Delta, b, g, group, j0, offset, scale, rows, keys, q_b, q_h, q_t, do_b, do_h, do_t,
+        l_b, l_h, tl.minimum(near, behind), ahead,
+        BM, BN, WIDTH, VWIDTH, D, DV, True, TMA, PRECISION, SINGLE, SHORT,
+    )  # fmt: skip
     put(DK + b64 * dk_b + g64 * dk_h, dk * scale, j0, keys, dk_t, BN, WIDTH, D)
     k = tile(FarK, b, g, j0, keys, fk_t, BN, WIDTH, D, TMA)
-    dk = tl.zeros([BN, WIDTH], tl.float32)
-    for member in range(1 if SINGLE else group):
-        h = g * group + member
-        h64 = h.to(tl.int64)
-        place = b64 * l_b + h64 * l_h
-        q = FarQ
-        grad = Grad
-        if not TMA:
-            q += b64 * fq_b + h64 * fq_h
-            grad += b64 * do_b + h64 * do_h
-        dk, dv = _key_gradients_of_field(
-            dk, dv, k, v, q, grad, FarLse2 + place, FarDelta + place, b, h, j0, j1, offset, scale, rows, keys, fq_t,
-            do_t, behind, -near,
-            BM, BN, WIDTH, VWIDTH, D, DV, ENDS, TMA, PRECISION, False,
-        )  # fmt: skip
+    dk, dv = _key_gradients_of_field(
+        dv, k, v, FarQ, Grad, FarLse2, FarDelta, b, g, group, j0, offset, scale, rows, keys, fq_b, fq_h, fq_t,
+        do_b, do_h, do_t, l_b, l_h, behind, -near,
+        BM, BN, WIDTH, VWIDTH, D, DV, ENDS, TMA, PRECISION, SINGLE, False,
+    )  # fmt: skip
     put(FarDK + b64 * fdk_b + g64 * fdk_h, dk * scale, j0, keys, fdk_t, BN, WIDTH, D)
     put(DV_ + b64 * dv_b + g64 * dv_h, dv, j0, keys, dv_t, BN, VWIDTH, DV)
 
 
 @triton.jit
 def _query_gradients_of_field(
-    q, grad, lse, delta, K, V, b, g, row, i0, i1, c, keys, k_t, v_t, behind, ahead,
-    BM: tl.constexpr, BN: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BEHIND: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    q, grad, lse, delta, K, V, b, g, i0, i1, c, keys, k_t, v_t, behind, ahead,
+    BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, TMA, PRECISION,
 ):  # fmt: skip
     """Return dq of one field, but for the scale."""
     start, full, edge, end = keys_seen(i0, i1, keys, behind, ahead, BN, BEHIND, True)
@@ -214,11 +197,9 @@ def _query_gradients_of_field(
     for PART in tl.static_range(3):
         if BEHIND or (PART > 0):
             dq, _, _, _, _ = query_gradients(
-                dq, none, none, none, none, q, grad, lse, delta, K, V, b, g, los[PART], his[PART], 0.0, c, 0.0, row, i0,
-                0, 0, None, None, keys, k_t, v_t, 0,
-                Band(behind, ahead, 0), Bias(0.0, 0.0, None, 0, 0, 0.0, None), Vectors(None, None, None, 0, 0, 0, 0, 0),
-                BM, BN, WIDTH, VWIDTH, D, DV, BEHIND, True, False, False, False, 0, False, TMA, PRECISION,
-                0, False, False, False, None, 0, False, 0, _kind(PART),
+                dq, none, none, none, none, q, grad, lse, delta, K, V, b, g, los[PART], his[PART], 0.0, c, i0, keys,
+                k_t, v_t, Band(behind, ahead), Bias(), Vectors(),
+                BM, BN, WIDTH, VWIDTH, D, DV, TMA, PRECISION, _kind(PART), BEHIND, True,
             )  # fmt: skip
     return dq
 
@@ -255,13 +236,13 @@ def backward_rows(
     grad = tile(Grad, b, h, row, rows, do_t, BM, VWIDTH, DV, TMA)
     q = tile(Q, b, h, row, rows, q_t, BM, WIDTH, D, TMA)
     dq = _query_gradients_of_field(
-        q, grad, tl.load(Lse2 + place), tl.load(Delta + place), K, V, b, g, row, i0, i1, c, keys, k_t, v_t,
+        q, grad, tl.load(Lse2 + place), tl.load(Delta + place), K, V, b, g, i0, i1, c, keys, k_t, v_t,
         tl.minimum(near, behind), ahead, BM, BN, WIDTH, VWIDTH, D, DV, True, TMA, PRECISION,
     )  # fmt: skip
     put(DQ + b64 * dq_b + h64 * dq_h, dq * scale, row, rows, dq_t, BM, WIDTH, D)
     q = tile(FarQ, b, h, row, rows, fq_t, BM, WIDTH, D, TMA)
     dq = _query_gradients_of_field(
-        q, grad, tl.load(FarLse2 + place), tl.load(FarDelta + place), FarK, V, b, g, row, i0, i1, c, keys, fk_t, v_t,
+        q, grad, tl.load(FarLse2 + place), tl.load(FarDelta + place), FarK, V, b, g, i0, i1, c, keys, fk_t, v_t,
         behind, -near, BM, BN, WIDTH, VWIDTH, D, DV, ENDS, TMA, PRECISION,
     )  # fmt: skip
     put(FarDQ + b64 * fdq_b + h64 * fdq_h, dq * scale, row, rows, fdq_t, BM, WIDTH, D)

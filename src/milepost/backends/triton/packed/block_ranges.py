@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false
 """Which blocks anybody sees, where tokens have documents or indices of their own: found on the device, read there.
 
 A document is a number of 0 or more; anything below is padding, which sees nothing and is not seen. For every block of
@@ -21,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from milepost.backends.triton.runtime.configs import blocks_of, power_of_two
-from milepost.backends.triton.runtime.launch import launch
+from milepost.backends.triton.runtime.launch import batch_step, launch
 
 FIELDS = 8
 """Numbers of a block: first and past-the-last sink, start, full, edge, end, offset, and 1 if a distance is too long."""
@@ -58,7 +57,7 @@ class Tokens(NamedTuple):
     @property
     def steps(self) -> tuple[int, ...]:
         """Return how far apart the rows of the batch lie: 0 where all share one."""
-        return tuple(0 if each is None or each.shape[0] == 1 else each.stride(0) for each in self)
+        return tuple(map(batch_step, self))
 
 
 def ready(tokens: tuple[Tensor | None, ...]) -> Tokens:
@@ -67,7 +66,7 @@ def ready(tokens: tuple[Tensor | None, ...]) -> Tokens:
 
 
 @triton.jit
-def numbered(Index, at, inside, offset, INDEXED: tl.constexpr):
+def numbered(Index, at, inside, offset, INDEXED):
     """Return the indices of the tokens at the places `at`, cut to 32 bits: what counts are their differences."""
     if INDEXED:
         return tl.load(Index + at, mask=inside, other=0).to(tl.int32)
@@ -76,7 +75,7 @@ def numbered(Index, at, inside, offset, INDEXED: tl.constexpr):
 
 
 @triton.jit
-def is_sink(KeyIndex, at, inside, sinks, INDEXED: tl.constexpr):
+def is_sink(KeyIndex, at, inside, sinks, INDEXED):
     """True for the keys at the places `at` whose index is below `sinks`."""
     if INDEXED:
         return tl.load(KeyIndex + at, mask=inside, other=0) < sinks
@@ -91,14 +90,14 @@ def poison(Bounds):
 
 
 @triton.jit
-def belonging(Docs, at, inside, NOBODY: tl.constexpr):
+def belonging(Docs, at, inside, NOBODY):
     """Return their documents. Padding is NOBODY, which differs on the two sides: equal documents see each other."""
     document = tl.load(Docs + at, mask=inside, other=NOBODY)
     return tl.where(document < 0, NOBODY, document)
 
 
 @triton.jit
-def _outlined(Docs, Index, Outline, at, count, offset, STRICT: tl.constexpr, DOCS: tl.constexpr, INDEXED: tl.constexpr):
+def _outlined(Docs, Index, Outline, at, count, offset, STRICT, DOCS, INDEXED):
     """Write of the tokens at `at` the least and the largest document, index, and index less place; 1 if none is padded.
 
     STRICT: places past the end count as padding.
@@ -151,10 +150,7 @@ def outline(
 
 
 @triton.jit
-def _compared(
-    Outlines, c, blocks, a_doc, b_doc, a, b, behind, ahead, sinks,
-    BY_ROWS: tl.constexpr, BEHIND: tl.constexpr, AHEAD: tl.constexpr,
-):  # fmt: skip
+def _compared(Outlines, c, blocks, a_doc, b_doc, a, b, behind, ahead, sinks, BY_ROWS, BEHIND, AHEAD):
     """Return blocks c of the other side beside one whose documents are a_doc … b_doc and whose indices are a … b.
 
     Which may be seen (for rows: not only as sinks), which may be seen as sinks, which are seen whole, as far as these
@@ -189,10 +185,7 @@ def _compared(
 
 
 @triton.jit
-def _too_long(
-    Docs, OtherDocs, Index, OtherIndex, own, count, others,
-    OTHER: tl.constexpr, DOCS: tl.constexpr,
-):  # fmt: skip
+def _too_long(Docs, OtherDocs, Index, OtherIndex, own, count, others, OTHER, DOCS):
     """Return 1 if one of the tokens at `own` is too far from a token of its document on the other side, otherwise 0."""
     there = own < count
     index = tl.load(Index + own, mask=there, other=0).to(tl.int64)[:, None]

@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
 """Tokens times vectors by distance, laid out so that a tile of pairs is read in whole lines.
 
     numbers[i, c]  =  x_i · rows[e],    e = the distance of query and key, counted from the first
@@ -68,7 +67,7 @@ def layout_of(by_row: bool, tokens: int, others: int, count: int, first: int, of
 
 
 @triton.jit
-def _tokens(block, square, r, batches, tokens, BM: tl.constexpr, PER: tl.constexpr):
+def _tokens(block, square, r, batches, tokens, BM, PER):
     """Return tokens with one r, those of one batch row after another: their rows, places, 8a, and which there are."""
     groups = PER // 8 if PER > 0 else (tokens + 7) // 8
     at = block * BM + tl.arange(0, BM)
@@ -79,14 +78,14 @@ def _tokens(block, square, r, batches, tokens, BM: tl.constexpr, PER: tl.constex
 
 
 @triton.jit
-def _entry(column, square, r, shift, BY_ROW: tl.constexpr, PER: tl.constexpr):
+def _entry(column, square, r, shift, BY_ROW, PER):
     """Return which row of the table stands in a column."""
     back = square * PER + r + shift - column
     return back if BY_ROW else -back
 
 
 @triton.jit
-def _vectors(Rows, entry, count, r_n, channel, D: tl.constexpr):
+def _vectors(Rows, entry, count, r_n, channel, D):
     """Return rows of the table, zeros where there is none."""
     inside = ((entry >= 0) & (entry < count))[:, None] & (channel < D)
     return tl.load(Rows + entry.to(tl.int64)[:, None] * r_n + channel, mask=inside, other=0.0)
@@ -122,7 +121,7 @@ def multiply(
 
 
 @triton.jit
-def _gradients(Grad, lines, column, entry, a, there, width, others, count, beside, EDGE: tl.constexpr):
+def _gradients(Grad, lines, column, entry, a, there, width, others, count, beside, EDGE):
     """Gradients of a tile of numbers. EDGE: 0 where there is no such row or no such pair, and nobody wrote anything."""
     # Read all the same, so that whole lines are.
     found = tl.load(Grad + lines[:, None] + column[None, :], mask=there[:, None] & (column < width)[None, :], other=0.0)
@@ -134,7 +133,7 @@ def _gradients(Grad, lines, column, entry, a, there, width, others, count, besid
 
 
 @triton.jit
-def _edges(width, BN: tl.constexpr, PER: tl.constexpr):
+def _edges(width, BN, PER):
     """Columns that nobody may have written to begin, and end: see `Layout`; in whole blocks."""
     margin = PER if PER > 0 else 16
     return (margin + BN - 1) // BN * BN, (width - margin) // BN * BN
@@ -143,8 +142,7 @@ def _edges(width, BN: tl.constexpr, PER: tl.constexpr):
 @triton.jit
 def _back(
     acc, lo, hi, Grad, Rows, lines, a, there, r, square, r_n, channel, width, others, count, shift, beside,
-    BN: tl.constexpr, D: tl.constexpr, BY_ROW: tl.constexpr, PER: tl.constexpr, PRECISION: tl.constexpr,
-    EDGE: tl.constexpr,
+    BN, D, BY_ROW, PER, PRECISION, EDGE,
 ):  # fmt: skip
     for start in range(lo, hi, BN):
         start = tl.multiple_of(start, BN)
@@ -186,7 +184,7 @@ def multiply_back(
 @triton.jit
 def _summed(
     acc, lo, hi, Grad, X, column, entry, r, square, h, channel, g_b, g_h, x_b, x_h, x_t, width, tokens, batches, others,
-    count, beside, BM: tl.constexpr, D: tl.constexpr, PER: tl.constexpr, PRECISION: tl.constexpr, EDGE: tl.constexpr,
+    count, beside, BM, D, PER, PRECISION, EDGE,
 ):  # fmt: skip
     for block in range(lo, hi):
         b, token, a, there = _tokens(block, square, r, batches, tokens, BM, PER)

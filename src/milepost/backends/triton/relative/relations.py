@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from milepost.backends.triton.attention.biases import by_place
+from milepost.backends.triton.attention.biases import by_place, has_facet
 from milepost.backends.views import fitting
 from milepost.call.call import Call
 from milepost.memory.surroundings import has_numbers
@@ -84,10 +84,10 @@ def _beside(call: Call) -> str | None:
     if not related:
         return None
     for part in call.scheme.answering("bend"):
-        if _among(part, call, "cap"):
+        if has_facet(call, part, "cap"):
             # What a whole row has in common is then no longer nothing to the softmax.
             return f"{spell(part)} caps what {spell(related[0])} adds to, which these kernels do not do"
-        slopes = part.slopes(1) if isinstance(part, HasSlopes) and _among(part, call, "slopes") else None
+        slopes = part.slopes(1) if isinstance(part, HasSlopes) and has_facet(call, part, "slopes") else None
         # A step besides is a table of two.
         if slopes is None or slopes.step is not None:
             return f"{spell(part)} adds by distance next to {spell(related[0])}, and these kernels do one of the two"
@@ -95,10 +95,6 @@ def _beside(call: Call) -> str | None:
         if isinstance(part, nn.Module) and any(each.requires_grad for each in part.parameters()):
             return f"{spell(part)} learns to sharpen together with {spell(related[0])}, which these kernels do not do"
     return None
-
-
-def _among(part: object, call: Call, facet: str) -> bool:
-    return any(part is each for each in call.scheme.answering(facet))
 
 
 def _longest(call: Call, part: object) -> float:

@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false
 """One vector of each head added to all of its tokens: out = x + shift, in float32, cast once.
 
 Memory-bound. Torch adds what it has to repeat a number at a time, at a quarter of the speed that memory has on an H200.
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from milepost.backends.triton.attention.flash import _like
 from milepost.backends.triton.runtime.configs import blocks_of, power_of_two
-from milepost.backends.triton.runtime.launch import device_of, launch
+from milepost.backends.triton.runtime.launch import batch_step, device_of, launch, steps
 from milepost.memory.surroundings import has_numbers
 
 WARPS, LOADS = 4, 4
@@ -75,7 +74,7 @@ def _shifted(x: Tensor, shift: Tensor) -> Tensor:
     with device_of(x):
         launch(
             add, (blocks_of(t, tokens), h, b),
-            x, shift, out, *x.stride()[:3], 0 if shift.shape[0] == 1 else shift.stride(0), *out.stride()[:3], t,
+            x, shift, out, *steps(x), batch_step(shift), *steps(out), t,
             BT=tokens, WIDTH=width, D=d, num_warps=WARPS,
         )  # fmt: skip
     return out

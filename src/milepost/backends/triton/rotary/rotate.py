@@ -1,5 +1,4 @@
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: basic, reportMissingImports=false, reportCallIssue=false, reportGeneralTypeIssues=false
 """Queries and keys rotated in one launch, forward and backward.
 
     (x, y) ← (x cos − y sin, x sin + y cos)     for each pair of channels, in float32, cast once
@@ -22,9 +21,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from milepost.backends.triton.attention.flash import INTERPRETED, _like
+from milepost.backends.triton.attention.flash import INTERPRETED, _like, close
 from milepost.backends.triton.runtime.configs import blocks_of, power_of_two
-from milepost.backends.triton.runtime.launch import Launched, Layers, device_of, launch_alike, looks_of
+from milepost.backends.triton.runtime.launch import Launched, Layers, batch_step, device_of, launch_alike, looks_of
 from milepost.backends.triton.runtime.played import define, operator, resolved
 
 _PER_TURN = tl.constexpr(2 * math.pi / 2**32)
@@ -33,36 +32,51 @@ Waves = tuple[Tensor, Tensor]
 
 
 @triton.jit
-def _turned(
-    X, Y, cos, sin, token, heads, tokens, x_h, x_t, y_h, y_t,
-    BH: tl.constexpr, BT: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr, D: tl.constexpr,
-    NEIGHBOURS: tl.constexpr,
-):  # fmt: skip
+def read_pairs(rows, inside, BH, BT, HALF, PAIRS, NEIGHBOURS):
+    """Return both channels of every pair of some rows, [BH, BT, HALF] each, in float32."""
+    if NEIGHBOURS:
+        both = tl.arange(0, 2 * HALF)[None, None, :]
+        if PAIRS != HALF:
+            inside = inside & (both < 2 * PAIRS)
+        pairs = tl.load(rows + both, mask=inside, other=0.0).to(tl.float32)
+        return tl.split(pairs.reshape([BH, BT, HALF, 2]))
+    else:
+        pair = tl.arange(0, HALF)[None, None, :]
+        if PAIRS != HALF:
+            inside = inside & (pair < PAIRS)
+        x = tl.load(rows + pair, mask=inside, other=0.0).to(tl.float32)
+        y = tl.load(rows + PAIRS + pair, mask=inside, other=0.0).to(tl.float32)
+        return x, y
+
+
+@triton.jit
+def write_pairs(rows, x, y, inside, BH, BT, HALF, PAIRS, NEIGHBOURS):
+    """Write both channels of every pair of some rows."""
+    if NEIGHBOURS:
+        both = tl.arange(0, 2 * HALF)[None, None, :]
+        if PAIRS != HALF:
+            inside = inside & (both < 2 * PAIRS)
+        pairs = tl.join(x, y).reshape([BH, BT, 2 * HALF])
+        tl.store(rows + both, pairs.to(rows.dtype.element_ty), mask=inside)
+    else:
+        pair = tl.arange(0, HALF)[None, None, :]
+        if PAIRS != HALF:
+            inside = inside & (pair < PAIRS)
+        tl.store(rows + pair, x.to(rows.dtype.element_ty), mask=inside)
+        tl.store(rows + PAIRS + pair, y.to(rows.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _turned(X, Y, cos, sin, token, heads, tokens, x_h, x_t, y_h, y_t, BH, BT, HALF, PAIRS, REST, D, NEIGHBOURS):
     """`heads` heads of one tensor, BH at a time, for a block of BT tokens. cos, sin: [BT, HALF]."""
-    pair = tl.arange(0, HALF)[None, None, :]
     token = token[None, :, None]
     for first in range(0, heads, BH):
         head = (first + tl.arange(0, BH))[:, None, None]
         inside = (head < heads) & (token < tokens)
         x_rows = X + head.to(tl.int64) * x_h + token.to(tl.int64) * x_t
         y_rows = Y + head.to(tl.int64) * y_h + token.to(tl.int64) * y_t
-        if NEIGHBOURS:
-            both = tl.arange(0, 2 * HALF)[None, None, :]
-            wide = inside
-            if PAIRS != HALF:
-                wide = wide & (both < 2 * PAIRS)
-            pairs = tl.load(x_rows + both, mask=wide, other=0.0).to(tl.float32)
-            x, y = tl.split(pairs.reshape([BH, BT, HALF, 2]))
-            turned = tl.join(x * cos - y * sin, x * sin + y * cos).reshape([BH, BT, 2 * HALF])
-            tl.store(y_rows + both, turned.to(Y.dtype.element_ty), mask=wide)
-        else:
-            mask = inside
-            if PAIRS != HALF:
-                mask = mask & (pair < PAIRS)
-            x = tl.load(x_rows + pair, mask=mask, other=0.0).to(tl.float32)
-            y = tl.load(x_rows + PAIRS + pair, mask=mask, other=0.0).to(tl.float32)
-            tl.store(y_rows + pair, (x * cos - y * sin).to(Y.dtype.element_ty), mask=mask)
-            tl.store(y_rows + PAIRS + pair, (x * sin + y * cos).to(Y.dtype.element_ty), mask=mask)
+        x, y = read_pairs(x_rows, inside, BH, BT, HALF, PAIRS, NEIGHBOURS)
+        write_pairs(y_rows, x * cos - y * sin, x * sin + y * cos, inside, BH, BT, HALF, PAIRS, NEIGHBOURS)
         if REST > 0:
             # Channels past the rotated width are copied.
             rest = 2 * PAIRS + tl.arange(0, REST)[None, None, :]
@@ -71,7 +85,7 @@ def _turned(
 
 
 @triton.jit
-def _angles(Cos, Sin, token, tokens, c_t, sign, HALF: tl.constexpr, PAIRS: tl.constexpr):
+def _angles(Cos, Sin, token, tokens, c_t, sign, HALF, PAIRS):
     """cos and sin of a block of tokens, [1, BT, HALF]."""
     pair = tl.arange(0, HALF)[None, :]
     mask = (token < tokens)[:, None]
@@ -84,7 +98,7 @@ def _angles(Cos, Sin, token, tokens, c_t, sign, HALF: tl.constexpr, PAIRS: tl.co
 
 
 @triton.jit
-def _angles_at(Position, Turns, token, tokens, size, sign, HALF: tl.constexpr, PAIRS: tl.constexpr):
+def _angles_at(Position, Turns, token, tokens, size, sign, HALF, PAIRS):
     """cos and sin of a block of tokens by where they stand, [1, BT, HALF]."""
     pair = tl.arange(0, HALF)
     turns = tl.load(Turns + pair, mask=pair < PAIRS, other=0)
@@ -171,6 +185,20 @@ def shares_of(pairs: int, tokens: int, counted: bool, heads_first: bool) -> Shar
 
 FULL = 528
 """Programs that fill the chip, four on each multiprocessor."""
+
+
+def shared_out(x: Tensor, pairs: int, itemsize: int) -> tuple[tuple[int, int, int], int, dict[str, int]]:
+    """Return a grid over the tokens and heads of x [b h t d], the heads of a program, and what it is compiled for."""
+    b, h, t, d = x.shape
+    half = power_of_two(pairs)
+    warps, heads, tokens = shares_of(half, t, False, x.stride(1) > x.stride(2))
+    tokens = min(max(1, tokens * 128 // itemsize // half), power_of_two(t))
+    blocks = blocks_of(t, tokens)
+    share = blocks_of(h, min(blocks_of(FULL, blocks * b), blocks_of(h, heads)))
+    return (blocks, blocks_of(h, share), b), share, {
+        "BH": min(heads, power_of_two(share)), "BT": tokens, "HALF": half, "PAIRS": pairs,
+        "REST": power_of_two(d - 2 * pairs) if d > 2 * pairs else 0, "D": d, "num_warps": warps,
+    }  # fmt: skip
 
 
 def rotate_qk(
@@ -283,16 +311,9 @@ def _demand(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, key_cos: Tensor | None, key_sin: Tensor | None, size: float | None
 ) -> None:
     """Refuse cosines and sines, or positions and turns, that do not fit."""
-    if size is None:
-        _demand_waves(q, k, cos, sin, key_cos, key_sin)
-    else:
+    if size is not None:
         _demand_turns(q, k, sin, cos, key_cos)
-
-
-def _demand_waves(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, key_cos: Tensor | None, key_sin: Tensor | None
-) -> None:
-    """Refuse cosines and sines that do not fit."""
+        return
     if (key_cos is None) != (key_sin is None):
         raise ValueError("rotate_qk: key_cos and key_sin come together; give both or neither")
     of_keys = (cos, sin) if key_cos is None or key_sin is None else (key_cos, key_sin)
@@ -337,8 +358,8 @@ def _rotate_qk(
     waves, keys = (cos, sin), None if key_cos is None or key_sin is None else (key_cos, key_sin)
     if not (q.is_cuda or INTERPRETED):
         raise RuntimeError(f"the kernels run on CUDA devices; the tensors are on {q.device}")
-    out_q, out_k = _like(q, q.shape[3]), _like(k, k.shape[3])
-    q, k = (each if each.stride(3) == 1 else each.contiguous() for each in (q, k))
+    out_q, out_k = _empty(q, k)
+    q, k = close(q, k)
     with device_of(q):
         if q.numel() and k.numel():
             _turn(q, k, out_q, out_k, waves, keys, neighbours, inverse, k.shape[1], size)
@@ -347,6 +368,10 @@ def _rotate_qk(
         elif k.numel():
             _turn(k, k, out_k, out_k, keys or waves, None, neighbours, inverse, 0, size)
     return out_q, out_k
+
+
+def _empty(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _like(q, q.shape[3]), _like(k, k.shape[3])
 
 
 def _turn(
@@ -371,8 +396,7 @@ def _turn(
     q_share, k_share = blocks_of(h, shares), blocks_of(g, shares)
     strides = (
         *q.stride()[:3], *k.stride()[:3], *out_q.stride()[:3], *out_k.stride()[:3],
-        cos.stride(0) if cos.shape[0] > 1 else 0, cos.stride(1),
-        key_cos.stride(0) if key_cos.shape[0] > 1 else 0, key_cos.stride(1),
+        batch_step(cos), cos.stride(1), batch_step(key_cos), key_cos.stride(1),
     )  # fmt: skip
     tensors = (q, k, out_q, out_k, cos, sin, key_cos, key_sin)
     looks = (
@@ -403,9 +427,5 @@ define(
     "(Tensor q, Tensor k, Tensor cos, Tensor sin, Tensor? key_cos, Tensor? key_sin, float? size, bool neighbours, "
     "bool inverse) -> (Tensor, Tensor)",
     _rotate_qk,
+    _empty,
 )
-
-
-@torch.library.register_fake("milepost::rotate_qk")
-def _(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return _like(q, q.shape[3]), _like(k, k.shape[3])

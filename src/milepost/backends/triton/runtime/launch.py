@@ -44,8 +44,12 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **named: Any) -> None
         return
     with tape.aside():
         found = _launch(kernel, grid, args, named)
-        again = Again(*found) if found else _Public(lambda *args: kernel[grid](*args, **named, **OPTIONS))
-        tape.launched(again, again.read(args))
+        if found:
+            again = Again(*found)
+            tape.launched(again, again.read(args))
+        else:
+            read = [(each.base, describing(each)) if isinstance(each, TensorDescriptor) else each for each in args]
+            tape.launched(lambda *args: kernel[grid](*args, **named, **OPTIONS), read)
 
 
 def launch_alike(
@@ -143,6 +147,16 @@ class Repeated:
         return made
 
 
+def steps(*tensors: Tensor | None, axes: int = 3) -> tuple[int, ...]:
+    """Return how far apart batches, heads and tokens of each tensor lie; 0 for one that is not there."""
+    return tuple([step for each in tensors for step in ((0,) * axes if each is None else each.stride()[:axes])])
+
+
+def batch_step(x: Tensor | None) -> int:
+    """Return how far apart the rows of the batch lie; 0 where all share one."""
+    return 0 if x is None or x.shape[0] == 1 else x.stride(0)
+
+
 def _part(x: Tensor) -> Any:
     """Return where a tensor lies in the memory that it is a part of."""
     return (x.shape, x.stride(), x.storage_offset()) if PUBLIC else x.storage_offset() * x.itemsize
@@ -190,17 +204,3 @@ def _compiled(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], named: 
             f'backend "triton" cannot run this call: kernel {kernel.__name__} needs more {error.name} than this GPU '
             f'has: {error.required}, and the limit is {error.limit}. Use backend="flex" or backend="chunked"'
         ) from error
-
-
-class _Public:
-    """A kernel that Triton launches from its beginning, with other arguments."""
-
-    def __init__(self, run: Callable[..., None]) -> None:
-        self.run = run
-
-    def __call__(self, *args: Any) -> None:
-        self.run(*args)
-
-    def read(self, args: Sequence[Any]) -> list[Any]:
-        """Arguments as a tape takes them: tiles with what describes another tensor's."""
-        return [(each.base, describing(each)) if isinstance(each, TensorDescriptor) else each for each in args]

@@ -73,9 +73,12 @@ def arguments(kind: Any, most: int | None = None) -> str:
     return ", ".join(words[of].format(name, kind._field_defaults[name]) for name, of in fields[:most])
 
 
-def define(name: str, schema: str, body: Body, again: bool = True) -> None:
-    """Make an operator of torch: milepost::name. again: whether calls that look alike will come."""
+def define(name: str, schema: str, body: Body, empty: Body, again: bool = True) -> None:
+    """Make an operator of torch: milepost::name. empty: returns what it does, empty; again: whether calls that look
+    alike will come.
+    """
     torch.library.define(f"milepost::{name}", schema, tags=torch.Tag.pt2_compliant_tag)
+    torch.library.register_fake(f"milepost::{name}", empty)
     _bodies[name] = played(body) if again else body
     for kind in ("CUDA", "CPU"):
         torch.library.impl(f"milepost::{name}", kind, _bodies[name])
