@@ -56,7 +56,8 @@ def attend(
                             as keys, one of the two stands for both.
     documents               [t] or [b t]: a token sees its own document only; −1 is padding, which sees nothing and is
     key_documents           not seen. Each defaults from the other. Without an index, it restarts in each document.
-    length                  how many tokens the text has, a number or [b], where these keys are not all of them.
+    length                  how many tokens the text has, a number or [b], where these keys are not all of them; [b t]
+                            where each of as many queries as keys has its own.
     x                       the layer inputs of all s keys [b s D], for methods that gate on them.
     dropout                 the share of attention weights to drop.
     backend                 by name it runs or raises CannotRun; unnamed, the one that costs least.

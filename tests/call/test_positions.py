@@ -106,3 +106,24 @@ def test_a_length_is_a_whole_number(wrong: Any):
     q, k, v = inputs(t=5)
     with pytest.raises(ValueError, match="length"):
         mp.attend(q, k, v, ROPE, length=wrong)
+
+
+PARTS = {"rope": mp.Rope(8, stretch=mp.DynamicNtk(4)), "alibi": mp.Alibi(4, stretch=mp.AlibiDynamicNtk(4))}
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_each_token_may_be_given_the_length_of_its_own_text(part: object):
+    q, k, v = inputs(t=11, s=11)
+    documents = torch.tensor([0] * 6 + [1] * 5)
+    lengths = torch.tensor([6] * 6 + [5] * 5).expand(q.shape[0], -1)
+    scheme = mp.Scheme(part, causal)
+    wanted = mp.attend(q, k, v, scheme, documents=documents)
+    able = mp.explain(q, k, v, scheme, documents=documents, length=lengths).able
+    assert {"reference", "chunked"} <= set(able)
+    for backend in able:
+        found = mp.attend(q, k, v, scheme, documents=documents, length=lengths, backend=backend)
+        assert_same(found, wanted)
+        apart = mp.attend(q, k, v, scheme, documents=documents, length=lengths + 9, backend=backend)
+        assert (apart - wanted).abs().max() > 1e-4
+    with pytest.raises(ValueError, match="one for each of as many queries as keys"):
+        mp.attend(q[:, :, 1:], k, v, scheme, length=lengths)

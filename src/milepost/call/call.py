@@ -60,7 +60,7 @@ class Call:
     index_given: bool
     """Whether an index was given; if not, every index is below the number of keys."""
     given_length: Tensor | None = None
-    """[b|1 1], where the length was said."""
+    """[b|1 1], or [b|1 t] for as many queries as keys, where the length was said."""
     lengths: tuple[Tensor, Tensor] | None = None
     """Of the queries and of the keys; made when asked for."""
 

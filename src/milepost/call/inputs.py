@@ -117,16 +117,18 @@ def index(
     return None, tokens(name, values, b, n, device)
 
 
-def length(value: int | Tensor | None, b: int, device: torch.device) -> Tensor | None:
-    """Return a given length as [b|1 1]."""
+def length(value: int | Tensor | None, b: int, t: int, s: int, device: torch.device) -> Tensor | None:
+    """Return a given length as [b|1 1], or [b|1 t] where queries are the keys' own tokens."""
     if value is None:
         return None
     if isinstance(value, Tensor):
-        if value.dtype not in INTEGERS or value.shape not in ((), (b,), (b, 1), (1, 1)):
+        each = [(b, t), (1, t)] if t == s else []
+        if value.dtype not in INTEGERS or tuple(value.shape) not in [(), (b,), (b, 1), (1, 1), *each]:
             raise ValueError(
-                f"attend: length must be a whole number, or [{b}] of them, given {value.dtype} {list(value.shape)}"
+                f"attend: length must be a whole number, or [{b}] of them, or one for each of as many queries as keys, "
+                f"given {value.dtype} {list(value.shape)}"
             )
-        return value.to(device, torch.int64).reshape(-1, 1)
+        return value.to(device, torch.int64).reshape(-1, value.shape[1] if value.dim() == 2 else 1)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"attend(length={value!r}): length is how many tokens there are, a whole number of at least 1")
     return torch.full((1, 1), value, device=device)

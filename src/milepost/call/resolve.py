@@ -38,7 +38,7 @@ def resolve(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options, re
     index_given = options.get("index") is not None or options.get("key_index") is not None
     call = Call(
         q, k, v, scheme, queries, keys, documents, key_documents, x, dropout, seed, return_lse, keys_turned,
-        index_given, inputs.length(options.get("length"), b, q.device),
+        index_given, inputs.length(options.get("length"), b, t, s, q.device),
     )  # fmt: skip
     if scheme.relative and scheme.answering("centred"):
         _centre(call)
@@ -106,7 +106,8 @@ def _is_same(given: object, own: Numbers) -> bool:
         first = given.first
         given = given.plain if first is None else range(first, first + given.plain.shape[1])
     if isinstance(given, range) and isinstance(own, range):
-        return given == own
+        # Dynamo of torch 2.9 does not compare ranges.
+        return (given.start, given.stop, given.step) == (own.start, own.stop, own.step)
     if torch.compiler.is_compiling():
         return False
     mine, theirs = (torch.tensor(list(each)) if isinstance(each, range) else each for each in (own, given))

@@ -280,7 +280,10 @@ def _marked(keys: CachedKeys, answer: Any, move: Callable[[Tensor], Any], axes: 
     move_index = 2 in axes or (0 in axes and isinstance(index, Tensor))
     indices = moved(_index_of(keys)) if move_index else [index] * len(answers)
     positions = [position] * len(answers) if position is None or not {0, 2} & {*axes} else moved(position)
-    found = [cached_keys(*each, keys.turned_by) for each in zip(answers, indices, positions, strict=True)]
+    found = list[Tensor]()
+    # A comprehension here is more than dynamo of torch 2.9 can follow.
+    for each in zip(answers, indices, positions, strict=True):
+        found.append(cached_keys(*each, keys.turned_by))
     return found[0] if isinstance(answer, Tensor) else tuple(found)
 
 

@@ -9,13 +9,14 @@ import sys
 import pytest
 import torch
 
+from milepost.backends.has_triton import no_triton
 from milepost.backends.triton import backend
 from tests.backends.triton.interpreter import hasten
 
 if not torch.cuda.is_available() and "triton" not in sys.modules:
     # Read when Triton is imported, so before anything here does.
     os.environ["TRITON_INTERPRET"] = "1"
-    if importlib.util.find_spec("triton") is not None:
+    if no_triton() is None:
         hasten()
 # The tests of other rooms know nothing of it, also in a process that was started with it.
 backend.INTERPRETED = False
@@ -57,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             "there is no GPU, and Triton was imported before its interpreter could be asked for: run "
             "TRITON_INTERPRET=1 pytest, or see which test imports it as it is collected"
         )
-    why = None if installed else "the kernels need triton, which is not installed"
+    why = no_triton()
     for item in items:
         if "tests/backends/triton" in item.path.as_posix():
             # Inside the interpreter NumPy speaks of exp2(inf − inf) in rows that a mask drops.

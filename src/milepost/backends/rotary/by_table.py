@@ -6,13 +6,13 @@ There, tokens that do not count up by one are rotated by angles that the kernel 
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from milepost.backends.has_triton import no_triton
 from milepost.call.call import Call
 from milepost.call.tokens import FEW
 from milepost.memory.fixed import is_fixed
@@ -330,7 +330,7 @@ def _waves(waves: Waves) -> Waves:
 @functools.lru_cache(maxsize=16)
 def _ready(device: torch.device) -> bool:
     """Return whether the kernel can run there: on NVIDIA's GPUs that Triton supports. Others rotate by plain torch."""
-    if device.type != "cuda" or torch.version.hip is not None or importlib.util.find_spec("triton") is None:
+    if device.type != "cuda" or torch.version.hip is not None or no_triton() is not None:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
 

@@ -6,7 +6,6 @@ What needs triton is imported where it is used.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from milepost.backends.estimate import seconds, seen_pairs
+from milepost.backends.has_triton import no_triton
 from milepost.backends.rotary.by_table import (
     Waves,
     angles,
@@ -587,8 +587,8 @@ def _no_device(device: torch.device) -> str | None:
 
 
 def _missing(device: torch.device) -> str | None:
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed: pip install 'milepost[triton]'"
+    if no_triton() is not None:
+        return no_triton()
     if device.type == "cpu" and INTERPRETED:
         return None
     if device.type == "cpu":

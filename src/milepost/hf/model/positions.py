@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from milepost import Alibi, Schedule, Scheme, Stream
+from milepost.call.documents import over_keys
 from milepost.call.options import Options
 from milepost.hf.model.rotary import plain, turn_of
 from milepost.seams.arguments import spell
@@ -47,7 +48,7 @@ def read(mask: Tensor | None, positions: Tensor, t: int, s: int, by_length: bool
     """
     at = None if positions.dtype == COUNTED else positions
     if mask is None or is_empty(mask) or (mask.shape[2] == 1 and at is None and is_ours(mask, t, s)):
-        return {} if at is None else located(at, None, t, s, by_length)
+        return {} if at is None else located(at, None, t, s)[1] | lasting(at, None, None, t, s, by_length)
     if not is_ours(mask, t, s):
         raise ValueError(
             f"milepost: the attention mask is {mask.dtype} {list(mask.shape)} for {t} queries and {s} keys; an "
@@ -56,18 +57,21 @@ def read(mask: Tensor | None, positions: Tensor, t: int, s: int, by_length: bool
     rows = mask[:, 0].unbind(1)
     if len(rows) == 1:
         found: Options = {"key_documents": rows[0][:, :s], "documents": rows[0][:, s:]}
-        return found if at is None else found | located(at, None, t, s, by_length)
+        if at is None:
+            return found
+        return found | located(at, None, t, s)[1] | lasting(at, rows[0][:, s:], rows[0][:, :s], t, s, by_length)
     index, documents = rows[:2]
     found = {
         "key_index": index[:, :s], "index": index[:, s:],
         "key_documents": documents[:, :s], "documents": documents[:, s:],
     }  # fmt: skip
-    return found if at is None else found | located(at, rows[2], t, s, by_length, documents[:, s:] >= 0)
+    if at is None:
+        return found
+    keys, where = located(at, rows[2], t, s)
+    return found | where | lasting(keys, documents[:, s:], documents[:, :s], t, s, by_length)
 
 
-def located(
-    at: Tensor, slot: Tensor | None, t: int, s: int, by_length: bool = False, real: Tensor | None = None
-) -> Options:
+def located(at: Tensor, slot: Tensor | None, t: int, s: int) -> tuple[Tensor, Options]:
     """Return where queries and keys stand. at: positions of all slots, [b|1, n]; slot: those of keys and queries."""
     if slot is None:
         if at.shape[1] != s:
@@ -77,11 +81,25 @@ def located(
         # A slot that is not filled yet has no position; its document is −1.
         both = at.expand(slot.shape[0], -1).gather(1, slot.clamp(max=at.shape[1] - 1))
         keys, queries = both[:, :s], both[:, s:]
-    found: Options = {"position": queries, "key_position": keys}
-    if by_length:
-        last = queries if real is None else queries.masked_fill(~real, 0)
-        found["length"] = last.amax(-1).long() + 1
-    return found
+    return keys, {"position": queries, "key_position": keys}
+
+
+def lasting(
+    at: Tensor, documents: Tensor | None, key_documents: Tensor | None, t: int, s: int, by_length: bool
+) -> Options:
+    """Return the length of each text, 1 + its last position, if the scheme depends on it. at: of the keys, [b|1 s]."""
+    if not by_length:
+        return {}
+    if t != s and key_documents is not None:
+        must(
+            ((key_documents < 0) | (key_documents == key_documents.amax(-1, keepdim=True))).all(),
+            "milepost: several texts are packed into the rows of a cache, and the schemes of this model follow the "
+            "length of each; give each text its own row",
+        )
+    if t != s or documents is None or key_documents is None:
+        real = at if key_documents is None else at.masked_fill(key_documents < 0, 0)
+        return {"length": real.amax(-1).long() + 1}
+    return {"length": over_keys(at.long(), "amax", documents, key_documents)[0] + 1}
 
 
 def is_ours(mask: Tensor, t: int, s: int) -> bool:

@@ -38,7 +38,7 @@ def unknown(call: Call) -> str | None:
             continue
         if not call.at_index:
             return f"{spell(part)} bends by where tokens stand, and the kernels measure by their indices"
-        if getattr(part, "by_length", False) and (given.shape[0] > 1 if given is not None else not by_place(call)):
+        if getattr(part, "by_length", False) and (given.numel() > 1 if given is not None else not by_place(call)):
             return f"{spell(part)} follows the length of each text, and the kernels take one for all"
         if by_place(call) or has_facet(call, part, "slopes"):
             continue
