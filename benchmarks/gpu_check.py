@@ -156,29 +156,27 @@ def fuzzed(part: Part) -> int:
 
 def tables_in(path: Path) -> dict[str, Any]:
     """Return what `bench.json` has: figures in short, bounds that are missed, rows that failed."""
-    if not path.is_file():
-        return {"tables": {}, "missed": [], "failed": []}
+    # Torch is loaded when all else is done.
+    from milepost.bench.harness.report import read
+
     tables: dict[str, Any] = {}
     missed: list[str] = []
     failed: list[str] = []
-    for table in json.loads(path.read_text("utf-8"))["tables"]:
-        title = f"{table['group']}: {table['title']}"
+    for table in read(path).tables if path.is_file() else []:
+        title = f"{table.group}: {table.title}"
         tables[title] = {
-            row["name"]: {
-                label: [round(each["value"], 5), each["unit"], each["ratio"] and round(each["ratio"], 3)]
-                for label, each in row["measures"].items()
+            row.name: {
+                label: [round(each.value, 5), each.unit, each.ratio and round(each.ratio, 3)]
+                for label, each in row.measures.items()
             }
-            for row in table["rows"]
+            for row in table.rows
         }
-        failed += [f"{title}: {table['failed']}"] if table["failed"] else []
-        for row in table["rows"]:
-            failed += [f"{title}: {row['name']}: {row['failed']}"] if row["failed"] else []
-            for label, each in row["measures"].items():
-                own, bound = each["ratio"], each["bound"]
-                if own is None or bound is None:
-                    continue
-                if own < bound if table["ratio"] == "share" else own > bound:
-                    missed.append(f"{title}: {row['name']}, {label}: {own:.3f}, target {bound:.3f}")
+        failed += [f"{title}: {table.failed}"] if table.failed else []
+        for row in table.rows:
+            failed += [f"{title}: {row.name}: {row.failed}"] if row.failed else []
+            for label, each in row.measures.items():
+                if each.misses(table.ratio):
+                    missed.append(f"{title}: {row.name}, {label}: {each.ratio:.3f}, target {each.bound:.3f}")
     return {"tables": tables, "missed": missed, "failed": failed}
 
 

@@ -189,6 +189,7 @@ FLEXIBLE = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.slow
 @plainly_run
 @pytest.mark.parametrize("name", FLEXIBLE)
@@ -199,6 +200,7 @@ def test_flex_attention_with_our_functions_gives_our_attention(name):
     assert_same(ours, attend(q, k, v, scheme, backend="reference"))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.slow
 @plainly_run
 @pytest.mark.parametrize("name", FLEXIBLE)

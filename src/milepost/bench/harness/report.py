@@ -37,6 +37,12 @@ class Measure:
     bound: float | None = None
     """The target of the ratio."""
 
+    def misses(self, kind: Ratio) -> bool:
+        """Return whether the ratio is on the wrong side of its target."""
+        if self.ratio is None or self.bound is None:
+            return False
+        return self.ratio < self.bound if kind == "share" else self.ratio > self.bound
+
 
 @dataclass(frozen=True)
 class Agreement:

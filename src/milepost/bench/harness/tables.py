@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from milepost.bench.harness.report import Measure, Row, Table
+from milepost.bench.harness.report import Measure, Ratio, Row, Table
 
 MICROSECONDS = ("rotary", "decoding", "host")
 """Groups whose calls are short."""
@@ -71,7 +71,7 @@ def _unit(table: Table) -> str:
     return "MiB" if "bytes" in units else "µs" if table.group in MICROSECONDS else "ms"
 
 
-def _figure(measure: Measure | None, unit: str, ratio: str) -> list[str]:
+def _figure(measure: Measure | None, unit: str, ratio: Ratio) -> list[str]:
     """Return the median with its quartiles, and the ratio."""
     if measure is None:
         return ["–", "–"]
@@ -84,20 +84,14 @@ def _figure(measure: Measure | None, unit: str, ratio: str) -> list[str]:
     return [words, _ratio(measure, ratio)]
 
 
-def _ratio(measure: Measure, ratio: str) -> str:
+def _ratio(measure: Measure, kind: Ratio) -> str:
     """Return the ratio to the limit and its target, bold where that is missed."""
-    own, bound = measure.ratio, measure.bound
-    if own is None:
+    if measure.ratio is None:
         return "–"
-    if ratio == "share":
-        asked = "" if bound is None else f" (≥ {bound:.0%})"
-        return _marked(f"{own:.0%}", bound is not None and own < bound) + asked
-    asked = "" if bound is None else f" (≤ {bound:.2f})"
-    return _marked(f"{own:.2f}", bound is not None and own > bound) + asked
-
-
-def _marked(words: str, missed: bool) -> str:
-    return f"**{words}**" if missed else words
+    form, sign = (".0%", "≥") if kind == "share" else (".2f", "≤")
+    words = format(measure.ratio, form)
+    words = f"**{words}**" if measure.misses(kind) else words
+    return words if measure.bound is None else f"{words} ({sign} {measure.bound:{form}})"
 
 
 def _hosts(row: Row, columns: list[str]) -> str:
