@@ -112,6 +112,7 @@ REMEMBERS = {
     ("memory/fixed.py", "_fields"): "the fields of a class",
     ("backends/block_masks.py", "_fused_mask"): "a compiled function",
     ("backends/flex.py", "_fused"): "a compiled function",
+    ("backends/has_triton.py", "no_triton"): "this Triton",
     ("backends/rotary/by_table.py", "_ready"): "a device",
     ("backends/triton/backend.py", "_devices"): "a device",
     ("backends/triton/decoding/decode.py", "_starts_early"): "a device",
