@@ -171,6 +171,8 @@ import torch
 before = set(sys.modules)
 import milepost.hf, milepost.hf.planning.plan
 added = {name.split(".")[0] for name in set(sys.modules) - before} - {*sys.stdlib_module_names, "torch"}
+# torch 2.15 imports its own requirements when it is first used.
+added -= {"sympy", "mpmath"}
 assert added == {"milepost"}, added
 sys.modules["transformers"] = None
 try:

@@ -50,9 +50,11 @@ def cost(call: Call) -> float:
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Turn, fold the sharpening into the queries, and hand over."""
     q, k, v, scale = sharpened(call)
-    if _is_plain(call) or _is_causal(call):
-        is_causal = not _is_plain(call)
-        return fused(q, k, v, scale, call.dropout, is_causal=is_causal), None
+    # Two branches: in a graph of torch 2.15 the condition is symbolic, and what is handed over must be a bool.
+    if _is_plain(call):
+        return fused(q, k, v, scale, call.dropout), None
+    if _is_causal(call):
+        return fused(q, k, v, scale, call.dropout, is_causal=True), None
     made = blocks(call) if call.q.device.type == "cpu" else None
     if made is not None:
         return torch.cat([_block(q, k, v, scale, call.dropout, block) for block in made], 2), None
