@@ -229,3 +229,46 @@ def test_an_index_past_2_to_the_31_is_exact(name: str):
     for backend in (None, "reference", "chunked", "flex"):
         ours = mp.attend(q, k, v, scheme, index=index, key_index=index, **told, backend=backend)
         assert_same(ours, want, within=1e-8)
+
+
+RESTARTED: dict[str, list[object]] = {
+    "rope": [mp.Rope(8), causal],
+    "sinks": [mp.Rope(8), causal & (mp.window(4) | mp.sinks(2))],
+    "log-n": [mp.Rope(8), mp.LogN(4), causal],
+    "dynamic": [mp.Rope(8, stretch=mp.DynamicNtk(5, factor=2.0)), causal],
+    "chunks": [mp.Rope(8), causal & mp.chunks(4)],
+    "pivot": [mp.Rope(8), mp.Pivot(mp.Rerope(3), 4), causal],
+    "self-extend": [mp.Rope(8), mp.SelfExtend(2, 4), causal],
+    "stream": [mp.Rope(8), mp.Stream(2, 4)],
+    "alibi": [mp.Alibi(4), causal],
+}
+
+
+@pytest.mark.parametrize("turned", [True, False], ids=["turned", "raw"])
+@pytest.mark.parametrize("name", RESTARTED)
+def test_an_index_restarts_in_each_document_of_a_cache_as_in_one_pass(name: str, turned: bool):
+    q, k, v = inputs(t=14)
+    scheme, documents = mp.Scheme(*RESTARTED[name]), torch.tensor([[0] * 6 + [3] * 8, [-1] * 5 + [0] * 9])
+    cache = mp.Cache(scheme) if turned else mp.Cache()
+    for part in (slice(0, 9), slice(9, 12), slice(12, 14)):
+        cache.append(k[:, :, part], v[:, :, part])
+    for t in (1, 2):
+        found = mp.attend(q[:, :, -t:], cache.keys, cache.values, scheme, key_documents=documents)
+        for row, first in ((0, 6), (1, 5)):
+            text = [each[row : row + 1, :, first:] for each in (q, k, v)]
+            assert_same(found[row : row + 1], mp.attend(*text, scheme)[:, :, -t:])
+
+
+def test_documents_of_a_trimmed_cache_need_an_index():
+    q, k, v = inputs(t=14)
+    scheme = mp.Scheme(mp.Rope(8), causal & window(4))
+    cache = mp.Cache(scheme)
+    cache.append(k, v)
+    cache.trim(scheme)
+    first, documents = (
+        cache.index[0, 0],
+        torch.tensor([[0] * 6 + [3] * 8, [-1] * 5 + [0] * 9])[:, -cache.keys.shape[2] :],
+    )
+    assert first > 0
+    with pytest.raises(ValueError, match=r"the first \d+ tokens of this cache are gone.*append keys with their index"):
+        mp.attend(q[:, :, -1:], cache.keys, cache.values, scheme, key_documents=documents)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -95,9 +97,26 @@ def _out_of_cache(k: Tensor, scheme: Parts, options: Options) -> tuple[Options, 
                 f"attend: {name} is not known to be that of these keys, which were turned by their cache where they "
                 f"stood; leave {name} out, or keep raw keys: Cache()"
             )
-    known = {"key_index": k.token_index, "key_position": k.token_position}
+    known: dict[str, Any] = {"key_index": k.token_index, "key_position": k.token_position}
     given = {name: value for name, value in options.items() if value is not None}
+    if {"documents", "key_documents"} & {*given} and not {"index", "key_index"} & {*given}:
+        known |= _restarted(k)
     return {**{name: value for name, value in known.items() if value is not None}, **given}, k.turned_by is not None  # pyright: ignore
+
+
+def _restarted(k: CachedKeys) -> dict[str, Any]:
+    """Return what is known of counted keys where an index restarts in each document, as in one pass over the text."""
+    if not isinstance(k.token_index, range):
+        return {}
+    if k.token_index.start != 0:
+        raise ValueError(
+            f"attend: the first {k.token_index.start} tokens of this cache are gone, and documents do not say which of "
+            f"them were whose, so no index can restart in each; append keys with their index: append(k, v, index=…)"
+        )
+    if k.turned_by is None or k.token_position is not None:
+        return {"key_index": None}
+    # Turned as they were counted, queries have to be turned the same way.
+    return {"key_index": None, "key_position": torch.arange(k.shape[2], device=k.device)}
 
 
 def _is_same(given: object, own: Numbers) -> bool:
