@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import milepost as mp
 from milepost import causal
 from milepost.backends import BACKENDS
+from milepost.backends.has_triton import no_triton
 from milepost.backends.rotary import by_table
 from milepost.backends.triton import backend
 from milepost.call.resolve import resolve
@@ -88,7 +89,7 @@ def test_the_rotation_kernel_runs_on_nvidia_gpus_alone(
 ):
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr(by_table, "no_triton", lambda: None)
     by_table._ready.cache_clear()
     try:
         assert by_table._ready(torch.device("cuda")) == ready
@@ -106,6 +107,7 @@ def test_the_rotation_kernel_runs_on_nvidia_gpus_alone(
     ],
 )
 def test_kernels_refuse_other_devices(device: str, hip: str | None, says: str, monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("triton")
+    if no_triton() is not None:
+        pytest.skip(str(no_triton()))
     monkeypatch.setattr(torch.version, "hip", hip)
     assert backend._missing(torch.device(device)) == says
