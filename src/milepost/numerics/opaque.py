@@ -6,18 +6,21 @@ Wrapped here it is one node, whatever the positions are; the backward pass walks
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from milepost.memory.internals import forward_mode
+
 Walk = Callable[[Tensor, Sequence[Tensor], str], Tensor]
 """Positions [...], weights, and settings, to rows [..., *shape of the first weight]."""
 
 
 def opaque(name: str, walk: Walk) -> Walk:
-    """The same function as one node of a graph, with its gradient for the weights."""
+    """Return the same function as one node of a graph, with its gradient for the weights."""
 
     def forward(at: Tensor, weights: list[Tensor], settings: str) -> Tensor:
         # An operator may not return what it was given.
@@ -55,4 +58,10 @@ def opaque(name: str, walk: Walk) -> Walk:
         return None, back(grad, at, weights, ctx.settings), None
 
     one.register_autograd(differentiate, setup_context=remember)
-    return one
+
+    @functools.wraps(walk)
+    def run(at: Tensor, weights: Sequence[Tensor], settings: str) -> Tensor:
+        # An operator drops the tangents of dual numbers without a word; step by step they come along.
+        return (walk if forward_mode() else one)(at, weights, settings)
+
+    return run
