@@ -48,3 +48,14 @@ def test_tangents_of_weights_are_those_that_the_gradients_give(name: str, compil
     want = sum(float((one * other).sum()) for one, other in zip(gradients, moved.values(), strict=True))
     assert abs(want) > 1e-3
     assert abs(float((found * along).sum()) - want) <= 1e-9 * abs(want)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_autocast_leaves_every_step_in_the_dtype_of_the_weights(name: str):
+    model, q = Applied(name).float(), inputs(t=5)[0].float()
+    found: list[list[Tensor]] = []
+    for enabled in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            out = model(q)
+            found.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))])
+    assert all(map(torch.equal, *found))
