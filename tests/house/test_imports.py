@@ -15,7 +15,8 @@ import milepost as mp
 SOURCE = Path(mp.__file__).parent
 FLOORS = (
     ("refusal",),
-    ("exports", "memory", "numerics"),
+    ("exports", "memory"),
+    ("numerics",),
     ("seams",),
     ("call", "methods"),
     ("backends", "configs"),

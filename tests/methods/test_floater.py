@@ -269,6 +269,19 @@ def test_a_token_stands_where_it_stands_whoever_comes_after_it():
         assert_same(method.turn(x[:, :, :last], position[:last]), together[:, :, :last])
 
 
+def test_positions_that_require_a_gradient_are_refused_by_name():
+    (q, k, v), position = inputs(t=3, d=3), torch.tensor([0.0, 1.5, 2.0], requires_grad=True)
+    scheme = Scheme(stirred(FloaterLayer(4, 3)), causal)
+    told = r"FloaterLayer\(heads=4, head_dim=3\): positions require a gradient, .* give position.detach\(\)"
+    with pytest.raises(ValueError, match=told):
+        attend(q, k, v, scheme, position=position, key_position=position)
+    with torch.no_grad():
+        assert_same(
+            attend(q, k, v, scheme, position=position, key_position=position),
+            attend(q, k, v, scheme, position=position.detach(), key_position=position.detach()),
+        )
+
+
 @pytest.mark.parametrize("position", [[0.0, 4.0], [-0.5, 1.0]])
 def test_positions_outside_are_refused_by_name(position):
     with pytest.raises(ValueError, match=r"FloaterLayer\(longest=4\): positions run from .* must lie in 0 … 3"):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
+from milepost.backends.as_before import as_before
 from milepost.backends.estimate import seconds, seen_pairs
 from milepost.backends.joined import fields_of, in_fields
 from milepost.backends.scores import Prepared, bent, prepare, softmax_rows
@@ -49,10 +50,11 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     sums: list[Tensor] = []
     # What a call finds out once, it finds out here: a graph that is compiled allows no such thing within a checkpoint.
     _ = call.length, call.index, call.key_index
+    again = as_before(call, _block) if call.needs_grad else _block
     for first in range(0, t, step):
         last = min(first + step, t)
         if call.needs_grad:
-            out, lse = checkpoint(_block, made, v, first, last, use_reentrant=False, preserve_rng_state=False)  # pyright: ignore
+            out, lse = checkpoint(again, made, v, first, last, use_reentrant=False, preserve_rng_state=False)  # pyright: ignore
         else:
             out, lse = _block(made, v, first, last)
         outs.append(out.to(call.v.dtype))  # pyright: ignore

@@ -317,6 +317,11 @@ class FloaterLayer(Learner):
                 f"{self.head_dim}; values=False leaves them alone"
             )
         demand.width(self, x, self.head_dim)
+        if position.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"FloaterLayer(heads={self.heads}, head_dim={self.head_dim}): positions require a gradient, and the "
+                f"flow gives them none; give position.detach()"
+            )
         if (
             demand.checking_values(x.device)
             and position.numel()

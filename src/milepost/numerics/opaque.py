@@ -12,21 +12,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from milepost.memory.internals import forward_mode
+from milepost.memory.surroundings import without_autocast
+
 Walk = Callable[[Tensor, Sequence[Tensor], str], Tensor]
 """Positions [...], weights, and settings, to rows [..., *shape of the first weight]."""
 
 
 def opaque(name: str, walk: Walk) -> Walk:
-    """The same function as one node of a graph, with its gradient for the weights."""
+    """Return the same function as one node of a graph, with its gradient for the weights."""
+
+    def exact(at: Tensor, weights: Sequence[Tensor], settings: str) -> Tensor:
+        # In half precision each of a thousand steps would err, and pass its error on.
+        with without_autocast(at.device):
+            return walk(at, weights, settings)
 
     def forward(at: Tensor, weights: list[Tensor], settings: str) -> Tensor:
         # An operator may not return what it was given.
-        return walk(at, weights, settings).clone(memory_format=torch.contiguous_format)
+        return exact(at, weights, settings).clone(memory_format=torch.contiguous_format)
 
     def backward(grad: Tensor, at: Tensor, weights: list[Tensor], settings: str) -> list[Tensor]:
         # Torch takes autograd away inside an operator; a transform of torch.func brings its own.
-        _, pulled, *_ = torch.func.vjp(lambda *weights: walk(at, weights, settings), *weights)
-        return [each.clone() for each in pulled(grad)]
+        with without_autocast(at.device):
+            _, pulled, *_ = torch.func.vjp(lambda *weights: walk(at, weights, settings), *weights)
+            return [each.clone() for each in pulled(grad)]
 
     one = torch.library.custom_op(
         f"milepost::{name}", forward, mutates_args=(), schema="(Tensor at, Tensor[] weights, str settings) -> Tensor"
@@ -55,4 +64,9 @@ def opaque(name: str, walk: Walk) -> Walk:
         return None, back(grad, at, weights, ctx.settings), None
 
     one.register_autograd(differentiate, setup_context=remember)
-    return one
+
+    def run(at: Tensor, weights: Sequence[Tensor], settings: str) -> Tensor:
+        # An operator drops the tangents of dual numbers without a word; step by step they come along.
+        return (exact if forward_mode() else one)(at, weights, settings)
+
+    return run
