@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from milepost.memory.fixed import is_fixed, is_ours, state_of
+from milepost.memory.fixed import OURS, is_fixed, is_ours, state_of
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band, common
 from milepost.seams.facets import FACETS, has_facet
@@ -39,6 +39,8 @@ class Parts(nn.Module):
         self._turns = tuple(sorted(self._answering["turn"], key=lambda part: not getattr(part, "turns_first", False)))
         self._band = self._common_band() if all(map(is_fixed, self._answering["see"])) else ...
         _check_together(self)
+        self.by_foreign = {verb: not all(map(_is_own, self._answering[verb])) for verb in ("bend", "see")}
+        """Whether a class that is not milepost's answers the verb: it may read the batch, and the head unannounced."""
         self.unread_place = _unread_place(self)
         """Why `attend` refuses a part that moves tokens, or None; it may join others before that."""
 
@@ -234,6 +236,14 @@ def _modules_of(parts: Sequence[object]) -> Iterator[tuple[str, nn.Module]]:
 
 def _heads_of(parts: Sequence[object]) -> Iterator[tuple[object, int]]:
     return ((part, part.heads) for part in parts if isinstance(getattr(part, "heads", None), int))  # pyright: ignore
+
+
+def _is_own(part: object) -> bool:
+    """Whether a part, and each that sees within its expression, is of a class of milepost's."""
+    fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
+    held = (getattr(part, field.name) for field in fields)
+    own = type(part).__module__.startswith(OURS)
+    return own and all(_is_own(each) for each in held if answers(each, "see"))
 
 
 def _by_row_and_head(part: object, factor: Tensor, sizes: tuple[int | None, int | None, int]) -> Tensor:
