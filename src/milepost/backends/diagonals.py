@@ -36,7 +36,7 @@ def refuses(call: Call) -> str | None:
     if call.return_lse:
         return "return_lse was asked for, which torch's function does not give"
     # A class that is not milepost's may bend each row of the batch differently.
-    rows = call.q.shape[0] if call.scheme.by_foreign["bend"] else 1
+    rows = call.q.shape[0] if call.scheme.foreign["bend"] else 1
     size = rows * call.q.shape[1] * call.q.shape[2] * call.k.shape[2]
     if size > MOST:
         return f"the bias would hold {size:,} numbers, more than {MOST:,}"
