@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,8 +16,8 @@ from milepost.configs import read
 from milepost.configs.reader import Reader
 from milepost.configs.rope_types import trained_length
 from milepost.configs.stored import changed, entries, parts_in, unread_in
+from milepost.seams import demand
 from milepost.seams.arguments import from_plain, spell, to_plain
-from milepost.seams.demand import exact
 from milepost.seams.equation import equation
 from milepost.seams.known import Known
 from milepost.seams.parts import Parts
@@ -79,12 +79,20 @@ class Scheme(Parts):
         return scheme
 
     def bias(
-        self, index: Tensor, key_index: Tensor, *, documents: Tensor | None = None, dtype: torch.dtype | None = None
+        self,
+        index: Tensor,
+        key_index: Tensor,
+        *,
+        documents: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        rows: int | None = None,
+        heads: int | None = None,
     ) -> Tensor:
         """Return the scheme as one dense additive tensor [b|1 h|1 t s], −∞ where a key is hidden.
 
         index: [t] or [b t]; key_index: [s] or [b s]; documents, [s] or [b s], are the keys': queries are the last t.
-        Raises where a part does more than add to scores and hide keys.
+        rows, heads: b and h, for a class of your own that reads `batch` or `head`; raises where they are not known, and
+        where a part does more than add to scores and hide keys.
         """
         for verb in ("place", "turn", "relate", "scale", "sharpen", "bend_rows", "rest"):
             for part in self.answering(verb):
@@ -96,8 +104,11 @@ class Scheme(Parts):
                 )
         i, j = _batched(index), _batched(key_index)
         own, keys, length = _documents("bias", documents, i, j)
-        batch = torch.arange(max(len(i), len(j)), device=i.device).view(-1, 1, 1, 1)
-        head = torch.arange(self.heads or 1, device=i.device).view(-1, 1, 1)
+        rows, heads = _counted(self, "bias", rows, heads, (index, key_index, documents))
+        for verb in ("bend", "see"):
+            _demand_counted(self, "bias", verb, rows, heads, (i, j, length))
+        batch = torch.arange(rows or 1, device=i.device).view(-1, 1, 1, 1)
+        head = torch.arange(heads or 1, device=i.device).view(-1, 1, 1)
         learned = next((weight.dtype for weight in self.parameters()), torch.get_default_dtype())
         nothing = torch.zeros(1, 1, i.shape[1], j.shape[1], device=i.device, dtype=dtype or learned)
         i, j = i[:, None, :, None], j[:, None, None, :]
@@ -115,12 +126,14 @@ class Scheme(Parts):
         *,
         documents: Tensor | None = None,
         device: torch.device | str | None = None,
+        rows: int | None = None,
+        heads: int | None = None,
     ) -> tuple[ScoreMod, BlockMask]:
         """Return the scheme's `score_mod` and `block_mask` for FlexAttention.
 
             flex_attention(q, k, v, score_mod=score_mod, block_mask=block_mask, scale=scheme.scale(d))
 
-        index, key_index and documents are those of `bias`. Queries and keys are given as they are turned.
+        index, key_index, documents, rows and heads are those of `bias`. Queries and keys are given as they are turned.
         """
         for verb in ("place", "relate", "bend_rows", "rest"):
             for part in self.answering(verb):
@@ -128,12 +141,14 @@ class Scheme(Parts):
         device = index.device if device is None else torch.device(device)
         i, j = _batched(index).to(device), _batched(key_index).to(device)
         own, keys, length = _documents("flex", None if documents is None else documents.to(device), i, j)
-        rows = max(len(i), len(j), 1 if keys is None else len(keys))
-        heads = self.heads if any(getattr(part, "by_head", False) for part in self.answering("see")) else None
+        rows, heads = _counted(self, "flex", rows, heads, (index, key_index, documents))
+        by_row, by_head = _demand_counted(self, "flex", "see", rows, heads, (i, j, length))
+        by_row = by_row or any(each is not None and len(each) > 1 for each in (i, j, keys))
+        by_head = by_head or any(getattr(part, "by_head", False) for part in self.answering("see"))
         mask = mask_mod(self, i, j, own, keys)
         return (
             score_mod(self, i, j, length, self.sharpen(i, length)),
-            make_block_mask(mask, rows if rows > 1 else None, heads, i.shape[1], j.shape[1], device),
+            make_block_mask(mask, rows if by_row else None, heads if by_head else None, i.shape[1], j.shape[1], device),
         )
 
     @property
@@ -176,6 +191,46 @@ def with_trained(reader: Reader, parts: Sequence[object]) -> Scheme:
     return scheme
 
 
+def _counted(
+    scheme: Scheme, piece: str, rows: int | None, heads: int | None, tokens: Iterable[Tensor | None]
+) -> tuple[int | None, int | None]:
+    """Return how many rows and heads there are; None where neither the caller nor what is given tells."""
+    told = max([0, *(len(each) for each in tokens if each is not None and each.dim() == 2)]) or None
+    for name, asked, known in (("rows", rows, told), ("heads", heads, scheme.heads)):
+        if asked is not None:
+            demand.whole(getattr(scheme, piece), name, asked)
+        # One row of indices serves any number of rows.
+        if asked is not None and known not in (None, asked) and (name, known) != ("rows", 1):
+            raise ValueError(
+                f"scheme.{piece}({name}={asked}): what is given has {known} {name}; "
+                f"give {name}={known}, or leave it out"
+            )
+    return rows or told, heads or scheme.heads
+
+
+def _demand_counted(
+    scheme: Scheme,
+    piece: str,
+    verb: Literal["bend", "see"],
+    rows: int | None,
+    heads: int | None,
+    tokens: tuple[Tensor, Tensor, Tensor],
+) -> tuple[bool, bool]:
+    """Return whether a class of another's reads the row and the head; raise if it is not known how many there are."""
+    found: list[bool] = []
+    numbers: tuple[tuple[Literal["batch", "head"], str, int | None], ...]
+    numbers = ("batch", "rows", rows), ("head", "heads", heads)
+    for number, name, known in numbers:
+        part = scheme.reader_of(number, verb, *tokens)
+        found.append(part is not None)
+        if part is not None and known is None:
+            raise ValueError(
+                f"scheme.{piece}: {spell(part)} reads `{number}` in {verb}, and nothing tells how many {name} there "
+                f"are; give {name}="
+            )
+    return found[0], found[1]
+
+
 def _documents(
     piece: str, documents: Tensor | None, index: Tensor, key_index: Tensor
 ) -> tuple[Tensor | None, Tensor | None, Tensor]:
@@ -198,5 +253,5 @@ def _documents(
 
 
 def _batched(values: Tensor, name: str = "index") -> Tensor:
-    values = exact(f"scheme.bias and scheme.flex: {name}", values, fractions=name == "index")
+    values = demand.exact(f"scheme.bias and scheme.flex: {name}", values, fractions=name == "index")
     return values[None] if values.dim() == 1 else values

@@ -54,6 +54,35 @@ def test_what_is_no_function_of_distance_is_refused():
     )
 
 
+class PerSample:
+    """A penalty whose strength is known for each sample."""
+
+    relative = additive = True
+
+    def __init__(self, strength: torch.Tensor) -> None:
+        self.strength = strength
+
+    def bend(
+        self, score: torch.Tensor, batch: torch.Tensor, head: torch.Tensor, p: torch.Tensor, r: torch.Tensor
+    ) -> torch.Tensor:
+        return score - self.strength[batch] * (p - r).abs().to(score.dtype)
+
+
+def test_a_bend_that_reads_the_batch_has_a_bias_for_each_row():
+    q, k, v = inputs()
+    scheme = Scheme(PerSample(torch.tensor([0.1, 2.0], dtype=torch.float64)), causal)
+    reference = attend(q, k, v, scheme, backend="reference")
+    assert_same(attend(q, k, v, scheme, backend="diagonals"), reference)
+    assert_same(attend(q, k, v, scheme), reference)
+    # Each counts towards what is laid out.
+    with mock.patch.object(diagonals, "MOST", 2 * 4 * 11 * 11 - 1):
+        refused(
+            mp.CannotRun,
+            'backend "diagonals" cannot run this scheme: the bias would hold 968 numbers, more than 967',
+            lambda: attend(q, k, v, scheme, backend="diagonals"),
+        )
+
+
 def test_a_bias_too_large_to_lay_out_is_refused():
     q, k, v = inputs()
     with mock.patch.object(diagonals, "MOST", 4 * 11 * 11 - 1):

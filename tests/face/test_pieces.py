@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
@@ -32,6 +33,10 @@ from milepost import (
     sinks,
     window,
 )
+from milepost.backends.block_masks import block_mask
+from milepost.backends.views import View
+from milepost.call.options import Options
+from milepost.call.resolve import resolve
 from tests.oracles import assert_same, inputs
 
 plainly_run = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -291,6 +296,94 @@ def test_documents_that_do_not_fit_the_keys_are_refused():
         Scheme(causal).flex(torch.arange(3), torch.arange(5), documents=torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"scheme\.bias: documents has 3 entries, but there are 5 keys"):
         Scheme(causal).bias(torch.arange(3), torch.arange(5), documents=torch.zeros(3, dtype=torch.int64))
+
+
+# Classes of a user's own, which may read the batch and the head
+
+
+class Penalty:
+    """A penalty that grows by the head, by the row of the batch, or by neither."""
+
+    relative = additive = True
+
+    def __init__(self, by: str = "") -> None:
+        self.by = by
+
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        more = {"head": head, "batch": batch}[self.by] if self.by else 0
+        return score - (more + 1.0) * (p - r).abs().to(score.dtype)
+
+
+class Nearer(Penalty):
+    """Causal, three keys, and more of them by the head or by the row."""
+
+    bend = None
+
+    def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        more = {"head": head, "batch": batch}[self.by] if self.by else 0
+        return (j <= i) & (i - j < 3 + 300 * more)
+
+
+@pytest.mark.parametrize("kind", [Penalty, Nearer])
+@pytest.mark.parametrize(("by", "name"), [("head", "heads"), ("batch", "rows")])
+def test_a_class_that_reads_a_number_is_told_how_many_there_are(kind: type[Penalty], by: str, name: str):
+    scheme, index = Scheme(kind(by), causal), torch.arange(11)
+    verb = "bend" if kind is Penalty else "see"
+    why = rf"scheme.bias: {kind.__name__}\(.*\) reads `{by}` in {verb}, and nothing tells how many {name} there are; "
+    with pytest.raises(ValueError, match=why + f"give {name}="):
+        scheme.bias(index, index)
+    q, k, v = inputs()
+    ours = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=scheme.bias(index, index, rows=2, heads=4).double(), enable_gqa=True
+    )
+    assert_same(ours, attend(q, k, v, scheme, backend="reference"), within=16 * 2**-22)
+    # Indices of each row tell how many there are.
+    if name == "rows":
+        assert torch.equal(scheme.bias(index.expand(2, -1), index), scheme.bias(index, index, rows=2))
+    assert Scheme(kind(), causal).bias(index, index).shape == (1, 1, 11, 11)
+
+
+@pytest.mark.parametrize(("by", "name"), [("head", "heads"), ("batch", "rows")])
+def test_a_block_mask_has_the_blocks_of_every_head_and_row(by: str, name: str):
+    t = 400
+    scheme, index = Scheme(Nearer(by)), torch.arange(t)
+    with pytest.raises(ValueError, match=rf"scheme.flex: Nearer\(.*\) reads `{by}` in see, .* give {name}="):
+        scheme.flex(index, index)
+    _, mask = scheme.flex(index, index, rows=2, heads=4)
+    assert mask.shape == ((2, 1, t, t) if by == "batch" else (1, 4, t, t))
+    dense = mask.to_dense()
+    assert not torch.equal(dense[0, 0], dense[-1, -1])
+    # The same for attention by that backend.
+    call = resolve(*inputs(t=t), scheme, Options())
+    found = block_mask(call, View(call, scheme.place()[0], call.q, call.k), 0)
+    assert found is not None
+    assert torch.equal(found.to_dense(), dense)
+    # A score is told where it stands: nothing has to be known of a bend.
+    assert Scheme(Penalty(by), causal).flex(index, index)[1].shape == (1, 1, t, t)
+    assert Scheme(Nearer()).flex(index, index)[1].shape == (1, 1, t, t)
+
+
+def test_a_class_within_an_expression_is_asked_as_well():
+    class ByHead(type(causal)):
+        def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return (j <= i) & (j >= head)
+
+    index = torch.arange(5)
+    scheme = Scheme(causal & (ByHead() | sinks(1)))
+    with pytest.raises(ValueError, match=r"scheme.bias: .* reads `head` in see, .* give heads="):
+        scheme.bias(index, index)
+    assert scheme.bias(index, index, heads=3).shape == (1, 3, 5, 5)
+
+
+def test_counts_that_contradict_what_is_given_are_refused():
+    index = torch.arange(4)
+    for piece in ("bias", "flex"):
+        for name, given in (("heads", index), ("rows", index.expand(4, -1))):
+            why = rf"scheme.{piece}\({name}=3\): what is given has 4 {name}; give {name}=4, or leave it out"
+            with pytest.raises(ValueError, match=why):
+                getattr(Scheme(Alibi(4), causal), piece)(given, index, **{name: 3})
+            with pytest.raises(ValueError, match=f"{name} must be at least 1"):
+                getattr(Scheme(causal), piece)(index, index, **{name: 0})
 
 
 # embed and turn, as whole by themselves

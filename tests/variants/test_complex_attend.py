@@ -233,3 +233,19 @@ def test_unknown_scores_and_conjugates_are_refused():
         complex_attend(q, k, v, Scheme(), score="abs")
     with pytest.raises(TypeError, match=r"complex_attend\(conjugate=1\): conjugate is True or False, not int"):
         complex_attend(q, k, v, Scheme(), conjugate=1)
+
+
+def test_a_bend_that_reads_the_head_and_the_row_is_told_them():
+    class Own:
+        relative = additive = True
+
+        def bend(self, score: torch.Tensor, batch: torch.Tensor, head: torch.Tensor, p: torch.Tensor, r: torch.Tensor):
+            return score - (head + 2.0 * batch) * (p - r).abs().to(score.dtype)
+
+    q, k, v = complex_inputs(b=2, h=4, g=4, t=4, d=3)
+    ours = complex_attend(q, k, v, Scheme(Own(), causal))
+    away = (torch.arange(4)[:, None] - torch.arange(4)).abs()
+    strength = torch.arange(4).view(-1, 1, 1) + 2.0 * torch.arange(2).view(-1, 1, 1, 1)
+    scores = (q @ k.mH).real / 3**0.5 - strength * away
+    weights = scores.masked_fill(~torch.ones(4, 4).tril().bool(), -torch.inf).softmax(-1)
+    assert_same(torch.view_as_real(ours), torch.view_as_real(weights.to(v.dtype) @ v))

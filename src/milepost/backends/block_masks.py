@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -53,8 +54,11 @@ def block_mask(call: Call, view: View, number: int) -> BlockMask | None:
     region = (view.regime, call.position, call.key_position) if placed else None
     mod = mask_mod(scheme, call.index, call.key_index, call.documents, call.key_documents, region)
     tokens = [call.index, call.key_index, call.documents, call.key_documents, call.position, call.key_position]
-    rows = b if any(each is not None and each.shape[0] > 1 for each in tokens) else None
-    heads = h if any(getattr(part, "by_head", False) for part in scheme.answering("see")) else None
+    by_row = any(each is not None and each.shape[0] > 1 for each in tokens)
+    rows = b if by_row or _reads(call, "batch") else None
+    heads = (
+        h if any(getattr(part, "by_head", False) for part in scheme.answering("see")) or _reads(call, "head") else None
+    )
 
     def make() -> BlockMask:
         return make_block_mask(mod, rows, heads, t, call.k.shape[2], call.q.device)
@@ -64,9 +68,14 @@ def block_mask(call: Call, view: View, number: int) -> BlockMask | None:
     parts = value_of(scheme.answering("see") + placed) if call.layout is not None and call.at_index else None
     if around is None or parts is None:
         return make()
-    key = (parts, number, call.layout, heads, t, call.k.shape[2], call.q.device, around)
+    key = (parts, number, call.layout, rows, heads, t, call.k.shape[2], call.q.device, around)
     found = MEMORY.recall(block_mask, key)
     return MEMORY.keep(block_mask, key, make(), KEPT) if found is None else found
+
+
+def _reads(call: Call, number: Literal["batch", "head"]) -> bool:
+    """Whether what a pair sees may differ by that number, which no part announced."""
+    return call.scheme.reader_of(number, "see", call.index, call.key_index, call.length) is not None
 
 
 KEPT = 64

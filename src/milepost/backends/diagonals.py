@@ -11,7 +11,7 @@ from torch import Tensor
 
 from milepost.backends.estimate import all_pairs, seconds
 from milepost.backends.fused import fused
-from milepost.backends.views import beyond_grid, mask, refusal, sharpened
+from milepost.backends.views import batch_and_head, beyond_grid, mask, refusal, sharpened
 from milepost.call.call import Call
 
 PLAYED = True
@@ -35,7 +35,9 @@ def refuses(call: Call) -> str | None:
         return "indices, positions or documents were given, so that distances do not run along diagonals"
     if call.return_lse:
         return "return_lse was asked for, which torch's function does not give"
-    size = call.q.shape[1] * call.q.shape[2] * call.k.shape[2]
+    # A class that is not milepost's may bend each row of the batch differently.
+    rows = call.q.shape[0] if call.scheme.foreign["bend"] else 1
+    size = rows * call.q.shape[1] * call.q.shape[2] * call.k.shape[2]
     if size > MOST:
         return f"the bias would hold {size:,} numbers, more than {MOST:,}"
     return None
@@ -58,17 +60,18 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
 
 
 def _bias(call: Call) -> Tensor:
-    """Return the bias of every pair, [b|1 h t s], from one line of distances; one a row where lengths differ."""
+    """Return the bias of every pair, [b|1 h t s], from one line of distances; one a row where rows differ."""
     h, t, s = call.q.shape[1], call.q.shape[2], call.k.shape[2]
     device = call.q.device
+    batch, head = batch_and_head(call)
     assert call.layout is not None
     # From the key furthest behind the last query to the key furthest ahead of the first.
     distance = call.layout.offset + t - 1 - torch.arange(t + s - 1, device=device)
     length = call.length[:, None, :, None]
     line = call.scheme.bend(
         torch.zeros(length.shape[0], h, 1, t + s - 1, dtype=call.score_dtype, device=device),
-        torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device),
-        torch.arange(h, device=device).view(-1, 1, 1),
+        batch,
+        head,
         distance,
         torch.zeros_like(distance),
         length,

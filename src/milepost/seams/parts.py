@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from milepost.memory.fixed import is_fixed, is_ours, state_of
+from milepost.memory.fixed import OURS, is_fixed, is_ours, state_of
 from milepost.seams.arguments import spell
 from milepost.seams.band import Band, common
 from milepost.seams.facets import FACETS, has_facet
@@ -39,6 +39,10 @@ class Parts(nn.Module):
         self._turns = tuple(sorted(self._answering["turn"], key=lambda part: not getattr(part, "turns_first", False)))
         self._band = self._common_band() if all(map(is_fixed, self._answering["see"])) else ...
         _check_together(self)
+        self.foreign = {
+            verb: tuple(part for part in self._answering[verb] if not _is_own(part)) for verb in ("bend", "see")
+        }
+        """The parts of classes that are not milepost's: these may read the batch, and the head unannounced."""
         self.unread_place = _unread_place(self)
         """Why `attend` refuses a part that moves tokens, or None; it may join others before that."""
 
@@ -122,6 +126,21 @@ class Parts(nn.Module):
         states = tuple([state_of(part) for part in self.parts])
         return None if None in states else states
 
+    def reader_of(
+        self, number: Literal["batch", "head"], verb: Literal["bend", "see"], i: Tensor, j: Tensor, length: Tensor
+    ) -> object | None:
+        """Return a part of another's class that reads the number of the row of the batch, or of the head, or None.
+
+        Asked of one pair of the indices [b|1 t] and [b|1 s]; in a graph that is traced, whoever may is taken to.
+        """
+        if not self.foreign[verb] or torch.compiler.is_compiling():
+            return next(iter(self.foreign[verb]), None)
+        i, j, length = (each[:1, None, :1, None] for each in (i, j, length))
+        one = torch.zeros_like(i, dtype=torch.int64)
+        unread = torch.zeros_like(one).as_subclass(_Unread)
+        batch, head = (unread, one[0]) if number == "batch" else (one, unread)
+        return next((part for part in self.foreign[verb] if _reads(part, verb, batch, head, i, j, length)), None)
+
     # The seams, all parts together
 
     def embed(self, x: Tensor, index: Tensor | None = None) -> Tensor:
@@ -164,8 +183,7 @@ class Parts(nn.Module):
     ) -> Tensor:
         """Bend one score, or a tile of them; a part that goes by the length is given it."""
         for part in self._answering["bend"]:
-            extra = {"length": length} if getattr(part, "by_length", False) else {}
-            score = part.bend(score, batch, head, p, r, **extra)
+            score = _bent(part, score, batch, head, p, r, length)
         return score
 
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor | None:
@@ -234,6 +252,41 @@ def _modules_of(parts: Sequence[object]) -> Iterator[tuple[str, nn.Module]]:
 
 def _heads_of(parts: Sequence[object]) -> Iterator[tuple[object, int]]:
     return ((part, part.heads) for part in parts if isinstance(getattr(part, "heads", None), int))  # pyright: ignore
+
+
+def _is_own(part: object) -> bool:
+    """Whether a part, and each that sees within its expression, is of a class of milepost's."""
+    fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
+    held = (getattr(part, field.name) for field in fields)
+    own = type(part).__module__.startswith(OURS)
+    return own and all(_is_own(each) for each in held if answers(each, "see"))
+
+
+class _Unread(Tensor):
+    """A number that nobody reads without raising."""
+
+    @classmethod
+    def __torch_function__(cls, func: object, types: object, args: object = (), kwargs: object = None) -> Any:
+        raise LookupError
+
+
+def _reads(part: Any, verb: str, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, length: Tensor) -> bool:
+    """Whether a part reads a number that is not to be read, or fails at what it is given."""
+    try:
+        with torch.no_grad():
+            if verb == "see":
+                part.see(batch, head, i, j)
+            else:
+                _bent(part, torch.zeros_like(length, dtype=torch.float32), batch, head, i, j, length)
+    except Exception:
+        return True
+    return False
+
+
+def _bent(part: Any, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor, length: Tensor | None) -> Tensor:
+    """Bend by one part, which is given the length if it goes by it."""
+    extra = {"length": length} if getattr(part, "by_length", False) else {}
+    return part.bend(score, batch, head, p, r, **extra)
 
 
 def _by_row_and_head(part: object, factor: Tensor, sizes: tuple[int | None, int | None, int]) -> Tensor:

@@ -46,7 +46,8 @@ def complex_attend(
                 f"complex_attend: {t} queries but {s} keys; queries are the last of the keys, or give index"
             )
         index = key_index[..., s - t :]
-    bias = scheme.bias(index, key_index, documents=documents, dtype=q.real.dtype)
+    rows, heads = q.shape[0] or None, q.shape[1]
+    bias = scheme.bias(index, key_index, documents=documents, dtype=q.real.dtype, rows=rows, heads=heads)
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     product = q @ (k.mH if conjugate else k.mT)
