@@ -22,7 +22,7 @@ class Surroundings(NamedTuple):
 
     modes: tuple[Hashable, ...]
     """Gradients, inference, determinism, default dtype and device, matmul precision, torch's attention kernels."""
-    autocast: tuple[Hashable, ...]
+    autocast: torch.dtype | None
     stream: int
     plays: bool
     """Whether a call may be written to a tape, or played from one, just now."""
@@ -60,17 +60,18 @@ def surroundings(device: torch.device) -> Surroundings | None:
             functional.scaled_dot_product_attention, cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(),
             cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled(),
         ),
-        _autocast(kind),
+        autocast_dtype(device),
         stream_of(device.index) if kind == "cuda" else 0,
         kind in PLAYS_ON and (here or kind != "cuda") and not saved_tensor_hooks() and not torch.is_anomaly_enabled(),
     )  # fmt: skip
 
 
-def _autocast(kind: str) -> tuple[Hashable, ...]:
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """Return what autocast brings the inputs of matrix products and of attention to; None where there is none."""
     # There is no autocast on the meta device.
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return ()
-    return kind, torch.get_autocast_dtype(kind)
+    if device.type == "meta" or not torch.is_autocast_enabled(device.type):
+        return None
+    return torch.get_autocast_dtype(device.type)
 
 
 def has_numbers() -> bool:

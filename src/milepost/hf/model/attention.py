@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from milepost import DeepseekScale, Partial, Rope, Scheme, attend
 from milepost.call.options import Options
 from milepost.hf.model.positions import dense, read, slots
+from milepost.memory.surroundings import autocast_dtype
 from milepost.seams.verbs import answers
 
 POSITIONS = "milepost_positions"
@@ -124,10 +125,19 @@ def attended(
 
     by_slot: whether positions count slots, padding included, which the length of a text does not.
     """
+    q, k, v = under_autocast(q, k, v)
     by_length = scheme.by_length and not by_slot
     where: Options = read(mask, positions.expand(q.shape[0], -1), q.shape[2], k.shape[2], by_length)
     where["dropout"] = dropout
     return attend(q, k, v, scheme, **where).transpose(1, 2).contiguous()
+
+
+def under_autocast(*given: Tensor) -> tuple[Tensor, ...]:
+    """Return tensors in the dtype that scaled_dot_product_attention would be given: that of autocast, or their own."""
+    dtype = autocast_dtype(given[0].device)
+    if dtype is None:
+        return given
+    return tuple(each if each.dtype == torch.float64 else each.to(dtype) for each in given)
 
 
 def refuse(others: dict[str, Any]) -> None:
