@@ -10,6 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from milepost.memory.table import kept
 from milepost.numerics.precision import float64, returned
+from milepost.numerics.read_weights import Linear
 from milepost.seams import demand
 from milepost.seams.arguments import Learner
 
@@ -245,8 +246,8 @@ class Fire(Learner):
         demand.whole(self, "width", width)
         self.c = nn.Parameter(torch.tensor(0.1))
         self.m = nn.Parameter(torch.tensor(1.0))
-        self.inner = nn.Linear(1, width)
-        self.outer = nn.Linear(width, heads)
+        self.inner = Linear(1, width)
+        self.outer = Linear(width, heads)
 
     def share(self, distance: Tensor, p: Tensor) -> Tensor:
         """Return each distance as a share of the query's position, float32 or better."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from milepost.numerics.opaque import opaque
+from milepost.numerics.read_weights import Linear
 
 
 class Flow(nn.Module):
@@ -16,8 +17,8 @@ class Flow(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.inner = nn.Linear(dim + 1, dim)
-        self.outer = nn.Linear(dim + 1, dim)
+        self.inner = Linear(dim + 1, dim)
+        self.outer = Linear(dim + 1, dim)
         for layer in (self.inner, self.outer):
             nn.init.xavier_normal_(layer.weight)
             nn.init.zeros_(layer.bias)

@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from milepost.numerics.read_weights import ReadWeights
 from milepost.refusal import did_you_mean as did_you_mean
 
 
@@ -136,7 +137,7 @@ def spell_value(value: object, whole: bool = False) -> str:
     return spell(value, whole) if called else repr(value)
 
 
-class Learner(nn.Module):
+class Learner(ReadWeights):
     """A method that learns. It equals only itself, so that no parameter is ever deduplicated."""
 
     relative: bool = True
