@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -114,6 +115,27 @@ def test_what_hides_the_keys_ahead_is_enough_for_those_that_need_it():
 )
 def test_schedules_that_cannot_be(ask: Callable[[], Any], kind: type[Exception], text: str):
     refused(kind, text, ask)
+
+
+# Parts put in later
+
+
+def test_parts_are_not_replaced():
+    """Calls would go on with the old part, and the optimizer with the weights of the new one."""
+    old, new = mp.T5Bias(4), mp.T5Bias(4)
+    scheme = Scheme(old, causal)
+    told = "the parts of a scheme stay what they are; build another with those you want: Scheme(*parts)"
+    for name, ask in {
+        "0": lambda: setattr(scheme, "0", new),
+        "parts": lambda: setattr(scheme, "parts", (new, causal)),
+    }.items():
+        refused(AttributeError, f"scheme.{name}: {told}", ask)
+    refused(AttributeError, f"scheme.0: {told}", lambda: scheme.add_module("0", new))
+    refused(AttributeError, f"scheme.0: {told}", lambda: delattr(scheme, "0"))
+    setattr(scheme, "0", old)
+    scheme.trained = 512
+    assert scheme.parts == (old, causal)
+    assert next(iter(copy.deepcopy(scheme).parameters())) is not old.table
 
 
 # Saved schemes

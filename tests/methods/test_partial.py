@@ -175,6 +175,22 @@ def test_rope_without_its_slowest_pairs_is_a_part_with_a_smaller_base():
     assert_same(method.turn(x, torch.arange(7)), oracle)
 
 
+class TurnsValues(Rope):
+    """RoPE on values too."""
+
+    def turn(self, x, position, side="query", length=None):
+        return super().turn(x, position, "query", length)
+
+
+@pytest.mark.parametrize("backend", [None, "sdpa", "chunked", "diagonals"])
+def test_a_subclass_with_a_turn_of_its_own_is_asked_for_it(backend):
+    q, k, v = inputs()
+    scheme = Scheme(Partial(TurnsValues(4), of=8), causal)
+    index = torch.arange(11)
+    turned = (torch.cat((Rope(4).turn(x[..., :4], index), x[..., 4:]), -1) for x in (q, k, v))
+    assert_same(attend(q, k, v, scheme, backend=backend), attend(*turned, Scheme(causal), backend="reference"))
+
+
 @pytest.mark.parametrize(
     ("method", "of", "error", "text"),
     [

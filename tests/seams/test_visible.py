@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from milepost import Rope, Scheme, Stream, attend, causal, chunks, everything, sinks, window
+from milepost.seams.band import Band, Strip
 from milepost.seams.visible import Visible
 from tests.oracles import assert_same, inputs, plain
 
@@ -261,6 +262,61 @@ def test_masking_a_window_equals_giving_each_token_its_own_last_keys():
         last = slice(max(0, i - 4), i + 1)
         alone = attend(q[:, :, i : i + 1], k[:, :, last], v[:, :, last], Scheme(Rope(8), causal))
         assert_same(masked[:, :, i : i + 1], alone)
+
+
+# Classes of a user's own
+
+
+class EveryOther:
+    """Every other key."""
+
+    def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j <= i) & ((i - j) % 2 == 0)
+
+
+class Further(type(window(4))):
+    """Five keys ahead, whatever the window."""
+
+    def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j <= i + 5) & (j >= i - 7)
+
+
+class Even(EveryOther, type(causal)):
+    """What it sees comes from one base, and what its kind answers for ranges from another."""
+
+
+class Told(type(window(4))):
+    """What it sees is said for ranges as well."""
+
+    def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j <= i + 1) & (j >= i - 1)
+
+    @property
+    def strip(self) -> Strip:
+        return Strip(2, 1)
+
+
+@pytest.mark.parametrize("backend", [None, "sdpa", "chunked", "diagonals"])
+@pytest.mark.parametrize("part", [Even(), Further(4), Told(4), causal & Even(), ~Further(4) | window(2)], ids=repr)
+def test_a_subclass_that_sees_anew_is_asked_for_it(part: Visible, backend: str | None):
+    q, k, v = inputs(t=20)
+    scheme = Scheme(part)
+    with torch.no_grad():
+        oracle = attend(q, k, v, scheme, backend="reference")
+        assert_same(attend(q, k, v, scheme, backend=backend), oracle)
+        assert_same(attend(q[:, :, -1:], k, v, scheme, backend=backend), oracle[:, :, -1:])
+
+
+def test_a_subclass_that_sees_anew_answers_for_no_ranges():
+    for part in (Even(), Further(4), Told(4)):
+        assert not part.is_causal
+    for part in (Even(), Further(4)):
+        assert part.normal() is None
+        assert part.strips() is None
+        assert part.keeps(100, torch.arange(4)).all()
+    assert Told(4).normal() == Band(2, 1, 0, None)
+    assert causal.is_causal
+    assert window(4).normal() == Band(4, 0, 0, None)
 
 
 # What is refused

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from milepost.numerics.precision import returned
 from milepost.numerics.rotation import Pairs
 from milepost.seams import demand
 from milepost.seams.arguments import spell
-from milepost.seams.facets import Rotates
+from milepost.seams.facets import Rotates, has_facet
 from milepost.seams.rotary import over_heads, reached
 from milepost.seams.verbs import Side, verbs_of
 
@@ -32,6 +32,7 @@ class Partial:
     of: int
     _: KW_ONLY
     temperature: Literal["rotary", "logits"] = "rotary"
+    _by_cosines: ClassVar[bool]
 
     def __post_init__(self) -> None:
         # A kernel reads one width: Partial(Partial(Rope(8), of=16), of=32) is written Partial(Rope(8), of=32).
@@ -45,6 +46,8 @@ class Partial:
                 f"and there are only {self.of}"
             )
         demand.one_of(self, "temperature", self.temperature, ("rotary", "logits"))
+        # A subclass with a `turn` of its own no longer does what its base's cosines and sines say.
+        object.__setattr__(self, "_by_cosines", has_facet(self.method, "cos_sin"))
 
     @property
     def relative(self) -> bool:
@@ -74,7 +77,7 @@ class Partial:
 
     @property
     def cos_sin(self) -> Callable[..., tuple[Tensor, Tensor]] | None:
-        return getattr(self.method, "cos_sin", None)
+        return self.method.cos_sin if self._by_cosines else None
 
     @property
     def pairs(self) -> Pairs | None:

@@ -46,6 +46,29 @@ class Parts(nn.Module):
         self.unread_place = _unread_place(self)
         """Why `attend` refuses a part that moves tokens, or None; it may join others before that."""
 
+    # Calls read what was gathered of the parts above, so that another part put here would do nothing
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._refuse_other(name, value)
+        super().__setattr__(name, value)
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        self._refuse_other(name, module)
+        super().add_module(name, module)
+
+    def __delattr__(self, name: str) -> None:
+        self._refuse_other(name, None)
+        super().__delattr__(name)
+
+    def _refuse_other(self, name: str, value: object) -> None:
+        held = self.__dict__
+        part = held.get("parts") if name == "parts" else held.get("_modules", {}).get(name)
+        if part is not None and part is not value:
+            raise AttributeError(
+                f"scheme.{name}: the parts of a scheme stay what they are; build another with those you want: "
+                f"Scheme(*parts)"
+            )
+
     # What the parts say of themselves
 
     @property

@@ -21,6 +21,9 @@ Range = tuple[float, float]
 ALL: Range = (float("-inf"), float("inf"))
 NONE: Range = (float("inf"), float("-inf"))
 
+OF_RANGES = ("is_causal", "within", "surely", "keeps", "strips", "normal")
+"""What an expression answers besides `see`, pair by pair the same."""
+
 
 class Visible:
     """An expression over (i, j). Combine with `&`, `|` and `~`."""
@@ -29,6 +32,16 @@ class Visible:
     relative: ClassVar[bool] = True
     is_causal: bool = False
     """True where no key ahead of the query is ever seen."""
+
+    def __init_subclass__(cls) -> None:
+        """Let a class that sees anew answer for no ranges until it says them: its base's are those of another `see`."""
+        super().__init_subclass__()
+        for name in OF_RANGES:
+            # A strip says all of them but one.
+            says = {name} if name == "is_causal" else {name, "strip"}
+            nearest = next(each for each in cls.__mro__ if (says | {"see"}) & vars(each).keys())
+            if not says & vars(nearest).keys():
+                setattr(cls, name, vars(Visible)[name])
 
     def see(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Say whether the query at index i may see the key at index j."""
