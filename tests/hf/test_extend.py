@@ -232,6 +232,61 @@ def test_a_config_that_disagrees_with_the_model_is_refused():
         extend(model, mp.Rerope(8))
 
 
+SLOWER: dict[str, Any] = {
+    "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 1024},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.0, "original_max_position_embeddings": 2048},
+    "another base": {"rope_type": "default", "rope_theta": 10100.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLOWER)
+def test_a_config_that_disagrees_in_slow_pairs_alone_is_refused(name: str):
+    model = tiny("llama", max_position_embeddings=8192, head_dim=16)
+    before = model(tokens()).logits
+    model.config.rope_parameters = {"rope_theta": 10000.0} | SLOWER[name]
+    with pytest.raises(ValueError, match="turns otherwise than its config says"):
+        extend(model, through="attend")
+    assert torch.equal(model(tokens()).logits, before)
+
+
+def test_a_second_type_of_layers_that_disagrees_with_the_config_is_refused():
+    model = tiny("gemma3_text")
+    for name, f in model.model.rotary_emb.named_buffers():
+        if name == "sliding_attention_inv_freq":
+            f[f < 0.2] /= 2
+    with pytest.raises(ValueError, match="turns otherwise than its config says"):
+        extend(model, mp.LogN(64))
+
+
+def test_frequencies_slowed_by_hand_are_refused():
+    model = tiny("llama", max_position_embeddings=8192, head_dim=16)
+    f = model.model.rotary_emb.inv_freq
+    f[f < 0.02] /= 4
+    with pytest.raises(ValueError, match="or its frequencies, were changed"):
+        extend(model, mp.LogN(8192))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["default", *list(SLOWER)[:2], "dynamic", "longrope"])
+def test_frequencies_that_a_cast_has_rounded_are_those_of_the_config(name: str, dtype: torch.dtype):
+    more: dict[str, Any] = {
+        "dynamic": {"rope_type": "dynamic", "factor": 4.0},
+        "longrope": {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "factor": 4.0,
+                     "original_max_position_embeddings": 64},
+    }  # fmt: skip
+    rope = {"rope_type": "default", "rope_theta": 500000.0} | (SLOWER | more).get(name, {})
+    model = tiny("llama", max_position_embeddings=256, head_dim=16, rope_parameters=rope)
+    with torch.no_grad():
+        model(tokens(1, 300))
+    was = model.model.rotary_emb.inv_freq.clone()
+    extend(model, through="attend")
+    assert torch.equal(restore(model).model.rotary_emb.inv_freq, was)
+    extend(model.to(dtype), through="attend")
+    restore(model).float()
+    extend(model, through="attend")
+
+
 def test_what_raw_keys_cannot_do_is_refused_in_the_forward_pass():
     model = extend(tiny("llama"), mp.Rerope(8))
     with pytest.raises(ValueError, match="output_attentions=True asks for attention weights"):

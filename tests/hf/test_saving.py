@@ -8,18 +8,26 @@ import json
 import os
 import pickle
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, BloomForCausalLM, Trainer, TrainingArguments
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    BloomForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
 
 import milepost as mp
 from milepost.configs.falcon_slopes import FalconSlopes
 from milepost.hf import extend, load, plan, restore, save
 from milepost.hf.model.extension import extension_of
-from tests.hf.tiny import tiny, tokens
+from tests.hf.tiny import SMALL, tiny, tokens
 from tests.sweeps.saved import OTHERS, TYPES, methods, model_of, outcomes
 
 CLOSE = 1e-5
@@ -145,7 +153,10 @@ def test_what_stock_reads_otherwise_is_never_written(monkeypatch: pytest.MonkeyP
     model = tiny("llama")
     module = type(model.model.rotary_emb)
     inner = module.forward
-    monkeypatch.setattr(module, "forward", lambda self, x, p: tuple(1.001 * each for each in inner(self, x, p)))
+    quirk = {"default": 1.0, "yarn": 1.001}
+    monkeypatch.setattr(
+        module, "forward", lambda self, x, p: tuple(quirk[self.rope_type] * each for each in inner(self, x, p))
+    )
     extend(model, mp.Yarn(4, trained=64))
     assert model.config.to_dict()["rope_parameters"]["rope_type"] == "milepost.hf.load"
 
@@ -380,3 +391,47 @@ def test_restore_gives_the_config_back():
     assert model.config.max_position_embeddings == 256
     assert model.config.rope_parameters["factor"] == 4.0
     assert restore(model).config.to_dict() == before
+
+
+# Models inside others
+
+
+def llava() -> Any:
+    vision = {"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 1,
+              "num_attention_heads": 4, "image_size": 8, "patch_size": 4}  # fmt: skip
+    text = {"model_type": "llama", **SMALL}
+    config = AutoConfig.for_model("llava", vision_config=vision, text_config=text, image_token_index=47)
+    torch.manual_seed(0)
+    return AutoModelForImageTextToText.from_config(config).eval()
+
+
+INSIDE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Any]] = {
+    "causal": (lambda: tiny("llama"), lambda model: model.model, AutoModelForCausalLM),
+    "text of images": (llava, lambda model: model.model.language_model, AutoModelForImageTextToText),
+    "images": (llava, lambda model: model, AutoModelForImageTextToText),
+}
+
+
+@pytest.mark.parametrize("part", [mp.Rerope(6), mp.Yarn(4, trained=64)], ids=["Rerope", "YaRN"])
+@pytest.mark.parametrize("name", INSIDE)
+def test_a_model_around_an_extended_one_is_never_read_back_as_stock(name: str, part: Any, tmp_path: Path):
+    make, inner, auto = INSIDE[name]
+    model, other = make(), make()
+    other_inner = type(inner(model))(inner(model).config)
+    before = repr(other_inner.config)
+    extend(inner(model), part)
+    ours = model(input_ids=LONG).logits
+    model.save_pretrained(tmp_path)
+    if isinstance(part, mp.Yarn):
+        assert difference(auto.from_pretrained(tmp_path).eval()(input_ids=LONG).logits, ours) < CLOSE
+    else:
+        with pytest.raises((KeyError, ValueError), match="milepost"):
+            auto.from_pretrained(tmp_path)
+    assert difference(load(tmp_path).eval()(input_ids=LONG).logits, ours) < CLOSE
+    assert repr(other_inner.config) == before
+    restore(inner(model))
+    assert torch.equal(model(input_ids=LONG).logits, other(input_ids=LONG).logits)
+    model.save_pretrained(tmp_path)
+    assert (
+        difference(auto.from_pretrained(tmp_path).eval()(input_ids=LONG).logits, other(input_ids=LONG).logits) < CLOSE
+    )

@@ -48,7 +48,7 @@ def unread_in(config: object) -> Plain | None:
 
 def marked(config: Plain) -> Plain:
     """Return the dict of a config that stores an extension so that stock transformers refuses what it cannot run."""
-    mark: Literal["rope_type", "model_type"] | None = config[KEY].get("marked")
+    mark: Literal["rope_type", "model_type"] | None = config.get(KEY, {}).get("marked")
     if mark == "rope_type":
         return config | {"rope_parameters": _each(config["rope_parameters"], _marked_rope)}
     if mark == "model_type":

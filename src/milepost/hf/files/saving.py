@@ -15,7 +15,7 @@ from typing import Any, cast
 from torch import nn
 
 from milepost.configs import read
-from milepost.configs.source import configuration, inside
+from milepost.configs.source import configuration, inside, text_of
 from milepost.configs.stored import KEY, OLD_FILE, Plain
 from milepost.hf.model.extension import NEEDED, extended, extension_of
 from milepost.hf.model.models import demand_model
@@ -77,7 +77,7 @@ def load(path: str | os.PathLike[str], **options: Any) -> Any:
         raise TypeError(f"load({path!r}): give a folder that save wrote")
     folder, called = Path(path), f"load({str(path)!r})"
     config = config_in(folder, called)
-    stored = config.pop(KEY)
+    stored = layered(config).pop(KEY)
     model, info = read_weights(folder, config, options, called)
     wrong = [name for kind in ("missing_keys", "mismatched_keys", "unexpected_keys") for name in info.get(kind, ())]
     if wrong:
@@ -104,7 +104,7 @@ def config_in(folder: Path, called: str) -> Plain:
     if not (folder / "config.json").exists():
         raise FileNotFoundError(f"{called}: the folder has no config.json, which save writes; it {inside(folder)}")
     config = cast("Plain", configuration(folder, called))
-    stored: Any = config.get(KEY)
+    stored: Any = layered(config).get(KEY)
     if stored is None and not (folder / OLD_FILE).exists():
         raise ValueError(
             f"{called}: its config.json stores no extension, so it is a model without one: "
@@ -113,6 +113,12 @@ def config_in(folder: Path, called: str) -> Plain:
     if not isinstance(stored, dict) or not {"schedule", "config", "through"} <= set(cast("Plain", stored)):
         raise ValueError(f"{called}: what it stores of an extension lacks the schedule, the config or the path")
     return dict(config)
+
+
+def layered(config: Plain) -> Plain:
+    """Return the dict that stores an extension: that of a config, or of the text inside it."""
+    text = text_of(config)
+    return cast("Plain", text) if isinstance(text, dict) and KEY in text else config
 
 
 def read_weights(folder: Path, config: Plain, options: dict[str, Any], called: str) -> tuple[Any, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -223,9 +224,18 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def own_config(model: nn.Module) -> None:
-    """Give the model a config of its own, so that no other model made from the same one is changed with it."""
+    """Give the model, and those that it stands in, a config of their own: no other made from the same one changes."""
     copies: dict[int, Any] = {}
-    for module in model.modules():
+    for module in {each: None for whole in (model, *around(model)) for each in whole.modules()}:
         config = module.__dict__.get("config")
         if config is not None:
             module.__dict__["config"] = copy.deepcopy(config, copies)
+
+
+def around(model: nn.Module) -> list[nn.Module]:
+    """The models of transformers that a model stands in; they are saved by a config that is theirs as well."""
+    if getattr(model, "base_model", None) is not model:
+        return []
+    # A module does not know what it stands in.
+    found = [each for each in gc.get_objects() if issubclass(type(each), nn.Module) and each is not model]
+    return [each for each in found if unwrapped(each) is each and any(inner is model for inner in each.modules())]

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from milepost import Partial, Rope, Scheme
+from milepost.hf.config.rope_parameters import frequencies, reached
 from milepost.hf.model.models import Layers, Turner
 from milepost.seams.verbs import answers
 
 Form = Literal["once", "halves", "neighbours"]
 """How a model lays cosines out: one a pair, all of them twice in a row, or each of them twice."""
-CLOSE = 0.02
-"""How far a model's cosines may lie from ours: `.bfloat16()` rounds the frequencies that transformers keeps."""
+FORMS: tuple[Form, ...] = ("once", "halves", "neighbours")
 
 
 class Turned(nn.Module):
@@ -85,36 +86,74 @@ def turns_by_type(layers: Layers, schedule: list[Scheme] | Any, turner: Turner) 
     return found
 
 
+# What a model's own module answers
+
+
 def form_of(layers: Layers, turner: Turner) -> tuple[Form, int]:
     """How the model's own module lays cosines out, and in how many channels.
 
-    It is asked for three positions, and must answer what the config says: what could be read wrongly is found here.
+    It must answer what the config says, near and far: what could be read wrongly is found here.
     """
     turns = turns_by_type(layers, layers.own, turner)
     if not turns:
         raise ValueError(f"extend: layers of this {layers.model_type} model turn differently, with one rotary module")
     buffer = next(turner.module.buffers(), None)
-    device = torch.device("cpu") if buffer is None else buffer.device
-    if device.type == "meta":
+    if buffer is not None and buffer.device.type == "meta":
         raise ValueError(
             f"extend: {type(turner.module).__name__} of this {layers.model_type} model is on the meta device, so it "
             f"cannot be asked how it turns; load the weights first, then extend"
         )
-    position = torch.arange(3, device=device)[None]
-    kind, turn = next(iter(turns.items()))
-    given = (torch.zeros(1, 3, 1, device=device), position, *(() if kind is None else (kind,)))
-    theirs: tuple[Tensor, Tensor] = turner.module(*given)
-    ours: tuple[Tensor, Tensor] = turn.cos_sin(position)
-    forms: tuple[Form, ...] = ("once", "halves", "neighbours")
-    for form in forms:
-        wanted = [laid_out(each, form) for each in ours]
-        if wanted[0].shape == theirs[0].shape and all(map(_near, wanted, theirs)):
-            return form, theirs[0].shape[-1]
-    raise ValueError(
-        f"extend: {type(turner.module).__name__} of this {layers.model_type} model turns otherwise than its config "
-        f"says: {turn!r}; nothing was changed"
-    )
+    forms: tuple[Form, ...] = FORMS
+    width, error = 0, precision(turner.module)
+    for kind, turn in turns.items():
+        rope: Rope = getattr(turn, "method", turn)
+        for length in lengths(rope):
+            position, theirs = asked(turner.module, kind, length)
+            ours, width = turn.cos_sin(position, length), theirs[0].shape[-1]
+            angle = position[..., None] * frequencies(rope, length).to(position.device)
+            within = 1e-5 + max(1e-5, error.eps) * angle + position[..., None] * error.tiny * error.eps
+            forms = tuple(form for form in forms if near(theirs, ours, within, form))
+        if not forms:
+            raise ValueError(
+                f"extend: {type(turner.module).__name__} of this {layers.model_type} model turns otherwise than its "
+                f"config says: {turn!r}. The module was built before the config, or its frequencies, were changed: set "
+                f"model.config to what the module does, or build the model anew from the config; nothing was changed"
+            )
+    return forms[0], width
 
 
-def _near(one: Tensor, other: Tensor) -> bool:
-    return bool((one - other).abs().max() < CLOSE)
+def lengths(rope: Rope) -> list[int]:
+    """Lengths on both sides of every change of a rotation's frequencies."""
+    trained = getattr(rope.stretch, "trained", 64)
+    return [trained, trained + 1, max(2 * trained, reached(rope, trained))]
+
+
+def asked(module: nn.Module, kind: str | None, length: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Positions of a text of some length [1 n], and the cosines and sines that a rotary module has for them."""
+    # Some modules remember the longest text that they have seen, until they see a short one; the model's own is not
+    # touched.
+    module = copy.deepcopy(module)
+    device = next((each.device for each in module.buffers()), torch.device("cpu"))
+    powers = (4**n for n in range(length.bit_length()))
+    for places in ([0, 1], [0, *(each for each in powers if each < length - 1), length - 1]):
+        position = torch.tensor([places], device=device)
+        given = (torch.zeros(1, len(places), 1, device=device), position)
+        theirs = cast("tuple[Tensor, Tensor]", module(*given, *(() if kind is None else (kind,))))
+    return position, theirs
+
+
+def precision(module: nn.Module) -> torch.finfo:
+    """What the frequencies of a rotary module were rounded to: `.bfloat16()` rounds what transformers keeps."""
+    kept = [each for each in module.buffers() if each.is_floating_point()]
+    for dtype in (torch.bfloat16, torch.float16):
+        # Off the CPU products of float32 may be made in fewer bits as well.
+        if all(each.device.type != "cpu" or torch.equal(each.to(dtype).to(each.dtype), each) for each in kept):
+            return torch.finfo(dtype)
+    return torch.finfo(torch.float32)
+
+
+def near(theirs: tuple[Tensor, Tensor], ours: tuple[Tensor, Tensor], within: Tensor, form: Form) -> bool:
+    """Whether cosines and sines agree in a layout. within: how far each may lie apart, [… n]."""
+    pairs = [(one, laid_out(its, form)) for one, its in zip(theirs, ours, strict=True)]
+    most = laid_out(within, form)
+    return all(one.shape == its.shape and bool(((one - its).abs() <= most).all()) for one, its in pairs)

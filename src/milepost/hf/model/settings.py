@@ -13,19 +13,17 @@ from functools import cache
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from milepost import DeepseekScale, Partial, Rope, Schedule, Scheme
 from milepost.configs import read
 from milepost.configs.layer_types import FULL
 from milepost.configs.rope_types import TRAINED
 from milepost.configs.stored import KEY, marked, unmarked
-from milepost.hf.config.rope_parameters import expressed, frequencies, has_types, magnitude, reached
+from milepost.hf.config.rope_parameters import expressed, frequencies, has_types, magnitude
 from milepost.hf.model.models import Layers, Turner, own_schedule, turners_in
-from milepost.hf.model.rotary import Form, laid_out, same_beside, turn_of, turns_by_type
+from milepost.hf.model.rotary import FORMS, lengths, near, same_beside, turn_of, turns_by_type
 
 NAMES = ("rope_parameters", "max_position_embeddings", TRAINED)
-FORMS: tuple[Form, ...] = ("once", "halves", "neighbours")
 
 
 @dataclass(frozen=True)
@@ -96,12 +94,6 @@ def read_back(layers: Layers, schedule: Schedule, settings: Settings) -> bool:
         return False
 
 
-def lengths(rope: Rope) -> list[int]:
-    """Lengths on both sides of every change of a rotation's frequencies."""
-    trained = getattr(rope.stretch, "trained", 64)
-    return [trained, trained + 1, max(2 * trained, reached(rope, trained))]
-
-
 def same(one: Scheme, other: Scheme) -> bool:
     """True if two schemes differ at most in how the same rotation is written."""
     turn, its = turn_of(one), turn_of(other)
@@ -131,16 +123,11 @@ def rotates(layers: Layers, config: Any, turner: Turner, schedule: Schedule) -> 
             position = torch.tensor([[0, 1, length // 2, length - 1]])
             theirs = module(torch.zeros(1, 4, 1), position, *(() if kind is None else (kind,)))
             ours = turn.cos_sin(position, length)
-            if not any(near(theirs, ours, position[..., None] * frequencies(rope, length), form) for form in FORMS):
+            # What float32 makes of an angle.
+            within = 1e-5 + 1e-5 * position[..., None] * frequencies(rope, length)
+            if not any(near(theirs, ours, within, form) for form in FORMS):
                 return False
     return True
-
-
-def near(theirs: tuple[Tensor, Tensor], ours: tuple[Tensor, Tensor], angle: Tensor, form: Form) -> bool:
-    """True if cosines and sines agree in a layout, up to what float32 makes of an angle."""
-    within = 1e-5 + 1e-5 * laid_out(angle, form)
-    pairs = [(one, laid_out(its, form)) for one, its in zip(theirs, ours, strict=True)]
-    return all(one.shape == its.shape and bool(((one - its).abs() < within).all()) for one, its in pairs)
 
 
 class Marked:
