@@ -132,3 +132,15 @@ def test_what_goes_by_the_index_decodes_as_one_pass_at_any_position(place: Any):
     whole = attend(q, k, v, scheme, position=at, key_position=at)
     last = attend(q[:, :, -3:], k, v, scheme, position=at[-3:], key_position=at)
     assert_same(last, whole[:, :, -3:])
+
+
+@pytest.mark.slow
+def test_a_range_of_any_length_traces_whole():
+    torch._dynamo.reset()
+    scheme, compiled = Scheme(Rope(8), causal), torch.compile(attend, backend="eager", fullgraph=True)
+    for t in (7, 9, 11):
+        q, k, v = inputs(t=t)
+        found = compiled(q, k, v, scheme, index=range(2, t + 2), key_index=range(2, t + 2))
+        assert_same(found, attend(q, k, v, scheme, index=range(2, t + 2), key_index=range(2, t + 2)))
+    with pytest.raises(ValueError, match=r"index is range\(2, 9\), 7 indices for 11 tokens"):
+        attend(q, k, v, scheme, index=range(2, 9), key_index=range(2, 13))

@@ -107,7 +107,9 @@ def index(
     if isinstance(values, TokenNumbers) and values.first is not None and values.plain.shape[0] in (1, b):
         values = range(values.first, values.first + values.plain.shape[1])
     if isinstance(values, range):
-        if len(values) != n:
+        # A graph for many lengths knows the ends of a range, and not how many numbers lie between them.
+        count = max(values.stop - values.start, 0) if values.step == 1 else len(values)
+        if count != n:
             raise ValueError(f"attend: {name} is {values!r}, {len(values)} indices for {n} tokens")
         if values.step == 1:
             if values.start < 0:
