@@ -188,6 +188,26 @@ def test_the_table_is_read_where_it_stands_after_it_moved():
     assert near(restore(model)(**texts).logits, ours)
 
 
+FILLED: dict[str, tuple[object, ...]] = {"stock": (), "buckets": (FURTHER,), "attend": (mp.LogN(4),)}
+
+
+@pytest.mark.parametrize("now", FILLED)
+@pytest.mark.parametrize("before", FILLED)
+def test_a_cache_filled_under_another_scheme_is_refused(before: str, now: str):
+    def put(name: str) -> Any:
+        return extend(model, *FILLED[name]) if FILLED[name] else restore(model)
+
+    model, texts = tiny(), given()
+    cache = put(before)(**texts, use_cache=True).past_key_values
+    texts["decoder_input_ids"] = texts["decoder_input_ids"][:, :1]
+    put(now)
+    if before == now:
+        model(**texts, past_key_values=cache)
+        return
+    with pytest.raises(ValueError, match=r"this DynamicCache was filled under .* Start with a new cache after extend"):
+        model(**texts, past_key_values=cache)
+
+
 def test_what_it_cannot_do_is_refused_in_the_forward_pass():
     model, texts = extend(tiny(), through="attend"), given()
     with pytest.raises(ValueError, match="output_attentions=True asks for attention weights"):

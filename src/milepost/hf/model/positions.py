@@ -24,7 +24,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from milepost import Alibi, Schedule, Scheme, Stream
+from milepost import Alibi, Scheme, Stream
 from milepost.call.documents import over_keys
 from milepost.call.options import Options
 from milepost.hf.model.rotary import plain, turn_of
@@ -241,7 +241,9 @@ class Calls:
     place.
     """
 
-    def __init__(self, module: nn.Module, schedule: Schedule, by: str, attends: bool, named: str | None) -> None:
+    def __init__(
+        self, module: nn.Module, schedule: Iterable[Scheme], by: str, attends: bool, named: str | None
+    ) -> None:
         self.schedule, self.by, self.attends, self.named = schedule, by, attends, named
         self.parameters = list(inspect.signature(type(module).forward).parameters)[1:]
         self.by_slot = all(map(by_slot, schedule))
@@ -545,7 +547,7 @@ def refuse_unnamed(config: Any, named: str | None) -> None:
         )
 
 
-def refuse_other(stream: Stream, schedule: Schedule, cache: Any) -> None:
+def refuse_other(stream: Stream, schedule: Iterable[Scheme], cache: Any) -> None:
     """Refuse a cache that drops keys which the layers see, or that they would place elsewhere."""
     for layer, scheme in enumerate(schedule):
         if stream not in scheme.parts:

@@ -20,7 +20,7 @@ from milepost import Learner, Schedule, Scheme, T5Bias
 from milepost.hf.model.attention import NAME, Replaced, heads, refuse
 from milepost.hf.model.models import Layers, Place, own_config, unwrapped
 from milepost.hf.model.parts import changed, check
-from milepost.hf.model.positions import must
+from milepost.hf.model.positions import Calls, must
 from milepost.hf.model.settings import clear, store
 from milepost.seams.arguments import spell
 
@@ -131,7 +131,7 @@ def padding(mask: Tensor | None, t: int, s: int) -> Tensor | None:
 def stacks_of(model: nn.Module, reach: int) -> Stacks:
     """The stacks of a model, with the schemes that they have when their buckets reach so far; changes nothing."""
     found: Stacks = {}
-    for stack in cast("list[Any]", [each for each in model.modules() if hasattr(each, "block")]):
+    for stack in _stacks(model):
         places = tuple(
             # Of a model that was extended already, the modules that it had at first.
             Place(parent, name, child.__dict__["original"] if isinstance(child, Replaced) else child)
@@ -211,6 +211,7 @@ class Stretched:
     stacks: Stacks = field(default_factory=Stacks)
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
     """The schemes of each stack, where our attention is in the place of the model's."""
+    hooks: list[Any] = field(default_factory=list[Any])
 
     def to_dict(self) -> dict[str, Any]:
         """What the config stores."""
@@ -230,6 +231,8 @@ class Stretched:
     def undo(self) -> None:
         """Let them reach as far as before, and the model attend by itself."""
         put_back(self.stacks)
+        for hook in self.hooks:
+            hook.remove()
         clear(self.model.config)
         _put(self.model, self.before)
         del self.model.__dict__[NAME]
@@ -276,6 +279,11 @@ def put_stacks(model: Any, before: int, reach: int, stacks: Stacks, schedules: d
     owner.__dict__[NAME] = done
     _put(owner, reach)
     put_attention(stacks, schedules)
+    by = f"attend {schedules!r}" if schedules else f"of buckets that reach {reach}"
+    for stack in _stacks(owner):
+        if stack.is_decoder:
+            calls = Calls(stack, schedules.get("decoder", ()), by, attends=False, named=None)
+            done.hooks.extend(calls.put(stack, owner))
     if schedules:
         store(owner.config, done.to_dict())
 
@@ -306,7 +314,7 @@ def _reach(model: Any, given: Sequence[T5Bias], kind: str, before: int) -> int:
             f"T5Bias({heads}, buckets={buckets}, reach=…)"
         )
     # A decoder has all buckets on one side, so twice as many of one distance each.
-    exact = max(buckets // 2 if decoder else buckets // 4 for decoder in _decoders(model))
+    exact = max(buckets // 2 if stack.is_decoder else buckets // 4 for stack in _stacks(model))
     if part.reach <= exact:
         raise ValueError(
             f"extend: {spell(part)}: the first {exact} distances have a bucket each, so reach must be larger"
@@ -314,11 +322,9 @@ def _reach(model: Any, given: Sequence[T5Bias], kind: str, before: int) -> int:
     return part.reach
 
 
-def _decoders(model: nn.Module) -> Iterator[bool]:
-    """Whether each stack is a decoder."""
-    for each in model.modules():
-        if hasattr(each, "block"):
-            yield bool(cast("Any", each).is_decoder)
+def _stacks(model: nn.Module) -> Iterator[Any]:
+    """The encoder and the decoder, or the one of them that there is."""
+    return (each for each in model.modules() if hasattr(each, "block"))
 
 
 def _modules(model: nn.Module) -> Iterator[Any]:
