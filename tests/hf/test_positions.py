@@ -216,3 +216,31 @@ def test_a_cache_filled_under_another_scheme_is_refused(before: str, now: str):
         return
     with pytest.raises(ValueError, match=r"this DynamicCache was filled under .* Start with a new cache after extend"):
         model(tokens(2, 1), past_key_values=cache)
+
+
+def modules_with(model: Any, name: str, value: object) -> None:
+    for each in model.modules():
+        if name in each.__dict__:
+            setattr(each, name, value)
+
+
+EDITS: dict[str, tuple[str, Any]] = {
+    "a window": ("mistral", lambda model: setattr(model.config, "sliding_window", 3)),
+    "no window": ("mistral", lambda model: setattr(model.config, "sliding_window", None)),
+    "both ways": ("llama", lambda model: setattr(model.config, "is_causal", False)),
+    "modules both ways": ("llama", lambda model: modules_with(model, "is_causal", False)),
+    "types of layers": ("gemma3_text", lambda model: setattr(model.config, "layer_types", ["full_attention"] * 2)),
+    "caps of modules": ("gemma2", lambda model: modules_with(model, "attn_logit_softcapping", 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_what_stock_reads_at_every_call_is_refused_when_it_changes_after_extend(name: str):
+    kind, edit = EDITS[name]
+    model = extend(tiny(kind), through="attend")
+    model(tokens())
+    edit(model)
+    with pytest.raises(RuntimeError, match="changed after extend, and the layers' schemes keep"):
+        model(tokens())
+    edit(restore(model))
+    model(tokens())

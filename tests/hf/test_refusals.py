@@ -182,3 +182,10 @@ def test_a_target_within_the_trained_length_is_noticed_before_the_weights_are_re
     AutoConfig.for_model("llama", **SMALL).save_pretrained(tmp_path / "model")
     words = said(str(tmp_path / "model"), "--to", "32", "--text", text, "--out", str(tmp_path / "out"))
     assert "plan(to=32): llama reads 64 tokens as it is" in words
+
+
+def test_a_folder_that_is_extended_already_is_refused_by_name(tmp_path: Path):
+    save(extend(tiny("llama"), mp.Rerope(8)), tmp_path / "model")
+    (tmp_path / "text.txt").write_text("words")
+    given = (str(tmp_path / "model"), "--to", "128", "--text", str(tmp_path / "text.txt"))
+    assert "extended already" in " ".join(said(*given, "--out", str(tmp_path / "out")).split())

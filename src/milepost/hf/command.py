@@ -123,6 +123,8 @@ def _refuse_out(out: Path) -> None:
 
 def _asked(model: str | None, to: int | None, text: Path | None) -> tuple[Any, Any, object, int]:
     """A model, its tokenizer, what to measure on and how far to go; without a model, those of the lab."""
+    from milepost.configs.source import text_of
+    from milepost.configs.stored import unread_in
     from milepost.hf.config.source import config_of
     from milepost.hf.planning.plan import plan as planned
 
@@ -132,8 +134,14 @@ def _asked(model: str | None, to: int | None, text: Path | None) -> tuple[Any, A
             lacking = " and ".join(["--to N"] * (to is None) + ["--text FILE"] * (words is None))
             raise ValueError(f"extend {model}: give {lacking} as well: how far it should read, and what to measure on")
         if Path(model).exists():
+            found = config_of(model, f"extend {model}")
+            if unread_in(text_of(found) or found) is not None:
+                raise ValueError(
+                    f"extend {model}: this folder is extended already; give the folder that it was made of, or read it "
+                    f"with milepost.hf.load({model!r}) and measure that"
+                )
             # What the config alone shows to be wrong is said before the weights are read.
-            planned(config_of(model, f"extend {model}"), to)
+            planned(found, to)
         return *_read(model), words, to
     from milepost.hf.files.small import FAR, train_small
 

@@ -7,7 +7,7 @@ take the place of the model's own, with its weights.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from milepost import DeepseekScale, Partial, Rope, Scheme, attend
 from milepost.call.options import Options
-from milepost.hf.model.positions import dense, read, slots
+from milepost.hf.model.positions import dense, read, refuse_edited, slots
 from milepost.memory.surroundings import autocast_dtype
 from milepost.seams.verbs import answers
 
@@ -33,6 +33,8 @@ class Layer:
     """The softmax scale that the model's own scheme has; where the module says another, the ratio is kept."""
     still: int = 0
     """How many channels without position stand before those that turn (DeepSeek); a scheme has them after."""
+    edits: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the module says of windows, caps and causality, which is in the scheme."""
 
 
 class Sinks:
@@ -74,7 +76,16 @@ def layer_for(scheme: Scheme, own: Scheme, module: Any, width: int) -> Layer:
     scale = own.scale(width)
     for part in folded:
         scale *= float(part.sharpen(torch.zeros(1, 1), torch.ones(1, 1)))
-    return Layer(bound(scheme, module), scale, getattr(module, "qk_nope_head_dim", 0))
+    return Layer(bound(scheme, module), scale, getattr(module, "qk_nope_head_dim", 0), of_module(module))
+
+
+def of_module(module: Any) -> dict[str, Any]:
+    """What an attention module of transformers hands on at every call, and a scheme has of its own."""
+    return {
+        "sliding_window": getattr(module, "sliding_window", None),
+        "attn_logit_softcapping": getattr(module, "attn_logit_softcapping", None),
+        "is_causal": getattr(module, "is_causal", True),
+    }
 
 
 def attention(
@@ -98,6 +109,7 @@ def attention(
             f"use milepost.hf.extend(model, …), or model.set_attn_implementation('sdpa')"
         )
     refuse(others)
+    refuse_edited(layer.edits, of_module(module), type(module).__name__)
     positions = others.get("position_ids", others.get(POSITIONS))
     if positions is None:
         raise RuntimeError(

@@ -246,6 +246,7 @@ class Calls:
     ) -> None:
         self.schedule, self.by, self.attends, self.named = schedule, by, attends, named
         self.parameters = list(inspect.signature(type(module).forward).parameters)[1:]
+        self.edits = of_config(cast("Any", module).config)
         self.by_slot = all(map(by_slot, schedule))
         self.absolute = any(not scheme.relative or scheme.by_length for scheme in schedule)
 
@@ -275,6 +276,7 @@ class Calls:
             filled.open = True
         if not self.attends:
             return (), given
+        refuse_edited(self.edits, of_config(config), "its config")
         tokens: Tensor = next(each for each in (given.get("inputs_embeds"), given.get("input_ids")) if each is not None)
         if "position_ids" in self.parameters:
             self.locate(given, filled, cache, tokens)
@@ -544,6 +546,26 @@ def refuse_unnamed(config: Any, named: str | None) -> None:
         raise RuntimeError(
             f"milepost: this model was extended through {named!r}, and its attention was set to {now!r} afterwards, "
             f"which knows nothing of positions here; set it before extend, or restore(model) first"
+        )
+
+
+def of_config(config: Any) -> dict[str, Any]:
+    """Return the settings of a config that stock transformers reads at every call, and a scheme has of its own."""
+    kinds = getattr(config, "layer_types", None)
+    return {
+        "sliding_window": getattr(config, "sliding_window", None),
+        "layer_types": None if kinds is None else tuple(kinds),
+        "is_causal": getattr(config, "is_causal", True),
+    }
+
+
+def refuse_edited(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
+    """Refuse settings that were changed after extend: the schemes say what they were."""
+    if now != before:
+        names = [name for name in before if before[name] != now[name]]
+        raise RuntimeError(
+            f"milepost: {', '.join(names)} of {where} changed after extend, and the layers' schemes keep what was said "
+            f"before; put it back, or restore(model), change it, and extend again"
         )
 
 
