@@ -161,3 +161,18 @@ def test_modules_of_ours_train_them_too(order: str):
         ours = extend(low_rank(tiny("bloom"), joined), through="attend")
     plain = low_rank(tiny("bloom"), joined)
     assert trained(ours.train(), 3) == pytest.approx(trained(plain.train(), 3), abs=1e-5)
+
+
+@pytest.mark.parametrize("first", ["extended", "adapted"])
+def test_prompts_that_rotate_queries_by_themselves_are_refused(first: str):
+    def adapted(model: Any) -> Any:
+        return peft.get_peft_model(
+            model, peft.AdaptionPromptConfig(adapter_len=4, adapter_layers=1, task_type="CAUSAL_LM")
+        )
+
+    model = tiny("llama")
+    model = adapted(extend(model, mp.Rerope(6))) if first == "extended" else extend(adapted(model), mp.Rerope(6))
+    with pytest.raises(ValueError, match="AdaptionPromptConfig computes the queries of a layer by itself"):
+        model(input_ids=tokens(2, 12))
+    restore(model)
+    assert model(input_ids=tokens(2, 12)).logits.isfinite().all()

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from milepost import Alibi, Scheme, Stream
 from milepost.call.documents import over_keys
 from milepost.call.options import Options
+from milepost.hf.model.models import Place, attentions_in, places_of
 from milepost.hf.model.rotary import plain, turn_of
 from milepost.seams.arguments import spell
 from milepost.seams.demand import checking_values
@@ -247,6 +248,8 @@ class Calls:
         self.schedule, self.by, self.attends, self.named = schedule, by, attends, named
         self.parameters = list(inspect.signature(type(module).forward).parameters)[1:]
         self.edits = of_config(cast("Any", module).config)
+        # peft adapts the last layers.
+        self.last = next(places_of(module, list(attentions_in(module))[-1:]), None) if named is not None else None
         self.by_slot = all(map(by_slot, schedule))
         self.absolute = any(not scheme.relative or scheme.by_length for scheme in schedule)
 
@@ -277,6 +280,8 @@ class Calls:
         if not self.attends:
             return (), given
         refuse_edited(self.edits, of_config(config), "its config")
+        if self.last is not None:
+            refuse_adapted(self.last)
         tokens: Tensor = next(each for each in (given.get("inputs_embeds"), given.get("input_ids")) if each is not None)
         if "position_ids" in self.parameters:
             self.locate(given, filled, cache, tokens)
@@ -566,6 +571,15 @@ def refuse_edited(before: dict[str, Any], now: dict[str, Any], where: str) -> No
         raise RuntimeError(
             f"milepost: {', '.join(names)} of {where} changed after extend, and the layers' schemes keep what was said "
             f"before; put it back, or restore(model), change it, and extend again"
+        )
+
+
+def refuse_adapted(place: Place) -> None:
+    """Refuse peft's AdaptionPromptConfig: its module rotates queries once more, by cosines that are not handed on."""
+    if any(hasattr(each, "adaption_prompt") for each in (place.parent, getattr(place.parent, place.name))):
+        raise ValueError(
+            "milepost: peft's AdaptionPromptConfig computes the queries of a layer by itself, from cosines and sines "
+            "that a model extended through attend does not hand on; use LoRA, or restore(model) first"
         )
 
 
