@@ -18,6 +18,7 @@ from transformers import DynamicCache, StaticCache
 import milepost as mp
 from milepost.hf import extend, restore
 from milepost.hf.model.models import DISPATCH, REPLACED
+from milepost.hf.model.positions import dense
 from tests.hf.tiny import tiny, tokens
 
 CLOSE = 1e-5
@@ -168,6 +169,14 @@ def test_packed_texts_have_their_own_length():
         stock = tiny("llama", max_position_embeddings=8, rope_parameters=dynamic)
         alone = stock(text[:, part], position_ids=positions[:, part], use_cache=False).logits
         assert (logits[:, part] - alone).abs().max() < CLOSE
+
+
+def test_texts_that_start_behind_a_cache_have_no_length_of_their_own():
+    seen = torch.ones(1, 1, 4, 7, dtype=torch.bool).tril(3)
+    seen[..., 2:, :5] = False
+    with pytest.raises(ValueError, match="several texts are packed into the rows of a cache"):
+        dense(seen, 4, 7, hidden=False, check=True, by_length=True)
+    assert dense(seen, 4, 7, hidden=False, check=True, by_length=False) is not None
 
 
 @pytest.mark.parametrize("method", [mp.SelfExtend(3, 6), mp.DualChunk(12, 4)], ids=lambda each: type(each).__name__)

@@ -238,7 +238,8 @@ class Replaced(nn.Module):
 
     def slots(self, mask: Tensor | None, t: int, s: int) -> Tensor | None:
         """Return which tokens t queries and s keys are, in the form of `positions.slots`, by transformers' mask."""
-        return dense(mask, t, s, self.hidden, check=self.layer_idx == 0)
+        by_length = self.__dict__["scheme"].by_length and not self.by_slot
+        return dense(mask, t, s, self.hidden, self.layer_idx == 0, by_length)
 
 
 def heads(x: Tensor, width: int) -> Tensor:

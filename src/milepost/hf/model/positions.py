@@ -91,12 +91,7 @@ def lasting(
     """Return the length of each text, 1 + its last position, if the scheme depends on it. at: of the keys, [b|1 s]."""
     if not by_length:
         return {}
-    if t != s and key_documents is not None:
-        must(
-            ((key_documents < 0) | (key_documents == key_documents.amax(-1, keepdim=True))).all(),
-            "milepost: several texts are packed into the rows of a cache, and the schemes of this model follow the "
-            "length of each; give each text its own row",
-        )
+    # With a cache there is one text a row: `slots` makes no more, and `dense` refuses them.
     if t != s or documents is None or key_documents is None:
         real = at if key_documents is None else at.masked_fill(key_documents < 0, 0)
         return {"length": real.amax(-1).long() + 1}
@@ -199,11 +194,12 @@ def must(right: Tensor, message: str) -> None:
         raise RuntimeError(f"{message}. Whether that is so cannot be checked in a traced graph here; run it eagerly")
 
 
-def dense(mask: Tensor | None, t: int, s: int, hidden: bool, check: bool) -> Tensor | None:
+def dense(mask: Tensor | None, t: int, s: int, hidden: bool, check: bool, by_length: bool) -> Tensor | None:
     """Return a causal mask [b h|1 t s] of transformers' own in the form of `slots`: index, documents and slot.
 
     For layers whose mask is not made by `slots`. hidden: whether True says that a key is hidden. Of a mask that says
-    more than padding, packing and causality nothing could be read: check refuses it.
+    more than padding, packing and causality nothing could be read: check refuses it. by_length: whether the scheme
+    depends on the length of the text, of which a cache has one a row.
     """
     if mask is None or mask.dtype == torch.long:
         return mask
@@ -216,6 +212,12 @@ def dense(mask: Tensor | None, t: int, s: int, hidden: bool, check: bool) -> Ten
     before = nn.functional.pad(last[:, :-1], (1, 0), value=-1).gather(1, own)
     starts = some & (before >= 0) & ~seen.gather(2, before.clamp(min=0)[..., None])[..., 0]
     new = torch.zeros_like(real).scatter(1, own, starts)
+    if check and by_length and t != s:
+        must(
+            ~starts.any(),
+            "milepost: several texts are packed into the rows of a cache, and the schemes of this model follow the "
+            "length of each; give each text its own row",
+        )
     count = (real.cumsum(-1) - 1).clamp(min=0)
     index = count - torch.where(new, count, 0).cummax(-1).values
     documents = torch.where(real, new.cumsum(-1), -1)
