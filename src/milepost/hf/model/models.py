@@ -237,7 +237,7 @@ def around(model: nn.Module) -> list[nn.Module]:
     if getattr(model, "base_model", None) is not model:
         return []
     # A module does not know what it stands in.
-    modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module) and each is not model]
+    modules: list[nn.Module] = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
     # A module that is still being built has no children to ask for.
     whole = [each for each in modules if hasattr(type(each), "get_input_embeddings") and "_modules" in vars(each)]
-    return [each for each in whole if any(inner is model for inner in each.modules())]
+    return [each for each in whole if each is not model and any(inner is model for inner in each.modules())]
