@@ -16,7 +16,7 @@ from torch import Tensor
 from milepost.seams.facets import facets_of
 from tests.layers import DV, B, D, H
 from tests.oracles import assert_same, in_complex
-from tests.regions import looks_rows_up_by_distance, places_by_its_bounds, sees_its_band
+from tests.regions import looks_few_rows_up, looks_rows_up_by_distance, places_by_its_bounds, sees_its_band
 
 T = 6
 
@@ -220,6 +220,7 @@ FACET_LAWS: dict[str, Callable[[Any], None]] = {
     "by_count": bends_by_count,
     "cap": bends_into_its_cap,
     "tables": looks_rows_up_by_distance,
+    "relate_at": looks_few_rows_up,
     "bounds": places_by_its_bounds,
     "normal": sees_its_band,
 }

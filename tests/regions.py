@@ -36,6 +36,19 @@ def looks_rows_up_by_distance(part: Any) -> None:
     assert_same(*_related(part, relation, n))
 
 
+def looks_few_rows_up(part: Any) -> None:
+    """Tables of some distances alone have the rows that tables of all have there."""
+    whole = part.relate(40)
+    for few in ([0], [-7, -1, 0, 2, 3, 31], [5, 40]):
+        made = part.relate_at(torch.tensor(few))
+        for name in ("keys", "queries", "values"):
+            table, wider = getattr(made, name), getattr(whole, name)
+            assert (table is None) == (wider is None)
+            if table is not None:
+                at = torch.tensor(few)
+                assert_same(table.rows[:, table.find(at)], wider.rows[:, wider.find(at)])
+
+
 def _row(table: Table, distance: float) -> int:
     return int(table.row[min(max(round(distance) - table.first, 0), len(table.row) - 1)])
 

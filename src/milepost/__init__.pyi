@@ -71,6 +71,8 @@ from milepost.methods.yarn import Yarn as Yarn
 from milepost.numerics.rotation import rotate as rotate
 from milepost.schedule import Schedule as Schedule
 from milepost.scheme import Scheme as Scheme
+from milepost.scores import scores as scores
+from milepost.scores import weights as weights
 from milepost.seams.arguments import Learner as Learner
 from milepost.seams.verbs import Bound as Bound
 from milepost.seams.verbs import Regime as Regime

@@ -73,7 +73,7 @@ def attend(
     asked = fingerprint_of(q, k, v, scheme, backend, return_lse, options)
     kind = None if asked is None else MEMORY.recall(scheme, asked)
     if asked is None or kind is None:
-        _check_names("attend", options)
+        check_names("attend", options)
         call = resolve(q, k, v, scheme, options, return_lse)
         name = named(backend, call) if backend is not None else cheapest(call)
         if k.shape[2] == 0 or q.shape[2] == 0:
@@ -91,7 +91,8 @@ def attend(
     return out, lse
 
 
-def _check_names(caller: str, options: Options) -> None:
+def check_names(caller: str, options: Options) -> None:
+    """Refuse options that `attend` does not have."""
     for name in options:
         if name not in NAMES:
             raise TypeError(f"{caller}: no option is called {name!r}{did_you_mean(name, NAMES)}")
@@ -152,7 +153,7 @@ def explain(
         raise TypeError(
             f"explain({given}): the scheme is the fourth argument since 0.2, as in attend: explain(q, k, v, scheme)"
         )
-    _check_names("explain", options)
+    check_names("explain", options)
     call = resolve(q, k, v, scheme, options, return_lse)
     refusals = {name: backend.refuses(call) for name, backend in BACKENDS.items()}
     return Explanation(

@@ -11,11 +11,16 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from milepost.backends.block_masks import make_block_mask, mask_mod
 from milepost.backends.flex import ScoreMod, score_mod
+from milepost.backends.scores import masked, no_values, prepare
 from milepost.call.documents import over_keys
+from milepost.call.options import Options
+from milepost.call.resolve import resolve
 from milepost.configs import read
 from milepost.configs.reader import Reader
 from milepost.configs.rope_types import trained_length
 from milepost.configs.stored import changed, entries, parts_in, unread_in
+from milepost.memory.surroundings import without_autocast
+from milepost.numerics.precision import exact_device, float_type, returned
 from milepost.seams import demand
 from milepost.seams.arguments import from_plain, spell, to_plain
 from milepost.seams.equation import equation
@@ -151,6 +156,82 @@ class Scheme(Parts):
             make_block_mask(mask, rows if by_row else None, heads if by_head else None, i.shape[1], j.shape[1], device),
         )
 
+    def distances(
+        self,
+        index: Tensor,
+        key_index: Tensor,
+        *,
+        position: Tensor | None = None,
+        key_position: Tensor | None = None,
+    ) -> Tensor:
+        """Return the distance p − r at which the rotation sees each pair, [b|1 t s] in float64.
+
+            Scheme(Rope(64), SelfExtend(neighbors=512, group=8)).distances(torch.arange(4096), torch.arange(4096))
+
+        It is the distance of the positions, but where a part moves them: ReRoPE, Self-Extend, dual chunks, streaming. A
+        stretch of RoPE changes frequencies, and no distance. NaN where no region holds a pair, which hides it; what
+        `see` hides has a distance all the same.
+        index: [t] or [b t]; key_index: [s] or [b s]; positions are the indices if left out.
+        """
+        i, j = _batched(index, "scheme.distances: index"), _batched(key_index, "scheme.distances: key_index")
+        p = i if position is None else _batched(position, "scheme.distances: position")
+        r = j if key_position is None else _batched(key_position, "scheme.distances: key_position")
+        if self.unread_place is not None:
+            raise ValueError(f"scheme.distances: {self.unread_place}")
+        exact, device = exact_device(p.device), p.device
+        i, j, p, r = (each.to(exact) for each in (i, j, p, r))
+        pairs = p[:, :, None], r[:, None, :], i[:, :, None], j[:, None, :]
+        found: Tensor | None = None
+        for regime in self.place():
+            moved, met = (regime.query(i), regime.key(j)) if regime.by_index else (regime.query(p), regime.key(r))
+            one, region = moved[:, :, None].double() - met[:, None, :].double(), regime.holds(*pairs)
+            none = one.new_full((), torch.nan) if found is None else found
+            found = one if region is None else torch.where(region, one, none)
+        assert found is not None
+        return returned(found, device)
+
+    def curve(self, q: Tensor, k: Tensor, distances: Tensor, length: int) -> Tensor:
+        """Return the score of one query and one key at each distance, [h n]; −∞ where the key is hidden.
+
+            scheme.curve(q, k, torch.arange(0, 131_072, 200), 131_072)
+
+        q: [h d]; k: [g d], the same at every distance. The query is the last token of a text of that length, and the
+        key stands `distances` [n] behind it. Computed in float64 where the device has it. CoPE and Pivot raise: they
+        change a score by the other keys of its row.
+        """
+        part = self.needs_whole_rows
+        if part is not None:
+            raise ValueError(
+                f"scheme.curve: {spell(part)} changes a score by the other keys of its row, so that one key has no "
+                f"score; use mp.scores on a whole text"
+            )
+        demand.whole(self.curve, "length", length)
+        if q.dim() != 2 or k.dim() != 2:
+            raise ValueError(
+                f"scheme.curve: q is [h d] and k [g d], one token each; given {list(q.shape)} and {list(k.shape)}"
+            )
+        distances = demand.exact("scheme.curve: distances", distances)
+        if distances.dim() != 1:
+            raise ValueError(f"scheme.curve: distances is [n]; given {list(distances.shape)}")
+        if distances.numel() and int(distances.max()) >= length:
+            raise ValueError(
+                f"scheme.curve: a key {int(distances.max())} behind the last of {length} tokens is before the first; "
+                f"give distances below length={length}"
+            )
+        wide = float_type(q.device)
+        keys = k.to(wide)[None, :, None].expand(-1, -1, len(distances), -1)
+        tokens: Options = {
+            "index": torch.tensor([length - 1], device=q.device),
+            "key_index": length - 1 - distances.to(q.device),
+            "length": length,
+        }
+        call = resolve(q.to(wide)[None, :, None], keys, no_values(self, keys), self, tokens)
+        seen = self.distances(call.index, call.key_index).flatten()
+        rising = seen[~seen.isnan()].round().long().sort().values
+        with without_autocast(q.device):
+            made = prepare(call, rising)
+            return masked(made)[0, :, 0].to(torch.promote_types(q.dtype, torch.float32))
+
     @property
     def attention(self) -> Scheme:
         """The scheme without the parts that act on the token embeddings. Weights are shared."""
@@ -238,7 +319,7 @@ def _documents(
     own = keys = None
     if documents is not None:
         t, s = index.shape[1], key_index.shape[1]
-        keys = _batched(documents, "documents")
+        keys = _batched(documents, "scheme.bias and scheme.flex: documents", fractions=False)
         if keys.shape[1] != s:
             raise ValueError(
                 f"scheme.{piece}: documents has {keys.shape[1]} entries, but there are {s} keys; give one for each key"
@@ -252,6 +333,6 @@ def _documents(
     return own, keys, over_keys(key_index, "amax", own, keys)[0] + 1
 
 
-def _batched(values: Tensor, name: str = "index") -> Tensor:
-    values = demand.exact(f"scheme.bias and scheme.flex: {name}", values, fractions=name == "index")
+def _batched(values: Tensor, name: str = "scheme.bias and scheme.flex: index", *, fractions: bool = True) -> Tensor:
+    values = demand.exact(name, values, fractions=fractions)
     return values[None] if values.dim() == 1 else values

@@ -29,6 +29,7 @@ ANSWERED = {
     "by_count": {"Cope"},
     "cap": {"SoftCap"},
     "tables": {"Deberta", "Nezha", "Shaw", "TransformerXL"},
+    "relate_at": {"TransformerXL"},
     "bounds": {"Dilute", "DualChunk", "LeakyRerope", "Pivot", "Rerope", "SelfExtend", "Stream"},
     "normal": {"Stream"},
 }

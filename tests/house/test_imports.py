@@ -20,7 +20,7 @@ FLOORS = (
     ("seams",),
     ("call", "methods"),
     ("backends", "configs"),
-    ("scheme", "schedule", "cache", "choice", "attend"),
+    ("scheme", "schedule", "cache", "choice", "attend", "scores"),
     ("variants", "theory"),
     ("dropin",),
     ("catalogue",),
@@ -34,7 +34,7 @@ FLOORS = (
     ("__main__",),
 )
 """The rooms, from the lowest floor to the highest; those on one floor know nothing of each other."""
-FACE = {"scheme", "schedule", "cache", "choice", "attend"}
+FACE = {"scheme", "schedule", "cache", "choice", "attend", "scores"}
 """Files that are one room together."""
 BY_NAME = {"milepost.seams.known", "milepost.catalogue.sheet"}
 """Files that look the exports up in the running package, when they are called: whoever saved a scheme names classes."""

@@ -9,8 +9,8 @@ from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVa
 from milepost.backends.as_before import as_before
 from milepost.backends.estimate import seconds, seen_pairs
 from milepost.backends.joined import fields_of, in_fields
-from milepost.backends.scores import Prepared, bent, prepare, softmax_rows
-from milepost.backends.views import mask, possible_keys, sure_keys, values
+from milepost.backends.scores import Prepared, masked, prepare, softmax_rows
+from milepost.backends.views import possible_keys, sure_keys, values
 from milepost.call.call import Call
 
 PLAYED = True
@@ -68,20 +68,6 @@ def _block(made: Prepared, v: Tensor, first: int, last: int) -> tuple[Tensor, Te
     rows, keys, sure = slice(first, last), slice(None), slice(0, 0)
     if call.layout is not None and not torch.compiler.is_compiling():
         keys, sure = possible_keys(call, first, last - 1), sure_keys(call, first, last - 1)
-    scores = bent(made, rows, keys)
-    some_sure = sure.start < sure.stop
-    if some_sure and not call.needs_grad:
-        # Only the keys beside the sure ones need a mask.
-        for edge in (slice(keys.start, sure.start), slice(sure.stop, keys.stop)):
-            seen = mask(call, rows, edge) if edge.start < edge.stop else None
-            if seen is not None:
-                scores[..., edge.start - keys.start : edge.stop - keys.start].masked_fill_(~seen, -torch.inf)
-    else:
-        seen = mask(call, rows, keys)
-        scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
-    if call.scheme.answering("bend_rows"):
-        x = call.x if call.x is None else call.x[:, keys]
-        q, k, v_ = call.q[:, :, rows].to(call.score_dtype), call.k[:, :, keys], call.v[:, :, keys]
-        scores = call.scheme.bend_rows(scores, q, k, v_, x, **call.of_rows(rows, keys))
-    all_see = some_sure and not call.scheme.answering("place")
+    scores = masked(made, rows, keys, sure)
+    all_see = sure.start < sure.stop and not call.scheme.answering("place")
     return softmax_rows(made, scores, v[:, :, keys], rows, keys, all_see)

@@ -29,25 +29,10 @@ def cost(call: Call) -> float:
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Return the equation."""
     scheme, dtype = call.scheme, call.score_dtype
-    q, k = call.q.to(dtype), call.k.to(dtype)
     v = _repeated(call, scheme.turn(call.v.to(dtype), call.key_position, "value", call.key_length))
     regimes = scheme.place()
     relations = scheme.relate(_span(call, regimes)) if scheme.answering("relate") else ()
-    visible = _visible(call)
-
-    scores, near = q.new_full((), -torch.inf), None
-    for regime in regimes:
-        score = _scores(call, regime, relations, q, k)
-        region = _region(call, regime)
-        if regime.contrast is not None and scores.dim():
-            near = _log_sum(scores.masked_fill(~visible, -torch.inf), empty=0.0) if near is None else near
-            score = score + regime.contrast(call.index, call.length).to(dtype)[:, None, :, None] * (score - near)
-        if regime.shift is not None:
-            score = score + regime.shift(call.index, call.length).to(dtype)[:, None, :, None]
-        scores = torch.where(region, score, scores)
-    scores = scores.masked_fill(~visible, -torch.inf)
-    if scheme.answering("bend_rows"):
-        scores = scheme.bend_rows(scores, q, call.k, call.v, call.x, **call.of_rows())
+    scores = whole_scores(call, regimes, relations)
 
     rest = scheme.rest()
     lse = _log_sum(scores, empty=-torch.inf)
@@ -61,6 +46,27 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
         if relation.values is not None:
             out = out + _related_values(call, regimes, relation.values, weights)
     return out.to(call.v.dtype), lse[..., 0] if call.return_lse else None
+
+
+def whole_scores(call: Call, regimes: tuple[Regime, ...], relations: tuple[Relation, ...]) -> Tensor:
+    """Return what the softmax is taken of, [b h t s], −∞ where a key is hidden."""
+    dtype = call.score_dtype
+    q, k = call.q.to(dtype), call.k.to(dtype)
+    visible = _visible(call)
+    scores, near = q.new_full((), -torch.inf), None
+    for regime in regimes:
+        score = _scores(call, regime, relations, q, k)
+        region = _region(call, regime)
+        if regime.contrast is not None and scores.dim():
+            near = _log_sum(scores.masked_fill(~visible, -torch.inf), empty=0.0) if near is None else near
+            score = score + regime.contrast(call.index, call.length).to(dtype)[:, None, :, None] * (score - near)
+        if regime.shift is not None:
+            score = score + regime.shift(call.index, call.length).to(dtype)[:, None, :, None]
+        scores = torch.where(region, score, scores)
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if call.scheme.answering("bend_rows"):
+        scores = call.scheme.bend_rows(scores, q, call.k, call.v, call.x, **call.of_rows())
+    return scores
 
 
 def _scores(call: Call, regime: Regime, relations: tuple[Relation, ...], q: Tensor, k: Tensor) -> Tensor:

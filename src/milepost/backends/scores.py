@@ -1,4 +1,4 @@
-"""Bent scores of any block of rows and keys: the equation up to the mask. What `chunked` computes."""
+"""Scores of any block of rows and keys: the equation up to the softmax. What `chunked` and `mp.scores` compute."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from torch import Tensor
 from milepost.backends.dropout import keep
 from milepost.backends.views import View, batch_and_head, mask, relations, views
 from milepost.call.call import Call
+from milepost.seams.parts import Parts
 from milepost.seams.verbs import Relation, Table
 
 ALL = slice(None)
+NO_KEYS = slice(0, 0)
 
 
 @dataclass(frozen=True)
@@ -31,15 +33,27 @@ class Prepared:
     """For each relation the products of raw keys with its table of queries, [b h s n]."""
 
 
-def prepare(call: Call) -> Prepared:
-    """Turn queries and keys, and scale the queries, in the wide dtype."""
+def prepare(call: Call, only: Tensor | None = None) -> Prepared:
+    """Turn queries and keys, and scale the queries, in the wide dtype.
+
+    only: the whole distances [n] that occur, where they are few and known: no table needs rows for others.
+    """
     factor = call.factor()
     seen = views(call, call.score_dtype)
-    related = relations(call, seen)
+    related = relations(call, seen, only)
     scaled = [View(call, view.regime, view.q * factor, view.k) for view in seen]
     keys = call.k.to(call.score_dtype).repeat_interleave(call.q.shape[1] // call.k.shape[1], 1) if related else call.k
     products = tuple(None if each.queries is None else keys @ _rows(each.queries, call).mT for each in related)
     return Prepared(call, scaled, related, call.q.to(call.score_dtype) * factor, factor, products)
+
+
+def no_values(scheme: Parts, k: Tensor) -> Tensor:
+    """Return values that nobody reads, for keys [b g s d]: as wide as the tables that would be added to them."""
+    if not isinstance(k, Tensor) or k.dim() != 4:
+        return k
+    tables = (relation.values for relation in scheme.relate(1))
+    width = next((table.rows.shape[-1] for table in tables if table is not None), 0)
+    return k.new_empty(()).expand(*k.shape[:3], width)
 
 
 def dot(q: Tensor, k: Tensor) -> Tensor:
@@ -80,6 +94,29 @@ def bent(made: Prepared, rows: slice = ALL, keys: slice = ALL) -> Tensor:
         total = _joined(total, score, region, columns, keys, call)
     assert total is not None
     return total
+
+
+def masked(made: Prepared, rows: slice = ALL, keys: slice = ALL, sure: slice = NO_KEYS) -> Tensor:
+    """Return final scores [b h t s] of some rows and keys: −∞ where a key is hidden, whole rows bent.
+
+    sure: keys that all of the rows see.
+    """
+    call = made.call
+    scores = bent(made, rows, keys)
+    if sure.start < sure.stop and not call.needs_grad:
+        # Only the keys beside the sure ones need a mask.
+        for edge in (slice(keys.start, sure.start), slice(sure.stop, keys.stop)):
+            seen = mask(call, rows, edge) if edge.start < edge.stop else None
+            if seen is not None:
+                scores[..., edge.start - keys.start : edge.stop - keys.start].masked_fill_(~seen, -torch.inf)
+    else:
+        seen = mask(call, rows, keys)
+        scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
+    if not call.scheme.answering("bend_rows"):
+        return scores
+    x = call.x if call.x is None else call.x[:, keys]
+    q, k, v = call.q[:, :, rows].to(call.score_dtype), call.k[:, :, keys], call.v[:, :, keys]
+    return call.scheme.bend_rows(scores, q, k, v, x, **call.of_rows(rows, keys))
 
 
 def _keys_of(call: Call, view: View, rows: slice, keys: slice) -> slice:

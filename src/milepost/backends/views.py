@@ -91,15 +91,15 @@ def sharpened(call: Call) -> tuple[Tensor, Tensor, Tensor, float]:
     return q, k.to(call.q.dtype), values(call, call.v.dtype), 1.0 if sharp else factor
 
 
-def relations(call: Call, seen: list[View]) -> tuple[Relation, ...]:
-    """Return the tables looked up by distance, long enough for every distance in the call."""
+def relations(call: Call, seen: list[View], only: Tensor | None = None) -> tuple[Relation, ...]:
+    """Return the tables looked up by distance, long enough for every distance in the call, or for `only` those."""
     if not call.scheme.answering("relate"):
         return ()
     if call.span is not None:
         span = call.span * max(view.regime.growth for view in seen)
     else:
         span = max(span_of(view.p, view.r) for view in seen)
-    return fitting(call, call.scheme.relate(span))
+    return fitting(call, call.scheme.relate(span, only))
 
 
 def fitting(call: Call, related: tuple[Relation, ...]) -> tuple[Relation, ...]:

@@ -63,6 +63,8 @@ class Call:
     """[b|1 1], or [b|1 t] for as many queries as keys, where the length was said."""
     lengths: tuple[Tensor, Tensor] | None = None
     """Of the queries and of the keys; made when asked for."""
+    key_order: Tensor | None = None
+    """[b s], which of the keys that were handed over each one is, where they were put in the order of their index."""
 
     def __post_init__(self) -> None:
         if self.scheme.unread_place is not None:

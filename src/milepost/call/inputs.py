@@ -17,7 +17,7 @@ _ATTENTION = F.scaled_dot_product_attention
 """torch's function, which `context_parallel()` replaces by one of its own: the one mark that all versions have."""
 
 
-def refuse_shards(q: Tensor, k: Tensor, v: Tensor) -> None:
+def refuse_shards(q: Tensor, k: Tensor, v: Tensor | None) -> None:
     """Raise inside torch's `context_parallel()`, and for distributed tensors."""
     now = F.scaled_dot_product_attention
     # A graph that is traced can compare functions, and not ask a built-in one for its module.
@@ -29,7 +29,7 @@ def refuse_shards(q: Tensor, k: Tensor, v: Tensor) -> None:
             "and give index and key_index"
         )
     for name, each in (("q", q), ("k", k), ("v", v)):
-        if type(each) is not Tensor and hasattr(each, "placements"):
+        if each is not None and type(each) is not Tensor and hasattr(each, "placements"):
             raise NotImplementedError(
                 f"attend: {name} is a DTensor, placed as {tuple(each.placements)}; this is not supported yet. Gather "  # pyright: ignore
                 f"keys and values, k.full_tensor(), give queries as q.to_local(), and their index"

@@ -34,13 +34,14 @@ def resolve(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options, re
     )
     queries, keys = _order(options, b, t, s, documents, key_documents, q.device)
     _stand(options, queries, keys, scheme, b, keys_turned)
+    order = None
     if scheme.answering("bend_rows") and (keys.first is None or documents is not None):
-        k, v, x, key_documents = _in_order(k, v, x, keys, key_documents)
+        k, v, x, key_documents, order = _in_order(k, v, x, keys, key_documents)
     seed = torch.randint(0, 2**31 - 1, (), device=q.device) if dropout else None
     index_given = options.get("index") is not None or options.get("key_index") is not None
     call = Call(
         q, k, v, scheme, queries, keys, documents, key_documents, x, dropout, seed, return_lse, keys_turned,
-        index_given, inputs.length(options.get("length"), b, t, s, q.device),
+        index_given, inputs.length(options.get("length"), b, t, s, q.device), key_order=order,
     )  # fmt: skip
     if scheme.relative and scheme.answering("centred"):
         _centre(call)
@@ -205,8 +206,8 @@ def _stand(options: Options, queries: Tokens, keys: Tokens, scheme: Parts, b: in
 
 def _in_order(
     k: Tensor, v: Tensor, x: Tensor | None, keys: Tokens, key_documents: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Keys in the order of their index, document after document, for methods that read whole rows."""
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor]:
+    """Keys in the order of their index, document after document, for methods that read whole rows; and that order."""
     order = keys.index.expand(k.shape[0], -1).argsort(dim=-1, stable=True)
     if key_documents is not None:
         # Tokens of one document side by side, so that whole blocks of others can be left out.
@@ -218,6 +219,7 @@ def _in_order(
         v.take_along_dim(rows, 2),
         x if x is None else x.take_along_dim(order[:, :, None], 1),
         key_documents if key_documents is None else _ordered(key_documents, order),
+        order,
     )
 
 

@@ -152,6 +152,8 @@ CALLS: dict[str, tuple[str, ...]] = {
         "angle = torch.arange(100)[:, None] * 10000.0 ** (-torch.arange(32) / 32)",
         "turned = mp.rotate(torch.randn(1, 8, 100, 64), angle.cos(), angle.sin())",
     ),
+    "scores": (ROPE, TOKENS, "print(mp.scores(q, k, scheme, rows=[10, 99]).shape)  # [b h 2 s]"),
+    "weights": (ROPE, TOKENS, "print(mp.weights(q, k, scheme, rows=-1).sum(-1))"),
 }
 """Whole programs for what a scheme does not show."""
 

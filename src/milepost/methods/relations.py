@@ -163,13 +163,27 @@ class TransformerXL(Learner):
         return x + self.u.to(x.dtype)[:, None]
 
     def relate(self, span: int) -> Relation:
-        weight, span = self.project.weight, span if self.reach is None else self.reach
-        distances = torch.arange(-span, span + 1, device=weight.device)
+        span = span if self.reach is None else self.reach
+        row = torch.arange(2 * span + 1, dtype=torch.int32, device=self.u.device)
+        return Relation(keys=Table(self._rows(row - span), row, -span), shift=self.v)
+
+    def relate_at(self, distances: Tensor) -> Relation:
+        """Return the table of some whole distances [n] alone, which rise."""
+        distances = distances.to(self.u.device)
+        if self.reach is not None:
+            distances = distances.clamp(-self.reach, self.reach)
+        first, last = int(distances[0]), int(distances[-1])
+        row = torch.zeros(last - first + 1, dtype=torch.int32, device=self.u.device)
+        row[distances - first] = torch.arange(len(distances), dtype=torch.int32, device=self.u.device)
+        return Relation(keys=Table(self._rows(distances), row, first), shift=self.v)
+
+    def _rows(self, distances: Tensor) -> Tensor:
+        """W R_c at these distances [n], [heads n head_dim]."""
         over = self.model_dim / 2 - (self.spacing == "closed")
-        waves = Sinusoidal(self.model_dim, layout="concatenated", denominator=over).table(distances).to(weight.dtype)
-        rows = self.project(waves).unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1)
-        row = torch.arange(2 * span + 1, dtype=torch.int32, device=weight.device)
-        return Relation(keys=Table(rows, row, -span), shift=self.v)
+        waves = Sinusoidal(self.model_dim, layout="concatenated", denominator=over).table(distances)
+        return (
+            self.project(waves.to(self.project.weight.dtype)).unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1)
+        )
 
 
 class Deberta(Learner):

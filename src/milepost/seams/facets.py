@@ -15,7 +15,7 @@ from torch import Tensor
 
 from milepost.numerics.rotation import Pairs
 from milepost.seams.band import Band
-from milepost.seams.verbs import Places, Relates, Side, verbs_of
+from milepost.seams.verbs import Places, Relates, Relation, Side, verbs_of
 
 
 @runtime_checkable
@@ -195,6 +195,15 @@ class HasTables(Relates, Protocol):
 
 
 @runtime_checkable
+class RelatesAt(Relates, Protocol):
+    """Makes the rows of its tables for some distances alone, where a table has a row for every distance there is."""
+
+    def relate_at(self, distances: Tensor) -> Relation:
+        """Return what `relate` does, with rows for rising whole distances [n] alone; any row will do for others."""
+        ...
+
+
+@runtime_checkable
 class HasBounds(Places, Protocol):
     """Places tokens region by region, each given by bounds on what separates a query from a key."""
 
@@ -209,6 +218,7 @@ FACETS: dict[str, type] = {
     "by_count": ByCount,
     "cap": Caps,
     "tables": HasTables,
+    "relate_at": RelatesAt,
     "bounds": HasBounds,
     "normal": SeesBand,
 }
@@ -224,6 +234,7 @@ SAY_THE_SAME: dict[str, tuple[str, ...]] = {
     "by_share": ("bend",),
     "by_count": ("bend_rows",),
     "cap": ("bend",),
+    "relate_at": ("relate",),
 }
 """A subclass that has one of these of its own, and not the facet, does not answer the facet.
 

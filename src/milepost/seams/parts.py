@@ -182,9 +182,13 @@ class Parts(nn.Module):
             x = part.turn(x, position, side, length)
         return x
 
-    def relate(self, span: int) -> tuple[Relation, ...]:
-        """The tables that parts look up by distance."""
-        return tuple(part.relate(span) for part in self._answering["relate"])
+    def relate(self, span: int, only: Tensor | None = None) -> tuple[Relation, ...]:
+        """The tables that parts look up by distance; only: the distances [n] that are looked up, where others are not.
+
+        A part whose table has a row for every distance then makes those rows alone.
+        """
+        few = () if only is None else self._answering["relate_at"]
+        return tuple(part.relate_at(only) if part in few else part.relate(span) for part in self._answering["relate"])
 
     def scale(self, dim: int) -> float:
         """The softmax scale for queries of width dim."""
