@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -116,11 +116,11 @@ def _numbers(caller: str, rows: Rows, t: int) -> list[int]:
     """Return the numbers of the rows, none of them below 0."""
     if isinstance(rows, slice):
         return list(range(t)[rows])
+    if isinstance(rows, Tensor) and (rows.is_floating_point() or rows.dtype == torch.bool or rows.dim() > 1):
+        raise TypeError(f"{caller}: rows is {rows.dtype} {list(rows.shape)}; give whole numbers [n]")
     if isinstance(rows, Tensor):
-        if rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool or rows.dim() > 1:
-            raise TypeError(f"{caller}: rows is {rows.dtype} {list(rows.shape)}; give whole numbers [n]")
-    given: Any = rows.reshape(-1).tolist() if isinstance(rows, Tensor) else rows
-    listed: list[Any] = [given] if isinstance(given, int) else list(given)
+        rows = cast("list[int]", rows.reshape(-1).tolist())
+    listed = [rows] if isinstance(rows, int) else list(rows)
     for each in listed:
         if type(each) is not int:
             raise TypeError(f"{caller}: rows holds {each!r}; give whole numbers")
