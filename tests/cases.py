@@ -97,7 +97,8 @@ CASES: dict[str, Callable[[], mp.Scheme]] = {
 
 QUICK = (
     "Alibi", "Cope", "Deberta", "DynamicNtk", "Fire", "Kerple", "Learned", "LogN", "Partial", "QkNorm", "Rerope",
-    "Rope", "Shaw", "SinkLogit", "SoftCap", "T5Bias", "Xpos", "window and sinks",
+    "Rope", "Shaw", "SinkLogit", "SoftCap", "T5Bias", "TransformerXL", "Xpos",
+    "window and sinks",
 )  # fmt: skip
 """For laws that cost much, the methods that a quick run has them for: each verb and each facet is among them."""
 
