@@ -20,8 +20,9 @@ class Face(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name not in self._modules:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        if name in self._needs:
-            need(name, *self._needs[name])
+        needed = self._needs.get(name, self._needs.get("*"))
+        if needed is not None:
+            need(name, *needed)
         found = getattr(import_module(self._modules[name]), name)
         self._prepare(found)
         super().__setattr__(name, found)
@@ -43,7 +44,8 @@ def lazy(
 ) -> None:
     """Let a package import the names of its stub when they are first used; each is `from MODULE import NAME as NAME`.
 
-    needs: the extra and the libraries that a name cannot be imported without. prepare is called with what was imported.
+    needs: the extra and the libraries that a name cannot be imported without, "*" for every other. prepare is called
+    with what was imported.
     """
     module = sys.modules[package]
     with open(f"{module.__file__}i", encoding="utf-8") as stub:

@@ -29,6 +29,8 @@ FLOORS = (
     *(("lab.text", "lab.training"), ("lab.schemes",), ("lab.tasks",), ("lab.statistics",), ("lab.judging",)),
     *(("lab.cells",), ("lab.engines",), ("lab.sweep",), ("lab.report", "lab.exported"), ("lab.command",), ("lab",)),
     ("hf",),
+    ("explore.pictures",),
+    ("explore",),
     ("bench",),
     ("cli",),
     ("__main__",),

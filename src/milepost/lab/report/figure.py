@@ -105,8 +105,14 @@ class Panel:
         return [self._stroke(curve, apart * (n - middle)) for n, curve in enumerate(self.curves)]
 
     def _stroke(self, curve: Curve, aside: float) -> Stroke:
-        places = [(self.x.at(point.x) + aside, self.y.at(point.y)) for point in curve.points]
-        line = "".join(f"{'L' if n else 'M'}{x:.1f} {y:.1f}" for n, (x, y) in enumerate(places))
+        places = [
+            (self.x.at(point.x) + aside, self.y.at(point.y if math.isfinite(point.y) else self.y.knots[0][0]))
+            for point in curve.points
+        ]
+        drawn = [math.isfinite(point.y) for point in curve.points]
+        line = "".join(
+            f"{'L' if n and drawn[n - 1] else 'M'}{x:.1f} {y:.1f}" for n, (x, y) in enumerate(places) if drawn[n]
+        )
         bars = "".join(
             f"M{x:.1f} {self.y.at(point.y - point.half):.1f}V{self.y.at(point.y + point.half):.1f}"
             for (x, _), point in zip(places, curve.points, strict=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 HERE = "milepost.lab.report"
+RE_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 LOW = re.compile(r"(?<=\w)_([A-Za-z0-9])(?![A-Za-z0-9_])")
 
 
@@ -24,9 +25,28 @@ def laid_out(template: str, package: str, **values: object) -> str:
     """Return a template filled in; it may extend and use those that lie here, from whatever package it is."""
     from markupsafe import Markup
 
-    beside = files(HERE) / "templates"
-    style, script = (Markup((beside / name).read_text(encoding="utf-8")) for name in ("report.css", "report.js"))
-    return _environment(package).get_template(template).render(values, style=style, script=script)
+    style = Markup(drawing_style() + beside("report.css"))
+    return _environment(package).get_template(template).render(values, style=style, script=Markup(beside("report.js")))
+
+
+def beside(name: str) -> str:
+    """Return a file that lies with the templates."""
+    return (files(HERE) / "templates" / name).read_text(encoding="utf-8")
+
+
+def drawing_style(within: str = "") -> str:
+    """Return the style of drawings, light and dark; within: a class that it is kept to, for pages of others."""
+    style = beside("drawing.css")
+    if not within:
+        return style
+    # Rules that hold no others; a sheet for drawings has no strings, and commas in selectors alone.
+    return re.sub(r"([^{}]+)(\{[^{}]*\})", lambda rule: _kept_to(within, rule[1]) + rule[2], RE_COMMENT.sub("", style))
+
+
+def _kept_to(within: str, selectors: str) -> str:
+    """Return selectors for what lies in elements of a class alone."""
+    names = (each.strip().removeprefix("svg ") for each in selectors.split(","))
+    return ", ".join(f".{within}" if name == ":root" else f".{within} {name}" for name in names) + " "
 
 
 @cache

@@ -1,0 +1,6 @@
+"""What `milepost.explore` exports; each name is imported when it is first used."""
+
+from milepost.explore.analyses.angles import angles_seen as angles_seen
+from milepost.explore.analyses.angles import wavelengths as wavelengths
+from milepost.explore.analysis import Analysis as Analysis
+from milepost.explore.analysis import Array as Array

@@ -1,0 +1,1 @@
+"""The analyses, a file for what belongs together."""

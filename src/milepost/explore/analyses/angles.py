@@ -1,0 +1,95 @@
+"""Angles of a rotation: which of them training met, their wavelengths, and a position as digits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.pictures.clocks import Clocks
+from milepost.explore.pictures.curves import curves
+from milepost.seams import demand
+from milepost.seams.arguments import spell
+
+
+def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) -> Analysis:
+    """Compare the angles that each pair of channels meets at a new length with those that it met in training.
+
+        explore.angles_seen(mp.Rope(128), trained=4096, length=32_768)
+        explore.angles_seen(mp.Rope(128), trained=4096, length=32_768, stretched=mp.Rope(128, stretch=mp.Ntk(8)))
+
+    rope: the rotation as it was trained; stretched: as it runs at the new length, itself if left out. A pair that made
+    a full turn in training has met every angle. One that did not meets new angles as soon as it goes further.
+    """
+    for name, value in (("trained", trained), ("length", length)):
+        demand.whole(angles_seen, name, value)
+    now = rope if stretched is None else stretched
+    before, after = _turns(rope, trained), _turns(now, length)
+    unseen = np.clip(np.minimum(after, 1.0) - before, 0.0, None)
+    unseen[unseen < 1e-9] = 0.0
+    pairs = np.arange(len(before), dtype=np.float64)
+    full, new = int((before >= 1 - 1e-9).sum()), int((unseen > 0).sum())
+    says = (
+        f"{full} of {len(before)} pairs make a full turn within {trained:,} tokens. "
+        f"At {length:,} tokens {new} pairs meet angles for the first time"
+        + (f", the widest arc is {unseen.max():.2f} of a turn." if new else ".")
+    )
+    dials = Clocks(f"{spell(now)} at {length:,} tokens", before, after, tuple(f"{n}" for n in range(len(before))))
+    return Analysis(
+        "angles_seen",
+        "Angles that training met, and new ones",
+        says,
+        (
+            axis("pair", pairs),
+            array("turns in training", before, "turns", "pair"),
+            array("turns", after, "turns", "pair"),
+            array("unseen arc", unseen, "turns", "pair"),
+        ),
+        (dials,),
+    )
+
+
+def wavelengths(ropes: dict[str, Any], *, trained: int, length: int) -> Analysis:
+    """Return the wavelength of each pair, for several rotations, beside the trained length and the new one.
+
+    explore.wavelengths({"RoPE": mp.Rope(128), "NTK": mp.Rope(128, stretch=mp.Ntk(8))}, trained=4096, length=32_768)
+    """
+    for name, value in (("trained", trained), ("length", length)):
+        demand.whole(wavelengths, name, value)
+    found = {name: math.tau / _steps(rope, length) for name, rope in ropes.items()}
+    pairs = np.arange(len(next(iter(found.values()))), dtype=np.float64)
+    picture = curves(
+        "Wavelength of each pair of channels",
+        pairs,
+        found,
+        x_name="pair",
+        y_name="tokens a turn",
+        y_scale="decades",
+        level=(float(trained), f"trained length, {trained:,}"),
+    )
+    return Analysis(
+        "wavelengths",
+        "Wavelengths",
+        f"Pairs above the rule do not make a full turn within the trained length of {trained:,} tokens.",
+        (axis("pair", pairs), *(array(name, values, "tokens", "pair") for name, values in found.items())),
+        (picture,),
+    )
+
+
+def _steps(rope: Any, length: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return by how much each pair turns from one position to the next in a text of that length, in radians."""
+    at = torch.tensor([0, 1], dtype=torch.float64)
+    found = rope.angles(at, length) if _by_length(rope) else rope.angles(at)
+    return (found[..., 1, :] - found[..., 0, :]).reshape(-1).detach().cpu().double().numpy()
+
+
+def _turns(rope: Any, length: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return how far each pair turns over a text, in turns."""
+    return np.abs(_steps(rope, length)) * length / math.tau
+
+
+def _by_length(rope: Any) -> bool:
+    return bool(getattr(rope, "by_length", False))

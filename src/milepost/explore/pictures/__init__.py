@@ -1,0 +1,1 @@
+"""Drawings in the style of the reports: curves, maps and clocks, as SVG and by matplotlib."""
