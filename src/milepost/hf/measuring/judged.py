@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from milepost.hf.model.extension import as_it_was, extension_of
+from milepost.hf.model.extension import as_it_was, changed_by
 from milepost.hf.model.models import demand_causal, device_of
 
 STOCK, EXTENDED, WINDOW = "stock", "extended", "window"
@@ -77,7 +77,7 @@ def named(models: object) -> dict[str, Any]:
 
     One model alone is called stock, or extended where it is.
     """
-    one = STOCK if extension_of(models) is None else EXTENDED
+    one = STOCK if changed_by(models) is None else EXTENDED
     given = dict(cast("Mapping[str, Any]", models)) if isinstance(models, Mapping) else {one: cast("Any", models)}
     if not given:
         raise ValueError("measure: no model was given; give one, or a dict of names and models")
@@ -88,7 +88,7 @@ def named(models: object) -> dict[str, Any]:
                 f"[b t] to logits [b t vocabulary] can be measured"
             )
         demand_causal(f"measure: {name!r} is", model)
-    found = next((each for each in given.values() if extension_of(each) is not None), None)
+    found = next((each for each in given.values() if changed_by(each) is not None), None)
     return given if found is None or STOCK in given else {STOCK: AsItWas(found), **given}
 
 

@@ -30,6 +30,7 @@ from milepost.hf.measuring.trials import (
     needles,
     tokens_of,
 )
+from milepost.hf.model.extension import as_it_was
 from milepost.refusal import need
 from milepost.seams import demand
 
@@ -141,8 +142,9 @@ def _trained(models: Iterable[object]) -> int:
     for model in models:
         if isinstance(model, nn.Module) and getattr(model, "config", None) is not None:
             try:
-                config = config_of(model, "measure")
-                length = trained_length(read(config, "measure"), Schedule.of(config)[0].parts)
+                with as_it_was(model):
+                    config = config_of(model, "measure")
+                    length = trained_length(read(config, "measure"), Schedule.of(config)[0].parts)
             except ValueError:
                 # A model of a type that is not read here can be measured all the same.
                 continue

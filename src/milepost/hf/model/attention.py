@@ -7,6 +7,7 @@ take the place of the model's own, with its weights.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from milepost import DeepseekScale, Partial, Rope, Scheme, attend
 from milepost.call.options import Options
+from milepost.hf.model.models import Place
 from milepost.hf.model.positions import dense, read, refuse_edited, slots
 from milepost.memory.surroundings import autocast_dtype
 from milepost.seams.verbs import answers
@@ -240,6 +242,17 @@ class Replaced(nn.Module):
         """Return which tokens t queries and s keys are, in the form of `positions.slots`, by transformers' mask."""
         by_length = self.__dict__["scheme"].by_length and not self.by_slot
         return dense(mask, t, s, self.hidden, self.layer_idx == 0, by_length)
+
+
+def put_back(places: Iterable[Place]) -> list[Place]:
+    """Let a model's own modules attend again; returns where ours were."""
+    ours: list[Place] = []
+    for place in places:
+        now = getattr(place.parent, place.name)
+        if isinstance(now, Replaced):
+            ours.append(Place(place.parent, place.name, now))
+            place.put(now.put_back())
+    return ours
 
 
 def heads(x: Tensor, width: int) -> Tensor:

@@ -7,7 +7,7 @@ import gc
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -34,6 +34,7 @@ NOT_YET: dict[str, str] = {
 }
 """Why some model types that milepost can read are not extended."""
 SERVED = ", ".join(sorted(DISPATCH | REPLACED))
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,12 @@ def demand_causal(asked: str, model: object) -> None:
     if getattr(config, "is_encoder_decoder", False):
         kind = getattr(config, "model_type", "encoder-decoder")
         raise ValueError(f"{asked} a {kind} model, which reads one text and writes another; give a causal model")
+
+
+def kept_in(model: nn.Module, name: str, kind: type[Kept]) -> Kept | None:
+    """Return what a model or a module inside it keeps under a name, where that is of a kind; None where nothing is."""
+    kept = (each.__dict__.get(name) for each in model.modules())
+    return next((each for each in kept if isinstance(each, kind)), None)
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -236,6 +236,29 @@ def dense(mask: Tensor | None, t: int, s: int, hidden: bool, check: bool, by_len
 # Hooks around the forward pass
 
 
+class Hooks:
+    """Hooks that can be removed, and registered again. Each `put` registers some and returns their handles."""
+
+    def __init__(self) -> None:
+        self.puts: list[Callable[[], list[Any]]] = []
+        self.handles: list[Any] = []
+
+    def add(self, put: Callable[[], list[Any]]) -> None:
+        """Register hooks."""
+        self.puts.append(put)
+        self.handles.extend(put())
+
+    def put(self) -> None:
+        """Register again what was removed."""
+        self.handles = [each for put in self.puts for each in put()]
+
+    def remove(self) -> None:
+        """Remove them all."""
+        for each in self.handles:
+            each.remove()
+        self.handles = []
+
+
 class Calls:
     """Hooks around each forward pass of an extended model: what it is given is checked and completed.
 
