@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from torch import nn
 
@@ -71,7 +71,8 @@ class Extension:
         named = layers.config._attn_implementation
         if not layers.places:
             put_implementation(layers, self.implementation)
-        kind, config = type(layers.config), vars(layers.config).copy()
+        kind = cast("Any", type(layers.config))
+        config = dict[str, Any](layers.config.__dict__)
         clear(layers.config)
         self.before.put(layers.config)
         del layers.backbone.__dict__[NAME]
