@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from milepost import DeepseekScale, Partial, Rope, Scheme, attend
 from milepost.call.options import Options
 from milepost.hf.model.models import Place
-from milepost.hf.model.positions import dense, read, refuse_edited, slots
+from milepost.hf.model.positions import demand_marked, dense, read, refuse_edited, slots
 from milepost.memory.surroundings import autocast_dtype
 from milepost.seams.verbs import answers
 
@@ -227,6 +227,8 @@ class Replaced(nn.Module):
         """Attend with raw queries, keys and values [b h t d]; returns [b t h·d]. positions: None where they count."""
         q, k, v = qkv
         if cache is not None:
+            if self.layer_idx == 0:
+                demand_marked(cache)
             k, v = cast("tuple[Tensor, Tensor]", cache.update(k, v, self.layer_idx))
         t, s = q.shape[2], k.shape[2]
         mask = self.slots(mask, t, s)
