@@ -6,8 +6,8 @@ must be given what stock transformers knows:
 - **Positions** of all tokens in the cache. `Calls.before`, a hook on the model, puts the new `position_ids` behind
   those of the cache and hands them on in their place. transformers passes them to every layer, through checkpoints,
   devices and compiled graphs. int64 [b|1, t + 1], one more than there are tokens, means that they count one by one, so
-  nobody needs to read them; any other dtype is to be read, [b|1, n] for all n slots. int64 [b|1, t] is what transformers
-  makes by itself: nobody has looked at them, and they are refused.
+  nobody needs to read them; any other dtype is to be read, [b|1, n] for all n slots. int64 [b|1, t] is what
+  transformers makes by itself: nobody has looked at them, and they are refused.
 - **Slots**: which of these tokens a layer's keys are, and which are padding. transformers calls the registered mask
   function `slots` for each type of layer, and takes any tensor with four axes for a finished mask. Ours are integers,
   [b, 1, rows, s + t], for s keys and then t queries: documents (one row: packed texts), index and documents (a
@@ -51,8 +51,8 @@ def read(mask: Tensor | None, positions: Tensor, t: int, s: int, by_length: bool
     if positions.dtype == COUNTED and positions.shape[1] == t:
         raise RuntimeError(
             "milepost: an extended model's layers were reached without the hooks of the module that has them, by "
-            "model.forward(…) or by a layer called with positions of its own, so padding, packing and cached tokens are "
-            "not known; call the module itself, model(…), which runs its hooks"
+            "model.forward(…) or by a layer called with positions of its own, so padding, packing and cached tokens "
+            "are not known; call the module itself, model(…), which runs its hooks"
         )
     at = None if positions.dtype == COUNTED else positions
     if mask is None or is_empty(mask) or (mask.shape[2] == 1 and at is None and is_ours(mask, t, s)):
