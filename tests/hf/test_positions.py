@@ -257,6 +257,17 @@ def test_what_stock_reads_at_every_call_is_refused_when_it_changes_after_extend(
     model(tokens())
 
 
+def test_a_mask_of_whole_numbers_with_four_axes_is_refused_by_name():
+    model = extend(tiny("llama"), mp.Rerope(8))
+    for t, dtype in ((1, torch.long), (2, torch.long), (3, torch.long), (2, torch.int32), (12, torch.long)):
+        mask, where = torch.ones(2, 1, t, t, dtype=dtype), torch.arange(t)[None] * 2
+        with pytest.raises(ValueError, match=rf"the attention mask is {dtype} .* takes the mask of padding, \[b, n\]"):
+            model(tokens(2, t), attention_mask=mask, position_ids=where)
+    # As wide as one of ours, of keys and then queries, and with two rows, of which none is the slots.
+    with pytest.raises(ValueError, match="takes the mask of padding"):
+        model(tokens(2, 2), attention_mask=torch.ones(2, 1, 2, 4).long(), position_ids=torch.arange(2)[None] * 2)
+
+
 def saved(cache: Any) -> Any:
     kept = io.BytesIO()
     torch.save(cache, kept)

@@ -57,7 +57,7 @@ def read(mask: Tensor | None, positions: Tensor, t: int, s: int, by_length: bool
     at = None if positions.dtype == COUNTED else positions
     if mask is None or is_empty(mask) or (mask.shape[2] == 1 and at is None and is_ours(mask, t, s)):
         return {} if at is None else located(at, None, t, s)[1] | lasting(at, None, None, t, s, by_length)
-    if not is_ours(mask, t, s):
+    if not is_ours(mask, t, s) or (mask.shape[2] == 2 and at is not None):
         raise ValueError(
             f"milepost: the attention mask is {mask.dtype} {list(mask.shape)} for {t} queries and {s} keys; an "
             f"extended model takes the mask of padding, [b, n] with 1 for every token that counts, and makes the rest"
