@@ -549,8 +549,8 @@ def filled_by(cache: Any, by: str) -> Filled | None:
 def refuse_filled(cache: Any, by: str | None, now: str | None) -> None:
     """Refuse a cache whose keys were made under another scheme. by, now: the extensions, None for stock."""
     unmarked = (
-        "a model that is not extended, or put together by hand, which leaves no mark of the model (peft's prefix tuning "
-        "does so at every call; use LoRA)"
+        "a model that is not extended, or put together by hand, which leaves no mark of the model (peft's prefix "
+        "tuning does so at every call; use LoRA)"
     )
     was = f"the extension {by}" if by else unmarked
     reads = f"the extension {now}" if now else "a model that is not extended"
