@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -128,6 +129,7 @@ def extended(
                 f"reads as many already"
             )
     schedule = schedule_for(layers, given, to, stored)
+    demand_scale(layers)
     forms = [form_of(layers, turner) for turner in layers.turners]
     path = chosen(layers, schedule, through)
     first = Settings.of(layers.config) if before is None else before.before
@@ -192,6 +194,18 @@ def chosen(layers: Layers, schedule: Schedule, through: Path | None) -> Path:
     if through == "rotary" and why is not None:
         raise ValueError(f'extend(through="rotary"): {why}, and cosines and sines cannot say that; use "attend"')
     return through or ("attend" if why else "rotary")
+
+
+def demand_scale(layers: Layers) -> None:
+    """Refuse modules that were set to another softmax scale than their config says, which the schemes go by."""
+    for layer, (place, own) in enumerate(zip(layers.places, layers.own, strict=False)):
+        says, width = OURS[layers.model_type].scale(place.module), layers.head_width(place.module)
+        if not math.isclose(says, own.scale(width), rel_tol=1e-5):
+            raise ValueError(
+                f"extend: layer {layer} of this {layers.model_type} model scales its scores by {says:.6g}, and its "
+                f"config says {own.scale(width):.6g}; the module was changed by hand. Put it back, and give the scale "
+                f"as a part: extend(model, Scale({says:.6g}))"
+            )
 
 
 def only_turns(own: Scheme, scheme: Scheme) -> str | None:

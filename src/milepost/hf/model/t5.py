@@ -79,6 +79,7 @@ class T5Attention(Replaced):
 
     o: Any
     by_slot = True
+    said = ("scaling",)
 
     def __init__(self, original: Any, scheme: Scheme) -> None:
         super().__init__(original, scheme)
