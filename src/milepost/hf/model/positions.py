@@ -190,12 +190,17 @@ def _sees(seen: Seen, b: int, first: int | Tensor, n: int, step: int, device: An
     return torch.as_tensor(seen(rows, torch.zeros_like(rows), here, here + step)).expand(b, n)
 
 
-def must(right: Tensor, message: str) -> None:
-    """Raise unless a condition holds. In a traced graph it is checked when the graph runs."""
+def must(right: Tensor, message: str, *shape: object) -> None:
+    """Raise unless a condition holds. In a traced graph it is checked when the graph runs.
+
+    shape: what takes the places of {} in the message; in a traced graph, whose shapes may be open, they are "…".
+    """
     if not torch.compiler.is_compiling():
         if not bool(right):
-            raise ValueError(message)
-    elif hasattr(torch, "_assert_async"):
+            raise ValueError(message.format(*shape))
+        return
+    message = message.replace("{}", "…")
+    if hasattr(torch, "_assert_async"):
         torch._assert_async(right, message)  # pyright: ignore
     else:
         raise RuntimeError(f"{message}. Whether that is so cannot be checked in a traced graph here; run it eagerly")
@@ -233,8 +238,11 @@ def dense(mask: Tensor | None, t: int, s: int, hidden: bool, check: bool, by_len
         causal = (index[:, None] <= query[0][..., None]) & (documents[:, None] == query[1][..., None])
         must(
             ((causal & real[:, None] & some[..., None]) == seen).all(),
-            f"milepost: the attention mask {list(mask.shape)} for {t} queries and {s} keys hides more than padding and "
-            f"keys ahead; an extended model takes the mask of padding, [b, n], and makes the rest itself",
+            "milepost: the attention mask {} for {} queries and {} keys hides more than padding and keys ahead; an "
+            "extended model takes the mask of padding, [b, n], and makes the rest itself",
+            list(mask.shape),
+            t,
+            s,
         )
     both = zip((index, documents, slot), (*query, own), strict=True)
     return torch.stack([torch.cat(each, 1) for each in both], 1)[:, None]

@@ -121,8 +121,10 @@ def padding(mask: Tensor | None, t: int, s: int) -> Tensor | None:
     real = seen.any(1)
     must(
         (seen == real[:, None]).all(),
-        f"milepost: the attention mask {list(mask.shape)} hides some keys from some of the {t} queries of an encoder "
-        f"and not from others; an extended model takes the mask of padding, [b, n]",
+        "milepost: the attention mask {} hides some keys from some of the {} queries of an encoder and not from others; "
+        "an extended model takes the mask of padding, [b, n]",
+        list(mask.shape),
+        t,
     )
     slot = torch.arange(s, device=mask.device).expand_as(real)
     index = (slot - real.int().argmax(1)[:, None]).clamp(min=0)
