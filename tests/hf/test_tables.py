@@ -139,3 +139,13 @@ def test_stock_beside_a_grown_table_is_the_model_without_its_growth():
     with pytest.raises(ValueError, match="none of hierarchical"):
         choose(model, ids, to=40, windows=3, last=4, progress=False)
     assert torch.equal(model(tokens(2, 20)).logits, far)
+
+
+def test_a_table_that_is_put_back_is_cast_with_the_model():
+    model, text = made("gpt2"), tokens(2, ROWS)
+    extend(model, to=20).to(torch.bfloat16)
+    wanted = made("gpt2").to(torch.bfloat16)(text).logits
+    with as_it_was(model):
+        assert torch.equal(model(text).logits, wanted)
+    assert model.transformer.wpe.weight.dtype == torch.bfloat16
+    assert torch.equal(restore(model)(text).logits, wanted)

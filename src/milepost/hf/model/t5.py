@@ -121,8 +121,8 @@ def padding(mask: Tensor | None, t: int, s: int) -> Tensor | None:
     real = seen.any(1)
     must(
         (seen == real[:, None]).all(),
-        "milepost: the attention mask {} hides some keys from some of the {} queries of an encoder and not from others; "
-        "an extended model takes the mask of padding, [b, n]",
+        "milepost: the attention mask {} hides some keys from some of the {} queries of an encoder and not from "
+        "others; an extended model takes the mask of padding, [b, n]",
         list(mask.shape),
         t,
     )

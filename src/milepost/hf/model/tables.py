@@ -43,16 +43,20 @@ class Table:
     buffers: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     def put(self, owner: Any) -> Table:
-        """Put it into a model; returns the one that was there."""
+        """Put it into a model, where the one that was there is now, and return that."""
         parent, name = self.place.parent, self.place.name
         was = Table(
             Place(parent, name, getattr(parent, name)),
             owner.config.max_position_embeddings,
             {each: getattr(parent, each) for each in self.buffers},
         )
+        # The model may have been moved or cast since.
+        weight = getattr(was.place.module, "weight", None)
+        if isinstance(weight, Tensor) and weight.device.type != "meta":
+            self.place.module.to(weight.device, weight.dtype)
         self.place.put(self.place.module)
         for each, buffer in self.buffers.items():
-            parent.register_buffer(each, buffer, persistent=False)
+            parent.register_buffer(each, buffer.to(was.buffers[each].device), persistent=False)
         owner.config.max_position_embeddings = self.rows
         return was
 
