@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, T5EncoderModel
 
 import milepost as mp
 from milepost.hf import extend, restore
+from milepost.hf.model.extension import as_it_was
 
 HEADS, BUCKETS, LENGTH = 4, 16, 90
 SMALL: dict[str, Any] = {
@@ -136,3 +137,18 @@ def test_what_cannot_be_is_refused_and_nothing_is_changed(
         assert model.config.to_dict() == before
         assert torch.equal(logits(model), stock)
         extend(model, mp.T5Bias(HEADS, buckets=BUCKETS, reach=50), mp.LogN(8))
+
+
+@pytest.mark.parametrize("parts", [(FURTHER,), (FURTHER, mp.LogN(8))], ids=["buckets", "through attend"])
+def test_stretched_buckets_are_taken_off_for_a_while(parts: tuple[object, ...]):
+    model = tiny()
+    stock = logits(model)
+    extend(model, *parts)
+    ours, config, modules = logits(model), model.config.to_dict(), list(model.modules())
+    with as_it_was(model):
+        assert torch.equal(logits(model), stock)
+        assert model.config.to_dict() == tiny().config.to_dict()
+    assert torch.equal(logits(model), ours)
+    assert model.config.to_dict() == config
+    assert list(model.modules()) == modules
+    assert torch.equal(logits(restore(model)), stock)

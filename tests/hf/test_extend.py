@@ -17,7 +17,7 @@ from transformers.masking_utils import create_causal_mask
 
 import milepost as mp
 from milepost.hf import extend, restore
-from milepost.hf.model.extension import extension_of
+from milepost.hf.model.extension import as_it_was, extension_of
 from tests.hf.tiny import OWN, SMALL, tiny, tokens
 
 
@@ -57,6 +57,32 @@ def test_restore_undoes_it_all(given: tuple[object, ...]):
     assert torch.equal(model(tokens()).logits, stock)
     assert extension_of(model) is None
     assert restore(model) is model, "a second time nothing happens"
+
+
+@pytest.mark.parametrize("given", [(mp.Rerope(8),), (mp.Yarn(4, trained=64),)])
+@pytest.mark.parametrize("name", ["gemma3_text", "falcon"])
+def test_an_extension_is_off_for_a_while_and_then_the_same_again(name: str, given: tuple[object, ...]):
+    model = tiny(name)
+    before, stock = state(model), model(tokens()).logits
+    extend(model, *given)
+    model.config.bos_token_id = 7
+    ours, after, modules = model(tokens()).logits, state(model), list(model.modules())
+    with as_it_was(model):
+        assert torch.equal(model(tokens()).logits, stock)
+        assert state(model)[0] == before[0]
+    assert torch.equal(model(tokens()).logits, ours)
+    assert state(model) == after
+    assert list(model.modules()) == modules
+    cache = model(tokens()).past_key_values
+    with as_it_was(model):
+        pass
+    model(tokens(t=3), past_key_values=cache)
+    model.config.is_causal = False
+    with as_it_was(model):
+        pass
+    if name == "gemma3_text" and extension_of(model).through == "attend":
+        with pytest.raises(RuntimeError, match="is_causal of its config changed after extend"):
+            model(tokens())
 
 
 def test_an_extended_model_is_extended_from_what_it_was():

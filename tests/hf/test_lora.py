@@ -176,3 +176,12 @@ def test_prompts_that_rotate_queries_by_themselves_are_refused(first: str):
         model(input_ids=tokens(2, 12))
     restore(model)
     assert model(input_ids=tokens(2, 12)).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("part", [mp.Rerope(6), mp.Yarn(4, trained=64)], ids=["attend", "rotary"])
+def test_prefix_tuning_is_refused_by_its_name(part: Any):
+    model = peft.get_peft_model(tiny("llama"), peft.PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"))
+    extend(model, part)
+    with pytest.raises(ValueError, match=r"peft's prefix tuning does so at every call; use LoRA"):
+        model(input_ids=tokens(2, 12), attention_mask=torch.ones(2, 12, dtype=torch.long))
+    assert restore(model)(input_ids=tokens(2, 12)).logits.isfinite().all()

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 import milepost as mp
-from milepost.hf import extend, measure
+from milepost.hf import choose, extend, measure, restore
 from milepost.hf.measuring.judged import Row, judge
 from milepost.hf.measuring.trials import copies, endings, haystack, needles
+from tests.hf.tiny import tiny
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("scipy")
@@ -108,6 +109,36 @@ def test_beside_an_extended_model_stands_the_same_without_its_extension(ids: Ten
     assert torch.equal(model(ids[None, :60]).logits, before)
     assert measure({"mine": model}, ids, **options).rows[:2] == ("stock", "mine")
     assert measure({"stock": llama(), "mine": model}, ids, **options).rows[:2] == ("stock", "mine")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gptj", "mpt"])
+def test_a_row_is_left_out_of_texts_that_its_model_has_no_positions_for(kind: str, ids: Tensor, tmp_path: Path):
+    sizes = {"n_positions": 32, "max_position_embeddings": 32, "max_seq_len": 32}
+    model = tiny(kind, vocab_size=VOCABULARY, **(sizes | ({"n_embd": 32, "n_head": 4} if kind == "gpt2" else {})))
+    options = {"lengths": [32, 64], "distances": [8, 40], "needle": [32, 64]} | QUICK
+    alone, left_out = measure(model, ids, **options), "stock: left out past 32 tokens"
+    extend(model, **{"to": 64}) if kind == "gpt2" else extend(model, mp.LogN(32))
+    found = measure(model, ids, **options)
+    for each in (alone, found):
+        assert list(each.nats["stock"]) == list(each.entropy["stock"]) == list(each.needle["stock"]) == [32]
+        assert list(each.recall["stock"]) == [8]
+        assert each.ends == {"stock": 32}
+        assert left_out in str(each)
+        assert left_out in each.to_html(tmp_path / "page.html").read_text()
+        assert "nan" not in each.to_json()
+    assert list(found.nats["extended"]) == list(found.nats["window 32"]) == [32, 64]
+    assert list(found.recall["extended"]) == [8, 40]
+    assert found.nats["stock"][32].values == alone.nats["stock"][32].values
+    with pytest.raises(ValueError, match=r"no model here reads 64 tokens.*'stock' 32\); give shorter lengths"):
+        measure({"stock": restore(model)}, ids, **(options | {"window": 0}))
+
+
+def test_candidates_are_measured_where_stock_has_no_positions(ids: Tensor):
+    model = tiny("gptj", vocab_size=VOCABULARY, n_positions=32, max_position_embeddings=32)
+    found = choose(model, ids, to=64, names=["YaRN"], windows=3, last=4, progress=False)
+    assert list(found.measured.nats["stock"]) == [32]
+    assert list(found.measured.nats["YaRN"]) == [32, 64]
+    assert "stock: left out past 32 tokens" in str(found)
 
 
 def test_rows_that_show_no_attention_for_one_reason_are_named_together(ids: Tensor):

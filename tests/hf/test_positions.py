@@ -6,6 +6,8 @@ sweep-positions` compares every served type in every kind of call; here some are
 
 from __future__ import annotations
 
+import copy
+import io
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -253,3 +255,89 @@ def test_what_stock_reads_at_every_call_is_refused_when_it_changes_after_extend(
         model(tokens())
     edit(restore(model))
     model(tokens())
+
+
+def test_a_mask_of_whole_numbers_with_four_axes_is_refused_by_name():
+    model = extend(tiny("llama"), mp.Rerope(8))
+    for t, dtype in ((1, torch.long), (2, torch.long), (3, torch.long), (2, torch.int32), (12, torch.long)):
+        mask, where = torch.ones(2, 1, t, t, dtype=dtype), torch.arange(t)[None] * 2
+        with pytest.raises(ValueError, match=rf"the attention mask is {dtype} .* takes the mask of padding, \[b, n\]"):
+            model(tokens(2, t), attention_mask=mask, position_ids=where)
+    # As wide as one of ours, of keys and then queries, and with two rows, of which none is the slots.
+    with pytest.raises(ValueError, match="takes the mask of padding"):
+        model(tokens(2, 2), attention_mask=torch.ones(2, 1, 2, 4).long(), position_ids=torch.arange(2)[None] * 2)
+
+
+def saved(cache: Any) -> Any:
+    kept = io.BytesIO()
+    torch.save(cache, kept)
+    kept.seek(0)
+    return torch.load(kept, weights_only=False)
+
+
+def chosen(cache: Any) -> Any:
+    cache.batch_repeat_interleave(2)
+    cache.batch_select_indices(torch.tensor([0, 2]))
+    return cache
+
+
+def cut(cache: Any) -> Any:
+    longer = copy.deepcopy(cache)
+    longer.crop(-2)
+    return longer
+
+
+EXTENSIONS = {"attend": ("llama", mp.Rerope(8)), "rotary": ("llama", mp.Yarn(4, trained=64)),
+              "replaced": ("bloom", mp.AlibiNtk(2))}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, saved, chosen, cut], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("through", EXTENSIONS)
+def test_a_copy_of_a_cache_goes_on_as_the_cache_does(through: str, way: Callable[[Any], Any]):
+    name, part = EXTENSIONS[through]
+    model, texts = extend(tiny(name), part), tokens(2, 20)
+    full, prefix = model(texts).logits, model(texts[:, :15]).past_key_values
+    for _ in range(2):
+        cache = way(copy.deepcopy(prefix))
+        n = cache.get_seq_length()
+        assert (model(texts[:, n:], past_key_values=cache).logits - full[:, n:]).abs().max() < CLOSE
+        with pytest.raises(ValueError, match="was filled under the extension"):
+            restore(copy.deepcopy(model))(texts[:, :1], past_key_values=way(copy.deepcopy(prefix)))
+
+
+@pytest.mark.parametrize("through", EXTENSIONS)
+def test_a_cache_put_together_by_hand_is_refused(through: str):
+    name, part = EXTENSIONS[through]
+    model = extend(tiny(name), part)
+    cache = model(tokens(2, 15)).past_key_values
+    by_hand = DynamicCache([(layer.keys, layer.values) for layer in cache.layers[:2]])
+    with pytest.raises(ValueError, match=r"put together by hand, which leaves no mark .*copy\.deepcopy\(cache\) keeps"):
+        model(tokens(2, 1), past_key_values=by_hand)
+
+
+@pytest.mark.parametrize("name", ["llama", "gptj", "falcon", "stablelm"])
+def test_layers_that_no_hook_has_given_positions_are_refused(name: str):
+    model, text = extend(tiny(name), through="attend"), tokens(2, 12)
+    backbone = model.base_model
+    for given in ({}, {"position_ids": torch.arange(12)[None] % 5}):
+        with pytest.raises(RuntimeError, match=r"without the hooks .* call the module itself, model\(…\)"):
+            backbone.forward(text, **given)
+    hidden = backbone(text).last_hidden_state
+    assert torch.equal(torch.func.functional_call(backbone, dict(backbone.named_parameters()), (text,))[0], hidden)
+
+
+def test_a_layer_runs_again_with_what_it_was_given():
+    model, text = extend(tiny("llama"), mp.Rerope(8)), tokens(2, 12)
+    layer, kept = model.model.layers[1], list[Any]()
+    layer.register_forward_hook(lambda _, args, given, out: kept.append((args, given, out)), with_kwargs=True)
+    model(text, position_ids=torch.arange(12)[None] % 5, use_cache=False)
+    args, given, out = kept[0]
+    assert torch.equal(layer(*args, **given), out)
+
+
+def test_keys_of_another_model_do_not_reach_modules_of_ours_without_hooks():
+    model = tiny("bloom")
+    cache = model(tokens(2, 12)).past_key_values
+    extend(model, mp.AlibiNtk(2))
+    with pytest.raises(ValueError, match="called without its hooks"):
+        model.transformer.forward(tokens(2, 1), past_key_values=cache)

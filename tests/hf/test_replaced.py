@@ -170,3 +170,41 @@ def test_slopes_that_stock_mpt_passes_over_are_no_slopes_of_the_model():
         extend(told, mp.AlibiInterpolate(2))
     told.config.attn_config.alibi_bias_max = 8
     assert (extend(told, through="attend")(tokens(1, 12)).logits - wanted).abs().max() < 1e-5
+
+
+EDITS = {"bloom": "inv_norm_factor", "falcon": "inv_norm_factor", "gptj": "scale_attn", "mpt": "softmax_scale"}
+
+
+@pytest.mark.parametrize("name", sorted(EDITS))
+def test_a_softmax_scale_that_was_set_by_hand_is_refused(name: str):
+    def first(model: Any) -> Any:
+        return next(
+            each for each in model.modules() if hasattr(each, "layer_idx") and "Attention" in type(each).__name__
+        )
+
+    model, text = made(name), tokens(2, 12)
+    module, stock = first(model), model(text).logits
+    own = getattr(module, EDITS[name])
+    extend(model, through="attend")
+    ours = next(each for each in model.modules() if isinstance(each, Replaced))
+    for owner in (ours, module):
+        setattr(owner, EDITS[name], 2 * own)
+        with pytest.raises(RuntimeError, match=rf"{EDITS[name]} of {type(module).__name__} changed after extend"):
+            model(text)
+        setattr(owner, EDITS[name], own)
+        assert near(model(text).logits, stock)
+    restore(model)
+    setattr(first(model), EDITS[name], 2 * own)
+    with pytest.raises(ValueError, match=r"layer 0 of this \w+ model scales its scores by .*give the scale as a part"):
+        extend(model, through="attend")
+    setattr(first(model), EDITS[name], own)
+    assert near(extend(model, through="attend")(text).logits, stock)
+
+
+def test_a_setting_that_is_read_at_every_call_is_that_of_the_module_that_was_here():
+    model, other, text = made("mpt"), made("mpt"), tokens(2, 12)
+    extend(model, through="attend")
+    for layer, its in zip(model.transformer.blocks, other.transformer.blocks, strict=True):
+        layer.attn.clip_qkv = its.attn.clip_qkv = 0.1
+    assert near(model(text).logits, other(text).logits)
+    assert torch.equal(restore(model)(text).logits, other(text).logits)

@@ -169,3 +169,16 @@ def test_generation_compiles_into_one_graph():
     compiled = continued(model, texts, mask, **options)
     assert torch.equal(compiled[0], eager[0])
     assert (compiled[1] - eager[1]).abs().max() < CLOSE
+
+
+@pytest.mark.parametrize("name", ["falcon", "gptj"])
+def test_texts_of_any_length_run_in_one_graph(name: str):
+    model = extend(tiny(name), mp.LogN(64))
+    compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
+    for n in (12, 9):
+        text, mask = tokens(2, n), torch.ones(2, n, dtype=torch.long)
+        mask[0, :3] = 0
+        for given in ({}, {"attention_mask": mask}):
+            real = mask.bool() if given else slice(None)
+            wanted = model(text, use_cache=False, **given).logits[real]
+            assert (compiled(text, use_cache=False, **given).logits[real] - wanted).abs().max() < CLOSE

@@ -10,7 +10,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 import milepost as mp
-from milepost.hf import extend, restore, save
+from milepost.hf import choose, extend, measure, restore, save
+from milepost.hf.model.extension import as_it_was
 from milepost.hf.model.tables import TABLES
 from tests.hf.tiny import SMALL, continued, tokens
 
@@ -104,3 +105,47 @@ def test_what_a_table_cannot_do_is_refused(given: tuple[object, ...], options: d
 def test_a_grown_table_needs_no_file_of_ours(tmp_path: Path):
     with pytest.raises(ValueError, match=r"transformers says all of it: model\.save_pretrained\(path\)"):
         save(extend(made("gpt2"), to=20), tmp_path)
+
+
+def test_a_grown_table_is_taken_off_for_a_while_and_is_as_it_was_tuned():
+    model, text = made("gpt2"), tokens(2, ROWS)
+    before = model(text).logits
+    extend(model, to=20)
+    model.transformer.wpe.weight.mul_(1.5)
+    grown, far = model.transformer.wpe, model(tokens(2, 20)).logits
+    with as_it_was(model):
+        assert torch.equal(model(text).logits, before)
+        assert model.config.max_position_embeddings == ROWS
+    assert model.transformer.wpe is grown
+    assert model.config.max_position_embeddings == 20
+    assert torch.equal(model(tokens(2, 20)).logits, far)
+    restore(model)
+    assert torch.equal(model(text).logits, before)
+
+
+def test_stock_beside_a_grown_table_is_the_model_without_its_growth():
+    torch.manual_seed(0)
+    model, ids = made("gpt2"), tokens(1, 300)[0]
+    quick: dict[str, Any] = {"last": 4, "windows": 3, "passage": 4, "sinks": 2, "progress": False}
+    quick |= {"lengths": [ROWS], "distances": (), "needle": (), "trials": 2}
+    plain = measure(model, ids, **quick)
+    extend(model, to=20)
+    model.transformer.wpe.weight.mul_(1.5)
+    far = model(tokens(2, 20)).logits
+    found = measure(model, ids, **quick)
+    assert found.rows == ("stock", "extended", f"window {ROWS}", f"window {ROWS - 2} and 2 sinks")
+    assert found.nats["stock"][ROWS].values == plain.nats["stock"][ROWS].values
+    assert found.nats["extended"][ROWS].values != pytest.approx(plain.nats["stock"][ROWS].values, abs=1e-3)
+    with pytest.raises(ValueError, match="none of hierarchical"):
+        choose(model, ids, to=40, windows=3, last=4, progress=False)
+    assert torch.equal(model(tokens(2, 20)).logits, far)
+
+
+def test_a_table_that_is_put_back_is_cast_with_the_model():
+    model, text = made("gpt2"), tokens(2, ROWS)
+    extend(model, to=20).to(torch.bfloat16)
+    wanted = made("gpt2").to(torch.bfloat16)(text).logits
+    with as_it_was(model):
+        assert torch.equal(model(text).logits, wanted)
+    assert model.transformer.wpe.weight.dtype == torch.bfloat16
+    assert torch.equal(restore(model)(text).logits, wanted)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from milepost.hf.model.extension import as_it_was, extension_of
-from milepost.hf.model.models import demand_causal, device_of
+from milepost.hf.model.extension import as_it_was, changed_by
+from milepost.hf.model.models import demand_causal, device_of, longest
 
 STOCK, EXTENDED, WINDOW = "stock", "extended", "window"
 AT_ONCE = 1 << 14
@@ -29,13 +29,14 @@ class Row:
     """One line of the tables: a model, or a model that is given part of the text only.
 
     window and sinks say which part: the last tokens, and perhaps the first few besides, moved together as if the rest
-    had never been there. 0 is everything.
+    had never been there. 0 is everything. longest: how many tokens the model can read, None where it reads any number.
     """
 
     name: str
     model: nn.Module | Logits
     window: int = 0
     sinks: int = 0
+    longest: int | None = None
 
     @property
     def trivial(self) -> bool:
@@ -47,6 +48,10 @@ class Row:
         if not self.window or ids.shape[1] <= self.window:
             return ids
         return torch.cat((ids[:, : self.sinks], ids[:, ids.shape[1] - self.window + self.sinks :]), 1)
+
+    def reads(self, ids: Tensor) -> bool:
+        """Return True if the model can be judged on ids [b t], of which it is not given the last token."""
+        return self.longest is None or self.given(ids[:, :-1]).shape[1] <= self.longest
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ def named(models: object) -> dict[str, Any]:
 
     One model alone is called stock, or extended where it is.
     """
-    one = STOCK if extension_of(models) is None else EXTENDED
+    one = STOCK if changed_by(models) is None else EXTENDED
     given = dict(cast("Mapping[str, Any]", models)) if isinstance(models, Mapping) else {one: cast("Any", models)}
     if not given:
         raise ValueError("measure: no model was given; give one, or a dict of names and models")
@@ -88,7 +93,7 @@ def named(models: object) -> dict[str, Any]:
                 f"[b t] to logits [b t vocabulary] can be measured"
             )
         demand_causal(f"measure: {name!r} is", model)
-    found = next((each for each in given.values() if extension_of(each) is not None), None)
+    found = next((each for each in given.values() if changed_by(each) is not None), None)
     return given if found is None or STOCK in given else {STOCK: AsItWas(found), **given}
 
 
@@ -107,16 +112,24 @@ def refuse_unknown(ids: Tensor, models: Mapping[str, Any]) -> None:
 
 def rows_of(models: Mapping[str, Any], window: int, sinks: int) -> list[Row]:
     """Return a row for each model, and the trivial ones of the model called stock or else the first."""
-    rows = [Row(name, model) for name, model in models.items()]
+    rows = [Row(name, model, longest=reach(model)) for name, model in models.items()]
     if window <= 0:
         return rows
     if window <= sinks + 1:
         raise ValueError(f"measure(window={window}, sinks={sinks}): the window must be larger than its sinks")
-    plain = models.get(STOCK, rows[0].model)
-    trivial = [Row(f"{WINDOW} {window:,}", plain, window)]
+    plain = next((row for row in rows if row.name == STOCK), rows[0])
+    trivial = [replace(plain, name=f"{WINDOW} {window:,}", window=window)]
     if sinks:
-        trivial.append(Row(f"{WINDOW} {window - sinks:,} and {sinks} sinks", plain, window, sinks))
+        trivial.append(replace(trivial[0], name=f"{WINDOW} {window - sinks:,} and {sinks} sinks", sinks=sinks))
     return rows + [row for row in trivial if row.name not in models]
+
+
+def reach(model: nn.Module | Logits) -> int | None:
+    """Return how many tokens a model of a row can read; None where nothing ends, or nobody knows."""
+    if isinstance(model, AsItWas):
+        with as_it_was(model.model) as plain:
+            return longest(plain)
+    return longest(model) if isinstance(model, nn.Module) else None
 
 
 @contextmanager

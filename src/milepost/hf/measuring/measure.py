@@ -30,6 +30,7 @@ from milepost.hf.measuring.trials import (
     needles,
     tokens_of,
 )
+from milepost.hf.model.extension import as_it_was
 from milepost.refusal import need
 from milepost.seams import demand
 
@@ -105,25 +106,47 @@ def measure(
         for row in rows:
             nats, entropy = found.nats.setdefault(row.name, {}), found.entropy.setdefault(row.name, {})
             for length in lengths:
-                judged = judge(row, ending(length, windows=windows), last)
+                texts = ending(length, windows=windows)
+                if _past(found, row, texts):
+                    advance(f"{row.name}: left out at {length:,}")
+                    continue
+                judged = judge(row, texts, last)
                 nats[length], entropy[length] = score(judged.nats.mean(1)), score(judged.entropy.mean(1))
                 advance(f"{row.name}: perplexity {nats[length].perplexity:.4g} at {length:,}")
             for distance in distances:
                 texts = copied(distance)
+                if _past(found, row, texts):
+                    advance(f"{row.name}: left out over {distance:,}")
+                    continue
                 both = (judge(row, texts, passage), judge(row, texts[:, : 2 * passage], passage))
                 copy = Recall(*(score(each.nats.mean(1), drawn=True) for each in both))
                 found.recall.setdefault(row.name, {})[distance] = copy
                 advance(f"{row.name}: recall over {distance:,}")
             for length, depth in product(needle, depths):
-                hay = [haystack(ids, each, length, depth, seed + n, first) for n, each in enumerate(hidden)]
-                right = judge(row, torch.cat(hay), max(len(each.answer) for each in hidden)).right
+                hay = torch.cat([haystack(ids, each, length, depth, seed + n, first) for n, each in enumerate(hidden)])
+                if _past(found, row, hay):
+                    advance(f"{row.name}: left out at {length:,}")
+                    continue
+                right = judge(row, hay, max(len(each.answer) for each in hidden)).right
                 told = [bool(line[-len(each.answer) :].all()) for line, each in zip(right, hidden, strict=True)]
                 found.needle.setdefault(row.name, {}).setdefault(length, {})[depth] = sum(told) / trials
                 advance(f"{row.name}: needle at {depth:.0%} of {length:,}")
             short = ending(min(lengths[0], SHORT), windows=min(2, windows))
-            found.mass[row.name] = attention_mass(row, short[:, :-1], max(1, sinks))
+            found.mass[row.name] = (
+                f"this model reads {row.longest:,} tokens and no more"
+                if _past(found, row, short)
+                else attention_mass(row, short[:, :-1], max(1, sinks))
+            )
             advance(f"{row.name}: attention")
     return found
+
+
+def _past(found: Measured, row: Row, ids: Tensor) -> bool:
+    """Return True if texts are longer than the model of a row can read, and keep that for the report."""
+    if row.longest is None or row.reads(ids):
+        return False
+    found.ends[row.name] = row.longest
+    return True
 
 
 def _whole(name: str, given: object) -> list[int]:
@@ -141,8 +164,9 @@ def _trained(models: Iterable[object]) -> int:
     for model in models:
         if isinstance(model, nn.Module) and getattr(model, "config", None) is not None:
             try:
-                config = config_of(model, "measure")
-                length = trained_length(read(config, "measure"), Schedule.of(config)[0].parts)
+                with as_it_was(model):
+                    config = config_of(model, "measure")
+                    length = trained_length(read(config, "measure"), Schedule.of(config)[0].parts)
             except ValueError:
                 # A model of a type that is not read here can be measured all the same.
                 continue
@@ -174,6 +198,13 @@ def _refuse_short(
     if needle:
         need_tokens(ids, max(needle), f"a needle in {max(needle):,} tokens")
     most, shorter = (max(last, passage), " and a shorter passage") if distances else (last, "")
+    for length in lengths:
+        if not any(row.longest is None or min(length, row.window or length) <= row.longest for row in rows):
+            ends = ", ".join(f"{row.name!r} {row.longest:,}" for row in rows)
+            raise ValueError(
+                f"measure(lengths={lengths}): no model here reads {length:,} tokens, past which their tables have no "
+                f"positions ({ends}); give shorter lengths, or a model that was extended"
+            )
     small = next((row for row in rows if row.trivial and row.window - row.sinks < most), None)
     if small is not None:
         raise ValueError(

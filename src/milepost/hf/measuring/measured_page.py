@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from milepost import __version__
-from milepost.hf.measuring.scores import LOG2, Score, Scores
+from milepost.hf.measuring.scores import LOG2, NONE, Score, Scores
 from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, ends_of_bars, finite
 from milepost.lab.report.layout import laid_out, write_whole
 from milepost.lab.report.look import COLOURS, MARKERS, Look
@@ -47,7 +47,9 @@ def page(measured: Scores) -> str:
 def _lede(measured: Scores) -> list[str]:
     """What the tables say, in a sentence or two."""
     longest = measured.lengths[-1]
-    whole = [row for row in measured.rows if row not in measured.trivial]
+    whole = [row for row in measured.rows if row not in measured.trivial and longest in measured.nats[row]]
+    if not whole:
+        return measured.left_out()
     best = min(whole, key=lambda row: measured.nats[row][longest].mean)
     lines = [f"At {longest:,} tokens {best} has a perplexity of {measured.nats[best][longest].perplexity:.4g}."]
     if measured.trained in measured.nats[best] and longest > measured.trained:
@@ -56,7 +58,7 @@ def _lede(measured: Scores) -> list[str]:
         lines.append(f"That is {ratio:.3f} times{between} its own at {measured.trained:,}.")
     if measured.beside:
         lines.append(f"Against {measured.beside}: {measured.more(best, longest)} nats a token.")
-    return lines
+    return lines + [f"{each}." for each in measured.left_out()]
 
 
 def _look(measured: Scores, row: str) -> Look:
@@ -111,6 +113,8 @@ def _point(x: int, score: Score) -> Point:
 
 def _perplexity(measured: Scores, row: str, length: int) -> tuple[str, str]:
     """Return a perplexity, and the nats a token more than the row that others are compared with."""
+    if length not in measured.nats[row]:
+        return NONE, ""
     more = measured.more(row, length).replace(" ", "\N{NO-BREAK SPACE}")
     return f"{measured.nats[row][length].perplexity:.4g}", more
 

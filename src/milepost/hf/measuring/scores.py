@@ -59,6 +59,8 @@ def plus_minus(half: float, form: str = ".3f") -> str:
 
 
 LOG2 = math.log(2)
+NONE = "–"
+"""In the place of a score that there is none of."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class Scores:
     """What every row scored; `print` shows it, `to_json()` keeps it.
 
     nats and entropy are by row and length, of the same last tokens at every length; recall by row and distance; needle
-    by row, length and depth: the share of right answers. mass is where attention goes, or why that cannot be seen.
+    by row, length and depth: the share of right answers. mass is where attention goes, or why that cannot be seen. ends
+    has the rows that were left out of longer texts, and how many tokens their models can read.
     """
 
     rows: tuple[str, ...]
@@ -87,6 +90,7 @@ class Scores:
     recall: dict[str, dict[int, Recall]] = field(default_factory=dict[str, dict[int, Recall]])
     needle: dict[str, dict[int, dict[float, float]]] = field(default_factory=dict[str, dict[int, dict[float, float]]])
     mass: dict[str, Mass | str] = field(default_factory=dict[str, "Mass | str"])
+    ends: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def lengths(self) -> list[int]:
@@ -114,10 +118,11 @@ class Scores:
         parts = [
             self._by_length(f"perplexity of the last {self.last} tokens, {self.windows} windows", self._perplexity),
             self._by_length(f"nats a token more than {self.beside}, paired", self.more) if self.beside else "",
-            self._by_length("entropy of the guess, in bits", lambda row, n: f"{self.entropy[row][n].mean / LOG2:.2f}"),
+            self._by_length("entropy of the guess, in bits", self._entropy),
             self._recalled(),
             self._needles(),
             self._masses(),
+            "\n".join(self.left_out()),
         ]
         return "\n\n".join(part for part in parts if part)
 
@@ -126,17 +131,29 @@ class Scores:
         """The row that others are compared with: the first trivial one."""
         return next(iter(self.trivial), "")
 
+    def left_out(self) -> list[str]:
+        """Say which rows were left out of texts that their model cannot read."""
+        return [
+            f"{row}: left out past {longest:,} tokens, for which this model has positions and for no more"
+            for row, longest in self.ends.items()
+        ]
+
     def _perplexity(self, row: str, length: int) -> str:
+        if length not in self.nats[row]:
+            return NONE
         found = self.nats[row][length]
         # Half of the interval of the perplexity, from that of the nats.
         return f"{found.perplexity:.4g}{plus_minus(found.perplexity * math.expm1(found.half), '.2g')}"
 
     def more(self, row: str, length: int) -> str:
         """Write the nats a token more than the row that others are compared with; nothing for that row itself."""
-        if row == self.beside or not self.beside:
+        if row == self.beside or not self.beside or any(length not in self.nats[each] for each in (row, self.beside)):
             return ""
         found = self.against(row, self.beside, length)
         return f"{found.mean:+.3f}{plus_minus(found.half)}"
+
+    def _entropy(self, row: str, length: int) -> str:
+        return f"{self.entropy[row][length].mean / LOG2:.2f}" if length in self.entropy[row] else NONE
 
     def _by_length(self, title: str, cell: Callable[[str, int], str]) -> str:
         cells = [[cell(row, length) for length in self.lengths] for row in self.rows]
@@ -146,7 +163,8 @@ class Scores:
         distances = sorted({each for row in self.recall.values() for each in row})
         if not distances:
             return ""
-        cells = [[_copied(self.recall[row][distance]) for distance in distances] for row in self.rows]
+        found = [self.recall.get(row, {}) for row in self.rows]
+        cells = [[_copied(row[each]) if each in row else NONE for each in distances] for row in found]
         title = "bits a token on the second copy of a passage (on the first), by distance"
         return table(title, [f"{each:,}" for each in distances], self.rows, cells)
 

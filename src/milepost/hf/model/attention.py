@@ -7,15 +7,17 @@ take the place of the model's own, with its weights.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from milepost import DeepseekScale, Partial, Rope, Scheme, attend
 from milepost.call.options import Options
-from milepost.hf.model.positions import dense, read, refuse_edited, slots
+from milepost.hf.model.models import Place
+from milepost.hf.model.positions import demand_marked, dense, read, refuse_edited, slots
 from milepost.memory.surroundings import autocast_dtype
 from milepost.seams.verbs import answers
 
@@ -195,16 +197,37 @@ class Replaced(nn.Module):
     """Whether True in a mask says that a key is hidden."""
     by_slot = False
     """Whether positions count slots, padding included."""
+    said: ClassVar[tuple[str, ...]] = ()
+    """What transformers' module reads at every call and a scheme has of its own: first the softmax scale."""
 
     def __init__(self, original: Any, scheme: Scheme) -> None:
         super().__init__()
         for name, child in original.named_children():
             self.add_module(name, child)
         # Not a child: its weights are here already.
-        self.__dict__["original"] = original
+        self.__dict__["original"], self.__dict__["edits"] = original, self.settings(original)
         self.__dict__["scheme"], self.layer_idx = scheme, original.layer_idx
         # A new module is in training, whatever its model is; dropout goes by that.
         self.training = original.training
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Hand settings on to the module that was here: ours reads them from it."""
+        original = self.__dict__.get("original")
+        own = name.startswith("_") or name in ("training", "layer_idx")
+        if original is None or own or name not in vars(original):
+            super().__setattr__(name, value)
+        else:
+            setattr(original, name, value)
+
+    @classmethod
+    def settings(cls, original: Any) -> dict[str, Any]:
+        """Return what the scheme of a module has of its own."""
+        return {name: getattr(original, name, None) for name in cls.said}
+
+    @classmethod
+    def scale(cls, original: Any) -> float:
+        """Return the softmax scale of a module of transformers."""
+        return float(getattr(original, cls.said[0]))
 
     def put_back(self) -> nn.Module:
         """The module that was here, with the children as they are now: what wraps a weight stays."""
@@ -224,7 +247,11 @@ class Replaced(nn.Module):
     ) -> Tensor:
         """Attend with raw queries, keys and values [b h t d]; returns [b t h·d]. positions: None where they count."""
         q, k, v = qkv
+        original = self.__dict__["original"]
+        refuse_edited(self.__dict__["edits"], self.settings(original), type(original).__name__)
         if cache is not None:
+            if self.layer_idx == 0:
+                demand_marked(cache)
             k, v = cast("tuple[Tensor, Tensor]", cache.update(k, v, self.layer_idx))
         t, s = q.shape[2], k.shape[2]
         mask = self.slots(mask, t, s)
@@ -242,6 +269,17 @@ class Replaced(nn.Module):
         return dense(mask, t, s, self.hidden, self.layer_idx == 0, by_length)
 
 
+def put_back(places: Iterable[Place]) -> list[Place]:
+    """Let a model's own modules attend again; returns where ours were."""
+    ours: list[Place] = []
+    for place in places:
+        now = getattr(place.parent, place.name)
+        if isinstance(now, Replaced):
+            ours.append(Place(place.parent, place.name, now))
+            place.put(now.put_back())
+    return ours
+
+
 def heads(x: Tensor, width: int) -> Tensor:
     """[b t h·d] → [b h t d]."""
     return x.reshape(*x.shape[:2], -1, width).transpose(1, 2)
@@ -250,8 +288,14 @@ def heads(x: Tensor, width: int) -> Tensor:
 class Gptj(Replaced):
     """GPT-J: neighbouring channels are turned, and its tables of cosines are not asked for."""
 
+    said = ("scale_attn", "rotary_dim")
     out_proj: Any
     resid_dropout: Any
+
+    @classmethod
+    def scale(cls, original: Any) -> float:
+        """It divides by what the others multiply with."""
+        return 1 / super().scale(original)
 
     def forward(
         self,
@@ -275,6 +319,7 @@ class Gptj(Replaced):
 class Bloom(Replaced):
     """BLOOM: ALiBi; the residual is added inside."""
 
+    said = ("inv_norm_factor", "beta")
     query_key_value: Any
     dense: Any
 
@@ -303,6 +348,7 @@ class Mpt(Replaced):
 
     hidden = True
     by_slot = True
+    said = ("softmax_scale",)
     Wqkv: Any
     out_proj: Any
 
@@ -326,6 +372,7 @@ class Mpt(Replaced):
 class Falcon(Replaced):
     """Falcon: rotations or ALiBi, and three ways to lay queries, keys and values out."""
 
+    said = ("inv_norm_factor", "beta")
     query_key_value: Any
     dense: Any
 

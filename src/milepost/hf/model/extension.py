@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import math
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from torch import nn
 
 from milepost import Schedule, Scheme
 from milepost.configs import read
-from milepost.hf.model.attention import NAME, OURS, Replaced, layer_for, passed_on, register
-from milepost.hf.model.models import Layers, demand_model, layers_of, own_config, unwrapped
+from milepost.hf.model.attention import NAME, OURS, layer_for, passed_on, put_back, register
+from milepost.hf.model.models import Layers, Place, demand_model, kept_in, layers_of, own_config, unwrapped
 from milepost.hf.model.parts import schedule_for
-from milepost.hf.model.positions import Calls
+from milepost.hf.model.positions import Calls, Hooks
 from milepost.hf.model.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
 from milepost.hf.model.settings import Settings, clear, store, written
 from milepost.hf.model.t5 import Stretched, has_buckets, stretch_buckets
@@ -44,7 +46,7 @@ class Extension:
     """What its config says now of the rotation, where transformers has words for it."""
     before: Settings
     implementation: str
-    hooks: list[Any]
+    hooks: Hooks
 
     def to_dict(self) -> dict[str, Any]:
         """What the config stores. config: what the rest of it describes, so that an edit by hand is noticed."""
@@ -57,6 +59,39 @@ class Extension:
             "marked": None if self.settings is not None else by,
             "config": stock_schedule(read(self.layers.config, "extend")).to_dict(),
         }
+
+    def undo(self) -> Callable[[], None]:
+        """Let the model be as it was; returns what puts the same extension, module by module, there again."""
+        layers = self.layers
+        kept = [each.__dict__.pop(NAME, None) for each in layers.attentions]
+        turned = [Place(each.parent, each.name, getattr(each.parent, each.name)) for each in layers.turners]
+        for turner in layers.turners:
+            turner.put(turner.module)
+        ours = put_back(layers.places)
+        self.hooks.remove()
+        named = layers.config._attn_implementation
+        if not layers.places:
+            put_implementation(layers, self.implementation)
+        kind = cast("Any", type(layers.config))
+        config = dict[str, Any](layers.config.__dict__)
+        clear(layers.config)
+        self.before.put(layers.config)
+        del layers.backbone.__dict__[NAME]
+
+        def again() -> None:
+            layers.backbone.__dict__[NAME] = self
+            for place in (*turned, *ours):
+                place.put(place.module)
+            for module, layer in zip(layers.attentions, kept, strict=True):
+                if layer is not None:
+                    module.__dict__[NAME] = layer
+            self.hooks.put()
+            layers.config.__class__ = kind
+            vars(layers.config).update(config)
+            if not layers.places:
+                put_implementation(layers, named)
+
+        return again
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Register the attention in a process that has just unpickled a model."""
@@ -94,6 +129,7 @@ def extended(
                 f"reads as many already"
             )
     schedule = schedule_for(layers, given, to, stored)
+    demand_scale(layers)
     forms = [form_of(layers, turner) for turner in layers.turners]
     path = chosen(layers, schedule, through)
     first = Settings.of(layers.config) if before is None else before.before
@@ -113,50 +149,35 @@ def restore(model: Model) -> Model:
     if not isinstance(model, nn.Module):
         demand_model("restore", model)
         return model
-    for module in model.modules():
-        if isinstance(module.__dict__.get(NAME), (Grown, Stretched)):
-            module.__dict__[NAME].undo()
-            return model
-    done = extension_of(model)
-    if done is None:
-        return model
-    layers = done.layers
-    for turner in layers.turners:
-        turner.put(turner.module)
-    for place in layers.places:
-        now = getattr(place.parent, place.name)
-        if isinstance(now, Replaced):
-            place.put(now.put_back())
-    for module in layers.attentions:
-        module.__dict__.pop(NAME, None)
-    for hook in done.hooks:
-        hook.remove()
-    if not layers.places:
-        put_implementation(layers, done.implementation)
-    clear(layers.config)
-    done.before.put(layers.config)
-    del layers.backbone.__dict__[NAME]
+    done = changed_by(model)
+    if done is not None:
+        done.undo()
     return model
 
 
 @contextmanager
 def as_it_was(model: Model) -> Generator[Model]:
     """The model without its extension for a while, and then with it again."""
-    done = extension_of(model)
-    restore(model)
+    done = changed_by(model)
+    again = None if done is None else done.undo()
     try:
         yield model
     finally:
-        if done is not None:
-            extended(model, [done.schedule], through=done.through, stored=True)
+        if again is not None:
+            again()
+
+
+def changed_by(model: object) -> Extension | Grown | Stretched | None:
+    """Return what `extend` did to a model: layers extended, a table grown or buckets stretched; None if nothing."""
+    if not isinstance(model, nn.Module):
+        return None
+    found = (kept_in(model, NAME, kind) for kind in (Extension, Grown, Stretched))
+    return next((each for each in found if each is not None), None)
 
 
 def extension_of(model: object) -> Extension | None:
-    """What was done to a model, or None."""
-    if not isinstance(model, nn.Module):
-        return None
-    kept = (each.__dict__.get(NAME) for each in model.modules())
-    return next((each for each in kept if isinstance(each, Extension)), None)
+    """Return what was done to the layers of a model, or None."""
+    return kept_in(model, NAME, Extension) if isinstance(model, nn.Module) else None
 
 
 def chosen(layers: Layers, schedule: Schedule, through: Path | None) -> Path:
@@ -175,6 +196,18 @@ def chosen(layers: Layers, schedule: Schedule, through: Path | None) -> Path:
     return through or ("attend" if why else "rotary")
 
 
+def demand_scale(layers: Layers) -> None:
+    """Refuse modules that were set to another softmax scale than their config says, which the schemes go by."""
+    for layer, (place, own) in enumerate(zip(layers.places, layers.own, strict=False)):
+        says, width = OURS[layers.model_type].scale(place.module), layers.head_width(place.module)
+        if not math.isclose(says, own.scale(width), rel_tol=1e-5):
+            raise ValueError(
+                f"extend: layer {layer} of this {layers.model_type} model scales its scores by {says:.6g}, and its "
+                f"config says {own.scale(width):.6g}; the module was changed by hand. Put it back, and give the scale "
+                f"as a part: extend(model, Scale({says:.6g}))"
+            )
+
+
 def only_turns(own: Scheme, scheme: Scheme) -> str | None:
     """Why more than cosines and sines changes in a layer; None where nothing else does."""
     turn, old = turn_of(scheme), turn_of(own)
@@ -191,7 +224,7 @@ def apply(
     """Change the model. Everything that can be refused has been."""
     own_config(layers.model)
     done = Extension(
-        schedule, path, layers, settings, Settings.of(layers.config), layers.config._attn_implementation, []
+        schedule, path, layers, settings, Settings.of(layers.config), layers.config._attn_implementation, Hooks()
     )
     layers.backbone.__dict__[NAME] = done
     for turner, (form, width) in zip(layers.turners, forms, strict=True):
@@ -203,14 +236,11 @@ def apply(
         register()
         for module, scheme, own in zip(layers.attentions, schedule, layers.own, strict=True):
             module.__dict__[NAME] = layer_for(scheme, own, module, layers.head_width(module))
-            done.hooks.extend(passed_on(module))
+            done.hooks.add(partial(passed_on, module))
         put_implementation(layers, NAME)
     named = NAME if path == "attend" and not layers.places else None
-    done.hooks.extend(
-        Calls(layers.backbone, schedule, f"{path} {schedule!r}", path == "attend", named).put(
-            layers.backbone, unwrapped(layers.model)
-        )
-    )
+    calls = Calls(layers.backbone, schedule, f"{path} {schedule!r}", path == "attend", named)
+    done.hooks.add(partial(calls.put, layers.backbone, unwrapped(layers.model)))
     if settings is not None:
         settings.put(layers.config)
     store(layers.config, done.to_dict())

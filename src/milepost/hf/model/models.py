@@ -7,12 +7,12 @@ import gc
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
 
-from milepost import Alibi, Schedule, Scheme
+from milepost import Alibi, Learned, Schedule, Scheme
 from milepost.configs import read
 from milepost.configs.falcon_slopes import FalconSlopes
 from milepost.schedule import stock_schedule
@@ -34,6 +34,7 @@ NOT_YET: dict[str, str] = {
 }
 """Why some model types that milepost can read are not extended."""
 SERVED = ", ".join(sorted(DISPATCH | REPLACED))
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,28 @@ def demand_causal(asked: str, model: object) -> None:
     if getattr(config, "is_encoder_decoder", False):
         kind = getattr(config, "model_type", "encoder-decoder")
         raise ValueError(f"{asked} a {kind} model, which reads one text and writes another; give a causal model")
+
+
+def kept_in(model: nn.Module, name: str, kind: type[Kept]) -> Kept | None:
+    """Return what a model or a module inside it keeps under a name, where that is of a kind; None where nothing is."""
+    kept = (each.__dict__.get(name) for each in model.modules())
+    return next((each for each in kept if isinstance(each, kind)), None)
+
+
+def longest(model: nn.Module) -> int | None:
+    """Return how many tokens a model of transformers can read as it is now, None where no table ends."""
+    config: Any = getattr(model, "config", None)
+    try:
+        ends = [part.length for part in own_schedule(config)[0].parts if isinstance(part, Learned)]
+    except (ValueError, TypeError):
+        # A model of a type that is not read here.
+        ends = []
+    for each in model.modules():
+        # GPT-J has cosines and sines for so many positions, MPT slopes.
+        waves = each.__dict__.get("_buffers", {}).get("embed_positions")
+        ends += [len(waves)] if isinstance(waves, torch.Tensor) else []
+        ends += [config.max_seq_len] if type(each).__name__ == "MptAttention" else []
+    return min(ends, default=None)
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -5,8 +5,9 @@ must be given what stock transformers knows:
 
 - **Positions** of all tokens in the cache. `Calls.before`, a hook on the model, puts the new `position_ids` behind
   those of the cache and hands them on in their place. transformers passes them to every layer, through checkpoints,
-  devices and compiled graphs. int64 [b|1, t] means that they count one by one, so nobody needs to read them; any other
-  dtype is to be read, [b|1, n] for all n slots.
+  devices and compiled graphs. int64 [b|1, t + 1], one more than there are tokens, means that they count one by one, so
+  nobody needs to read them; any other dtype is to be read, [b|1, n] for all n slots. int64 [b|1, t] is what
+  transformers makes by itself: nobody has looked at them, and they are refused.
 - **Slots**: which of these tokens a layer's keys are, and which are padding. transformers calls the registered mask
   function `slots` for each type of layer, and takes any tensor with four axes for a finished mask. Ours are integers,
   [b, 1, rows, s + t], for s keys and then t queries: documents (one row: packed texts), index and documents (a
@@ -36,7 +37,7 @@ from milepost.seams.visible import Causal
 Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """A mask function of transformers: batch, head, slot of the query and slot of the key to whether it is visible."""
 COUNTED = torch.int64
-"""The dtype of positions that count one by one; transformers makes its defaults in it."""
+"""The dtype of positions that count one by one."""
 
 
 # The options of one call
@@ -47,10 +48,16 @@ def read(mask: Tensor | None, positions: Tensor, t: int, s: int, by_length: bool
 
     by_length: whether the scheme depends on the length of the text, which is then that of the last position.
     """
+    if positions.dtype == COUNTED and positions.shape[1] == t:
+        raise RuntimeError(
+            "milepost: an extended model's layers were reached without the hooks of the module that has them, by "
+            "model.forward(…) or by a layer called with positions of its own, so padding, packing and cached tokens "
+            "are not known; call the module itself, model(…), which runs its hooks"
+        )
     at = None if positions.dtype == COUNTED else positions
     if mask is None or is_empty(mask) or (mask.shape[2] == 1 and at is None and is_ours(mask, t, s)):
         return {} if at is None else located(at, None, t, s)[1] | lasting(at, None, None, t, s, by_length)
-    if not is_ours(mask, t, s):
+    if not is_ours(mask, t, s) or (mask.shape[2] == 2 and at is not None):
         raise ValueError(
             f"milepost: the attention mask is {mask.dtype} {list(mask.shape)} for {t} queries and {s} keys; an "
             f"extended model takes the mask of padding, [b, n] with 1 for every token that counts, and makes the rest"
@@ -183,12 +190,17 @@ def _sees(seen: Seen, b: int, first: int | Tensor, n: int, step: int, device: An
     return torch.as_tensor(seen(rows, torch.zeros_like(rows), here, here + step)).expand(b, n)
 
 
-def must(right: Tensor, message: str) -> None:
-    """Raise unless a condition holds. In a traced graph it is checked when the graph runs."""
+def must(right: Tensor, message: str, *shape: object) -> None:
+    """Raise unless a condition holds. In a traced graph it is checked when the graph runs.
+
+    shape: what takes the places of {} in the message; in a traced graph, whose shapes may be open, they are "…".
+    """
     if not torch.compiler.is_compiling():
         if not bool(right):
-            raise ValueError(message)
-    elif hasattr(torch, "_assert_async"):
+            raise ValueError(message.format(*shape))
+        return
+    message = message.replace("{}", "…")
+    if hasattr(torch, "_assert_async"):
         torch._assert_async(right, message)  # pyright: ignore
     else:
         raise RuntimeError(f"{message}. Whether that is so cannot be checked in a traced graph here; run it eagerly")
@@ -226,14 +238,40 @@ def dense(mask: Tensor | None, t: int, s: int, hidden: bool, check: bool, by_len
         causal = (index[:, None] <= query[0][..., None]) & (documents[:, None] == query[1][..., None])
         must(
             ((causal & real[:, None] & some[..., None]) == seen).all(),
-            f"milepost: the attention mask {list(mask.shape)} for {t} queries and {s} keys hides more than padding and "
-            f"keys ahead; an extended model takes the mask of padding, [b, n], and makes the rest itself",
+            "milepost: the attention mask {} for {} queries and {} keys hides more than padding and keys ahead; an "
+            "extended model takes the mask of padding, [b, n], and makes the rest itself",
+            list(mask.shape),
+            t,
+            s,
         )
     both = zip((index, documents, slot), (*query, own), strict=True)
     return torch.stack([torch.cat(each, 1) for each in both], 1)[:, None]
 
 
 # Hooks around the forward pass
+
+
+class Hooks:
+    """Hooks that can be removed, and registered again. Each `put` registers some and returns their handles."""
+
+    def __init__(self) -> None:
+        self.puts: list[Callable[[], list[Any]]] = []
+        self.handles: list[Any] = []
+
+    def add(self, put: Callable[[], list[Any]]) -> None:
+        """Register hooks."""
+        self.puts.append(put)
+        self.handles.extend(put())
+
+    def put(self) -> None:
+        """Register again what was removed."""
+        self.handles = [each for put in self.puts for each in put()]
+
+    def remove(self) -> None:
+        """Remove them all."""
+        for each in self.handles:
+            each.remove()
+        self.handles = []
 
 
 class Calls:
@@ -314,7 +352,7 @@ class Calls:
                 tokens = next(
                     each for each in (kwargs.get("inputs_embeds"), kwargs.get("input_ids")) if each is not None
                 )
-                filled.keep(positions.expand(tokens.shape[0], -1))
+                filled.keep(positions[:, : tokens.shape[1]].expand(tokens.shape[0], -1))
         filled.open = False
 
     def locate(self, given: dict[str, Any], filled: Filled | None, cache: Any, tokens: Tensor) -> None:
@@ -353,7 +391,7 @@ class Calls:
             all_real, plain = count(whole, columns, start)
             if plain and all_real:
                 given["attention_mask"] = None
-        given["position_ids"] = new.to(COUNTED) if plain else whole if whole.is_floating_point() else _narrow(whole)
+        given["position_ids"] = _counted(new) if plain else whole if whole.is_floating_point() else _narrow(whole)
 
     def stream(self, stream: Stream, given: dict[str, Any], cache: Any, tokens: Tensor) -> None:
         """Let a stream say which tokens it has, in the place of the mask that transformers would make."""
@@ -400,6 +438,11 @@ def before_text(padding: Tensor, kept: Tensor | None, past: int | Tensor) -> Ten
         return first
     began = kept.gather(1, first.clamp(max=kept.shape[1] - 1).to(kept.device)).to(first)
     return torch.where(first < past, (first - began).clamp(min=0), first)
+
+
+def _counted(positions: Tensor) -> Tensor:
+    """Return positions that count one by one in the form that says so: with the one that would follow."""
+    return torch.cat((positions, positions[:, -1:] + 1), 1).to(COUNTED)
 
 
 def _narrow(positions: Tensor) -> Tensor:
@@ -513,11 +556,24 @@ def filled_by(cache: Any, by: str) -> Filled | None:
 
 def refuse_filled(cache: Any, by: str | None, now: str | None) -> None:
     """Refuse a cache whose keys were made under another scheme. by, now: the extensions, None for stock."""
-    was, reads = (f"the extension {each}" if each else "a model that is not extended" for each in (by, now))
+    unmarked = (
+        "a model that is not extended, or put together by hand, which leaves no mark of the model (peft's prefix "
+        "tuning does so at every call; use LoRA)"
+    )
+    was = f"the extension {by}" if by else unmarked
+    reads = f"the extension {now}" if now else "a model that is not extended"
     raise ValueError(
         f"milepost: this {type(cache).__name__} was filled under {was}, and is now given to {reads}; its keys mean "
-        f"something else there. Start with a new cache after extend and after restore"
+        f"something else there. Start with a new cache after extend and after restore, and give it the whole prompt; "
+        f"copy.deepcopy(cache) keeps the mark"
     )
+
+
+def demand_marked(cache: Any) -> None:
+    """Refuse a cache with keys that no hook has looked at: `model.forward(…)` runs none."""
+    # A stream counts its tokens before it has them.
+    if not (isinstance(cache.__dict__.get("update"), Filled) or hasattr(cache, "stream") or _is_new(cache)):
+        refuse_filled(cache, None, "of this model, called without its hooks")
 
 
 def _is_new(cache: Any) -> bool:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from milepost import Learner, Schedule, Scheme, T5Bias
-from milepost.hf.model.attention import NAME, Replaced, heads, refuse
-from milepost.hf.model.models import Layers, Place, own_config, unwrapped
+from milepost.hf.model.attention import NAME, Replaced, heads, put_back, refuse
+from milepost.hf.model.models import Layers, Place, kept_in, own_config, unwrapped
 from milepost.hf.model.parts import changed, check
-from milepost.hf.model.positions import Calls, must
+from milepost.hf.model.positions import Calls, Hooks, must
 from milepost.hf.model.settings import clear, store
 from milepost.seams.arguments import spell
 
@@ -78,6 +79,7 @@ class T5Attention(Replaced):
 
     o: Any
     by_slot = True
+    said = ("scaling",)
 
     def __init__(self, original: Any, scheme: Scheme) -> None:
         super().__init__(original, scheme)
@@ -119,8 +121,10 @@ def padding(mask: Tensor | None, t: int, s: int) -> Tensor | None:
     real = seen.any(1)
     must(
         (seen == real[:, None]).all(),
-        f"milepost: the attention mask {list(mask.shape)} hides some keys from some of the {t} queries of an encoder "
-        f"and not from others; an extended model takes the mask of padding, [b, n]",
+        "milepost: the attention mask {} hides some keys from some of the {} queries of an encoder and not from "
+        "others; an extended model takes the mask of padding, [b, n]",
+        list(mask.shape),
+        t,
     )
     slot = torch.arange(s, device=mask.device).expand_as(real)
     index = (slot - real.int().argmax(1)[:, None]).clamp(min=0)
@@ -186,15 +190,6 @@ def with_table(scheme: Scheme, module: nn.Module) -> Scheme:
     return made
 
 
-def put_back(stacks: Stacks) -> None:
-    """Let the model's own modules attend again."""
-    for layers in stacks.values():
-        for place in layers.places:
-            now = getattr(place.parent, place.name)
-            if isinstance(now, Replaced):
-                place.put(now.put_back())
-
-
 BUCKETED = frozenset({"mt5", "t5", "umt5"})
 """Model types that look distances up in buckets of one size for the encoder and the decoder."""
 
@@ -211,7 +206,7 @@ class Stretched:
     stacks: Stacks = field(default_factory=Stacks)
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
     """The schemes of each stack, where our attention is in the place of the model's."""
-    hooks: list[Any] = field(default_factory=list[Any])
+    hooks: Hooks = field(default_factory=Hooks)
 
     def to_dict(self) -> dict[str, Any]:
         """What the config stores."""
@@ -228,14 +223,24 @@ class Stretched:
         """Those of all layers of both stacks."""
         return [scheme for schedule in self.schedules.values() for scheme in schedule]
 
-    def undo(self) -> None:
-        """Let them reach as far as before, and the model attend by itself."""
-        put_back(self.stacks)
-        for hook in self.hooks:
-            hook.remove()
+    def undo(self) -> Callable[[], None]:
+        """Let them reach as far as before, and the model attend by itself; returns what puts it all there again."""
+        ours = put_back(place for layers in self.stacks.values() for place in layers.places)
+        self.hooks.remove()
         clear(self.model.config)
         _put(self.model, self.before)
         del self.model.__dict__[NAME]
+
+        def again() -> None:
+            self.model.__dict__[NAME] = self
+            _put(self.model, self.reach)
+            for place in ours:
+                place.put(place.module)
+            self.hooks.put()
+            if self.schedules:
+                store(self.model.config, self.to_dict())
+
+        return again
 
 
 def has_buckets(model: object) -> bool:
@@ -246,8 +251,7 @@ def has_buckets(model: object) -> bool:
 
 def stretched(model: nn.Module) -> Stretched | None:
     """What was done to a model with buckets, also to one that another wraps, or None."""
-    kept = (each.__dict__.get(NAME) for each in model.modules())
-    return next((each for each in kept if isinstance(each, Stretched)), None)
+    return kept_in(model, NAME, Stretched)
 
 
 def stretch_buckets(model: Any, given: Sequence[object], to: int | None, through: str | None) -> None:
@@ -283,7 +287,7 @@ def put_stacks(model: Any, before: int, reach: int, stacks: Stacks, schedules: d
     for stack in _stacks(owner):
         if stack.is_decoder:
             calls = Calls(stack, schedules.get("decoder", ()), by, attends=False, named=None)
-            done.hooks.extend(calls.put(stack, owner))
+            done.hooks.add(partial(calls.put, stack, owner))
     if schedules:
         store(owner.config, done.to_dict())
 

@@ -5,7 +5,7 @@ The rows are written out into a larger table, so that stock transformers runs, s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from milepost import Hierarchical
 from milepost.configs import read
 from milepost.hf.model.attention import NAME
-from milepost.hf.model.models import Place, own_config, unwrapped
+from milepost.hf.model.models import Place, kept_in, own_config, unwrapped
 from milepost.seams import demand
 from milepost.seams.arguments import spell
 
@@ -34,22 +34,50 @@ COUNTED = ("position_ids", "token_type_ids")
 
 
 @dataclass(frozen=True)
+class Table:
+    """A table in its place, with what is as long as it is."""
+
+    place: Place
+    rows: int
+    """How many rows the config says there are."""
+    buffers: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+
+    def put(self, owner: Any) -> Table:
+        """Put it into a model, where the one that was there is now, and return that."""
+        parent, name = self.place.parent, self.place.name
+        was = Table(
+            Place(parent, name, getattr(parent, name)),
+            owner.config.max_position_embeddings,
+            {each: getattr(parent, each) for each in self.buffers},
+        )
+        # The model may have been moved or cast since.
+        weight = getattr(was.place.module, "weight", None)
+        if isinstance(weight, Tensor) and weight.device.type != "meta":
+            self.place.module.to(weight.device, weight.dtype)
+        self.place.put(self.place.module)
+        for each, buffer in self.buffers.items():
+            parent.register_buffer(each, buffer.to(was.buffers[each].device), persistent=False)
+        owner.config.max_position_embeddings = self.rows
+        return was
+
+
+@dataclass(frozen=True)
 class Grown:
     """What was done to a model with a table, and what undoes it."""
 
     owner: Any
-    place: Place
-    rows: int
-    """How many rows the config said there were."""
-    buffers: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    before: Table
 
-    def undo(self) -> None:
-        """Put the table back."""
-        self.place.put(self.place.module)
-        for name, buffer in self.buffers.items():
-            self.place.parent.register_buffer(name, buffer, persistent=False)
-        self.owner.config.max_position_embeddings = self.rows
+    def undo(self) -> Callable[[], None]:
+        """Put the table back; returns what puts the grown one there again, as it is now."""
+        now = self.before.put(self.owner)
         del self.owner.__dict__[NAME]
+
+        def again() -> None:
+            now.put(self.owner)
+            self.owner.__dict__[NAME] = self
+
+        return again
 
 
 def table_of(model: nn.Module) -> str | None:
@@ -63,10 +91,9 @@ def grow(model: nn.Module, given: Sequence[object], to: int | None) -> None:
     config = cast("Any", model).config
     kind = read(config, "extend").model_type
     alpha = alpha_of(given, kind)
-    kept = (each.__dict__.get(NAME) for each in model.modules())
-    before = next((each for each in kept if isinstance(each, Grown)), None)
-    place = place_of(model, kind) if before is None else before.place
-    rows = config.max_position_embeddings if before is None else before.rows
+    done = kept_in(model, NAME, Grown)
+    place = place_of(model, kind) if done is None else done.before.place
+    rows = config.max_position_embeddings if done is None else done.before.rows
     table = cast("nn.Embedding", place.module)
     if rows != len(table.weight):
         raise ValueError(
@@ -75,21 +102,17 @@ def grow(model: nn.Module, given: Sequence[object], to: int | None) -> None:
         )
     skipped = 0 if kind not in PADDED else config.pad_token_id + 1
     larger = grown(table, skipped, checked(to, rows - skipped, kind), alpha)
-    if before is not None:
-        before.undo()
+    if done is not None:
+        done.undo()
     own_config(model)
-    owner = unwrapped(model)
-    done = Grown(owner, place, rows)
-    owner.__dict__[NAME] = done
-    place.put(larger)
+    owner, n, buffers = unwrapped(model), len(larger.weight), dict[str, Tensor]()
     for each in COUNTED:
         buffer = getattr(place.parent, each, None)
         if isinstance(buffer, Tensor):
-            done.buffers[each] = buffer
-            longer = torch.arange(len(larger.weight), device=buffer.device) if each == "position_ids" else 0
-            filled = buffer.new_zeros(1, len(larger.weight)) + longer
-            place.parent.register_buffer(each, filled, persistent=False)
-    cast("Any", model).config.max_position_embeddings = len(larger.weight)
+            longer = torch.arange(n, device=buffer.device) if each == "position_ids" else 0
+            buffers[each] = buffer.new_zeros(1, n) + longer
+    before = Table(Place(place.parent, place.name, larger), n, buffers).put(owner)
+    owner.__dict__[NAME] = Grown(owner, before)
 
 
 def place_of(model: nn.Module, kind: str) -> Place:

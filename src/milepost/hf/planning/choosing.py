@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from milepost.hf.config.source import first_line
-from milepost.hf.measuring.judged import STOCK, evaluating
+from milepost.hf.measuring.judged import STOCK, AsItWas, evaluating
 from milepost.hf.measuring.measure import measure
 from milepost.hf.measuring.measured_page import Measured
 from milepost.hf.measuring.trials import doubling
@@ -71,7 +71,7 @@ def choose(
     with evaluating([model]), as_it_was(model):
         planned = plan(model.config, to)
         wanted = planned.candidates if names is None else [planned[name] for name in names]
-        rows: dict[str, Callable[[Tensor], Tensor]] = {STOCK: _under(model, ())}
+        rows: dict[str, Callable[[Tensor], Tensor]] = {STOCK: AsItWas(model)}
         left_out: dict[str, str] = {}
         for candidate in wanted:
             try:
@@ -102,8 +102,7 @@ def _under(model: Any, parts: tuple[object, ...]) -> Callable[[Tensor], Tensor]:
     """Run a model under some parts and restore it: one set of weights serves all rows."""
 
     def logits(ids: Tensor) -> Tensor:
-        if parts:
-            extended(model, parts)
+        extended(model, parts)
         try:
             return model(input_ids=ids.to(device_of(model)), use_cache=False).logits
         finally:
