@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     import typer
 
 
-NEEDS = {"compare": "lab", "report": "lab", "diff": "lab", "export": "lab", "plan": "hf", "check": "hf", "extend": "hf"}
+NEEDS = {
+    "compare": "lab",
+    "report": "lab",
+    "diff": "lab",
+    "export": "lab",
+    "plan": "hf",
+    "check": "hf",
+    "extend": "hf",
+    "look": "hf",
+}
 """Commands that need more than the command line itself, and the extra that has it."""
 
 
@@ -42,6 +51,7 @@ def app() -> typer.Typer:
 
     from milepost.bench.command import bench
     from milepost.catalogue.command import methods
+    from milepost.explore.command import look
     from milepost.hf.command import check, export, extend, plan
     from milepost.lab.command.commands import diff, report
     from milepost.lab.command.compare import Compare, compare
@@ -62,7 +72,7 @@ def app() -> typer.Typer:
 
     hub.command()(methods)
     hub.command(cls=Compare, epilog=table())(compare)
-    for command in (report, diff, export, plan, check, extend, bench):
+    for command in (report, diff, export, plan, check, extend, look, bench):
         hub.command()(command)
     return hub
 

@@ -4,3 +4,4 @@ from milepost.explore.analyses.angles import angles_seen as angles_seen
 from milepost.explore.analyses.angles import wavelengths as wavelengths
 from milepost.explore.analysis import Analysis as Analysis
 from milepost.explore.analysis import Array as Array
+from milepost.explore.heads import look as look

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -126,6 +126,7 @@ def _asked(model: str | None, to: int | None, text: Path | None) -> tuple[Any, A
     from milepost.configs.source import text_of
     from milepost.configs.stored import unread_in
     from milepost.hf.config.source import config_of
+    from milepost.hf.files.read import read_model
     from milepost.hf.planning.plan import plan as planned
 
     words = None if text is None else text.read_text(encoding="utf-8", errors="replace")
@@ -142,34 +143,14 @@ def _asked(model: str | None, to: int | None, text: Path | None) -> tuple[Any, A
                 )
             # What the config alone shows to be wrong is said before the weights are read.
             planned(found, to)
-        return *_read(model), words, to
+        return *read_model(model, "extend"), words, to
     from milepost.hf.files.small import FAR, train_small
 
     with TemporaryDirectory() as folder:
         corpus = train_small(folder)
         typer.echo(f"trained a small model of bytes on {corpus.source}\n")
         # What was kept from training; any text is measured on where it is given.
-        return *_read(folder), corpus.test.long() if words is None else words, to or FAR
-
-
-def _read(name: str) -> tuple[Any, Any]:
-    """A causal model and its tokenizer, from a folder or the hub; weights are safetensors, and no code is run."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    here = Path(name).is_dir()
-    options = {"local_files_only": True} if here else {}
-    if here and not any(Path(name).glob("*.safetensors")):
-        raise ValueError(f"extend {name}: the folder has a config and no weights in safetensors; others are not read")
-    try:
-        tokenizer: Any = cast("Any", AutoTokenizer).from_pretrained(name, **options)
-    except (OSError, ValueError, TypeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"extend {name}: there is no tokenizer in it; copy tokenizer.json and tokenizer_config.json from the model "
-            f"that it was made of ({first})"
-        ) from error
-    model: Any = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, **options)
-    return model.eval(), tokenizer
+        return *read_model(folder, "extend"), corpus.test.long() if words is None else words, to or FAR
 
 
 def export(

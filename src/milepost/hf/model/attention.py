@@ -7,7 +7,8 @@ take the place of the model's own, with its weights.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
@@ -24,6 +25,22 @@ from milepost.seams.verbs import answers
 POSITIONS = "milepost_positions"
 NAME = "milepost"
 """What the two functions are called in transformers' registries, and where a layer keeps its scheme."""
+
+
+Watch = Callable[[Tensor, Tensor, Tensor, Scheme, Options], None]
+"""What is shown the raw queries, keys and values of a layer, its scheme and what was told of the tokens."""
+WATCHING: list[Watch] = []
+"""Who watches the layers of extended models now; see `watched`."""
+
+
+@contextmanager
+def watched(watch: Watch) -> Generator[None]:
+    """Show what the layers of extended models attend with, one layer after the other; not in compiled graphs."""
+    WATCHING.append(watch)
+    try:
+        yield
+    finally:
+        WATCHING.remove(watch)
 
 
 @dataclass(frozen=True)
@@ -142,6 +159,8 @@ def attended(
     q, k, v = under_autocast(q, k, v)
     by_length = scheme.by_length and not by_slot
     where: Options = read(mask, positions.expand(q.shape[0], -1), q.shape[2], k.shape[2], by_length)
+    for watch in WATCHING:
+        watch(q, k, v, scheme, where)
     where["dropout"] = dropout
     return attend(q, k, v, scheme, **where).transpose(1, 2).contiguous()
 

@@ -1,0 +1,273 @@
+"""Where the heads of a real model look: effective windows, entropy, sinks and far keys, and scores by distance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import milepost as mp
+from milepost import Regime, Scheme
+from milepost.call.options import Options
+from milepost.explore.analysis import Analysis, Array, array, axis
+from milepost.explore.pictures.curves import curves
+from milepost.explore.pictures.maps import map_of
+from milepost.explore.pictures.picture import Picture
+from milepost.hf.measuring.trials import tokens_of
+from milepost.hf.model.attention import watched
+from milepost.hf.model.extension import Extension, as_it_was, changed_by, extended, restore
+from milepost.hf.model.models import demand_model, device_of
+from milepost.seams import demand
+from milepost.seams.arguments import spell
+
+Numbers = NDArray[np.float64]
+SHARE = 0.9
+"""The share of the weight that an effective window holds."""
+AT_ONCE = 1 << 25
+"""Weights that are formed at once."""
+AS_IT_IS = "as it is"
+
+
+def look(
+    model: nn.Module,
+    text: object,
+    tokenizer: object = None,
+    *,
+    given: object = None,
+    length: int | None = None,
+    sinks: int = 4,
+    rows: int = 1024,
+    heads: Sequence[tuple[int, int]] = (),
+) -> Analysis:
+    """Look at where every head of a model attends in a text, as it is and with other methods.
+
+        found = explore.look(model, text, tokenizer, given="ReRoPE, sinks kept", heads=[(0, 1), (4, 3)])
+        found["effective window, as it is"]      # [layers heads], tokens
+
+    text: a string with a tokenizer, or token ids [n]; length: how many of its tokens are read, all if left out.
+    given: what `milepost.hf.extend` takes, one part or a list, drawn beside the model as it is.
+    Over the last quarter of the queries, at most `rows` of them, evenly spread:
+      effective window   the distance within which 90 % of the weight lies, all these queries together
+      entropy            of the weights of a query, in bits
+      sinks              the weight of the first `sinks` tokens, and of a sink logit where the model has one
+      far keys           the weight of keys further back than the trained length
+    heads: (layer, head) of which the scores are drawn by distance, in three bands of channel pairs.
+    The model attends through milepost meanwhile, in one pass, and is left as it was.
+    """
+    demand_model("look", model)
+    for name, value in (("sinks", sinks), ("rows", rows)):
+        demand.whole(look, name, value)
+    ids = tokens_of(text, tokenizer)[:length]
+    if length is not None:
+        demand.whole(look, "length", length)
+        if len(ids) < length:
+            raise ValueError(f"look(length={length}): the text has {len(ids)} tokens; give a longer one")
+    if len(ids) < 8:
+        raise ValueError(f"look: the text has {len(ids)} tokens; give at least 8")
+    several = isinstance(given, (list, tuple))
+    parts: list[object] = list(cast("Sequence[object]", given)) if several else [given] * (given is not None)
+    named = ", ".join(each if isinstance(each, str) else spell(each) for each in parts)
+    found: dict[str, _Watching] = {}
+    changes: dict[str, list[object]] = {AS_IT_IS: []} | ({f"with {named}": parts} if parts else {})
+    for name, change in changes.items():
+        found[name] = _watched(model, ids, change, _Watching(sinks, rows, tuple(heads)))
+    return _drawn(found, len(ids), heads)
+
+
+@dataclass
+class _Watching:
+    """What is gathered of each layer, in the order in which they attend."""
+
+    sinks: int
+    rows: int
+    heads: tuple[tuple[int, int], ...]
+    trained: int | None = None
+    window: list[Tensor] = field(default_factory=list[Tensor])
+    entropy: list[Tensor] = field(default_factory=list[Tensor])
+    on_sinks: list[Tensor] = field(default_factory=list[Tensor])
+    far: list[Tensor] = field(default_factory=list[Tensor])
+    bands: dict[tuple[int, int], list[Numbers]] = field(default_factory=dict[tuple[int, int], list[Numbers]])
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, options: Options) -> None:
+        """Gather what one layer does."""
+        layer, t, s = len(self.window), q.shape[2], k.shape[2]
+        if t != s or q.shape[0] != 1:
+            raise ValueError(f"look: layer {layer} attends with {t} queries and {s} keys; only one whole text is read")
+        first = t - max(1, t // 4)
+        chosen = sorted({round(each) for each in np.linspace(first, t - 1, min(self.rows, t - first))})
+        h = q.shape[1]
+        by_distance = torch.zeros(h, t, dtype=torch.float64, device=q.device)
+        sums = torch.zeros(2, h, dtype=torch.float64, device=q.device)
+        for some in _blocks(chosen, h * s):
+            weights = mp.weights(q, k, scheme, rows=some, v=v, **options)[0].double()
+            rest = 1 - weights.sum(-1) if scheme.answering("rest") else torch.zeros((), device=q.device)
+            sums[0] -= torch.xlogy(weights, weights).sum((1, 2)) / math.log(2)
+            sums[1] += (weights[..., : self.sinks].sum(-1) + rest).sum(1)
+            by_distance.index_add_(1, _distances(some, s, q.device).abs().flatten(), weights.flatten(1))
+        share = by_distance.cumsum(1) / by_distance.sum(1, keepdim=True)
+        far = by_distance[:, self.trained :].sum(1) if self.trained is not None else torch.zeros_like(sums[0])
+        self.window.append((share < SHARE).sum(1).double().cpu())
+        for kept, each in zip((self.entropy, self.on_sinks, self.far), (*sums, far), strict=True):
+            kept.append((each / len(chosen)).cpu())
+        for at in self.heads:
+            if not 0 <= at[1] < h:
+                raise IndexError(f"look(heads={list(self.heads)}): there are {h} heads, 0 to {h - 1}")
+            if at[0] == layer:
+                self.bands[at] = _bands(q[:, at[1]], k[:, at[1] * k.shape[1] // h], scheme, chosen)
+
+
+def _bands(q: Tensor, k: Tensor, scheme: Scheme, chosen: list[int]) -> list[Numbers]:
+    """Return mean scores by distance of one head q, k [1 t d], of the fastest, middle and slowest pairs of channels."""
+    turn: Any = next(iter(scheme.answering("cos_sin")), None)
+    if turn is None:
+        raise ValueError("look(heads=…): only a head that is rotated has bands of pairs; leave heads out")
+    half, t = turn.width // 2, q.shape[1]
+    turned = Scheme(*scheme.answering("turn"), *scheme.answering("scale"), _Placed(scheme))
+    channel = torch.arange(q.shape[2], device=q.device)
+    pair = channel // 2 if turn.pairs == "neighbours" else channel % half
+    found: list[Numbers] = []
+    for band in range(3):
+        inside = (pair >= band * half // 3) & (pair < (band + 1) * half // 3) & (channel < 2 * half)
+        total = torch.zeros(t, dtype=torch.float64, device=q.device)
+        count = torch.zeros(t, dtype=torch.float64, device=q.device)
+        for some in _blocks(chosen, t):
+            score = mp.scores((q * inside)[:, None].float(), k[:, None].float(), turned, rows=some)[0, 0].double()
+            distance = _distances(some, t, q.device)
+            behind = distance >= 0
+            total.index_add_(0, distance[behind], score[behind])
+            count.index_add_(0, distance[behind], torch.ones_like(score[behind]))
+        found.append((total / count).cpu().numpy())
+    return found
+
+
+def _blocks(chosen: list[int], each: int) -> Iterator[list[int]]:
+    """Cut rows into blocks, of which each row takes so many numbers."""
+    step = max(1, AT_ONCE // each)
+    return (chosen[start : start + step] for start in range(0, len(chosen), step))
+
+
+def _distances(rows: list[int], s: int, device: torch.device) -> Tensor:
+    """Return how far behind each of the rows every key is, [n s]."""
+    return torch.tensor(rows, device=device)[:, None] - torch.arange(s, device=device)
+
+
+class _Placed:
+    """The distances at which a scheme's rotation sees pairs, without what it does to scores of far keys."""
+
+    relative = True
+
+    def __init__(self, scheme: Scheme) -> None:
+        self.regimes = tuple(replace(each, contrast=None, shift=None) for each in scheme.place())
+
+    def place(self) -> tuple[Regime, ...]:
+        return self.regimes
+
+
+def _watched(model: nn.Module, ids: Tensor, change: list[object], watching: _Watching) -> _Watching:
+    """Return what was gathered in one pass, with a change, or with the extension that the model has."""
+    with _attending(model, change) as (plain, trained):
+        watching.trained = trained
+        with watched(watching), torch.no_grad():
+            training = plain.training
+            plain.eval()
+            try:
+                plain(input_ids=ids.to(device_of(plain))[None], use_cache=False)
+            finally:
+                plain.train(training)
+    if not watching.window:
+        raise ValueError("look: no layer of this model attends through milepost")
+    for layer, _ in watching.heads:
+        if not 0 <= layer < len(watching.window):
+            raise IndexError(f"look(heads={list(watching.heads)}): there are {len(watching.window)} layers")
+    return watching
+
+
+@contextmanager
+def _attending(model: nn.Module, change: list[object]) -> Generator[tuple[Any, int | None]]:
+    """The model attending through milepost for a while, and the length it was trained at."""
+    done = changed_by(model)
+    if done is not None and not isinstance(done, Extension):
+        raise ValueError("look: this model's table or buckets were changed, which is not looked into; restore it first")
+    with as_it_was(model) as plain:
+        kept = done is not None and not change
+        extended(plain, [done.schedule] if kept and done is not None else change, through="attend", stored=kept)
+        try:
+            now = changed_by(plain)
+            yield plain, now.layers.own.trained if isinstance(now, Extension) else None
+        finally:
+            restore(plain)
+
+
+def _drawn(found: dict[str, _Watching], length: int, heads: Sequence[tuple[int, int]]) -> Analysis:
+    layers, count = len(next(iter(found.values())).window), len(next(iter(found.values())).window[0])
+    trained = next(iter(found.values())).trained
+    layer, head = np.arange(layers, dtype=np.float64), np.arange(count, dtype=np.float64)
+    measures = {
+        "effective window": ("tokens", "window"),
+        "entropy": ("bits", "entropy"),
+        "sinks": ("of the weight", "on_sinks"),
+    }
+    if trained is not None and length > trained:
+        measures["far keys"] = ("of the weight", "far")
+    arrays: list[Array] = [axis("layer", layer), axis("head", head)]
+    pictures: list[Picture] = []
+    for name, (unit, kept) in measures.items():
+        values = {row: torch.stack(getattr(each, kept)).numpy() for row, each in found.items()}
+        limits = (0.0, max(float(each.max()) for each in values.values()))
+        for row, each in values.items():
+            arrays.append(array(f"{name}, {row}", each, unit, "layer", "head"))
+            title = f"{name[0].upper()}{name[1:]}, {row}"
+            pictures.append(
+                map_of(title, each, layer, head, row_name="layer", column_name="head", unit=unit, limits=limits)
+            )
+    if heads:
+        distance = np.arange(length, dtype=np.float64)
+        at = np.unique(np.geomspace(1, length, 160).astype(int)) - 1
+        arrays.append(axis("distance", distance))
+        for row, each in found.items():
+            for (number, which), bands in each.bands.items():
+                named = dict(zip(("fast pairs", "middle pairs", "slow pairs"), bands, strict=True))
+                arrays += [array(f"score of {name}, layer {number} head {which}, {row}", values, "", "distance")
+                           for name, values in named.items()]  # fmt: skip
+                pictures.append(
+                    curves(
+                        f"Layer {number}, head {which}, {row}",
+                        at + 1.0,
+                        {name: values[at] for name, values in named.items()},
+                        x_name="distance in tokens, 1 and on",
+                        y_name="mean score",
+                        x_scale="decades",
+                        mark=None if trained is None else (float(trained), f"trained length, {trained:,}"),
+                    )
+                )
+    return Analysis(
+        "look",
+        f"Where {layers * count} heads look in {length:,} tokens",
+        _said(found, length),
+        tuple(arrays),
+        tuple(pictures),
+    )
+
+
+def _said(found: dict[str, _Watching], length: int) -> str:
+    """Return what was found, in sentences."""
+    lines: list[str] = []
+    for row, each in found.items():
+        window, sinks = torch.stack(each.window), torch.stack(each.on_sinks)
+        line = f"{row[0].upper()}{row[1:]}, half of the heads hold 90 % of their weight within "
+        line += f"{int(window.median()):,} tokens"
+        line += f", {int((sinks > 0.5).sum())} heads put more than half of it on the first tokens"
+        if each.trained is not None and length > each.trained:
+            line += f", and {float(torch.stack(each.far).mean()):.1%} of all weight is on keys past the trained length"
+        lines.append(f"{line}.")
+    return " ".join(lines)
+
+
+__all__ = ["look"]

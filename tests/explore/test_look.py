@@ -1,0 +1,203 @@
+"""Where the heads of a model look, against the attention weights that stock transformers gives."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import milepost as mp
+
+pytest.importorskip("transformers")
+
+from transformers import BloomConfig, BloomForCausalLM, GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from milepost import explore
+from milepost.hf import extend
+from milepost.hf.model.extension import extension_of
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 50}
+
+
+def llama(**more: Any) -> Any:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(**SMALL, num_key_value_heads=2, intermediate_size=48, max_position_embeddings=24, **more)
+    ).eval()
+
+
+def text(n: int = 40) -> Tensor:
+    return torch.randint(0, 50, (n,), generator=torch.Generator().manual_seed(1))
+
+
+def by_hand(attentions: Any, sinks: int, trained: int | None) -> dict[str, list[list[float]]]:
+    """The four measures of the last quarter of the queries, one weight at a time."""
+    found: dict[str, list[list[float]]] = {"effective window": [], "entropy": [], "sinks": [], "far keys": []}
+    for layer in attentions:
+        rows: dict[str, list[float]] = {name: [] for name in found}
+        for weights in layer[0].double():
+            t = weights.shape[1]
+            late = range(t - t // 4, t)
+            at = [sum(float(weights[i, i - d]) for i in late if i >= d) for d in range(t)]
+            total, window, held = sum(at), 0, 0.0
+            for d, each in enumerate(at):
+                held += each
+                if held >= 0.9 * total:
+                    window = d
+                    break
+            rows["effective window"].append(window)
+            rows["entropy"].append(-sum(float(w) * math.log2(w) for i in late for w in weights[i] if w > 0) / len(late))
+            rows["sinks"].append(sum(float(weights[i, :sinks].sum()) for i in late) / len(late))
+            rows["far keys"].append(sum(at[trained:]) / len(late) if trained else 0.0)
+        for name, values in rows.items():
+            found[name].append(values)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["llama", "bloom"])
+def test_the_measures_are_those_of_stock_attention(kind: str):
+    if kind == "llama":
+        model, trained = llama(), 24
+    else:
+        torch.manual_seed(0)
+        model, trained = BloomForCausalLM(BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=50)).eval(), None
+    found = explore.look(model, text(), sinks=3)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = model(input_ids=text()[None], output_attentions=True).attentions
+    for name, values in by_hand(attentions, 3, trained).items():
+        if name != "far keys" or trained:
+            assert torch.allclose(
+                torch.tensor(found[f"{name}, as it is"]), torch.tensor(values, dtype=torch.float64), atol=1e-5
+            )
+
+
+def test_weight_on_a_sink_logit_counts_as_sinks():
+    torch.manual_seed(0)
+    config = GptOssConfig(
+        **SMALL, num_key_value_heads=2, intermediate_size=48, head_dim=8, num_local_experts=2, num_experts_per_tok=1,
+        max_position_embeddings=64, rope_parameters={"rope_type": "default", "rope_theta": 1e4}, sliding_window=64,
+    )  # fmt: skip
+    model: Any = GptOssForCausalLM(config).eval()
+    low = explore.look(model, text())["sinks, as it is"]
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.sinks += 20.0
+    assert explore.look(model, text())["sinks, as it is"].min() > 0.99 > low.max()
+
+
+def test_the_model_is_left_as_it_was():
+    model = llama()
+    before = model(input_ids=text()[None]).logits
+    explore.look(model, text(), given=mp.Rerope(8))
+    assert torch.equal(model(input_ids=text()[None]).logits, before)
+    assert extension_of(model) is None
+    model.train()
+    extend(model, mp.Yarn(4, trained=24))
+    longer = model(input_ids=text()[None]).logits
+    found = explore.look(model, text(), given=[mp.Rerope(8), mp.LogN(24)])
+    assert torch.equal(model(input_ids=text()[None]).logits, longer)
+    assert model.training
+    assert (
+        "effective window, with Rerope(window=8), LogN(trained=24), clip=True, count='index', most=None"
+        not in found.says
+    )
+    done = extension_of(model)
+    assert done is not None
+    assert done.through == "rotary"
+
+
+def test_an_extended_model_is_looked_at_as_it_is():
+    model = llama()
+    plain = explore.look(model, text())
+    changed = explore.look(model, text(), given=mp.Rerope(8))
+    extend(model, mp.Rerope(8))
+    now = explore.look(model, text())
+    names = [name for name in (each.name for each in changed.arrays) if name.startswith("entropy, with")]
+    assert (now["entropy, as it is"] == changed[names[0]]).all()
+    assert (now["entropy, as it is"] != plain["entropy, as it is"]).any()
+
+
+def test_scores_by_band_sum_to_the_score():
+    model = llama()
+    found = explore.look(model, text(), given=mp.Rerope(8), heads=[(1, 2)])
+    seen: dict[int, Tensor] = {}
+
+    def see(module: Any, args: Any, kwargs: Any) -> None:
+        x = kwargs["hidden_states"]
+        q = module.q_proj(x).unflatten(-1, (4, 8)).transpose(1, 2)
+        k = module.k_proj(x).unflatten(-1, (2, 8)).transpose(1, 2)
+        seen[0] = torch.stack((q[0, 2], k[0, 1]))
+
+    hook = model.model.layers[1].self_attn.register_forward_pre_hook(see, with_kwargs=True)
+    with torch.no_grad():
+        model(input_ids=text()[None])
+    hook.remove()
+    q, k = seen[0].double()
+    t = len(q)
+    bands = sum(
+        found[f"score of {name}, layer 1 head 2, as it is"] for name in ("fast pairs", "middle pairs", "slow pairs")
+    )
+    angle = torch.arange(t)[:, None] * 10000.0 ** (-torch.arange(4) / 4)
+    turned = [
+        torch.cat(
+            (x[:, :4] * angle.cos() - x[:, 4:] * angle.sin(), x[:, 4:] * angle.cos() + x[:, :4] * angle.sin()), -1
+        )
+        for x in (q, k)
+    ]
+    score = turned[0] @ turned[1].T / math.sqrt(8)
+    late = range(t - t // 4, t)
+    for d in (0, 1, 5, 30):
+        rows = [i for i in late if i >= d]
+        assert bands[d] == pytest.approx(sum(float(score[i, i - d]) for i in rows) / len(rows), abs=1e-5)
+
+
+def test_what_cannot_be_looked_at_is_refused():
+    model = llama()
+    for wrong, error, said in (
+        ({"heads": [(5, 0)]}, IndexError, "there are 2 layers"),
+        ({"heads": [(0, 9)]}, IndexError, "there are 4 heads"),
+        ({"length": 99}, ValueError, "the text has 40 tokens"),
+        ({"rows": 0}, ValueError, "rows"),
+    ):
+        with pytest.raises(error, match=said):
+            explore.look(model, text(), **wrong)
+    with pytest.raises(ValueError, match="at least 8"):
+        explore.look(model, text(4))
+
+
+@pytest.mark.skipif(not (DATA / "stories260K.bin").exists(), reason="shared/data is not there")
+def test_a_real_model():
+    sys.path.insert(0, str(DATA))
+    try:
+        loader: Any = __import__("load_llama2c")
+    finally:
+        sys.path.remove(str(DATA))
+    model = loader.build_hf(DATA / "stories260K.bin")
+    model = model[0] if isinstance(model, tuple) else model
+    words = (DATA / "tinystories.txt").read_text(encoding="utf-8")[:4000]
+    ids = torch.tensor(loader.Tok(str(DATA / "tok512.bin"), 512).encode(words))
+    found = explore.look(model, ids, length=512)
+    window = found["effective window, as it is"]
+    assert window[0].astype(int).tolist() == [73, 250, 55, 60, 54, 4, 55, 33]
+    assert window[4].astype(int).tolist() == [128, 101, 134, 116, 179, 71, 46, 65]
+    assert found["sinks, as it is"].max() < 0.2
+
+
+def test_the_page_is_one_file_and_its_numbers_lie_beside(tmp_path: Path):
+    from milepost.explore.page import write_page
+
+    found = explore.look(llama(), text(), heads=[(0, 0)])
+    write_page(found, tmp_path / "look.html", "look", "A <tiny> model.")
+    page = (tmp_path / "look.html").read_text(encoding="utf-8")
+    assert "A &lt;tiny&gt; model." in page
+    assert page.count('class="milepost"') == len(found.pictures)
+    assert "src=" not in page
+    assert set(json.loads(found.to_json())["arrays"]) == {each.name for each in found.arrays}
