@@ -105,10 +105,7 @@ def test_the_model_is_left_as_it_was():
     found = explore.look(model, text(), given=[mp.Rerope(8), mp.LogN(24)])
     assert torch.equal(model(input_ids=text()[None]).logits, longer)
     assert model.training
-    assert (
-        "effective window, with Rerope(window=8), LogN(trained=24), clip=True, count='index', most=None"
-        not in found.says
-    )
+    assert "With Rerope(8), LogN(24), half of the heads" in found.says
     done = extension_of(model)
     assert done is not None
     assert done.through == "rotary"
@@ -201,3 +198,39 @@ def test_the_page_is_one_file_and_its_numbers_lie_beside(tmp_path: Path):
     assert page.count('class="milepost"') == len(found.pictures)
     assert "src=" not in page
     assert set(json.loads(found.to_json())["arrays"]) == {each.name for each in found.arrays}
+
+
+def test_the_command_writes_a_page_and_refuses_by_name(tmp_path: Path):
+    pytest.importorskip("tokenizers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    from typer.testing import CliRunner
+
+    from milepost.cli import app
+
+    words = {str(n): n for n in range(50)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    folder, file, out = tmp_path / "model", tmp_path / "text.txt", tmp_path / "look.html"
+    llama().save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="0").save_pretrained(folder)
+    file.write_text(" ".join(str(n % 50) for n in range(60)), encoding="utf-8")
+    asked = ["look", str(folder), "--text", str(file), "--with", "Rerope(8)", "--head", "1.2", "--out", str(out)]
+    done = CliRunner().invoke(app(), asked)
+    assert done.exit_code == 0, done.output
+    assert "half of the heads" in done.output
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert (
+        "score of slow pairs, layer 1 head 2, with Rerope(8)"
+        in json.loads(out.with_suffix(".json").read_text("utf-8"))["arrays"]
+    )
+    for wrong, said in (
+        (["--head", "9.0"], "there are 2 layers"),
+        (["--head", "first"], "give LAYER.HEAD"),
+        (["--out", str(tmp_path / "a.txt")], "name a page"),
+        (["--with", "Rerop(8)"], "Rerop"),
+    ):
+        refused = CliRunner().invoke(app(), [*asked, *wrong])
+        assert refused.exit_code == 2
+        assert said in refused.output
+        assert "Traceback" not in refused.output
