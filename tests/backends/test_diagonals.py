@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from unittest import mock
 
 import pytest
@@ -91,3 +92,17 @@ def test_a_bias_too_large_to_lay_out_is_refused():
             'backend "diagonals" cannot run this scheme: the bias would hold 484 numbers, more than 483',
             lambda: attend(q, k, v, Scheme(mp.Alibi(4), causal), backend="diagonals"),
         )
+
+
+def test_a_bias_that_follows_a_length_for_each_token_is_not_laid_out():
+    length = torch.tensor([[4, 4, 4, 4, 40, 40]])
+    q, k, v = torch.randn(3, 1, 2, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    scheme = mp.Scheme(mp.Alibi(2, stretch=mp.AlibiDynamicNtk(4)), mp.causal)
+    slope, share = torch.tensor([2.0**-4, 2.0**-8], dtype=torch.float64), torch.tensor([0.0, 1.0], dtype=torch.float64)
+    own = slope[:, None] * (length[0].double() / 4).clamp(min=1.0) ** -share[:, None]
+    at = torch.arange(6)
+    score = q @ k.mT / math.sqrt(8) - own[None, :, :, None] * (at[:, None] - at)
+    expected = score.masked_fill(at > at[:, None], -math.inf).softmax(-1) @ v
+    assert_same(mp.attend(q, k, v, scheme, length=length), expected)
+    with pytest.raises(mp.CannotRun, match="a length was given for each token"):
+        mp.attend(q, k, v, scheme, length=length, backend="diagonals")

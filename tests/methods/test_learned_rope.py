@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import cmath
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import milepost as mp
 from milepost import LearnedRope, Partial, Rope, Scheme, attend, causal
 from tests.oracles import Score, assert_same, hidden_future, in_complex, inputs, plain
 
@@ -184,3 +186,31 @@ def test_a_tensor_of_another_width_is_refused():
 def test_two_rotations_in_one_scheme_are_refused():
     with pytest.raises(ValueError, match=r"LearnedRope\(8\) and Rope\(8\) both turn pairs of channels"):
         Scheme(LearnedRope(8), Rope(8))
+
+
+@pytest.mark.parametrize("pairs", ["neighbours", "halves"])
+@pytest.mark.parametrize("backend", [None, "chunked", "reference"])
+def test_frequencies_learn_through_a_derivative_that_torch_func_takes_of_queries(pairs: Any, backend: str | None):
+    rope = mp.LearnedRope(8, pairs=pairs).double()
+    scheme = mp.Scheme(rope, mp.causal)
+    q, k, v, factor = torch.randn(4, 1, 2, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def loss(x: Tensor) -> Tensor:
+        return (mp.attend(x, k, v, scheme, backend=backend) * factor).sum()
+
+    def penalty() -> Tensor:
+        return torch.func.grad(loss)(q).square().sum()
+
+    through, _ = torch.func.vjp(loss, q)
+    # torch's fused function has no second derivative on the CPU, and says so.
+    twice = [] if backend is None else [(penalty(), penalty)]
+    for value, of in [(through, lambda: loss(q)), *twice]:
+        found = torch.autograd.grad(value, rope.offset)[0]
+        for n in range(4):
+            sides: list[float] = []
+            for step in (1e-6, -1e-6):
+                with torch.no_grad():
+                    rope.offset[n] += step
+                    sides.append(float(of()))
+                    rope.offset[n] -= step
+            assert float(found[n]) == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-5, abs=1e-7)

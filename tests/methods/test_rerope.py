@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import milepost as mp
 from milepost import Alibi, LeakyRerope, LogN, Rerope, Rope, Scheme, attend, causal
 from tests.oracles import assert_same, inputs, plain
 from tests.oracles import turned as rotated
@@ -183,3 +184,16 @@ def test_the_factor_is_a_positive_number():
             LeakyRerope(4, wrong)
     with pytest.raises(TypeError, match=r"LeakyRerope\(factor='2'\): factor must be a number, not str"):
         LeakyRerope(4, "2")
+
+
+def test_far_keys_put_further_than_the_text_is_long_have_their_own_row_of_a_table():
+    part = mp.TransformerXL(8, 1, 8).double()
+    scheme = mp.Scheme(mp.Rerope(2, at=9), part, mp.causal)
+    q, k = torch.randn(2, 1, 1, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = mp.scores(q, k, scheme)
+    for i in range(5):
+        for j in range(i + 1):
+            angle = (i - j if i - j < 2 else 9) * 10000.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
+            row = part.project.weight @ torch.cat((angle.sin(), angle.cos()))
+            score = (q[0, 0, i] + part.u[0]) @ k[0, 0, j] + (q[0, 0, i] + part.v[0]) @ row
+            assert_same(found[0, 0, i, j], score / math.sqrt(8))

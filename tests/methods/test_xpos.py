@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import milepost as mp
 from milepost import CannotRun, Rope, Scheme, Xpos, attend, causal
 from tests.oracles import Score, assert_same, in_complex, inputs, plain
 
@@ -137,3 +138,17 @@ def test_a_tensor_of_another_width_is_refused():
         ValueError, match=r"Xpos\(head_dim=6\): given a tensor of 8 channels; .* Partial\(Xpos\(6\), of=8\)"
     ):
         Xpos(6).turn(torch.zeros(1, 1, 3, 8), torch.arange(3))
+
+
+def test_positions_that_overflow_beside_a_part_that_is_not_relative_are_refused():
+    q, k, v = torch.randn(3, 1, 1, 6, 8, generator=torch.Generator().manual_seed(0))
+    scheme = mp.Scheme(mp.QkNorm(8), mp.Xpos(8), mp.causal)
+    for first, within in ((0, 1e-6), (29_000, 2e-5)):
+        at = range(first, first + 6)
+        near = mp.attend(q.double(), k.double(), v.double(), scheme, index=range(6), key_index=range(6))
+        assert_same(mp.attend(q, k, v, scheme, index=at, key_index=at), near, within=within)
+    for where in ({"index": range(45_000, 45_006), "key_index": range(45_000, 45_006)},
+                  {"position": torch.arange(45_000.0, 45_006.0)}):  # fmt: skip
+        with pytest.raises(ValueError, match=r"Xpos\(8\) overflows past 29009 .* QkNorm\(8\) is not relative"):
+            mp.attend(q, k, v, scheme, **where)
+    mp.attend(q.double(), k.double(), v.double(), scheme, index=range(45_000, 45_006), key_index=range(45_000, 45_006))

@@ -33,6 +33,8 @@ def refuses(call: Call) -> str | None:
         return reason
     if call.layout is None or not call.at_index:
         return "indices, positions or documents were given, so that distances do not run along diagonals"
+    if call.given_length is not None and call.given_length.shape[1] > 1 and _follows_length(call):
+        return "a length was given for each token, so that a bias that follows it differs along a diagonal"
     if call.return_lse:
         return "return_lse was asked for, which torch's function does not give"
     # A class that is not milepost's may bend each row of the batch differently.
@@ -41,6 +43,10 @@ def refuses(call: Call) -> str | None:
     if size > MOST:
         return f"the bias would hold {size:,} numbers, more than {MOST:,}"
     return None
+
+
+def _follows_length(call: Call) -> bool:
+    return any(getattr(part, "by_length", False) for part in call.scheme.answering("bend"))
 
 
 def cost(call: Call) -> float:

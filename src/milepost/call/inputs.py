@@ -216,6 +216,25 @@ def check_axes(scheme: Parts, position: Tensor | None, key_position: Tensor | No
             )
 
 
+def check_reach(scheme: Parts, dtype: torch.dtype, known: int | None, p: Tensor, r: Tensor) -> None:
+    """Refuse positions so far from 0 that a part's factors would overflow, where they cannot be counted otherwise.
+
+    known: the largest of them, where shapes tell.
+    """
+    reach: float | None = known
+    if reach is None and checking_values(p.device) and p.numel() and r.numel():
+        reach = max(float(p.abs().max()), float(r.abs().max()))
+    for part in scheme.answering("centred"):
+        widest = 0.8 * part.widest(dtype)  # pyright: ignore
+        if reach is not None and reach > widest:
+            other = next(each for each in scheme.parts if not getattr(each, "relative", False))
+            raise ValueError(
+                f"attend: positions reach {reach:g}, but {spell(part)} overflows past {widest:.0f} in {dtype} "
+                f"where they cannot be counted from the middle of the text: {spell(other)} is not relative. Use a "
+                f"wider dtype, or set relative = True on a class of yours that depends on distances alone"
+            )
+
+
 def check_span(scheme: Parts, dtype: torch.dtype, known: int | None, p: Tensor, r: Tensor) -> None:
     """Refuse positions so far apart that a part's factors would overflow; p and r are counted from the middle."""
     span: float | None = known

@@ -43,8 +43,13 @@ def resolve(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options, re
         q, k, v, scheme, queries, keys, documents, key_documents, x, dropout, seed, return_lse, keys_turned,
         index_given, inputs.length(options.get("length"), b, t, s, q.device), key_order=order,
     )  # fmt: skip
-    if scheme.relative and scheme.answering("centred"):
-        _centre(call)
+    if scheme.answering("centred"):
+        if scheme.relative:
+            _centre(call)
+        else:
+            layout = call.layout
+            last = None if layout is None else max(layout.first + t, layout.key_first + s) - 1
+            inputs.check_reach(scheme, q.dtype, last if call.at_index else None, call.position, call.key_position)
     return call
 
 

@@ -60,7 +60,8 @@ class Rerope:
         def limited(position: Tensor) -> Tensor:
             return torch.full_like(position, at)
 
-        return _past(self.window, (limited, torch.zeros_like), (torch.zeros_like, limited))
+        growth = math.ceil(max(at, self.window) / self.window)
+        return _past(self.window, (limited, torch.zeros_like), (torch.zeros_like, limited), growth)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
+from milepost.memory.internals import transformed
+
 Pairs = Literal["halves", "neighbours"]
 PAIRS: tuple[Pairs, ...] = ("halves", "neighbours")
 
@@ -23,7 +25,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, pairs: Pairs = "halves") -> T
     if pairs not in PAIRS:
         raise ValueError(f"rotate(pairs={pairs!r}): pairs must be one of {', '.join(map(repr, PAIRS))}")
     wide = torch.promote_types(torch.promote_types(x.dtype, cos.dtype), torch.float32)
-    if cos.requires_grad or sin.requires_grad or torch.compiler.is_compiling():
+    # Under torch.func a tensor does not show that an outer level, or autograd outside, asks for its gradient.
+    if cos.requires_grad or sin.requires_grad or torch.compiler.is_compiling() or transformed():
         turned = _flipped(x.to(wide), cos.to(wide), sin.to(wide), pairs)
     elif not (x.requires_grad and torch.is_grad_enabled()):
         # Nothing is to be remembered for a gradient, and remembering is most of what one token costs.
