@@ -56,19 +56,19 @@ def test_what_is_new_agrees_with_the_angles_seen():
 
 def test_the_picture_marks_digits_and_angles_that_are_new():
     direct, interpolated, larger, _ = explore.odometer(mp.Rope(8)).pictures
-    assert direct.larger()[:, 0].tolist() == [False, False, True, True, True]  # pyright: ignore
-    assert direct.unseen()[:, 0].tolist() == [False, False, True, True, True]  # pyright: ignore
-    assert not direct.larger()[:, 1:].any()  # pyright: ignore
-    assert not interpolated.larger().any()  # pyright: ignore
-    assert larger.larger().any()  # pyright: ignore
-    assert not larger.unseen().any()  # pyright: ignore
+    assert direct.larger()[:, 0].tolist() == [False, False, True, True, True]
+    assert direct.unseen()[:, 0].tolist() == [False, False, True, True, True]
+    assert not direct.larger()[:, 1:].any()
+    assert not interpolated.larger().any()
+    assert larger.larger().any()
+    assert not larger.unseen().any()
 
 
 def test_a_rotation_of_more_than_one_base_is_refused():
     for given in (mp.Rope(8, stretch=mp.Ntk(8)), mp.Rope, mp.Xpos(8)):
         with pytest.raises(TypeError, match="give a Rope without a stretch"):
-            explore.odometer(given)  # pyright: ignore
+            explore.odometer(given)
     with pytest.raises(ValueError, match=r"odometer\(factor=1"):
         explore.odometer(mp.Rope(8), factor=1)
     with pytest.raises(TypeError, match="positions must be an integer"):
-        explore.odometer(mp.Rope(8), positions=(1.5,))  # pyright: ignore
+        explore.odometer(mp.Rope(8), positions=(1.5,))

@@ -3,5 +3,6 @@
 from milepost.explore.analyses.angles import angles_seen as angles_seen
 from milepost.explore.analyses.angles import wavelengths as wavelengths
 from milepost.explore.analyses.radix import odometer as odometer
+from milepost.explore.analyses.sinusoidal import sinusoidal_map as sinusoidal_map
 from milepost.explore.analysis import Analysis as Analysis
 from milepost.explore.analysis import Array as Array
