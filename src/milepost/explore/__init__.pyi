@@ -2,6 +2,8 @@
 
 from milepost.explore.analyses.angles import angles_seen as angles_seen
 from milepost.explore.analyses.angles import wavelengths as wavelengths
+from milepost.explore.analyses.decay import decay_bound as decay_bound
+from milepost.explore.analyses.decay import dot_products as dot_products
 from milepost.explore.analyses.radix import odometer as odometer
 from milepost.explore.analyses.sinusoidal import sinusoidal_map as sinusoidal_map
 from milepost.explore.analysis import Analysis as Analysis
