@@ -12,13 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from milepost.explore.analysis import Analysis, array, axis
-from milepost.explore.pictures.curves import curves
+from milepost.explore.pictures.curves import curves, evenly
 from milepost.explore.pictures.maps import map_of
 from milepost.methods.embeddings import Sinusoidal
 from milepost.seams import demand
 from milepost.seams.arguments import spell
 
 Numbers = NDArray[np.float64]
+MOST = 256
+"""How many rows and columns of a map are drawn."""
 
 
 def sinusoidal_map(
@@ -49,13 +51,15 @@ def sinusoidal_map(
     sine = 2 * pair if encoding.layout == "interleaved" else pair
     tables = {float(each): replace(encoding, theta=each).table(at) for each in bases}
     periods = {base: math.tau / _step(table, sine, sine + _cosine(encoding)) for base, table in tables.items()}
-    apart = {base: _apart(table) for base, table in tables.items()}
-    least = {base: float(each[~np.eye(length, dtype=bool)].min()) for base, each in apart.items()}
+    # A row and another differ by their distance in the text alone, so the first row serves for all.
+    apart = {base: _apart(table.numpy(), 1)[0] for base, table in tables.items()}
+    least = {base: float(each[1:].min()) for base, each in apart.items()}
     size = encoding.amplitude
     own, positions = encoding.table(at).numpy(), np.arange(length, dtype=np.float64)
     ordered = np.array(list(tables))
     components = np.stack([table[:, sine].numpy() for table in tables.values()])
-    by_distance = np.stack([each[0] for each in apart.values()])
+    rows, columns = evenly(length, MOST), evenly(own.shape[1], MOST)
+    shown, drawn = positions[rows], own[rows]
     least_names = ", ".join(f"{each:.2f} (base {_short(base)})" for base, each in least.items())
     return Analysis(
         "sinusoidal_map",
@@ -70,18 +74,18 @@ def sinusoidal_map(
             array("table", own, "", "position", "channel"),
             array("component", components, "", "base", "position"),
             array("period", list(periods.values()), "tokens", "base"),
-            array("distance of rows", by_distance, "", "base", "apart"),
+            array("distance of rows", np.stack(list(apart.values())), "", "base", "apart"),
             array("least distance", list(least.values()), "", "base"),
         ),
         (
-            map_of(spell(encoding), own, positions, np.arange(own.shape[1], dtype=np.float64),
+            map_of(spell(encoding), drawn[:, columns], shown, np.array(columns, np.float64),
                    row_name="position", column_name="channel", unit="value"),
-            map_of(f"Sine of pair {pair} by base", components, ordered, positions,
+            map_of(f"Sine of pair {pair} by base", components[:, rows], ordered, shown,
                    row_name="base", column_name="position", unit="value", limits=(-size, size)),
             curves("Distance of two rows, by base", positions,
-                   {f"base {_short(base)}": each[0] for base, each in apart.items()},
+                   {f"base {_short(base)}": each for base, each in apart.items()},
                    x_name="tokens apart", y_name="distance of their rows"),
-            map_of(f"Distance of two rows, {spell(encoding)}", _apart(encoding.table(at)), positions, positions,
+            map_of(f"Distance of two rows, {spell(encoding)}", _apart(drawn), shown, shown,
                    row_name="position", column_name="position", unit="distance"),
         ),
     )  # fmt: skip
@@ -98,9 +102,9 @@ def _step(table: Any, sine: int, cosine: int) -> float:
     return math.atan2(c * b - a * d, b * d + a * c)
 
 
-def _apart(table: Any) -> Numbers:
-    """Return the distance of every two rows."""
-    return torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist").numpy()
+def _apart(rows: Numbers, first: int | None = None) -> Numbers:
+    """Return the distance of the first rows, all if left out, from every row."""
+    return np.stack([np.sqrt(np.square(rows - each).sum(-1)) for each in rows[:first]])
 
 
 def _short(base: float) -> str:
