@@ -1,5 +1,6 @@
 """What `milepost.explore` exports; each name is imported when it is first used."""
 
+from milepost.explore.analyses.alibi import alibi_view as alibi_view
 from milepost.explore.analyses.angles import angles_seen as angles_seen
 from milepost.explore.analyses.angles import wavelengths as wavelengths
 from milepost.explore.analyses.decay import decay_bound as decay_bound

@@ -18,7 +18,7 @@ from milepost.lab.report.scale import Axis, marks, plain, step_of
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-LEFT, TOP, SIDE = 54.0, 14.0, 256.0
+LEFT, TOP, SIDE = 54.0, 20.0, 256.0
 """Where the map begins, and how long its longer side is."""
 BAR = 12.0
 SCALE = ((246, 243, 236), (176, 204, 226), (96, 149, 196), (38, 95, 158), (12, 36, 74))
