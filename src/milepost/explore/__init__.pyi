@@ -1,7 +1,14 @@
 """What `milepost.explore` exports; each name is imported when it is first used."""
 
+from milepost.explore.analyses.alibi import alibi_view as alibi_view
 from milepost.explore.analyses.angles import angles_seen as angles_seen
 from milepost.explore.analyses.angles import wavelengths as wavelengths
+from milepost.explore.analyses.buckets import bucket_map as bucket_map
+from milepost.explore.analyses.buckets import shift_map as shift_map
+from milepost.explore.analyses.decay import decay_bound as decay_bound
+from milepost.explore.analyses.decay import dot_products as dot_products
+from milepost.explore.analyses.radix import odometer as odometer
+from milepost.explore.analyses.sinusoidal import sinusoidal_map as sinusoidal_map
 from milepost.explore.analysis import Analysis as Analysis
 from milepost.explore.analysis import Array as Array
 from milepost.explore.heads import look as look

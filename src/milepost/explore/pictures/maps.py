@@ -18,7 +18,7 @@ from milepost.lab.report.scale import Axis, marks, plain, step_of
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-LEFT, TOP, SIDE = 54.0, 14.0, 256.0
+LEFT, TOP, SIDE = 54.0, 20.0, 256.0
 """Where the map begins, and how long its longer side is."""
 BAR = 12.0
 SCALE = ((246, 243, 236), (176, 204, 226), (96, 149, 196), (38, 95, 158), (12, 36, 74))
@@ -90,7 +90,7 @@ class Map:
         axes.imshow(shades(self.values, self.limits), aspect="auto", interpolation="nearest")
         for side, name, numbers in (("x", self.column_name, self.columns), ("y", self.row_name, self.rows)):
             at = evenly(len(numbers), 5)
-            getattr(axes, f"set_{side}ticks")(at, [f"{numbers[n]:,.4g}" for n in at])
+            getattr(axes, f"set_{side}ticks")(at, [_name(numbers[n]) for n in at])
             getattr(axes, f"set_{side}label")(name)
         axes.set_title(f"{self.title}, {self.limits[0]:.3g} to {self.limits[1]:.3g} {self.unit}".rstrip())
 
@@ -145,7 +145,12 @@ def _image(pixels: NDArray[np.uint8]) -> str:
 def _ticks(numbers: Numbers, start: float, extent: float) -> list[tuple[float, str]]:
     """Return where some of the cells of an axis lie, and their names."""
     cell = extent / len(numbers)
-    return [(start + (n + 0.5) * cell, f"{numbers[n]:,.4g}") for n in evenly(len(numbers), 5)]
+    return [(start + (n + 0.5) * cell, _name(numbers[n])) for n in evenly(len(numbers), 5)]
+
+
+def _name(number: float) -> str:
+    """Return a whole number with all its digits, and another with four."""
+    return f"{number:,.0f}" if number == round(number) and abs(number) < 1e7 else f"{number:,.4g}"
 
 
 __all__ = ["Map", "map_of", "shades"]

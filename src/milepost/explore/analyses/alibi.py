@@ -1,0 +1,119 @@
+"""ALiBi: its bias, what it leaves of a far key's weight, and how far each head sees."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.pictures.curves import curves, evenly
+from milepost.explore.pictures.maps import map_of
+from milepost.methods.alibi import Alibi
+from milepost.methods.alibi_stretches import AlibiInterpolate, AlibiNtk
+from milepost.scheme import Scheme
+from milepost.seams import demand
+from milepost.seams.arguments import spell
+from milepost.seams.visible import causal
+
+Numbers = NDArray[np.float64]
+MOST = 128
+"""How many rows of the bias are drawn."""
+OCTAVE = 8
+"""Distances between one power of two and the next."""
+
+
+def alibi_view(
+    alibi: Alibi, *, factor: float = 4.0, length: int = 64, head: int | None = None, left: float = 0.01
+) -> Analysis:
+    """Draw the bias of ALiBi, what it leaves of a key's weight by distance, and the field of view of every head.
+
+        explore.alibi_view(mp.Alibi(8))
+        explore.alibi_view(mp.Alibi(32), factor=8, left=0.1)
+
+    The bias multiplies a weight by e^(−slope · distance) before the softmax divides. The field of view is the distance
+    at which `left` of it is left: ln(1/left)/slope. Look at the last picture: AlibiInterpolate(factor) widens every
+    view alike, AlibiNtk(factor) keeps that of the steepest head and widens that of the flattest by the factor. length:
+    tokens of the bias that is drawn; head: whose bias that is, the middle one by rank if left out.
+    """
+    if not isinstance(alibi, Alibi) or alibi.stretch is not None:
+        given = alibi.__name__ if isinstance(alibi, type) else repr(alibi)
+        raise TypeError(f"alibi_view({given}): give an Alibi without a stretch, such as Alibi(8)")
+    demand.finite(alibi_view, "factor", factor, above=0)
+    demand.whole(alibi_view, "length", length, least=2)
+    demand.finite(alibi_view, "left", left, above=0)
+    if left >= 1:
+        raise ValueError(f"alibi_view(left={left!r}): left is a share of the weight, below 1")
+    forms = {
+        "ALiBi": alibi,
+        f"AlibiInterpolate({factor:g})": replace(alibi, stretch=AlibiInterpolate(factor)),
+        f"AlibiNtk({factor:g})": replace(alibi, stretch=AlibiNtk(factor)),
+    }
+    slopes: dict[str, Numbers] = {name: each.slopes().behind.numpy() for name, each in forms.items()}
+    views = {name: math.log(1 / left) / each for name, each in slopes.items()}
+    steep = np.argsort(-slopes["ALiBi"], kind="stable")
+    chosen = int(steep[(len(steep) - 1) // 2]) if head is None else head
+    demand.whole(alibi_view, "head", chosen, least=0)
+    if chosen >= alibi.heads:
+        raise ValueError(f"alibi_view(head={chosen}): {spell(alibi)} has {alibi.heads} heads, 0 … {alibi.heads - 1}")
+    at = torch.tensor(evenly(length, MOST))
+    bias: Numbers = Scheme(alibi, causal).bias(at, at, dtype=torch.float64, heads=alibi.heads)[0, chosen].numpy()
+    distances = _distances(float(views["ALiBi"].max()))
+    kept = {name: np.exp(-each[:, None] * distances) for name, each in slopes.items()}
+    heads, positions = np.arange(alibi.heads, dtype=np.float64), at.double().numpy()
+    own = views["ALiBi"]
+    found = [f"{name}: {each.min():,.1f} and {each.max():,.0f}" for name, each in views.items() if each is not own]
+    return Analysis(
+        "alibi_view",
+        f"{spell(alibi)}: how far its heads see",
+        f"{left:.3g} of a weight is left at {own.min():,.1f} tokens in the steepest head and at {own.max():,.0f} in "
+        f"the flattest; {'; '.join(found)}.",
+        (
+            axis("query", positions, "tokens"),
+            axis("key", positions, "tokens"),
+            axis("head", heads),
+            axis("distance", distances, "tokens"),
+            array(f"bias, head {chosen}", bias, "nats", "query", "key"),
+            *(array(f"weight left, {name}", each, "", "head", "distance") for name, each in kept.items()),
+            *(array(f"slope, {name}", each, "nats a token", "head") for name, each in slopes.items()),
+            *(array(f"field of view, {name}", each, "tokens", "head") for name, each in views.items()),
+        ),
+        (
+            map_of(
+                f"Bias of head {chosen}", bias, positions, positions, row_name="query", column_name="key", unit="bias"
+            ),
+            *(
+                map_of(
+                    f"e^bias, what is left of a weight: {name}",
+                    kept[name][steep],
+                    heads[steep],
+                    distances,
+                    row_name="head",
+                    column_name="distance",
+                    unit="share left",
+                    limits=(0.0, 1.0),
+                )
+                for name in tuple(forms)[::2]
+            ),
+            curves(
+                f"Distance at which {left:.3g} of a weight is left",
+                heads,
+                {name: each[steep] for name, each in views.items()},
+                x_name="heads, steepest first",
+                y_name="tokens",
+                y_scale="decades",
+            ),
+        ),
+    )
+
+
+def _distances(far: float) -> Numbers:
+    """Return distances from 1 past the farthest view, so many to a doubling; their ends are powers of 16."""
+    doublings = 4 * math.ceil(math.log2(max(far, 2)) / 4)
+    return 2 ** np.linspace(0, doublings, doublings * OCTAVE + 1)
+
+
+__all__ = ["alibi_view"]

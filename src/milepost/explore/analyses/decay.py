@@ -1,0 +1,227 @@
+"""Whether scores fall with distance: dot products of positions, and the bound on a rotated score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.pictures.curves import Curves, curves
+from milepost.methods.embeddings import Sinusoidal
+from milepost.methods.rope import FusedRope, Rope
+from milepost.seams import demand
+from milepost.seams.arguments import spell
+
+Numbers = NDArray[np.float64]
+MOST = 160
+"""How many points of a curve are drawn."""
+SCHEDULES: dict[str, Callable[[float, float], float]] = {
+    "exponential": lambda t, base: base**-t,
+    "linear": lambda t, base: 1 - t,
+    "power": lambda t, base: (1 - t) ** 2,
+}
+"""Named schedules: the angle a step of a pair at the share t = 2n/d of all pairs; base is that of the rotation."""
+
+
+def dot_products(
+    encoding: Sinusoidal,
+    *,
+    rope: Rope | None = None,
+    distances: Iterable[int] = range(0, 2001, 10),
+    draws: int = 256,
+    seed: int = 0,
+) -> Analysis:
+    """Compare what falls with distance and what does not: equal vectors, and independent random ones.
+
+        explore.dot_products(mp.Sinusoidal(128))
+        explore.dot_products(mp.Sinusoidal(64), rope=mp.Rope(64, theta=500_000.0), draws=1024)
+
+    Left: p₀ · p_k of the table itself, and with tokens of N(0, 1) added at both positions, the same or two independent
+    ones. p₀ · p_k is all that falls; the product of the tokens is there at every distance, and one draw is noise.
+    Right: a query and a key of N(0, 1) under RoPE. Equal ones fall; of independent ones the mean is 0 and the root mean
+    square √d at every distance.
+    """
+    if not isinstance(encoding, Sinusoidal):
+        raise TypeError(f"dot_products({_given(encoding)}): give a table of positions, such as Sinusoidal(128)")
+    rope = Rope(encoding.model_dim) if rope is None else rope
+    at = _distances(dot_products, distances)
+    demand.whole(dot_products, "draws", draws, least=2)
+    demand.whole(dot_products, "seed", seed, least=0)
+    if getattr(rope, "head_dim", None) != encoding.model_dim:
+        raise ValueError(f"dot_products(rope={_given(rope)}): give a rotation of {encoding.model_dim} channels")
+    generator = torch.Generator().manual_seed(seed)
+    q, k = torch.randn(2, draws, encoding.model_dim, dtype=torch.float64, generator=generator)
+    rows = encoding.table(torch.tensor(at))
+    origin = encoding.table(torch.tensor([0]))[0]
+    alone = rows @ origin
+    added = {
+        "equal tokens, mean": _mean(_added(q, q, origin, rows)),
+        "independent, mean": _mean(_added(q, k, origin, rows)),
+        "independent, one draw": _added(q, k, origin, rows)[0].numpy(),
+    }
+    equal, other = (_rotated(rope, q, each, at) for each in (q, k))
+    turned = {
+        "q = k, mean": _mean(equal),
+        "independent, rms": _rms(other),
+        "independent, mean": _mean(other),
+        "independent, one draw": other[0].numpy(),
+    }
+    places = np.asarray(at, np.float64)
+    last = at[-1]
+    return Analysis(
+        "dot_products",
+        "Dot products by distance",
+        f"p₀ · p_k falls from {float(alone[0]):.4g} to {float(alone[-1]):.4g} at distance {last:,}. Under RoPE equal "
+        f"vectors fall from {turned['q = k, mean'][0]:.1f} to {turned['q = k, mean'][-1]:.1f}; independent ones do "
+        f"not: rms {turned['independent, rms'][0]:.1f} and {turned['independent, rms'][-1]:.1f}, √d is "
+        f"{math.sqrt(encoding.model_dim):.1f}.",
+        (
+            axis("distance", places, "tokens"),
+            array("p₀ · p_k", alone, "", "distance"),
+            *(array(f"added: {name}", each, "", "distance") for name, each in added.items()),
+            *(array(f"RoPE: {name}", each, "", "distance") for name, each in turned.items()),
+        ),
+        (
+            curves(
+                f"Added positions, {spell(encoding)}",
+                places,
+                {"p₀ · p_k alone": alone.numpy(), **added},
+                x_name="distance",
+                y_name="dot product",
+            ),
+            curves(f"Turned by {spell(rope)}", places, turned, x_name="distance", y_name="dot product"),
+        ),
+    )
+
+
+def decay_bound(
+    rope: Rope,
+    *,
+    schedules: Sequence[str] | Mapping[str, Callable[[float], float]] = ("linear", "power"),
+    distances: Iterable[int] = range(4097),
+) -> Analysis:
+    """Return the bound on a rotated score by distance, and the score of vectors of ones, for schedules of θ.
+
+        explore.decay_bound(mp.Rope(128))
+        explore.decay_bound(mp.Rope(128), schedules={"cosine": lambda t: math.cos(t * math.pi / 2)})
+
+    For queries and keys that change little from pair to pair, a score is at most the largest change times Σ|S_j|,
+    S_j = Σ_{n<j} e^{i·Δ·θ_n}; (2/d)·Σ|S_j| is drawn. Ones give Σ cos(Δ·θ_n). schedules: names ("exponential", "linear",
+    "power"), or functions of your own, from t = 2n/d in 0 … 1 to the angle a step. Look at what comes back: a linear
+    schedule of finite d is periodic, so that a far key scores as a near one.
+    """
+    if not isinstance(rope, Rope) or rope.by_length:
+        raise TypeError(f"decay_bound({_given(rope)}): give a rotation of fixed angles, such as Rope(128)")
+    at = _distances(decay_bound, distances)
+    where = torch.tensor(at, dtype=torch.float64)
+    angles = {spell(rope): rope.angles(where)}
+    for name, schedule in _schedules(schedules, rope.theta).items():
+        angles[name] = _scheduled(name, schedule, rope.head_dim).angles(where)
+    bounds = {name: _bound(each) for name, each in angles.items()}
+    ones = {name: each.cos().sum(-1).numpy() for name, each in angles.items()}
+    places = np.asarray(at, np.float64)
+    far = places > rope.head_dim
+    back = ", ".join(f"{name} {_return(each, places, far)}" for name, each in ones.items()) if far.any() else ""
+    own = spell(rope)
+    run = math.ceil(len(at) / MOST)
+    among = f", largest of every {run} distances" if run > 1 else ""
+    return Analysis(
+        "decay_bound",
+        "Decay of a rotated score with distance",
+        f"The bound of {own} is {bounds[own][0]:.4g} at distance {at[0]:,} and {bounds[own][-1]:.4g} at {at[-1]:,}."
+        + (f" Largest score of ones past distance {rope.head_dim}, as a share of d/2: {back}." if back else ""),
+        (
+            axis("distance", places, "tokens"),
+            *(array(f"bound, {name}", each, "", "distance") for name, each in bounds.items()),
+            *(array(f"ones, {name}", each, "", "distance") for name, each in ones.items()),
+        ),
+        (
+            _drawn(f"Bound (2/d) Σ|S_j|{among}", places, bounds, run, "bound"),
+            _drawn(f"Score of ones Σ cos(Δθ){among}", places, ones, run, "score"),
+        ),
+    )
+
+
+def _distances(owner: Callable[..., Analysis], distances: Iterable[int]) -> list[int]:
+    """Return the distances, which rise."""
+    found = list(distances)
+    for each in found:
+        demand.whole(owner, "distances", each, least=0)
+    if len(found) < 2 or found != sorted(set(found)):
+        raise ValueError(f"{owner.__name__}(distances=…): give at least two distances, each larger than the one before")
+    return found
+
+
+def _added(q: Tensor, k: Tensor, origin: Tensor, rows: Tensor) -> Tensor:
+    """Return the product of each query at the origin and its key at each row, [draws distances]."""
+    return (q + origin) @ rows.T + ((q + origin) * k).sum(-1, keepdim=True)
+
+
+def _rotated(rope: Any, q: Tensor, k: Tensor, at: Sequence[int]) -> Tensor:
+    """Return the product of each query and its key at each distance behind it, [draws distances]."""
+    last = torch.tensor([at[-1]])
+    keys = k[None, :, None].expand(-1, -1, len(at), -1)
+    turned = rope.turn(keys, last - torch.tensor(at), "key", at[-1] + 1)[0]
+    return (turned @ rope.turn(q[None, :, None], last, "query", at[-1] + 1)[0].mT)[..., 0]
+
+
+def _mean(found: Tensor) -> Numbers:
+    return found.mean(0).numpy()
+
+
+def _rms(found: Tensor) -> Numbers:
+    return found.square().mean(0).sqrt().numpy()
+
+
+def _bound(angles: Tensor) -> Numbers:
+    """Return the mean of |S_j| over j, S_j the sum of the first j unit vectors at these angles [distances pairs]."""
+    return torch.polar(torch.ones_like(angles), angles).cumsum(-1).abs().mean(-1).numpy()
+
+
+def _drawn(title: str, places: Numbers, lines: Mapping[str, Numbers], run: int, name: str) -> Curves:
+    """Return curves of the largest of every run of distances: a far peak is one distance wide."""
+    starts = np.arange(0, len(places), run)
+    kept = {each: np.maximum.reduceat(values, starts) for each, values in lines.items()}
+    return curves(title, places[starts], kept, x_name="distance", y_name=name)
+
+
+def _schedules(
+    schedules: Sequence[str] | Mapping[str, Callable[[float], float]], base: float
+) -> dict[str, Callable[[float], float]]:
+    """Return the schedules by name."""
+    if isinstance(schedules, Mapping):
+        return dict(schedules)
+    for name in schedules:
+        demand.one_of(decay_bound, "schedules", name, tuple(SCHEDULES))
+    return {name: lambda t, made=SCHEDULES[name]: made(t, base) for name in schedules}
+
+
+def _scheduled(name: str, schedule: Callable[[float], float], head_dim: int) -> FusedRope:
+    """Return a rotation whose angles a step follow a schedule."""
+    if not callable(schedule):
+        raise TypeError(
+            f"decay_bound(schedules={{{name!r}: {schedule!r}}}): a schedule is a function of t, such as "
+            f"lambda t: 1 - t; those that have a name are {', '.join(map(repr, SCHEDULES))}"
+        )
+    return FusedRope(
+        head_dim, values=False, frequencies=tuple(float(schedule(2 * n / head_dim)) for n in range(head_dim // 2))
+    )
+
+
+def _return(ones: Numbers, places: Numbers, far: NDArray[np.bool_]) -> str:
+    """Return the largest score of ones among far distances as a share of the largest there can be, and where it is."""
+    found = np.where(far, ones, -np.inf)
+    return f"{found.max() / ones[0]:.2f} at {places[found.argmax()]:,.0f}"
+
+
+def _given(value: Any) -> str:
+    return value.__name__ if isinstance(value, type) else repr(value)
+
+
+__all__ = ["SCHEDULES", "decay_bound", "dot_products"]

@@ -1,0 +1,139 @@
+"""Positions written in digits: each place of a number with the hand of its pair of channels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from milepost.explore.pictures.written import markup
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+Numbers = NDArray[np.float64]
+LEFT, TOP, CELL, LINE, RADIUS = 60.0, 36.0, 80.0, 40.0, 13.0
+FOOT = 38.0
+
+
+@dataclass(frozen=True)
+class Wheels:
+    """Numbers [rows places], the largest place first, each beside a dial with a hand.
+
+    digits, angles: [rows places], angles in radians. largest: [places], the largest digit that training had. seen:
+    [places], how far each hand went in training, in turns.
+    """
+
+    title: str
+    row_name: str
+    rows: Numbers
+    places: tuple[str, ...]
+    digits: Numbers
+    angles: Numbers
+    largest: Numbers
+    seen: Numbers
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height; the foot has its own width."""
+        return max(LEFT + len(self.places) * CELL, 440.0), TOP + len(self.rows) * LINE + FOOT
+
+    @property
+    def spoken(self) -> str:
+        """Return what is drawn, in words."""
+        written = (
+            f"{row:,.0f} is {' '.join(map(digit_of, line))}" for row, line in zip(self.rows, self.digits, strict=True)
+        )
+        return f"{self.row_name}, in digits: {'; '.join(written)}"
+
+    def larger(self) -> NDArray[np.bool_]:
+        """Return which digits are larger than any of training, [rows places].
+
+        A fraction in the last place lies between two digits that training had.
+        """
+        digits: Numbers = np.array(self.digits)
+        digits[:, -1] = np.floor(digits[:, -1] + 1e-9)
+        return digits > self.largest + 1e-9
+
+    def unseen(self) -> NDArray[np.bool_]:
+        """Return which hands point to angles that training never had, [rows places]."""
+        return (self.angles % math.tau > self.seen * math.tau + 1e-9) & (self.seen < 1)
+
+    def body(self) -> Markup:
+        """Return the drawing."""
+        new, ringed = self.larger(), self.unseen()
+        cells = [
+            {
+                "x": LEFT + place * CELL,
+                "y": TOP + row * LINE,
+                "digit": digit_of(self.digits[row, place]),
+                "larger": bool(new[row, place]),
+                "unseen": bool(ringed[row, place]),
+                "seen": wedge(min(float(self.seen[place]), 1.0)),
+                "hand": tip(float(self.angles[row, place])),
+            }
+            for row in range(len(self.rows))
+            for place in range(len(self.places))
+        ]
+        names = [(LEFT + (n + 0.5) * CELL, name) for n, name in enumerate(self.places)]
+        rows = [(TOP + (n + 0.5) * LINE + 4, f"{each:,.0f}") for n, each in enumerate(self.rows)]
+        return markup(
+            "wheels.svg",
+            picture=self,
+            cells=cells,
+            names=names,
+            rows=rows,
+            cell=CELL,
+            line=LINE,
+            radius=RADIUS,
+            left=LEFT,
+            top=TOP,
+            foot=TOP + len(self.rows) * LINE + 14,
+        )
+
+    def onto(self, axes: Any) -> None:
+        """Draw on axes of matplotlib."""
+        from matplotlib.patches import Circle, Rectangle, Wedge
+
+        new, ringed = self.larger(), self.unseen()
+        for row, each in enumerate(self.rows):
+            axes.text(-0.15, -row, f"{each:,.0f}", ha="right", va="center")
+            for place in range(len(self.places)):
+                if new[row, place]:
+                    axes.add_patch(Rectangle((place + 0.52, -row - 0.4), 0.44, 0.8, fill=False, hatch="///", lw=0.5))
+                middle = place + 0.25, -row
+                axes.add_patch(Wedge(middle, 0.2, 90 - 360 * min(self.seen[place], 1.0), 90, color="#b7cfe8"))
+                axes.add_patch(Circle(middle, 0.2, fill=False, edgecolor="grey"))
+                angle = float(self.angles[row, place])
+                end = middle[0] + 0.2 * math.sin(angle), middle[1] + 0.2 * math.cos(angle)
+                axes.plot(*zip(middle, end, strict=True), color="#a2492a" if ringed[row, place] else "black")
+                axes.text(place + 0.74, -row, digit_of(self.digits[row, place]), ha="center", va="center")
+        for place, name in enumerate(self.places):
+            axes.text(place + 0.5, 0.6, name, ha="center", color="grey")
+        axes.set(xlim=(-1, len(self.places)), ylim=(-len(self.rows) + 0.4, 1), aspect="equal", title=self.title)
+        axes.axis("off")
+
+
+def digit_of(value: float) -> str:
+    """Return a digit as it is read: whole, or with its fraction."""
+    near = round(float(value))
+    return str(near) if abs(value - near) < 1e-6 else f"{value:.3f}".rstrip("0")
+
+
+def wedge(share: float) -> str:
+    """Return a slice of a dial, clockwise from twelve, over a share of a turn."""
+    if share >= 1 - 1e-9:
+        return f"M0 {-RADIUS}A{RADIUS} {RADIUS} 0 1 1 0 {RADIUS}A{RADIUS} {RADIUS} 0 1 1 0 {-RADIUS}Z"
+    x, y = tip(share * math.tau)
+    return f"M0 0V{-RADIUS}A{RADIUS} {RADIUS} 0 {int(share > 0.5)} 1 {x:.2f} {y:.2f}Z"
+
+
+def tip(angle: float) -> tuple[float, float]:
+    """Return where the hand of a dial ends, clockwise from twelve."""
+    return RADIUS * math.sin(angle), -RADIUS * math.cos(angle)
+
+
+__all__ = ["Wheels", "digit_of"]
