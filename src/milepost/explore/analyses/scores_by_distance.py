@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -208,7 +208,8 @@ def score_bound(
 
 def _ridge_regression(rows: Tensor, wanted: Tensor) -> Callable[[float], Tensor]:
     """Return what gives the coefficients for a ridge, by the singular values of rows [n d]."""
-    left, sizes, right = torch.linalg.svd(rows, full_matrices=False)
+    parts = cast("tuple[Tensor, Tensor, Tensor]", torch.linalg.svd(rows, full_matrices=False))
+    left, sizes, right = parts
     usable = sizes > sizes[0] * max(rows.shape) * torch.finfo(rows.dtype).eps
 
     def fitted(ridge: float) -> Tensor:
@@ -321,8 +322,8 @@ def _vectors(caller: FunctionType | Any, rope: Any, q: Tensor | None, k: Tensor 
 
 def _distances(length: int, points: int, *also: int) -> Tensor:
     """Return so many distances below a length, evenly spread, and some others."""
-    spread = np.linspace(0, length - 1, min(points, length)).round().astype(np.int64)
-    return torch.from_numpy(np.union1d(spread, np.array(also, dtype=np.int64)))
+    spread = torch.linspace(0, length - 1, min(points, length), dtype=torch.float64).round().long()
+    return cast("Tensor", torch.cat((spread, torch.tensor(also, dtype=torch.long))).unique())
 
 
 def _panels(at: Numbers, shown: dict[str, dict[str, Numbers]], trained: int) -> tuple[Curves, ...]:
