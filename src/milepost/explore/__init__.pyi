@@ -2,6 +2,7 @@
 
 from milepost.explore.analyses.angles import angles_seen as angles_seen
 from milepost.explore.analyses.angles import wavelengths as wavelengths
+from milepost.explore.analyses.bias_curves import bias_curves as bias_curves
 from milepost.explore.analyses.distances import distance_map as distance_map
 from milepost.explore.analyses.entropy import attention_entropy as attention_entropy
 from milepost.explore.analyses.scores_by_distance import before_after as before_after
