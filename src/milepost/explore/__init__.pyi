@@ -8,5 +8,6 @@ from milepost.explore.analyses.entropy import attention_entropy as attention_ent
 from milepost.explore.analyses.scores_by_distance import before_after as before_after
 from milepost.explore.analyses.scores_by_distance import score_bands as score_bands
 from milepost.explore.analyses.scores_by_distance import score_bound as score_bound
+from milepost.explore.analyses.streaming import stream_cache as stream_cache
 from milepost.explore.analysis import Analysis as Analysis
 from milepost.explore.analysis import Array as Array
