@@ -100,9 +100,9 @@ def _starts(heads: int) -> dict[str, Any]:
         fire.outer.weight[:, 0] = -8.0
     return {
         "ALiBi": Alibi(heads),
+        "Sandwich": Sandwich(heads, 128, zeroed=True),
         "KERPLE, log": kerple,
         "FIRE": fire,
-        "Sandwich": Sandwich(heads, 128, zeroed=True),
         "RoPE": Rope(64),
         "xPos": Xpos(64),
     }
