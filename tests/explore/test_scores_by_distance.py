@@ -40,7 +40,7 @@ def test_slow_pairs_fall_within_training_and_fast_ones_swing_everywhere():
     slow, fast = found["16 slowest pairs"], found["16 fastest pairs"]
     assert slow[[0, 1000, 4096]] == pytest.approx([16, 14.1, 0.7], abs=0.05)
     assert np.sqrt((fast[1:] ** 2).mean()) == pytest.approx(2.8, abs=0.05)
-    assert "fall from 16.0 at distance 0 to 0.7 at 4,096" in found.says
+    assert "go from 16.0 at distance 0 to 0.7 at 4,096" in found.says
 
 
 @pytest.mark.parametrize("pairs", ["halves", "neighbours"])

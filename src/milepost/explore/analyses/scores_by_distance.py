@@ -56,7 +56,7 @@ def score_bands(
     return Analysis(
         "score_bands",
         "The score by distance, in three bands",
-        f"The {count} slowest pairs together fall from {slowest[0]:.1f} at distance 0 to {slowest[here]:.1f} at "
+        f"The {count} slowest pairs together go from {slowest[0]:.1f} at distance 0 to {slowest[here]:.1f} at "
         f"{trained:,}, the trained length; the {count} fastest swing by {_rms(fastest[1:]):.1f} (root mean square) at "
         f"any distance.",
         (axis("distance", at, "tokens"), *(array(name, values, "q·k", "distance") for name, values in found.items())),
