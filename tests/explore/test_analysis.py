@@ -71,6 +71,12 @@ def test_a_gap_in_a_curve_is_not_drawn_over():
     assert [each.count("M") for each in lines] == [1, 2]
 
 
+def test_the_name_of_a_curve_is_beside_its_last_point_that_can_be_drawn():
+    lines = {"ends early": np.array([0.0, 4.0, np.nan]), "nothing": np.full(3, np.nan)}
+    panel = curves("", np.arange(3.0), lines, x_name="token", y_name="bits").panel
+    assert [(curve.name, end) for curve, end, _ in panel.names()] == [("ends early", panel.y.at(4.0))]
+
+
 def test_a_dial_shows_what_is_new():
     text = sample().svg()
     assert text.count("url(#new)") == 1

@@ -85,10 +85,7 @@ def curves(
 
     mark, level: a vertical and a horizontal rule, and their names.
     """
-    drawn = [
-        Curve(n, name, look(n), tuple(Point(float(a), float(b)) for a, b in zip(x, values, strict=True)))
-        for n, (name, values) in enumerate(lines.items())
-    ]
+    drawn = [Curve(n, name, look(n), _points(x, values)) for n, (name, values) in enumerate(lines.items())]
     values = [point.y for curve in drawn for point in curve.points if math.isfinite(point.y)] or [0.0, 1.0]
     low, high = y_range or (min(values), max(values))
     if level is not None:
@@ -105,6 +102,14 @@ def curves(
         dense=len(x) > DENSE,
     )
     return Curves(panel)
+
+
+def _points(x: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[Point, ...]:
+    """Return the points of a curve up to its last finite one, beside which its name is written."""
+    points = [Point(float(a), float(b)) for a, b in zip(x, values, strict=True)]
+    while points and not math.isfinite(points[-1].y):
+        points.pop()
+    return tuple(points)
 
 
 def look(n: int) -> Look:

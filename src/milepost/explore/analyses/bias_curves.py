@@ -1,0 +1,132 @@
+"""What methods add to a score by distance, and how scores fade with it: FIRE, KERPLE, Sandwich, xPos beside ALiBi."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.pictures.curves import Curves, curves
+from milepost.methods.alibi import Alibi
+from milepost.methods.biases import Fire, Kerple, Sandwich
+from milepost.methods.rope import Rope, Xpos
+from milepost.methods.softmax import Scale
+from milepost.scheme import Scheme
+from milepost.seams import demand
+from milepost.seams.arguments import spell
+from milepost.seams.visible import causal
+
+Numbers = NDArray[np.float64]
+
+
+def bias_curves(
+    parts: Mapping[str, Any] | None = None,
+    *,
+    length: int = 2048,
+    heads: int = 8,
+    head: int | None = None,
+    trained: int | None = None,
+    points: int = 512,
+) -> Analysis:
+    """Return what each of several methods does to a score by distance, all on one axis.
+
+        explore.bias_curves()
+        explore.bias_curves({"ALiBi": mp.Alibi(16), "T5": learned}, heads=16, head=3)
+
+    parts: a method a name. One that adds to scores is drawn as what it adds in one head, seen by the last of `length`
+    tokens. One that rotates (Rope, Xpos) is drawn as the score of a query and an equal key, 1 at distance 0. Left out:
+    ALiBi, KERPLE with the numbers that it starts from on average, FIRE with a network that returns −8 times its input,
+    Sandwich; xPos and RoPE. heads: how many the methods have; head: the one that is drawn, the last if left out, which
+    sees furthest. trained: the rule in the pictures.
+    Look at the shapes: ALiBi falls for ever, KERPLE by a logarithm, FIRE stays between two numbers whatever the length,
+    Sandwich falls in trend only, and xPos fades what RoPE leaves to swing.
+    """
+    demand.whole(bias_curves, "length", length, least=2)
+    demand.whole(bias_curves, "heads", heads)
+    head = heads - 1 if head is None else head
+    demand.whole(bias_curves, "head", head, least=0)
+    demand.whole(bias_curves, "points", points, least=2)
+    if head >= heads:
+        raise ValueError(f"{demand.asked(bias_curves, 'head', head)}: there are {heads} heads, 0 to {heads - 1}")
+    if trained is not None:
+        demand.whole(bias_curves, "trained", trained)
+    given = _starts(heads) if parts is None else dict(parts)
+    if not given:
+        raise ValueError("bias_curves: give at least one method by name")
+    at = torch.linspace(0, length - 1, min(points, length), dtype=torch.float64).round().long()
+    added = {name: _added(part, at, length, heads, head) for name, part in given.items() if not _rotates(part)}
+    faded = {name: _faded(part, at, length) for name, part in given.items() if _rotates(part)}
+    distance = at.double().numpy()
+    ends = [f"{name} {values[-1]:.3g}" for name, values in added.items()]
+    kept = [f"{name} {np.abs(values[len(values) // 2 :]).max():.2g}" for name, values in faded.items()]
+    says = f"Head {head} adds at distance {distance[-1]:,.0f}: {'; '.join(ends)}. " if ends else ""
+    if kept:
+        says += f"An equal key keeps at most this share of its score in the farther half of them: {'; '.join(kept)}."
+    mark = None if trained is None else (float(trained), f"trained, {trained:,}")
+
+    def drawn(title: str, lines: dict[str, Numbers], y_name: str) -> Curves:
+        return curves(title, distance, lines, x_name="distance in tokens", y_name=y_name, mark=mark)
+
+    return Analysis(
+        "bias_curves",
+        "Scores by distance, method by method",
+        says.strip(),
+        (
+            axis("distance", distance, "tokens"),
+            *(array(name, values, "nats", "distance") for name, values in added.items()),
+            *(array(name, values, "of the score at 0", "distance") for name, values in faded.items()),
+        ),
+        (
+            *((drawn(f"What head {head} of {heads} adds to a score", added, "added, in nats"),) if added else ()),
+            *((drawn("The score of an equal key", faded, "share of the score at 0"),) if faded else ()),
+        ),
+    )
+
+
+def _starts(heads: int) -> dict[str, Any]:
+    """Return ALiBi and its kin as they start, with nothing left to chance."""
+    kerple, fire = Kerple(heads), Fire(heads)
+    with torch.no_grad():
+        kerple.p.fill_(1.0)
+        kerple.a.fill_(0.5)
+        # One unit hands the share of the distance on: the simplest that FIRE can learn.
+        for weight in (fire.inner.weight, fire.inner.bias, fire.outer.weight, fire.outer.bias):
+            weight.zero_()
+        fire.inner.weight[0] = 1.0
+        fire.outer.weight[:, 0] = -8.0
+    return {
+        "ALiBi": Alibi(heads),
+        "Sandwich": Sandwich(heads, 128, zeroed=True),
+        "KERPLE, log": kerple,
+        "FIRE": fire,
+        "RoPE": Rope(64),
+        "xPos": Xpos(64),
+    }
+
+
+def _rotates(part: Any) -> bool:
+    return callable(getattr(part, "turn", None))
+
+
+def _added(part: Any, at: torch.Tensor, length: int, heads: int, head: int) -> Numbers:
+    """Return what a part adds to a score of 0."""
+    if not getattr(part, "additive", False):
+        raise TypeError(
+            f"bias_curves: {spell(part)} neither rotates nor adds a number to a score; mp.scores shows what it does"
+        )
+    nothing = torch.zeros(heads, 2, dtype=torch.float64)
+    return _plain(Scheme(part, causal).curve(nothing, nothing, at, length)[head])
+
+
+def _faded(part: Any, at: torch.Tensor, length: int) -> Numbers:
+    """Return the score of a query and an equal key of length 1, in every channel alike."""
+    unit = torch.full((1, part.head_dim), part.head_dim**-0.5, dtype=torch.float64)
+    return _plain(Scheme(part, Scale(1.0), causal).curve(unit, unit, at, length)[0])
+
+
+def _plain(values: torch.Tensor) -> Numbers:
+    return values.detach().cpu().double().numpy()

@@ -1,0 +1,130 @@
+"""The distance at which a rotation sees each pair of tokens, where methods move far keys or hide them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.pictures.curves import curves
+from milepost.explore.pictures.maps import map_of
+from milepost.methods.regions import DualChunk, Rerope, SelfExtend
+from milepost.methods.rope import Rope
+from milepost.schedule import Schedule, ranges
+from milepost.scheme import Scheme
+from milepost.seams import demand
+from milepost.seams.arguments import spell
+from milepost.seams.visible import causal
+
+Numbers = NDArray[np.float64]
+CELLS = 128
+"""The most cells along a side of a map."""
+MOST = 3
+"""The most maps of one analysis; with the curves these are four pictures."""
+
+
+def distance_map(
+    schemes: Scheme | Schedule | Mapping[str, Scheme] | None = None, *, length: int = 8192, trained: int | None = None
+) -> Analysis:
+    """Return the distance at which the rotation sees each pair of tokens; hidden pairs have none.
+
+        explore.distance_map()
+        explore.distance_map(mp.Scheme(mp.Rope(64), mp.LeakyRerope(512, 16), mp.causal), length=4096, trained=1024)
+        explore.distance_map(mp.hwfa(12, 64, 512), length=1024, trained=512)
+
+    schemes: a scheme, a schedule, whose distinct layers are shown, or at most three schemes by name; left out, ReRoPE,
+    Self-Extend and dual chunk attention for a model trained at 2,048 tokens. trained: the rule in the last picture.
+    A scheme in which nothing reads positions sees every key at distance 0. Maps have at most 128 cells a side.
+    Look at the last picture: a method that reaches further keeps every distance under the rule. What it gives up shows
+    as steps and flat lines, where different keys are seen at one distance.
+    """
+    demand.whole(distance_map, "length", length, least=2)
+    if schemes is None and trained is None:
+        trained = 2048
+    if trained is not None:
+        demand.whole(distance_map, "trained", trained)
+    named = _named(schemes)
+    index = torch.linspace(0, length - 1, min(CELLS, length), dtype=torch.float64).round().long()
+    every = torch.arange(length)
+    maps = {name: _seen(scheme, index, index) for name, scheme in named.items()}
+    # The last token's keys, the nearest first.
+    rows = {name: _seen(scheme, every[-1:], every.flip(0))[0] for name, scheme in named.items()}
+    least, most = min(np.nanmin(each) for each in maps.values()), max(np.nanmax(each) for each in maps.values())
+    tokens, behind = index.double().numpy(), every.double().numpy()
+    thin = slice(None, None, -(-length // 1024))
+    said = "; ".join(
+        f"{name}: {int(np.isfinite(each).sum()):,} keys, at most {np.nanmax(each):,.6g} away"
+        for name, each in rows.items()
+    )
+    return Analysis(
+        "distance_map",
+        "Distances as the rotation sees them",
+        f"What the last of {length:,} tokens sees. {said}.",
+        (
+            axis("query", tokens, "tokens"),
+            axis("key", tokens, "tokens"),
+            axis("distance", behind, "tokens"),
+            *(array(name, values, "tokens", "query", "key") for name, values in maps.items()),
+            *(array(f"{name}, last token", values, "tokens", "distance") for name, values in rows.items()),
+        ),
+        (
+            *(
+                map_of(
+                    name,
+                    values,
+                    tokens,
+                    tokens,
+                    row_name="query",
+                    column_name="key",
+                    unit="distance",
+                    limits=(float(least), float(most)),
+                )
+                for name, values in maps.items()
+            ),
+            curves(
+                "What the last token sees",
+                behind[thin],
+                {name: each[thin] for name, each in rows.items()},
+                x_name="distance in the text",
+                y_name="distance as seen",
+                level=None if trained is None else (float(trained), f"trained, {trained:,}"),
+            ),
+        ),
+    )
+
+
+def _named(schemes: Scheme | Schedule | Mapping[str, Scheme] | None) -> dict[str, Scheme]:
+    """Return the schemes by name."""
+    if schemes is None:
+        rope = Rope(64)
+        parts = {"ReRoPE": Rerope(1024), "Self-Extend": SelfExtend(8, 1024), "Dual chunks": DualChunk(1536, 256)}
+        return {name: Scheme(rope, part, causal) for name, part in parts.items()}
+    if isinstance(schemes, Scheme):
+        moves = [spell(part) for part in schemes.answering("place")]
+        return {", ".join(moves) or "the scheme": schemes}
+    if isinstance(schemes, Schedule):
+        kinds: dict[str, list[int]] = {}
+        for layer, scheme in enumerate(schemes):
+            kinds.setdefault(str(scheme), []).append(layer)
+        named = {f"layer{'s' * (len(each) > 1)} {ranges(each)}": schemes[each[0]] for each in kinds.values()}
+    else:
+        named = dict(schemes)
+    if not named or not all(isinstance(each, Scheme) for each in named.values()):
+        raise TypeError("distance_map: give a Scheme, a Schedule, or a dict of names and schemes")
+    if len(named) > MOST:
+        raise ValueError(f"distance_map: {len(named)} maps in one picture; give at most {MOST}: {', '.join(named)}")
+    return named
+
+
+def _seen(scheme: Scheme, index: Tensor, key_index: Tensor) -> Numbers:
+    """Return the distance of each pair [t s], NaN where it is hidden."""
+    found = scheme.distances(index, key_index)[0]
+    if not any(scheme.answering(verb) for verb in ("turn", "bend", "relate")):
+        found = torch.where(found.isnan(), found, 0.0)
+    zero = torch.zeros((), dtype=torch.long)
+    visible = scheme.see(zero, zero, index[:, None], key_index[None, :])
+    return (found if visible is None else found.masked_fill(~visible, torch.nan)).cpu().numpy()

@@ -1,0 +1,348 @@
+"""Scores by distance: fast and slow pairs of channels apart, before and after a stretch, and past training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import FunctionType
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.pictures.curves import Curves, curves
+from milepost.methods.rope import LearnedRope, Rope, Xpos
+from milepost.methods.rope_stretches import Interpolate
+from milepost.methods.softmax import Scale
+from milepost.numerics.rotation import in_pairs
+from milepost.scheme import Scheme
+from milepost.seams import demand
+from milepost.seams.arguments import spell
+from milepost.seams.visible import causal
+
+Numbers = NDArray[np.float64]
+
+
+def score_bands(
+    rope: Any,
+    *,
+    trained: int = 4096,
+    length: int = 8192,
+    q: Tensor | None = None,
+    k: Tensor | None = None,
+    band: int | None = None,
+    points: int = 512,
+) -> Analysis:
+    """Split the score of one query and one key by distance into the fastest, the middle and the slowest pairs.
+
+        explore.score_bands(mp.Rope(128))
+        explore.score_bands(mp.Rope(128, stretch=mp.Ntk(8)), trained=4096, length=32_768)
+
+    rope: a Rope, LearnedRope or Xpos. q, k: [d], or [n d] for the mean over n queries and their keys; left out, every
+    pair of channels of both is the same unit vector, so that a pair counts 1 at distance 0. The score is q · k, not
+    divided by √d. band: how many of the fastest and of the slowest pairs are taken apart, a quarter of all if left out.
+    points: at how many distances it is computed.
+    Look at the trained length: nothing marks it, in any band. Only slow pairs come to values they never had.
+    """
+    q, k = _vectors(score_bands, rope, q, k)
+    at, found = _bands(score_bands, rope, q, k, trained, length, band, points)
+    shown = {name: {spell(rope): values} for name, values in found.items()}
+    slowest, _, fastest, _ = found.values()
+    here = int(np.searchsorted(at, trained))
+    count = _width(rope, band)
+    return Analysis(
+        "score_bands",
+        "The score by distance, in three bands",
+        f"The {count} slowest pairs together go from {slowest[0]:.1f} at distance 0 to {slowest[here]:.1f} at "
+        f"{trained:,}, the trained length; the {count} fastest swing by {_rms(fastest[1:]):.1f} (root mean square) at "
+        f"any distance.",
+        (axis("distance", at, "tokens"), *(array(name, values, "q·k", "distance") for name, values in found.items())),
+        _panels(at, shown, trained),
+    )
+
+
+def before_after(
+    q: Tensor,
+    k: Tensor,
+    *,
+    before: Any = None,
+    after: Any = None,
+    trained: int = 4096,
+    length: int = 16_384,
+    band: int | None = None,
+    points: int = 512,
+) -> Analysis:
+    """Compare the score of a query and a key by distance before and after a rotation was stretched.
+
+        explore.before_after(q, k, trained=4096, length=16_384)
+        explore.before_after(q, k, before=mp.Rope(128), after=mp.Rope(128, stretch=mp.Yarn(8, trained=4096)))
+
+    q, k: [d], or [n d] for the mean over n queries and their keys, before they are rotated. before, after: two
+    rotations with the same pairs; left out, those of Llama 2 and Code Llama, which raised the base from 10,000 to
+    1,000,000. Other arguments are those of `score_bands`.
+    Look at where the slowest pairs are at the new length: a larger base brings them back to what training met.
+    """
+    width = q.shape[-1]
+    was = Rope(width) if before is None else before
+    now = Rope(width, theta=1e6) if after is None else after
+    _vectors(before_after, now, q, k)
+    q, k = _vectors(before_after, was, q, k)
+    at, old = _bands(before_after, was, q, k, trained, length, band, points)
+    _, new = _bands(before_after, now, q, k, trained, length, band, points)
+    shown = {name: {"before": old[name], "after": new[name]} for name in old}
+    slowest = next(iter(old))
+    here = int(np.searchsorted(at, trained))
+    return Analysis(
+        "before_after",
+        f"{spell(was)}, then {spell(now)}",
+        f"Past the trained length of {trained:,} the {_width(was, band)} slowest pairs go down to "
+        f"{old[slowest][here:].min():.2f} before and {new[slowest][here:].min():.2f} after; within it they stay above "
+        f"{old[slowest][: here + 1].min():.2f} before.",
+        (
+            axis("distance", at, "tokens"),
+            *(array(f"{name}, before", values, "q·k", "distance") for name, values in old.items()),
+            *(array(f"{name}, after", values, "q·k", "distance") for name, values in new.items()),
+        ),
+        _panels(at, shown, trained),
+    )
+
+
+RIDGES = tuple(10.0**n for n in range(-14, 1))
+"""The ridges at which the bound is shown."""
+
+
+def score_bound(
+    rope: Any,
+    *,
+    trained: int = 2048,
+    length: int = 8192,
+    ridge: float = 1e-10,
+    stretched: Any = None,
+    targets: int = 1024,
+    seed: int = 0,
+    points: int = 512,
+) -> Analysis:
+    """Fit a score that is small at trained distances, and read it past them: figure 2 of Chen et al. (2023).
+
+        explore.score_bound(mp.Rope(128))
+        explore.score_bound(mp.Rope(128), ridge=1e-2)
+
+    The score of a query and a key is Σ_n a_n cos(s · θ_n) + b_n sin(s · θ_n) at distance s. a and b are fitted to
+    random targets in ±1 at `targets` distances from 0 to `trained`: Σ(score − target)² + ridge · Σ(a² + b²) is least.
+    ridge=0 is least squares by the pseudo-inverse. stretched: the rotation that reads the same a and b without leaving
+    the trained distances, Interpolate(length/trained) if left out. rope: a Rope, LearnedRope or Xpos.
+    Look at the last picture: how far the score explodes is a matter of the ridge, because only huge coefficients, which
+    cancel at trained distances, explode. The bound says what could happen to a model, not what does.
+    """
+    for name, value in (("trained", trained), ("targets", targets)):
+        demand.whole(score_bound, name, value)
+    demand.whole(score_bound, "length", length, least=trained + 2)
+    demand.whole(score_bound, "points", points, least=2)
+    demand.finite(score_bound, "ridge", ridge, least=0)
+    demand.whole(score_bound, "seed", seed, least=0)
+    channels = _channels(score_bound, rope)
+    if stretched is None and type(rope) is Rope:
+        stretched = replace(rope, stretch=Interpolate(length / trained))
+    if stretched is None:
+        raise ValueError(f"score_bound: {spell(rope)} has no interpolation of its own; give stretched=")
+    if not torch.equal(_channels(score_bound, stretched), channels):
+        raise ValueError(f"score_bound: {spell(stretched)} pairs other channels than {spell(rope)}")
+    query = torch.zeros(rope.head_dim, dtype=torch.float64)
+    query[channels[:, 0]] = 1
+    waves, calm = _waves(rope, query, length), _waves(stretched, query, length)
+    draw = torch.Generator().manual_seed(seed)
+    places = torch.randint(trained + 1, (targets,), generator=draw)
+    places[0], places[-1] = 0, trained
+    fitted = _ridge_regression(waves[places], 2 * torch.rand(targets, generator=draw, dtype=torch.float64) - 1)
+
+    def largest(key: Tensor) -> list[float]:
+        whole = (waves @ key).abs()
+        return [float(each.max()) for each in (whole[: trained + 1], whole[trained + 1 :], key.abs())]
+
+    key = fitted(ridge)
+    at = _distances(length, points, *range(0, trained + 1, max(1, trained // points)))
+    plain, squeezed = ((each @ key)[at].numpy() for each in (waves, calm))
+    pressed = float((calm @ key).abs().max())
+    inside, outside, coefficient = largest(key)
+    by_ridge, free = np.array([largest(fitted(each)) for each in RIDGES]), largest(fitted(0.0))
+    distance = at.double().numpy()
+    return Analysis(
+        "score_bound",
+        "A score that is small at trained distances, and how large it gets past them",
+        f"With a ridge of {ridge:g} the score stays within {inside:.2g} at trained distances and reaches {outside:.1g} "
+        f"past them, with coefficients up to {coefficient:.1g}; {spell(stretched)} keeps it within {pressed:.2g}. From "
+        f"ridge {RIDGES[0]:g} to {RIDGES[-1]:g} the largest score past {trained:,} goes from {by_ridge[0, 1]:.0e} to "
+        f"{by_ridge[-1, 1]:.1g}.",
+        (
+            axis("distance", distance, "tokens"),
+            array("score", plain, "", "distance"),
+            array("score, stretched", squeezed, "", "distance"),
+            axis("ridge", np.array(RIDGES)),
+            *(array(name, by_ridge[:, n], "", "ridge") for n, name in enumerate(LARGEST)),
+            array("largest at trained distances", inside),
+            array("largest past them", outside),
+            array("largest at all distances, stretched", pressed),
+            *(array(f"{name}, without a ridge", free[n]) for n, name in enumerate(LARGEST)),
+        ),
+        (
+            *_fits(distance, plain, squeezed, (rope, stretched), trained),
+            curves(
+                "Largest score, by the ridge of the fit",
+                np.log10(np.array(RIDGES)),
+                {
+                    "past training": by_ridge[:, 1],
+                    "a coefficient": by_ridge[:, 2],
+                    "at trained distances": by_ridge[:, 0],
+                },
+                x_name="log₁₀ of the ridge",
+                y_name="largest size",
+                y_scale="decades",
+                mark=(float(np.log10(ridge)), f"ridge {ridge:g}") if ridge > 0 else None,
+            ),
+        ),
+    )
+
+
+def _ridge_regression(rows: Tensor, wanted: Tensor) -> Callable[[float], Tensor]:
+    """Return what gives the coefficients for a ridge, by the singular values of rows [n d]."""
+    parts = cast("tuple[Tensor, Tensor, Tensor]", torch.linalg.svd(rows, full_matrices=False))
+    left, sizes, right = parts
+    usable = sizes > sizes[0] * max(rows.shape) * torch.finfo(rows.dtype).eps
+
+    def fitted(ridge: float) -> Tensor:
+        inverse = torch.where(usable | (ridge > 0), sizes / (sizes**2 + ridge), 0.0)
+        return right.T @ (inverse * (left.T @ wanted))
+
+    return fitted
+
+
+LARGEST = ("inside, by ridge", "outside, by ridge", "coefficient, by ridge")
+
+
+def _waves(rope: Any, query: Tensor, length: int) -> Tensor:
+    """Return what each channel of a key adds to the score at each distance, [length channels]."""
+    start = torch.zeros(1, dtype=torch.long)
+    unit = torch.eye(rope.head_dim, dtype=torch.float64)[None, :, None]
+    keys = rope.turn(unit, start, "key", length)[0, :, 0]
+    queries = rope.turn(query.expand(1, 1, length, -1), torch.arange(length), "query", length)[0, 0]
+    return (queries @ keys.T).detach()
+
+
+def _fits(at: Numbers, plain: Numbers, squeezed: Numbers, ropes: tuple[Any, Any], trained: int) -> list[Curves]:
+    """Return the fitted score at trained distances, past them, and as a stretched rotation reads it."""
+    met = at <= trained
+    name, other = spell(ropes[0]), spell(getattr(ropes[1], "stretch", None) or ropes[1])
+    drawn = (
+        ("The score at trained distances", at[met], {name: plain[met]}),
+        ("The same score, read further", at, {name: plain}),
+        ("The same score, read by a stretched rotation", at, {other: squeezed}),
+    )
+    mark = float(trained), f"trained, {trained:,}"
+    return [
+        curves(title, where, lines, x_name="distance in tokens", y_name="score", mark=mark)
+        for title, where, lines in drawn
+    ]
+
+
+def _bands(
+    caller: FunctionType | Any,
+    rope: Any,
+    q: Tensor,
+    k: Tensor,
+    trained: int,
+    length: int,
+    band: int | None,
+    points: int,
+) -> tuple[Numbers, dict[str, Numbers]]:
+    """Return distances, and the score of the slowest, middle, fastest and all pairs at each."""
+    demand.whole(caller, "trained", trained)
+    demand.whole(caller, "length", length, least=trained + 1)
+    demand.whole(caller, "points", points, least=2)
+    channels = _channels(caller, rope)
+    pairs = len(channels)
+    count = _width(rope, band)
+    demand.whole(caller, "band", count)
+    if 2 * count >= pairs:
+        raise ValueError(f"{demand.asked(caller, 'band', band)}: of {pairs} pairs none is left between two bands")
+    at = _distances(length, points, trained)
+    parts = {
+        f"{count} slowest pairs": slice(pairs - count, pairs),
+        f"{pairs - 2 * count} pairs between": slice(count, pairs - count),
+        f"{count} fastest pairs": slice(count),
+        f"all {pairs} pairs": slice(pairs),
+    }
+    found: dict[str, Numbers] = {}
+    for name, part in parts.items():
+        kept = torch.zeros(2 * pairs, dtype=torch.float64)
+        kept[channels[part].flatten()] = 1
+        found[name] = _score(rope, q * kept.to(q.device), k, at, length)
+    return at.double().numpy(), found
+
+
+def _score(rope: Any, q: Tensor, k: Tensor, distances: Tensor, length: int) -> Numbers:
+    """Return the mean over [n d] queries and keys of q · k at each distance."""
+    scheme = Scheme(rope, Scale(1.0), causal)
+    return scheme.curve(q, k, distances, length).mean(0).detach().cpu().double().numpy()
+
+
+def _channels(caller: FunctionType | Any, rope: Any) -> Tensor:
+    """Return the two channels of each pair, [pairs 2], the fastest pair first."""
+    if not isinstance(rope, (Rope, LearnedRope, Xpos)):
+        raise TypeError(
+            f"{caller.__name__}: {spell(rope)} does not turn all channels in pairs by one position; give a Rope, a "
+            f"LearnedRope or an Xpos"
+        )
+    numbers = in_pairs(torch.arange(rope.head_dim), rope.pairs)
+    return numbers.T if rope.pairs == "halves" else numbers
+
+
+def _width(rope: Any, band: int | None) -> int:
+    """Return how many pairs an outer band has."""
+    return max(1, rope.head_dim // 8) if band is None else band
+
+
+def _vectors(caller: FunctionType | Any, rope: Any, q: Tensor | None, k: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return q and k [n d] in float64; unit vectors in every pair if both are left out."""
+    _channels(caller, rope)
+    if (q is None) != (k is None):
+        raise ValueError(f"{caller.__name__}: give both q and k, or neither")
+    if q is None or k is None:
+        unit = torch.full((1, rope.head_dim), 0.5**0.5, dtype=torch.float64)
+        return unit, unit
+    if q.shape != k.shape or q.dim() not in (1, 2) or q.shape[-1] != rope.head_dim:
+        raise ValueError(
+            f"{caller.__name__}: q and k are both [d] or both [n d], with the {rope.head_dim} channels of "
+            f"{spell(rope)}; given {list(q.shape)} and {list(k.shape)}"
+        )
+    return (q[None].double(), k[None].double()) if q.dim() == 1 else (q.double(), k.double())
+
+
+def _distances(length: int, points: int, *also: int) -> Tensor:
+    """Return so many distances below a length, evenly spread, and some others."""
+    spread = torch.linspace(0, length - 1, min(points, length), dtype=torch.float64).round().long()
+    return cast("Tensor", torch.cat((spread, torch.tensor(also, dtype=torch.long))).unique())
+
+
+def _panels(at: Numbers, shown: dict[str, dict[str, Numbers]], trained: int) -> tuple[Curves, ...]:
+    """Return a picture for each band, three of them at one scale."""
+    outer = [values for lines in list(shown.values())[:-1] for values in lines.values()]
+    low, high = (float(each) for each in (np.min(outer), np.max(outer)))
+    return tuple(
+        curves(
+            f"The score of {name}" if name.startswith("all") else f"The score of the {name}",
+            at,
+            lines,
+            x_name="distance in tokens",
+            y_name="q · k",
+            mark=(float(trained), f"trained, {trained:,}"),
+            y_range=(low, high) if n < len(shown) - 1 else None,
+        )
+        for n, (name, lines) in enumerate(shown.items())
+    )
+
+
+def _rms(values: Numbers) -> float:
+    return float(np.sqrt(np.mean(values**2)))

@@ -1,0 +1,75 @@
+"""What a cache holds while text streams through it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from milepost.cache import Cache
+from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.pictures.curves import curves
+from milepost.explore.pictures.maps import map_of
+from milepost.methods.regions import Stream
+from milepost.methods.rope import Rope
+from milepost.scheme import Scheme
+from milepost.seams import demand
+from milepost.seams.arguments import spell
+
+
+def stream_cache(stream: Any = None, *, length: int = 96) -> Analysis:
+    """Return what a cache holds at every step of a text, trimmed to what a later token may see, and what is seen.
+
+        explore.stream_cache(mp.Stream(4, 28), length=96)
+
+    stream: a Stream, Stream(4, 28) if left out. Tokens go through `mp.Cache` one at a time: append, attend, trim.
+    Look at the columns of the first tokens, the sinks. They are the darkest of the first map: they stay, at the
+    greatest distance that there is in the cache. Every other token leaves when the window has passed it, and is lost.
+    """
+    stream = Stream(4, 28) if stream is None else stream
+    if not isinstance(stream, Stream):
+        raise TypeError(f"stream_cache: {spell(stream)} is no Stream; give one, such as mp.Stream(4, 28)")
+    demand.whole(stream_cache, "length", length, least=2)
+    scheme = Scheme(Rope(2), stream)
+    cache, token = Cache(scheme), torch.zeros(1, 1, 1, 2)
+    slots, seen = (np.full((length, length), np.nan) for _ in range(2))
+    kept, zero = np.empty(length), torch.zeros((), dtype=torch.long)
+    for step in range(length):
+        cache.append(token, token)
+        held = cache.index.plain[0]
+        found = scheme.distances(torch.tensor([step]), held)[0, 0]
+        visible = scheme.see(zero, zero, torch.tensor([[step]]), held[None])
+        assert visible is not None
+        seen[step, held.numpy()] = found.masked_fill(~visible[0], torch.nan).numpy()
+        cache.trim(scheme)
+        left = cache.index.plain[0]
+        slots[step, left.numpy()] = np.arange(len(left))
+        kept[step] = len(left)
+    steps = np.arange(length, dtype=np.float64)
+    whole = int(np.isfinite(seen[-1]).sum())
+    return Analysis(
+        "stream_cache",
+        f"A text streams through the cache of {spell(stream)}",
+        f"After {length:,} tokens the cache keeps {kept[-1]:.0f} of them, and the last token saw {whole}: "
+        f"{min(stream.sinks, length)} sinks and the last {min(stream.reach, length)}. No distance was above "
+        f"{np.nanmax(seen):.0f}.",
+        (
+            axis("step", steps, "tokens"),
+            axis("token", steps, "tokens"),
+            array("distance seen", seen, "tokens", "step", "token"),
+            array("slot kept", slots, "", "step", "token"),
+            array("kept", kept, "tokens", "step"),
+        ),
+        (
+            map_of("What each step sees", seen, steps, steps, row_name="step", column_name="token", unit="distance"),
+            map_of("What stays for the next", slots, steps, steps, row_name="step", column_name="token", unit="slot"),
+            curves(
+                "Tokens kept",
+                steps + 1,
+                {"every token": steps + 1, spell(stream): kept},
+                x_name="tokens so far",
+                y_name="tokens kept",
+            ),
+        ),
+    )
