@@ -2,5 +2,6 @@
 
 from milepost.explore.analyses.angles import angles_seen as angles_seen
 from milepost.explore.analyses.angles import wavelengths as wavelengths
+from milepost.explore.analyses.terms import kept_terms as kept_terms
 from milepost.explore.analysis import Analysis as Analysis
 from milepost.explore.analysis import Array as Array
