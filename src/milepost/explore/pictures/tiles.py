@@ -44,6 +44,8 @@ class Tiles:
     unit: str = ""
     side: tuple[float, float] = (92.0, 92.0)
     """Width and height of a map."""
+    ends: tuple[str, str] | None = None
+    """What the lightest and the darkest shade are called; their numbers if left out."""
 
     @property
     def left(self) -> float:
@@ -85,7 +87,8 @@ class Tiles:
             for m, tile in enumerate(row)
         ]
         bar = image(shades(np.linspace(0.0, 1.0, 64)[None], (0.0, 1.0)))
-        low, high = ("least", "most") if self.limits is None else (f"{each:.3g}" for each in self.limits)
+        numbers = ("least", "most") if self.limits is None else tuple(f"{each:.3g}" for each in self.limits)
+        low, high = self.ends or numbers
         return markup(
             "tiles.svg",
             tiles=self,
@@ -94,6 +97,7 @@ class Tiles:
             rows=[(HEAD + n * line + self.side[1] / 2 + 4, name) for n, name in enumerate(self.rows)],
             foot=self.size[1] - 6,
             bar=bar,
+            start=max(self.left, 6 + LETTER * len(low)),
             low=low,
             high=f"{high} {self.unit}".rstrip(),
         )
@@ -134,10 +138,11 @@ def tiles(
     limits: tuple[float, float] | None = None,
     unit: str = "",
     side: tuple[float, float] = (92.0, 92.0),
+    ends: tuple[str, str] | None = None,
 ) -> Tiles:
     """Return a picture of lines of tiles, each under its name."""
     names, made = tuple(name for name, _ in lines), tuple(tuple(row) for _, row in lines)
-    return Tiles(title, names, tuple(columns), made, across, down, limits, unit, side)
+    return Tiles(title, names, tuple(columns), made, across, down, limits, unit, side, ends)
 
 
 __all__ = ["Tile", "Tiles", "tiles"]
