@@ -2,6 +2,7 @@
 
 from milepost.explore.analyses.angles import angles_seen as angles_seen
 from milepost.explore.analyses.angles import wavelengths as wavelengths
+from milepost.explore.analyses.contexts import nbce_entropies as nbce_entropies
 from milepost.explore.analyses.cope import cope_counts as cope_counts
 from milepost.explore.analyses.patches import patch_scores as patch_scores
 from milepost.explore.analyses.terms import kept_terms as kept_terms
