@@ -93,7 +93,7 @@ def nbce_entropies(
             curves(
                 "Entropy of the next token under each context",
                 at,
-                {name: entropy[:, n] for n, name in enumerate(called)},
+                {name: entropy[:, n] for n, name in enumerate(called)} | _believed(entropy, chosen),
                 x_name="new token",
                 y_name="nats",
             ),
@@ -102,6 +102,13 @@ def nbce_entropies(
             ),
         ),
     )
+
+
+def _believed(entropy: Numbers, chosen: Numbers) -> dict[str, Numbers]:
+    """Return the entropy of the believed context at each token, by its name in the picture."""
+    if np.isnan(chosen).all():
+        return {}
+    return {"the one believed": entropy[np.arange(len(chosen)), chosen.astype(int)]}
 
 
 def _says(called: Sequence[str], entropy: Numbers, chosen: Numbers) -> str:

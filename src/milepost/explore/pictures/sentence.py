@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ class Sentence:
     @property
     def left(self) -> float:
         """Where the words begin."""
-        return 10 + 6.2 * max(len(name) for name in (*self.rows, f"{self.limits[1]:.3g} {self.bar_name}"))
+        return 10 + 6.2 * max(len(name) for name in (*self.rows, self._ends[0]))
 
     @property
     def size(self) -> tuple[float, float]:
@@ -61,43 +61,58 @@ class Sentence:
             x += width
         return found
 
+    def _cells(self) -> list[tuple[float, float, float, float, tuple[str, ...]]]:
+        """Return each word's place, width, height of its bar, and what is written beneath that."""
+        low, high = self.limits
+        shares = np.nan_to_num(np.clip((self.bars - low) / (high - low), 0.0, 1.0))
+        beneath = zip(self.words, *self.rows.values(), strict=True)
+        return [
+            (x, y, width, float(BAR * share), lines)
+            for (x, y, width), share, lines in zip(self._places(), shares, beneath, strict=True)
+        ]
+
+    @property
+    def _ends(self) -> tuple[str, str]:
+        """Return the names of the ends of a bar."""
+        return f"{self.limits[1]:.3g} {self.bar_name}", f"{self.limits[0]:.3g}"
+
     def body(self) -> Markup:
         """Return the drawing."""
-        low, high = self.limits
-        shares = np.clip((self.bars - low) / (high - low), 0.0, 1.0)
-        places = self._places()
-        cells = [
-            {
-                "x": x,
-                "y": y,
-                "width": width,
-                "bar": float(BAR * share) if np.isfinite(share) else 0.0,
-                "word": word,
-                "numbers": [row[n] for row in self.rows.values()],
-            }
-            for n, ((x, y, width), word, share) in enumerate(zip(places, self.words, shares, strict=True))
-        ]
+        cells = self._cells()
         return markup(
             "sentence.svg",
             cells=cells,
             names=list(self.rows),
-            lines=sorted({y for _, y, _ in places}),
+            lines=sorted({y for _, y, *_ in cells}),
             left=self.left,
             bar=BAR,
             line=LINE,
-            top=f"{high:.3g} {self.bar_name}",
-            bottom=f"{low:.3g}",
+            ends=self._ends,
             right=WIDE,
         )
 
     def onto(self, axes: Any) -> None:
         """Draw on axes of matplotlib."""
-        at = np.arange(len(self.words))
-        axes.bar(at, np.nan_to_num(self.bars), color="#6095c4")
-        beneath = ["\n".join((word, *(row[n] for row in self.rows.values()))) for n, word in enumerate(self.words)]
-        axes.set_xticks(at, beneath, fontsize="x-small")
-        axes.set(title=self.title, ylabel=self.bar_name, ylim=self.limits)
-        axes.set_xlabel(", ".join(self.rows))
+        from matplotlib.patches import Rectangle
+
+        cells, width = self._cells(), self.size[0]
+        text = {"fontsize": 7.5, "va": "baseline"}
+        for y in sorted({y for _, y, *_ in cells}):
+            names = ((8.0, self._ends[0]), (BAR, self._ends[1]), *self._beneath(self.rows))
+            for down, name in names:
+                axes.text(self.left - 6, y + down, name, ha="right", color="grey", **text)
+            axes.plot((self.left, width), (y + BAR, y + BAR), color="grey", linewidth=0.8)
+        for x, y, wide, bar, lines in cells:
+            axes.add_patch(Rectangle((x + 2, y + BAR - bar), wide - 4, bar, color="#6095c4"))
+            axes.text(x + wide / 2, y + BAR + LINE, lines[0], ha="center", weight="bold", **text)
+            for down, name in self._beneath(lines[1:]):
+                axes.text(x + wide / 2, y + down, name, ha="center", **text)
+        # As tall as the other picture beside it at most: letters are as large as they are.
+        axes.set(xlim=(0, width), ylim=(max(self.size[1], 0.72 * width), 0), title=self.title)
+        axes.axis("off")
+
+    def _beneath(self, lines: Iterable[str]) -> list[tuple[float, str]]:
+        return [(BAR + LINE * (n + 2), name) for n, name in enumerate(lines)]
 
 
 def sentence(
