@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from milepost.explore.pictures.written import markup
-from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point
+from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, Stroke
 from milepost.lab.report.look import COLOURS, MARKERS, Look
 from milepost.lab.report.scale import Axis, decades, doubling, straight
 
@@ -47,7 +47,7 @@ class Curves:
 
     def body(self) -> Markup:
         """Return the drawing."""
-        return markup("curves.svg", panel=self.panel)
+        return markup("curves.svg", panel=self.panel, strokes=[_without_gaps(each) for each in self.panel.strokes()])
 
     def onto(self, axes: Any) -> None:
         """Draw on axes of matplotlib."""
@@ -85,10 +85,7 @@ def curves(
 
     mark, level: a vertical and a horizontal rule, and their names.
     """
-    drawn = [
-        Curve(n, name, look(n), tuple(Point(float(a), float(b)) for a, b in zip(x, values, strict=True)))
-        for n, (name, values) in enumerate(lines.items())
-    ]
+    drawn = [Curve(n, name, look(n), _points(x, values)) for n, (name, values) in enumerate(lines.items())]
     values = [point.y for curve in drawn for point in curve.points if math.isfinite(point.y)] or [0.0, 1.0]
     low, high = y_range or (min(values), max(values))
     if level is not None:
@@ -107,9 +104,23 @@ def curves(
     return Curves(panel)
 
 
+def _points(x: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[Point, ...]:
+    """Return the points of a curve up to its last finite one, beside which its name is written."""
+    points = [Point(float(a), float(b)) for a, b in zip(x, values, strict=True)]
+    while points and not math.isfinite(points[-1].y):
+        points.pop()
+    return tuple(points)
+
+
 def look(n: int) -> Look:
     """Return the look of the nth of several curves: a hue, a dash and a marker."""
     return Look(f"c{n % COLOURS} d{n % len(STYLES)}", f"m{n % MARKERS}")
+
+
+def _without_gaps(stroke: Stroke) -> Stroke:
+    """Return a stroke whose markers are those of finite points."""
+    pairs = zip(stroke.markers, stroke.curve.points, strict=False)
+    return replace(stroke, markers=tuple(place for place, point in pairs if math.isfinite(point.y)))
 
 
 def _x_axis(x: NDArray[np.float64], scale: str) -> Axis:
