@@ -59,7 +59,7 @@ class Cope(Learner):
         """scores: [b h t s] with −∞ where hidden; q: [b h t d]; x: [b s D], or the keys or values
         [b g s d] that the gates read."""
         demand.width(self, q, self.head_dim)
-        count = self._opened(scores, q, x).flip(-1).cumsum(-1).flip(-1).clamp(max=self.positions - 1)
+        count = self.counts(scores, q, x)
         below = count.detach().floor()
         share = count - below
         entries = self.by_count(q)
@@ -72,8 +72,15 @@ class Cope(Learner):
         table = self.table if self.after_scale else self.table * self.head_dim**-0.5
         return q @ table.to(q.dtype).mT
 
-    def _opened(self, scores: Tensor, q: Tensor, x: Tensor | None) -> Tensor:
-        """Return how far each gate is open, [b h t s]; those of hidden keys are closed."""
+    def counts(self, scores: Tensor, q: Tensor, x: Tensor | None = None) -> Tensor:
+        """Return what each pair is looked up by, [b h t s]: the open gates from the key on, at most positions − 1.
+
+        The arguments are those of `bend_rows`.
+        """
+        return self.opened(scores, q, x).flip(-1).cumsum(-1).flip(-1).clamp(max=self.positions - 1)
+
+    def opened(self, scores: Tensor, q: Tensor, x: Tensor | None = None) -> Tensor:
+        """Return how far each gate is open, 0 to 1, [b h t s]; those of hidden keys are closed."""
         if self.gates == "scores":
             return scores.sigmoid()
         keys = self._keys(x).to(q.dtype)

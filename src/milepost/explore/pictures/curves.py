@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from milepost.explore.pictures.written import markup
-from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point
+from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, Stroke
 from milepost.lab.report.look import COLOURS, MARKERS, Look
 from milepost.lab.report.scale import Axis, decades, doubling, straight
 
@@ -47,7 +47,7 @@ class Curves:
 
     def body(self) -> Markup:
         """Return the drawing."""
-        return markup("curves.svg", panel=self.panel)
+        return markup("curves.svg", panel=self.panel, strokes=[_without_gaps(each) for each in self.panel.strokes()])
 
     def onto(self, axes: Any) -> None:
         """Draw on axes of matplotlib."""
@@ -115,6 +115,12 @@ def _points(x: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[Point,
 def look(n: int) -> Look:
     """Return the look of the nth of several curves: a hue, a dash and a marker."""
     return Look(f"c{n % COLOURS} d{n % len(STYLES)}", f"m{n % MARKERS}")
+
+
+def _without_gaps(stroke: Stroke) -> Stroke:
+    """Return a stroke whose markers are those of finite points."""
+    pairs = zip(stroke.markers, stroke.curve.points, strict=False)
+    return replace(stroke, markers=tuple(place for place, point in pairs if math.isfinite(point.y)))
 
 
 def _x_axis(x: NDArray[np.float64], scale: str) -> Axis:

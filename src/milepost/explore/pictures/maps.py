@@ -72,8 +72,8 @@ class Map:
             height=height,
             bar=LEFT + width + 14,
             bar_width=BAR,
-            cells=_image(shades(self.values, self.limits)),
-            scale=_image(shades(bar, self.limits)),
+            cells=image(shades(self.values, self.limits)),
+            scale=image(shades(bar, self.limits)),
             x=_ticks(self.columns, LEFT, width),
             y=_ticks(self.rows, TOP, height),
             z=self._levels(TOP, height),
@@ -127,7 +127,7 @@ def shades(values: Numbers, limits: tuple[float, float]) -> NDArray[np.uint8]:
     return made
 
 
-def _image(pixels: NDArray[np.uint8]) -> str:
+def image(pixels: NDArray[np.uint8]) -> str:
     """Return pixels [rows columns 4] as a PNG that a page can hold."""
     height, width, _ = pixels.shape
     rows = b"".join(b"\0" + row.tobytes() for row in pixels)
@@ -153,4 +153,4 @@ def _name(number: float) -> str:
     return f"{number:,.0f}" if number == round(number) and abs(number) < 1e7 else f"{number:,.4g}"
 
 
-__all__ = ["Map", "map_of", "shades"]
+__all__ = ["Map", "image", "map_of", "shades"]

@@ -6,7 +6,7 @@ The length of a model is then a limit of each context, not of all of them togeth
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
@@ -97,7 +97,15 @@ class Answer:
     contexts: tuple[int | None, ...]
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class Step:
+    """One new token: the logits of all rows [1 + n, vocabulary], what they are joined to, and what was taken."""
+
+    logits: Tensor
+    joined: Joined
+    token: int
+
+
 def nbce(
     model: Any,
     contexts: Sequence[object],
@@ -120,6 +128,30 @@ def nbce(
     one is drawn, and generator makes that repeatable. stop: the token, or tokens, that end the answer; by default those
     of the model. `join` says what beta, eta, pool and top_p do.
     """
+    joining = partial(join, beta=beta, eta=eta, pool=pool, top_p=top_p)
+    made = steps(model, contexts, question, tokenizer, joining, new_tokens, temperature, stop, generator)
+    taken = [(step.token, step.joined.chosen) for step in made]
+    found = [token for token, _ in taken]
+    text = None if tokenizer is None or not hasattr(tokenizer, "decode") else str(tokenizer.decode(found))
+    return Answer(tuple(found), text, tuple(chosen for _, chosen in taken))
+
+
+@torch.no_grad()
+def steps(
+    model: Any,
+    contexts: Sequence[object],
+    question: object,
+    tokenizer: Any,
+    joining: Callable[..., Joined],
+    new_tokens: int,
+    temperature: float = 0.0,
+    stop: int | Sequence[int] | None = None,
+    generator: torch.Generator | None = None,
+) -> Iterator[Step]:
+    """Yield the tokens that `nbce` generates, one after the other, each with what it was taken from.
+
+    joining: `join` with all that it is given besides the logits and the context believed before.
+    """
     demand.whole(nbce, "new_tokens", new_tokens)
     demand.finite(nbce, "temperature", temperature, least=0)
     demand_causal("nbce: this is", demand_model("nbce", model))
@@ -135,25 +167,20 @@ def nbce(
     ids = padded([torch.tensor(row) for row in rows]).to(device_of(model))
     mask = padded([torch.ones(len(row), dtype=torch.long) for row in rows]).to(ids.device)
     ends = _ends(model, stop)
-    found: list[int] = []
-    chosen: list[int | None] = []
     past: Any = None
     before: int | None = None
     for _ in range(new_tokens):
         position = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         out = model(input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=past, use_cache=True)
         past = out.past_key_values
-        joined = join(out.logits[:, -1], beta, eta, pool, top_p, before)
+        joined = joining(out.logits[:, -1], before=before)
         before = joined.chosen
         token = _drawn(joined.scores, temperature, generator)
-        found.append(token)
-        chosen.append(before)
+        yield Step(out.logits[:, -1], joined, token)
         if token in ends:
             break
         ids = torch.full((len(rows), 1), token, device=ids.device)
         mask = torch.cat((mask, torch.ones_like(ids)), -1)
-    text = None if tokenizer is None or not hasattr(tokenizer, "decode") else str(tokenizer.decode(found))
-    return Answer(tuple(found), text, tuple(chosen))
 
 
 def _ids(given: object, tokenizer: object) -> list[int]:

@@ -1,0 +1,96 @@
+"""Linear attention under a rotation: what becomes of its denominator if that is rotated too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import milepost as mp
+from milepost.explore.analysis import Analysis, Array, array, axis
+from milepost.explore.pictures.curves import curves
+from milepost.seams import demand
+
+Numbers = NDArray[np.float64]
+
+
+def negative_denominators(
+    ropes: Mapping[str, Any] | None = None, *, tokens: int = 512, draws: int = 32, seed: int = 0
+) -> Analysis:
+    """Compare the denominator of causal linear attention, rotated, with the plain one, on random queries and keys.
+
+        explore.negative_denominators()
+        explore.negative_denominators({"mine": mp.Rope(64, theta=500.0)}, tokens=2048)
+
+        ratio_i  =  Σ_j ⟨turn(φ(q_i), p_i), turn(φ(k_j), r_j)⟩ / Σ_j ⟨φ(q_i), φ(k_j)⟩,   j ≤ i,   φ(x) = elu(x) + 1
+
+    The products ⟨φ(q), φ(k)⟩ are positive, their rotations are not. Where the ratio meets 0 an attention divided by the
+    rotated sum is infinite, and below it the signs of all weights are turned round: so `linear_attend` rotates the
+    numerator alone, and its weights sum to this ratio. Narrow heads and small bases cross soon; a head of 64 channels
+    at the usual base keeps so many slow pairs that random contents stay above.
+
+    ropes: rotations by name; a narrow head, a usual one and one of a small base if left out. tokens: the length of the
+    text; draws: how many texts.
+    """
+    for name, value in (("tokens", tokens), ("draws", draws)):
+        demand.whole(negative_denominators, name, value)
+    named = _three() if ropes is None else dict(ropes)
+    if not named:
+        raise ValueError("negative_denominators(ropes={}): give at least one rotation, by its name")
+    at = np.arange(tokens, dtype=np.float64)
+    ratios = {name: _ratios(rope, tokens, draws, seed) for name, rope in named.items()}
+    negative = {name: (each <= 0).mean(0) for name, each in ratios.items()}
+    arrays: list[Array] = [axis("query", at), axis("draw", np.arange(draws, dtype=np.float64))]
+    for name, each in ratios.items():
+        arrays.append(array(f"{name}, ratio", each, "", "draw", "query"))
+        arrays.append(array(f"{name}, not positive", negative[name], "of draws", "query"))
+    counted = "; ".join(
+        f"{name}: {(each <= 0).mean():.1%} of rows, least ratio {each.min():.2f}" for name, each in ratios.items()
+    )
+    return Analysis(
+        "negative_denominators",
+        "The rotated denominator of linear attention",
+        f"The rotated denominator is not positive in {counted}. The plain one always is.",
+        tuple(arrays),
+        (
+            curves(
+                "Rotated denominator over the plain one, one text",
+                at,
+                {name: each[0] for name, each in ratios.items()},
+                x_name="query",
+                y_name="ratio; 0 at the rule",
+                level=(0.0, ""),
+            ),
+            curves(
+                f"Share of {draws} texts whose denominator is not positive",
+                at,
+                negative,
+                x_name="query",
+                y_name="share",
+                y_range=(0.0, 1.0),
+            ),
+        ),
+    )
+
+
+def _ratios(rope: Any, tokens: int, draws: int, seed: int) -> Numbers:
+    """Return the ratio of each row of each draw: what linear_attend makes of values that are all 1."""
+    drawn = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(1, draws, tokens, rope.head_dim, generator=drawn, dtype=torch.float64) for _ in range(2))
+    ones = torch.ones(1, draws, tokens, 1, dtype=torch.float64)
+    with torch.no_grad():
+        return mp.linear_attend(q, k, ones, mp.Scheme(rope, mp.causal))[0, ..., 0].numpy()
+
+
+def _three() -> dict[str, Any]:
+    return {
+        "8 channels": mp.Rope(8),
+        "64 channels": mp.Rope(64),
+        "64 channels, base 100": mp.Rope(64, theta=100.0),
+    }
+
+
+__all__ = ["negative_denominators"]
