@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from milepost.explore.pictures.written import markup
 from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, Stroke
 from milepost.lab.report.look import COLOURS, MARKERS, Look
-from milepost.lab.report.scale import Axis, decades, doubling, straight
+from milepost.lab.report.scale import Axis, decades, doubling, plain, straight
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -129,6 +129,10 @@ def _x_axis(x: NDArray[np.float64], scale: str) -> Axis:
         return doubling([float(each) for each in x if each > 0], *SIDES)
     if scale == "decades":
         return decades(low, high, *SIDES)
+    if len(x) <= DENSE and high > low and bool((x == x.round()).all()):
+        # Few whole numbers are marked by themselves, and not between.
+        marked = [float(x[n]) for n in evenly(len(x), 9)]
+        return Axis(((low, SIDES[0]), (high, SIDES[1])), plain(marked))
     return straight(low, high if high > low else low + 1, *SIDES)
 
 

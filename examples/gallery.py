@@ -1,0 +1,69 @@
+"""Draw every analysis of `milepost.explore` with its defaults: python examples/gallery.py docs/explore"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import milepost as mp
+from milepost import explore
+from milepost.explore import Analysis
+
+ROPE = mp.Rope(128)
+STRETCHES = {
+    "RoPE": ROPE,
+    "interpolation by 8": mp.Rope(128, stretch=mp.Interpolate(8)),
+    "NTK by 8": mp.Rope(128, stretch=mp.Ntk(8)),
+    "YaRN by 8": mp.Rope(128, stretch=mp.Yarn(8, trained=4096)),
+}
+
+
+def xl() -> mp.TransformerXL:
+    """A Transformer-XL whose weights are drawn with a seed."""
+    torch.manual_seed(0)
+    return mp.TransformerXL(64, 4, 16)
+
+
+PICTURES: dict[str, Callable[[], Analysis]] = {
+    "angles_seen": lambda: explore.angles_seen(ROPE, trained=4096, length=32_768),
+    "wavelengths": lambda: explore.wavelengths(STRETCHES, trained=4096, length=32_768),
+    "odometer": lambda: explore.odometer(mp.Rope(8)),
+    "sinusoidal_map": lambda: explore.sinusoidal_map(mp.Sinusoidal(100)),
+    "dot_products": lambda: explore.dot_products(mp.Sinusoidal(128)),
+    "decay_bound": lambda: explore.decay_bound(ROPE),
+    "score_bands": lambda: explore.score_bands(ROPE),
+    "score_bound": lambda: explore.score_bound(ROPE),
+    "attention_entropy": explore.attention_entropy,
+    "alibi_view": lambda: explore.alibi_view(mp.Alibi(8)),
+    "bias_curves": explore.bias_curves,
+    "bucket_map": lambda: explore.bucket_map(mp.T5Bias(8)),
+    "shift_map": lambda: explore.shift_map(xl()),
+    "distance_map": explore.distance_map,
+    "kept_terms": explore.kept_terms,
+    "cope_counts": explore.cope_counts,
+    "patch_scores": explore.patch_scores,
+    "stream_cache": explore.stream_cache,
+    "padding_leak_map": explore.padding_leak_map,
+    "negative_denominators": explore.negative_denominators,
+    "phase_errors": explore.phase_errors,
+}
+"""What is drawn of each."""
+
+
+def main(folder: Path) -> None:
+    """Write a picture of each, and a page that says what each shows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ["# What the analyses show", "", "`python examples/gallery.py docs/explore` writes this page.", ""]
+    for name, draw in PICTURES.items():
+        found = draw()
+        found.save(folder / f"{name}.svg")
+        lines += [f"## `explore.{name}`", "", f"{found.title}. {found.says}", "", f"![{found.title}]({name}.svg)", ""]
+        print(f"{name}: {found.says}")
+    (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "gallery"))
