@@ -69,7 +69,7 @@ def weights(
     call, chosen = _asked("weights", q, k, scheme, rows, v, options)
     with without_autocast(q.device):
         found = _scores(call, chosen)
-        alive = (found > -torch.inf).any(-1, keepdim=True)
+        alive = (found != -torch.inf).any(-1, keepdim=True)
         # An even row in place of a dead one keeps softmax and its gradient finite.
         found = found.masked_fill(~alive, 0.0)
         shares, rest = torch.softmax(found, -1), call.scheme.rest()

@@ -235,3 +235,20 @@ def test_a_curve_refuses_what_has_no_place_in_the_text():
             scheme.curve(*wrong)
     with pytest.raises(TypeError, match="distances must be integers"):
         scheme.curve(q, q, torch.tensor([0.5]), 10)
+
+
+def test_a_query_that_is_no_number_shows_itself():
+    q, k, v = torch.randn(3, 1, 1, 5, D, dtype=torch.float64)
+    q[:, :, 3] = math.nan
+    scheme = mp.Scheme(mp.Rope(D), mp.Rerope(2), causal)
+    assert mp.weights(q, k, scheme)[0, 0].isnan().any(-1).tolist() == [False, False, False, True, False]
+    out, lse = mp.attend(q, k, v, scheme, return_lse=True, backend="chunked")
+    assert out[0, 0].isnan().all(-1).tolist() == lse[0, 0].isnan().tolist() == [False, False, False, True, False]
+    assert mp.merge(out, lse, torch.zeros_like(out), torch.full_like(lse, -math.inf))[0][0, 0, 3].isnan().all()
+
+
+def test_a_curve_of_no_distance_is_empty():
+    scheme = mp.Scheme(mp.TransformerXL(10, H, D), mp.Stream(1, 3))
+    q = torch.randn(H, D)
+    assert scheme.curve(q, q, torch.arange(0), 9).shape == (H, 0)
+    assert (scheme.curve(q, q, torch.tensor([5, 6]), 9) == -math.inf).all()

@@ -408,3 +408,21 @@ def test_a_cache_and_its_copy_grow_apart(twin_of: Callable[[mp.Cache], mp.Cache]
     twin.append(-k[:, :, 3:], -v[:, :, 3:])
     assert_same(cache.keys.plain, k)
     assert_same(twin.values, torch.cat((v[:, :, :3], -v[:, :, 3:]), 2))
+
+
+@pytest.mark.parametrize("part", [mp.FusedRope(8), mp.Fire(2, trained=2)])
+def test_documents_over_keys_that_were_turned_as_counted_are_for_relative_schemes(part: object):
+    scheme = mp.Scheme(*([part] if isinstance(part, mp.FusedRope) else [mp.Rope(8), part]), mp.causal).double()
+    q, k, v = torch.randn(3, 1, 2, 9, 8, dtype=torch.float64)
+    documents = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1]])
+    alone = mp.attend(q[:, :, 4:], k[:, :, 4:], v[:, :, 4:], scheme)[:, :, -1:]
+    for cache, index in ((mp.Cache(), None), (mp.Cache(scheme), torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]]))):
+        cache.append(k, v, index)
+        with torch.no_grad():
+            found = mp.attend(q[:, :, -1:], cache.keys, cache.values, scheme, key_documents=documents)
+        assert_same(found, alone, within=1e-12)
+    cache = mp.Cache(scheme)
+    cache.append(k, v)
+    if cache.turned:
+        with pytest.raises(ValueError, match="reads more than distances"):
+            mp.attend(q[:, :, -1:], cache.keys, cache.values, scheme, key_documents=documents)

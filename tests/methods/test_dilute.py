@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import milepost as mp
 from milepost import (
     Cache,
     Dilute,
@@ -127,3 +128,9 @@ def test_a_decoding_step_equals_a_fresh_pass():
 def test_what_makes_no_sense_is_refused(wrong: Any, says: str):
     with pytest.raises((TypeError, ValueError), match=says):
         wrong()
+
+
+def test_what_is_around_a_method_that_goes_by_the_length_does_so_too():
+    by_length, by_index = (mp.Pivot(mp.Rerope(4), 8, count=count) for count in ("length", "index"))
+    assert mp.Dilute(by_length, 8).by_length
+    assert not mp.Dilute(by_index, 8).by_length

@@ -151,7 +151,7 @@ def _log_sum(call: Call, scores: Tensor, rows: slice, keys: slice) -> Tensor:
     """Return the logarithm of the summed weights so far, [b h t 1]; 0 where none is seen, and none to compare with."""
     shown = mask(call, rows, keys)
     scores = scores if shown is None else scores.masked_fill(~shown, -torch.inf)
-    alive = (scores > -torch.inf).any(-1, keepdim=True)
+    alive = (scores != -torch.inf).any(-1, keepdim=True)
     return torch.where(alive, scores.masked_fill(~alive, 0.0).logsumexp(-1, keepdim=True), 0.0)
 
 
@@ -163,7 +163,7 @@ def softmax_rows(
     A row that sees nothing gives zeros and a log-sum-exp of −∞; `all_see` promises that there is none.
     """
     call = made.call
-    alive = None if all_see else (scores > -torch.inf).any(-1, keepdim=True)
+    alive = None if all_see else (scores != -torch.inf).any(-1, keepdim=True)
     if alive is not None:
         # An even row in place of a dead one keeps softmax and its gradient finite.
         scores = scores.masked_fill(~alive, 0.0)

@@ -30,7 +30,7 @@ def merge(*parts: Tensor, rest: Tensor | None = None) -> tuple[Tensor, Tensor]:
         shapes = ", ".join(str(list(part.shape)) for part in parts)
         raise ValueError(f"merge: every out is [b h t dv] and every lse [b h t], all alike; given {shapes}")
     sums = torch.stack(lses)
-    alive = (sums > -torch.inf).any(0)
+    alive = (sums != -torch.inf).any(0)
     if rest is None:
         # Rows that saw nothing anywhere are zeros, so that their gradient is finite.
         total = sums.masked_fill(~alive, 0.0).logsumexp(0)
@@ -38,7 +38,7 @@ def merge(*parts: Tensor, rest: Tensor | None = None) -> tuple[Tensor, Tensor]:
         total = _counted_once(sums, rest.to(sums)[:, None])
     total = total.masked_fill(~alive, -torch.inf)
     # Rows that saw nothing take no share of a total that is −∞ itself.
-    weights = torch.where(sums > -torch.inf, sums - total.masked_fill(~alive, 0.0), -torch.inf).exp()
+    weights = torch.where(sums != -torch.inf, sums - total.masked_fill(~alive, 0.0), -torch.inf).exp()
     merged = sum(weight[..., None].to(out.dtype) * out for weight, out in zip(weights, outs, strict=True))
     assert isinstance(merged, Tensor)
     return merged, total

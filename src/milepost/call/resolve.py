@@ -12,6 +12,7 @@ from milepost.call.call import Call
 from milepost.call.documents import order_within, over_keys
 from milepost.call.options import NAMES, Options
 from milepost.call.tokens import FEW, CachedKeys, Numbers, TokenNumbers, Tokens
+from milepost.seams.arguments import spell
 from milepost.seams.parts import Parts
 
 
@@ -106,11 +107,11 @@ def _out_of_cache(k: Tensor, scheme: Parts, options: Options) -> tuple[Options, 
     known: dict[str, Any] = {"key_index": k.token_index, "key_position": k.token_position}
     given = {name: value for name, value in options.items() if value is not None}
     if {"documents", "key_documents"} & {*given} and not {"index", "key_index"} & {*given}:
-        known |= _restarted(k)
+        known |= _restarted(k, scheme)
     return {**{name: value for name, value in known.items() if value is not None}, **given}, k.turned_by is not None  # pyright: ignore
 
 
-def _restarted(k: CachedKeys) -> dict[str, Any]:
+def _restarted(k: CachedKeys, scheme: Parts) -> dict[str, Any]:
     """Return what is known of counted keys where an index restarts in each document, as in one pass over the text."""
     if not isinstance(k.token_index, range):
         return {}
@@ -121,6 +122,13 @@ def _restarted(k: CachedKeys) -> dict[str, Any]:
         )
     if k.turned_by is None or k.token_position is not None:
         return {"key_index": None}
+    if not scheme.relative:
+        part = next(part for part in scheme.parts if not getattr(part, "relative", False))
+        raise ValueError(
+            f"attend: these keys were turned by their cache as it counted them, documents count them anew, and "
+            f"{spell(part)} reads more than distances; append keys with their index, append(k, v, index=…), or keep "
+            f"raw keys: Cache()"
+        )
     # Turned as they were counted, queries have to be turned the same way.
     return {"key_index": None, "key_position": torch.arange(k.shape[2], device=k.device)}
 

@@ -16,10 +16,25 @@ from milepost.methods.softmax import DeepseekScale, Llama4Scale, Scale, SinkLogi
 
 
 def gemma(reader: Reader, layer: int) -> list[object]:
-    """Gemma 2 and 3: a scale of their own, and a cap on scores."""
-    by, cap = reader.get("query_pre_attn_scalar"), reader.get("attn_logit_softcapping")
-    scale = [] if by in (None, reader.head_width) else [Scale(1 / math.sqrt(by))]
-    return [*scale, *([] if cap is None else [SoftCap(cap)])]
+    """Gemma 2: a scale of its own, and a cap on scores."""
+    cap = reader.get("attn_logit_softcapping")
+    return [*own_scale(reader), *([] if cap is None else [SoftCap(cap)])]
+
+
+def gemma3(reader: Reader, layer: int) -> list[object]:
+    """Gemma 3: a scale of its own; transformers has a setting for a cap, and caps nothing."""
+    if reader.get("attn_logit_softcapping") is not None:
+        raise ValueError(
+            f"{reader.called}: attn_logit_softcapping is set, which transformers does not apply to Gemma 3; remove it "
+            f"from the config"
+        )
+    return own_scale(reader)
+
+
+def own_scale(reader: Reader) -> list[object]:
+    """Return the softmax scale of Gemma, where it is not that of the head's width."""
+    by = reader.get("query_pre_attn_scalar")
+    return [] if by in (None, reader.head_width) else [Scale(1 / math.sqrt(by))]
 
 
 def granite(reader: Reader, layer: int) -> list[object]:

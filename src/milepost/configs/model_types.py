@@ -92,7 +92,7 @@ ROTARY: dict[str, Family] = {
     "smollm3": Rotary(rule=layers.windowed_where_not_rotated, rotates=layers.unless_in_no_rope_layers),
     # Scales, caps and sinks of their own
     **alike(Rotary(rule=layers.every(2), extra=own.gemma), "gemma2", "vaultgemma"),
-    "gemma3_text": Rotary(rule=layers.every(6), extra=own.gemma, bases=LOCAL_BASE, stretched=(FULL,), defaults=GEMMA3),
+    "gemma3_text": Rotary(rule=layers.every(6), extra=own.gemma3, bases=LOCAL_BASE, stretched=(FULL,), defaults=GEMMA3),
     # It has the key use_bidirectional_attention, and transformers' masks do not read it.
     "gemma3n_text": Rotary(
         rule=layers.every(5), extra=own.unscaled, bases=LOCAL_BASE, stretched=(FULL,), prefixed=True, defaults=GEMMA3N

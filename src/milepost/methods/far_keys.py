@@ -58,7 +58,7 @@ class Pivot:
     @property
     def by_length(self) -> bool:
         """True if the strength depends on the number of tokens."""
-        return self.count == "length"
+        return self.count == "length" or getattr(self.method, "by_length", False)
 
     def place(self) -> tuple[Regime, ...]:
         near, *far = self.method.place()
@@ -115,6 +115,11 @@ class Dilute:
         """True if far keys are compared with near ones, as by a Pivot inside."""
         return getattr(self.method, "contrasts", False)
 
+    @property
+    def by_length(self) -> bool:
+        """True if something inside depends on the number of tokens."""
+        return getattr(self.method, "by_length", False)
+
     def place(self) -> tuple[Regime, ...]:
         near, *far = self.method.place()
         return near, *(each if each.spared else replace(each, shift=self._shift) for each in far)
@@ -166,6 +171,11 @@ class KeepSinks:
     def needs_causal(self) -> bool:
         """True if keys ahead of the query have no position."""
         return getattr(self.method, "needs_causal", False)
+
+    @property
+    def by_length(self) -> bool:
+        """True if something inside depends on the number of tokens."""
+        return getattr(self.method, "by_length", False)
 
     def place(self) -> tuple[Regime, ...]:
         near, *far = self.method.place()

@@ -169,7 +169,7 @@ class TransformerXL(Learner):
 
     def relate_at(self, distances: Tensor) -> Relation:
         """Return the table of some whole distances [n] alone, which rise."""
-        distances = distances.to(self.u.device)
+        distances = (distances if len(distances) else distances.new_zeros(1)).to(self.u.device)
         if self.reach is not None:
             distances = distances.clamp(-self.reach, self.reach)
         first, last = int(distances[0]), int(distances[-1])

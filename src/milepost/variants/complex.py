@@ -52,7 +52,7 @@ def complex_attend(
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     product = q @ (k.mH if conjugate else k.mT)
     scores = (product.real if score == "real" else _size(product)) * q.shape[-1] ** -0.5 + bias.to(q.device)
-    alive = (scores > -torch.inf).any(-1, keepdim=True)
+    alive = (scores != -torch.inf).any(-1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(~alive, 0.0), -1) * alive
     return weights.to(v.dtype) @ v
 

@@ -129,7 +129,7 @@ def _x_axis(x: NDArray[np.float64], scale: str) -> Axis:
         return doubling([float(each) for each in x if each > 0], *SIDES)
     if scale == "decades":
         return decades(low, high, *SIDES)
-    if len(x) <= DENSE and high > low and bool((x == x.round()).all()):
+    if len(x) <= DENSE and high > low and np.array_equal(x, np.rint(x)):
         # Few whole numbers are marked by themselves, and not between.
         marked = [float(x[n]) for n in evenly(len(x), 9)]
         return Axis(((low, SIDES[0]), (high, SIDES[1])), plain(marked))
