@@ -141,7 +141,8 @@ def test_layers_that_agree_are_one_object():
 def test_a_cap_that_transformers_does_not_apply_to_gemma_3_is_refused():
     config = {
         "model_type": "gemma3_text", "hidden_size": 32, "num_hidden_layers": 6, "num_attention_heads": 2,
-        "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 8, "rope_theta": 1e6, "attn_logit_softcapping": 2.0,
+        "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 8, "rope_theta": 1e6,
+        "attn_logit_softcapping": 2.0,
     }  # fmt: skip
     with pytest.raises(ValueError, match="transformers does not apply to Gemma 3"):
         Scheme.of(config)
