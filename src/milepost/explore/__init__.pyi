@@ -26,3 +26,4 @@ from milepost.explore.analyses.terms import kept_terms as kept_terms
 from milepost.explore.analysis import Analysis as Analysis
 from milepost.explore.analysis import Array as Array
 from milepost.explore.heads import look as look
+from milepost.explore.unseen import unseen_angles as unseen_angles

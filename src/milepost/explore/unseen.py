@@ -1,0 +1,210 @@
+"""An intervention on a real model: what becomes of its loss if only the pairs that meet unseen angles are changed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import milepost as mp
+from milepost import Schedule, Scheme
+from milepost.explore.analysis import Analysis, Array, Numbers, array, axis
+from milepost.explore.pictures.curves import curves
+from milepost.explore.pictures.picture import Picture
+from milepost.hf.measuring.trials import tokens_of
+from milepost.hf.model.extension import as_it_was, changed_by, extended, restore
+from milepost.hf.model.models import demand_model, device_of
+from milepost.lab.statistics.intervals import over_seeds
+from milepost.seams import demand
+from milepost.seams.verbs import Side
+
+AT_ONCE = 1024
+"""Positions whose logits are read at once."""
+
+
+@dataclass(frozen=True)
+class Slower:
+    """Turn each pair of channels more slowly, by a factor of its own; an infinite one stands still."""
+
+    factors: tuple[float, ...]
+
+    def frequencies(self, f: Tensor, length: Tensor) -> Tensor:
+        return f / torch.tensor(self.factors, dtype=f.dtype, device=f.device)
+
+    def magnitude(self, length: Tensor) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Without:
+    """Leave channels out of the dot product."""
+
+    channels: tuple[int, ...]
+    relative = True
+
+    def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
+        if side != "query":
+            return x
+        kept = torch.ones(x.shape[-1], dtype=x.dtype, device=x.device)
+        kept[list(self.channels)] = 0
+        return x * kept
+
+
+def unseen_angles(
+    model: nn.Module, text: object, tokenizer: object = None, *, length: int, windows: int = 8, bins: int = 48
+) -> Analysis:
+    """Change only the pairs that meet unseen angles in a model, then only the others, and compare the loss by position.
+
+        found = explore.unseen_angles(model, text, tokenizer, length=4 * 512)
+        print(found.says)
+
+    A pair that did not make a full turn within the trained length meets new angles beyond it. If that is what breaks
+    RoPE, changing these pairs alone mends the loss past the trained length, and changing the others does not.
+      squeezed  the pairs turn more slowly, by length/trained, so that they meet trained angles alone
+      frozen    the pairs do not turn
+      dropped   the pairs do not count in the dot product
+    Beside these the model as it is, and with a mask that shows the last trained length alone (window).
+    text: a string with a tokenizer, or token ids [n], of windows · length tokens at least. One RoPE without a stretch
+    is read; a model that is extended is looked at without its extension, and is left as it was.
+    """
+    demand_model("unseen_angles", model)
+    for name, value in (("length", length), ("windows", windows), ("bins", bins)):
+        demand.whole(unseen_angles, name, value)
+    ids = tokens_of(text, tokenizer)
+    if len(ids) < windows * length:
+        raise ValueError(
+            f"unseen_angles: the text has {len(ids):,} tokens, and {windows} windows of {length:,} are asked for; give "
+            f"a longer text or fewer windows"
+        )
+    texts = ids[: windows * length].view(windows, length)
+    with as_it_was(model) as plain:
+        rope, trained = _rope_of(plain)
+        if length <= trained:
+            raise ValueError(f"unseen_angles(length={length}): the model was trained at {trained:,}; give more")
+        unseen = _turns(rope, trained) < 1
+        if not 0 < unseen.sum() < len(unseen):
+            raise ValueError(f"unseen_angles: {unseen.sum()} of {len(unseen)} pairs meet unseen angles; there is nothing "
+                             f"to compare")  # fmt: skip
+        edges = np.unique(np.linspace(0, length - 1, bins + 1).astype(int))
+        found = {
+            name: _losses(plain, more, texts, edges) for name, more in _rows(rope, unseen, length / trained, trained)
+        }
+    return _drawn(found, edges, trained, unseen)
+
+
+def _rope_of(model: Any) -> tuple[Any, int]:
+    """Return the rotation that all layers share, and the trained length."""
+    schedule = Schedule.of(model)
+    turns = {part for scheme in schedule for part in scheme.answering("turn")}
+    rope = next(iter(turns), None)
+    if len(turns) != 1 or not isinstance(rope, mp.Rope) or rope.stretch is not None:
+        raise ValueError("unseen_angles: this model has not one plain RoPE in all layers, which alone is looked into")
+    if schedule.trained is None:
+        raise ValueError("unseen_angles: the config does not say the trained length (max_position_embeddings)")
+    return rope, schedule.trained
+
+
+def _turns(rope: Any, length: int) -> Numbers:
+    """Return how often each pair turns in a text."""
+    step = rope.angles(torch.ones(1, dtype=torch.float64))[0]
+    return (step * length / math.tau).numpy()
+
+
+def _rows(rope: Any, unseen: Any, factor: float, trained: int) -> Iterator[tuple[str, tuple[object, ...]]]:
+    """Return every change by its name: what a scheme gets besides; a stretch goes into its rotation."""
+    yield "as it is", ()
+    yield "window", (mp.window(trained),)
+    half = len(unseen)
+    for which, chosen in (("unseen pairs", unseen), ("other pairs", ~unseen)):
+        yield f"{which} squeezed", (Slower(tuple(np.where(chosen, factor, 1.0).tolist())),)
+        yield f"{which} frozen", (Slower(tuple(np.where(chosen, math.inf, 1.0).tolist())),)
+        pairs = np.flatnonzero(chosen)
+        both = (2 * pairs, 2 * pairs + 1) if rope.pairs == "neighbours" else (pairs, pairs + half)
+        yield f"{which} dropped", (Without(tuple(int(each) for each in np.concatenate(both))),)
+
+
+def _with(scheme: Scheme, more: tuple[object, ...]) -> Scheme:
+    """Return a scheme with more parts, and a stretch among them in its rotation."""
+    stretch = next((part for part in more if isinstance(part, Slower)), None)
+    own = (replace(part, stretch=stretch) if isinstance(part, mp.Rope) else part for part in scheme.parts)
+    return Scheme(*own, *(part for part in more if part is not stretch))
+
+
+def _losses(model: nn.Module, more: tuple[object, ...], texts: Tensor, edges: Any) -> Numbers:
+    """Return the mean loss in each bin of positions, [windows bins], in nats."""
+    if more:
+        extended(model, [Schedule([_with(each, more) for each in Schedule.of(model)])], through="attend", stored=True)
+    training = model.training
+    model.eval()
+    found = np.empty((len(texts), len(edges) - 1))
+    try:
+        for number, ids in enumerate(texts.to(device_of(model))):
+            with torch.no_grad():
+                logits: Tensor = model(input_ids=ids[None], use_cache=False).logits[0]
+            nats = [
+                functional.cross_entropy(logits[at : at + AT_ONCE][: len(ids) - 1 - at].float(), ids[at + 1 :][:AT_ONCE],
+                                         reduction="none")
+                for at in range(0, len(ids) - 1, AT_ONCE)
+            ]  # fmt: skip
+            each = torch.cat(nats).double().cpu().numpy()
+            found[number] = [each[a:b].mean() for a, b in itertools.pairwise(edges)]
+    finally:
+        model.train(training)
+        if changed_by(model) is not None:
+            restore(model)
+    return found
+
+
+def _drawn(found: dict[str, Numbers], edges: Any, trained: int, unseen: Any) -> Analysis:
+    position = (edges[:-1] + edges[1:]) / 2.0
+    past = position > trained
+    arrays: list[Array] = [
+        axis("position", position, "tokens"),
+        axis("window", np.arange(len(found["as it is"]), dtype=np.float64)),
+    ]
+    arrays += [array(f"loss, {name}", each, "nats", "window", "position") for name, each in found.items()]
+    beside = {name: found[name].mean(0) for name in ("as it is", "window")}
+    high = max(float(each[:, past].mean(0).max()) for each in found.values())
+    low = min(float(each.mean(0).min()) for each in found.values())
+    pictures: list[Picture] = []
+    for which in ("unseen", "other"):
+        own = {name: each.mean(0) for name, each in found.items() if name.startswith(which)}
+        picture = curves(
+            f"Only the {which} pairs changed",
+            position,
+            beside | {name.removeprefix(f"{which} pairs "): each for name, each in own.items()},
+            x_name="position in tokens",
+            y_name="loss in nats",
+            mark=(float(trained), f"trained length, {trained:,}"),
+            y_range=(low, high),
+        )
+        pictures.append(picture)
+    return Analysis(
+        "unseen_angles",
+        f"{int(unseen.sum())} of {len(unseen)} pairs meet unseen angles",
+        _said(found, past),
+        tuple(arrays),
+        tuple(pictures),
+    )
+
+
+def _said(found: dict[str, Numbers], past: Any) -> str:
+    """Return the loss past the trained length, as differences to the window's, with intervals over windows of text."""
+    window = found["window"][:, past]
+    lines: list[str] = []
+    for name, each in found.items():
+        more = (each[:, past] - window).mean(1)
+        if name != "window":
+            lines.append(f"{name} {more.mean():+.3f} ± {float(over_seeds(more)):.3f}")
+    head = f"Past the trained length, nats a token more than with a window (which has {window.mean():.3f})"
+    return f"{head}: {'; '.join(lines)}."
+
+
+__all__ = ["unseen_angles"]

@@ -1,0 +1,117 @@
+"""Pairs that meet unseen angles changed alone in a model: each change is what it says, and the loss is the model's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import milepost as mp
+
+pytest.importorskip("transformers")
+
+import itertools
+
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from milepost import explore
+from milepost.explore.unseen import Slower, Without
+from milepost.hf import extend, restore
+
+TRAINED, LENGTH, PAIRS = 16, 48, 4
+
+
+def llama() -> Any:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
+        vocab_size=50, max_position_embeddings=TRAINED,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.4 if weight.dim() > 1 else 0.0)
+        weight.data += 0.0 if weight.dim() > 1 else 1.0
+    return model
+
+
+def ids(windows: int = 3) -> Tensor:
+    return torch.randint(0, 50, (windows * LENGTH,), generator=torch.Generator().manual_seed(1))
+
+
+def by_bins(model: Any, bins: int) -> Tensor:
+    """The mean loss in each bin of positions of every window of text."""
+    rows: list[list[float]] = []
+    edges = sorted({int(each) for each in np.linspace(0, LENGTH - 1, bins + 1)})
+    for text in ids().view(-1, LENGTH):
+        with torch.no_grad():
+            logits = model(input_ids=text[None]).logits[0]
+        nats = [float(functional.cross_entropy(logits[i], text[i + 1])) for i in range(LENGTH - 1)]
+        rows.append([sum(nats[a:b]) / (b - a) for a, b in itertools.pairwise(edges)])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def test_each_row_is_the_model_under_that_change():
+    model = llama()
+    found = explore.unseen_angles(model, ids(), length=LENGTH, windows=3, bins=6)
+    unseen = [10000.0 ** (-n / PAIRS) * TRAINED / math.tau < 1 for n in range(PAIRS)]
+    assert unseen == [False, True, True, True]
+    first, others = [0, PAIRS], [n for n in range(2 * PAIRS) if n % PAIRS]
+    own = mp.Schedule.of(model)[0].parts[0]
+    assert isinstance(own, mp.Rope)
+    changes: dict[str, Any] = {
+        "as it is": None,
+        "window": [mp.window(TRAINED)],
+        # What is written with other parts of the library, or undone with weights of queries.
+        "unseen pairs squeezed": [mp.LongRope((1.0, 3.0, 3.0, 3.0), (1.0, 3.0, 3.0, 3.0), TRAINED, factor=1.0)],
+        "other pairs dropped": first,
+        "unseen pairs dropped": others,
+    }
+    for name, change in changes.items():
+        changed = llama()
+        if change and isinstance(change[0], int):
+            with torch.no_grad():
+                for layer in changed.model.layers:
+                    layer.self_attn.q_proj.weight.view(4, 8, 32)[:, change] = 0
+        elif change:
+            extend(changed, *change)
+        assert torch.allclose(torch.tensor(found[f"loss, {name}"]), by_bins(changed, 6), atol=2e-5), name
+    frozen = torch.tensor(found["loss, unseen pairs frozen"])
+    assert not torch.allclose(frozen, torch.tensor(found["loss, unseen pairs dropped"]), atol=1e-3)
+
+
+def test_what_stands_still_has_one_angle_and_what_is_left_out_adds_nothing():
+    rope = mp.Rope(8, stretch=Slower((1.0, 2.0, math.inf, 4.0)))  # pyright: ignore[reportArgumentType]
+    at = torch.arange(5.0)
+    plain = mp.Rope(8).angles(at)
+    assert torch.equal(rope.angles(at), plain / torch.tensor([1.0, 2.0, math.inf, 4.0], dtype=torch.float64))
+    q, k = torch.randn(2, 1, 2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    kept = q.clone()
+    kept[..., [1, 5]] = 0
+    scheme = mp.Scheme(mp.Rope(8), Without((1, 5)), mp.causal)
+    seen = torch.ones(5, 5, dtype=torch.bool).tril()
+    expected = mp.scores(kept, k, mp.Scheme(mp.Rope(8), mp.causal))
+    assert torch.allclose(mp.scores(q, k, scheme)[..., seen], expected[..., seen], atol=1e-12)
+
+
+def test_the_model_is_left_as_it_was_and_what_cannot_be_asked_is_refused():
+    model = llama()
+    extend(model, mp.Yarn(4, trained=TRAINED))
+    before = model(input_ids=ids()[None, :LENGTH]).logits
+    explore.unseen_angles(model, ids(), length=LENGTH, windows=1, bins=4)
+    assert torch.equal(model(input_ids=ids()[None, :LENGTH]).logits, before)
+    restore(model)
+    for wrong, said in (
+        ({"length": TRAINED}, "give more"),
+        ({"length": LENGTH, "windows": 4}, "4 windows of 48"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            explore.unseen_angles(model, ids(), **{"windows": 1, **wrong})
+    model.config.rope_parameters = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+    stretched = LlamaForCausalLM(model.config).eval()
+    with pytest.raises(ValueError, match="one plain RoPE"):
+        explore.unseen_angles(stretched, ids(), length=LENGTH, windows=1)
