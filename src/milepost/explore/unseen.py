@@ -90,8 +90,9 @@ def unseen_angles(
             raise ValueError(f"unseen_angles(length={length}): the model was trained at {trained:,}; give more")
         unseen = _turns(rope, trained) < 1
         if not 0 < unseen.sum() < len(unseen):
-            raise ValueError(f"unseen_angles: {unseen.sum()} of {len(unseen)} pairs meet unseen angles; there is nothing "
-                             f"to compare")  # fmt: skip
+            raise ValueError(
+                f"unseen_angles: {unseen.sum()} of {len(unseen)} pairs meet unseen angles; there is nothing to compare"
+            )
         edges = np.unique(np.linspace(0, length - 1, bins + 1).astype(int))
         found = {
             name: _losses(plain, more, texts, edges) for name, more in _rows(rope, unseen, length / trained, trained)
@@ -149,10 +150,10 @@ def _losses(model: nn.Module, more: tuple[object, ...], texts: Tensor, edges: An
             with torch.no_grad():
                 logits: Tensor = model(input_ids=ids[None], use_cache=False).logits[0]
             nats = [
-                functional.cross_entropy(logits[at : at + AT_ONCE][: len(ids) - 1 - at].float(), ids[at + 1 :][:AT_ONCE],
-                                         reduction="none")
+                functional.cross_entropy(logits[at:end].float(), ids[at + 1 : end + 1], reduction="none")
                 for at in range(0, len(ids) - 1, AT_ONCE)
-            ]  # fmt: skip
+                for end in [min(at + AT_ONCE, len(ids) - 1)]
+            ]
             each = torch.cat(nats).double().cpu().numpy()
             found[number] = [each[a:b].mean() for a, b in itertools.pairwise(edges)]
     finally:
