@@ -208,3 +208,107 @@ def test_a_setting_that_is_read_at_every_call_is_that_of_the_module_that_was_her
         layer.attn.clip_qkv = its.attn.clip_qkv = 0.1
     assert near(model(text).logits, other(text).logits)
     assert torch.equal(restore(model)(text).logits, other(text).logits)
+
+
+def first(model: Any) -> Any:
+    """The first attention module."""
+    return next(
+        each
+        for each in model.modules()
+        if isinstance(each, Replaced) or (hasattr(each, "layer_idx") and "Attention" in type(each).__name__)
+    )
+
+
+@pytest.mark.parametrize("name", sorted(REPLACED))
+def test_hooks_are_called_whenever_they_were_added_and_leave_with_their_handles(name: str):
+    model, called = made(name), list[str]()
+
+    def before(module: Any, args: Any, options: Any) -> None:
+        called.append(f"before {hasattr(module, 'head_dim')}")
+
+    def after(module: Any, args: Any, output: Any) -> Any:
+        called.append("after")
+        return (output[0] * 0, *output[1:])
+
+    plain = model(tokens()).logits
+    handles = [first(model).register_forward_pre_hook(before, with_kwargs=True)]
+    handles.append(first(model).register_forward_hook(after))
+    stock = model(tokens()).logits
+    assert not near(stock, plain)
+    extend(model, through="attend")
+    assert near(model(tokens()).logits, stock)
+    assert called == ["before True", "after"] * 2
+    handles.append(first(model).register_forward_hook(lambda *_: called.append("meanwhile")))
+    restore(model)
+    assert torch.equal(model(tokens()).logits, stock)
+    assert called[-1] == "meanwhile"
+    extend(model, through="attend")
+    for each in handles:
+        each.remove()
+    called.clear()
+    assert near(model(tokens()).logits, plain)
+    assert torch.equal(restore(model)(tokens()).logits, plain)
+    assert not called
+
+
+def test_backward_hooks_are_called():
+    model, called = made("bloom"), list[int]()
+    first(model).register_full_backward_hook(lambda *_: called.append(1))
+    with torch.enable_grad():
+        extend(model, through="attend")(tokens()).logits.sum().backward()
+        restore(model)(tokens()).logits.sum().backward()
+    assert len(called) == 2
+    extend(model, through="attend")
+    first(made("mpt")).register_full_backward_hook(lambda *_: None)
+    other = extend(made("mpt"), through="attend")
+    first(other).register_full_backward_hook(lambda *_: called.append(2))
+    with torch.enable_grad():
+        restore(other)(tokens()).logits.sum().backward()
+    assert called[-1] == 2
+
+
+@pytest.mark.parametrize("name", sorted(REPLACED))
+def test_a_forward_that_is_not_that_of_transformers_is_refused(name: str):
+    model = made(name)
+    module = first(model)
+    module.forward = lambda *args, **options: type(module).forward(module, *args, **options)
+    with pytest.raises(ValueError, match=r"the forward of this \w+ is not that of transformers"):
+        extend(model, through="attend")
+    del module.forward
+    module.__class__ = type("Fast", (type(module),), {"forward": lambda *args, **options: None})
+    module.__class__.__name__ = "FastAttention"
+    with pytest.raises(ValueError, match="the forward of this FastAttention is not that of transformers"):
+        extend(model, through="attend")
+
+
+@pytest.mark.parametrize(
+    ("name", "drop", "more"),
+    [
+        ("bloom", "attention_dropout", {"attention_dropout": 0.5}),
+        ("gptj", "attn_dropout", {"attn_pdrop": 0.5}),
+        ("falcon, alibi", "attention_dropout", {"attention_dropout": 0.5}),
+    ],
+)
+def test_a_dropout_that_is_replaced_is_read(name: str, drop: str, more: dict[str, Any]):
+    model = tiny(name.partition(",")[0], **(CASES[name] | more))
+    stock = model(tokens()).logits
+    extend(model, through="attend").train()
+    assert not near(model(tokens()).logits, stock)
+    modules = [each for each in model.modules() if isinstance(each, Replaced)]
+    for new in (torch.nn.Dropout(0.0), torch.nn.Identity(), torch.nn.Dropout(0.5).eval()):
+        for module in modules:
+            setattr(module, drop, new)
+        assert near(model(tokens()).logits, stock), new
+    setattr(modules[0], drop, torch.nn.AlphaDropout(0.5))
+    with pytest.raises(ValueError, match=r"attention weights are dropped by nn\.Dropout alone, not AlphaDropout"):
+        model(tokens())
+
+
+def test_what_the_module_that_was_here_has_is_seen_and_set():
+    model = extend(made("mpt"), through="attend")
+    for module in model.modules():
+        if hasattr(module, "attn_dropout_p"):
+            module.attn_dropout_p = 0.5
+    assert not near(model.train()(tokens()).logits, model(tokens()).logits)
+    assert restore(model).transformer.blocks[0].attn.attn_dropout_p == 0.5
+    assert not hasattr(first(extend(model, through="attend")), "nothing_of_the_kind")

@@ -227,3 +227,40 @@ def test_one_pass_and_generation_are_stock_on_a_gpu(kind: str):
     extend(model, through="attend")
     assert (model(**texts).logits - stock).abs().max() < 10 * CLOSE
     assert torch.equal(model.generate(texts["input_ids"], max_new_tokens=6, min_new_tokens=6), said)
+
+
+EDITS: dict[str, object] = {"scaling": 0.3, "relative_attention_max_distance": 10, "is_decoder": False}
+
+
+@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize("kind", ["t5", "umt5"])
+def test_a_setting_that_was_changed_by_hand_is_refused(kind: str, name: str):
+    model, extended, texts = tiny(kind), extend(tiny(kind), through="attend"), given()
+    for each in (model, extended):
+        setattr(each.decoder.block[0].layer[0].SelfAttention, name, EDITS[name])
+    with pytest.raises(
+        ValueError, match=rf"extend: {name} of \w+Attention in layer 0 is {EDITS[name]}, and its config"
+    ):
+        extend(model, through="attend")
+    assert stretched(model) is None
+    with pytest.raises(RuntimeError, match=rf"{name} of \w+Attention changed after extend"):
+        extended(**texts)
+
+
+def test_hooks_and_dropout_are_those_of_the_module_that_was_here():
+    model, texts = tiny(dropout_rate=0.5), given()
+    module = model.encoder.block[0].layer[0].SelfAttention
+    module.register_forward_hook(lambda module, args, output: (output[0] * 0, *output[1:]))
+    stock = model(**texts).logits
+    extend(model, through="attend")
+    assert near(model(**texts).logits, stock)
+    assert model.encoder.block[0].layer[0].SelfAttention.dropout == 0.5
+    for each in model.modules():
+        if hasattr(each, "dropout") and isinstance(each.dropout, float):
+            each.dropout = 0.0
+        if isinstance(each, torch.nn.Dropout):
+            each.p = 0.0
+    assert near(model.train()(**texts).logits, stock)
+    module.forward = lambda *args, **options: None
+    with pytest.raises(ValueError, match="the forward of this T5Attention is not that of transformers"):
+        extend(restore(model), through="attend")

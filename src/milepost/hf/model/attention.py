@@ -7,7 +7,7 @@ take the place of the model's own, with its weights.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
@@ -17,14 +17,17 @@ from torch import Tensor, nn
 
 from milepost import DeepseekScale, Partial, Rope, Scheme, attend
 from milepost.call.options import Options
-from milepost.hf.model.models import Place
-from milepost.hf.model.positions import demand_marked, dense, read, refuse_edited, slots
+from milepost.hf.model.models import Place, StandIn, forward_of, is_stock, settings_of, switches_of
+from milepost.hf.model.positions import demand_marked, dense, read, refuse_edited, refuse_unnamed, slots
+from milepost.hf.model.rotary import Turned
 from milepost.memory.surroundings import autocast_dtype
 from milepost.seams.verbs import answers
 
 POSITIONS = "milepost_positions"
 NAME = "milepost"
 """What the two functions are called in transformers' registries, and where a layer keeps its scheme."""
+READ = frozenset({"scaling"})
+"""The settings of a module of transformers that are read at every call."""
 
 
 Watch = Callable[[Tensor, Tensor, Tensor, Scheme, Options], None]
@@ -53,7 +56,63 @@ class Layer:
     still: int = 0
     """How many channels without position stand before those that turn (DeepSeek); a scheme has them after."""
     edits: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the module says of windows, caps and causality, which is in the scheme."""
+    """What the module says of windows, caps, causality and all else, which is in the scheme."""
+    asked: Asked | None = None
+    """Where the module's forward is not that of transformers."""
+
+
+class Asked:
+    """Hooks on a module whose forward is not transformers': whether it attends by `attention`."""
+
+    def __init__(self) -> None:
+        self.yes = False
+
+    def put(self, module: nn.Module) -> list[Any]:
+        """Register them; returns what removes them."""
+        return [module.register_forward_pre_hook(self.begin), module.register_forward_hook(self.end)]
+
+    def begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Wait for `attention`."""
+        self.yes = False
+
+    def end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Refuse what was computed elsewhere: from queries and keys that nothing has rotated."""
+        if not self.yes:
+            raise RuntimeError(
+                f"milepost: the forward of this {type(module).__name__} is not that of transformers, and does not "
+                f"attend by config._attn_implementation, so it has no positions; use the forward of transformers, or "
+                f"restore(model)"
+            )
+
+
+class Unchanged:
+    """A hook before each forward pass: refuses what was changed after extend, and would be passed over."""
+
+    def __init__(self, module: nn.Module, attentions: Sequence[Any] = (), turned: Sequence[Turned] = ()) -> None:
+        """attentions: those that attend by `attention`."""
+        self.switches, self.turned = switches_of(module), list(turned)
+        self.forwards = [(each, forward_of(each)) for each in attentions]
+
+    def put(self, module: nn.Module) -> list[Any]:
+        """Register it on the module that has the layers; returns what removes it."""
+        return [module.register_forward_pre_hook(self.before)]
+
+    def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Look at everything."""
+        now = {name: getattr(module, name, None) for name in self.switches}
+        refuse_edited(self.switches, now, type(module).__name__)
+        for each in self.turned:
+            each.refuse_edited()
+        config = None
+        for attending, forward in self.forwards:
+            if attending.config is not config:
+                config = attending.config
+                refuse_unnamed(config, NAME)
+            if forward_of(attending) is not forward:
+                raise RuntimeError(
+                    f"milepost: the forward of {type(attending).__name__} changed after extend; put it back, or "
+                    f"restore(model), change it, and extend again"
+                )
 
 
 class Sinks:
@@ -95,16 +154,9 @@ def layer_for(scheme: Scheme, own: Scheme, module: Any, width: int) -> Layer:
     scale = own.scale(width)
     for part in folded:
         scale *= float(part.sharpen(torch.zeros(1, 1), torch.ones(1, 1)))
-    return Layer(bound(scheme, module), scale, getattr(module, "qk_nope_head_dim", 0), of_module(module))
-
-
-def of_module(module: Any) -> dict[str, Any]:
-    """What an attention module of transformers hands on at every call, and a scheme has of its own."""
-    return {
-        "sliding_window": getattr(module, "sliding_window", None),
-        "attn_logit_softcapping": getattr(module, "attn_logit_softcapping", None),
-        "is_causal": getattr(module, "is_causal", True),
-    }
+    asked = None if is_stock(module) else Asked()
+    still = getattr(module, "qk_nope_head_dim", 0)
+    return Layer(bound(scheme, module), scale, still, settings_of(module, READ), asked)
 
 
 def attention(
@@ -127,8 +179,10 @@ def attention(
             f"milepost: {type(module).__name__} is asked to attend by {NAME!r}, but its model was not extended; "
             f"use milepost.hf.extend(model, …), or model.set_attn_implementation('sdpa')"
         )
+    if layer.asked is not None:
+        layer.asked.yes = True
     refuse(others)
-    refuse_edited(layer.edits, of_module(module), type(module).__name__)
+    refuse_edited(layer.edits, {name: getattr(module, name, None) for name in layer.edits}, type(module).__name__)
     positions = others.get("position_ids", others.get(POSITIONS))
     if positions is None:
         raise RuntimeError(
@@ -209,44 +263,40 @@ def register() -> None:
 # Modules in the place of a model's own
 
 
-class Replaced(nn.Module):
+class Replaced(StandIn):
     """Stands in the place of an attention module: the same children under the same names, so the same state_dict."""
 
     hidden = False
     """Whether True in a mask says that a key is hidden."""
     by_slot = False
     """Whether positions count slots, padding included."""
-    said: ClassVar[tuple[str, ...]] = ()
-    """What transformers' module reads at every call and a scheme has of its own: first the softmax scale."""
+    scaled_by = "scaling"
+    """Where transformers' module has its softmax scale."""
+    reads: ClassVar[frozenset[str]] = frozenset()
+    """The settings of transformers' module that are read at every call."""
 
     def __init__(self, original: Any, scheme: Scheme) -> None:
-        super().__init__()
+        super().__init__(original)
         for name, child in original.named_children():
             self.add_module(name, child)
         # Not a child: its weights are here already.
-        self.__dict__["original"], self.__dict__["edits"] = original, self.settings(original)
+        self.__dict__["original"], self.__dict__["edits"] = original, settings_of(original, self.reads)
         self.__dict__["scheme"], self.layer_idx = scheme, original.layer_idx
-        # A new module is in training, whatever its model is; dropout goes by that.
-        self.training = original.training
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Hand settings on to the module that was here: ours reads them from it."""
-        original = self.__dict__.get("original")
-        own = name.startswith("_") or name in ("training", "layer_idx")
-        if original is None or own or name not in vars(original):
-            super().__setattr__(name, value)
-        else:
-            setattr(original, name, value)
 
     @classmethod
-    def settings(cls, original: Any) -> dict[str, Any]:
-        """Return what the scheme of a module has of its own."""
-        return {name: getattr(original, name, None) for name in cls.said}
+    def demand(cls, original: nn.Module) -> None:
+        """Refuse a module whose forward is not that of transformers: ours would take its place."""
+        if not is_stock(original):
+            raise ValueError(
+                f"extend: the forward of this {type(original).__name__} is not that of transformers, and a module that "
+                f"attends by `attend` would take its place; use the forward of transformers, or a forward hook, which "
+                f"is kept"
+            )
 
     @classmethod
     def scale(cls, original: Any) -> float:
         """Return the softmax scale of a module of transformers."""
-        return float(getattr(original, cls.said[0]))
+        return float(getattr(original, cls.scaled_by))
 
     def put_back(self) -> nn.Module:
         """The module that was here, with the children as they are now: what wraps a weight stays."""
@@ -254,6 +304,8 @@ class Replaced(nn.Module):
         for name, child in self.named_children():
             setattr(original, name, child)
         original.training = self.training
+        # Which of the two kinds of backward hooks it has; the hooks are the same already.
+        original._is_full_backward_hook = self._is_full_backward_hook
         return original
 
     def attended(
@@ -266,8 +318,8 @@ class Replaced(nn.Module):
     ) -> Tensor:
         """Attend with raw queries, keys and values [b h t d]; returns [b t h·d]. positions: None where they count."""
         q, k, v = qkv
-        original = self.__dict__["original"]
-        refuse_edited(self.__dict__["edits"], self.settings(original), type(original).__name__)
+        original, edits = self.__dict__["original"], self.__dict__["edits"]
+        refuse_edited(edits, {name: getattr(original, name, None) for name in edits}, type(original).__name__)
         if cache is not None:
             if self.layer_idx == 0:
                 demand_marked(cache)
@@ -278,7 +330,6 @@ class Replaced(nn.Module):
             positions = torch.arange(s, device=q.device, dtype=torch.int32)[None]
         elif positions is None:
             positions = torch.zeros(1, 0, device=q.device, dtype=torch.long)
-        dropout = dropout if self.training else 0.0
         out = attended(self.__dict__["scheme"], q, k, v, mask, positions, dropout, self.by_slot)
         return out.reshape(*out.shape[:2], -1)
 
@@ -304,10 +355,19 @@ def heads(x: Tensor, width: int) -> Tensor:
     return x.reshape(*x.shape[:2], -1, width).transpose(1, 2)
 
 
+def rate(dropout: nn.Module) -> float:
+    """Return how much a module of dropout drops now."""
+    if isinstance(dropout, nn.Identity):
+        return 0.0
+    if type(dropout) is not nn.Dropout:
+        raise ValueError(f"milepost: attention weights are dropped by nn.Dropout alone, not {type(dropout).__name__}")
+    return dropout.p if dropout.training else 0.0
+
+
 class Gptj(Replaced):
     """GPT-J: neighbouring channels are turned, and its tables of cosines are not asked for."""
 
-    said = ("scale_attn", "rotary_dim")
+    scaled_by = "scale_attn"
     out_proj: Any
     resid_dropout: Any
 
@@ -331,14 +391,14 @@ class Gptj(Replaced):
         own: Any = self.__dict__["original"]
         projected = (getattr(self, name)(hidden_states) for name in ("q_proj", "k_proj", "v_proj"))
         q, k, v = (heads(each, own.head_dim) for each in projected)
-        out = self.out_proj(self.attended((q, k, v), layer_past, attention_mask, own.attn_dropout.p, position_ids))
+        out = self.out_proj(self.attended((q, k, v), layer_past, attention_mask, rate(self.attn_dropout), position_ids))
         return self.resid_dropout(out), None
 
 
 class Bloom(Replaced):
     """BLOOM: ALiBi; the residual is added inside."""
 
-    said = ("inv_norm_factor", "beta")
+    scaled_by = "inv_norm_factor"
     query_key_value: Any
     dense: Any
 
@@ -358,7 +418,7 @@ class Bloom(Replaced):
         own: Any = self.__dict__["original"]
         joined: Any = self.query_key_value(hidden_states).unflatten(-1, (own.num_heads, 3, own.head_dim))
         q, k, v = (each.transpose(1, 2) for each in joined.unbind(-2))
-        out = self.dense(self.attended((q, k, v), layer_past, attention_mask, own.attention_dropout.p))
+        out = self.dense(self.attended((q, k, v), layer_past, attention_mask, rate(self.attention_dropout)))
         return residual + nn.functional.dropout(out, own.hidden_dropout, self.training), None
 
 
@@ -367,7 +427,8 @@ class Mpt(Replaced):
 
     hidden = True
     by_slot = True
-    said = ("softmax_scale",)
+    scaled_by = "softmax_scale"
+    reads = frozenset({"clip_qkv"})
     Wqkv: Any
     out_proj: Any
 
@@ -385,13 +446,14 @@ class Mpt(Replaced):
         if own.clip_qkv:
             joined = joined.clamp(-own.clip_qkv, own.clip_qkv)
         q, k, v = (heads(each, own.head_dim) for each in joined.chunk(3, dim=-1))
-        return self.out_proj(self.attended((q, k, v), past_key_values, attention_mask, own.attn_dropout_p)), None
+        dropout = own.attn_dropout_p if self.training else 0.0
+        return self.out_proj(self.attended((q, k, v), past_key_values, attention_mask, dropout)), None
 
 
 class Falcon(Replaced):
     """Falcon: rotations or ALiBi, and three ways to lay queries, keys and values out."""
 
-    said = ("inv_norm_factor", "beta")
+    scaled_by = "inv_norm_factor"
     query_key_value: Any
     dense: Any
 
@@ -422,7 +484,7 @@ class Falcon(Replaced):
             q, k, v = joined.unflatten(-1, (h, 3, d)).unbind(-2)
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))
         # Dropout is applied with ALiBi alone there, and position_ids are read without it alone.
-        dropout, positions = (0.0, position_ids) if alibi is None else (own.attention_dropout.p, None)
+        dropout, positions = (0.0, position_ids) if alibi is None else (rate(self.attention_dropout), None)
         return self.dense(self.attended((q, k, v), layer_past, attention_mask, dropout, positions)), None
 
 

@@ -14,8 +14,21 @@ from torch import nn
 
 from milepost import Schedule, Scheme
 from milepost.configs import read
-from milepost.hf.model.attention import NAME, OURS, layer_for, passed_on, put_back, register
-from milepost.hf.model.models import Layers, Place, demand_model, kept_in, layers_of, own_config, unwrapped
+from milepost.hf.model.attention import NAME, OURS, READ, Unchanged, layer_for, passed_on, put_back, register
+from milepost.hf.model.models import (
+    Layers,
+    Place,
+    as_built,
+    attentions_in,
+    demand_as_built,
+    demand_model,
+    kept_in,
+    layers_of,
+    own_config,
+    settings_of,
+    switches_of,
+    unwrapped,
+)
 from milepost.hf.model.parts import schedule_for
 from milepost.hf.model.positions import Calls, Hooks
 from milepost.hf.model.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
@@ -45,7 +58,8 @@ class Extension:
     settings: Settings | None
     """What its config says now of the rotation, where transformers has words for it."""
     before: Settings
-    implementation: str
+    implementations: list[str]
+    """By which functions the model and its layers attended."""
     hooks: Hooks
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,9 +83,9 @@ class Extension:
             turner.put(turner.module)
         ours = put_back(layers.places)
         self.hooks.remove()
-        named = layers.config._attn_implementation
+        named = implementations(layers)
         if not layers.places:
-            put_implementation(layers, self.implementation)
+            put_implementations(layers, self.implementations)
         kind = cast("Any", type(layers.config))
         config = dict[str, Any](layers.config.__dict__)
         clear(layers.config)
@@ -89,7 +103,7 @@ class Extension:
             layers.config.__class__ = kind
             vars(layers.config).update(config)
             if not layers.places:
-                put_implementation(layers, named)
+                put_implementations(layers, named)
 
         return again
 
@@ -132,6 +146,8 @@ def extended(
     demand_scale(layers)
     forms = [form_of(layers, turner) for turner in layers.turners]
     path = chosen(layers, schedule, through)
+    if path == "attend":
+        demand_unchanged(layers)
     first = Settings.of(layers.config) if before is None else before.before
     settings = written(layers, schedule, first)
     if before is not None:
@@ -208,6 +224,17 @@ def demand_scale(layers: Layers) -> None:
             )
 
 
+def demand_unchanged(layers: Layers) -> None:
+    """Refuse modules that were changed by hand, which the schemes know nothing of."""
+    built = as_built(layers.backbone)
+    demand_as_built(layers.backbone, switches_of(built))
+    ours = OURS.get(layers.model_type)
+    for layer, (module, its) in enumerate(zip(layers.attentions, attentions_in(built), strict=True)):
+        if ours is not None:
+            ours.demand(module)
+        demand_as_built(module, settings_of(its, READ if ours is None else ours.reads), f" in layer {layer}")
+
+
 def only_turns(own: Scheme, scheme: Scheme) -> str | None:
     """Why more than cosines and sines changes in a layer; None where nothing else does."""
     turn, old = turn_of(scheme), turn_of(own)
@@ -223,9 +250,8 @@ def apply(
 ) -> None:
     """Change the model. Everything that can be refused has been."""
     own_config(layers.model)
-    done = Extension(
-        schedule, path, layers, settings, Settings.of(layers.config), layers.config._attn_implementation, Hooks()
-    )
+    attended = implementations(layers)
+    done = Extension(schedule, path, layers, settings, Settings.of(layers.config), attended, Hooks())
     layers.backbone.__dict__[NAME] = done
     for turner, (form, width) in zip(layers.turners, forms, strict=True):
         turns = turns_by_type(layers, schedule if path == "rotary" else layers.own, turner) or {}
@@ -235,9 +261,15 @@ def apply(
     if path == "attend" and not layers.places:
         register()
         for module, scheme, own in zip(layers.attentions, schedule, layers.own, strict=True):
-            module.__dict__[NAME] = layer_for(scheme, own, module, layers.head_width(module))
+            layer = module.__dict__[NAME] = layer_for(scheme, own, module, layers.head_width(module))
             done.hooks.add(partial(passed_on, module))
-        put_implementation(layers, NAME)
+            if layer.asked is not None:
+                done.hooks.add(partial(layer.asked.put, module))
+        put_implementations(layers, [NAME] * len(attended))
+    turned = [getattr(each.parent, each.name) for each in layers.turners]
+    by_name = layers.attentions if path == "attend" and not layers.places else ()
+    unchanged = Unchanged(layers.backbone, by_name, turned)
+    done.hooks.add(partial(unchanged.put, layers.backbone))
     named = NAME if path == "attend" and not layers.places else None
     calls = Calls(layers.backbone, schedule, f"{path} {schedule!r}", path == "attend", named)
     done.hooks.add(partial(calls.put, layers.backbone, unwrapped(layers.model)))
@@ -246,11 +278,22 @@ def apply(
     store(layers.config, done.to_dict())
 
 
-def put_implementation(layers: Layers, name: str) -> None:
-    """Let the layers attend by the function of that name."""
+def implementations(layers: Layers) -> list[str]:
+    """Return by which functions a model and each of its layers attend: a layer may have a config of its own."""
+    found = (layers.config, *(getattr(each, "config", layers.config) for each in layers.attentions))
+    return [each._attn_implementation for each in found]
+
+
+def put_implementations(layers: Layers, named: list[str]) -> None:
+    """Let a model and each of its layers attend by the functions of these names."""
+    name, *others = named
     layers.backbone.set_attn_implementation(name)
     if layers.config._attn_implementation != name:
         raise ValueError(f"extend: {type(layers.backbone).__name__} does not let its attention be set to {name!r}")
+    for module, its in zip(layers.attentions, others, strict=True):
+        config = getattr(module, "config", layers.config)
+        if config is not layers.config:
+            config._attn_implementation = its
 
 
 __all__ = ["Extension", "as_it_was", "extended", "extension_of", "restore"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -35,6 +35,10 @@ NOT_YET: dict[str, str] = {
 """Why some model types that milepost can read are not extended."""
 SERVED = ", ".join(sorted(DISPATCH | REPLACED))
 Kept = TypeVar("Kept")
+NOT_COMPARED = frozenset({
+    "gradient_checkpointing", "layer_idx", "max_position_embeddings", "max_positions", "max_seq_length", "training",
+})  # fmt: skip
+"""Settings of modules that change no answer here."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,98 @@ def places_of(backbone: nn.Module, modules: Sequence[nn.Module]) -> Iterator[Pla
         for name, child in parent.named_children()
     }
     return (found[id(each)] for each in modules)
+
+
+def settings_of(module: nn.Module, read: Collection[str] = ()) -> dict[str, Any]:
+    """Return the plain attributes of an attention module: what a scheme may have of its own.
+
+    Dropout is left out: it is read at every call. read: what else is.
+    """
+    return {
+        name: each
+        for name, each in vars(module).items()
+        if (each is None or isinstance(each, (bool, int, float, str, tuple)))
+        and not (name.startswith("_") or "dropout" in name or name in NOT_COMPARED or name in read)
+    }
+
+
+def switches_of(module: nn.Module) -> dict[str, Any]:
+    """Return what a module that has layers switches on and off (Falcon's use_alibi)."""
+    return {name: each for name, each in settings_of(module).items() if isinstance(each, bool)}
+
+
+def as_built(model: nn.Module) -> Any:
+    """Return a model as transformers builds it from its config, without weights."""
+    kinds = (each for each in type(model).__mro__ if each.__module__.startswith("transformers.models."))
+    kind = cast("Any", next(kinds, type(model)))
+    config = copy.deepcopy(cast("Any", model).config)
+    config._attn_implementation = "eager"
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        return kind(config)
+
+
+def demand_as_built(module: nn.Module, built: dict[str, Any], where: str = "") -> None:
+    """Refuse a module that was changed by hand: schemes are made from the config, which says what was built."""
+    for name, says in built.items():
+        now = getattr(module, name, None)
+        if now != says:
+            raise ValueError(
+                f"extend: {name} of {type(module).__name__}{where} is {now!r}, and its config says {says!r}; one of "
+                f"them was changed by hand, and schemes are made from the config. Put it back, or change both; what a "
+                f"part says (a window, a cap, a mask) can be given to extend instead"
+            )
+
+
+def forward_of(module: nn.Module) -> Any:
+    """Return the function that a module's forward runs, without the hooks of accelerate around it."""
+    kept = vars(module)
+    found = kept["_old_forward"] if "_hf_hook" in kept else kept.get("forward")
+    return type(module).forward if found is None else getattr(found, "__func__", found)
+
+
+def is_stock(module: nn.Module) -> bool:
+    """Return whether a module's forward is that of transformers, and not of a subclass or patched."""
+    return str(getattr(forward_of(module), "__globals__", {}).get("__name__")).startswith("transformers.")
+
+
+class StandIn(nn.Module):
+    """Stands in the place of a module of a model, kept as `original`: hooks and settings are those of both."""
+
+    own = frozenset({"layer_idx", "training"})
+    """The settings that it has for itself."""
+
+    def __init__(self, original: nn.Module, hooks: str = "_hook") -> None:
+        """hooks: what is in the names of the hooks that it takes over."""
+        super().__init__()
+        # The same dicts: a hook is called wherever it was added, and its handle removes it from both.
+        names = [name for name in vars(self) if hooks in name]
+        self.__dict__.update({name: vars(original)[name] for name in names})
+        # A new module is in training, whatever its model is; dropout goes by that.
+        self.training = original.training
+
+    def stood_for(self) -> nn.Module | None:
+        """Return the module that was here; None while this one is built or copied."""
+        kept = self.__dict__
+        return kept.get("original", kept.get("_modules", {}).get("original"))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the module that was here has."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            original = self.stood_for()
+            if original is None or name.startswith("_"):
+                raise
+            return getattr(original, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Hand settings on to the module that was here: they are read from it."""
+        original = self.stood_for()
+        its: set[str] = set() if original is None else {*vars(original), *original._buffers}
+        if original is None or name.startswith("_") or name in self.own or name not in its:
+            super().__setattr__(name, value)
+        else:
+            setattr(original, name, value)
 
 
 def demand_model(asked: str, model: object) -> nn.Module:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from milepost import Partial, Rope, Scheme
 from milepost.hf.config.rope_parameters import frequencies, reached
-from milepost.hf.model.models import Layers, Turner
+from milepost.hf.model.models import Layers, StandIn, Turner, settings_of
 from milepost.seams.verbs import answers
 
 Form = Literal["once", "halves", "neighbours"]
@@ -19,7 +19,7 @@ Form = Literal["once", "halves", "neighbours"]
 FORMS: tuple[Form, ...] = ("once", "halves", "neighbours")
 
 
-class Turned(nn.Module):
+class Turned(StandIn):
     """Answers the cosines and sines of a rotation of ours in the form that the model wants; None turns nothing.
 
     Angles are float64, whatever the model is cast to. The model's own module is kept inside, so that it moves with the
@@ -27,8 +27,11 @@ class Turned(nn.Module):
     """
 
     def __init__(self, original: nn.Module, turns: Mapping[str | None, Any], form: Form, width: int) -> None:
-        super().__init__()
+        # The original is a child: hooks of its state dict are called there.
+        super().__init__(original, "ward_")
         self.original = original
+        self.edits = settings_of(original)
+        self.waves = {name: Waves(each) for name, each in original._buffers.items() if each is not None}
         self.turns, self.width = dict(turns), width
         self.form: Form = form
 
@@ -42,9 +45,44 @@ class Turned(nn.Module):
         cos, sin = (laid_out(each, self.form) for each in turn.cos_sin(position_ids.to(x.device)))
         return cos.to(x.dtype), sin.to(x.dtype)
 
+    def refuse_edited(self) -> None:
+        """Refuse a change of the model's own module, which nobody asks."""
+        changed = [name for name, each in self.edits.items() if getattr(self.original, name, None) != each]
+        if not torch.compiler.is_compiling():
+            changed += [name for name, each in self.waves.items() if each.changed(self.original._buffers.get(name))]
+        if changed:
+            raise RuntimeError(
+                f"milepost: {', '.join(changed)} of {type(self.original).__name__} changed after extend, and "
+                f"the layers' schemes keep what was said before; put it back, or restore(model), change it, and extend "
+                f"again"
+            )
+
     def extra_repr(self) -> str:
         """What it turns by."""
         return ", ".join(str(each) for each in self.turns.values())
+
+
+class Waves:
+    """The numbers of a buffer as they were. They are compared where the tensor is another or was written to."""
+
+    def __init__(self, buffer: Tensor) -> None:
+        self.values = buffer.detach().to("cpu", copy=True)
+        self.seen, self.version = buffer, version(buffer)
+
+    def changed(self, now: Tensor | None) -> bool:
+        """Return whether other numbers are there now; a cast of the model only rounds them."""
+        if now is None or now.device.type == "meta" or (now is self.seen and version(now) == self.version):
+            return now is None
+        theirs, dtypes = now.detach().cpu(), (now.dtype, torch.bfloat16, torch.float16)
+        if not any(torch.equal(self.values.to(each).to(now.dtype), theirs) for each in dtypes):
+            return True
+        self.seen, self.version = now, version(now)
+        return False
+
+
+def version(buffer: Tensor) -> int:
+    """Return how often a tensor was written to; −1 where that is not counted."""
+    return -1 if buffer.is_inference() else buffer._version
 
 
 def laid_out(table: Tensor, form: Form) -> Tensor:

@@ -18,8 +18,18 @@ import torch
 from torch import Tensor, nn
 
 from milepost import Learner, Schedule, Scheme, T5Bias
-from milepost.hf.model.attention import NAME, Replaced, heads, put_back, refuse
-from milepost.hf.model.models import Layers, Place, kept_in, own_config, unwrapped
+from milepost.hf.model.attention import NAME, Replaced, Unchanged, heads, put_back, refuse
+from milepost.hf.model.models import (
+    Layers,
+    Place,
+    as_built,
+    demand_as_built,
+    kept_in,
+    own_config,
+    settings_of,
+    switches_of,
+    unwrapped,
+)
 from milepost.hf.model.parts import changed, check
 from milepost.hf.model.positions import Calls, Hooks, must
 from milepost.hf.model.settings import clear, store
@@ -79,7 +89,6 @@ class T5Attention(Replaced):
 
     o: Any
     by_slot = True
-    said = ("scaling",)
 
     def __init__(self, original: Any, scheme: Scheme) -> None:
         super().__init__(original, scheme)
@@ -102,7 +111,8 @@ class T5Attention(Replaced):
         own: Any = self.__dict__["original"]
         q, k, v = (heads(getattr(self, name)(hidden_states), own.key_value_proj_dim) for name in "qkv")
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-        out = self.o(self.attended((q, k, v), cache, attention_mask if mask is None else mask, own.dropout))
+        dropout = own.dropout if self.training else 0.0
+        out = self.o(self.attended((q, k, v), cache, attention_mask if mask is None else mask, dropout))
         return (out, *[None] * self.beside)
 
     def slots(self, mask: Tensor | None, t: int, s: int) -> Tensor | None:
@@ -269,7 +279,19 @@ def stretch_buckets(model: Any, given: Sequence[object], to: int | None, through
     parts = [each for each in given if not isinstance(each, T5Bias)]
     _refuse_whole(parts, kind, model.config.num_heads)
     stacks = stacks_of(model, reach) if parts or through else {}
+    demand_stacks(unwrapped(model), stacks)
     put_stacks(model, before, reach, stacks, schedules_for(stacks, parts))
+
+
+def demand_stacks(model: nn.Module, stacks: Stacks) -> None:
+    """Refuse stacks that were changed by hand."""
+    built = as_built(model) if stacks else None
+    for layers, stack in zip(stacks.values(), [] if built is None else _stacks(built), strict=True):
+        demand_as_built(layers.backbone, switches_of(stack))
+        fresh = [each for name, each in stack.named_modules() if name.endswith(".SelfAttention")]
+        for layer, (module, its) in enumerate(zip(layers.attentions, fresh, strict=True)):
+            T5Attention.demand(module)
+            demand_as_built(module, settings_of(its), f" in layer {layer}")
 
 
 def put_stacks(model: Any, before: int, reach: int, stacks: Stacks, schedules: dict[str, Schedule]) -> None:
@@ -284,6 +306,8 @@ def put_stacks(model: Any, before: int, reach: int, stacks: Stacks, schedules: d
     _put(owner, reach)
     put_attention(stacks, schedules)
     by = f"attend {schedules!r}" if schedules else f"of buckets that reach {reach}"
+    for layers in stacks.values():
+        done.hooks.add(partial(Unchanged(layers.backbone).put, layers.backbone))
     for stack in _stacks(owner):
         if stack.is_decoder:
             calls = Calls(stack, schedules.get("decoder", ()), by, attends=False, named=None)
@@ -332,9 +356,9 @@ def _stacks(model: nn.Module) -> Iterator[Any]:
 
 
 def _modules(model: nn.Module) -> Iterator[Any]:
-    """The attention modules that look distances up."""
+    """The attention modules that say how far buckets reach."""
     for each in model.modules():
-        if hasattr(each, "relative_attention_bias") and hasattr(each, "relative_attention_max_distance"):
+        if hasattr(each, "relative_attention_max_distance"):
             yield cast("Any", each)
 
 

@@ -1,0 +1,189 @@
+"""Modules that were changed by hand: what an extended model would pass over is refused by name, before and after."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers.models.llama.modeling_llama import LlamaAttention, apply_rotary_pos_emb
+
+import milepost as mp
+from milepost.hf import extend, restore
+from milepost.hf.model.models import as_built, attentions_in, settings_of
+from tests.hf.test_architectures import near
+from tests.hf.tiny import continued, tiny, tokens
+
+
+@pytest.fixture(autouse=True)
+def _no_gradient():
+    with torch.no_grad():
+        yield
+
+
+EDITS: dict[str, tuple[str, str, object]] = {
+    "causality": ("llama", "is_causal", False),
+    "a cap": ("gemma2", "attn_logit_softcapping", 0.2),
+    "a window, and with it the rotation": ("cohere2", "sliding_window", None),
+    "a layer that turns": ("smollm3", "use_rope", 1),
+    "a window of a layer": ("exaone4", "is_sliding", True),
+    "how many channels turn": ("gpt_neox", "rotary_ndims", 2),
+    "slopes": ("falcon", "use_alibi", True),
+}
+
+
+def edit(model: nn.Module, name: str, value: object) -> None:
+    """Set an attribute of every module that has it."""
+    for each in model.modules():
+        if name in vars(each):
+            setattr(each, name, value)
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_a_setting_of_a_module_that_its_config_does_not_say_is_refused(what: str):
+    kind, name, value = EDITS[what]
+    model, plain = tiny(kind), tiny(kind)
+    before = copy.deepcopy(model)
+    edit(model, name, value)
+    with pytest.raises(ValueError, match=rf"extend: {name} of \w+.* is .*, and its config says .*changed by hand"):
+        extend(model, through="attend")
+    assert torch.equal(
+        extend(before, through="attend")(tokens()).logits, extend(plain, through="attend")(tokens()).logits
+    )
+    edit(plain, name, value)
+    with pytest.raises(RuntimeError, match=rf"{name} of \w+ changed after extend"):
+        plain(tokens())
+    restore(plain)
+    assert torch.equal(plain(tokens()).logits, model(tokens()).logits)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mpt", "gpt_oss"])
+def test_a_model_as_built_is_the_model_and_draws_no_random_numbers(kind: str):
+    model, state = tiny(kind), torch.get_rng_state()
+    built = as_built(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(each.device.type == "meta" for each in built.parameters())
+    pairs = list(zip(attentions_in(model), attentions_in(built), strict=True))
+    assert len(pairs) == 2
+    assert all(settings_of(one) == settings_of(other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("through", ["rotary", "attend"])
+def test_an_edit_of_the_rotary_module_that_was_here_is_refused(through: Any):
+    model = tiny("llama")
+    extend(model, through=through)
+    stock, module = model(tokens()).logits, model.model.rotary_emb
+    module.attention_scaling = 2.0
+    assert module.original.attention_scaling == 2.0, "handed on"
+    with pytest.raises(RuntimeError, match="attention_scaling of LlamaRotaryEmbedding changed after extend"):
+        model(tokens())
+    module.attention_scaling = 1.0
+    module.inv_freq.mul_(0.5)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="inv_freq of LlamaRotaryEmbedding changed after extend"):
+            model(tokens())
+    module.inv_freq.mul_(2)
+    assert torch.equal(model(tokens()).logits, stock)
+
+
+def test_a_cast_and_a_copy_of_the_rotary_module_are_no_edits():
+    model = extend(tiny("llama"), through="attend")
+    copy.deepcopy(model)(tokens())
+    for dtype in (torch.float64, torch.bfloat16, torch.float32):
+        model.to(dtype)(tokens())
+
+
+class OwnAttention(LlamaAttention):
+    """Attends by itself."""
+
+    def forward(self, hidden_states: Any, position_embeddings: Any = None, **others: Any) -> Any:
+        shape = (*hidden_states.shape[:-1], -1, self.head_dim)
+        q, k, v = (each(hidden_states).view(shape).transpose(1, 2) for each in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
+        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.o_proj(out.transpose(1, 2).flatten(2)), None
+
+
+class AskingAttention(LlamaAttention):
+    """Leaves it to transformers."""
+
+    def forward(self, *args: Any, **others: Any) -> Any:
+        return super().forward(*args, **others)
+
+
+def with_class(kind: type[nn.Module]) -> Any:
+    model = tiny("llama")
+    model.model.layers[1].self_attn.__class__ = kind
+    return model
+
+
+def patched(model: Any) -> Any:
+    module = model.model.layers[1].self_attn
+    module.forward = OwnAttention.forward.__get__(module)
+    return model
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: with_class(OwnAttention), lambda: patched(tiny("llama"))], ids=["subclass", "patched"]
+)
+def test_attention_that_does_not_ask_for_ours_is_refused(made: Callable[[], Any]):
+    model, stock = made(), tiny("llama")(tokens()).logits
+    assert near(model(tokens()).logits, stock)
+    extend(model, mp.Rerope(8))
+    with pytest.raises(RuntimeError, match=r"the forward of this \w+ is not that of transformers"):
+        model(tokens())
+    assert near(restore(model)(tokens()).logits, stock)
+
+
+def test_attention_that_is_patched_afterwards_is_refused():
+    model = extend(tiny("llama"), mp.Rerope(8))
+    patched(model)
+    with pytest.raises(RuntimeError, match="the forward of LlamaAttention changed after extend"):
+        model(tokens())
+
+
+def test_a_forward_that_asks_for_ours_is_served_and_compiles():
+    model, other = with_class(AskingAttention), tiny("llama")
+    extend(model, mp.Rerope(8))
+    extend(other, mp.Rerope(8))
+    wanted = other(tokens()).logits
+    assert torch.equal(model(tokens()).logits, wanted)
+    torch.compiler.reset()
+    compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
+    assert near(compiled(tokens(), use_cache=False).logits, wanted)
+    torch.compiler.reset()
+    silent: Any = torch.compile(extend(with_class(OwnAttention), mp.Rerope(8)), backend="eager")
+    with pytest.raises(Exception, match="is not that of transformers"):
+        silent(tokens(), use_cache=False)
+    torch.compiler.reset()
+
+
+def deepened() -> Any:
+    """A model whose upper half is a copy of the lower one, configs included."""
+    model = tiny("llama")
+    model.model.layers.extend(copy.deepcopy(layer) for layer in list(model.model.layers))
+    for n, layer in enumerate(model.model.layers):
+        layer.self_attn.layer_idx = n
+    model.config.num_hidden_layers = 4
+    return model
+
+
+def test_layers_with_a_config_of_their_own_are_extended_too():
+    stock, model = deepened(), deepened()
+    model.model.layers[3].self_attn.config._attn_implementation = "eager"
+    mixed = model(tokens()).logits
+    extend(model, through="attend")
+    assert near(model(tokens()).logits, stock(tokens()).logits)
+    said, logits = continued(stock, tokens(1, 1))
+    ours = continued(model, tokens(1, 1))
+    assert torch.equal(ours[0], said)
+    assert near(ours[1], logits)
+    model.model.layers[2].self_attn.config._attn_implementation = "sdpa"
+    with pytest.raises(RuntimeError, match="its attention was set to 'sdpa' afterwards"):
+        model(tokens())
+    named = [each.self_attn.config._attn_implementation for each in restore(model).model.layers]
+    assert named == ["sdpa", "sdpa", "sdpa", "eager"]
+    assert torch.equal(model(tokens()).logits, mixed)
