@@ -305,6 +305,85 @@ def test_a_copy_of_a_cache_goes_on_as_the_cache_does(through: str, way: Callable
             restore(copy.deepcopy(model))(texts[:, :1], past_key_values=way(copy.deepcopy(prefix)))
 
 
+def forked(cache: Any) -> Any:
+    new = copy.copy(cache)
+    new.layers = [copy.copy(layer) for layer in cache.layers]
+    return new
+
+
+@pytest.mark.parametrize("through", EXTENSIONS)
+def test_a_fork_of_a_cache_leaves_the_cache_as_it_was(through: str):
+    name, part = EXTENSIONS[through]
+    model, prefix, ends = extend(tiny(name), part), tokens(2, 15), (tokens(2, 5, 2), tokens(2, 5, 3))
+    cache = model(prefix).past_key_values
+    forks = [forked(cache), forked(cache), forked(forked(cache))]
+    for end, its in zip((*ends, ends[0]), forks, strict=True):
+        steps = torch.cat([model(end[:, n : n + 1], past_key_values=its).logits for n in range(5)], 1)
+        assert (steps - model(torch.cat((prefix, end), 1)).logits[:, 15:]).abs().max() < CLOSE
+        assert [each.keys.shape[2] for each in cache.layers] == [15] * len(cache.layers)
+    lost = forked(cache)
+    del lost.layers[2:]
+    if through == "attend":
+        with pytest.raises(ValueError, match="has keys and not the positions of their tokens"):
+            model(ends[0], past_key_values=lost)
+
+
+@pytest.mark.parametrize("ids", [None, OFFSET[:, :1]])
+def test_keys_that_are_dropped_by_hand_are_dropped_with_their_positions_or_refused(ids: Tensor | None):
+    stock, keep = tiny("llama"), torch.tensor([0, 1, 2, 3, *range(12, 20)])
+    model, text, new = extend(copy.deepcopy(stock), through="attend"), tokens(2, 20), tokens(2, 1, 2)
+
+    def dropped(its: Any, layers: slice) -> Any:
+        cache = its(text).past_key_values
+        for layer in cache.layers[layers]:
+            layer.keys, layer.values = layer.keys[:, :, keep], layer.values[:, :, keep]
+        return cache
+
+    def after(its: Any, cache: Any) -> Tensor:
+        return its(new, past_key_values=cache, position_ids=ids).logits
+
+    theirs = after(stock, dropped(stock, slice(2)))
+    assert (after(model, dropped(model, slice(None))) - theirs).abs().max() < CLOSE
+    for layers in (slice(1), slice(1, 2), slice(2)):
+        cache = dropped(model, layers)
+        # A call that was refused changes nothing.
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"drop keys from all of cache\.layers alike"):
+                after(model, cache)
+
+
+def test_a_cache_that_was_reset_keeps_the_positions_of_its_new_tokens():
+    stock = tiny("llama")
+    model, text = extend(copy.deepcopy(stock), through="attend"), tokens(2, T)
+
+    def after(its: Any) -> Tensor:
+        cache = its(text).past_key_values
+        cache.reset()
+        its(text, past_key_values=cache, position_ids=POSE)
+        return its(text[:, :2], past_key_values=cache).logits
+
+    assert (after(model) - after(stock)).abs().max() < CLOSE
+
+
+def test_a_call_that_failed_leaves_no_positions():
+    model, text = extend(tiny("llama"), through="attend"), tokens(2, T)
+    full, cache = model(text).logits, model(text[:, :12]).past_key_values
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    for layer in model.model.layers:
+        failing = layer.register_forward_pre_hook(fail)
+        with pytest.raises(ZeroDivisionError):
+            model(text[:, 12:], past_key_values=cache)
+        failing.remove()
+        if layer is model.model.layers[0]:
+            assert (model(text[:, 12:18], past_key_values=cache).logits - full[:, 12:18]).abs().max() < CLOSE
+            cache = model(text[:, :12]).past_key_values
+    with pytest.raises(ValueError, match=r"layer 1 of this DynamicCache .* start with a new cache after a call that"):
+        model(text[:, 12:], past_key_values=cache)
+
+
 @pytest.mark.parametrize("through", EXTENSIONS)
 def test_a_cache_put_together_by_hand_is_refused(through: str):
     name, part = EXTENSIONS[through]
