@@ -21,7 +21,7 @@ import milepost as mp
 from milepost.hf import extend, restore
 from milepost.hf.model.models import DISPATCH, REPLACED
 from milepost.hf.model.positions import dense
-from tests.hf.tiny import tiny, tokens
+from tests.hf.tiny import continued, tiny, tokens
 
 CLOSE = 1e-5
 T = 24
@@ -208,6 +208,24 @@ def test_a_window_of_fixed_size_is_filled_in_blocks(model_type: str, blocks: tup
         cache = StaticCache(model.config, capacity)
         parts = [model(text[:, a:b], past_key_values=cache).logits for a, b in pairwise((0, *blocks))]
         assert (torch.cat(parts, 1) - model(text).logits).abs().max() < CLOSE
+
+
+@pytest.mark.parametrize("part", [None, mp.Rerope(4)])
+@pytest.mark.parametrize("model_type", ["qwen2", "olmo3"])
+def test_a_window_of_fixed_size_behind_a_layer_without_one(model_type: str, part: Any):
+    model = tiny(model_type, layer_types=["full_attention", "sliding_attention"])
+    extend(model, *(() if part is None else (part,)), through="attend")
+    for n in (3, 7, 8, 12):
+        texts, mask = tokens(2, n), torch.ones(2, n, dtype=torch.long)
+        made, logits = continued(model, texts, mask, n=8, cache_implementation="static")
+        theirs, their_logits = continued(model, texts, mask, n=8)
+        assert torch.equal(made, theirs)
+        assert (logits - their_logits).abs().max() < CLOSE
+    text, blocks = tokens(2, T), pairwise((0, 3, 5, 7, 8, 9, 12, T))
+    cache = StaticCache(model.config, T + 5)
+    cache.early_initialization(2, 2, 8, torch.float32, torch.device("cpu"))
+    logits = torch.cat([model(text[:, a:b], past_key_values=cache).logits for a, b in blocks], 1)
+    assert (logits - model(text).logits).abs().max() < CLOSE
 
 
 FILLED: dict[str, tuple[Any, ...]] = {"stock": (), "attend": (mp.Rerope(8),), "rotary": (mp.Yarn(4, 64),)}

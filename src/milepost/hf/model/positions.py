@@ -387,6 +387,8 @@ class Calls:
         if fixed and isinstance(past, int):
             # A window of fixed size hands on the whole text until it is full, without the slots still to be filled.
             whole = whole[:, : past + t]
+        if cache is not None and fixed and isinstance(past, Tensor) and any(cache.is_sliding):
+            given["attention_mask"] = with_slots(mask, cache, whole.expand(b, -1), t)
         plain = mask is None and ids is None and whole is new
         if not plain and not torch.compiler.is_compiling() and not fixed and (mask is None or padding is not None):
             # A stream keeps the last position alone.
@@ -412,6 +414,23 @@ class Calls:
             )
         b, t = tokens.shape[:2]
         given["attention_mask"] = cache.begin(mask, b, t, tokens.device, self.by_slot)
+
+
+def with_slots(mask: Any, cache: Any, whole: Tensor, t: int) -> Any:
+    """Return a mask that says the slots of windows of fixed size, also of one that is full with this call's tokens.
+
+    mask: None, or of each type of layer, as `generate` makes them. A window has fewer keys than there are positions in
+    `whole`, so that no mask would say too little.
+    """
+    if mask is None:
+        return torch.ones_like(whole, dtype=torch.bool)
+    by_type = cast("dict[str, Any]", mask if isinstance(mask, dict) else {})
+    if None not in by_type.values():
+        return cast("Any", mask)
+    s = next(layer for layer in cache.layers if layer.is_sliding).get_mask_sizes(t)[0]
+    first = torch.tensor(s - t, device=whole.device)
+    slotted = slots(whole.shape[0], t, s, first, local_size=s, device=whole.device)
+    return {kind: slotted if each is None else each for kind, each in by_type.items()}
 
 
 def count(positions: Tensor, mask: Tensor | None, from_zero: bool) -> tuple[bool, bool]:
