@@ -49,8 +49,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_best_that_sees_every_key_is_chosen_and_the_model_is_as_it_was():
     model = llama()
-    before = model(ids()[None, :50]).logits
+    before, config, state = model(ids()[None, :50]).logits, model.config, torch.get_rng_state()
     found = choose(model, ids(), to=64, windows=4, last=8, progress=False)
+    assert all(each.config is config for each in model.modules() if hasattr(each, "config"))
+    assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(model(ids()[None, :50]).logits, before)
     assert extension_of(model) is None
     nats = {name: found.measured.nats[name][64].mean for name in found.measured.rows}

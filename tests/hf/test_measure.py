@@ -305,6 +305,16 @@ def test_dropout_is_off_while_measuring_and_back_after(ids: Tensor):
     assert one.nats["stock"][32].values == two.nats["stock"][32].values
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_bigcode"])
+def test_measuring_draws_nothing_from_the_users_generator(kind: str, ids: Tensor):
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": VOCABULARY}
+    none = {"bos_token_id": None, "eos_token_id": None}
+    config = transformers.AutoConfig.for_model(kind, **sizes, **none)
+    model, state = transformers.AutoModelForCausalLM.from_config(config).eval(), torch.get_rng_state()
+    measure(model, ids, lengths=[32], distances=(), needle=(), **QUICK)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_lengths_by_default_double_as_far_as_the_text_goes(ids: Tensor):
     assert measure(llama(), ids, distances=(), needle=(), **QUICK).lengths == [32, 64, 128, 256]
     assert measure(llama(), ids[:100], distances=(), needle=(), **QUICK).lengths == [32, 64]

@@ -21,7 +21,7 @@ import milepost as mp
 from milepost.hf import extend, restore
 from milepost.hf.model.models import DISPATCH, REPLACED
 from milepost.hf.model.positions import dense
-from tests.hf.tiny import tiny, tokens
+from tests.hf.tiny import continued, tiny, tokens
 
 CLOSE = 1e-5
 T = 24
@@ -210,6 +210,24 @@ def test_a_window_of_fixed_size_is_filled_in_blocks(model_type: str, blocks: tup
         assert (torch.cat(parts, 1) - model(text).logits).abs().max() < CLOSE
 
 
+@pytest.mark.parametrize("part", [None, mp.Rerope(4)])
+@pytest.mark.parametrize("model_type", ["qwen2", "olmo3"])
+def test_a_window_of_fixed_size_behind_a_layer_without_one(model_type: str, part: Any):
+    model = tiny(model_type, layer_types=["full_attention", "sliding_attention"])
+    extend(model, *(() if part is None else (part,)), through="attend")
+    for n in (3, 7, 8, 12):
+        texts, mask = tokens(2, n), torch.ones(2, n, dtype=torch.long)
+        made, logits = continued(model, texts, mask, n=8, cache_implementation="static")
+        theirs, their_logits = continued(model, texts, mask, n=8)
+        assert torch.equal(made, theirs)
+        assert (logits - their_logits).abs().max() < CLOSE
+    text, blocks = tokens(2, T), pairwise((0, 3, 5, 7, 8, 9, 12, T))
+    cache = StaticCache(model.config, T + 5)
+    cache.early_initialization(2, 2, 8, torch.float32, torch.device("cpu"))
+    logits = torch.cat([model(text[:, a:b], past_key_values=cache).logits for a, b in blocks], 1)
+    assert (logits - model(text).logits).abs().max() < CLOSE
+
+
 FILLED: dict[str, tuple[Any, ...]] = {"stock": (), "attend": (mp.Rerope(8),), "rotary": (mp.Yarn(4, 64),)}
 
 
@@ -303,6 +321,85 @@ def test_a_copy_of_a_cache_goes_on_as_the_cache_does(through: str, way: Callable
         assert (model(texts[:, n:], past_key_values=cache).logits - full[:, n:]).abs().max() < CLOSE
         with pytest.raises(ValueError, match="was filled under the extension"):
             restore(copy.deepcopy(model))(texts[:, :1], past_key_values=way(copy.deepcopy(prefix)))
+
+
+def forked(cache: Any) -> Any:
+    new = copy.copy(cache)
+    new.layers = [copy.copy(layer) for layer in cache.layers]
+    return new
+
+
+@pytest.mark.parametrize("through", EXTENSIONS)
+def test_a_fork_of_a_cache_leaves_the_cache_as_it_was(through: str):
+    name, part = EXTENSIONS[through]
+    model, prefix, ends = extend(tiny(name), part), tokens(2, 15), (tokens(2, 5, 2), tokens(2, 5, 3))
+    cache = model(prefix).past_key_values
+    forks = [forked(cache), forked(cache), forked(forked(cache))]
+    for end, its in zip((*ends, ends[0]), forks, strict=True):
+        steps = torch.cat([model(end[:, n : n + 1], past_key_values=its).logits for n in range(5)], 1)
+        assert (steps - model(torch.cat((prefix, end), 1)).logits[:, 15:]).abs().max() < CLOSE
+        assert [each.keys.shape[2] for each in cache.layers] == [15] * len(cache.layers)
+    lost = forked(cache)
+    del lost.layers[2:]
+    if through == "attend":
+        with pytest.raises(ValueError, match="has keys and not the positions of their tokens"):
+            model(ends[0], past_key_values=lost)
+
+
+@pytest.mark.parametrize("ids", [None, OFFSET[:, :1]])
+def test_keys_that_are_dropped_by_hand_are_dropped_with_their_positions_or_refused(ids: Tensor | None):
+    stock, keep = tiny("llama"), torch.tensor([0, 1, 2, 3, *range(12, 20)])
+    model, text, new = extend(copy.deepcopy(stock), through="attend"), tokens(2, 20), tokens(2, 1, 2)
+
+    def dropped(its: Any, layers: slice) -> Any:
+        cache = its(text).past_key_values
+        for layer in cache.layers[layers]:
+            layer.keys, layer.values = layer.keys[:, :, keep], layer.values[:, :, keep]
+        return cache
+
+    def after(its: Any, cache: Any) -> Tensor:
+        return its(new, past_key_values=cache, position_ids=ids).logits
+
+    theirs = after(stock, dropped(stock, slice(2)))
+    assert (after(model, dropped(model, slice(None))) - theirs).abs().max() < CLOSE
+    for layers in (slice(1), slice(1, 2), slice(2)):
+        cache = dropped(model, layers)
+        # A call that was refused changes nothing.
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"drop keys from all of cache\.layers alike"):
+                after(model, cache)
+
+
+def test_a_cache_that_was_reset_keeps_the_positions_of_its_new_tokens():
+    stock = tiny("llama")
+    model, text = extend(copy.deepcopy(stock), through="attend"), tokens(2, T)
+
+    def after(its: Any) -> Tensor:
+        cache = its(text).past_key_values
+        cache.reset()
+        its(text, past_key_values=cache, position_ids=POSE)
+        return its(text[:, :2], past_key_values=cache).logits
+
+    assert (after(model) - after(stock)).abs().max() < CLOSE
+
+
+def test_a_call_that_failed_leaves_no_positions():
+    model, text = extend(tiny("llama"), through="attend"), tokens(2, T)
+    full, cache = model(text).logits, model(text[:, :12]).past_key_values
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    for layer in model.model.layers:
+        failing = layer.register_forward_pre_hook(fail)
+        with pytest.raises(ZeroDivisionError):
+            model(text[:, 12:], past_key_values=cache)
+        failing.remove()
+        if layer is model.model.layers[0]:
+            assert (model(text[:, 12:18], past_key_values=cache).logits - full[:, 12:18]).abs().max() < CLOSE
+            cache = model(text[:, :12]).past_key_values
+    with pytest.raises(ValueError, match=r"layer 1 of this DynamicCache .* start with a new cache after a call that"):
+        model(text[:, 12:], past_key_values=cache)
 
 
 @pytest.mark.parametrize("through", EXTENSIONS)

@@ -19,6 +19,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     BloomForCausalLM,
+    T5ForConditionalGeneration,
     Trainer,
     TrainingArguments,
 )
@@ -31,6 +32,7 @@ from tests.hf.tiny import SMALL, tiny, tokens
 from tests.sweeps.saved import OTHERS, TYPES, methods, model_of, outcomes
 
 CLOSE = 1e-5
+T5 = {"vocab_size": 48, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2}
 LONG = tokens(2, 96)
 """Texts past the trained length of 64."""
 STRETCHES = {
@@ -255,10 +257,37 @@ def test_the_rotation_of_an_extended_model(tmp_path: Path):
     assert mp.Scheme.of(config).same_as(mp.Scheme.of(model))
 
 
-def test_a_model_built_from_the_config_of_an_extended_one_is_refused():
-    model = type(tiny("bloom"))(extend(tiny("bloom"), mp.AlibiNtk(4.0)).config)
+BUILDS: dict[str, Callable[[Any, Path], Any]] = {
+    "class": lambda model, _: type(model)(model.config),
+    "inner class": lambda model, _: type(model.base_model)(model.config),
+    "copy": lambda model, _: type(model)(pickle.loads(pickle.dumps(copy.deepcopy(model.config)))),
+    "from_config": lambda model, _: type(model)._from_config(model.config),
+    "from_pretrained": lambda model, folder: type(model).from_pretrained(folder, config=model.config),
+}
+
+
+@pytest.mark.parametrize("way", BUILDS)
+@pytest.mark.parametrize(
+    ("model_type", "part"),
+    [("bloom", mp.AlibiNtk(4.0)), ("llama", mp.Rerope(8)), ("falcon", mp.Rerope(8)), ("t5", mp.LogN(64))],
+)
+def test_a_model_built_from_the_config_of_an_extended_one_is_refused(
+    model_type: str, part: Any, way: str, tmp_path: Path
+):
+    model = T5ForConditionalGeneration(AutoConfig.for_model("t5", **T5)) if model_type == "t5" else tiny(model_type)
+    model.save_pretrained(tmp_path)
+    extend(model, part)
+    with pytest.raises(ValueError, match=r"would be built without the extension that this config stores"):
+        BUILDS[way](model, tmp_path)
+    copy.deepcopy(model)
+    BUILDS[way](restore(model), tmp_path)
+
+
+def test_a_model_whose_config_stores_an_extension_that_it_lacks_is_refused():
+    config = copy.deepcopy(tiny("bloom").config)
+    config.milepost = extend(tiny("bloom"), mp.AlibiNtk(4.0)).config.milepost
     with pytest.raises(ValueError, match="its config stores an extension by milepost, and the model was built without"):
-        mp.Scheme.of(model)
+        mp.Scheme.of(BloomForCausalLM(config))
 
 
 def test_a_folder_of_version_0_1_is_read(tmp_path: Path):

@@ -164,7 +164,8 @@ def _trained(models: Iterable[object]) -> int:
     for model in models:
         if isinstance(model, nn.Module) and getattr(model, "config", None) is not None:
             try:
-                with as_it_was(model):
+                # A learned table of a scheme is drawn, and only its length is asked for.
+                with as_it_was(model), torch.random.fork_rng(devices=[]):
                     config = config_of(model, "measure")
                     length = trained_length(read(config, "measure"), Schedule.of(config)[0].parts)
             except ValueError:

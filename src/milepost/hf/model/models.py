@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import inspect
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -137,7 +138,9 @@ def as_run(config: Any) -> Any:
 
 def own_schedule(config: Any) -> Schedule:
     """What the layers of a model do by themselves; Falcon's slopes as it rounds them."""
-    own = stock_schedule(read(as_run(config), "extend"))
+    # Tables that a scheme learns are drawn, and nobody reads these.
+    with torch.random.fork_rng(devices=[]):
+        own = stock_schedule(read(as_run(config), "extend"))
     if not (getattr(config, "model_type", None) == "falcon" and config.alibi):
         return own
     scheme = own[0]
@@ -345,10 +348,25 @@ def device_of(model: nn.Module) -> torch.device:
 def own_config(model: nn.Module) -> None:
     """Give the model, and those that it stands in, a config of their own: no other made from the same one changes."""
     copies: dict[int, Any] = {}
-    for module in {each: None for whole in (model, *around(model)) for each in whole.modules()}:
-        config = module.__dict__.get("config")
-        if config is not None:
-            module.__dict__["config"] = copy.deepcopy(config, copies)
+    for module, config in configs_of(model).items():
+        module.__dict__["config"] = copy.deepcopy(config, copies)
+
+
+@contextmanager
+def same_config(model: nn.Module) -> Generator[None]:
+    """Extend and restore a model as often as needed; then it has the very config that it had."""
+    kept = configs_of(model)
+    try:
+        yield
+    finally:
+        for module, config in kept.items():
+            module.__dict__["config"] = config
+
+
+def configs_of(model: nn.Module) -> dict[nn.Module, Any]:
+    """Return the config of every module that has one, of a model and of those that it stands in."""
+    modules = (each for whole in (model, *around(model)) for each in whole.modules())
+    return {each: each.__dict__["config"] for each in modules if each.__dict__.get("config") is not None}
 
 
 def around(model: nn.Module) -> list[nn.Module]:

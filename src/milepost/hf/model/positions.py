@@ -38,6 +38,8 @@ Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """A mask function of transformers: batch, head, slot of the query and slot of the key to whether it is visible."""
 COUNTED = torch.int64
 """The dtype of positions that count one by one."""
+HAS_POSITIONS = "milepost_positions"
+"""The attribute of a cache's layer whose keys are positions."""
 
 
 # The options of one call
@@ -314,7 +316,7 @@ class Calls:
         refuse_unnamed(config, self.named)
         if self.attends:
             refuse_quantised(cache)
-        filled = filled_by(cache, self.by)
+        filled = filled_by(cache, self.by, self.attends and "position_ids" in self.parameters)
         if filled is not None:
             filled.open = True
         if not self.attends:
@@ -322,6 +324,8 @@ class Calls:
         refuse_edited(self.edits, of_config(config), "its config")
         if self.last is not None:
             refuse_adapted(self.last)
+        if filled is not None:
+            refuse_uneven(cache)
         tokens: Tensor = next(each for each in (given.get("inputs_embeds"), given.get("input_ids")) if each is not None)
         if "position_ids" in self.parameters:
             self.locate(given, filled, cache, tokens)
@@ -353,7 +357,7 @@ class Calls:
                     each for each in (kwargs.get("inputs_embeds"), kwargs.get("input_ids")) if each is not None
                 )
                 filled.keep(positions[:, : tokens.shape[1]].expand(tokens.shape[0], -1))
-        filled.open = False
+        filled.close(output is None)
 
     def locate(self, given: dict[str, Any], filled: Filled | None, cache: Any, tokens: Tensor) -> None:
         """Put the positions of all tokens in the place of position_ids, and leave out a mask that masks nothing."""
@@ -383,6 +387,8 @@ class Calls:
         if fixed and isinstance(past, int):
             # A window of fixed size hands on the whole text until it is full, without the slots still to be filled.
             whole = whole[:, : past + t]
+        if cache is not None and fixed and isinstance(past, Tensor) and any(cache.is_sliding):
+            given["attention_mask"] = with_slots(mask, cache, whole.expand(b, -1), t)
         plain = mask is None and ids is None and whole is new
         if not plain and not torch.compiler.is_compiling() and not fixed and (mask is None or padding is not None):
             # A stream keeps the last position alone.
@@ -408,6 +414,23 @@ class Calls:
             )
         b, t = tokens.shape[:2]
         given["attention_mask"] = cache.begin(mask, b, t, tokens.device, self.by_slot)
+
+
+def with_slots(mask: Any, cache: Any, whole: Tensor, t: int) -> Any:
+    """Return a mask that says the slots of windows of fixed size, also of one that is full with this call's tokens.
+
+    mask: None, or of each type of layer, as `generate` makes them. A window has fewer keys than there are positions in
+    `whole`, so that no mask would say too little.
+    """
+    if mask is None:
+        return torch.ones_like(whole, dtype=torch.bool)
+    by_type = cast("dict[str, Any]", mask if isinstance(mask, dict) else {})
+    if None not in by_type.values():
+        return cast("Any", mask)
+    s = next(layer for layer in cache.layers if layer.is_sliding).get_mask_sizes(t)[0]
+    first = torch.tensor(s - t, device=whole.device)
+    slotted = slots(whole.shape[0], t, s, first, local_size=s, device=whole.device)
+    return {kind: slotted if each is None else each for kind, each in by_type.items()}
 
 
 def count(positions: Tensor, mask: Tensor | None, from_zero: bool) -> tuple[bool, bool]:
@@ -473,9 +496,8 @@ class Filled:
 
     def __init__(self, cache: Any, by: str) -> None:
         self.cache, self.by, self.open = cache, by, False
-        self.layer: Any = None
-        """A layer of the cache beside those of the model, whose keys are positions, [b 1 n 1]: it is cropped, reordered
-        and repeated with the others."""
+        self.before: Tensor | None = None
+        """The positions that a call found in a cache that grows, until it ends."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Take and return what the cache's own method does."""
@@ -486,16 +508,27 @@ class Filled:
         return cast("Any", type(self.cache)).update(self.cache, *args, **options)
 
     @property
+    def layer(self) -> Any:
+        """The layer beside those of the model whose keys are positions, [b 1 n 1]; None where none are kept.
+
+        It is cropped, reordered, repeated and copied with the others.
+        """
+        layers = getattr(self.cache, "layers", ())
+        return next((each for each in reversed(layers) if hasattr(each, HAS_POSITIONS)), None)
+
+    @property
     def positions(self) -> Tensor | None:
         """The positions of the tokens in the cache, [b n]; None where they are not kept."""
-        keys = None if self.layer is None else self.layer.keys
+        layer = self.layer
+        keys = None if layer is None else layer.keys
         return None if keys is None else keys[:, 0, :, 0]
 
     def keep(self, positions: Tensor) -> None:
         """Keep the positions [b n] of the first tokens."""
         from transformers.cache_utils import DynamicLayer
 
-        self.layer = layer = DynamicLayer()
+        layer: Any = DynamicLayer()
+        setattr(layer, HAS_POSITIONS, True)
         layer.is_compileable = self.cache.is_compileable
         layer.is_sliding = self.cache.is_sliding[0]
         if hasattr(self.cache, "stream"):
@@ -503,8 +536,8 @@ class Filled:
         if layer.is_compileable:
             room = max(self.cache.get_max_length() - positions.shape[1], 0)
             positions = nn.functional.pad(positions, (0, room))
-        self._set(positions.long() if not positions.is_floating_point() else positions)
         self.cache.layers.append(layer)
+        self._set(positions.long() if not positions.is_floating_point() else positions)
 
     def put(self, positions: Tensor, past: int | Tensor) -> Tensor:
         """Keep those of new tokens [b t] behind the `past` first; returns those of all."""
@@ -516,13 +549,17 @@ class Filled:
             both = torch.cat((kept, positions), 1)
             self._set(both[:, -1:])
             return both
-        if kept.shape[0] != b or (isinstance(past, int) and kept.shape[1] < past):
+        fixed = self.layer.is_compileable
+        other = not isinstance(past, Tensor) and (kept.shape[1] < past if fixed else kept.shape[1] != past)
+        if kept.shape[0] != b or other:
             raise ValueError(
                 f"milepost: the cache has the positions of {list(kept.shape)} tokens, and this call adds {b} rows of "
-                f"{t} after {past}; change caches by their own methods (reorder_cache, crop, batch_select_indices)"
+                f"{t} after {past}; change caches by their own methods (reorder_cache, crop, batch_select_indices), or "
+                f"drop keys from all of cache.layers alike (the last has the positions)"
             )
-        if not self.layer.is_compileable:
-            self._set(torch.cat((kept[:, :past], positions), 1))
+        if not fixed:
+            self.before = kept
+            self._set(torch.cat((kept, positions), 1))
         else:
             if isinstance(past, int) and past + t > kept.shape[1]:
                 # A window of fixed size goes on for ever, and its length is a number.
@@ -533,25 +570,61 @@ class Filled:
         assert found is not None
         return found
 
+    def close(self, failed: bool) -> None:
+        """End a call. The positions of one that failed before a layer had its keys are forgotten."""
+        if failed and self.before is not None and self.cache.get_seq_length() == self.before.shape[1]:
+            self._set(self.before)
+        self.open, self.before = False, None
+
     def _set(self, positions: Tensor) -> None:
-        self.layer.keys = positions[:, None, :, None]
-        self.layer.values = self.layer.keys[..., :0]
-        self.layer.is_initialized, self.layer.dtype, self.layer.device = True, positions.dtype, positions.device
+        layer = self.layer
+        layer.keys = positions[:, None, :, None]
+        layer.values = layer.keys[..., :0]
+        layer.is_initialized, layer.dtype, layer.device = True, positions.dtype, positions.device
 
 
-def filled_by(cache: Any, by: str) -> Filled | None:
-    """Return the mark of a cache, None where it is new; refuse one that was filled otherwise."""
+def filled_by(cache: Any, by: str, placed: bool) -> Filled | None:
+    """Return the mark of a cache, None where it is new; refuse one that was filled otherwise.
+
+    placed: whether the positions of its tokens are kept in it.
+    """
     if cache is None:
         return None
     filled = cache.__dict__.get("update") if hasattr(cache, "__dict__") else None
     if isinstance(filled, Filled) and filled.by == by:
-        return filled
-    if not _is_new(cache):
+        if filled.cache is not cache:
+            # A copy made by copy.copy has the mark of the cache that it was copied from.
+            filled = cache.__dict__["update"] = Filled(cache, by)
+        if not placed or filled.positions is not None:
+            return filled
+        if not _is_new(cache):
+            raise ValueError(
+                f"milepost: this {type(cache).__name__} has keys and not the positions of their tokens, which are in "
+                f"the last of cache.layers; copy all of its layers, or use copy.deepcopy(cache)"
+            )
+    elif not _is_new(cache):
         refuse_filled(cache, filled.by if isinstance(filled, Filled) else None, by)
     if isinstance(filled, Filled):
         del cache.__dict__["update"]
-        cache.layers[:] = [each for each in cache.layers if each is not filled.layer]
+        cache.layers[:] = [each for each in cache.layers if not hasattr(each, HAS_POSITIONS)]
     return None
+
+
+def refuse_uneven(cache: Any) -> None:
+    """Refuse a cache with fewer keys in one of the layers that grow than there are tokens, or than its window keeps."""
+    if torch.compiler.is_compiling() or hasattr(cache, "stream"):
+        return
+    past = cache.get_seq_length()
+    for n, layer in enumerate(getattr(cache, "layers", ())):
+        if getattr(layer, "keys", None) is None or layer.is_compileable or hasattr(layer, HAS_POSITIONS):
+            continue
+        there, due = layer.keys.shape[-2], layer.get_mask_sizes(1)[0] - 1
+        if layer.get_seq_length() != past or there < due:
+            raise ValueError(
+                f"milepost: layer {n} of this {type(cache).__name__} has the keys of {there} tokens, and the first one "
+                f"those of {past}; drop keys from all of cache.layers alike (the last has the positions), and start "
+                f"with a new cache after a call that failed"
+            )
 
 
 def refuse_filled(cache: Any, by: str | None, now: str | None) -> None:

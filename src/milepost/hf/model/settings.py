@@ -8,8 +8,10 @@ that adds the marks of `configs/stored.py` to that dict. In memory the config ke
 from __future__ import annotations
 
 import copy
+import sys
 from dataclasses import dataclass
 from functools import cache
+from types import FrameType
 from typing import Any, cast
 
 import torch
@@ -18,7 +20,7 @@ from milepost import DeepseekScale, Partial, Rope, Schedule, Scheme
 from milepost.configs import read
 from milepost.configs.layer_types import FULL
 from milepost.configs.rope_types import TRAINED
-from milepost.configs.stored import KEY, marked, unmarked
+from milepost.configs.stored import KEY, LOADED_BY, marked, unmarked
 from milepost.hf.config.rope_parameters import expressed, frequencies, has_types, magnitude
 from milepost.hf.model.models import Layers, Turner, own_schedule, turners_in
 from milepost.hf.model.rotary import FORMS, lengths, near, same_beside, turn_of, turns_by_type
@@ -136,6 +138,18 @@ class Marked:
     stock: Any
     """The class of transformers."""
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse to become the config of a model that is being built, which would be stock and saved as extended."""
+        if name == "_attn_implementation_internal":
+            built = builds(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+            if built is not None:
+                raise ValueError(
+                    f"milepost: {built}(config) would be built without the extension that this config stores; take "
+                    f"copy.deepcopy(model), read a saved folder with {LOADED_BY}(folder), or build it from the config "
+                    f"of restore(model) and extend it"
+                )
+        super().__setattr__(name, value)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the dict of the config that stock transformers refuses."""
         return marked(self.stock.to_dict(self))
@@ -143,6 +157,18 @@ class Marked:
     def __reduce__(self) -> tuple[Any, ...]:
         # The class is made at run time, so it is pickled by what it is made of.
         return _made, (self.stock, dict(self.__dict__))
+
+
+def builds(frame: FrameType) -> str | None:
+    """Return the class of the model of transformers whose __init__ runs in a frame, or None.
+
+    That is where every such model settles its attention, and writes it into the config; nothing else tells a config
+    that a model is made of it.
+    """
+    from transformers import PreTrainedModel
+
+    made = frame.f_locals.get("self") if frame.f_code.co_name == "__init__" else None
+    return type(made).__name__ if isinstance(made, PreTrainedModel) else None
 
 
 @cache

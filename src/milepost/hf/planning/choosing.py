@@ -15,7 +15,7 @@ from milepost.hf.measuring.measure import measure
 from milepost.hf.measuring.measured_page import Measured
 from milepost.hf.measuring.trials import doubling
 from milepost.hf.model.extension import as_it_was, extended, restore
-from milepost.hf.model.models import demand_causal, demand_model, device_of
+from milepost.hf.model.models import demand_causal, demand_model, device_of, same_config
 from milepost.hf.planning.candidates import Candidate
 from milepost.hf.planning.plan import plan
 from milepost.seams.verbs import answers
@@ -68,7 +68,7 @@ def choose(
     extended already is measured from what it was at first, and is as it was afterwards.
     """
     demand_causal("choose: this is", demand_model("choose", model))
-    with evaluating([model]), as_it_was(model):
+    with evaluating([model]), as_it_was(model), same_config(model):
         planned = plan(model.config, to)
         wanted = planned.candidates if names is None else [planned[name] for name in names]
         rows: dict[str, Callable[[Tensor], Tensor]] = {STOCK: AsItWas(model)}
