@@ -63,7 +63,7 @@ def test_a_setting_of_a_module_that_its_config_does_not_say_is_refused(what: str
 @pytest.mark.parametrize("kind", ["llama", "mpt", "gpt_oss"])
 def test_a_model_as_built_is_the_model_and_draws_no_random_numbers(kind: str):
     model, state = tiny(kind), torch.get_rng_state()
-    built = as_built(model)
+    built = as_built(model, copy.deepcopy(model.config))
     assert torch.equal(torch.get_rng_state(), state)
     assert all(each.device.type == "meta" for each in built.parameters())
     pairs = list(zip(attentions_in(model), attentions_in(built), strict=True))

@@ -32,7 +32,7 @@ from milepost.hf.model.models import (
 from milepost.hf.model.parts import schedule_for
 from milepost.hf.model.positions import Calls, Hooks
 from milepost.hf.model.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
-from milepost.hf.model.settings import Settings, clear, store, written
+from milepost.hf.model.settings import Settings, clear, store, without, written
 from milepost.hf.model.t5 import Stretched, has_buckets, stretch_buckets
 from milepost.hf.model.tables import Grown, grow, table_of
 from milepost.refusal import need
@@ -226,7 +226,7 @@ def demand_scale(layers: Layers) -> None:
 
 def demand_unchanged(layers: Layers) -> None:
     """Refuse modules that were changed by hand, which the schemes know nothing of."""
-    built = as_built(layers.backbone)
+    built = as_built(layers.backbone, without(layers.config))
     demand_as_built(layers.backbone, switches_of(built))
     ours = OURS.get(layers.model_type)
     for layer, (module, its) in enumerate(zip(layers.attentions, attentions_in(built), strict=True)):

@@ -221,11 +221,10 @@ def switches_of(module: nn.Module) -> dict[str, Any]:
     return {name: each for name, each in settings_of(module).items() if isinstance(each, bool)}
 
 
-def as_built(model: nn.Module) -> Any:
-    """Return a model as transformers builds it from its config, without weights."""
+def as_built(model: nn.Module, config: Any) -> Any:
+    """Return a model as transformers builds it from a config, which becomes its own, without weights."""
     kinds = (each for each in type(model).__mro__ if each.__module__.startswith("transformers.models."))
     kind = cast("Any", next(kinds, type(model)))
-    config = copy.deepcopy(cast("Any", model).config)
     config._attn_implementation = "eager"
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         return kind(config)

@@ -198,6 +198,13 @@ def clear(config: Any) -> None:
     config.__dict__.pop(KEY, None)
 
 
+def without(config: Any) -> Any:
+    """Return a copy of the config of a model without its extension; what else it says stays."""
+    copied = copy.deepcopy(config)
+    clear(copied)
+    return copied
+
+
 def stock_config(config: Any, changes: dict[str, Any]) -> Any:
     """Return a copy of a config without its extension and with some changes, as stock transformers would read it."""
     kind = cast("Any", config.stock if isinstance(config, Marked) else type(config))

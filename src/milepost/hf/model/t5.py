@@ -32,7 +32,7 @@ from milepost.hf.model.models import (
 )
 from milepost.hf.model.parts import changed, check
 from milepost.hf.model.positions import Calls, Hooks, must
-from milepost.hf.model.settings import clear, store
+from milepost.hf.model.settings import clear, store, without
 from milepost.seams.arguments import spell
 
 Stacks = dict[str, Layers]
@@ -285,7 +285,7 @@ def stretch_buckets(model: Any, given: Sequence[object], to: int | None, through
 
 def demand_stacks(model: nn.Module, stacks: Stacks) -> None:
     """Refuse stacks that were changed by hand."""
-    built = as_built(model) if stacks else None
+    built = as_built(model, without(model.config)) if stacks else None
     for layers, stack in zip(stacks.values(), [] if built is None else _stacks(built), strict=True):
         demand_as_built(layers.backbone, switches_of(stack))
         fresh = [each for name, each in stack.named_modules() if name.endswith(".SelfAttention")]
