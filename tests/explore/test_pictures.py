@@ -99,6 +99,17 @@ def test_curves_that_end_together_are_named_where_they_are_apart():
             assert all(y < name.y - 9 or y > name.y for y in inside)
 
 
+def test_a_curve_that_ends_early_is_named_at_its_end_and_over_no_other():
+    at = np.linspace(0, 100, 101)
+    early = np.where(at < 5, at, np.nan)
+    made = curves("", at, {"layers 0–10": early, "layer 11": 0 * at, "far": at + 50}, x_name="x", y_name="y")
+    name = next(each for each in made._names()[0] if each.text == "layers 0–10")  # pyright: ignore[reportPrivateUsage]
+    assert name.end is None
+    assert abs(name.x - made.panel.x.at(4.0)) < 60
+    assert name.x - LETTER * len(name.text) / 2 >= made.panel.left
+    assert not name.y - 9 < made.panel.y.at(0.0) < name.y
+
+
 def test_curves_that_look_alike_share_a_name_and_others_do_not():
     at = np.linspace(0, 1, 50)
     part = np.where((at > 0.2) & (at < 0.8), 0.0, np.nan)

@@ -86,7 +86,7 @@ class Clocks:
         from matplotlib.patches import Wedge
 
         for at, n in enumerate(self.shown):
-            x, y = at % ACROSS, -(at // ACROSS)
+            x, y = at % ACROSS, -1.35 * (at // ACROSS)
             axes.text(x, y - 0.55, self.names[n], ha="center", va="center", fontsize="x-small")
             axes.add_patch(Wedge((x, y), 0.4, 0, 360, fill=False, edgecolor="grey"))
             turns = min(self.seen[n], 1.0), min(self.now[n], 1.0)
@@ -94,8 +94,8 @@ class Clocks:
             if turns[1] > turns[0]:
                 axes.add_patch(Wedge((x, y), 0.4, 90 - 360 * turns[1], 90 - 360 * turns[0], color="#a2492a"))
         lines = max(math.ceil(len(self.shown) / ACROSS), 1)
-        axes.text(-0.5, -lines + 0.2, f"blue: met in training, red: new; {self.full}", fontsize="x-small")
-        axes.set(xlim=(-0.6, ACROSS - 0.4), ylim=(-lines, 0.6), aspect="equal", title=self.title)
+        axes.text(-0.5, -1.35 * lines + 0.3, f"blue: met in training, red: new; {self.full}", fontsize="x-small")
+        axes.set(xlim=(-0.6, ACROSS - 0.4), ylim=(-1.35 * lines, 0.6), aspect="equal", title=self.title)
         axes.axis("off")
 
 

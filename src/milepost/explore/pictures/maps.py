@@ -109,6 +109,7 @@ class Map:
             axes.tick_params(axis="x", rotation=60)
         if self.border is not None:
             axes.axvline(float((self.columns < self.border[0]).sum()) - 0.5, color="black", linestyle="dashed")
+            axes.set_xlabel(f"{self.column_name}; dashed: from {self.border[1]} to {self.border[2]}")
         low, high = map(number, self.limits)
         white = f"; white: {self.hidden}" if self._hides() else ""
         axes.set_title(f"{self.title}\n{self.unit} {low} to {high}{white}".rstrip(), fontsize="medium")

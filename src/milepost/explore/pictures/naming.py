@@ -79,9 +79,8 @@ def named(
     early = {n: float(GRID[np.isfinite(heights[n])][-1]) for n in ended if np.isfinite(heights[n]).any()}
     for n, x in early.items():
         if x < GRID[-1] - EARLY:
-            half = LETTER * len(joined[n]) / 2
-            boxes.append(_Box(x - half, ended[n] + 5, x + half, ended[n] + 5 + TALL))
-            along.append(Name(n, joined[n], x, boxes[-1].bottom - 1))
+            boxes.append(_about(joined[n], x, ended[n], [heights[m] for m in kept], boxes))
+            along.append(Name(n, joined[n], (boxes[-1].left + boxes[-1].right) / 2, boxes[-1].bottom - 1))
     for n in crowded:
         if any(each.curve == n for each in along):
             continue
@@ -109,6 +108,20 @@ def _together(heights: Sequence[Numbers], ends: Sequence[float | None]) -> dict[
 def _alike(one: Numbers, other: Numbers) -> bool:
     both = np.isfinite(one) & np.isfinite(other)
     return both.sum() > len(one) / 4 and bool(np.abs(one - other)[both].max() <= ALIKE)
+
+
+def _about(text: str, x: float, y: float, curves: Sequence[Numbers], boxes: Sequence[_Box]) -> _Box:
+    """Return the place for a name beneath, above or beside the end of a curve, where others are furthest off."""
+    width = LETTER * len(text)
+    middle = min(max(x - width / 2, LEFT), RIGHT - width)
+    corners = ((middle, y + 5), (middle, y - 5 - TALL), (x + 8, y - TALL / 2), (x + 8, y + 5), (x + 8, y - 5 - TALL))
+    found = [_Box(left, top, left + width, top + TALL) for left, top in corners]
+    free = [each for each in found if each.top > TOP - 4 and each.bottom < BOTTOM + 2 and each.right < RIGHT + 30]
+    # The first of those that are equally good.
+    return max(
+        free or found[:1],
+        key=lambda box: round(min(_distance(each, box) for each in curves)) - 99 * any(map(box.meets, boxes)),
+    )
 
 
 def clear(
