@@ -43,7 +43,7 @@ PICTURES: dict[str, Callable[[], Analysis]] = {
     "shift_map": lambda: explore.shift_map(xl()),
     "distance_map": explore.distance_map,
     "kept_terms": explore.kept_terms,
-    "cope_counts": explore.cope_counts,
+    "cope_counts": lambda: explore.cope_counts(opens={".": 1.0, "reads": 0.5}),
     "patch_scores": explore.patch_scores,
     "stream_cache": explore.stream_cache,
     "padding_leak_map": explore.padding_leak_map,

@@ -67,10 +67,18 @@ def test_words_of_one_sentence_share_a_count_where_full_stops_open_the_gates():
 
 
 def test_the_row_of_another_word_is_drawn_up_to_itself():
-    found = explore.cope_counts(query=3)
-    texts = [each.text for each in ElementTree.fromstring(found.svg()).iter("{http://www.w3.org/2000/svg}text")]
-    assert "Alice" in texts
-    assert "Bob" not in texts
+    text = str(explore.cope_counts(query=3).pictures[0].body())
+    assert "Alice" in text
+    assert "Bob" not in text
+
+
+def test_a_gate_half_open_is_counted_as_half():
+    found = explore.cope_counts(opens={".": 1.0, "reads": 0.5})
+    assert found["gate"][-1, 10] == pytest.approx(0.5, abs=1e-12)
+    assert np.allclose(found["counted"][-1], [3.5] * 6 + [2.5] * 3 + [1.5] * 2 + [1] * 3 + [0] * 3, atol=0.01)
+    assert np.array_equal(explore.cope_counts(opens={".": 1.0})["gate"], explore.cope_counts()["gate"], equal_nan=True)
+    with pytest.raises(ValueError, match="a gate is open by 0"):
+        explore.cope_counts(opens={"Bob": 1.5})
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ class Analysis:
     """What the picture shows, in a sentence or two, with the numbers that were found."""
     arrays: tuple[Array, ...]
     pictures: tuple[Picture, ...]
+    settings: str = ""
+    """What it was computed with, in words; written under the title."""
 
     def __post_init__(self) -> None:
         known = {each.name: each for each in self.arrays}
@@ -92,7 +94,7 @@ class Analysis:
             each.name: {"unit": each.unit, "over": list(each.over), "values": _plain(each.values.tolist())}
             for each in self.arrays
         }
-        plain = {"name": self.name, "title": self.title, "says": self.says, "arrays": arrays}
+        plain = {"name": self.name, "title": self.title, "settings": self.settings, "says": self.says, "arrays": arrays}
         return json.dumps(plain, ensure_ascii=False)
 
     def to_csv(self) -> str:
@@ -109,7 +111,7 @@ class Analysis:
 
     def svg(self) -> str:
         """Return the pictures as one SVG, which needs nothing else and follows light and dark."""
-        return drawn(self.title, self.pictures)
+        return drawn(self.title, self.pictures, self.settings)
 
     def _repr_html_(self) -> str:
         return self.svg()
@@ -121,7 +123,7 @@ class Analysis:
             need("Analysis.save", "plot", ("matplotlib",))
             from milepost.explore.pictures.png import write_png
 
-            write_png(self.title, self.pictures, path)
+            write_png(self.title, self.pictures, path, self.settings)
             return path
         written = {".svg": self.svg, ".csv": self.to_csv, ".json": self.to_json}
         if path.suffix not in written:

@@ -22,6 +22,6 @@ def write_page(found: Analysis, path: Path, command: str, asked: str) -> None:
         asked=asked,
         lede=[f"{each.removesuffix('.')}." for each in found.says.split(". ")],
         made=f"milepost {__version__}",
-        pictures=[Markup(drawn(each.title, [each])) for each in found.pictures],
+        pictures=[Markup(drawn(each.title, [each], headed=False)) for each in found.pictures],
     )
     write_whole(page, path)

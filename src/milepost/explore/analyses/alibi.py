@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.pictures.curves import curves, evenly
 from milepost.explore.pictures.maps import map_of
+from milepost.explore.words import in_words
 from milepost.methods.alibi import Alibi
 from milepost.methods.alibi_stretches import AlibiInterpolate, AlibiNtk
 from milepost.scheme import Scheme
@@ -52,6 +53,7 @@ def alibi_view(
         f"AlibiInterpolate({factor:g})": replace(alibi, stretch=AlibiInterpolate(factor)),
         f"AlibiNtk({factor:g})": replace(alibi, stretch=AlibiNtk(factor)),
     }
+    shown = dict(zip(forms, ("ALiBi", f"interpolated by {factor:g}", f"NTK by {factor:g}"), strict=True))
     slopes: dict[str, Numbers] = {name: each.slopes().behind.numpy() for name, each in forms.items()}
     views = {name: math.log(1 / left) / each for name, each in slopes.items()}
     steep = np.argsort(-slopes["ALiBi"], kind="stable")
@@ -68,7 +70,7 @@ def alibi_view(
     found = [f"{name}: {each.min():,.1f} and {each.max():,.0f}" for name, each in views.items() if each is not own]
     return Analysis(
         "alibi_view",
-        f"{spell(alibi)}: how far its heads see",
+        "ALiBi: how far its heads see",
         f"{left:.3g} of a weight is left at {own.min():,.1f} tokens in the steepest head and at {own.max():,.0f} in "
         f"the flattest; {'; '.join(found)}.",
         (
@@ -83,17 +85,24 @@ def alibi_view(
         ),
         (
             map_of(
-                f"Bias of head {chosen}", bias, positions, positions, row_name="query", column_name="key", unit="bias"
+                f"Bias of head {chosen}, whose slope is {_fraction(slopes['ALiBi'][chosen])}",
+                bias,
+                positions,
+                positions,
+                row_name="query",
+                column_name="key",
+                unit="nats",
+                hidden="future keys",
             ),
             *(
                 map_of(
-                    f"e^bias, what is left of a weight: {name}",
+                    f"What the bias leaves of a weight: {shown[name]}",
                     kept[name][steep],
                     heads[steep],
                     distances,
                     row_name="head",
-                    column_name="distance",
-                    unit="share left",
+                    column_name="distance in tokens (log)",
+                    unit="e^bias",
                     limits=(0.0, 1.0),
                 )
                 for name in tuple(forms)[::2]
@@ -101,13 +110,19 @@ def alibi_view(
             curves(
                 f"Distance at which {left:.3g} of a weight is left",
                 heads,
-                {name: each[steep] for name, each in views.items()},
-                x_name="heads, steepest first",
-                y_name="tokens",
+                {shown[name]: each[steep] for name, each in views.items()},
+                x_name="head, the steepest first",
+                y_name="distance in tokens",
                 y_scale="decades",
             ),
         ),
+        f"{in_words(alibi)}, counted from 0 · stretched by {factor:g}, two ways",
     )
+
+
+def _fraction(slope: float) -> str:
+    """Return a slope as one over a whole number, where it is one."""
+    return f"1/{1 / slope:.0f}" if abs(1 / slope - round(1 / slope)) < 1e-9 else f"{slope:.3g}"
 
 
 def _distances(far: float) -> Numbers:

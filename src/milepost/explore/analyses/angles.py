@@ -11,8 +11,8 @@ import torch
 from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.pictures.clocks import Clocks
 from milepost.explore.pictures.curves import curves
+from milepost.explore.words import in_words
 from milepost.seams import demand
-from milepost.seams.arguments import spell
 
 
 def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) -> Analysis:
@@ -37,7 +37,12 @@ def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) 
         f"At {length:,} tokens {new} pairs meet angles for the first time"
         + (f", the widest arc is {unseen.max():.2f} of a turn." if new else ".")
     )
-    dials = Clocks(f"{spell(now)} at {length:,} tokens", before, after, tuple(f"{n}" for n in range(len(before))))
+    dials = Clocks(
+        f"Angles up to {length:,} tokens, training ended at {trained:,}",
+        before,
+        after,
+        tuple(f"{n}" for n in range(len(before))),
+    )
     return Analysis(
         "angles_seen",
         "Angles that training met, and new ones",
@@ -49,6 +54,9 @@ def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) 
             array("unseen arc", unseen, "turns", "pair"),
         ),
         (dials,),
+        f"{in_words(rope)} · trained at {trained:,} tokens"
+        + ("" if stretched is None else f" · then {in_words(now)}")
+        + f" · run at {length:,}",
     )
 
 
@@ -65,7 +73,7 @@ def wavelengths(ropes: dict[str, Any], *, trained: int, length: int) -> Analysis
         "Wavelength of each pair of channels",
         pairs,
         found,
-        x_name="pair",
+        x_name="pair of channels, the fastest first",
         y_name="tokens a turn",
         y_scale="decades",
         level=(float(trained), f"trained length, {trained:,}"),
@@ -76,6 +84,7 @@ def wavelengths(ropes: dict[str, Any], *, trained: int, length: int) -> Analysis
         f"Pairs above the rule do not make a full turn within the trained length of {trained:,} tokens.",
         (axis("pair", pairs), *(array(name, values, "tokens", "pair") for name, values in found.items())),
         (picture,),
+        f"{in_words(next(iter(ropes.values())))} · trained at {trained:,} tokens, run at {length:,}",
     )
 
 

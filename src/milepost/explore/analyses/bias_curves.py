@@ -63,13 +63,20 @@ def bias_curves(
     distance = at.double().numpy()
     ends = [f"{name} {values[-1]:.3g}" for name, values in added.items()]
     kept = [f"{name} {np.abs(values[len(values) // 2 :]).max():.2g}" for name, values in faded.items()]
-    says = f"Head {head} adds at distance {distance[-1]:,.0f}: {'; '.join(ends)}. " if ends else ""
+    which = f"The last of {heads} heads" if head == heads - 1 else f"Head {head}"
+    says = f"{which} adds at distance {distance[-1]:,.0f}: {'; '.join(ends)}. " if ends else ""
     if kept:
         says += f"An equal key keeps at most this share of its score in the farther half of them: {'; '.join(kept)}."
+    shown = {} if parts is not None else _formulas(given, head)
     mark = None if trained is None else (float(trained), f"trained, {trained:,}")
 
+    title = f"What {which[0].lower()}{which[1:]} adds to a score"
+    if head < heads - 1:
+        title = f"What head {head} of {heads} adds to a score"
+
     def drawn(title: str, lines: dict[str, Numbers], y_name: str) -> Curves:
-        return curves(title, distance, lines, x_name="distance in tokens", y_name=y_name, mark=mark)
+        named = {shown.get(name, name): values for name, values in lines.items()}
+        return curves(title, distance, named, x_name="distance in tokens", y_name=y_name, mark=mark)
 
     return Analysis(
         "bias_curves",
@@ -81,9 +88,11 @@ def bias_curves(
             *(array(name, values, "of the score at 0", "distance") for name, values in faded.items()),
         ),
         (
-            *((drawn(f"What head {head} of {heads} adds to a score", added, "added, in nats"),) if added else ()),
-            *((drawn("The score of an equal key", faded, "share of the score at 0"),) if faded else ()),
+            *((drawn(title, added, "added, in nats"),) if added else ()),
+            *((drawn("The score of a key equal to the query", faded, "share of the score at 0"),) if faded else ()),
         ),
+        f"The last of {length:,} tokens looks back · {heads} heads, counted from 0"
+        + (" · RoPE and xPos: 64 channels, base 10,000, all channels alike" if parts is None else ""),
     )
 
 
@@ -105,6 +114,19 @@ def _starts(heads: int) -> dict[str, Any]:
         "FIRE": fire,
         "RoPE": Rope(64),
         "xPos": Xpos(64),
+    }
+
+
+def _formulas(parts: Mapping[str, Any], head: int) -> dict[str, str]:
+    """Return the methods that are drawn if none are given, with their numbers, n the distance."""
+    slope, kerple = parts["ALiBi"].slopes().behind[head].item(), parts["KERPLE, log"]
+    p, a = kerple.p[head].item(), kerple.a[head].item()
+    fire = parts["FIRE"]
+    return {
+        "ALiBi": f"ALiBi, slope 1/{1 / slope:.0f}",
+        "KERPLE, log": f"KERPLE, −{p:g}·ln(1 + {a:g}n)",
+        "FIRE": f"FIRE, {fire.outer.weight[head, 0].item():g}·share of ln(1 + {fire.c.item():.1g}n)".replace("-", "−"),
+        "Sandwich": "Sandwich, 128 channels",
     }
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.pictures.curves import Curves, curves, evenly
 from milepost.explore.pictures.maps import Map, map_of
+from milepost.explore.words import in_words
 from milepost.methods.biases import T5Bias
 from milepost.methods.relations import Deberta, TransformerXL
 from milepost.scheme import Scheme
 from milepost.seams import demand
-from milepost.seams.arguments import spell
 from milepost.seams.verbs import answers
 from milepost.seams.visible import causal
 
@@ -53,10 +53,12 @@ def bucket_map(method: Any, *, length: int | None = None) -> Analysis:
     total = _total(method, tokens - 1)
     shared = np.bincount(rows[first].numpy(), minlength=total)
     alone, last = int((shared == 1).sum()), np.flatnonzero(found[first] == found[first][-1])[0]
+    # T5's causal form has no rows for keys ahead: they are hidden.
+    ahead = isinstance(method, T5Bias) and not method.bidirectional
     limits = (float(min(each.min() for each in found.values())), float(max(each.max() for each in found.values())))
     return Analysis(
         "bucket_map",
-        f"{spell(method)}: the row that each pair reads",
+        f"{_called(method)}: which row of its table each pair of tokens reads",
         f"At distances −{tokens - 1:,} … {tokens - 1:,} {int((shared > 0).sum())} of {total} rows are read, {alone} of "
         f"them at one distance alone. From {int(apart[last]):,} behind on all read row {int(found[first][-1])}.",
         (
@@ -68,7 +70,19 @@ def bucket_map(method: Any, *, length: int | None = None) -> Analysis:
             *(array(name, each, "", "distance") for name, each in found.items()),
             *(array(f"{name} by pair", each, "", "query", "key") for name, each in maps.items()),
         ),
-        (*(_pairs(_title(name), each, places, places, limits) for name, each in maps.items()), _steps(apart, found)),
+        (
+            *(
+                _pairs(
+                    _title(name), np.where(pairs < tokens - 1, np.nan, each) if ahead else each, places, places, limits
+                )
+                for name, each in maps.items()
+            ),
+            _steps(apart[tokens - 1 :], {name: each[tokens - 1 :] for name, each in found.items()})
+            if ahead
+            else _steps(apart, found),
+        ),
+        f"{in_words(method)} · {total} rows; a row is what is learned for one distance or a range of them"
+        + (", a number for each head" if isinstance(method, T5Bias) else ", a vector"),
     )
 
 
@@ -101,9 +115,10 @@ def shift_map(method: TransformerXL, *, queries: int = 16, memory: int = 16) -> 
     found: dict[str, Numbers] = {"Transformer-XL": left.numpy(), "XLNet": both.numpy()}
     at, tokens = index.double().numpy(), key_index.double().numpy()
     low, high = float(both.min()), float(both.max())
+    shown = "distance", (float(memory), "memory", "text") if memory else None
     return Analysis(
         "shift_map",
-        f"{spell(method)}: the distance that each pair reads",
+        "The relative shift: the distance whose vector each pair reads",
         f"{queries} queries behind {memory} tokens of memory read the distances 0 … {int(high)} under a causal mask, "
         f"and {int(low)} … {int(high)} without one.",
         (
@@ -112,9 +127,11 @@ def shift_map(method: TransformerXL, *, queries: int = 16, memory: int = 16) -> 
             *(array(name, each, "tokens", "query", "key") for name, each in found.items()),
         ),
         (
-            _pairs("Transformer-XL: causal, with memory", found["Transformer-XL"], at, tokens, (low, high), "distance"),
-            _pairs("XLNet: both directions", found["XLNet"], at, tokens, (low, high), "distance"),
+            _pairs("Transformer-XL: causal, with memory", found["Transformer-XL"], at, tokens, (low, high), *shown),
+            _pairs("XLNet: both directions", found["XLNet"], at, tokens, (low, high), *shown),
         ),
+        f"{queries} queries behind a memory of {memory} tokens · keys are counted from the first of the memory"
+        + ("" if method.reach is None else f" · distances up to {method.reach}"),
     )
 
 
@@ -131,6 +148,10 @@ def _rows(method: Any, distances: Tensor) -> dict[str, Tensor]:
         found[f"row of the queries' table, {index}"] = _tables(twin, distances)["row of the queries' table"]
     del found["row of the queries' table"]
     return found
+
+
+def _called(method: Any) -> str:
+    return {"T5Bias": "T5's buckets", "Deberta": "DeBERTa", "Shaw": "Shaw"}.get(type(method).__name__, in_words(method))
 
 
 def _tables(method: Any, distances: Tensor) -> dict[str, Tensor]:
@@ -151,14 +172,35 @@ def _total(method: Any, span: int) -> int:
 
 def _title(name: str) -> str:
     """Return what is read, as a title."""
-    meanings = {"bucket": "Bucket", "row of the keys' table": "Content→position", "row of the values' table": "Values"}
+    meanings = {
+        "bucket": "Row read by each pair",
+        "row of the keys' table": "Content→position",
+        "row of the values' table": "Values",
+    }
     return meanings.get(name, name.replace("row of the queries' table,", "Position→content:"))
 
 
 def _pairs(
-    title: str, values: Numbers, queries: Numbers, keys: Numbers, limits: tuple[float, float], unit: str = "row"
+    title: str,
+    values: Numbers,
+    queries: Numbers,
+    keys: Numbers,
+    limits: tuple[float, float],
+    unit: str = "row",
+    border: tuple[float, str, str] | None = None,
 ) -> Map:
-    return map_of(title, values, queries, keys, row_name="query", column_name="key", unit=unit, limits=limits)
+    return map_of(
+        title,
+        values,
+        queries,
+        keys,
+        row_name="query",
+        column_name="key",
+        unit=unit,
+        limits=limits,
+        hidden="future keys",
+        border=border,
+    )
 
 
 def _steps(apart: Numbers, found: dict[str, Numbers]) -> Curves:
@@ -166,8 +208,8 @@ def _steps(apart: Numbers, found: dict[str, Numbers]) -> Curves:
     return curves(
         "Row by distance",
         apart,
-        {_title(name): each for name, each in found.items()},
-        x_name="distance p − r, positive is behind",
+        {_title(name) if len(found) > 1 else "": each for name, each in found.items()},
+        x_name="distance in tokens, positive is behind the query",
         y_name="row",
     )
 

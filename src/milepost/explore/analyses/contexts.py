@@ -95,7 +95,7 @@ def nbce_entropies(
                 at,
                 {name: entropy[:, n] for n, name in enumerate(called)} | _believed(entropy, chosen),
                 x_name="new token",
-                y_name="nats",
+                y_name="entropy in nats",
             ),
             sentence(
                 "The answer, and the context that each token is taken from", words, np.array(shares), rows, bar_name="p"

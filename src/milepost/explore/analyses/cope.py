@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +26,7 @@ def cope_counts(
     cope: mp.Cope | None = None,
     *,
     text: str | Sequence[str] = TEXT,
-    opens: Sequence[str] | None = (".",),
+    opens: Sequence[str] | Mapping[str, float] | None = (".",),
     logit: float = 8.0,
     q: Tensor | None = None,
     k: Tensor | None = None,
@@ -34,6 +36,7 @@ def cope_counts(
     """Show which words open a gate of CoPE, the counts that come of it, and what is looked up for each.
 
         explore.cope_counts()
+        explore.cope_counts(opens={".": 1.0, "reads": 0.5})     # a gate half open: counts between whole numbers
         explore.cope_counts(opens=None, logit=40.0)             # every gate open: relative positions
         explore.cope_counts(cope, text=words, q=q, k=k)         # a head of a model, [t head_dim] each
 
@@ -42,7 +45,8 @@ def cope_counts(
 
     cope: the part; one of 8 positions with a table drawn at random if left out. text: words, or one that is cut into
     words and marks. q, k: left out, they are made so that every query scores `logit` on the words that `opens` names,
-    on every word if it is None, and −logit on the others. query: the word whose row is drawn by itself.
+    on every word if it is None, and −logit on the others; a dict says how far each word opens its gate. query: the word
+    whose row is drawn by itself.
     """
     demand.finite(cope_counts, "logit", logit)
     words: list[str] = re.findall(r"\w+|[^\w\s]", text) if isinstance(text, str) else list(text)
@@ -81,10 +85,12 @@ def cope_counts(
         "distance": [f"{row - n}" for n in range(row + 1)],
         "added": [f"{each:+.2f}".replace("-", "−") for each in added[row, reach]],
     }
-    names = {"row_name": "query", "column_name": "key"}
+    # More words than these would be written over one another.
+    labels = words if len(words) <= 20 else ()
+    names: dict[str, Any] = {"row_name": "query", "column_name": "key", "hidden": "future keys", "words": labels}
     return Analysis(
         "cope_counts",
-        "CoPE: gates, counts, and what is looked up",
+        "CoPE: positions that count open gates",
         says,
         (
             axis("query", at),
@@ -104,23 +110,24 @@ def cope_counts(
                 bar_name="gate",
             ),
             curves(
-                f"What {words[row]!r} looks up: rows of the table, read linearly between",
+                f"What {words[row]!r} looks up, between two counts linearly",
                 places,
-                {"added to the score": entries[row]},
-                x_name="count",
-                y_name="score",
+                {"": entries[row]},
+                x_name="count of open gates",
+                y_name="added to the score",
             ),
-            map_of("Gates", gates, at, at, **names, unit="open", limits=(0.0, 1.0)),
+            map_of("How far each key opens its gate for each query", gates, at, at, **names, limits=(0.0, 1.0)),
             map_of(
-                "Counts: open gates from the key to the query",
+                "Count: the gates open from the key to the query",
                 counts,
                 at,
                 at,
                 **names,
-                unit="count",
                 limits=(0.0, max(1.0, float(np.nanmax(counts)))),
             ),
         ),
+        f"CoPE, {part.positions} learned positions · gate = σ(q·k/√d) · count, a key's position: the gates from it to "
+        "the query, summed",
     )
 
 
@@ -131,7 +138,7 @@ def _drawn(seed: int) -> mp.Cope:
 
 
 def _opening(
-    words: Sequence[str], opens: Sequence[str] | None, logit: float, dim: int, seed: int
+    words: Sequence[str], opens: Sequence[str] | Mapping[str, float] | None, logit: float, dim: int, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Return queries and keys [t dim] that score ±logit by the word of the key; equal words are equal."""
     demand.whole(cope_counts, "head_dim", dim, least=2)
@@ -141,8 +148,21 @@ def _opening(
     k = torch.zeros_like(q)
     # The first channel carries the score; the others are free to look something up.
     q[:, 0] = 1.0
-    k[:, 0] = torch.tensor([logit if opens is None or word in opens else -logit for word in words]) * dim**0.5
+    k[:, 0] = torch.tensor([_logit(word, opens, logit) for word in words]) * dim**0.5
     return q, k
+
+
+def _logit(word: str, opens: Sequence[str] | Mapping[str, float] | None, most: float) -> float:
+    """Return what every query scores on a word: the logit of how far it opens its gate, at most so much."""
+    if not isinstance(opens, Mapping):
+        return most if opens is None or word in opens else -most
+    share = opens.get(word, 0.0)
+    demand.finite(cope_counts, "opens", share, least=0)
+    if share > 1:
+        raise ValueError(f"cope_counts(opens={{{word!r}: {share!r}}}): a gate is open by 0 … 1")
+    if share in (0, 1):
+        return most if share else -most
+    return min(max(math.log(share / (1 - share)), -most), most)
 
 
 __all__ = ["cope_counts"]

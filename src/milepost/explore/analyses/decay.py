@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.pictures.axes import number
 from milepost.explore.pictures.curves import Curves, curves
+from milepost.explore.words import in_words
 from milepost.methods.embeddings import Sinusoidal
 from milepost.methods.rope import FusedRope, Rope
 from milepost.seams import demand
@@ -27,6 +29,9 @@ SCHEDULES: dict[str, Callable[[float, float], float]] = {
     "power": lambda t, base: (1 - t) ** 2,
 }
 """Named schedules: the angle a step of a pair at the share t = 2n/d of all pairs; base is that of the rotation."""
+
+FORMULAS = {"exponential": "θ = base⁻ᵗ", "linear": "θ = 1 − t", "power": "θ = (1 − t)²"}
+"""The same in words."""
 
 
 def dot_products(
@@ -76,7 +81,7 @@ def dot_products(
     last = at[-1]
     return Analysis(
         "dot_products",
-        "Dot products by distance",
+        "What falls with distance: equal vectors do, independent ones do not",
         f"p₀ · p_k falls from {float(alone[0]):.4g} to {float(alone[-1]):.4g} at distance {last:,}. Under RoPE equal "
         f"vectors fall from {turned['q = k, mean'][0]:.1f} to {turned['q = k, mean'][-1]:.1f}; independent ones do "
         f"not: rms {turned['independent, rms'][0]:.1f} and {turned['independent, rms'][-1]:.1f}, √d is "
@@ -89,14 +94,15 @@ def dot_products(
         ),
         (
             curves(
-                f"Added positions, {spell(encoding)}",
+                "Positions added to the tokens: (x₀ + p₀) · (x_k + p_k)",
                 places,
                 {"p₀ · p_k alone": alone.numpy(), **added},
-                x_name="distance",
+                x_name="distance k in tokens",
                 y_name="dot product",
             ),
-            curves(f"Turned by {spell(rope)}", places, turned, x_name="distance", y_name="dot product"),
+            curves("Tokens rotated by RoPE", places, turned, x_name="distance in tokens", y_name="dot product"),
         ),
+        f"{in_words(encoding)} · {in_words(rope)} · tokens from N(0, 1), mean and root mean square (rms) of {draws}",
     )
 
 
@@ -129,8 +135,10 @@ def decay_bound(
     far = places > rope.head_dim
     back = ", ".join(f"{name} {_return(each, places, far)}" for name, each in ones.items()) if far.any() else ""
     own = spell(rope)
+    shown = {own: f"RoPE, θ = {number(rope.theta)}⁻ᵗ" if rope.stretch is None else in_words(rope)}
+    shown |= {name: f"{name}, {FORMULAS[name]}" for name in angles if name in FORMULAS}
     run = math.ceil(len(at) / MOST)
-    among = f", largest of every {run} distances" if run > 1 else ""
+    among = f" · drawn: the largest of every {run} distances" if run > 1 else ""
     return Analysis(
         "decay_bound",
         "Decay of a rotated score with distance",
@@ -142,9 +150,10 @@ def decay_bound(
             *(array(f"ones, {name}", each, "", "distance") for name, each in ones.items()),
         ),
         (
-            _drawn(f"Bound (2/d) Σ|S_j|{among}", places, bounds, run, "bound"),
-            _drawn(f"Score of ones Σ cos(Δθ){among}", places, ones, run, "score"),
+            _drawn("Bound on the score, (2/d) Σ|S_j|", places, bounds, run, "bound", shown),
+            _drawn("Score of vectors of ones, Σ cos(Δ·θ)", places, ones, run, "score", shown),
         ),
+        f"{in_words(rope)} · θ: the angle a step of each pair, by t = 2n/d, the share of the pairs before it{among}",
     )
 
 
@@ -184,11 +193,13 @@ def _bound(angles: Tensor) -> Numbers:
     return torch.polar(torch.ones_like(angles), angles).cumsum(-1).abs().mean(-1).numpy()
 
 
-def _drawn(title: str, places: Numbers, lines: Mapping[str, Numbers], run: int, name: str) -> Curves:
+def _drawn(
+    title: str, places: Numbers, lines: Mapping[str, Numbers], run: int, name: str, shown: Mapping[str, str]
+) -> Curves:
     """Return curves of the largest of every run of distances: a far peak is one distance wide."""
     starts = np.arange(0, len(places), run)
-    kept = {each: np.maximum.reduceat(values, starts) for each, values in lines.items()}
-    return curves(title, places[starts], kept, x_name="distance", y_name=name)
+    kept = {shown.get(each, each): np.maximum.reduceat(values, starts) for each, values in lines.items()}
+    return curves(title, places[starts], kept, x_name="distance in tokens", y_name=name)
 
 
 def _schedules(

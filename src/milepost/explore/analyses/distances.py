@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from milepost.explore.analysis import Analysis, array, axis
-from milepost.explore.pictures.curves import curves
+from milepost.explore.pictures.curves import broken_at_jumps, curves
 from milepost.explore.pictures.maps import map_of
+from milepost.explore.words import in_words
 from milepost.methods.regions import DualChunk, Rerope, SelfExtend
 from milepost.methods.rope import Rope
 from milepost.schedule import Schedule, ranges
@@ -48,6 +49,14 @@ def distance_map(
     if trained is not None:
         demand.whole(distance_map, "trained", trained)
     named = _named(schemes)
+    shown = (
+        {}
+        if schemes is not None
+        else {
+            name: _first_large(", ".join(in_words(part) for part in scheme.answering("place")))
+            for name, scheme in named.items()
+        }
+    )
     index = torch.linspace(0, length - 1, min(CELLS, length), dtype=torch.float64).round().long()
     every = torch.arange(length)
     maps = {name: _seen(scheme, index, index) for name, scheme in named.items()}
@@ -74,7 +83,7 @@ def distance_map(
         (
             *(
                 map_of(
-                    name,
+                    shown.get(name, name),
                     values,
                     tokens,
                     tokens,
@@ -82,19 +91,25 @@ def distance_map(
                     column_name="key",
                     unit="distance",
                     limits=(float(least), float(most)),
+                    hidden="hidden keys",
                 )
                 for name, values in maps.items()
             ),
             curves(
                 "What the last token sees",
                 behind[thin],
-                {name: each[thin] for name, each in rows.items()},
-                x_name="distance in the text",
+                {name: broken_at_jumps(each[thin]) for name, each in rows.items()},
+                x_name="distance in the text, in tokens",
                 y_name="distance as seen",
                 level=None if trained is None else (float(trained), f"trained, {trained:,}"),
             ),
         ),
+        f"{length:,} tokens" + ("" if trained is None else f" · trained at {trained:,}"),
     )
+
+
+def _first_large(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _named(schemes: Scheme | Schedule | Mapping[str, Scheme] | None) -> dict[str, Scheme]:

@@ -48,6 +48,7 @@ def attention_entropy(
         raise ValueError("attention_entropy(lengths=()): give at least one length")
     for length in lengths:
         demand.whole(attention_entropy, "lengths", length)
+    shown = _formulas(trained) if schemes is None else {}
     if schemes is None:
         schemes = _forms(trained)
     elif not schemes or not all(isinstance(each, Scheme) for each in schemes.values()):
@@ -78,13 +79,15 @@ def attention_entropy(
             curves(
                 "Entropy of the last token's weights",
                 at,
-                {**found, "even weights: ln n": np.log(at)},
-                x_name="keys",
+                {shown.get(name, name): each for name, each in found.items()} | {"ln n: even weights": np.log(at)},
+                x_name="number of keys n",
                 y_name="entropy in nats",
                 x_scale="doubling",
                 mark=(float(trained), f"trained, {trained:,}"),
             ),
         ),
+        f"Random q and k from N(0, 1), mean of {heads} heads of {head_dim} channels"
+        + (f" · s = q·k/√{head_dim}, and s times a factor · trained length {trained:,}" if shown else ""),
     )
 
 
@@ -95,6 +98,16 @@ def _forms(trained: int) -> dict[str, Scheme]:
         "log-n, clipped": Scheme(Nope(), LogN(trained), causal),
         "log-n, in training": Scheme(Nope(), LogN(trained, clip=False), causal),
         "ln n by itself": Scheme(Nope(), LogN(None, clip=False), causal),
+    }
+
+
+def _formulas(trained: int) -> dict[str, str]:
+    """Return the forms by their formulas."""
+    return {
+        "plain": "s",
+        "log-n, clipped": f"s · max(1, ln n / ln {trained:,})",
+        "log-n, in training": f"s · ln n / ln {trained:,}",
+        "ln n by itself": "s · ln n",
     }
 
 

@@ -52,16 +52,16 @@ def negative_denominators(
     )
     return Analysis(
         "negative_denominators",
-        "The rotated denominator of linear attention",
+        "Linear attention: its denominator, if that is rotated too",
         f"The rotated denominator is not positive in {counted}. The plain one always is.",
         tuple(arrays),
         (
             curves(
-                "Rotated denominator over the plain one, one text",
+                "Rotated denominator / the plain one, in one text",
                 at,
                 {name: each[0] for name, each in ratios.items()},
                 x_name="query",
-                y_name="ratio; 0 at the rule",
+                y_name="ratio; below 0 the weights change their signs",
                 level=(0.0, ""),
             ),
             curves(
@@ -73,6 +73,8 @@ def negative_denominators(
                 y_range=(0.0, 1.0),
             ),
         ),
+        "ratio = Σ⟨turn φ(q), turn φ(k)⟩ / Σ⟨φ(q), φ(k)⟩ over the keys so far, φ = elu + 1 · q and k from N(0, 1)"
+        + (" · RoPE, base 10,000 unless named" if ropes is None else ""),
     )
 
 

@@ -55,13 +55,13 @@ def padding_leak_map(
         ),
         (
             map_of(
-                "Zero padding: what differs from the middle",
+                "Zero padding: distance from the middle output",
                 np.where(found > SEEN, found, np.nan),
                 layers,
                 at,
                 row_name="layers",
                 column_name="position",
-                unit="hatched: 0",
+                hidden="as in the middle",
                 limits=(0.0, float(found.max())),
             ),
             curves(
@@ -72,6 +72,7 @@ def padding_leak_map(
                 y_name="distance from the middle output",
             ),
         ),
+        f"{depth} convolutions of width {kernel} on a constant input of {length} positions, {channels} channels",
     )
 
 

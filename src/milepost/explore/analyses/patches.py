@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,9 +56,9 @@ def patch_scores(
         raise ValueError("patch_scores(ropes={}): give at least one rotation, by its name")
     down, across = np.arange(rows, dtype=np.float64), np.arange(columns, dtype=np.float64)
     arrays: list[Array] = [axis("row", down), axis("column", across)]
-    maps: list[Tile] = []
+    names: list[str] = []
+    maps: list[Numbers] = []
     strips: list[tuple[str, list[Tile]]] = []
-    along: dict[str, Numbers] = {}
     ends: list[str] = []
     for name, rope in named.items():
         axes = getattr(rope, "axes", None)
@@ -76,11 +76,21 @@ def patch_scores(
             array(f"coordinate of {name}", owner, "", pairs),
             array(f"step of {name}", steps.max(0), "rad a patch", pairs),
         ]
-        maps.append(Tile(found, name))
+        names.append(name)
+        maps.append(found)
         strips.append((name, [Tile(owner[None] + (3 - axes), _sections(owner, axes))]))
-        along |= {f"{name}, down": found[row:, column], f"{name}, across": found[row, column:]}
         ends.append(f"{found[-1, column]:.3f} down and {found[row, -1]:.3f} across for {name}")
-    drawn = np.stack([each.values for each in maps if each.values is not None])
+    drawn = np.stack(maps)
+    alike = _alike(names, maps)
+    tile = min(200.0, 600 / len(alike))
+    along: dict[str, Numbers] = {}
+    for group in alike:
+        found = maps[names.index(group[0])]
+        down_it, across_it = found[row:, column], found[row, column:]
+        ways = {"down": down_it, "across": across_it}
+        if len(down_it) == len(across_it) and np.abs(down_it - across_it).max() < 1e-9:
+            ways = {"both ways": down_it}
+        along |= {f"{' = '.join(group)}, {way}": each for way, each in ways.items()}
     far = max(len(each) for each in along.values())
     padded = {name: np.pad(each, (0, far - len(each)), constant_values=np.nan) for name, each in along.items()}
     return Analysis(
@@ -90,13 +100,13 @@ def patch_scores(
         tuple(arrays),
         (
             tiles(
-                f"Score of patch {row}, {column} with every patch",
-                [("", maps[n : n + 2]) for n in range(0, len(maps), 2)],
-                ("",) * min(len(maps), 2),
+                f"Score of the patch in row {row}, column {column} with every patch",
+                [("", [Tile(maps[names.index(group[0])], " = ".join(group)) for group in alike])],
+                ("",) * len(alike),
                 across="column",
                 down="row",
                 limits=(float(drawn.min()), float(drawn.max())),
-                side=(170.0, max(24.0, 170.0 * rows / columns)),
+                side=(tile, max(24.0, tile * rows / columns)),
             ),
             curves(
                 "From the patch down its column, and across its row",
@@ -106,16 +116,19 @@ def patch_scores(
                 y_name="score",
             ),
             tiles(
-                "The coordinate of each pair of channels",
+                "The coordinate that each pair of channels turns by",
                 strips,
                 ("",),
                 across="pair",
                 down="",
                 limits=(0.0, 2.0),
-                ends=("time", "across; between them down"),
-                side=(400.0, 18.0),
+                keys=(("time", 0.0), ("down", 1.0), ("across", 2.0)),
+                side=(900.0, 18.0),
             ),
         ),
+        f"{rows} × {columns} patches of one content · "
+        + ("128 channels, base 10,000 · " if ropes is None else "")
+        + _equal(alike),
     )
 
 
@@ -143,6 +156,23 @@ def _steps(rope: Any) -> Numbers:
     """Return by how much each pair turns for a step along each coordinate, [axes pairs], in radians."""
     one = torch.eye(rope.axes, dtype=torch.float64)[None]
     return rope.angles(one)[0].detach().double().numpy()
+
+
+def _alike(names: Sequence[str], maps: Sequence[Numbers]) -> list[list[str]]:
+    """Return the names of maps that are the same together."""
+    found: dict[int, list[str]] = {}
+    for n, each in enumerate(maps):
+        first = next(m for m in range(n + 1) if np.abs(each - maps[m]).max() < 1e-9)
+        found.setdefault(first, []).append(names[n])
+    return list(found.values())
+
+
+def _equal(alike: Sequence[Sequence[str]]) -> str:
+    """Return which maps are one, and why that is no wonder."""
+    groups = [" and ".join(group) for group in alike if len(group) > 1]
+    if not groups:
+        return "the rotation alone differs"
+    return f"{'; '.join(groups)} score alike: the same angles in the same numbers of pairs"
 
 
 def _sections(owner: Numbers, axes: int) -> str:

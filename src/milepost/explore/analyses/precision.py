@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 import milepost as mp
 from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.pictures.curves import curves
+from milepost.explore.words import in_words
 from milepost.seams import demand
 from milepost.seams.arguments import spell
 
@@ -87,9 +88,25 @@ def phase_errors(
                 x_scale="doubling",
                 y_scale="decades",
                 level=(math.pi, "π: nothing is known"),
+                notes=_ends(at, errors),
             ),
         ),
+        f"{in_words(rope)} · against angles in float64 · the worst pair",
     )
+
+
+def _ends(at: Numbers, errors: Mapping[str, Numbers]) -> list[tuple[float, float, str]]:
+    """Return notes where a curve ends before the others, because its dtype has no larger numbers."""
+    last = {name: np.flatnonzero(np.isfinite(each)) for name, each in errors.items()}
+    return [
+        (float(at[places[-1]]), float(errors[name][places[-1]]), _overflows(name.rpartition(" ")[2]))
+        for name, places in last.items()
+        if places.size and places[-1] < len(at) - 1
+    ]
+
+
+def _overflows(dtype: str) -> str:
+    return f"{dtype} overflows at {torch.finfo(getattr(torch, dtype)).max:,.0f}"
 
 
 def _between(start: int, end: int) -> Tensor:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.pictures.curves import curves, evenly
 from milepost.explore.pictures.wheels import Wheels
+from milepost.explore.words import in_words
 from milepost.methods.rope import Rope
 from milepost.methods.rope_stretches import Interpolate, Ntk, NtkMixed
 from milepost.seams import demand
-from milepost.seams.arguments import spell
 
 Numbers = NDArray[np.float64]
 MOST = 6
@@ -65,6 +65,7 @@ def odometer(
         Wheels(
             title,
             "position",
+            trained,
             np.asarray(at, np.float64),
             places[name],
             digits[name][:, shown],
@@ -75,17 +76,24 @@ def odometer(
         for name, title in titles.items()
     )
     pairs = np.arange(len(seen), dtype=np.float64)
+    half = given.head_dim // 2
+    slowing = {
+        "direct": "direct: 1",
+        "interpolated": f"interpolated: {factor:g}",
+        "larger base": f"larger base: {factor:g}^(n/{half - 1})",
+        "mixed": f"mixed: {factor:g}^((n + 1)/{half})",
+    }
     slowed = curves(
         "How much slower each pair turns",
         pairs,
-        {name: steps["direct"] / each for name, each in steps.items()},
-        x_name="pair (place of the number)",
+        {slowing[name]: steps["direct"] / each for name, each in steps.items()},
+        x_name="pair n (place of the number, the last first)",
         y_name="times slower",
     )
     counts = [f"{name} {int((each > 0).sum())}" for name, each in arcs.items()]
     return Analysis(
         "odometer",
-        f"{spell(given)} counts in base {base:.4g}",
+        f"RoPE writes positions as numbers in base {base:.4g}",
         f"Trained on {trained:,} tokens. Pairs that meet new angles within {trained * factor:,.0f}: "
         f"{', '.join(counts)}. The larger base is {bases['larger base']:.6g}.",
         (
@@ -100,6 +108,8 @@ def odometer(
             *(array(f"unseen arc, {name}", each, "turns", "pair") for name, each in arcs.items()),
         ),
         (*wheels, slowed),
+        f"{in_words(given)} · trained at {trained:,} tokens, run at {trained * factor:,.0f} "
+        "· a larger base has larger digits, but no new angles",
     )
 
 

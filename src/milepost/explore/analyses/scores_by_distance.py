@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.pictures.axes import power
 from milepost.explore.pictures.curves import Curves, curves
+from milepost.explore.words import in_words, stretch_in_words
 from milepost.methods.rope import LearnedRope, Rope, Xpos
 from milepost.methods.rope_stretches import Interpolate
 from milepost.methods.softmax import Scale
@@ -47,20 +50,23 @@ def score_bands(
     points: at how many distances it is computed.
     Look at the trained length: nothing marks it, in any band. Only slow pairs come to values they never had.
     """
+    given = q
     q, k = _vectors(score_bands, rope, q, k)
     at, found = _bands(score_bands, rope, q, k, trained, length, band, points)
-    shown = {name: {spell(rope): values} for name, values in found.items()}
+    shown = {name: {"": values} for name, values in found.items()}
     slowest, _, fastest, _ = found.values()
     here = int(np.searchsorted(at, trained))
     count = _width(rope, band)
     return Analysis(
         "score_bands",
-        "The score by distance, in three bands",
+        "No band of the score marks the trained length: slow pairs just go on to new values",
         f"The {count} slowest pairs together go from {slowest[0]:.1f} at distance 0 to {slowest[here]:.1f} at "
         f"{trained:,}, the trained length; the {count} fastest swing by {_rms(fastest[1:]):.1f} (root mean square) at "
         f"any distance.",
         (axis("distance", at, "tokens"), *(array(name, values, "q·k", "distance") for name, values in found.items())),
         _panels(at, shown, trained),
+        f"{in_words(rope)} · trained at {trained:,} tokens · "
+        + ("q = k, a unit vector in every pair" if given is None else "mean over the given q and k"),
     )
 
 
@@ -97,7 +103,7 @@ def before_after(
     here = int(np.searchsorted(at, trained))
     return Analysis(
         "before_after",
-        f"{spell(was)}, then {spell(now)}",
+        "The score by distance before and after a stretch",
         f"Past the trained length of {trained:,} the {_width(was, band)} slowest pairs go down to "
         f"{old[slowest][here:].min():.2f} before and {new[slowest][here:].min():.2f} after; within it they stay above "
         f"{old[slowest][: here + 1].min():.2f} before.",
@@ -107,6 +113,7 @@ def before_after(
             *(array(f"{name}, after", values, "q·k", "distance") for name, values in new.items()),
         ),
         _panels(at, shown, trained),
+        f"before: {in_words(was)} · after: {in_words(now)} · trained at {trained:,} tokens",
     )
 
 
@@ -171,7 +178,7 @@ def score_bound(
     distance = at.double().numpy()
     return Analysis(
         "score_bound",
-        "A score that is small at trained distances, and how large it gets past them",
+        "A score that is small at trained distances can be huge past them",
         f"With a ridge of {ridge:g} the score stays within {inside:.2g} at trained distances and reaches {outside:.1g} "
         f"past them, with coefficients up to {coefficient:.1g}; {spell(stretched)} keeps it within {pressed:.2g}. From "
         f"ridge {RIDGES[0]:g} to {RIDGES[-1]:g} the largest score past {trained:,} goes from {by_ridge[0, 1]:.0e} to "
@@ -190,20 +197,29 @@ def score_bound(
         (
             *_fits(distance, plain, squeezed, (rope, stretched), trained),
             curves(
-                "Largest score, by the ridge of the fit",
-                np.log10(np.array(RIDGES)),
+                "How large it gets is a matter of the ridge",
+                np.array(RIDGES),
                 {
-                    "past training": by_ridge[:, 1],
+                    "score past training": by_ridge[:, 1],
                     "a coefficient": by_ridge[:, 2],
-                    "at trained distances": by_ridge[:, 0],
+                    "score at trained distances": by_ridge[:, 0],
                 },
-                x_name="log₁₀ of the ridge",
+                x_name="ridge of the fit",
                 y_name="largest size",
+                x_scale="decades",
                 y_scale="decades",
-                mark=(float(np.log10(ridge)), f"ridge {ridge:g}") if ridge > 0 else None,
+                mark=(ridge, f"ridge {_ridge(ridge)}") if ridge > 0 else None,
             ),
         ),
+        f"{in_words(rope)} · q and k fitted to {targets:,} random targets in ±1 at distances up to {trained:,}, "
+        f"with a ridge of {_ridge(ridge)}",
     )
+
+
+def _ridge(ridge: float) -> str:
+    """Return a ridge as the axis has it."""
+    exponent = round(math.log10(ridge)) if ridge > 0 else 0
+    return power(exponent) if math.isclose(ridge, 10.0**exponent) else f"{ridge:g}"
 
 
 def _ridge_regression(rows: Tensor, wanted: Tensor) -> Callable[[float], Tensor]:
@@ -234,11 +250,12 @@ def _waves(rope: Any, query: Tensor, length: int) -> Tensor:
 def _fits(at: Numbers, plain: Numbers, squeezed: Numbers, ropes: tuple[Any, Any], trained: int) -> list[Curves]:
     """Return the fitted score at trained distances, past them, and as a stretched rotation reads it."""
     met = at <= trained
-    name, other = spell(ropes[0]), spell(getattr(ropes[1], "stretch", None) or ropes[1])
+    stretch = getattr(ropes[1], "stretch", None)
+    other = in_words(ropes[1]) if stretch is None else stretch_in_words(stretch)
     drawn = (
-        ("The score at trained distances", at[met], {name: plain[met]}),
-        ("The same score, read further", at, {name: plain}),
-        ("The same score, read by a stretched rotation", at, {other: squeezed}),
+        ("The score at trained distances", at[met], {"": plain[met]}),
+        ("The same score, read further", at, {"": plain}),
+        (f"The same score, the rotation {other}", at, {"": squeezed}),
     )
     mark = float(trained), f"trained, {trained:,}"
     return [

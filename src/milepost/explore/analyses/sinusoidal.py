@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.pictures.curves import curves, evenly
 from milepost.explore.pictures.maps import map_of
+from milepost.explore.pictures.strips import Strips
+from milepost.explore.words import in_words
 from milepost.methods.embeddings import Sinusoidal
 from milepost.seams import demand
 from milepost.seams.arguments import spell
@@ -63,7 +65,7 @@ def sinusoidal_map(
     least_names = ", ".join(f"{each:.2f} (base {_short(base)})" for base, each in least.items())
     return Analysis(
         "sinusoidal_map",
-        "Sinusoidal positions",
+        "Sinusoidal positions: what a larger base does",
         f"Period of pair {pair}: {', '.join(f'{each:.1f}' for each in periods.values())} tokens at bases "
         f"{', '.join(_short(base) for base in periods)}. Least distance of two rows: {least_names}.",
         (
@@ -78,16 +80,18 @@ def sinusoidal_map(
             array("least distance", list(least.values()), "", "base"),
         ),
         (
-            map_of(spell(encoding), drawn[:, columns], shown, np.array(columns, np.float64),
+            map_of("The table", drawn[:, columns], shown, np.array(columns, np.float64),
                    row_name="position", column_name="channel", unit="value"),
-            map_of(f"Sine of pair {pair} by base", components[:, rows], ordered, shown,
-                   row_name="base", column_name="position", unit="value", limits=(-size, size)),
+            Strips(f"One component by base: the sine of pair {pair}", positions,
+                   {f"base {_short(base)}": each for base, each in zip(tables, components, strict=True)},
+                   "position", "value", (-size, size)),
             curves("Distance of two rows, by base", positions,
                    {f"base {_short(base)}": each for base, each in apart.items()},
                    x_name="tokens apart", y_name="distance of their rows"),
-            map_of(f"Distance of two rows, {spell(encoding)}", _apart(drawn), shown, shown,
+            map_of(f"Distance of two rows, base {_short(encoding.theta)}", _apart(drawn), shown, shown,
                    row_name="position", column_name="position", unit="distance"),
         ),
+        f"{in_words(encoding)} · {length:,} positions · pair {pair} of {encoding.model_dim // 2}",
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from milepost.cache import Cache
 from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.pictures.curves import curves
 from milepost.explore.pictures.maps import map_of
+from milepost.explore.words import in_words
 from milepost.methods.regions import Stream
 from milepost.methods.rope import Rope
 from milepost.scheme import Scheme
@@ -47,10 +48,11 @@ def stream_cache(stream: Any = None, *, length: int = 96) -> Analysis:
         slots[step, left.numpy()] = np.arange(len(left))
         kept[step] = len(left)
     steps = np.arange(length, dtype=np.float64)
+    names: dict[str, Any] = {"row_name": "step", "column_name": "token", "hidden": "future, or dropped"}
     whole = int(np.isfinite(seen[-1]).sum())
     return Analysis(
         "stream_cache",
-        f"A text streams through the cache of {spell(stream)}",
+        "StreamingLLM: what the cache keeps while a text streams through it",
         f"After {length:,} tokens the cache keeps {kept[-1]:.0f} of them, and the last token saw {whole}: "
         f"{min(stream.sinks, length)} sinks and the last {min(stream.reach, length)}. No distance was above "
         f"{np.nanmax(seen):.0f}.",
@@ -62,14 +64,21 @@ def stream_cache(stream: Any = None, *, length: int = 96) -> Analysis:
             array("kept", kept, "tokens", "step"),
         ),
         (
-            map_of("What each step sees", seen, steps, steps, row_name="step", column_name="token", unit="distance"),
-            map_of("What stays for the next", slots, steps, steps, row_name="step", column_name="token", unit="slot"),
+            map_of("Distance at which each token is seen", seen, steps, steps, unit="distance", **names),
+            map_of("Place in the cache, once the step is over", slots, steps, steps, unit="place", **names),
             curves(
-                "Tokens kept",
+                "Tokens kept between steps",
                 steps + 1,
-                {"every token": steps + 1, spell(stream): kept},
+                {"without a stream": steps + 1, f"{kept[-1]:.0f}, and one more comes next": kept},
                 x_name="tokens so far",
                 y_name="tokens kept",
             ),
         ),
+        f"{in_words(stream)}, its own included · {kept[-1]:.0f} tokens are kept between steps: the "
+        f"{_nth(int(kept[-1]) + 1)} place is the next token's",
     )
+
+
+def _nth(n: int) -> str:
+    ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"

@@ -80,16 +80,17 @@ def kept_terms(
         dropped = [term for term, keeps in zip(TERMS, there, strict=True) if not keeps]
         kept.append(f"{name} drops {' and '.join(dropped)}" if dropped else f"{name} keeps all four")
     picture = tiles(
-        "Scores and their four terms, the query's side first",
+        "A score is the sum of four terms, named the query's side first",
         lines,
         ("whole", *TERMS),
         across="key",
         down="query",
-        unit="in each map by itself",
+        unit="of each line",
         side=(104.0, 104.0),
     )
+    settings = f"{len(x)} tokens of {x.shape[1]} channels, head {head} · dropped: the term is 0 · rms: root mean square"
     says = f"{'; '.join(kept)}. The terms sum to the whole to {max(off, 1e-16):.0e}."
-    return Analysis("kept_terms", "Which terms of a score are kept", says, tuple(arrays), (picture,))
+    return Analysis("kept_terms", "Which terms of a score are kept", says, tuple(arrays), (picture,), settings)
 
 
 def _drawn(

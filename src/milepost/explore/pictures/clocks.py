@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 Numbers = NDArray[np.float64]
-RADIUS, CELL, LINE = 17.0, 44.0, 56.0
-ACROSS = 12
+RADIUS, CELL, LINE = 24.0, 60.0, 72.0
+ACROSS = 9
 """Dials in a line."""
 
 
@@ -33,8 +33,29 @@ class Clocks:
     @property
     def size(self) -> tuple[float, float]:
         """Width and height."""
-        count = len(self.seen)
-        return min(count, ACROSS) * CELL + 12, math.ceil(count / ACROSS) * LINE + 26
+        return max(min(len(self.shown), ACROSS) * CELL + 12, 540.0), self._foot + 30
+
+    @property
+    def shown(self) -> list[int]:
+        """Return the dials that are drawn: those that training did not fill."""
+        return [n for n in range(len(self.seen)) if self.seen[n] < 1 - 1e-9]
+
+    @property
+    def _foot(self) -> float:
+        return math.ceil(len(self.shown) / ACROSS) * LINE + 18
+
+    @property
+    def full(self) -> str:
+        """Return which dials are left out, in words."""
+        left = [int(n) for n in np.flatnonzero(self.seen >= 1 - 1e-9)]
+        if not left:
+            return "the number is the pair of channels"
+        first = [n for n in left if n - 1 not in left]
+        last = [n for n in left if n + 1 not in left]
+        names = ", ".join(
+            self.names[a] + (f" to {self.names[b]}" if b > a else "") for a, b in zip(first, last, strict=True)
+        )
+        return f"the number is the pair of channels; left out: {names}, which met every angle in training"
 
     @property
     def spoken(self) -> str:
@@ -50,30 +71,31 @@ class Clocks:
         """Return the drawing."""
         dials = [
             {
-                "x": 6 + (n % ACROSS + 0.5) * CELL - 4,
-                "y": 12 + (n // ACROSS) * LINE + RADIUS,
+                "x": 6 + (at % ACROSS + 0.5) * CELL - 4,
+                "y": 12 + (at // ACROSS) * LINE + RADIUS,
                 "seen": _wedge(0.0, min(self.seen[n], 1.0)),
                 "new": _wedge(self.seen[n], min(self.now[n], 1.0)) if self.unseen()[n] > 1e-9 else "",
                 "name": self.names[n],
             }
-            for n in range(len(self.seen))
+            for at, n in enumerate(self.shown)
         ]
-        foot = self.size[1] - 4
-        return markup("clocks.svg", dials=dials, radius=RADIUS, foot=foot)
+        return markup("clocks.svg", dials=dials, radius=RADIUS, foot=self._foot, full=self.full)
 
     def onto(self, axes: Any) -> None:
         """Draw on axes of matplotlib."""
         from matplotlib.patches import Wedge
 
-        for n in range(len(self.seen)):
-            x, y = n % ACROSS, -(n // ACROSS)
+        for at, n in enumerate(self.shown):
+            x, y = at % ACROSS, -1.35 * (at // ACROSS)
+            axes.text(x, y - 0.55, self.names[n], ha="center", va="center", fontsize="x-small")
             axes.add_patch(Wedge((x, y), 0.4, 0, 360, fill=False, edgecolor="grey"))
             turns = min(self.seen[n], 1.0), min(self.now[n], 1.0)
             axes.add_patch(Wedge((x, y), 0.4, 90 - 360 * turns[0], 90, color="#6095c4"))
             if turns[1] > turns[0]:
                 axes.add_patch(Wedge((x, y), 0.4, 90 - 360 * turns[1], 90 - 360 * turns[0], color="#a2492a"))
-        lines = math.ceil(len(self.seen) / ACROSS)
-        axes.set(xlim=(-0.6, ACROSS - 0.4), ylim=(-lines + 0.4, 0.6), aspect="equal", title=self.title)
+        lines = max(math.ceil(len(self.shown) / ACROSS), 1)
+        axes.text(-0.5, -1.35 * lines + 0.3, f"blue: met in training, red: new; {self.full}", fontsize="x-small")
+        axes.set(xlim=(-0.6, ACROSS - 0.4), ylim=(-1.35 * lines, 0.6), aspect="equal", title=self.title)
         axes.axis("off")
 
 

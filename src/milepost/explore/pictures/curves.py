@@ -1,19 +1,21 @@
-"""Curves over an axis, named at their ends, as the reports draw them."""
+"""Curves over an axis, each named where it is apart from the others."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from milepost.explore.pictures.axes import doublings, evenly, powers_of_ten, straight
+from milepost.explore.pictures.naming import LETTER, Name, level_name, named, on_grid
 from milepost.explore.pictures.written import markup
-from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, Stroke
+from milepost.lab.report.figure import APART, BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, told_apart
 from milepost.lab.report.look import COLOURS, MARKERS, Look
-from milepost.lab.report.scale import Axis, decades, doubling, plain, straight
+from milepost.lab.report.scale import Axis
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -21,8 +23,14 @@ if TYPE_CHECKING:
 DENSE = 24
 """Curves of more points carry no markers."""
 SIDES = (LEFT + INSET, RIGHT - INSET)
+BESIDE = 24.0
+"""From the end of a curve to its name."""
+LETTERS = 36
+"""How many letters of a name are written."""
 STYLES = ("solid", "dashed", "dotted", "dashdot")
 """What matplotlib calls the dashes d0 … d3."""
+Note = tuple[float, float, str]
+"""A place by its values, and what is written there."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,9 @@ class Curves:
     """Several curves over one axis."""
 
     panel: Panel
+    marked: bool = False
+    """Whether points carry markers."""
+    notes: tuple[Note, ...] = ()
 
     @property
     def title(self) -> str:
@@ -38,16 +49,50 @@ class Curves:
     @property
     def size(self) -> tuple[float, float]:
         """Width and height."""
-        return float(self.panel.width + self.panel.beside), float(self.panel.height)
+        names = [BESIDE + LETTER * len(name.text) for name in self._names()[0] if name.end is not None]
+        # Two more where the last number of the axis is wide.
+        return RIGHT + max(names, default=16.0), float(self.panel.height)
 
     @property
     def spoken(self) -> str:
         """Return what is drawn, in words."""
         return self.panel.spoken
 
+    def _names(self) -> tuple[list[Name], tuple[float, float] | None]:
+        """Return where curves are named, and where the horizontal rule is."""
+        panel = self.panel
+        places = [[(panel.x.at(point.x), _height(panel, point)) for point in curve.points] for curve in panel.curves]
+        heights = [on_grid(each) for each in places]
+        boxes = [
+            level_name(label, panel.y.at(value), heights, ())
+            for value, label in ([panel.level] if panel.level is not None and panel.level[1] else [])
+        ]
+        rule = ((boxes[0].left + boxes[0].right) / 2, boxes[0].bottom - 2) if boxes else None
+        if len(places) == 1 and not panel.curves[0].name:
+            return [], rule
+        ends = [each[-1][1] if each else None for each in places]
+        short = told_apart([curve.name for curve in panel.curves], LETTERS)
+        low = max(BOTTOM, TOP + APART * len(panel.curves))
+        return named([short[curve.name] for curve in panel.curves], heights, ends, low, boxes), rule
+
     def body(self) -> Markup:
         """Return the drawing."""
-        return markup("curves.svg", panel=self.panel, strokes=[_without_gaps(each) for each in self.panel.strokes()])
+        panel = self.panel
+        names, rule = self._names()
+        strokes = [
+            {
+                "curve": each.curve,
+                "line": each.line,
+                "markers": [
+                    (panel.x.at(point.x), panel.y.at(point.y))
+                    for point in each.curve.points
+                    if self.marked and math.isfinite(point.y)
+                ],
+            }
+            for each in panel.strokes()
+        ]
+        notes = [(panel.x.at(x), panel.y.at(y), text) for x, y, text in self.notes]
+        return markup("curves.svg", panel=panel, strokes=strokes, names=names, rule=rule, notes=notes)
 
     def onto(self, axes: Any) -> None:
         """Draw on axes of matplotlib."""
@@ -55,7 +100,7 @@ class Curves:
         for curve in panel.curves:
             dash = int(curve.look.classes.rpartition("d")[2])
             x, y = ([getattr(point, name) for point in curve.points] for name in ("x", "y"))
-            axes.plot(x, y, linestyle=STYLES[dash], label=curve.name)
+            axes.plot(x, y, linestyle=STYLES[dash], label=curve.name or None)
         if panel.x.log:
             axes.set_xscale("log", base=2)
         if panel.y.log:
@@ -64,8 +109,11 @@ class Curves:
             axes.axvline(panel.upright[0], color="grey", linestyle="dotted")
         if panel.level is not None:
             axes.axhline(panel.level[0], color="grey", linestyle="dotted")
+        for x, y, text in self.notes:
+            axes.annotate(text, (x, y), xytext=(0, -12), textcoords="offset points", ha="center", fontsize="small")
         axes.set(title=panel.title, xlabel=panel.x_name, ylabel=panel.y_name)
-        axes.legend(fontsize="small")
+        if any(curve.name for curve in panel.curves):
+            axes.legend(fontsize="small")
 
 
 def curves(
@@ -80,10 +128,12 @@ def curves(
     mark: tuple[float, str] | None = None,
     level: tuple[float, str] | None = None,
     y_range: tuple[float, float] | None = None,
+    notes: Sequence[Note] = (),
 ) -> Curves:
     """Return a picture of lines over x, in the order given; a value that is not finite leaves a gap.
 
-    mark, level: a vertical and a horizontal rule, and their names.
+    mark, level: a vertical and a horizontal rule, and their names; notes: words at a place. A line whose name is empty
+    is the only one, which the title names. Names of logarithmic axes say that they are.
     """
     drawn = [Curve(n, name, look(n), _points(x, values)) for n, (name, values) in enumerate(lines.items())]
     values = [point.y for curve in drawn for point in curve.points if math.isfinite(point.y)] or [0.0, 1.0]
@@ -95,13 +145,26 @@ def curves(
         tuple(drawn),
         _x_axis(x, x_scale),
         _y_axis(low, high, y_scale),
-        x_name,
-        y_name,
+        x_name if x_scale == "straight" else f"{x_name} (log)",
+        y_name if y_scale == "straight" else f"{y_name} (log)",
         upright=mark if mark is not None and float(x.min()) <= mark[0] <= float(x.max()) else None,
         level=level,
-        dense=len(x) > DENSE,
+        dense=True,
     )
-    return Curves(panel)
+    return Curves(panel, len(x) <= DENSE, tuple(notes))
+
+
+def broken_at_jumps(values: NDArray[np.float64], share: float = 0.1) -> NDArray[np.float64]:
+    """Return values with a gap where one is further from the next than a share of all that they span."""
+    found = np.array(values, dtype=np.float64)
+    there = values[np.isfinite(values)]
+    if there.size:
+        found[1:][np.abs(np.diff(values)) > share * np.ptp(there)] = np.nan
+    return found
+
+
+def _height(panel: Panel, point: Point) -> float:
+    return panel.y.at(point.y) if math.isfinite(point.y) else math.nan
 
 
 def _points(x: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[Point, ...]:
@@ -117,23 +180,15 @@ def look(n: int) -> Look:
     return Look(f"c{n % COLOURS} d{n % len(STYLES)}", f"m{n % MARKERS}")
 
 
-def _without_gaps(stroke: Stroke) -> Stroke:
-    """Return a stroke whose markers are those of finite points."""
-    pairs = zip(stroke.markers, stroke.curve.points, strict=False)
-    return replace(stroke, markers=tuple(place for place, point in pairs if math.isfinite(point.y)))
-
-
 def _x_axis(x: NDArray[np.float64], scale: str) -> Axis:
     low, high = float(x.min()), float(x.max())
     if scale == "doubling":
-        return doubling([float(each) for each in x if each > 0], *SIDES)
+        return doublings([float(each) for each in x if each > 0], *SIDES)
     if scale == "decades":
-        return decades(low, high, *SIDES)
-    if len(x) <= DENSE and high > low and np.array_equal(x, np.rint(x)):
-        # Few whole numbers are marked by themselves, and not between.
-        marked = [float(x[n]) for n in evenly(len(x), 9)]
-        return Axis(((low, SIDES[0]), (high, SIDES[1])), plain(marked))
-    return straight(low, high if high > low else low + 1, *SIDES)
+        return powers_of_ten(low, max(high, low * 2), *SIDES, whole=False)
+    # Few whole numbers are marked by themselves, and not between.
+    whole = len(x) <= DENSE and np.array_equal(x, np.rint(x))
+    return straight(low, high if high > low else low + 1, *SIDES, whole=bool(whole))
 
 
 def _y_axis(low: float, high: float, scale: str) -> Axis:
@@ -143,23 +198,4 @@ def _y_axis(low: float, high: float, scale: str) -> Axis:
     return straight(low - room, high + room, BOTTOM, TOP)
 
 
-def powers_of_ten(low: float, high: float, start: float, end: float) -> Axis:
-    """Return a logarithmic axis from one power of ten to another, at most eight of them marked."""
-    first = math.floor(math.log10(low) + 1e-9)
-    last = max(math.ceil(math.log10(high) - 1e-9), first + 1)
-    step = math.ceil((last - first) / 8)
-    marked = tuple((10.0**n, _power(n)) for n in range(first, last + 1, step))
-    return Axis(((10.0**first, start), (10.0**last, end)), marked, log=True)
-
-
-def _power(n: int) -> str:
-    """Return a power of ten as it is read."""
-    return f"{10.0**n:,g}" if -4 < n < 5 else "10" + str(n).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-
-
-def evenly(count: int, most: int) -> Sequence[int]:
-    """Return at most so many numbers below a count, evenly spread, the first and the last among them."""
-    return sorted({round(each) for each in np.linspace(0, count - 1, min(count, most))})
-
-
-__all__ = ["Curves", "curves", "evenly", "look", "powers_of_ten"]
+__all__ = ["Curves", "broken_at_jumps", "curves", "evenly", "look"]

@@ -5,21 +5,22 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from milepost.explore.pictures.curves import evenly
+from milepost.explore.pictures.axes import number, of_bar, of_cells
 from milepost.explore.pictures.written import markup
-from milepost.lab.report.scale import Axis, marks, plain, step_of
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-LEFT, TOP, SIDE = 54.0, 20.0, 256.0
-"""Where the map begins, and how long its longer side is."""
+TOP, SIDE = 26.0, 250.0
+"""Where the map begins, and how long its sides are: as high as a picture of curves."""
+LETTER = 6.3
 BAR = 12.0
 SCALE = ((246, 243, 236), (176, 204, 226), (96, 149, 196), (38, 95, 158), (12, 36, 74))
 """From least to most: lightness falls all the way, so that the map can be read without colour."""
@@ -38,20 +39,30 @@ class Map:
     column_name: str
     unit: str
     limits: tuple[float, float]
+    hidden: str = "hidden"
+    """What the hatched cells are."""
+    words: tuple[str, ...] = ()
+    """What the cells of both axes are called, instead of their numbers."""
+    border: tuple[float, str, str] | None = None
+    """A rule before the column of a number, and what is on either side of it."""
 
     @property
-    def extent(self) -> tuple[float, float]:
-        """Width and height of the cells; a map of few rows is not drawn as a square."""
-        t, s = self.values.shape
-        return (
-            (SIDE, max(SIDE * t / s, min(SIDE, 14.0 * t))) if s >= t else (max(SIDE * s / t, min(SIDE, 14.0 * s)), SIDE)
-        )
+    def left(self) -> float:
+        """Where the cells begin."""
+        names = [name for _, name in of_cells(self.rows, 0.0, SIDE, self.words)]
+        return 12 + LETTER * max(3, *map(len, names))
 
     @property
     def size(self) -> tuple[float, float]:
         """Width and height of all."""
-        width, height = self.extent
-        return LEFT + width + BAR + 66, TOP + height + 44
+        levels = max(len(name) for _, name in of_bar(*self.limits, TOP, SIDE))
+        bar = 14 + BAR + 8 + max(LETTER * levels, LETTER * len(self.unit) - BAR)
+        return self.left + SIDE + bar, TOP + SIDE + self._foot + 10
+
+    @property
+    def _foot(self) -> float:
+        """How far beneath the cells the name of their axis is."""
+        return 34.0 if not self.words else 20.0 + 0.8 * LETTER * max(map(len, self.words))
 
     @property
     def spoken(self) -> str:
@@ -61,38 +72,47 @@ class Map:
 
     def body(self) -> Markup:
         """Return the drawing."""
-        width, height = self.extent
         bar = np.linspace(self.limits[1], self.limits[0], 64)[:, None]
+        border = None
+        if self.border is not None:
+            value, *sides = self.border
+            border = (self.left + SIDE * float((self.columns < value).mean()), *sides)
         return markup(
             "map.svg",
             map=self,
-            left=LEFT,
+            left=self.left,
             top=TOP,
-            width=width,
-            height=height,
-            bar=LEFT + width + 14,
+            side=SIDE,
+            foot=self._foot,
+            bar=self.left + SIDE + 14,
             bar_width=BAR,
             cells=image(shades(self.values, self.limits)),
             scale=image(shades(bar, self.limits)),
-            x=_ticks(self.columns, LEFT, width),
-            y=_ticks(self.rows, TOP, height),
-            z=self._levels(TOP, height),
-            hidden=bool((~np.isfinite(self.values)).any()),
+            x=of_cells(self.columns, self.left, SIDE, self.words),
+            y=of_cells(self.rows, TOP, SIDE, self.words),
+            z=of_bar(*self.limits, TOP, SIDE),
+            hidden=self._hides(),
+            border=border,
         )
 
-    def _levels(self, top: float, height: float) -> list[tuple[float, str]]:
-        low, high = self.limits
-        axis = Axis(((low, top + height), (high, top)), plain(marks(low, high, step_of(high - low, 5))))
-        return [(axis.at(value), label) for value, label in axis.ticks]
+    def _hides(self) -> bool:
+        return bool((~np.isfinite(self.values)).any())
 
     def onto(self, axes: Any) -> None:
         """Draw on axes of matplotlib."""
         axes.imshow(shades(self.values, self.limits), aspect="auto", interpolation="nearest")
         for side, name, numbers in (("x", self.column_name, self.columns), ("y", self.row_name, self.rows)):
-            at = evenly(len(numbers), 5)
-            getattr(axes, f"set_{side}ticks")(at, [_name(numbers[n]) for n in at])
+            ticks = of_cells(numbers, -0.5, float(len(numbers)), self.words)
+            getattr(axes, f"set_{side}ticks")(*zip(*ticks, strict=True))
             getattr(axes, f"set_{side}label")(name)
-        axes.set_title(f"{self.title}, {self.limits[0]:.3g} to {self.limits[1]:.3g} {self.unit}".rstrip())
+        if self.words:
+            axes.tick_params(axis="x", rotation=60)
+        if self.border is not None:
+            axes.axvline(float((self.columns < self.border[0]).sum()) - 0.5, color="black", linestyle="dashed")
+            axes.set_xlabel(f"{self.column_name}; dashed: from {self.border[1]} to {self.border[2]}")
+        low, high = map(number, self.limits)
+        white = f"; white: {self.hidden}" if self._hides() else ""
+        axes.set_title(f"{self.title}\n{self.unit} {low} to {high}{white}".rstrip(), fontsize="medium")
 
 
 def map_of(
@@ -105,6 +125,9 @@ def map_of(
     column_name: str,
     unit: str = "",
     limits: tuple[float, float] | None = None,
+    hidden: str = "hidden",
+    words: Sequence[str] = (),
+    border: tuple[float, str, str] | None = None,
 ) -> Map:
     """Return a map; limits are the least and the largest finite value if left out."""
     found = values[np.isfinite(values)]
@@ -112,7 +135,7 @@ def map_of(
         limits = (float(found.min()), float(found.max())) if found.size else (0.0, 1.0)
     if limits[0] == limits[1]:
         limits = limits[0], limits[0] + 1.0
-    return Map(title, values, rows, columns, row_name, column_name, unit, limits)
+    return Map(title, values, rows, columns, row_name, column_name, unit, limits, hidden, tuple(words), border)
 
 
 def shades(values: Numbers, limits: tuple[float, float]) -> NDArray[np.uint8]:
@@ -140,17 +163,6 @@ def image(pixels: NDArray[np.uint8]) -> str:
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
     )
     return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + written).decode()
-
-
-def _ticks(numbers: Numbers, start: float, extent: float) -> list[tuple[float, str]]:
-    """Return where some of the cells of an axis lie, and their names."""
-    cell = extent / len(numbers)
-    return [(start + (n + 0.5) * cell, _name(numbers[n])) for n in evenly(len(numbers), 5)]
-
-
-def _name(number: float) -> str:
-    """Return a whole number with all its digits, and another with four."""
-    return f"{number:,.0f}" if number == round(number) and abs(number) < 1e7 else f"{number:,.4g}"
 
 
 __all__ = ["Map", "image", "map_of", "shades"]

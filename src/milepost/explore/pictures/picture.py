@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
 SCOPE = "milepost"
 GAP = 24
+LETTER = 7.8
+"""How wide a letter of a title is."""
+WIDEST = 1460.0
+"""Three pictures are put in one line where that is not wider."""
 
 
 class Picture(Protocol):
@@ -40,15 +45,31 @@ class Picture(Protocol):
         ...
 
 
-def drawn(title: str, pictures: Sequence[Picture], across: int = 2) -> str:
-    """Return pictures as one SVG, so many in a line, each under its title."""
+def drawn(title: str, pictures: Sequence[Picture], settings: str = "", *, headed: bool = True) -> str:
+    """Return pictures as one SVG, each under its title, two in a line, or three where there are no more.
+
+    headed: with the title and the settings above all.
+    """
+    # Some titles are wider than what is beneath them.
+    sizes = [(max(each.size[0], LETTER * len(each.title)), each.size[1]) for each in pictures]
+    across = 3 if len(sizes) == 3 and sum(width + GAP for width, _ in sizes) + GAP <= WIDEST else 2
+    # One that is left for the last line may be wider than a column.
+    whole = sizes[: len(sizes) // across * across] or sizes
+    columns = [max((width for width, _ in whole[n::across]), default=0.0) for n in range(across)]
+    wide = max(GAP + sum(width + GAP for width in columns if width), *(width + 2 * GAP for width, _ in sizes), 400.0)
+    lines: list[tuple[str, float, str]] = []
+    y = float(GAP)
+    if headed:
+        for style, text, letter, line in (("top", title, 8.6, 21.0), ("under", settings, 6.4, 17.0)):
+            for each in textwrap.wrap(text, int((wide - 2 * GAP) / letter)):
+                lines.append((style, y + 4, each))
+                y += line
+        y += 8
+    y += 10
     placed: list[tuple[Picture, float, float]] = []
-    x, y, wide, tall = GAP, GAP + 10.0, 0.0, 0.0
-    for number, picture in enumerate(pictures):
-        if number and number % across == 0:
-            x, y, tall = GAP, y + tall, 0.0
-        placed.append((picture, x, y))
-        x += picture.size[0] + GAP
-        wide, tall = max(wide, x), max(tall, picture.size[1] + 2 * GAP)
-    values: dict[str, Any] = {"heading": title, "placed": placed, "wide": wide, "tall": y + tall - GAP / 2}
-    return markup("pictures.svg", scope=SCOPE, drawing=drawing_style(SCOPE), **values)
+    for first in range(0, len(pictures), across):
+        row = range(first, min(first + across, len(pictures)))
+        placed += [(pictures[n], GAP + sum(columns[: n - first]) + GAP * (n - first), y) for n in row]
+        y += max(sizes[n][1] for n in row) + 2 * GAP
+    values: dict[str, Any] = {"heading": title, "lines": lines, "placed": placed, "wide": wide, "tall": y - GAP}
+    return markup("pictures.svg", scope=SCOPE, drawing=drawing_style(SCOPE), left=GAP, **values)

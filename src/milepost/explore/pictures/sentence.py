@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 Numbers = NDArray[np.float64]
-WIDE, BAR, LINE, LETTER = 560.0, 34.0, 15.0, 6.8
+WIDE, LINE, LETTER = 560.0, 15.0, 6.8
+TALL, BARS = 300.0, (34.0, 96.0)
+"""As high as a picture of curves, as far as bars between these two make it so."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,17 @@ class Sentence:
 
     @property
     def _tall(self) -> float:
-        return BAR + LINE * (1 + len(self.rows)) + 16
+        return self._bar + self._beneath_bar
+
+    @property
+    def _beneath_bar(self) -> float:
+        return LINE * (1 + len(self.rows)) + 22
+
+    @property
+    def _bar(self) -> float:
+        """How high a whole bar is."""
+        lines = len(set(self._downs()))
+        return min(max(TALL / max(lines, 1) - self._beneath_bar, BARS[0]), BARS[1])
 
     @property
     def spoken(self) -> str:
@@ -52,12 +64,27 @@ class Sentence:
     def _places(self) -> list[tuple[float, float, float]]:
         """Return where each word begins, how far down its line is, and its width."""
         found: list[tuple[float, float, float]] = []
-        x, y = self.left, 0.0
-        for n, word in enumerate(self.words):
-            width = 10 + LETTER * max(len(word), *(len(row[n]) for row in self.rows.values()), 2)
+        x, last = self.left, 0
+        for width, line in zip(self._widths(), self._downs(), strict=True):
+            x = self.left if line > last else x
+            found.append((x, line * self._tall, width))
+            x, last = x + width, line
+        return found
+
+    def _widths(self) -> list[float]:
+        return [
+            10 + LETTER * max(len(word), *(len(row[n]) for row in self.rows.values()), 2)
+            for n, word in enumerate(self.words)
+        ]
+
+    def _downs(self) -> list[int]:
+        """Return the line of each word."""
+        found: list[int] = []
+        x, line = self.left, 0
+        for width in self._widths():
             if x + width > WIDE and x > self.left:
-                x, y = self.left, y + self._tall
-            found.append((x, y, width))
+                x, line = self.left, line + 1
+            found.append(line)
             x += width
         return found
 
@@ -67,7 +94,7 @@ class Sentence:
         shares = np.nan_to_num(np.clip((self.bars - low) / (high - low), 0.0, 1.0))
         beneath = zip(self.words, *self.rows.values(), strict=True)
         return [
-            (x, y, width, float(BAR * share), lines)
+            (x, y, width, float(self._bar * share), lines)
             for (x, y, width), share, lines in zip(self._places(), shares, beneath, strict=True)
         ]
 
@@ -85,7 +112,7 @@ class Sentence:
             names=list(self.rows),
             lines=sorted({y for _, y, *_ in cells}),
             left=self.left,
-            bar=BAR,
+            bar=self._bar,
             line=LINE,
             ends=self._ends,
             right=WIDE,
@@ -97,14 +124,15 @@ class Sentence:
 
         cells, width = self._cells(), self.size[0]
         text = {"fontsize": 7.5, "va": "baseline"}
+        full = self._bar
         for y in sorted({y for _, y, *_ in cells}):
-            names = ((8.0, self._ends[0]), (BAR, self._ends[1]), *self._beneath(self.rows))
+            names = ((8.0, self._ends[0]), (full, self._ends[1]), *self._beneath(self.rows))
             for down, name in names:
                 axes.text(self.left - 6, y + down, name, ha="right", color="grey", **text)
-            axes.plot((self.left, width), (y + BAR, y + BAR), color="grey", linewidth=0.8)
+            axes.plot((self.left, width), (y + full, y + full), color="grey", linewidth=0.8)
         for x, y, wide, bar, lines in cells:
-            axes.add_patch(Rectangle((x + 2, y + BAR - bar), wide - 4, bar, color="#6095c4"))
-            axes.text(x + wide / 2, y + BAR + LINE, lines[0], ha="center", weight="bold", **text)
+            axes.add_patch(Rectangle((x + 2, y + full - bar), wide - 4, bar, color="#6095c4"))
+            axes.text(x + wide / 2, y + full + LINE, lines[0], ha="center", weight="bold", **text)
             for down, name in self._beneath(lines[1:]):
                 axes.text(x + wide / 2, y + down, name, ha="center", **text)
         # As tall as the other picture beside it at most: letters are as large as they are.
@@ -112,7 +140,7 @@ class Sentence:
         axes.axis("off")
 
     def _beneath(self, lines: Iterable[str]) -> list[tuple[float, str]]:
-        return [(BAR + LINE * (n + 2), name) for n, name in enumerate(lines)]
+        return [(self._bar + LINE * (n + 2), name) for n, name in enumerate(lines)]
 
 
 def sentence(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from milepost.explore.pictures.axes import number
 from milepost.explore.pictures.maps import image, shades
 from milepost.explore.pictures.written import markup
 
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 Numbers = NDArray[np.float64]
-GAP, HEAD, NOTE, FOOT = 14.0, 18.0, 16.0, 22.0
+GAP, HEAD, NOTE, FOOT = 14.0, 18.0, 16.0, 26.0
 LETTER = 6.4
+Limits = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Maps in a grid, from light to dark: each over its own range, or all over the same limits."""
+    """Maps in a grid, from light to dark: those of a line over their common range, or all over the same limits."""
 
     title: str
     rows: tuple[str, ...]
@@ -40,12 +42,12 @@ class Tiles:
     """What counts to the right in every map."""
     down: str
     """What counts downwards in every map."""
-    limits: tuple[float, float] | None = None
+    limits: Limits | None = None
     unit: str = ""
     side: tuple[float, float] = (92.0, 92.0)
     """Width and height of a map."""
-    ends: tuple[str, str] | None = None
-    """What the lightest and the darkest shade are called; their numbers if left out."""
+    keys: tuple[tuple[str, float], ...] = ()
+    """What values are called, where there are few of them; a bar of all shades if left out."""
 
     @property
     def left(self) -> float:
@@ -75,11 +77,12 @@ class Tiles:
     def body(self) -> Markup:
         """Return the drawing."""
         step, line = self._steps
+        limits = [self._limits(row) for row in self.tiles]
         cells = [
             {
                 "x": self.left + m * step,
                 "y": HEAD + n * line,
-                "image": "" if tile.values is None else image(shades(tile.values, self._limits(tile.values))),
+                "image": "" if tile.values is None else image(shades(tile.values, limits[n])),
                 "hidden": tile.values is not None and bool((~np.isfinite(tile.values)).any()),
                 "note": tile.note,
             }
@@ -87,8 +90,11 @@ class Tiles:
             for m, tile in enumerate(row)
         ]
         bar = image(shades(np.linspace(0.0, 1.0, 64)[None], (0.0, 1.0)))
-        numbers = ("least", "most") if self.limits is None else tuple(f"{each:.3g}" for each in self.limits)
-        low, high = self.ends or numbers
+        low, high = ("least", "most") if self.limits is None else map(number, self.limits)
+        places, at = list[tuple[float, str, str]](), self.left
+        for name, value in self.keys:
+            places.append((at, name, image(shades(np.array([[value]]), limits[0]))))
+            at += 34 + LETTER * len(name)
         return markup(
             "tiles.svg",
             tiles=self,
@@ -98,15 +104,19 @@ class Tiles:
             foot=self.size[1] - 6,
             bar=bar,
             start=max(self.left, 6 + LETTER * len(low)),
+            keys=places,
+            end=at,
+            hidden=any(cell["hidden"] for cell in cells),
             low=low,
             high=f"{high} {self.unit}".rstrip(),
         )
 
-    def _limits(self, values: Numbers) -> tuple[float, float]:
+    def _limits(self, row: Sequence[Tile]) -> Limits:
         if self.limits is not None:
             return self.limits
-        found = values[np.isfinite(values)]
-        low, high = (float(found.min()), float(found.max())) if found.size else (0.0, 1.0)
+        found = [tile.values[np.isfinite(tile.values)] for tile in row if tile.values is not None]
+        every = np.concatenate(found) if found else np.zeros(0)
+        low, high = (float(every.min()), float(every.max())) if every.size else (0.0, 1.0)
         # What is the same everywhere is one middle shade.
         return (low, high) if high - low > 1e-12 * max(abs(low), abs(high)) else (low - 1.0, high + 1.0)
 
@@ -120,7 +130,7 @@ class Tiles:
                 inner = axes.inset_axes((m * wide, 1 - (n + 0.85) * high, 0.85 * wide, 0.65 * high))
                 inner.set(xticks=(), yticks=())
                 if tile.values is not None:
-                    inner.imshow(shades(tile.values, self._limits(tile.values)), aspect="auto", interpolation="nearest")
+                    inner.imshow(shades(tile.values, self._limits(row)), aspect="auto", interpolation="nearest")
                 else:
                     inner.plot((0, 1), (0, 1), color="grey")
                 inner.set_title(self.columns[m] if n == 0 else "", fontsize="x-small")
@@ -135,14 +145,14 @@ def tiles(
     *,
     across: str,
     down: str,
-    limits: tuple[float, float] | None = None,
+    limits: Limits | None = None,
     unit: str = "",
     side: tuple[float, float] = (92.0, 92.0),
-    ends: tuple[str, str] | None = None,
+    keys: Sequence[tuple[str, float]] = (),
 ) -> Tiles:
     """Return a picture of lines of tiles, each under its name."""
     names, made = tuple(name for name, _ in lines), tuple(tuple(row) for _, row in lines)
-    return Tiles(title, names, tuple(columns), made, across, down, limits, unit, side, ends)
+    return Tiles(title, names, tuple(columns), made, across, down, limits, unit, side, tuple(keys))
 
 
 __all__ = ["Tile", "Tiles", "tiles"]

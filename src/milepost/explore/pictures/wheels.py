@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.float64]
 LEFT, TOP, CELL, LINE, RADIUS = 60.0, 36.0, 80.0, 40.0, 13.0
-FOOT = 38.0
+FOOT = 54.0
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Wheels:
 
     title: str
     row_name: str
+    trained: int
+    """How many positions training had."""
     rows: Numbers
     places: tuple[str, ...]
     digits: Numbers
@@ -39,7 +41,7 @@ class Wheels:
     @property
     def size(self) -> tuple[float, float]:
         """Width and height; the foot has its own width."""
-        return max(LEFT + len(self.places) * CELL, 440.0), TOP + len(self.rows) * LINE + FOOT
+        return max(LEFT + len(self.places) * CELL, 540.0), TOP + len(self.rows) * LINE + FOOT
 
     @property
     def spoken(self) -> str:
@@ -92,6 +94,18 @@ class Wheels:
             left=LEFT,
             top=TOP,
             foot=TOP + len(self.rows) * LINE + 14,
+            between=self._between(),
+        )
+
+    def _between(self) -> str:
+        """Return why a fraction is not striped, where there is one."""
+        last = self.digits[:, -1]
+        fractions = last[np.abs(last - np.rint(last)) > 1e-6]
+        if not fractions.size:
+            return ""
+        most = float(fractions.max())
+        return (
+            f"a fraction is not striped: {digit_of(most)} is on the way from {math.floor(most)} to the digit after it"
         )
 
     def onto(self, axes: Any) -> None:

@@ -1,0 +1,196 @@
+"""What a reader meets in every picture: round marks, both ends of a scale, settings, names where curves are apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import milepost as mp
+from milepost import explore
+from milepost.explore.pictures.axes import number, of_bar, of_cells, powers_of_ten
+from milepost.explore.pictures.clocks import Clocks
+from milepost.explore.pictures.curves import broken_at_jumps, curves
+from milepost.explore.pictures.maps import map_of
+from milepost.explore.pictures.naming import GRID, LETTER
+from milepost.explore.pictures.picture import drawn
+from milepost.explore.words import in_words
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(each.itertext()) for each in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "wanted"),
+    [
+        (np.arange(64.0), ["0", "20", "40", "60"]),
+        (np.linspace(0, 8191, 128).round(), ["0", "2,000", "4,000", "6,000", "8,000"]),
+        (np.arange(16.0, 32.0), ["20", "25", "30"]),
+        (np.arange(8.0), [str(n) for n in range(8)]),
+        (np.array([2.0, 10.0, 100.0, 1_000.0, 10_000.0]), ["2", "10", "100", "1,000", "10,000"]),
+        (2.0 ** np.linspace(0, 12, 97), ["1", "8", "64", "512", "4,096"]),
+        (np.array([7.0]), ["7"]),
+    ],
+)
+def test_cells_are_marked_at_round_numbers_or_at_even_steps(numbers: Any, wanted: Sequence[str]):
+    ticks = of_cells(numbers, 10.0, 200.0)
+    assert [name for _, name in ticks] == wanted
+    for at, name in ticks:
+        cell = (at - 10.0) / 200.0 * len(numbers) - 0.5
+        value = float(np.interp(cell, np.arange(len(numbers)), numbers))
+        assert value == pytest.approx(float(name.replace(",", "")), abs=1e-6)
+
+
+@pytest.mark.parametrize("limits", [(0.0, 1.0), (-3.94, 0.0), (0.0, 1919.0), (-15.0, 31.0), (0.0, 2.57)])
+def test_a_bar_of_colours_has_a_number_at_both_ends(limits: tuple[float, float]):
+    ticks = of_bar(*limits, 26.0, 250.0)
+    assert ticks[0] == (276.0, number(limits[0]))
+    assert ticks[-1] == (26.0, number(limits[1]))
+    heights = [at for at, _ in ticks]
+    assert np.all(-np.diff(heights) >= 16)
+
+
+def test_powers_of_ten_are_written_one_way():
+    assert [name for _, name in powers_of_ten(0.004, 5000.0, 0.0, 1.0).ticks] == [
+        "10⁻³", "10⁻²", "10⁻¹", "1", "10", "10²", "10³", "10⁴",
+    ]  # fmt: skip
+
+
+def test_a_logarithmic_axis_says_that_it_is_one():
+    at = np.array([1.0, 10.0, 100.0])
+    panel = curves("", at, {"a": at}, x_name="keys", y_name="nats", x_scale="doubling", y_scale="decades").panel
+    assert (panel.x_name, panel.y_name) == ("keys (log)", "nats (log)")
+
+
+def test_curves_at_the_same_x_are_not_drawn_beside_one_another():
+    at = np.arange(4.0)
+    made = curves("", at, {"a": at, "b": at + 1, "c": at + 2}, x_name="x", y_name="y")
+    drawing = ElementTree.fromstring(drawn("", [made]))
+    groups = [each for each in drawing.iter(f"{SVG}g") if "curve" in (each.get("class") or "")]
+    lines = [re.findall(r"[ML]([\d.]+)", path.get("d", "")) for group in groups for path in group.iter(f"{SVG}path")]
+    assert lines[0] == lines[1] == lines[2]
+    places = [[use.get("x") for use in group.iter(f"{SVG}use")] for group in groups]
+    assert len(places) == 3
+    assert places[0] == places[1] == places[2] == [f"{made.panel.x.at(x):.1f}" for x in at]
+
+
+def test_curves_that_end_together_are_named_where_they_are_apart():
+    at = np.linspace(0, 1, 50)
+    lines = {"one": at, "two": at**6, "three": np.full(50, 0.4)}
+    made = curves("", at, lines, x_name="x", y_name="y")
+    found = {name.text: name for name in made._names()[0]}  # pyright: ignore[reportPrivateUsage]
+    assert found["three"].end is not None
+    assert found["one"].end is None or found["two"].end is None
+    for name in found.values():
+        if name.end is not None:
+            continue
+        half = LETTER * len(name.text) / 2
+        for curve in made.panel.curves:
+            inside = [
+                made.panel.y.at(p.y) for p in curve.points if abs(made.panel.x.at(p.x) - name.x) < half
+            ]  # fmt: skip
+            assert all(y < name.y - 9 or y > name.y for y in inside)
+
+
+def test_a_curve_that_ends_early_is_named_at_its_end_and_over_no_other():
+    at = np.linspace(0, 100, 101)
+    early = np.where(at < 5, at, np.nan)
+    made = curves("", at, {"layers 0–10": early, "layer 11": 0 * at, "far": at + 50}, x_name="x", y_name="y")
+    name = next(each for each in made._names()[0] if each.text == "layers 0–10")  # pyright: ignore[reportPrivateUsage]
+    assert name.end is None
+    assert abs(name.x - made.panel.x.at(4.0)) < 60
+    assert name.x - LETTER * len(name.text) / 2 >= made.panel.left
+    assert not name.y - 9 < made.panel.y.at(0.0) < name.y
+
+
+def test_curves_that_look_alike_share_a_name_and_others_do_not():
+    at = np.linspace(0, 1, 50)
+    part = np.where((at > 0.2) & (at < 0.8), 0.0, np.nan)
+    bump = np.where(at < 0.85, 0.0, (at - 0.85) * 6)
+    made = curves("", at, {"bump": bump, "flat": 0 * at, "part": part, "zero": 0 * at}, x_name="x", y_name="y")
+    assert {name.text for name in made._names()[0]} == {"bump", "flat, part, zero"}  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_peak_between_two_pixels_is_not_written_over():
+    at = np.arange(0.0, 400.0)
+    spikes = np.where(at % 40 == 1, 1.0, 0.0)
+    made = curves("", at, {"spikes": spikes, "flat": np.full(400, 0.02)}, x_name="x", y_name="y")
+    for name in made._names()[0]:  # pyright: ignore[reportPrivateUsage]
+        if name.end is None:
+            near = np.abs([made.panel.x.at(x) for x in at] - np.float64(name.x)) < LETTER * len(name.text) / 2
+            heights = np.array([made.panel.y.at(y) for y in spikes[near]])
+            assert ((heights < name.y - 9) | (heights > name.y)).all()
+            assert not ((heights < name.y - 9).any() and (heights > name.y).any())
+    assert GRID[0] == made.panel.x.at(0.0)
+
+
+def test_hatching_is_named_where_it_is():
+    values = np.array([[1.0, np.nan], [2.0, 3.0]])
+    made = map_of("", values, np.arange(2.0), np.arange(2.0), row_name="q", column_name="k", hidden="future keys")
+    assert "future keys" in texts(drawn("", [made]))
+    whole = map_of("", values[1:], np.arange(1.0), np.arange(2.0), row_name="q", column_name="k", hidden="future keys")
+    assert "future keys" not in texts(drawn("", [whole]))
+
+
+def test_pictures_in_a_line_are_as_high_as_one_another_and_do_not_meet():
+    at = np.arange(9.0)
+    line = curves(
+        "A title that is much wider than the map beneath it is, by many letters", at, {"": at}, x_name="x", y_name="y"
+    )
+    flat = map_of("Flat", np.zeros((2, 9)), at[:2], at, row_name="q", column_name="k")
+    assert line.size[1] == flat.size[1]
+    drawing = ElementTree.fromstring(drawn("", [flat, line, flat, line]))
+    moved = [each.get("transform", "") for each in drawing.iter(f"{SVG}g") if each.get("role") == "img"]
+    x = [float(re.findall(r"[\d.]+", each)[0]) for each in moved]
+    assert x[0] == x[2]
+    assert x[1] == x[3]
+
+
+def test_the_title_and_the_settings_are_written_above_the_pictures():
+    found = explore.score_bands(mp.Rope(128))
+    said = texts(found.svg())
+    assert said[0] == found.title
+    assert "RoPE, 128 channels, base 10,000 · trained at 4,096 tokens" in said[1]
+    assert '"settings": "RoPE' in found.to_json()
+
+
+def test_methods_are_named_in_words():
+    assert in_words(mp.Rope(64, theta=500_000.0)) == "RoPE, 64 channels, base 500,000"
+    assert in_words(mp.Rope(64, stretch=mp.Ntk(8))) == "RoPE, 64 channels, base 10,000, NTK by 8"
+    assert in_words(mp.Rerope(1024)) == "ReRoPE, window 1,024"
+    # What the words would leave out is spelled.
+    assert in_words(mp.Rerope(1024, at=2000)) == "Rerope(1024, at=2000)"
+    assert in_words(mp.LogN(512)) == "LogN(512)"
+
+
+def test_dials_that_training_filled_are_named_and_not_drawn():
+    made = Clocks("", np.array([1.5, 1.0, 0.5, 2.0, 0.1]), np.full(5, 9.0), tuple("abcde"))
+    assert made.shown == [2, 4]
+    assert made.full.endswith("left out: a to b, d, which met every angle in training")
+
+
+def test_a_line_is_broken_where_it_jumps():
+    found = broken_at_jumps(np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 0.5, 1.5]), 0.2)
+    assert np.flatnonzero(np.isnan(found)).tolist() == [11]
+
+
+def test_pictures_say_what_a_reader_would_stumble_over():
+    said = " | ".join(texts(explore.bias_curves().svg()))
+    assert "What the last of 8 heads adds to a score" in said
+    assert "ALiBi, slope 1/256" in said
+    assert "KERPLE, −1·ln(1 + 0.5n)" in said
+    said = " | ".join(texts(explore.stream_cache().svg()))
+    assert "31 tokens are kept between steps: the 32nd place is the next token's" in said
+    said = " | ".join(texts(explore.phase_errors().svg()))
+    assert "float16 overflows at 65,504" in said
+    said = " | ".join(texts(explore.odometer(mp.Rope(8)).svg()))
+    assert "a fraction is not striped: 9.875 is on the way from 9 to the digit after it" in said
+    assert "axial = two parts" in texts(explore.patch_scores().svg())
+    assert {"memory", "text"} <= set(texts(explore.shift_map(mp.TransformerXL(8, 1, 8)).svg()))
