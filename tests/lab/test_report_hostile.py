@@ -56,8 +56,12 @@ def test_a_name_that_was_obeyed_would_be_caught():
 
 
 def test_no_template_lets_anything_pass_unescaped():
-    templates = list(Path(milepost.__file__).parent.rglob("templates/*.html"))
-    assert {"report.html", "figure.html", "tables.html", "compare.html", "measure.html"} == {p.name for p in templates}
+    templates = [
+        each for kind in ("html", "svg") for each in Path(milepost.__file__).parent.rglob(f"templates/*.{kind}")
+    ]
+    pages = {"report.html", "figure.html", "tables.html", "compare.html", "measure.html", "markers.html", "page.html"}
+    assert pages == {each.name for each in templates if each.suffix == ".html"}
+    assert {"pictures.svg", "map.svg", "clocks.svg"} < {each.name for each in templates}
     for path in templates:
         text = path.read_text(encoding="utf-8")
         assert not [word for word in ("| safe", "|safe", "autoescape") if word in text], path.name

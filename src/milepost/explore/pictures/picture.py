@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from milepost.explore.pictures.written import markup
+from milepost.explore.pictures.written import markup, own
 from milepost.lab.report.layout import drawing_style
 
 if TYPE_CHECKING:
@@ -72,4 +72,4 @@ def drawn(title: str, pictures: Sequence[Picture], settings: str = "", *, headed
         placed += [(pictures[n], GAP + sum(columns[: n - first]) + GAP * (n - first), y) for n in row]
         y += max(sizes[n][1] for n in row) + 2 * GAP
     values: dict[str, Any] = {"heading": title, "lines": lines, "placed": placed, "wide": wide, "tall": y - GAP}
-    return markup("pictures.svg", scope=SCOPE, drawing=drawing_style(SCOPE), left=GAP, **values)
+    return markup("pictures.svg", scope=SCOPE, drawing=own(drawing_style(SCOPE)), left=GAP, **values)
