@@ -37,7 +37,7 @@ from milepost.lab.report.views import by_distance, by_length, less_window
 from milepost.lab.statistics.table import table
 from milepost.lab.sweep.recorded import recorded
 
-STYLE = (files("milepost.lab.report") / "templates" / "report.css").read_text(encoding="utf-8")
+STYLE = (files("milepost.lab.report") / "templates" / "drawing.css").read_text(encoding="utf-8")
 COLOURS = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", STYLE.split("prefers-color-scheme")[0]))
 DASHES = {"d0": "-", "d1": (0, (5, 2.5)), "d2": (0, (1, 2)), "d3": (0, (7, 2, 1.5, 2))}
 MARKS = {"m0": "o", "m1": "s", "m2": "^", "m3": "D", "m4": "v", "m5": "P", "m6": "o", "m7": "s", "m8": "^", "m9": "x"}
