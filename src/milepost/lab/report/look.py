@@ -8,9 +8,9 @@ from milepost.lab.schemes.naming import TRIVIAL
 from milepost.lab.statistics.findings import Findings, Row
 
 COLOURS = 9
-"""How many colours report.css names, c0 … c8; cx is the grey of what is trivial."""
+"""How many colours drawing.css names, c0 … c8; cx is the grey of what is trivial."""
 MARKERS = 10
-"""How many markers report.html draws, m0 … m9."""
+"""How many markers markers.html draws, m0 … m9."""
 
 
 @dataclass(frozen=True)
