@@ -234,3 +234,33 @@ def test_the_command_writes_a_page_and_refuses_by_name(tmp_path: Path):
         assert refused.exit_code == 2
         assert said in refused.output
         assert "Traceback" not in refused.output
+
+
+def test_modes_and_the_config_of_the_model_are_left_and_what_is_no_number_shows():
+    model = llama().train()
+    model.model.layers[0].eval()
+    config = model.config
+    modes = [each.training for each in model.modules()]
+    explore.look(model, text(), given=mp.Rerope(8))
+    explore.unseen_angles(model, text(48).repeat(2), length=48, windows=1, bins=4)
+    assert [each.training for each in model.modules()] == modes
+    assert model.config is config
+    with torch.no_grad():
+        model.model.layers[1].self_attn.q_proj.weight[:8] = math.nan
+    window = explore.look(model, text())["effective window, as it is"]
+    assert torch.tensor(window).isnan().tolist() == [[False] * 4, [True, False, False, False]]
+
+
+def test_another_thread_is_not_watched():
+    from threading import Thread
+
+    from milepost.hf.model.attention import watched
+
+    model, seen = extend(llama(), mp.Rerope(8)), []
+    with watched(lambda q, k, v, scheme, options: seen.append(scheme)), torch.no_grad():
+        other = Thread(target=lambda: model(input_ids=text()[None]))
+        other.start()
+        other.join()
+        assert not seen
+        model(input_ids=text()[None])
+    assert len(seen) == 2

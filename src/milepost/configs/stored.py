@@ -24,8 +24,10 @@ KEY = "milepost"
 OLD_FILE = "milepost.json"
 LOADED_BY = "milepost.hf.load"
 """The rope type and the attention of a marked config: the error of other readers then names what reads it."""
+NO_SIZE = f"read this folder with {LOADED_BY}"
+"""What stands for the size of the vocabulary where no rope type can be marked."""
 PREFIX = "milepost-"
-STOCK = "stock_rope_type"
+STOCK, STOCK_SIZE = "stock_rope_type", "stock_vocab_size"
 METHODS = (FalconSlopes,)
 """Methods of the configs of others, which no export names."""
 Plain = dict[str, Any]
@@ -52,8 +54,10 @@ def marked(config: Plain) -> Plain:
     if mark == "rope_type":
         return config | {"rope_parameters": _each(config["rope_parameters"], _marked_rope)}
     if mark == "model_type":
-        # AutoModel goes by the model type; a class of transformers that is called by its name reads the attention.
-        return config | {"model_type": PREFIX + config["model_type"], "attn_implementation": LOADED_BY}
+        # AutoModel goes by the model type; a class of transformers that is called by its name reads the attention, and
+        # where the caller names another, a size that is none.
+        marks = {"model_type": PREFIX + config["model_type"], "attn_implementation": LOADED_BY}
+        return config | marks | {"vocab_size": NO_SIZE, STOCK_SIZE: config["vocab_size"]}
     return config
 
 
@@ -78,6 +82,8 @@ def _unmarked_dict(config: Plain) -> Plain:
     made["model_type"] = str(made["model_type"]).removeprefix(PREFIX)
     if made.get("attn_implementation") == LOADED_BY:
         del made["attn_implementation"]
+    if made.get("vocab_size") == NO_SIZE:
+        made["vocab_size"] = made.pop(STOCK_SIZE)
     if made.get("rope_parameters"):
         made["rope_parameters"] = _each(made["rope_parameters"], _unmarked_rope)
     return made

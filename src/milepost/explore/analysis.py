@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from milepost.explore.pictures.picture import Picture, drawn
+from milepost.lab.report.layout import write_whole
 from milepost.refusal import need
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Analysis:
         written = {".svg": self.svg, ".csv": self.to_csv, ".json": self.to_json}
         if path.suffix not in written:
             raise ValueError(f"Analysis.save({str(path)!r}): name a file that ends in .svg, .png, .csv or .json")
-        path.write_text(written[path.suffix](), encoding="utf-8")
+        write_whole(written[path.suffix](), path)
         return path
 
 

@@ -48,7 +48,7 @@ def look(
         read = min(len(ids), 4096) if length is None else length
         found = looked(loaded, ids, given=given, length=read, rows=rows, heads=heads)
         write_page(found, out, "look", f"{model} reading the first {read:,} tokens of {text.name}.")
-        out.with_suffix(".json").write_text(found.to_json(), encoding="utf-8")
+        found.save(out.with_suffix(".json"))
     except (ValueError, TypeError, OSError, ImportError, IndexError) as error:
         refuse(str(error))
     typer.echo(found.says)

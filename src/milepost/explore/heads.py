@@ -20,10 +20,11 @@ from milepost.explore.analysis import Analysis, Array, array, axis
 from milepost.explore.pictures.curves import curves
 from milepost.explore.pictures.maps import map_of
 from milepost.explore.pictures.picture import Picture
+from milepost.hf.measuring.judged import evaluating
 from milepost.hf.measuring.trials import tokens_of
 from milepost.hf.model.attention import watched
 from milepost.hf.model.extension import Extension, as_it_was, changed_by, extended, restore
-from milepost.hf.model.models import demand_model, device_of
+from milepost.hf.model.models import demand_model, device_of, same_config
 from milepost.seams import demand
 from milepost.seams.arguments import spell
 
@@ -112,8 +113,9 @@ class _Watching:
             sums[1] += (weights[..., : self.sinks].sum(-1) + rest).sum(1)
             by_distance.index_add_(1, _distances(some, s, q.device).abs().flatten(), weights.flatten(1))
         share = by_distance.cumsum(1) / by_distance.sum(1, keepdim=True)
+        window = torch.where(share[:, -1].isfinite(), (share < SHARE).sum(1).double(), torch.nan)
         far = by_distance[:, self.trained :].sum(1) if self.trained is not None else torch.zeros_like(sums[0])
-        self.window.append((share < SHARE).sum(1).double().cpu())
+        self.window.append(window.cpu())
         for kept, each in zip((self.entropy, self.on_sinks, self.far), (*sums, far), strict=True):
             kept.append((each / len(chosen)).cpu())
         for at in self.heads:
@@ -175,14 +177,11 @@ def _watched(model: nn.Module, ids: Tensor, change: list[object], watching: _Wat
     with _attending(model, change) as (plain, trained):
         watching.trained = trained
         with watched(watching), torch.no_grad():
-            training = plain.training
-            plain.eval()
-            try:
-                plain(input_ids=ids.to(device_of(plain))[None], use_cache=False)
-            finally:
-                plain.train(training)
+            plain(input_ids=ids.to(device_of(plain))[None], use_cache=False)
     if not watching.window:
-        raise ValueError("look: no layer of this model attends through milepost")
+        raise ValueError(
+            "look: no layer of this model showed what it attends with; a compiled model is not looked into"
+        )
     for layer, _ in watching.heads:
         if not 0 <= layer < len(watching.window):
             raise IndexError(f"look(heads={list(watching.heads)}): there are {len(watching.window)} layers")
@@ -195,7 +194,7 @@ def _attending(model: nn.Module, change: list[object]) -> Generator[tuple[Any, i
     done = changed_by(model)
     if done is not None and not isinstance(done, Extension):
         raise ValueError("look: this model's table or buckets were changed, which is not looked into; restore it first")
-    with as_it_was(model) as plain:
+    with evaluating([model]), as_it_was(model) as plain, same_config(model):
         kept = done is not None and not change
         extended(plain, [done.schedule] if kept and done is not None else change, through="attend", stored=kept)
         try:
@@ -261,11 +260,17 @@ def _said(found: dict[str, _Watching], length: int) -> str:
     lines: list[str] = []
     for row, each in found.items():
         window, sinks = torch.stack(each.window), torch.stack(each.on_sinks)
-        line = f"{row[0].upper()}{row[1:]}, half of the heads hold 90 % of their weight within "
-        line += f"{int(window.median()):,} tokens"
+        name, lost = f"{row[0].upper()}{row[1:]}", int(window.isnan().sum())
+        if lost == window.numel():
+            lines.append(f"{name}, no head has weights that are numbers.")
+            continue
+        line = f"{name}, half of the heads hold 90 % of their weight within {int(window.nanmedian()):,} tokens"
         line += f", {int((sinks > 0.5).sum())} heads put more than half of it on the first tokens"
+        line += f", {lost} heads have weights that are no numbers" if lost else ""
         if each.trained is not None and length > each.trained:
-            line += f", and {float(torch.stack(each.far).mean()):.1%} of all weight is on keys past the trained length"
+            line += (
+                f", and {float(torch.stack(each.far).nanmean()):.1%} of all weight is on keys past the trained length"
+            )
         lines.append(f"{line}.")
     return " ".join(lines)
 

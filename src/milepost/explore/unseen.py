@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 import milepost as mp
 from milepost import Schedule, Scheme
 from milepost.explore.analysis import Analysis, Array, Numbers, array, axis
 from milepost.explore.pictures.curves import curves
 from milepost.explore.pictures.picture import Picture
+from milepost.hf.measuring.judged import Row, evaluating, judge
 from milepost.hf.measuring.trials import tokens_of
-from milepost.hf.model.extension import as_it_was, changed_by, extended, restore
-from milepost.hf.model.models import demand_model, device_of
+from milepost.hf.model.extension import as_it_was, extended, restore
+from milepost.hf.model.models import demand_model, same_config
 from milepost.lab.statistics.intervals import over_seeds
 from milepost.seams import demand
 from milepost.seams.verbs import Side
-
-AT_ONCE = 1024
-"""Positions whose logits are read at once."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ def unseen_angles(
             f"a longer text or fewer windows"
         )
     texts = ids[: windows * length].view(windows, length)
-    with as_it_was(model) as plain:
+    with evaluating([model]), as_it_was(model) as plain, same_config(model):
         rope, trained = _rope_of(plain)
         if length <= trained:
             raise ValueError(f"unseen_angles(length={length}): the model was trained at {trained:,}; give more")
@@ -142,25 +139,12 @@ def _losses(model: nn.Module, more: tuple[object, ...], texts: Tensor, edges: An
     """Return the mean loss in each bin of positions, [windows bins], in nats."""
     if more:
         extended(model, [Schedule([_with(each, more) for each in Schedule.of(model)])], through="attend", stored=True)
-    training = model.training
-    model.eval()
-    found = np.empty((len(texts), len(edges) - 1))
     try:
-        for number, ids in enumerate(texts.to(device_of(model))):
-            with torch.no_grad():
-                logits: Tensor = model(input_ids=ids[None], use_cache=False).logits[0]
-            nats = [
-                functional.cross_entropy(logits[at:end].float(), ids[at + 1 : end + 1], reduction="none")
-                for at in range(0, len(ids) - 1, AT_ONCE)
-                for end in [min(at + AT_ONCE, len(ids) - 1)]
-            ]
-            each = torch.cat(nats).double().cpu().numpy()
-            found[number] = [each[a:b].mean() for a, b in itertools.pairwise(edges)]
+        nats = judge(Row("unseen_angles", model), texts, texts.shape[1] - 1).nats.double().numpy()
     finally:
-        model.train(training)
-        if changed_by(model) is not None:
+        if more:
             restore(model)
-    return found
+    return np.stack([nats[:, a:b].mean(1) for a, b in pairwise(edges)], 1)
 
 
 def _drawn(found: dict[str, Numbers], edges: Any, trained: int, unseen: Any) -> Analysis:

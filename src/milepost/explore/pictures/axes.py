@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from milepost.lab.report.scale import Axis, doubling, marks, plain, step_of
+from milepost.lab.report.scale import Axis, marks, plain, step_of
 
 Numbers = NDArray[np.float64]
 Tick = tuple[float, str]
@@ -44,11 +44,6 @@ def named(values: Sequence[float]) -> tuple[Tick, ...]:
     """Return marks with their names, with as many decimals as they all need."""
     decimals = max((len(label.partition(".")[2]) for _, label in plain(values)), default=0)
     return tuple((value, _signed(f"{value:,.{decimals}f}")) for value in values)
-
-
-def doublings(values: Sequence[float], start: float, end: float) -> Axis:
-    """Return an axis on which every doubling is as wide as the next."""
-    return doubling(values, start, end)
 
 
 def powers_of_ten(low: float, high: float, start: float, end: float, whole: bool = True) -> Axis:
@@ -111,5 +106,5 @@ def _signed(text: str) -> str:
 
 
 __all__ = [
-    "doublings", "evenly", "named", "number", "of_bar", "of_cells", "power", "powers_of_ten", "round_marks", "straight",
+    "evenly", "named", "number", "of_bar", "of_cells", "power", "powers_of_ten", "round_marks", "straight",
 ]  # fmt: skip

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from milepost.explore.pictures.axes import doublings, evenly, powers_of_ten, straight
+from milepost.explore.pictures.axes import evenly, powers_of_ten, straight
 from milepost.explore.pictures.naming import LETTER, Name, level_name, named, on_grid
 from milepost.explore.pictures.written import markup
 from milepost.lab.report.figure import APART, BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, told_apart
 from milepost.lab.report.look import COLOURS, MARKERS, Look
-from milepost.lab.report.scale import Axis
+from milepost.lab.report.scale import Axis, doubling
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -183,7 +183,7 @@ def look(n: int) -> Look:
 def _x_axis(x: NDArray[np.float64], scale: str) -> Axis:
     low, high = float(x.min()), float(x.max())
     if scale == "doubling":
-        return doublings([float(each) for each in x if each > 0], *SIDES)
+        return doubling([float(each) for each in x if each > 0], *SIDES)
     if scale == "decades":
         return powers_of_ten(low, max(high, low * 2), *SIDES, whole=False)
     # Few whole numbers are marked by themselves, and not between.

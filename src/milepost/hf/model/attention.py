@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
@@ -32,18 +33,18 @@ READ = frozenset({"scaling"})
 
 Watch = Callable[[Tensor, Tensor, Tensor, Scheme, Options], None]
 """What is shown the raw queries, keys and values of a layer, its scheme and what was told of the tokens."""
-WATCHING: list[Watch] = []
-"""Who watches the layers of extended models now; see `watched`."""
+WATCHING: ContextVar[tuple[Watch, ...]] = ContextVar("WATCHING", default=())
+"""Who watches the layers of extended models now, in this thread; see `watched`."""
 
 
 @contextmanager
 def watched(watch: Watch) -> Generator[None]:
     """Show what the layers of extended models attend with, one layer after the other; not in compiled graphs."""
-    WATCHING.append(watch)
+    token = WATCHING.set((*WATCHING.get(), watch))
     try:
         yield
     finally:
-        WATCHING.remove(watch)
+        WATCHING.reset(token)
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ def attended(
     q, k, v = under_autocast(q, k, v)
     by_length = scheme.by_length and not by_slot
     where: Options = read(mask, positions.expand(q.shape[0], -1), q.shape[2], k.shape[2], by_length)
-    for watch in WATCHING:
+    for watch in () if torch.compiler.is_compiling() else WATCHING.get():
         watch(q, k, v, scheme, where)
     where["dropout"] = dropout
     return attend(q, k, v, scheme, **where).transpose(1, 2).contiguous()

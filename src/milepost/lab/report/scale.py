@@ -93,5 +93,5 @@ def decades(low: float, high: float, left: float, right: float) -> Axis:
     """Return a logarithmic axis marked at 1, 10, 100 …, and at its end."""
     low, high = max(low, 1), max(high, 2, low + 1)
     powers = [10.0**n for n in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
-    marked = [each for each in powers if each * 3 < high] + [high]
+    marked = [each for each in powers if each * 2 < high] + [high]
     return Axis(((low, left), (high, right)), tuple((each, f"{each:,.0f}") for each in marked), log=True)
