@@ -187,3 +187,25 @@ def test_layers_with_a_config_of_their_own_are_extended_too():
     named = [each.self_attn.config._attn_implementation for each in restore(model).model.layers]
     assert named == ["sdpa", "sdpa", "sdpa", "eager"]
     assert torch.equal(model(tokens()).logits, mixed)
+
+
+@pytest.mark.parametrize(("kind", "through"), [("llama", "rotary"), ("llama", "attend"), ("bloom", "attend")])
+def test_another_module_in_the_place_of_ours_is_refused_and_what_wraps_ours_is_not(kind: str, through: Any):
+    model = tiny(kind)
+    stock = copy.deepcopy(model)
+    extend(model, mp.Yarn(4.0, trained=64) if kind == "llama" else mp.AlibiNtk(4.0), through=through)
+    before = model(tokens()).logits
+    parent, name = (model.model, "rotary_emb") if kind == "llama" else (model.transformer.h[1], "self_attention")
+    its = stock.model.rotary_emb if kind == "llama" else stock.transformer.h[1].self_attention
+    ours = getattr(parent, name)
+    setattr(parent, name, its)
+    with pytest.raises(RuntimeError, match=f"{name} of .* was replaced after extend"):
+        model(tokens())
+    setattr(parent, name, ours)
+    assert torch.equal(model(tokens()).logits, before)
+    copied = copy.deepcopy(model)
+    assert torch.equal(copied(tokens()).logits, before)
+    setattr(copied.get_submodule(next(n for n, each in model.named_modules() if each is parent)), name, its)
+    with pytest.raises(RuntimeError, match="was replaced after extend"):
+        copied(tokens())
+    assert torch.equal(restore(model)(tokens()).logits, stock(tokens()).logits)

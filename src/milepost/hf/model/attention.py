@@ -89,9 +89,9 @@ class Asked:
 class Unchanged:
     """A hook before each forward pass: refuses what was changed after extend, and would be passed over."""
 
-    def __init__(self, module: nn.Module, attentions: Sequence[Any] = (), turned: Sequence[Turned] = ()) -> None:
-        """attentions: those that attend by `attention`."""
-        self.switches, self.turned = switches_of(module), list(turned)
+    def __init__(self, module: nn.Module, attentions: Sequence[Any] = (), ours: Sequence[Place] = ()) -> None:
+        """attentions: those that attend by `attention`; ours: where modules of milepost were put."""
+        self.switches, self.ours = switches_of(module), list(ours)
         self.forwards = [(each, forward_of(each)) for each in attentions]
 
     def put(self, module: nn.Module) -> list[Any]:
@@ -102,8 +102,11 @@ class Unchanged:
         """Look at everything."""
         now = {name: getattr(module, name, None) for name in self.switches}
         refuse_edited(self.switches, now, type(module).__name__)
-        for each in self.turned:
-            each.refuse_edited()
+        for place in self.ours:
+            if isinstance(place.module, Turned):
+                place.module.refuse_edited()
+            if not torch.compiler.is_compiling():
+                refuse_replaced(place)
         config = None
         for attending, forward in self.forwards:
             if attending.config is not config:
@@ -114,6 +117,17 @@ class Unchanged:
                     f"milepost: the forward of {type(attending).__name__} changed after extend; put it back, or "
                     f"restore(model), change it, and extend again"
                 )
+
+
+def refuse_replaced(place: Place) -> None:
+    """Refuse another module in the place of ours; what wraps ours may be there."""
+    now = getattr(place.parent, place.name, None)
+    if now is place.module or (isinstance(now, nn.Module) and any(each is place.module for each in now.modules())):
+        return
+    raise RuntimeError(
+        f"milepost: {place.name} of {type(place.parent).__name__} was replaced after extend, by {type(now).__name__}, "
+        f"which knows nothing of the extension; put it back, or restore(model), replace it, and extend again"
+    )
 
 
 class Sinks:

@@ -266,9 +266,10 @@ def apply(
             if layer.asked is not None:
                 done.hooks.add(partial(layer.asked.put, module))
         put_implementations(layers, [NAME] * len(attended))
-    turned = [getattr(each.parent, each.name) for each in layers.turners]
+    places = (*layers.turners, *layers.places)
+    ours = [Place(each.parent, each.name, getattr(each.parent, each.name)) for each in places]
     by_name = layers.attentions if path == "attend" and not layers.places else ()
-    unchanged = Unchanged(layers.backbone, by_name, turned)
+    unchanged = Unchanged(layers.backbone, by_name, ours)
     done.hooks.add(partial(unchanged.put, layers.backbone))
     named = NAME if path == "attend" and not layers.places else None
     calls = Calls(layers.backbone, schedule, f"{path} {schedule!r}", path == "attend", named)
