@@ -51,12 +51,29 @@ PICTURES: dict[str, Callable[[], Analysis]] = {
     "phase_errors": explore.phase_errors,
 }
 """What is drawn of each."""
+HEAD = (
+    "`pip install '.[explore]'` in a checkout brings what pictures need, `'.[plot]'` PNG. Each function returns",
+    "named arrays with units; in a notebook the result draws itself:",
+    "",
+    "```python",
+    "import milepost as mp",
+    "from milepost import explore",
+    "",
+    "mine = mp.Scheme(mp.Rope(64), mp.SelfExtend(8, 512), mp.causal)",
+    "found = explore.distance_map(mine, length=4096, trained=1024)",
+    'found.save("mine.svg")  # or .png, .csv, .json; found["SelfExtend(8, 512)"] is an array',
+    "```",
+    "",
+    "Of a real model: `milepost look MODEL --text FILE`, `explore.look` and `explore.unseen_angles`.",
+    "`python examples/gallery.py docs/explore` writes this page.",
+    "",
+)
 
 
 def main(folder: Path) -> None:
     """Write a picture of each, and a page that says what each shows."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = ["# What the analyses show", "", "`python examples/gallery.py docs/explore` writes this page.", ""]
+    lines = ["# What the analyses show", "", *HEAD]
     for name, draw in PICTURES.items():
         found = draw()
         found.save(folder / f"{name}.svg")

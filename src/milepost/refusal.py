@@ -15,6 +15,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     # safetensors needs numpy to write what torch has.
     "lab": ("typer", "rich", "safetensors", "numpy", "scipy", "filelock", "jinja2"),
     "hf": ("transformers", "safetensors", "numpy", "scipy", "typer", "rich", "jinja2"),
+    "floater": ("torchdiffeq",),
     "wandb": ("wandb",),
     "ray": ("ray", "fsspec"),
     "datasets": ("datasets",),
@@ -46,7 +47,7 @@ def need(what: str, extra: str, modules: Sequence[str] = ()) -> None:
     if lacking:
         raise ImportError(
             f"{what} needs {' and '.join(lacking)}, which {'is' if len(lacking) == 1 else 'are'} not installed: "
-            f"pip install 'milepost[{extra}]'"
+            f"pip install 'milepost[{extra}]', or in a checkout pip install '.[{extra}]'"
         )
 
 

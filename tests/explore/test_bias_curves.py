@@ -74,7 +74,9 @@ def test_a_learned_part_is_drawn_as_mp_scores_has_it():
 
 
 def test_what_does_neither_is_refused():
-    with pytest.raises(TypeError, match=re.escape("bias_curves: LogN(512) neither rotates nor adds a number")):
+    with pytest.raises(
+        TypeError, match=re.escape("bias_curves: LogN(512) neither rotates nor says that it adds a number")
+    ):
         explore.bias_curves({"log-n": mp.LogN(512)})
     with pytest.raises(ValueError, match=re.escape("bias_curves(head=8): there are 8 heads, 0 to 7")):
         explore.bias_curves(head=8)

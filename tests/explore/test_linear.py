@@ -46,7 +46,7 @@ def test_rotated_denominators_become_negative_and_usual_heads_take_long():
 
 
 def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="at least one rotation"):
+    with pytest.raises(ValueError, match="at least one by its name"):
         explore.negative_denominators({})
     with pytest.raises(ValueError, match="draws must be at least 1"):
         explore.negative_denominators(draws=0)

@@ -78,7 +78,7 @@ def test_sections_in_blocks_hardly_see_columns_and_dealt_out_ones_see_both_ways_
     ("ropes", "given", "message"),
     [
         ({"RoPE": mp.Rope(8)}, {}, "RoPE is Rope.* reads 1 coordinates"),
-        ({}, {}, "at least one rotation"),
+        ({}, {}, "at least one by its name"),
         (None, {"at": (24, 0)}, "there are 24 rows and 24 columns"),
         (None, {"rows": 0}, "rows must be at least 1"),
         (None, {"q": torch.ones(3)}, r"q must be \[128\]"),

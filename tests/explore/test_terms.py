@@ -150,5 +150,5 @@ def test_what_is_no_sum_of_terms_is_refused():
         explore.kept_terms(x=torch.zeros(3))
     with pytest.raises(ValueError, match="to_keys must be"):
         explore.kept_terms(x=X, to_keys=TO_Q[:2])
-    with pytest.raises(ValueError, match="at least one scheme"):
+    with pytest.raises(ValueError, match="at least one by its name"):
         explore.kept_terms({})

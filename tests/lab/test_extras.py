@@ -50,15 +50,46 @@ def test_what_compare_lacks_is_named_before_anything_is_trained(text: Path, tmp_
 @pytest.mark.parametrize(
     ("lacking", "options", "message"),
     [
-        ("safetensors", [], "the lab needs safetensors, which is not installed: pip install 'milepost[lab]'"),
-        ("jinja2", [], "the lab needs jinja2, which is not installed: pip install 'milepost[lab]'"),
-        ("ray", ["--engine", "ray"], "--engine ray needs ray, which is not installed: pip install 'milepost[ray]'"),
-        ("wandb", ["--wandb", "logs"], "--wandb needs wandb, which is not installed: pip install 'milepost[wandb]'"),
+        (
+            "safetensors",
+            [],
+            (
+                "the lab needs safetensors, which is not installed"
+                ": pip install 'milepost[lab]', or in a checkout pip install '.[lab]'"
+            ),
+        ),
+        (
+            "jinja2",
+            [],
+            (
+                "the lab needs jinja2, which is not installed"
+                ": pip install 'milepost[lab]', or in a checkout pip install '.[lab]'"
+            ),
+        ),
+        (
+            "ray",
+            ["--engine", "ray"],
+            (
+                "--engine ray needs ray, which is not installed"
+                ": pip install 'milepost[ray]', or in a checkout pip install '.[ray]'"
+            ),
+        ),
+        (
+            "wandb",
+            ["--wandb", "logs"],
+            (
+                "--wandb needs wandb, which is not installed"
+                ": pip install 'milepost[wandb]', or in a checkout pip install '.[wandb]'"
+            ),
+        ),
         ("tensorboard", ["--tensorboard", "logs"], "--tensorboard needs tensorboard, which is not installed: pip"),
         (
             "torchdiffeq",
             ["floater"],
-            "Floater needs torchdiffeq, which is not installed: pip install 'milepost[floater]'",
+            (
+                "Floater needs torchdiffeq, which is not installed"
+                ": pip install 'milepost[floater]', or in a checkout pip install '.[floater]'"
+            ),
         ),
     ],
 )
@@ -76,7 +107,10 @@ def test_a_library_that_an_option_lacks_is_named_too(
 def test_a_dataset_is_not_asked_for_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     found = CliRunner().invoke(app(), ["compare", "rope", "--dataset", "books", "--out", str(tmp_path / "out")])
-    message = "milepost: compare: --dataset needs datasets, which is not installed: pip install 'milepost[datasets]'"
+    message = (
+        "milepost: compare: --dataset needs datasets, which is not installed"
+        ": pip install 'milepost[datasets]', or in a checkout pip install '.[datasets]'"
+    )
     assert (found.exit_code, found.stdout, " ".join(found.stderr.split())) == (2, "", message)
 
 
@@ -84,8 +118,20 @@ def test_a_dataset_is_not_asked_for_without_its_library(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["methods"], "the command line needs numpy, which is not installed: pip install 'milepost[cli]'"),
-        (["compare", "rope"], "compare needs numpy, which is not installed: pip install 'milepost[lab]'"),
+        (
+            ["methods"],
+            (
+                "the command line needs numpy, which is not installed"
+                ": pip install 'milepost[cli]', or in a checkout pip install '.[cli]'"
+            ),
+        ),
+        (
+            ["compare", "rope"],
+            (
+                "compare needs numpy, which is not installed"
+                ": pip install 'milepost[lab]', or in a checkout pip install '.[lab]'"
+            ),
+        ),
     ],
 )
 def test_what_every_command_needs_is_named(words: list[str], said: str):

@@ -223,4 +223,7 @@ def test_without_ray_the_message_says_how_to_install_it(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError) as raised:
         list(Ray(tmp_path).run(open_cells(ROPE), TEXT))
-    assert str(raised.value) == "--engine ray needs ray, which is not installed: pip install 'milepost[ray]'"
+    assert str(raised.value) == (
+        "--engine ray needs ray, which is not installed"
+        ": pip install 'milepost[ray]', or in a checkout pip install '.[ray]'"
+    )

@@ -9,6 +9,9 @@ import typer
 
 from milepost.refusal import need, refuse
 
+MOST = 4096
+"""How many tokens are read where no number is given."""
+
 
 def look(
     model: Annotated[str, typer.Argument(help="A folder with weights and a tokenizer, or a name of the hub.")],
@@ -24,7 +27,7 @@ def look(
         list[str] | None,
         typer.Option("--head", help="LAYER.HEAD, of which scores are drawn by distance; again for more."),
     ] = None,
-    rows: Annotated[int, typer.Option("--rows", help="How many of the last queries are looked at.")] = 1024,
+    rows: Annotated[int, typer.Option("--rows", help="How many of the queries are looked at.")] = 1024,
     out: Annotated[Path, typer.Option("--out", help="The page to write; its numbers go beside it, as .json.")] = Path(
         "look.html"
     ),
@@ -35,6 +38,7 @@ def look(
     """
     try:
         need("look", "hf")
+        from milepost.explore.heads import MEANINGS
         from milepost.explore.heads import look as looked
         from milepost.explore.page import write_page
         from milepost.hf.files.read import read_model
@@ -45,9 +49,10 @@ def look(
         heads = [_head(each) for each in head or []]
         loaded, tokenizer = read_model(model, "look")
         ids = tokens_of(text.read_text(encoding="utf-8", errors="replace"), tokenizer)
-        read = min(len(ids), 4096) if length is None else length
-        found = looked(loaded, ids, given=given, length=read, rows=rows, heads=heads)
-        write_page(found, out, "look", f"{model} reading the first {read:,} tokens of {text.name}.")
+        ids = ids[:MOST] if length is None else ids
+        found = looked(loaded, ids, given=given, length=length, rows=rows, heads=heads)
+        asked = f"{model} reading the first {length or len(ids):,} tokens of {text.name}."
+        write_page(found, out, "look", asked, MEANINGS)
         found.save(out.with_suffix(".json"))
     except (ValueError, TypeError, OSError, ImportError, IndexError) as error:
         refuse(str(error))

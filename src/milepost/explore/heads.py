@@ -34,6 +34,16 @@ SHARE = 0.9
 AT_ONCE = 1 << 25
 """Weights that are formed at once."""
 AS_IT_IS = "as it is"
+MEANINGS = {
+    "queries": "All is measured over the last quarter of the queries, or so many of them as were asked for.",
+    "effective window": "The distance within which 90 % of the weight of a head lies, all these queries together.",
+    "entropy": "Of the weights of a query, in bits: how many keys they are spread over, as a power of two.",
+    "sinks": "The weight of the first four tokens of the text, or as many as were asked for, and of a sink logit.",
+    "far keys": "The weight of keys further back in the text than the trained length, wherever a method puts them.",
+    "fast, middle, slow pairs": "Thirds of the pairs of channels that RoPE turns, the fastest first; mean score by "
+    "distance. The furthest distances are means over few queries.",
+}
+"""What the words of the pictures mean."""
 
 
 def look(
@@ -65,11 +75,12 @@ def look(
     demand_model("look", model)
     for name, value in (("sinks", sinks), ("rows", rows)):
         demand.whole(look, name, value)
-    ids = tokens_of(text, tokenizer)[:length]
+    ids = tokens_of(text, tokenizer)
     if length is not None:
-        demand.whole(look, "length", length)
+        demand.whole(look, "length", length, least=8)
         if len(ids) < length:
             raise ValueError(f"look(length={length}): the text has {len(ids)} tokens; give a longer one")
+        ids = ids[:length]
     if len(ids) < 8:
         raise ValueError(f"look: the text has {len(ids)} tokens; give at least 8")
     several = isinstance(given, (list, tuple))
@@ -268,11 +279,10 @@ def _said(found: dict[str, _Watching], length: int) -> str:
         line += f", {int((sinks > 0.5).sum())} heads put more than half of it on the first tokens"
         line += f", {lost} heads have weights that are no numbers" if lost else ""
         if each.trained is not None and length > each.trained:
-            line += (
-                f", and {float(torch.stack(each.far).nanmean()):.1%} of all weight is on keys past the trained length"
-            )
+            far = 100 * float(torch.stack(each.far).nanmean())
+            line += f", and {far:.1f} % of all weight is on keys past the trained length"
         lines.append(f"{line}.")
-    return " ".join(lines)
+    return f"Over the last quarter of {length:,} queries. {' '.join(lines)}"
 
 
 __all__ = ["look"]

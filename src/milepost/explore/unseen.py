@@ -132,7 +132,9 @@ def _with(scheme: Scheme, more: tuple[object, ...]) -> Scheme:
     """Return a scheme with more parts, and a stretch among them in its rotation."""
     stretch = next((part for part in more if isinstance(part, Slower)), None)
     own = (replace(part, stretch=stretch) if isinstance(part, mp.Rope) else part for part in scheme.parts)
-    return Scheme(*own, *(part for part in more if part is not stretch))
+    # A layer without positions (SmolLM3, Cohere 2) has no pairs.
+    turns = bool(scheme.answering("turn"))
+    return Scheme(*own, *(part for part in more if part is not stretch and (turns or not isinstance(part, Without))))
 
 
 def _losses(model: nn.Module, more: tuple[object, ...], texts: Tensor, edges: Any) -> Numbers:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from milepost.numerics.opaque import opaque
 from milepost.numerics.read_weights import Linear
+from milepost.refusal import need
 
 
 class Flow(nn.Module):
@@ -30,12 +31,9 @@ class Flow(nn.Module):
 
 
 def _walk(position: Tensor, weights: Sequence[Tensor], step: str) -> Tensor:
-    try:
-        from torchdiffeq import odeint  # pyright: ignore
-    except ImportError as error:
-        raise ImportError(
-            "Floater needs torchdiffeq, which is not installed: pip install 'milepost[floater]'"
-        ) from error
+    need("Floater", "floater")
+    from torchdiffeq import odeint  # pyright: ignore
+
     start, w1, b1, w2, b2 = weights
 
     def direction(time: Tensor, state: Tensor) -> Tensor:

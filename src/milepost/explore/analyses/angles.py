@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.asked import by_name, rotation
 from milepost.explore.pictures.clocks import Clocks
 from milepost.explore.pictures.curves import curves
 from milepost.explore.words import in_words
@@ -26,7 +27,8 @@ def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) 
     """
     for name, value in (("trained", trained), ("length", length)):
         demand.whole(angles_seen, name, value)
-    now = rope if stretched is None else stretched
+    now = rotation(angles_seen, rope if stretched is None else stretched)
+    rotation(angles_seen, rope)
     before, after = _turns(rope, trained), _turns(now, length)
     unseen = np.clip(np.minimum(after, 1.0) - before, 0.0, None)
     unseen[unseen < 1e-9] = 0.0
@@ -67,7 +69,8 @@ def wavelengths(ropes: dict[str, Any], *, trained: int, length: int) -> Analysis
     """
     for name, value in (("trained", trained), ("length", length)):
         demand.whole(wavelengths, name, value)
-    found = {name: math.tau / _steps(rope, length) for name, rope in ropes.items()}
+    asked = by_name(wavelengths, ropes, '{"RoPE": Rope(128)}')
+    found = {name: math.tau / _steps(rotation(wavelengths, rope), length) for name, rope in asked.items()}
     pairs = np.arange(len(next(iter(found.values()))), dtype=np.float64)
     picture = curves(
         "Wavelength of each pair of channels",

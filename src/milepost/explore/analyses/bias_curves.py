@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.asked import by_name
 from milepost.explore.pictures.curves import Curves, curves
 from milepost.methods.alibi import Alibi
 from milepost.methods.biases import Fire, Kerple, Sandwich
@@ -54,9 +55,10 @@ def bias_curves(
         raise ValueError(f"{demand.asked(bias_curves, 'head', head)}: there are {heads} heads, 0 to {heads - 1}")
     if trained is not None:
         demand.whole(bias_curves, "trained", trained)
-    given = _starts(heads) if parts is None else dict(parts)
-    if not given:
-        raise ValueError("bias_curves: give at least one method by name")
+    given = _starts(heads) if parts is None else by_name(bias_curves, parts, '{"ALiBi": Alibi(8)}')
+    for part in given.values():
+        if isinstance(part, Scheme):
+            raise TypeError(f"bias_curves: {part!r} is a whole scheme; give its parts, each by its name")
     at = torch.linspace(0, length - 1, min(points, length), dtype=torch.float64).round().long()
     added = {name: _added(part, at, length, heads, head) for name, part in given.items() if not _rotates(part)}
     faded = {name: _faded(part, at, length) for name, part in given.items() if _rotates(part)}
@@ -137,8 +139,10 @@ def _rotates(part: Any) -> bool:
 def _added(part: Any, at: torch.Tensor, length: int, heads: int, head: int) -> Numbers:
     """Return what a part adds to a score of 0."""
     if not getattr(part, "additive", False):
+        of_your_own = "; if it adds one, say so: additive = True on its class" if hasattr(part, "bend") else ""
         raise TypeError(
-            f"bias_curves: {spell(part)} neither rotates nor adds a number to a score; mp.scores shows what it does"
+            f"bias_curves: {spell(part)} neither rotates nor says that it adds a number to a score{of_your_own}; "
+            f"mp.scores shows what it does"
         )
     nothing = torch.zeros(heads, 2, dtype=torch.float64)
     return _plain(Scheme(part, causal).curve(nothing, nothing, at, length)[head])

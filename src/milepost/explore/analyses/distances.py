@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.asked import by_name
 from milepost.explore.pictures.curves import broken_at_jumps, curves
 from milepost.explore.pictures.maps import map_of
 from milepost.explore.words import in_words
@@ -127,8 +128,8 @@ def _named(schemes: Scheme | Schedule | Mapping[str, Scheme] | None) -> dict[str
             kinds.setdefault(str(scheme), []).append(layer)
         named = {f"layer{'s' * (len(each) > 1)} {ranges(each)}": schemes[each[0]] for each in kinds.values()}
     else:
-        named = dict(schemes)
-    if not named or not all(isinstance(each, Scheme) for each in named.values()):
+        named = by_name(distance_map, schemes, '{"RoPE": Scheme(Rope(64), causal)}, or one Scheme or Schedule')
+    if not all(isinstance(each, Scheme) for each in named.values()):
         raise TypeError("distance_map: give a Scheme, a Schedule, or a dict of names and schemes")
     if len(named) > MOST:
         raise ValueError(f"distance_map: {len(named)} maps in one picture; give at most {MOST}: {', '.join(named)}")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.asked import by_name
 from milepost.explore.pictures.curves import curves
 from milepost.methods.nope import Nope
 from milepost.methods.softmax import LogN
@@ -51,8 +52,9 @@ def attention_entropy(
     shown = _formulas(trained) if schemes is None else {}
     if schemes is None:
         schemes = _forms(trained)
-    elif not schemes or not all(isinstance(each, Scheme) for each in schemes.values()):
-        raise TypeError('attention_entropy: schemes is a dict of names and schemes, {"RoPE": Scheme(Rope(64), causal)}')
+    schemes = by_name(attention_entropy, schemes, '{"RoPE": Scheme(Rope(64), causal)}')
+    if not all(isinstance(each, Scheme) for each in schemes.values()):
+        raise TypeError("attention_entropy: give whole schemes, Scheme(Rope(64), causal)")
     at = np.array(sorted(set(lengths)), dtype=np.float64)
     found = {name: np.empty(len(at)) for name in schemes}
     for place, length in enumerate(at.astype(int).tolist()):

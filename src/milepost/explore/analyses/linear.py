@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import milepost as mp
 from milepost.explore.analysis import Analysis, Array, array, axis
+from milepost.explore.asked import by_name
 from milepost.explore.pictures.curves import curves
 from milepost.seams import demand
 
@@ -37,9 +38,7 @@ def negative_denominators(
     """
     for name, value in (("tokens", tokens), ("draws", draws)):
         demand.whole(negative_denominators, name, value)
-    named = _three() if ropes is None else dict(ropes)
-    if not named:
-        raise ValueError("negative_denominators(ropes={}): give at least one rotation, by its name")
+    named = _three() if ropes is None else by_name(negative_denominators, ropes, '{"RoPE": Rope(64)}')
     at = np.arange(tokens, dtype=np.float64)
     ratios = {name: _ratios(rope, tokens, draws, seed) for name, rope in named.items()}
     negative = {name: (each <= 0).mean(0) for name, each in ratios.items()}

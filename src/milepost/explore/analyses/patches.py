@@ -12,6 +12,7 @@ from torch import Tensor
 
 import milepost as mp
 from milepost.explore.analysis import Analysis, Array, array, axis
+from milepost.explore.asked import by_name
 from milepost.explore.pictures.curves import curves
 from milepost.explore.pictures.tiles import Tile, tiles
 from milepost.seams import demand
@@ -51,9 +52,7 @@ def patch_scores(
     row, column = (rows // 2, columns // 2) if at is None else at
     if not (0 <= row < rows and 0 <= column < columns):
         raise ValueError(f"patch_scores(at={at}): there are {rows} rows and {columns} columns, counted from 0")
-    named = _published() if ropes is None else dict(ropes)
-    if not named:
-        raise ValueError("patch_scores(ropes={}): give at least one rotation, by its name")
+    named = _published() if ropes is None else by_name(patch_scores, ropes, '{"axial": AxialRope(64, (16, 16))}')
     down, across = np.arange(rows, dtype=np.float64), np.arange(columns, dtype=np.float64)
     arrays: list[Array] = [axis("row", down), axis("column", across)]
     names: list[str] = []

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import milepost as mp
 from milepost.explore.analysis import Analysis, Array, array, axis
+from milepost.explore.asked import by_name
 from milepost.explore.pictures.tiles import Tile, tiles
 from milepost.seams import demand
 
@@ -56,9 +57,8 @@ def kept_terms(
     demand.whole(kept_terms, "head", head, least=0)
     if schemes is None:
         schemes = _published(model_dim, head_dim, seed)
-    named = {"scheme": schemes} if isinstance(schemes, mp.Scheme) else dict(schemes)
-    if not named:
-        raise ValueError("kept_terms(schemes={}): give at least one scheme, by its name")
+    alone = isinstance(schemes, mp.Scheme)
+    named = {"scheme": schemes} if alone else by_name(kept_terms, schemes, '{"T5": Scheme(T5Bias(2))}')
     x, *projections = _drawn(named, (x, to_queries, to_keys), tokens, model_dim, head_dim, seed)
     at = np.arange(len(x), dtype=np.float64)
     arrays: list[Array] = [axis("query", at), axis("key", at)]

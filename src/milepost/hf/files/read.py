@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+from milepost.hf.config.source import config_of
+
 
 def read_model(name: str, asked: str) -> tuple[Any, Any]:
     """Return a causal model and its tokenizer, from a folder or the hub; weights are safetensors, no code is run.
@@ -13,6 +15,8 @@ def read_model(name: str, asked: str) -> tuple[Any, Any]:
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    # What is no model is said before its tokenizer is looked for.
+    config_of(name, f"{asked} {name}")
     here = Path(name).is_dir()
     options = {"local_files_only": True} if here else {}
     if here and not any(Path(name).glob("*.safetensors")):

@@ -20,7 +20,8 @@ def writer() -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ImportError(
-            "--tensorboard needs tensorboard, which is not installed: pip install 'milepost[lab]'"
+            "--tensorboard needs tensorboard, which is not installed: "
+            "pip install 'milepost[lab]', or in a checkout pip install '.[lab]'"
         ) from error
     return SummaryWriter
 
