@@ -152,6 +152,44 @@ def test_a_cache_that_is_elsewhere_between_steps_goes_on_as_stock_does(through: 
     assert near(steps(), stock)
 
 
+class FetchedLayer(DynamicLayer):
+    """A layer that is gone after each step, until it is fetched."""
+
+    away: tuple[Tensor, Tensor] | None = None
+
+    def offload(self) -> None:
+        self.away, self.keys, self.values = (
+            (self.keys, self.values), torch.zeros_like(self.keys), torch.zeros_like(self.values)
+        )  # fmt: skip
+
+    def prefetch(self) -> None:
+        if self.away is not None:
+            (self.keys, self.values), self.away = self.away, None
+
+
+class OffloadedCache(DynamicCache):
+    """An offloaded cache as transformers has it, without the streams of a GPU: each layer fetches the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.offloading = [FetchedLayer() for _ in range(2)], True
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **more: Any) -> Any:
+        self.layers[(layer_idx + 1) % len(self.layers)].prefetch()
+        found = self.layers[layer_idx].update(key_states, value_states, *args, **more)
+        self.layers[layer_idx].offload()
+        return found
+
+
+@pytest.mark.parametrize("through", WAYS)
+def test_the_last_layer_of_an_offloaded_cache_fetches_the_first(through: str):
+    model, text = tiny("llama", max_position_embeddings=12), tokens(2, 14)
+    extend(model, **WAYS[through])
+    cache = OffloadedCache()
+    found = [model(text[:, part], past_key_values=cache).logits for part in (slice(12), slice(12, 13), slice(13, 14))]
+    assert near(torch.cat(found, 1), model(text).logits)
+
+
 def moved(model_type: str = "llama") -> tuple[Any, Tensor, Tensor]:
     texts, mask = padded(t=14)
     return tiny(model_type, max_position_embeddings=12).cuda(), texts.cuda(), mask.cuda()

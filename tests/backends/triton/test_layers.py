@@ -59,14 +59,18 @@ def layer(seed: int, s: int, t: int = 1) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, scheme: mp.Scheme) -> None:
-    """Ours against the specification in float64."""
+    """Ours against the specification in float64, with the sums of rows where they can be merged."""
     alone = mp.attend(q, k, v, scheme, backend="triton")
+    exact = mp.attend(q.double(), k.double(), v.double(), scheme.double(), backend="reference")
+    scheme.float()
+    assert off(alone, exact) < 2e-6
+    if scheme.needs_whole_rows is not None and q.shape[2] != k.shape[2]:
+        return
     ours = mp.attend(q, k, v, scheme, backend="triton", return_lse=True)
     assert torch.equal(alone, ours[0])
-    exact = mp.attend(q.double(), k.double(), v.double(), scheme.double(), backend="reference", return_lse=True)
+    exact = mp.attend(q.double(), k.double(), v.double(), scheme.double(), backend="reference", return_lse=True)[1]
     scheme.float()
-    for mine, true in zip(ours, exact, strict=True):
-        assert off(mine, true) < 2e-6
+    assert off(ours[1], exact) < 2e-6
 
 
 @pytest.mark.sample(5)
@@ -84,7 +88,7 @@ def test_layers_of_a_step_are_launched_again_with_their_own_tensors(
         for number in range(3):
             check(*layer(10 * s + number, s, t), scheme)
     # The very first is looked at; then, of each step, the first layer; with the log-sum-exp and without.
-    assert len(repeated) == 2 * (2 * 3 - 1 - 2)
+    assert len(repeated) == (2 if scheme.needs_whole_rows is None else 1) * (2 * 3 - 1 - 2)
 
 
 @pytest.mark.parametrize("name", ["ReRoPE", "ALiBi"])

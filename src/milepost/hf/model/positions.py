@@ -505,7 +505,16 @@ class Filled:
             if not _is_new(self.cache):
                 refuse_filled(self.cache, self.by, None)
             del self.cache.__dict__["update"]
-        return cast("Any", type(self.cache)).update(self.cache, *args, **options)
+        update = cast("Any", type(self.cache)).update
+        layer = self.layer if getattr(self.cache, "offloading", False) else None
+        if layer is None:
+            return update(self.cache, *args, **options)
+        # Each layer fetches the one behind it, the model's last one the first: it must not find the positions there.
+        self.cache.layers.remove(layer)
+        try:
+            return update(self.cache, *args, **options)
+        finally:
+            self.cache.layers.append(layer)
 
     @property
     def layer(self) -> Any:
