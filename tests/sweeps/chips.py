@@ -272,8 +272,9 @@ def _merge() -> None:
     for width in (64, 128, 256):
         for parts in (2, 3):
             given = [each for _ in range(parts) for each in (_of(width), torch.zeros(1, 2, 512, requires_grad=True))]
-            out, lse = merged(*given)
-            (out.sum() + lse.sum()).backward()
+            for strength in (None, torch.ones(1, 512)):
+                out, lse = merged(*given, strength=strength)
+                (out.sum() + lse.sum()).backward()
 
 
 def _shares() -> None:
@@ -283,7 +284,8 @@ def _shares() -> None:
     for width, neighbours in ((64, False), (128, True), (128, False)):
         x, cos, lse = _of(width).detach(), torch.ones(1, 512, width // 2), torch.zeros(1, 2, 512)
         for parts in range(1, JOINED + 1):
-            joined(torch.empty_like(x), lse.clone(), [(x, lse)] * parts)
+            for strength in (None, torch.ones(1, 512))[: 1 if parts == 1 else 2]:
+                joined(torch.empty_like(x), lse.clone(), [(x, lse)] * parts, strength)
         for parts in range(1, MOST + 1):
             added(torch.empty_like(x), [(x, (cos, cos))] * parts, None, neighbours)
             added(torch.empty_like(x), [(x, None)] * parts, (cos, cos), neighbours)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -63,14 +64,36 @@ def test_it_is_the_formula_and_its_gradients(parts: int, tokens_first: bool, of_
         torch.testing.assert_close(ours.double()[finite], true[finite], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("of_lse", [True, False], ids=["with lse", "without"])
+@pytest.mark.parametrize(("parts", "batch"), [(2, 1), (3, 2), (5, 1)])
+def test_the_last_is_set_off_against_the_others(parts: int, batch: int, of_lse: bool):
+    strength = torch.rand(batch, 37, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+
+    def set_off(given: list[Tensor]) -> tuple[Tensor, Tensor]:
+        alive = torch.stack(given[1:-2:2]).isfinite().any(0)
+        level = by_hand(given[:-2])[1].masked_fill(~alive, 0.0)
+        return by_hand([*given[:-1], given[-1] - strength[:, None].double() * level])
+
+    exact, given = answers(set_off, drawn(parts), of_lse), drawn(parts, torch.float32)
+    for ours, true in zip(answers(lambda each: merged(*each, strength=strength), given, of_lse), exact, strict=True):
+        finite = true.isfinite()
+        assert torch.equal(ours.isfinite(), finite)
+        torch.testing.assert_close(ours.double()[finite], true[finite], rtol=1e-4, atol=1e-5)
+
+
 def test_nothing_is_joined_without_rows():
     out, lse = torch.zeros(1, 2, 0, 8, device=DEVICE), torch.zeros(1, 2, 0, device=DEVICE)
     assert merged(out, lse, out, lse)[0].shape == (1, 2, 0, 8)
 
 
 @pytest.mark.parametrize(
-    ("place", "parts"), [(mp.DualChunk(12, 4), 3), (mp.Dilute(mp.Rerope(5), 8), 2)], ids=["chunks", "diluted"]
-)
+    ("place", "parts"),
+    [
+        (mp.DualChunk(12, 4), 3), (mp.Dilute(mp.Rerope(5), 8), 2),
+        (mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(5)), 8, strength=0.5), 8), 3),
+    ],
+    ids=["chunks", "diluted", "sinks kept"],
+)  # fmt: skip
 def test_regimes_are_joined_by_it(place: object, parts: int, monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(1)
     given = [torch.randn(1, heads, 40, 16, device=DEVICE).requires_grad_() for heads in (2, 1, 1)]
@@ -78,9 +101,9 @@ def test_regimes_are_joined_by_it(place: object, parts: int, monkeypatch: pytest
     documents = torch.arange(40, device=DEVICE) // 30
     calls: list[int] = []
 
-    def counted(*parts: Tensor) -> tuple[Tensor, Tensor]:
+    def counted(*parts: Tensor, **more: Any) -> tuple[Tensor, Tensor]:
         calls.append(len(parts) // 2)
-        return merged(*parts)
+        return merged(*parts, **more)
 
     monkeypatch.setattr(importlib.import_module("milepost.backends.triton.joining.merged"), "merged", counted)
     found = []

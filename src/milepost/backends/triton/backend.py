@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -222,57 +223,84 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
     if joined is not None:
         return joined
     found: list[Tensor] = []
-    level: list[Tensor] = []
-    regimes = seen_regimes(call)
-    # Regimes that differ in their bounds alone read the same queries and keys.
-    read: dict[tuple[Any, Any], tuple[Tensor, Tensor, dict[str, Any]]] = {}
+    strengths: list[Tensor | None] = []
     # Where no query sees a key, one of them says so.
-    for number, regime in [each for each in regimes if not is_empty(call, each[1])] or regimes[:1]:
+    regimes = seen_regimes(call)
+    regimes = [each for each in regimes if not is_empty(call, each[1])] or regimes[:1]
+    stretches = [stretch_of_keys(call, regime, band) for _, regime in regimes]
+    cuts = sorted({end for some in stretches if some is not None for end in (some.start, some.stop)})
+    values_of = _cut(v, cuts)
+    # Regimes that differ in their bounds alone read the same queries and keys.
+    read: dict[tuple[Any, Any], tuple[Tensor, Callable[[slice | None], Tensor], dict[str, Any]]] = {}
+    for (number, regime), some in zip(regimes, stretches, strict=True):
         least, most = regime.distances()
-        sharpness, shift = _sharpness(call), None
+        sharpness, strength = _sharpness(call), None
         if regime.contrast is not None and number > 0:
-            if not level:
-                # Where no key is near, there is nothing to be set off against.
-                found = [*_joined(found)] if len(found) > 2 else found
-                level = [found[1] if found else torch.zeros((), device=v.device)]
             strength = _regime_values(call, number, "contrast")
             sharpness = (1 + strength if sharpness is None else sharpness * (1 + strength)).contiguous()
-            shift = strength[:, None] * level[0].nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=0.0)
         how = limits_of(min(band.behind, most + 1), min(band.ahead, -least)) | biases(call) | {"sharpen": sharpness}
         # A graph that is traced finds by itself what is the same, and may not take functions for keys (torch 2.11).
         stands = (number, 0) if torch.compiler.is_compiling() else (regime.query, regime.key)
         if stands not in read:
-            read[stands] = _turned_as_read(call, number) or (*turned(call, call.q.dtype, number), {})
-        q, k, waves = read[stands]
-        some = stretch_of_keys(call, regime, band)
+            q, k, waves = _turned_as_read(call, number) or (*turned(call, call.q.dtype, number), {})
+            read[stands] = q, _cut(k, cuts), waves
+        q, keys_of, waves = read[stands]
         if some is None or call.layout is None:
             how |= as_tokens(call, regime, band) if measured(regime) else {}
-            out, lse = _launch(call, q, k, v, how | waves)
         else:
-            how |= waves | {name: waves[name][:, some] for name in ("key_cos", "key_sin") if name in waves}
+            waves = waves | {name: waves[name][:, some] for name in ("key_cos", "key_sin") if name in waves}
             how["offset"] = call.layout.offset - some.start
-            out, lse = _launch(call, q, k[:, :, some], v[:, :, some], how)
-        lse = lse if shift is None else lse - shift
+        out, lse = _launch(call, q, keys_of(some), values_of(some), how | waves)
         if regime.shift is not None:
             # To a row's far keys together it is their log-sum-exp that moves.
             lse = lse + _regime_values(call, number, "shift")[:, None]
         found += [out, lse]
+        strengths.append(strength)
+    return _joined(found, strengths)
+
+
+def _cut(x: Tensor, ends: list[int]) -> Callable[[slice | None], Tensor]:
+    """Return what finds a stretch of tokens of x, [b g s d], or all of them: one cut, and one sum of its gradients."""
+    if not ends:
+        return lambda some: x
+    ends = sorted({0, *ends, x.shape[2]})
+    pieces: list[Tensor] = [*x.split([end - start for start, end in pairwise(ends)], 2)]
+    numbers = {spans: n for n, spans in enumerate(pairwise(ends))}
+
+    def piece(some: slice | None) -> Tensor:
+        if some is None:
+            return x
+        number = numbers.get((some.start, some.stop))
+        return x[:, :, some] if number is None else pieces[number]
+
+    return piece
+
+
+def _joined(found: list[Tensor], strengths: list[Tensor | None]) -> tuple[Tensor, Tensor]:
+    """Return what several sets of keys answer, as one: by a kernel where no graph is traced.
+
+    strengths: of each set, how far its scores are set off against the log-sum-exp of those before the first that is.
+    """
+    first = next((n for n, each in enumerate(strengths) if each is not None), 0)
+    # Where no key is near, there is nothing to be set off against.
+    last = strengths[-1] if first else None
     if len(found) == 2:
         return found[0], found[1]
-    return _joined(found)
-
-
-def _joined(found: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return what several sets of keys answer, as one: by a kernel where no graph is traced."""
     (out, *others), (lse, *more) = found[::2], found[1::2]
     alike = all(each.stride() == out.stride() for each in others) and all(
         each.stride() == lse.stride() for each in more
     )
-    if not alike or not has_numbers():
-        return merge(*found)
-    from milepost.backends.triton.joining.merged import merged
+    if alike and has_numbers() and (not first or (first == len(more) and last is not None and not last.requires_grad)):
+        from milepost.backends.triton.joining.merged import merged
 
-    return merged(*found)
+        return merged(*found, strength=last)
+    if first:
+        found = [*merge(*found[: 2 * first]), *found[2 * first :]]
+        level = found[1].nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=0.0)
+        for n, strength in enumerate(strengths[first:], 1):
+            if strength is not None:
+                found[2 * n + 1] = found[2 * n + 1] - strength[:, None] * level
+    return merge(*found)
 
 
 def _near_field(call: Call, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor] | None:

@@ -20,7 +20,7 @@ from milepost.backends.triton.attention.flash import _width
 from milepost.backends.triton.attention.score import put, tile
 from milepost.backends.triton.rotary.rotate import Waves, _alike, _angles, read_pairs, shared_out, write_pairs
 from milepost.backends.triton.runtime.configs import blocks_of
-from milepost.backends.triton.runtime.launch import launch, steps
+from milepost.backends.triton.runtime.launch import batch_step, launch, steps
 
 JOINED, MOST = 4, 6
 """How many answers one launch joins, and how many shares of a gradient it adds."""
@@ -40,13 +40,28 @@ def _lse_of(part, b, h, at, inside):
     return tl.load(Lse + b * l_b + h * l_h + at, mask=inside, other=float("-inf"))
 
 
+@triton.jit
+def both(lse, other):
+    """ln(e^lse + e^other), −∞ where nothing was seen in either."""
+    top = tl.maximum(lse, other)
+    total = less(lse, top) + less(other, top)
+    return tl.where(total == 0, float("-inf"), top + tl.log(tl.where(total == 0, 1.0, total)))
+
+
+@triton.jit
+def set_off(lse, level, Strength, line, inside):
+    """lse − strength · level, and the strength; level: of the keys that scores are set off against, if any was seen."""
+    strength = tl.load(Strength + line, mask=inside, other=0.0)
+    return lse - strength * tl.where(level == float("-inf"), 0.0, level), strength
+
+
 @triton.jit(do_not_specialize=["rows"])
 def join(
-    Out, Lse, Out0, Out1, Out2, Out3, Lse0, Lse1, Lse2, Lse3, o_b, o_h, o_t, l_b, l_h,
-    a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, d_b, d_h, d_t, la_b, la_h, lb_b, lb_h, lc_b, lc_h, ld_b, ld_h,
-    rows, BM: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, PARTS: tl.constexpr,
+    Out, Lse, Out0, Out1, Out2, Out3, Lse0, Lse1, Lse2, Lse3, Strength, o_b, o_h, o_t, l_b, l_h,
+    a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, d_b, d_h, d_t, la_b, la_h, lb_b, lb_h, lc_b, lc_h, ld_b, ld_h, s_b,
+    rows, BM: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, PARTS: tl.constexpr, SET_OFF: tl.constexpr,
 ):  # fmt: skip
-    """out and lse of one block of rows. The first part may be what is written over."""
+    """out and lse of one block of rows. The first part may be what is written over. SET_OFF: the last is."""
     row = tl.program_id(0) * BM
     h = tl.program_id(1).to(tl.int64)
     b = tl.program_id(2).to(tl.int64)
@@ -56,9 +71,16 @@ def join(
     lses = ((Lse0, la_b, la_h), (Lse1, lb_b, lb_h), (Lse2, lc_b, lc_h), (Lse3, ld_b, ld_h))
     top = _lse_of(lses[0], b, h, at, inside)
     found = (top,)
+    level = top
     for part in tl.static_range(1, PARTS):
-        found = found + (_lse_of(lses[part], b, h, at, inside),)  # noqa: RUF005
-        top = tl.maximum(top, found[part])
+        lse = _lse_of(lses[part], b, h, at, inside)
+        if SET_OFF:
+            if part == PARTS - 1:
+                lse, _strength = set_off(lse, level, Strength, b * s_b + at, inside)
+            else:
+                level = both(level, lse)
+        found = found + (lse,)  # noqa: RUF005
+        top = tl.maximum(top, lse)
     total = less(found[0], top)
     out = tile(Out0 + b * a_b + h * a_h, 0, 0, row, rows, a_t, BM, WIDTH, D, False).to(tl.float32)
     if PARTS > 1:
@@ -79,15 +101,18 @@ def join(
         tl.store(line, tl.where(blind, float("-inf"), top + tl.log(total)), mask=inside)
 
 
-def joined(out: Tensor, lse: Tensor, parts: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Write out [b h n d] and lse [b h n] of parts that are as large."""
+def joined(out: Tensor, lse: Tensor, parts: Sequence[tuple[Tensor, Tensor]], strength: Tensor | None = None) -> None:
+    """Write out [b h n d] and lse [b h n] of parts that are as large.
+
+    strength: [b|1 n], where the last of up to JOINED parts is set off against the others: lse − strength · theirs.
+    """
     b, h, t, d = out.shape
     some, more = parts[:JOINED], parts[JOINED:]
     outs, lses = (filled(each, JOINED) for each in zip(*some, strict=True))
     launch(
-        join, (blocks_of(t, ROWS), h, b), out, lse, *outs, *lses, *steps(out), *steps(lse, axes=2), *steps(*outs),
-        *steps(*lses, axes=2), t,
-        BM=ROWS, WIDTH=_width(d), D=d, PARTS=len(some), num_warps=4,
+        join, (blocks_of(t, ROWS), h, b), out, lse, *outs, *lses, strength, *steps(out), *steps(lse, axes=2),
+        *steps(*outs), *steps(*lses, axes=2), batch_step(strength), t,
+        BM=ROWS, WIDTH=_width(d), D=d, PARTS=len(some), SET_OFF=strength is not None, num_warps=4,
     )  # fmt: skip
     if more:
         joined(out, lse, [(out, lse), *more])
