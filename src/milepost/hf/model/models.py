@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import torch
@@ -204,16 +205,37 @@ def places_of(backbone: nn.Module, modules: Sequence[nn.Module]) -> Iterator[Pla
 
 
 def settings_of(module: nn.Module, read: Collection[str] = ()) -> dict[str, Any]:
-    """Return the plain attributes of an attention module: what a scheme may have of its own.
+    """Return the plain attributes of an attention module that its class knows: what a scheme may have of its own.
 
     Dropout is left out: it is read at every call. read: what else is.
     """
+    names, ends = names_in(type(module))
     return {
         name: each
         for name, each in vars(module).items()
         if (each is None or isinstance(each, (bool, int, float, str, tuple)))
+        and (name in names or name.endswith(ends))
         and not (name.startswith("_") or "dropout" in name or name in NOT_COMPARED or name in read)
     }
+
+
+@cache
+def names_in(kind: type) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the names that the code of a class sets or reads, and the ends of those that it puts together.
+
+    Gemma 3 has an f"{kind}_attention_scaling" for each type of layers. Of a user's subclass the code of transformers
+    counts: a name that nothing there knows may be a counter, or whatever else the user keeps.
+    """
+    known = ("transformers.models.", "transformers_modules.")
+    kinds = [each for each in kind.__mro__ if each.__module__.startswith(known)] or kind.__mro__
+    methods = (inspect.unwrap(each) for every in kinds for each in vars(every).values() if inspect.isroutine(each))
+    codes = [each.__code__ for each in methods if inspect.isfunction(each)]
+    # Functions inside them are constants; the list grows as it is read.
+    for code in codes:
+        codes += [each for each in code.co_consts if inspect.iscode(each)]
+    texts = {each for code in codes for each in code.co_consts if isinstance(each, str)}
+    ends = tuple(each for each in texts if each.startswith("_") and each != "_")
+    return frozenset(name for code in codes for name in code.co_names), ends
 
 
 def switches_of(module: nn.Module) -> dict[str, Any]:
