@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 from transformers.models.llama.modeling_llama import LlamaAttention, apply_rotary_pos_emb
 
 import milepost as mp
-from milepost.hf import extend, restore
+from milepost.hf import extend, load, restore, save
 from milepost.hf.model.models import DISPATCH, NOT_COMPARED, REPLACED, as_built, attentions_in, settings_of, turners_in
 from tests.hf.test_architectures import near
 from tests.hf.test_buckets import tiny as bucketed
@@ -134,6 +135,32 @@ def test_a_subclass_that_counts_its_calls_is_served():
     module.is_causal = False
     with pytest.raises(RuntimeError, match="is_causal of CountingAttention changed after extend"):
         model(tokens())
+
+
+@pytest.mark.parametrize("pad", [None, -100, -1, 48, 32000])
+@pytest.mark.parametrize("kind", ["bloom", "deepseek_v3", "falcon", "gemma2", "gpt_oss", "llama", "phi3", "t5"])
+def test_a_padding_token_outside_the_vocabulary_is_no_matter(kind: str, pad: int | None):
+    model = bucketed(kind) if kind == "t5" else tiny(kind)
+    texts = {"input_ids": tokens()} | ({"decoder_input_ids": tokens()} if kind == "t5" else {})
+    stock = model(**texts).logits
+    model.config.pad_token_id = pad
+    extend(model, through="attend")
+    assert near(model(**texts).logits, stock)
+    assert model.config.pad_token_id == pad
+
+
+@pytest.mark.parametrize("kind", ["apertus", "llama", "mpt", "t5"])
+def test_a_model_that_was_just_saved_is_extended(kind: str, tmp_path: Path):
+    model = bucketed(kind) if kind == "t5" else tiny(kind)
+    texts = {"input_ids": tokens()} | ({"decoder_input_ids": tokens()} if kind == "t5" else {})
+    stock = model(**texts).logits
+    model.save_pretrained(tmp_path)
+    assert model.config.dtype == "float32", "a word, where there was a dtype of torch"
+    extend(model, through="attend")
+    assert near(model(**texts).logits, stock)
+    save(model, tmp_path)
+    assert near(load(tmp_path)(**texts).logits, stock)
+    assert near(extend(restore(model), through="attend")(**texts).logits, stock)
 
 
 @pytest.mark.parametrize("through", ["rotary", "attend"])

@@ -248,6 +248,9 @@ def as_built(model: nn.Module, config: Any) -> Any:
     kinds = (each for each in type(model).__mro__ if each.__module__.startswith("transformers.models."))
     kind = cast("Any", next(kinds, type(model)))
     config._attn_implementation = "eager"
+    # Neither matters here, and a model cannot be built from some: a padding token that the vocabulary lacks, and the
+    # name of a dtype, which save_pretrained leaves in the config.
+    config.pad_token_id, config.dtype = None, torch.float32
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         return kind(config)
 
