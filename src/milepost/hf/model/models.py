@@ -140,7 +140,7 @@ def as_run(config: Any) -> Any:
 def own_schedule(config: Any) -> Schedule:
     """What the layers of a model do by themselves; Falcon's slopes as it rounds them."""
     # Tables that a scheme learns are drawn, and nobody reads these.
-    with torch.random.fork_rng(devices=[]):
+    with undrawn():
         own = stock_schedule(read(as_run(config), "extend"))
     if not (getattr(config, "model_type", None) == "falcon" and config.alibi):
         return own
@@ -251,8 +251,16 @@ def as_built(model: nn.Module, config: Any) -> Any:
     # Neither matters here, and a model cannot be built from some: a padding token that the vocabulary lacks, and the
     # name of a dtype, which save_pretrained leaves in the config.
     config.pad_token_id, config.dtype = None, torch.float32
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+    with undrawn("meta"):
         return kind(config)
+
+
+@contextmanager
+def undrawn(device: str = "cpu") -> Generator[None]:
+    """Make modules on a device, and leave the random state of every device as it was."""
+    # What is drawn on the CPU moves the state of no other device.
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        yield
 
 
 def demand_as_built(module: nn.Module, built: dict[str, Any], where: str = "") -> None:
