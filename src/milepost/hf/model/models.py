@@ -36,6 +36,8 @@ NOT_YET: dict[str, str] = {
 }
 """Why some model types that milepost can read are not extended."""
 SERVED = ", ".join(sorted(DISPATCH | REPLACED))
+MODELS = ("transformers.models.", "transformers_modules.")
+"""Where transformers has the classes of models, and those that come with a checkpoint."""
 Kept = TypeVar("Kept")
 NOT_COMPARED = frozenset({
     "gradient_checkpointing", "layer_idx", "max_position_embeddings", "max_positions", "max_seq_length", "training",
@@ -226,8 +228,7 @@ def names_in(kind: type) -> tuple[frozenset[str], tuple[str, ...]]:
     Gemma 3 has an f"{kind}_attention_scaling" for each type of layers. Of a user's subclass the code of transformers
     counts: a name that nothing there knows may be a counter, or whatever else the user keeps.
     """
-    known = ("transformers.models.", "transformers_modules.")
-    kinds = [each for each in kind.__mro__ if each.__module__.startswith(known)] or kind.__mro__
+    kinds = [each for each in kind.__mro__ if each.__module__.startswith(MODELS)] or kind.__mro__
     methods = (inspect.unwrap(each) for every in kinds for each in vars(every).values() if inspect.isroutine(each))
     codes = [each.__code__ for each in methods if inspect.isfunction(each)]
     # Functions inside them are constants; the list grows as it is read.
