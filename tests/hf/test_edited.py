@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from torch import nn
 from transformers.models.llama.modeling_llama import LlamaAttention, apply_rotary_pos_emb
 
 import milepost as mp
-from milepost.hf import extend, restore
-from milepost.hf.model.models import as_built, attentions_in, settings_of
+from milepost.hf import extend, load, restore, save
+from milepost.hf.model.models import DISPATCH, NOT_COMPARED, REPLACED, as_built, attentions_in, settings_of, turners_in
 from tests.hf.test_architectures import near
+from tests.hf.test_buckets import tiny as bucketed
 from tests.hf.tiny import continued, tiny, tokens
 
 
@@ -69,6 +71,96 @@ def test_a_model_as_built_is_the_model_and_draws_no_random_numbers(kind: str):
     pairs = list(zip(attentions_in(model), attentions_in(built), strict=True))
     assert len(pairs) == 2
     assert all(settings_of(one) == settings_of(other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("kind", sorted(DISPATCH | REPLACED))
+def test_every_setting_that_a_module_is_built_with_is_compared(kind: str):
+    model = tiny(kind)
+    for module in (*attentions_in(model), *(each.module for each in turners_in(model))):
+        plain = {name for name, each in vars(module).items() if isinstance(each, (bool, int, float, str, tuple))}
+        assert {n for n in plain - NOT_COMPARED if n[0] != "_" and "dropout" not in n} <= set(settings_of(module))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("kind", "name", "through"),
+    [
+        ("bloom", "self_attention", "attend"), ("falcon", "self_attention", "attend"),
+        ("gemma3_text", "rotary_emb", "rotary"), ("gpt_neox", "attention", "attend"), ("llama", "rotary_emb", "attend"),
+        ("llama", "self_attn", "attend"), ("t5", "SelfAttention", "attend"),
+    ],
+)  # fmt: skip
+def test_what_a_user_keeps_on_a_module_is_no_setting_of_it(kind: str, name: str, through: Any, when: str):
+    model = bucketed(kind) if kind == "t5" else tiny(kind)
+    texts = {"input_ids": tokens()} | ({"decoder_input_ids": tokens()} if kind == "t5" else {})
+    if when == "after":
+        extend(model, through=through)
+
+    def count(module: Any, *others: Any) -> None:
+        module.calls += 1
+        module.told = (module.calls,)
+
+    modules = [each for where, each in model.named_modules() if where.endswith(f".{name}")]
+    for module in modules:
+        module.calls, module.told = 0, None
+        module.register_forward_hook(count)
+    if when == "before":
+        extend(model, through=through)
+    model(**texts)
+    before = [module.calls for module in modules]
+    model(**texts)
+    assert before
+    assert all(before)
+    assert [module.told for module in modules] == [(2 * calls,) for calls in before]
+
+
+class CountingAttention(LlamaAttention):
+    """Counts its calls, in code that is no part of transformers."""
+
+    calls: int
+
+    def forward(self, *args: Any, **others: Any) -> Any:
+        self.calls += 1
+        return super().forward(*args, **others)
+
+
+def test_a_subclass_that_counts_its_calls_is_served():
+    model, other = with_class(CountingAttention), tiny("llama")
+    module = model.model.layers[1].self_attn
+    module.calls = 0
+    extend(model, mp.Rerope(8))
+    for _ in range(2):
+        assert torch.equal(model(tokens()).logits, extend(other, mp.Rerope(8))(tokens()).logits)
+    assert module.calls == 2
+    module.is_causal = False
+    with pytest.raises(RuntimeError, match="is_causal of CountingAttention changed after extend"):
+        model(tokens())
+
+
+@pytest.mark.parametrize("pad", [None, -100, -1, 48, 32000])
+@pytest.mark.parametrize("kind", ["bloom", "deepseek_v3", "falcon", "gemma2", "gpt_oss", "llama", "phi3", "t5"])
+def test_a_padding_token_outside_the_vocabulary_is_no_matter(kind: str, pad: int | None):
+    model = bucketed(kind) if kind == "t5" else tiny(kind)
+    texts = {"input_ids": tokens()} | ({"decoder_input_ids": tokens()} if kind == "t5" else {})
+    stock = model(**texts).logits
+    model.config.pad_token_id = pad
+    extend(model, through="attend")
+    assert near(model(**texts).logits, stock)
+    assert model.config.pad_token_id == pad
+
+
+@pytest.mark.parametrize("kind", ["apertus", "llama", "mpt", "t5"])
+def test_a_model_that_was_just_saved_is_extended(kind: str, tmp_path: Path):
+    model = bucketed(kind) if kind == "t5" else tiny(kind)
+    texts = {"input_ids": tokens()} | ({"decoder_input_ids": tokens()} if kind == "t5" else {})
+    stock = model(**texts).logits
+    model.save_pretrained(tmp_path)
+    assert model.config.dtype == "float32", "a word, where there was a dtype of torch"
+    extend(model, through="attend")
+    assert near(model(**texts).logits, stock)
+    save(model, tmp_path)
+    assert near(load(tmp_path)(**texts).logits, stock)
+    assert near(extend(restore(model), through="attend")(**texts).logits, stock)
 
 
 @pytest.mark.parametrize("through", ["rotary", "attend"])

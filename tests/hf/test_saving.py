@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     BloomForCausalLM,
+    LlamaForCausalLM,
+    PreTrainedModel,
     T5ForConditionalGeneration,
     Trainer,
     TrainingArguments,
@@ -283,6 +286,61 @@ def test_a_model_built_from_the_config_of_an_extended_one_is_refused(
         BUILDS[way](model, tmp_path)
     copy.deepcopy(model)
     BUILDS[way](restore(model), tmp_path)
+
+
+class Reward(PreTrainedModel):
+    """A value head on a model."""
+
+    def __init__(self, model: Any, config: Any = None) -> None:
+        super().__init__(model.config if config is None else config)
+        self.model, self.score = model, nn.Linear(32, 1)
+        self.post_init()
+
+    def forward(self, tokens: torch.Tensor, **options: Any) -> torch.Tensor:
+        return self.score(self.model(tokens, output_hidden_states=True, **options).hidden_states[-1])[..., 0]
+
+
+class Fresh(PreTrainedModel):
+    """Makes the model that it holds of the config."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model = LlamaForCausalLM(config)
+
+
+class OwnHead(LlamaForCausalLM):
+    """Has layers, as what it derives from."""
+
+
+@pytest.mark.parametrize(
+    ("model_type", "given"),
+    [("bloom", (mp.AlibiNtk(4.0),)), ("llama", (mp.Rerope(8),)), ("gemma2", (mp.LogN(64),)), ("gptj", (mp.Rerope(8),))],
+)
+def test_a_users_own_class_holds_an_extended_model(model_type: str, given: tuple[Any, ...], tmp_path: Path):
+    model, text = tiny(model_type), tokens(2, 64)
+    model.config._attn_implementation = "eager"
+    stock = model(text).logits
+    extend(model, *given)
+    ours, its = model(text).logits, model.config._attn_implementation
+    reward = Reward(model).eval()
+    value = reward(text)
+    assert torch.equal(model(text).logits, ours)
+    assert model.config._attn_implementation == its
+    assert torch.equal(Reward(model, copy.deepcopy(model.config)).eval().model(text).logits, ours)
+    assert torch.equal(copy.deepcopy(reward)(text), value)
+    reward.save_pretrained(tmp_path)
+    assert written_in(tmp_path)["milepost"] == model.config.milepost
+    restore(reward)
+    assert torch.equal(model(text).logits, stock)
+    extend(reward, *given)
+    assert torch.equal(reward(text), value)
+
+
+@pytest.mark.parametrize(("kind", "named"), [(Fresh, "LlamaForCausalLM"), (OwnHead, "OwnHead")])
+def test_a_users_own_class_that_has_layers_is_refused(kind: type[PreTrainedModel], named: str):
+    model = extend(tiny("llama"), mp.Rerope(8))
+    with pytest.raises(ValueError, match=rf"{named}\(config\) would be built without the extension"):
+        kind(model.config)
 
 
 def test_a_model_whose_config_stores_an_extension_that_it_lacks_is_refused():

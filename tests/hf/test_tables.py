@@ -149,3 +149,11 @@ def test_a_table_that_is_put_back_is_cast_with_the_model():
         assert torch.equal(model(text).logits, wanted)
     assert model.transformer.wpe.weight.dtype == torch.bfloat16
     assert torch.equal(restore(model)(text).logits, wanted)
+
+
+@pytest.mark.parametrize("pad", [None, 0, 5])
+def test_the_rows_of_padding_are_those_that_the_module_skips(pad: int | None):
+    model, other = made("roberta"), made("roberta")
+    model.config.pad_token_id = pad
+    text = tokens(2, 3 * ROWS)
+    assert torch.equal(extend(model, to=4 * ROWS)(text).logits, extend(other, to=4 * ROWS)(text).logits)

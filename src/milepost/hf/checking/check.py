@@ -24,7 +24,7 @@ from milepost.hf.checking.running import TOKENS, Runs, Table, skeleton
 from milepost.hf.checking.schemes import Function, GivenSlopes, compare
 from milepost.hf.config.source import config_of, first_line, schedules_in
 from milepost.hf.model.extension import extension_of
-from milepost.hf.model.models import as_run, unwrapped
+from milepost.hf.model.models import as_run, undrawn, unwrapped
 from milepost.hf.model.parts import ALIBI, ROTARY, kind_of
 from milepost.hf.model.t5 import stretched
 from milepost.scheme import with_trained
@@ -69,6 +69,7 @@ class Side:
         return runs is not None and stock is not None and stock.comparable(runs, label) and stock.differs(runs, label)
 
 
+@undrawn()
 def check(a: object, b: object, dim: int | None = None) -> Checked:
     """Name every position convention in which two models differ.
 

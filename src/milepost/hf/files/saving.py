@@ -18,7 +18,7 @@ from milepost.configs import read
 from milepost.configs.source import configuration, inside, text_of
 from milepost.configs.stored import KEY, OLD_FILE, Plain
 from milepost.hf.model.extension import NEEDED, extended, extension_of
-from milepost.hf.model.models import demand_model
+from milepost.hf.model.models import demand_model, undrawn
 from milepost.hf.model.t5 import has_buckets, put_stacks, stacks_of, stretched
 from milepost.lab.training.train import FULL
 from milepost.refusal import need
@@ -88,9 +88,10 @@ def load(path: str | os.PathLike[str], **options: Any) -> Any:
     if has_buckets(model):
         reach = model.config.relative_attention_max_distance
         stacks = stacks_of(model, reach)
-        schedules = {
-            name: schedule_in(stored, layers.own, name == "decoder", called) for name, layers in stacks.items()
-        }
+        with undrawn():
+            schedules = {
+                name: schedule_in(stored, layers.own, name == "decoder", called) for name, layers in stacks.items()
+            }
         put_stacks(model, reach, reach, stacks, schedules)
         return model
     own = stock_schedule(read(model.config, "load"))

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import torch
@@ -35,6 +36,8 @@ NOT_YET: dict[str, str] = {
 }
 """Why some model types that milepost can read are not extended."""
 SERVED = ", ".join(sorted(DISPATCH | REPLACED))
+MODELS = ("transformers.models.", "transformers_modules.")
+"""Where transformers has the classes of models, and those that come with a checkpoint."""
 Kept = TypeVar("Kept")
 NOT_COMPARED = frozenset({
     "gradient_checkpointing", "layer_idx", "max_position_embeddings", "max_positions", "max_seq_length", "training",
@@ -139,7 +142,7 @@ def as_run(config: Any) -> Any:
 def own_schedule(config: Any) -> Schedule:
     """What the layers of a model do by themselves; Falcon's slopes as it rounds them."""
     # Tables that a scheme learns are drawn, and nobody reads these.
-    with torch.random.fork_rng(devices=[]):
+    with undrawn():
         own = stock_schedule(read(as_run(config), "extend"))
     if not (getattr(config, "model_type", None) == "falcon" and config.alibi):
         return own
@@ -204,16 +207,36 @@ def places_of(backbone: nn.Module, modules: Sequence[nn.Module]) -> Iterator[Pla
 
 
 def settings_of(module: nn.Module, read: Collection[str] = ()) -> dict[str, Any]:
-    """Return the plain attributes of an attention module: what a scheme may have of its own.
+    """Return the plain attributes of an attention module that its class knows: what a scheme may have of its own.
 
     Dropout is left out: it is read at every call. read: what else is.
     """
+    names, ends = names_in(type(module))
     return {
         name: each
         for name, each in vars(module).items()
         if (each is None or isinstance(each, (bool, int, float, str, tuple)))
+        and (name in names or name.endswith(ends))
         and not (name.startswith("_") or "dropout" in name or name in NOT_COMPARED or name in read)
     }
+
+
+@cache
+def names_in(kind: type) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the names that the code of a class sets or reads, and the ends of those that it puts together.
+
+    Gemma 3 has an f"{kind}_attention_scaling" for each type of layers. Of a user's subclass the code of transformers
+    counts: a name that nothing there knows may be a counter, or whatever else the user keeps.
+    """
+    kinds = [each for each in kind.__mro__ if each.__module__.startswith(MODELS)] or kind.__mro__
+    methods = (inspect.unwrap(each) for every in kinds for each in vars(every).values() if inspect.isroutine(each))
+    codes = [each.__code__ for each in methods if inspect.isfunction(each)]
+    # Functions inside them are constants; the list grows as it is read.
+    for code in codes:
+        codes += [each for each in code.co_consts if inspect.iscode(each)]
+    texts = {each for code in codes for each in code.co_consts if isinstance(each, str)}
+    ends = tuple(each for each in texts if each.startswith("_") and each != "_")
+    return frozenset(name for code in codes for name in code.co_names), ends
 
 
 def switches_of(module: nn.Module) -> dict[str, Any]:
@@ -226,8 +249,19 @@ def as_built(model: nn.Module, config: Any) -> Any:
     kinds = (each for each in type(model).__mro__ if each.__module__.startswith("transformers.models."))
     kind = cast("Any", next(kinds, type(model)))
     config._attn_implementation = "eager"
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+    # Neither matters here, and a model cannot be built from some: a padding token that the vocabulary lacks, and the
+    # name of a dtype, which save_pretrained leaves in the config.
+    config.pad_token_id, config.dtype = None, torch.float32
+    with undrawn("meta"):
         return kind(config)
+
+
+@contextmanager
+def undrawn(device: str = "cpu") -> Generator[None]:
+    """Make modules on a device, and leave the random state of every device as it was."""
+    # What is drawn on the CPU moves the state of no other device.
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        yield
 
 
 def demand_as_built(module: nn.Module, built: dict[str, Any], where: str = "") -> None:

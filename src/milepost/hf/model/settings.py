@@ -22,7 +22,7 @@ from milepost.configs.layer_types import FULL
 from milepost.configs.rope_types import TRAINED
 from milepost.configs.stored import KEY, LOADED_BY, marked, unmarked
 from milepost.hf.config.rope_parameters import expressed, frequencies, has_types, magnitude
-from milepost.hf.model.models import Layers, Turner, own_schedule, turners_in
+from milepost.hf.model.models import MODELS, Layers, Turner, own_schedule, turners_in
 from milepost.hf.model.rotary import FORMS, lengths, near, same_beside, turn_of, turns_by_type
 
 NAMES = ("rope_parameters", "max_position_embeddings", TRAINED)
@@ -163,12 +163,16 @@ def builds(frame: FrameType) -> str | None:
     """Return the class of the model of transformers whose __init__ runs in a frame, or None.
 
     That is where every such model settles its attention, and writes it into the config; nothing else tells a config
-    that a model is made of it.
+    that a model is made of it. A user's class around a model has no layers of its own: none of its classes that are of
+    transformers has an __init__, but for PreTrainedModel. Those that it makes of the config are refused in turn.
     """
     from transformers import PreTrainedModel
 
     made = frame.f_locals.get("self") if frame.f_code.co_name == "__init__" else None
-    return type(made).__name__ if isinstance(made, PreTrainedModel) else None
+    if not isinstance(made, PreTrainedModel):
+        return None
+    layered = ("__init__" in vars(each) for each in type(made).__mro__ if each.__module__.startswith(MODELS))
+    return type(made).__name__ if any(layered) else None
 
 
 @cache

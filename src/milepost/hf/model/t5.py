@@ -26,6 +26,7 @@ from milepost.hf.model.models import (
     demand_as_built,
     kept_in,
     own_config,
+    own_schedule,
     settings_of,
     switches_of,
     unwrapped,
@@ -155,7 +156,7 @@ def stacks_of(model: nn.Module, reach: int) -> Stacks:
         )
         config = copy.deepcopy(stack.config)
         config.relative_attention_max_distance = reach
-        own, modules = Schedule.of(config), tuple(each.module for each in places)
+        own, modules = own_schedule(config), tuple(each.module for each in places)
         if len(places) != len(own):
             raise ValueError(
                 f"extend: the {config.model_type} config has {len(own)} layers, and the model has self-attention in "

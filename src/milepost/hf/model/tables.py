@@ -100,7 +100,7 @@ def grow(model: nn.Module, given: Sequence[object], to: int | None) -> None:
             f"extend: the {kind} config says {rows} positions, and the table has {len(table.weight)} rows; the config "
             f"disagrees with the model"
         )
-    skipped = 0 if kind not in PADDED else config.pad_token_id + 1
+    skipped = 0 if kind not in PADDED else cast("Any", place.parent).padding_idx + 1
     larger = grown(table, skipped, checked(to, rows - skipped, kind), alpha)
     if done is not None:
         done.undo()
@@ -157,7 +157,5 @@ def grown(table: nn.Embedding, skipped: int, to: int, alpha: float) -> nn.Embedd
     """A table with the rows of this one, and those that two of them make together; the first rows are kept."""
     old = table.weight.detach()
     made = Hierarchical(old[skipped:], alpha=alpha).embed(old.new_zeros(1, to, old.shape[1]))[0].detach()
-    larger = nn.Embedding(to + skipped, old.shape[1], padding_idx=table.padding_idx, device=old.device, dtype=old.dtype)
-    larger.weight.data = torch.cat((old[:skipped], made))
-    larger.weight.requires_grad_(table.weight.requires_grad)
-    return larger.train(table.training)
+    rows, frozen = torch.cat((old[:skipped], made)), not table.weight.requires_grad
+    return nn.Embedding.from_pretrained(rows, freeze=frozen, padding_idx=table.padding_idx).train(table.training)
