@@ -25,6 +25,7 @@ from milepost.hf.measuring.trials import tokens_of
 from milepost.hf.model.attention import watched
 from milepost.hf.model.extension import Extension, as_it_was, changed_by, extended, restore
 from milepost.hf.model.models import demand_model, device_of, same_config
+from milepost.schedule import ranges
 from milepost.seams import demand
 from milepost.seams.arguments import spell
 
@@ -38,10 +39,11 @@ MEANINGS = {
     "queries": "All is measured over the last quarter of the queries, or so many of them as were asked for.",
     "effective window": "The distance within which 90 % of the weight of a head lies, all these queries together.",
     "entropy": "Of the weights of a query, in bits: how many keys they are spread over, as a power of two.",
-    "sinks": "The weight of the first four tokens of the text, or as many as were asked for, and of a sink logit.",
+    "sinks": "The weight of the first four tokens of the text, or as many as were asked for.",
+    "sink logit": "The weight that no key gets, of heads that have a learned logit of attending to nothing.",
     "far keys": "The weight of keys further back in the text than the trained length, wherever a method puts them.",
     "fast, middle, slow pairs": "Thirds of the pairs of channels that RoPE turns, the fastest first; mean score by "
-    "distance. The furthest distances are means over few queries.",
+    "distance. Distances that fewer than half of the queries reach are in the numbers and not in the picture.",
 }
 """What the words of the pictures mean."""
 
@@ -67,7 +69,8 @@ def look(
     Over the last quarter of the queries, at most `rows` of them, evenly spread:
       effective window   the distance within which 90 % of the weight lies, all these queries together
       entropy            of the weights of a query, in bits
-      sinks              the weight of the first `sinks` tokens, and of a sink logit where the model has one
+      sinks              the weight of the first `sinks` tokens
+      sink logit         the weight of the sink logit, where the model has one
       far keys           the weight of keys further back than the trained length
     heads: (layer, head) of which the scores are drawn by distance, in three bands of channel pairs.
     The model attends through milepost meanwhile, in one pass, and is left as it was.
@@ -104,7 +107,11 @@ class _Watching:
     window: list[Tensor] = field(default_factory=list[Tensor])
     entropy: list[Tensor] = field(default_factory=list[Tensor])
     on_sinks: list[Tensor] = field(default_factory=list[Tensor])
+    on_logit: list[Tensor] = field(default_factory=list[Tensor])
     far: list[Tensor] = field(default_factory=list[Tensor])
+    has_logit: bool = False
+    chosen: list[int] = field(default_factory=list[int])
+    """The queries that are looked at."""
     bands: dict[tuple[int, int], list[Numbers]] = field(default_factory=dict[tuple[int, int], list[Numbers]])
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, options: Options) -> None:
@@ -114,20 +121,22 @@ class _Watching:
             raise ValueError(f"look: layer {layer} attends with {t} queries and {s} keys; only one whole text is read")
         first = t - max(1, t // 4)
         chosen = sorted({round(each) for each in np.linspace(first, t - 1, min(self.rows, t - first))})
-        h = q.shape[1]
+        self.chosen, h = chosen, q.shape[1]
+        self.has_logit |= bool(scheme.answering("rest"))
         by_distance = torch.zeros(h, t, dtype=torch.float64, device=q.device)
-        sums = torch.zeros(2, h, dtype=torch.float64, device=q.device)
+        sums = torch.zeros(3, h, dtype=torch.float64, device=q.device)
         for some in _blocks(chosen, h * s):
             weights = mp.weights(q, k, scheme, rows=some, v=v, **options)[0].double()
-            rest = 1 - weights.sum(-1) if scheme.answering("rest") else torch.zeros((), device=q.device)
             sums[0] -= torch.xlogy(weights, weights).sum((1, 2)) / math.log(2)
-            sums[1] += (weights[..., : self.sinks].sum(-1) + rest).sum(1)
+            sums[1] += weights[..., : self.sinks].sum((1, 2))
+            if scheme.answering("rest"):
+                sums[2] += (1 - weights.sum(-1)).sum(1)
             by_distance.index_add_(1, _distances(some, s, q.device).abs().flatten(), weights.flatten(1))
         share = by_distance.cumsum(1) / by_distance.sum(1, keepdim=True)
         window = torch.where(share[:, -1].isfinite(), (share < SHARE).sum(1).double(), torch.nan)
         far = by_distance[:, self.trained :].sum(1) if self.trained is not None else torch.zeros_like(sums[0])
         self.window.append(window.cpu())
-        for kept, each in zip((self.entropy, self.on_sinks, self.far), (*sums, far), strict=True):
+        for kept, each in zip((self.entropy, self.on_sinks, self.on_logit, self.far), (*sums, far), strict=True):
             kept.append((each / len(chosen)).cpu())
         for at in self.heads:
             if not 0 <= at[1] < h:
@@ -193,6 +202,11 @@ def _watched(model: nn.Module, ids: Tensor, change: list[object], watching: _Wat
         raise ValueError(
             "look: no layer of this model showed what it attends with; a compiled model is not looked into"
         )
+    if not change and all(each.isnan().all() for each in watching.window):
+        raise ValueError(
+            "look: no head of this model has attention weights that are numbers: its weights are NaN, or they overflow "
+            "in its dtype. Load it in float32 or bfloat16, and see that all of its weights were loaded"
+        )
     for layer, _ in watching.heads:
         if not 0 <= layer < len(watching.window):
             raise IndexError(f"look(heads={list(watching.heads)}): there are {len(watching.window)} layers")
@@ -224,22 +238,34 @@ def _drawn(found: dict[str, _Watching], length: int, heads: Sequence[tuple[int, 
         "entropy": ("bits", "entropy"),
         "sinks": ("of the weight", "on_sinks"),
     }
+    if any(each.has_logit for each in found.values()):
+        measures["sink logit"] = ("of the weight", "on_logit")
     if trained is not None and length > trained:
         measures["far keys"] = ("of the weight", "far")
     arrays: list[Array] = [axis("layer", layer), axis("head", head)]
     pictures: list[Picture] = []
     for name, (unit, kept) in measures.items():
         values = {row: torch.stack(getattr(each, kept)).numpy() for row, each in found.items()}
-        limits = (0.0, max(float(each.max()) for each in values.values()))
+        limits = (0.0, max(float(np.nanmax(each)) for each in values.values() if np.isfinite(each).any()))
         for row, each in values.items():
             arrays.append(array(f"{name}, {row}", each, unit, "layer", "head"))
             title = f"{name[0].upper()}{name[1:]}, {row}"
             pictures.append(
-                map_of(title, each, layer, head, row_name="layer", column_name="head", unit=unit, limits=limits)
+                map_of(
+                    title,
+                    each,
+                    layer,
+                    head,
+                    row_name="layer",
+                    column_name="head",
+                    unit=unit,
+                    limits=limits,
+                    hidden="no numbers",
+                )
             )
     if heads:
         distance = np.arange(length, dtype=np.float64)
-        at = np.unique(np.geomspace(1, length, 160).astype(int)) - 1
+        at = np.unique(np.geomspace(1, _often(next(iter(found.values())).chosen), 160).astype(int)) - 1
         arrays.append(axis("distance", distance))
         for row, each in found.items():
             for (number, which), bands in each.bands.items():
@@ -266,6 +292,11 @@ def _drawn(found: dict[str, _Watching], length: int, heads: Sequence[tuple[int, 
     )
 
 
+def _often(chosen: list[int]) -> int:
+    """Return how many distances half of the queries reach: further ones are means over a few, the first token's."""
+    return sorted(chosen)[len(chosen) // 2] + 1
+
+
 def _said(found: dict[str, _Watching], length: int) -> str:
     """Return what was found, in sentences."""
     lines: list[str] = []
@@ -277,7 +308,10 @@ def _said(found: dict[str, _Watching], length: int) -> str:
             continue
         line = f"{name}, half of the heads hold 90 % of their weight within {int(window.nanmedian()):,} tokens"
         line += f", {int((sinks > 0.5).sum())} heads put more than half of it on the first tokens"
-        line += f", {lost} heads have weights that are no numbers" if lost else ""
+        line += f", {int((torch.stack(each.on_logit) > 0.5).sum())} heads on their sink logit" if each.has_logit else ""
+        where = [n for n, layer in enumerate(window) if layer.isnan().any()]
+        heads = f"{lost} head{'s' * (lost > 1)} of layer{'s' * (len(where) > 1)} {ranges(where)}"
+        line += f", {heads} {'have' if lost > 1 else 'has'} weights that are no numbers" if lost else ""
         if each.trained is not None and length > each.trained:
             far = 100 * float(torch.stack(each.far).nanmean())
             line += f", and {far:.1f} % of all weight is on keys past the trained length"
