@@ -216,10 +216,10 @@ def test_the_page_is_one_file_and_its_numbers_lie_beside(tmp_path: Path):
     assert set(json.loads(found.to_json())["arrays"]) == {each.name for each in found.arrays}
 
 
-def test_the_command_writes_a_page_and_refuses_by_name(tmp_path: Path):
+def test_the_command_writes_a_page_and_refuses_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("tokenizers")
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
     from typer.testing import CliRunner
 
     from milepost.cli import app
@@ -240,16 +240,30 @@ def test_the_command_writes_a_page_and_refuses_by_name(tmp_path: Path):
         "score of slow pairs, layer 1 head 2, with Rerope(8)"
         in json.loads(out.with_suffix(".json").read_text("utf-8"))["arrays"]
     )
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("weights were loaded"))
     for wrong, said in (
         (["--head", "9.0"], "there are 2 layers"),
+        (["--head", "1.4"], "there are 4 heads"),
+        (["--with", "LogN(7)"], "trained at 24 tokens"),
         (["--head", "first"], "give LAYER.HEAD"),
         (["--out", str(tmp_path / "a.txt")], "name a page"),
         (["--with", "Rerop(8)"], "Rerop"),
     ):
         refused = CliRunner().invoke(app(), [*asked, *wrong])
-        assert refused.exit_code == 2
+        assert refused.exit_code == 2, refused.output
         assert said in refused.output
         assert "Traceback" not in refused.output
+
+
+def test_a_folder_without_a_tokenizer_is_refused_in_whole_sentences(tmp_path: Path):
+    from milepost.hf.files.read import read_model
+
+    llama().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"there is no tokenizer in it; copy tokenizer\.json and") as refused:
+        read_model(str(tmp_path), "look")
+    said = str(refused.value)
+    assert said.endswith("the model that it was made of")
+    assert "(" not in said.removeprefix(f"look {tmp_path}")
 
 
 def test_modes_and_the_config_of_the_model_are_left_and_what_is_no_number_shows():

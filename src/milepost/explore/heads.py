@@ -16,6 +16,8 @@ from torch import Tensor, nn
 import milepost as mp
 from milepost import Regime, Scheme
 from milepost.call.options import Options
+from milepost.configs import read
+from milepost.configs.reader import HEADS
 from milepost.explore.analysis import Analysis, Array, array, axis
 from milepost.explore.pictures.curves import curves
 from milepost.explore.pictures.maps import map_of
@@ -24,7 +26,8 @@ from milepost.hf.measuring.judged import evaluating
 from milepost.hf.measuring.trials import tokens_of
 from milepost.hf.model.attention import watched
 from milepost.hf.model.extension import Extension, as_it_was, changed_by, extended, restore
-from milepost.hf.model.models import demand_model, device_of, same_config
+from milepost.hf.model.models import demand_model, device_of, layers_of, same_config
+from milepost.hf.model.parts import schedule_for
 from milepost.schedule import ranges
 from milepost.seams import demand
 from milepost.seams.arguments import spell
@@ -86,14 +89,34 @@ def look(
         ids = ids[:length]
     if len(ids) < 8:
         raise ValueError(f"look: the text has {len(ids)} tokens; give at least 8")
-    several = isinstance(given, (list, tuple))
-    parts: list[object] = list(cast("Sequence[object]", given)) if several else [given] * (given is not None)
+    parts = demand_possible(model, given, heads)
     named = ", ".join(each if isinstance(each, str) else spell(each) for each in parts)
     found: dict[str, _Watching] = {}
     changes: dict[str, list[object]] = {AS_IT_IS: []} | ({f"with {named}": parts} if parts else {})
     for name, change in changes.items():
         found[name] = _watched(model, ids, change, _Watching(sinks, rows, tuple(heads)))
     return _drawn(found, len(ids), heads)
+
+
+def demand_possible(model: nn.Module, given: object, heads: Sequence[tuple[int, int]]) -> list[object]:
+    """Refuse methods and heads that this model cannot be looked at with, and return the methods; reads no weights."""
+    parts = list(cast("Sequence[object]", given)) if isinstance(given, (list, tuple)) else [given] * (given is not None)
+    with as_it_was(model) as plain:
+        layers = layers_of(plain)
+        schedule = schedule_for(layers, parts, None) if parts else layers.own
+    count = read(layers.config, "look").get(*HEADS)
+    for layer, head in heads:
+        if not 0 <= layer < len(schedule):
+            raise IndexError(f"look(heads={list(heads)}): there are {len(schedule)} layers, 0 to {len(schedule) - 1}")
+        if not 0 <= head < count:
+            raise IndexError(f"look(heads={list(heads)}): there are {count} heads, 0 to {count - 1}")
+        for each in (layers.own, schedule):
+            if not each[layer].answering("cos_sin"):
+                raise ValueError(
+                    f"look(heads={list(heads)}): layer {layer} does not rotate, and only a head that is rotated has "
+                    f"bands of pairs; leave it out"
+                )
+    return parts
 
 
 @dataclass
@@ -139,17 +162,13 @@ class _Watching:
         for kept, each in zip((self.entropy, self.on_sinks, self.on_logit, self.far), (*sums, far), strict=True):
             kept.append((each / len(chosen)).cpu())
         for at in self.heads:
-            if not 0 <= at[1] < h:
-                raise IndexError(f"look(heads={list(self.heads)}): there are {h} heads, 0 to {h - 1}")
             if at[0] == layer:
                 self.bands[at] = _bands(q[:, at[1]], k[:, at[1] * k.shape[1] // h], scheme, chosen)
 
 
 def _bands(q: Tensor, k: Tensor, scheme: Scheme, chosen: list[int]) -> list[Numbers]:
     """Return mean scores by distance of one head q, k [1 t d], of the fastest, middle and slowest pairs of channels."""
-    turn: Any = next(iter(scheme.answering("cos_sin")), None)
-    if turn is None:
-        raise ValueError("look(heads=…): only a head that is rotated has bands of pairs; leave heads out")
+    turn: Any = scheme.answering("cos_sin")[0]
     half, t = turn.width // 2, q.shape[1]
     turned = Scheme(*scheme.answering("turn"), *scheme.answering("scale"), _Placed(scheme))
     channel = torch.arange(q.shape[2], device=q.device)
@@ -207,9 +226,6 @@ def _watched(model: nn.Module, ids: Tensor, change: list[object], watching: _Wat
             "look: no head of this model has attention weights that are numbers: its weights are NaN, or they overflow "
             "in its dtype. Load it in float32 or bfloat16, and see that all of its weights were loaded"
         )
-    for layer, _ in watching.heads:
-        if not 0 <= layer < len(watching.window):
-            raise IndexError(f"look(heads={list(watching.heads)}): there are {len(watching.window)} layers")
     return watching
 
 
