@@ -68,3 +68,13 @@ def test_every_signature_can_be_read_back():
             assert set(inspect.signature(getattr(mp, name)).parameters) <= set(words_of), name
             assert " at 0x" not in str(sheet.arguments)
             assert "typing." not in str(sheet.arguments)
+
+
+def test_a_formula_that_is_wrapped_hangs():
+    lines = page_of(SHEETS["Yarn"], 80).splitlines()
+    at = next(n for n, line in enumerate(lines) if line.endswith("= fast and slow"))
+    assert lines[at].startswith("    ramp=")
+    assert lines[at + 1] == "        turns, within 0 … d − 1"
+    # What fits is one line, and no formula begins where the rest of another is.
+    wide = page_of(SHEETS["Yarn"], 100).splitlines()
+    assert any(line.endswith("= fast and slow turns, within 0 … d − 1") for line in wide)

@@ -80,3 +80,15 @@ def test_what_does_neither_is_refused():
         explore.bias_curves({"log-n": mp.LogN(512)})
     with pytest.raises(ValueError, match=re.escape("bias_curves(head=8): there are 8 heads, 0 to 7")):
         explore.bias_curves(head=8)
+
+
+def test_a_temperature_is_said_and_the_share_at_distance_0_is_1():
+    rope = mp.Rope(64, stretch=mp.Yarn(8, trained=512))
+    found = explore.bias_curves({"YaRN": rope, "RoPE": mp.Rope(64)}, length=1024, points=1024)
+    temperature = (0.1 * math.log(8) + 1) ** 2
+    unit = torch.full((1, 64), 1 / 8, dtype=torch.float64)
+    scores = mp.Scheme(rope, mp.Scale(1.0), mp.causal).curve(unit, unit, torch.arange(1024), 1024)[0]
+    assert found["YaRN"][0] == found["RoPE"][0] == pytest.approx(1, abs=1e-12)
+    assert np.allclose(found["YaRN"] * temperature, scores.numpy(), rtol=0, atol=1e-12)
+    assert "YaRN makes every score 1.46 times as large, which is divided out" in found.says
+    assert "RoPE makes" not in found.says

@@ -138,6 +138,29 @@ def test_other_tables_are_read_too():
     assert "33 of 33 rows are read" in explore.bucket_map(mp.TransformerXL(8, 1, 8), length=17).says
 
 
+def test_what_is_said_of_causal_buckets_leaves_hidden_keys_out():
+    found = explore.bucket_map(mp.T5Bias(8))
+    assert found.says == (
+        "At distances 0 … 255 32 of 32 rows are read, 16 of them at one distance alone; keys ahead are hidden. From "
+        "113 behind on all read row 31."
+    )
+    assert found["distances that share it"][:17].tolist() == [1] * 16 + [3]
+
+
+@pytest.mark.parametrize("length", [2, 20, 113])
+def test_a_short_map_says_where_the_last_row_begins(length: int):
+    found = explore.bucket_map(mp.T5Bias(8), length=length)
+    assert f"Row 31, which all distances share from 113 behind on, is not reached within {length} tokens" in found.says
+    assert "From" not in found.says
+
+
+def test_where_the_last_row_begins_is_where_the_buckets_end():
+    for method, begin in ((mp.T5Bias(8, bidirectional=True), 91), (mp.Shaw(8, reach=3), 3)):
+        assert f"From {begin} behind on all read row" in explore.bucket_map(method, length=200).says
+    # Without a reach every distance has a row of its own.
+    assert "behind on" not in explore.bucket_map(mp.TransformerXL(8, 1, 8), length=17).says
+
+
 def test_what_looks_nothing_up_is_refused():
     for given in (mp.Rope(8), mp.T5Bias, mp.Alibi(8)):
         with pytest.raises(TypeError, match="looks up by distance"):

@@ -105,6 +105,13 @@ def test_draws_are_turned_and_added_as_the_formulas_have_it():
         assert found["added: independent, one draw"][row] == pytest.approx(added(q[0], k[0]))
 
 
+def test_the_largest_score_is_a_share_of_all_pairs_wherever_the_distances_start():
+    whole = explore.decay_bound(mp.Rope(128), distances=range(4097)).says
+    part = explore.decay_bound(mp.Rope(128), distances=range(129, 4097)).says
+    assert "linear 1.00 at 3,217" in whole
+    assert whole.partition(" Largest")[2] == part.partition(" Largest")[2]
+
+
 def test_wrong_arguments_are_refused_by_name():
     with pytest.raises(ValueError, match="schedules must be one of 'exponential', 'linear', 'power'"):
         explore.decay_bound(mp.Rope(8), schedules=("quadratic",))

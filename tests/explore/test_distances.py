@@ -112,3 +112,17 @@ def test_keys_ahead_have_distances_below_nothing():
     found = explore.distance_map(mp.Scheme(ROPE, mp.Rerope(5)), length=20)
     assert (found["Rerope(5)"] == -found["Rerope(5)"].T).all()
     assert math.isclose(found["Rerope(5)"].min(), -5)
+
+
+def test_what_does_not_rotate_is_titled_by_what_reads_distances():
+    found = explore.distance_map(mp.Scheme(mp.Alibi(4), mp.causal), length=16)
+    assert found.title == "Distances as the method reads them"
+    assert found.pictures[0].title == "Alibi(4)"
+    assert "Alibi(4): 16 keys, at most 15 away." in found.says
+    rotated = explore.distance_map(mp.Scheme(ROPE, mp.causal), length=16)
+    assert (rotated.title, rotated.pictures[0].title) == ("Distances as the rotation sees them", "Rope(64)")
+    none = explore.distance_map(mp.Scheme(mp.causal), length=16)
+    assert none.pictures[0].title == "no distances"
+    assert "no distances: 16 keys, at most 0 away (nothing reads distances)." in none.says
+    mixed = explore.distance_map({"RoPE": mp.Scheme(ROPE, mp.causal), "T5": mp.Scheme(mp.T5Bias(4), mp.causal)})
+    assert mixed.title == "Distances as the methods read them"

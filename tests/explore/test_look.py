@@ -79,18 +79,34 @@ def test_the_measures_are_those_of_stock_attention(kind: str):
             )
 
 
-def test_weight_on_a_sink_logit_counts_as_sinks():
+def gpt_oss() -> Any:
     torch.manual_seed(0)
     config = GptOssConfig(
         **SMALL, num_key_value_heads=2, intermediate_size=48, head_dim=8, num_local_experts=2, num_experts_per_tok=1,
         max_position_embeddings=64, rope_parameters={"rope_type": "default", "rope_theta": 1e4}, sliding_window=64,
     )  # fmt: skip
-    model: Any = GptOssForCausalLM(config).eval()
-    low = explore.look(model, text())["sinks, as it is"]
+    return GptOssForCausalLM(config).eval()
+
+
+def test_weight_on_a_sink_logit_is_not_weight_on_the_first_tokens():
+    model = gpt_oss()
+    before = explore.look(model, text())
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.sinks += 20.0
-    assert explore.look(model, text())["sinks, as it is"].min() > 0.99 > low.max()
+    after = explore.look(model, text())
+    assert after["sink logit, as it is"].min() > 0.99 > before["sink logit, as it is"].max()
+    assert after["sinks, as it is"].max() < 0.01
+    assert "0 heads put more than half of it on the first tokens, 8 heads on their sink logit" in after.says
+    model.set_attn_implementation("eager")
+    seen: list[Tensor] = []
+    with torch.no_grad():
+        seen += model(input_ids=text()[None], output_attentions=True).attentions
+    kept = torch.stack([each[0, :, 30:].double().sum(-1).mean(-1) for each in seen])
+    assert torch.allclose(torch.tensor(after["sink logit, as it is"]), 1 - kept, atol=1e-6)
+    # A model without such a logit is not asked for it.
+    plain = explore.look(llama(), text())
+    assert "sink logit" not in plain.says + "".join(each.name for each in plain.arrays)
 
 
 def test_the_model_is_left_as_it_was():
@@ -200,10 +216,10 @@ def test_the_page_is_one_file_and_its_numbers_lie_beside(tmp_path: Path):
     assert set(json.loads(found.to_json())["arrays"]) == {each.name for each in found.arrays}
 
 
-def test_the_command_writes_a_page_and_refuses_by_name(tmp_path: Path):
+def test_the_command_writes_a_page_and_refuses_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("tokenizers")
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
     from typer.testing import CliRunner
 
     from milepost.cli import app
@@ -224,16 +240,30 @@ def test_the_command_writes_a_page_and_refuses_by_name(tmp_path: Path):
         "score of slow pairs, layer 1 head 2, with Rerope(8)"
         in json.loads(out.with_suffix(".json").read_text("utf-8"))["arrays"]
     )
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("weights were loaded"))
     for wrong, said in (
         (["--head", "9.0"], "there are 2 layers"),
+        (["--head", "1.4"], "there are 4 heads"),
+        (["--with", "LogN(7)"], "trained at 24 tokens"),
         (["--head", "first"], "give LAYER.HEAD"),
         (["--out", str(tmp_path / "a.txt")], "name a page"),
         (["--with", "Rerop(8)"], "Rerop"),
     ):
         refused = CliRunner().invoke(app(), [*asked, *wrong])
-        assert refused.exit_code == 2
+        assert refused.exit_code == 2, refused.output
         assert said in refused.output
         assert "Traceback" not in refused.output
+
+
+def test_a_folder_without_a_tokenizer_is_refused_in_whole_sentences(tmp_path: Path):
+    from milepost.hf.files.read import read_model
+
+    llama().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"there is no tokenizer in it; copy tokenizer\.json and") as refused:
+        read_model(str(tmp_path), "look")
+    said = str(refused.value)
+    assert said.endswith("the model that it was made of")
+    assert "(" not in said.removeprefix(f"look {tmp_path}")
 
 
 def test_modes_and_the_config_of_the_model_are_left_and_what_is_no_number_shows():
@@ -247,8 +277,32 @@ def test_modes_and_the_config_of_the_model_are_left_and_what_is_no_number_shows(
     assert model.config is config
     with torch.no_grad():
         model.model.layers[1].self_attn.q_proj.weight[:8] = math.nan
-    window = explore.look(model, text())["effective window, as it is"]
+    found = explore.look(model, text())
+    window = found["effective window, as it is"]
     assert torch.tensor(window).isnan().tolist() == [[False] * 4, [True, False, False, False]]
+    assert "1 head of layer 1 has weights that are no numbers" in found.says
+    # What is left is drawn on its own scale, and what is lost is hatched.
+    maps: Any = found.pictures
+    assert all(math.isfinite(limit) for each in maps for limit in each.limits)
+    assert ">no numbers<" in found.svg()
+
+
+def test_a_model_whose_weights_are_no_numbers_is_refused():
+    model = llama()
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight[:] = math.nan
+    with pytest.raises(ValueError, match=r"look: no head of this model has attention weights that are numbers: "):
+        explore.look(model, text())
+
+
+def test_distances_that_few_queries_reach_are_not_drawn():
+    found = explore.look(llama(), text(400), heads=[(0, 0)], rows=20)
+    scores = found["score of slow pairs, layer 0 head 0, as it is"]
+    assert len(scores) == 400
+    picture: Any = found.pictures[-1]
+    drawn = max(point.x for curve in picture.panel.curves for point in curve.points)
+    # Of the queries 300 … 399 that are looked at half see keys 353 back.
+    assert drawn == 353
 
 
 def test_another_thread_is_not_watched():

@@ -110,6 +110,16 @@ def test_the_bound_is_the_ridge_regression_of_its_waves():
     assert found["largest past them"] == pytest.approx(np.abs(rows @ best)[41:].max(), rel=1e-12)
 
 
+@pytest.mark.parametrize("rope", [mp.Rope(16, stretch=mp.Ntk(4)), mp.LearnedRope(16), mp.Rope(16)])
+def test_a_bound_is_interpolated_in_the_rotations_own_frequencies(rope: Any):
+    found = explore.score_bound(rope, trained=50, length=200, targets=60, points=200)
+    at = found["distance"].astype(int)
+    assert np.array_equal(at, np.arange(200))
+    # A quarter of each distance: every fourth one is a trained distance of the same fit.
+    assert np.allclose(found["score, stretched"][::4], found["score"][:50], rtol=0, atol=1e-9)
+    assert found["largest at all distances, stretched"] == pytest.approx(found["largest at trained distances"], rel=0.5)
+
+
 def test_what_has_no_bands_is_refused():
     with pytest.raises(TypeError, match=re.escape("score_bands: AxialRope(8, (2, 2)) does not turn all channels")):
         explore.score_bands(mp.AxialRope(8, (2, 2)))
@@ -121,7 +131,5 @@ def test_what_has_no_bands_is_refused():
         explore.score_bands(PLAIN, q=torch.ones(128))
     with pytest.raises(ValueError, match=re.escape("before_after: q and k are both [d] or both [n d], with the 128")):
         explore.before_after(torch.ones(64), torch.ones(64), before=PLAIN)
-    with pytest.raises(ValueError, match=r"score_bound: LearnedRope.* has no interpolation of its own; give"):
-        explore.score_bound(mp.LearnedRope(16))
     with pytest.raises(ValueError, match=r"score_bound\(ridge=-1\): ridge must be at least 0"):
         explore.score_bound(PLAIN, ridge=-1)

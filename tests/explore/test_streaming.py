@@ -57,6 +57,18 @@ def test_the_cache_of_transformers_keeps_the_same_tokens():
             assert layer.keys[0, 0, :, 0].tolist() == np.flatnonzero(np.isfinite(found["slot kept"][step])).tolist()
 
 
+@pytest.mark.parametrize(
+    ("length", "said"),
+    [
+        (2, "After 2 tokens the cache keeps 2 of them, and the last token saw all 2."),
+        (32, "After 32 tokens the cache keeps 31 of them, and the last token saw all 32."),
+        (33, "After 33 tokens the cache keeps 31 of them, and the last token saw 32: 4 sinks and the last 28."),
+    ],
+)
+def test_a_short_text_is_seen_whole(length: int, said: str):
+    assert explore.stream_cache(mp.Stream(4, 28), length=length).says.startswith(said)
+
+
 def test_what_is_no_stream_is_refused():
     with pytest.raises(TypeError, match=re.escape("stream_cache: Rerope(64) is no Stream; give one, such as")):
         explore.stream_cache(mp.Rerope(64))

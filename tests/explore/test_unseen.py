@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -17,7 +18,7 @@ pytest.importorskip("transformers")
 
 import itertools
 
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, SmolLM3Config, SmolLM3ForCausalLM
 
 from milepost import explore
 from milepost.explore.unseen import Slower, Without
@@ -46,7 +47,7 @@ def ids(windows: int = 3) -> Tensor:
 def by_bins(model: Any, bins: int) -> Tensor:
     """The mean loss in each bin of positions of every window of text."""
     rows: list[list[float]] = []
-    edges = sorted({int(each) for each in np.linspace(0, LENGTH - 1, bins + 1)})
+    edges = sorted({TRAINED, *(int(each) for each in np.linspace(0, LENGTH - 1, bins + 1))})
     for text in ids().view(-1, LENGTH):
         with torch.no_grad():
             logits = model(input_ids=text[None]).logits[0]
@@ -106,7 +107,7 @@ def test_the_model_is_left_as_it_was_and_what_cannot_be_asked_is_refused():
     assert torch.equal(model(input_ids=ids()[None, :LENGTH]).logits, before)
     restore(model)
     for wrong, said in (
-        ({"length": TRAINED}, "give more"),
+        ({"length": TRAINED}, "give at least 18"),
         ({"length": LENGTH, "windows": 4}, "4 windows of 48"),
     ):
         with pytest.raises(ValueError, match=said):
@@ -115,3 +116,48 @@ def test_the_model_is_left_as_it_was_and_what_cannot_be_asked_is_refused():
     stretched = LlamaForCausalLM(model.config).eval()
     with pytest.raises(ValueError, match="one plain RoPE"):
         explore.unseen_angles(stretched, ids(), length=LENGTH, windows=1)
+
+
+@pytest.mark.parametrize("bins", [1, 4, 5, 48])
+def test_no_bin_has_positions_on_both_sides_of_the_trained_length(bins: int):
+    model = llama()
+    found = explore.unseen_angles(model, ids(), length=LENGTH, windows=2, bins=bins)
+    fine = explore.unseen_angles(model, ids(), length=LENGTH, windows=2, bins=LENGTH - 1)
+    # A loss at index i is that of the token after i + 1 tokens.
+    assert fine["position"].astype(int).tolist() == list(range(LENGTH - 1))
+    past, loss = found["position"] >= TRAINED, found["loss, as it is"]
+    assert 0 < past.sum() < len(past) or bins == 1
+    exact = fine["loss, as it is"]
+    first = loss[:, ~past]
+    widths = np.diff(np.unique([*np.linspace(0, LENGTH - 1, bins + 1).astype(int), TRAINED]))
+    assert np.allclose((first * widths[~past]).sum(1) / TRAINED, exact[:, :TRAINED].mean(1), rtol=0, atol=1e-9)
+    assert np.allclose(
+        (loss[:, past] * widths[past]).sum(1) / (LENGTH - 1 - TRAINED), exact[:, TRAINED:].mean(1), rtol=0, atol=1e-9
+    )
+
+
+def test_layers_without_rope_are_said_and_a_loss_that_is_no_number_is_refused():
+    torch.manual_seed(0)
+    config = SmolLM3Config(
+        hidden_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
+        vocab_size=50, max_position_embeddings=TRAINED, no_rope_layer_interval=4, use_sliding_window=False,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    model: Any = SmolLM3ForCausalLM(config).eval()
+    found = explore.unseen_angles(model, ids(), length=LENGTH, windows=2, bins=4)
+    assert "Layer 3 has no RoPE and is left as it is, but for the window." in found.says
+    plain = explore.unseen_angles(llama(), ids(), length=LENGTH, windows=2, bins=4)
+    assert "no RoPE" not in plain.says
+    none = copy.deepcopy(config)
+    none.no_rope_layers = [0] * 4
+    with pytest.raises(ValueError, match=r"unseen_angles: no layer of this model has RoPE, so there are no angles"):
+        explore.unseen_angles(SmolLM3ForCausalLM(none).eval(), ids(), length=LENGTH, windows=2)
+    with torch.no_grad():
+        model.model.layers[1].self_attn.q_proj.weight[:] = math.nan
+    with pytest.raises(ValueError, match=r"unseen_angles: the loss of this model as it is is not a number"):
+        explore.unseen_angles(model, ids(), length=LENGTH, windows=2)
+
+
+def test_one_token_past_the_trained_length_is_too_few():
+    with pytest.raises(ValueError, match="trained at 16; give at least 18"):
+        explore.unseen_angles(llama(), ids(), length=TRAINED + 1, windows=2)

@@ -375,3 +375,21 @@ def test_a_module_that_was_never_extended_says_so():
     other.set_attn_implementation("milepost")
     with pytest.raises(RuntimeError, match=r"but its model was not extended; use milepost\.hf\.extend"):
         other(tokens())
+
+
+REMINDER = "friendly reminder - the current text generation call has exceeded the model's predefined maximum length"
+
+
+def test_the_reminder_of_transformers_is_as_the_page_says(monkeypatch: pytest.MonkeyPatch):
+    from transformers.generation import stopping_criteria
+
+    page = " ".join((Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text(encoding="utf-8").split())
+    assert f'"{REMINDER}"' in page
+    said: list[str] = []
+    monkeypatch.setattr(stopping_criteria.logger, "warning_once", said.append)
+    trained = SMALL["max_position_embeddings"]
+    for part, reminded in ((mp.Yarn(4, trained=trained), False), (mp.Rerope(8), True)):
+        model, text = extend(tiny("llama"), part), tokens(1, trained + 4)
+        written = model.generate(text, max_new_tokens=3, do_sample=False, pad_token_id=0, eos_token_id=None)
+        assert any(REMINDER in each for each in said) == reminded
+        assert torch.equal(written[:, -3:], model(written[:, :-1]).logits[:, -3:].argmax(-1))

@@ -74,7 +74,14 @@ def _docstring(console: Console, about: str) -> None:
 def _indented(console: Console, block: str) -> None:
     from rich.padding import Padding
 
-    console.print(Padding(text([(line, "cyan") for line in block.splitlines()]), (0, 0, 0, 4)))
+    lines = (wrapped for line in block.splitlines() for wrapped in _hanging(line, console.width - 4))
+    console.print(Padding(text([(line, "cyan") for line in lines]), (0, 0, 0, 4)))
+
+
+def _hanging(line: str, width: int) -> list[str]:
+    """Return the lines that one of a formula fills, the second and later ones further in."""
+    inner = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.wrap(line, width, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _grid(rows: list[tuple[str, str]], style: str = "") -> Table:

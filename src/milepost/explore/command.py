@@ -38,7 +38,7 @@ def look(
     """
     try:
         need("look", "hf")
-        from milepost.explore.heads import MEANINGS
+        from milepost.explore.heads import MEANINGS, demand_possible
         from milepost.explore.heads import look as looked
         from milepost.explore.page import write_page
         from milepost.hf.files.read import read_model
@@ -47,7 +47,7 @@ def look(
         if out.suffix != ".html":
             raise ValueError(f"--out {out}: name a page, such as look.html")
         heads = [_head(each) for each in head or []]
-        loaded, tokenizer = read_model(model, "look")
+        loaded, tokenizer = read_model(model, "look", lambda bare: demand_possible(bare, given, heads))
         ids = tokens_of(text.read_text(encoding="utf-8", errors="replace"), tokenizer)
         ids = ids[:MOST] if length is None else ids
         found = looked(loaded, ids, given=given, length=length, rows=rows, heads=heads)

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 import milepost as mp
 from milepost import Regime, Scheme
 from milepost.call.options import Options
+from milepost.configs import read
+from milepost.configs.reader import HEADS
 from milepost.explore.analysis import Analysis, Array, array, axis
 from milepost.explore.pictures.curves import curves
 from milepost.explore.pictures.maps import map_of
@@ -24,7 +26,9 @@ from milepost.hf.measuring.judged import evaluating
 from milepost.hf.measuring.trials import tokens_of
 from milepost.hf.model.attention import watched
 from milepost.hf.model.extension import Extension, as_it_was, changed_by, extended, restore
-from milepost.hf.model.models import demand_model, device_of, same_config
+from milepost.hf.model.models import demand_model, device_of, layers_of, same_config
+from milepost.hf.model.parts import schedule_for
+from milepost.schedule import ranges
 from milepost.seams import demand
 from milepost.seams.arguments import spell
 
@@ -38,10 +42,11 @@ MEANINGS = {
     "queries": "All is measured over the last quarter of the queries, or so many of them as were asked for.",
     "effective window": "The distance within which 90 % of the weight of a head lies, all these queries together.",
     "entropy": "Of the weights of a query, in bits: how many keys they are spread over, as a power of two.",
-    "sinks": "The weight of the first four tokens of the text, or as many as were asked for, and of a sink logit.",
+    "sinks": "The weight of the first four tokens of the text, or as many as were asked for.",
+    "sink logit": "The weight that no key gets, of heads that have a learned logit of attending to nothing.",
     "far keys": "The weight of keys further back in the text than the trained length, wherever a method puts them.",
     "fast, middle, slow pairs": "Thirds of the pairs of channels that RoPE turns, the fastest first; mean score by "
-    "distance. The furthest distances are means over few queries.",
+    "distance. Distances that fewer than half of the queries reach are in the numbers and not in the picture.",
 }
 """What the words of the pictures mean."""
 
@@ -67,7 +72,8 @@ def look(
     Over the last quarter of the queries, at most `rows` of them, evenly spread:
       effective window   the distance within which 90 % of the weight lies, all these queries together
       entropy            of the weights of a query, in bits
-      sinks              the weight of the first `sinks` tokens, and of a sink logit where the model has one
+      sinks              the weight of the first `sinks` tokens
+      sink logit         the weight of the sink logit, where the model has one
       far keys           the weight of keys further back than the trained length
     heads: (layer, head) of which the scores are drawn by distance, in three bands of channel pairs.
     The model attends through milepost meanwhile, in one pass, and is left as it was.
@@ -83,14 +89,34 @@ def look(
         ids = ids[:length]
     if len(ids) < 8:
         raise ValueError(f"look: the text has {len(ids)} tokens; give at least 8")
-    several = isinstance(given, (list, tuple))
-    parts: list[object] = list(cast("Sequence[object]", given)) if several else [given] * (given is not None)
+    parts = demand_possible(model, given, heads)
     named = ", ".join(each if isinstance(each, str) else spell(each) for each in parts)
     found: dict[str, _Watching] = {}
     changes: dict[str, list[object]] = {AS_IT_IS: []} | ({f"with {named}": parts} if parts else {})
     for name, change in changes.items():
         found[name] = _watched(model, ids, change, _Watching(sinks, rows, tuple(heads)))
     return _drawn(found, len(ids), heads)
+
+
+def demand_possible(model: nn.Module, given: object, heads: Sequence[tuple[int, int]]) -> list[object]:
+    """Refuse methods and heads that this model cannot be looked at with, and return the methods; reads no weights."""
+    parts = list(cast("Sequence[object]", given)) if isinstance(given, (list, tuple)) else [given] * (given is not None)
+    with as_it_was(model) as plain:
+        layers = layers_of(plain)
+        schedule = schedule_for(layers, parts, None) if parts else layers.own
+    count = read(layers.config, "look").get(*HEADS)
+    for layer, head in heads:
+        if not 0 <= layer < len(schedule):
+            raise IndexError(f"look(heads={list(heads)}): there are {len(schedule)} layers, 0 to {len(schedule) - 1}")
+        if not 0 <= head < count:
+            raise IndexError(f"look(heads={list(heads)}): there are {count} heads, 0 to {count - 1}")
+        for each in (layers.own, schedule):
+            if not each[layer].answering("cos_sin"):
+                raise ValueError(
+                    f"look(heads={list(heads)}): layer {layer} does not rotate, and only a head that is rotated has "
+                    f"bands of pairs; leave it out"
+                )
+    return parts
 
 
 @dataclass
@@ -104,7 +130,11 @@ class _Watching:
     window: list[Tensor] = field(default_factory=list[Tensor])
     entropy: list[Tensor] = field(default_factory=list[Tensor])
     on_sinks: list[Tensor] = field(default_factory=list[Tensor])
+    on_logit: list[Tensor] = field(default_factory=list[Tensor])
     far: list[Tensor] = field(default_factory=list[Tensor])
+    has_logit: bool = False
+    chosen: list[int] = field(default_factory=list[int])
+    """The queries that are looked at."""
     bands: dict[tuple[int, int], list[Numbers]] = field(default_factory=dict[tuple[int, int], list[Numbers]])
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, options: Options) -> None:
@@ -114,33 +144,31 @@ class _Watching:
             raise ValueError(f"look: layer {layer} attends with {t} queries and {s} keys; only one whole text is read")
         first = t - max(1, t // 4)
         chosen = sorted({round(each) for each in np.linspace(first, t - 1, min(self.rows, t - first))})
-        h = q.shape[1]
+        self.chosen, h = chosen, q.shape[1]
+        self.has_logit |= bool(scheme.answering("rest"))
         by_distance = torch.zeros(h, t, dtype=torch.float64, device=q.device)
-        sums = torch.zeros(2, h, dtype=torch.float64, device=q.device)
+        sums = torch.zeros(3, h, dtype=torch.float64, device=q.device)
         for some in _blocks(chosen, h * s):
             weights = mp.weights(q, k, scheme, rows=some, v=v, **options)[0].double()
-            rest = 1 - weights.sum(-1) if scheme.answering("rest") else torch.zeros((), device=q.device)
             sums[0] -= torch.xlogy(weights, weights).sum((1, 2)) / math.log(2)
-            sums[1] += (weights[..., : self.sinks].sum(-1) + rest).sum(1)
+            sums[1] += weights[..., : self.sinks].sum((1, 2))
+            if scheme.answering("rest"):
+                sums[2] += (1 - weights.sum(-1)).sum(1)
             by_distance.index_add_(1, _distances(some, s, q.device).abs().flatten(), weights.flatten(1))
         share = by_distance.cumsum(1) / by_distance.sum(1, keepdim=True)
         window = torch.where(share[:, -1].isfinite(), (share < SHARE).sum(1).double(), torch.nan)
         far = by_distance[:, self.trained :].sum(1) if self.trained is not None else torch.zeros_like(sums[0])
         self.window.append(window.cpu())
-        for kept, each in zip((self.entropy, self.on_sinks, self.far), (*sums, far), strict=True):
+        for kept, each in zip((self.entropy, self.on_sinks, self.on_logit, self.far), (*sums, far), strict=True):
             kept.append((each / len(chosen)).cpu())
         for at in self.heads:
-            if not 0 <= at[1] < h:
-                raise IndexError(f"look(heads={list(self.heads)}): there are {h} heads, 0 to {h - 1}")
             if at[0] == layer:
                 self.bands[at] = _bands(q[:, at[1]], k[:, at[1] * k.shape[1] // h], scheme, chosen)
 
 
 def _bands(q: Tensor, k: Tensor, scheme: Scheme, chosen: list[int]) -> list[Numbers]:
     """Return mean scores by distance of one head q, k [1 t d], of the fastest, middle and slowest pairs of channels."""
-    turn: Any = next(iter(scheme.answering("cos_sin")), None)
-    if turn is None:
-        raise ValueError("look(heads=…): only a head that is rotated has bands of pairs; leave heads out")
+    turn: Any = scheme.answering("cos_sin")[0]
     half, t = turn.width // 2, q.shape[1]
     turned = Scheme(*scheme.answering("turn"), *scheme.answering("scale"), _Placed(scheme))
     channel = torch.arange(q.shape[2], device=q.device)
@@ -193,9 +221,11 @@ def _watched(model: nn.Module, ids: Tensor, change: list[object], watching: _Wat
         raise ValueError(
             "look: no layer of this model showed what it attends with; a compiled model is not looked into"
         )
-    for layer, _ in watching.heads:
-        if not 0 <= layer < len(watching.window):
-            raise IndexError(f"look(heads={list(watching.heads)}): there are {len(watching.window)} layers")
+    if not change and all(each.isnan().all() for each in watching.window):
+        raise ValueError(
+            "look: no head of this model has attention weights that are numbers: its weights are NaN, or they overflow "
+            "in its dtype. Load it in float32 or bfloat16, and see that all of its weights were loaded"
+        )
     return watching
 
 
@@ -224,22 +254,34 @@ def _drawn(found: dict[str, _Watching], length: int, heads: Sequence[tuple[int, 
         "entropy": ("bits", "entropy"),
         "sinks": ("of the weight", "on_sinks"),
     }
+    if any(each.has_logit for each in found.values()):
+        measures["sink logit"] = ("of the weight", "on_logit")
     if trained is not None and length > trained:
         measures["far keys"] = ("of the weight", "far")
     arrays: list[Array] = [axis("layer", layer), axis("head", head)]
     pictures: list[Picture] = []
     for name, (unit, kept) in measures.items():
         values = {row: torch.stack(getattr(each, kept)).numpy() for row, each in found.items()}
-        limits = (0.0, max(float(each.max()) for each in values.values()))
+        limits = (0.0, max(float(np.nanmax(each)) for each in values.values() if np.isfinite(each).any()))
         for row, each in values.items():
             arrays.append(array(f"{name}, {row}", each, unit, "layer", "head"))
             title = f"{name[0].upper()}{name[1:]}, {row}"
             pictures.append(
-                map_of(title, each, layer, head, row_name="layer", column_name="head", unit=unit, limits=limits)
+                map_of(
+                    title,
+                    each,
+                    layer,
+                    head,
+                    row_name="layer",
+                    column_name="head",
+                    unit=unit,
+                    limits=limits,
+                    hidden="no numbers",
+                )
             )
     if heads:
         distance = np.arange(length, dtype=np.float64)
-        at = np.unique(np.geomspace(1, length, 160).astype(int)) - 1
+        at = np.unique(np.geomspace(1, _often(next(iter(found.values())).chosen), 160).astype(int)) - 1
         arrays.append(axis("distance", distance))
         for row, each in found.items():
             for (number, which), bands in each.bands.items():
@@ -266,6 +308,11 @@ def _drawn(found: dict[str, _Watching], length: int, heads: Sequence[tuple[int, 
     )
 
 
+def _often(chosen: list[int]) -> int:
+    """Return how many distances half of the queries reach: further ones are means over a few, the first token's."""
+    return sorted(chosen)[len(chosen) // 2] + 1
+
+
 def _said(found: dict[str, _Watching], length: int) -> str:
     """Return what was found, in sentences."""
     lines: list[str] = []
@@ -277,7 +324,10 @@ def _said(found: dict[str, _Watching], length: int) -> str:
             continue
         line = f"{name}, half of the heads hold 90 % of their weight within {int(window.nanmedian()):,} tokens"
         line += f", {int((sinks > 0.5).sum())} heads put more than half of it on the first tokens"
-        line += f", {lost} heads have weights that are no numbers" if lost else ""
+        line += f", {int((torch.stack(each.on_logit) > 0.5).sum())} heads on their sink logit" if each.has_logit else ""
+        where = [n for n, layer in enumerate(window) if layer.isnan().any()]
+        heads = f"{lost} head{'s' * (lost > 1)} of layer{'s' * (len(where) > 1)} {ranges(where)}"
+        line += f", {heads} {'have' if lost > 1 else 'has'} weights that are no numbers" if lost else ""
         if each.trained is not None and length > each.trained:
             far = 100 * float(torch.stack(each.far).nanmean())
             line += f", and {far:.1f} % of all weight is on keys past the trained length"

@@ -22,6 +22,7 @@ from milepost.hf.measuring.trials import tokens_of
 from milepost.hf.model.extension import as_it_was, extended, restore
 from milepost.hf.model.models import demand_model, same_config
 from milepost.lab.statistics.intervals import over_seeds
+from milepost.schedule import ranges
 from milepost.seams import demand
 from milepost.seams.verbs import Side
 
@@ -83,18 +84,27 @@ def unseen_angles(
     texts = ids[: windows * length].view(windows, length)
     with evaluating([model]), as_it_was(model) as plain, same_config(model):
         rope, trained = _rope_of(plain)
-        if length <= trained:
-            raise ValueError(f"unseen_angles(length={length}): the model was trained at {trained:,}; give more")
+        if length < trained + 2:
+            raise ValueError(
+                f"unseen_angles(length={length}): the model was trained at {trained:,}; give at least {trained + 2:,}"
+            )
         unseen = _turns(rope, trained) < 1
         if not 0 < unseen.sum() < len(unseen):
             raise ValueError(
                 f"unseen_angles: {unseen.sum()} of {len(unseen)} pairs meet unseen angles; there is nothing to compare"
             )
-        edges = np.unique(np.linspace(0, length - 1, bins + 1).astype(int))
-        found = {
-            name: _losses(plain, more, texts, edges) for name, more in _rows(rope, unseen, length / trained, trained)
-        }
-    return _drawn(found, edges, trained, unseen)
+        bare = [layer for layer, scheme in enumerate(Schedule.of(plain)) if not scheme.answering("turn")]
+        # No bin has positions on both sides of the trained length.
+        edges = np.unique([*np.linspace(0, length - 1, bins + 1).astype(int), trained])
+        found: dict[str, Numbers] = {}
+        for name, more in _rows(rope, unseen, length / trained, trained):
+            found[name] = _losses(plain, more, texts, edges)
+            if not more and not np.isfinite(found[name]).all():
+                raise ValueError(
+                    f"unseen_angles: the loss of this model {name} is not a number: its weights are NaN, or they "
+                    f"overflow in its dtype. Load it in float32 or bfloat16, and see that all its weights were loaded"
+                )
+    return _drawn(found, edges, trained, unseen, bare)
 
 
 def _rope_of(model: Any) -> tuple[Any, int]:
@@ -102,6 +112,8 @@ def _rope_of(model: Any) -> tuple[Any, int]:
     schedule = Schedule.of(model)
     turns = {part for scheme in schedule for part in scheme.answering("turn")}
     rope = next(iter(turns), None)
+    if not turns:
+        raise ValueError("unseen_angles: no layer of this model has RoPE, so there are no angles that it could meet")
     if len(turns) != 1 or not isinstance(rope, mp.Rope) or rope.stretch is not None:
         raise ValueError("unseen_angles: this model has not one plain RoPE in all layers, which alone is looked into")
     if schedule.trained is None:
@@ -149,17 +161,17 @@ def _losses(model: nn.Module, more: tuple[object, ...], texts: Tensor, edges: An
     return np.stack([nats[:, a:b].mean(1) for a, b in pairwise(edges)], 1)
 
 
-def _drawn(found: dict[str, Numbers], edges: Any, trained: int, unseen: Any) -> Analysis:
+def _drawn(found: dict[str, Numbers], edges: Any, trained: int, unseen: Any, bare: list[int]) -> Analysis:
     position = (edges[:-1] + edges[1:]) / 2.0
-    past = position > trained
+    past = edges[:-1] >= trained
     arrays: list[Array] = [
         axis("position", position, "tokens"),
         axis("window", np.arange(len(found["as it is"]), dtype=np.float64)),
     ]
     arrays += [array(f"loss, {name}", each, "nats", "window", "position") for name, each in found.items()]
     beside = {name: found[name].mean(0) for name in ("as it is", "window")}
-    high = max(float(each[:, past].mean(0).max()) for each in found.values())
-    low = min(float(each.mean(0).min()) for each in found.values())
+    high = max(float(np.nanmax(each[:, past].mean(0), initial=-np.inf)) for each in found.values())
+    low = min(float(np.nanmin(each.mean(0), initial=np.inf)) for each in found.values())
     pictures: list[Picture] = []
     for which in ("unseen", "other"):
         own = {name: each.mean(0) for name, each in found.items() if name.startswith(which)}
@@ -176,13 +188,13 @@ def _drawn(found: dict[str, Numbers], edges: Any, trained: int, unseen: Any) -> 
     return Analysis(
         "unseen_angles",
         f"{int(unseen.sum())} of {len(unseen)} pairs meet unseen angles",
-        _said(found, past),
+        _said(found, past, bare),
         tuple(arrays),
         tuple(pictures),
     )
 
 
-def _said(found: dict[str, Numbers], past: Any) -> str:
+def _said(found: dict[str, Numbers], past: Any, bare: list[int]) -> str:
     """Return the loss past the trained length, as differences to the window's, with intervals over windows of text."""
     window = found["window"][:, past]
     lines: list[str] = []
@@ -191,7 +203,10 @@ def _said(found: dict[str, Numbers], past: Any) -> str:
         if name != "window":
             lines.append(f"{name} {more.mean():+.3f} ± {float(over_seeds(more)):.3f}")
     head = f"Past the trained length, nats a token more than with a window (which has {window.mean():.3f})"
-    return f"{head}: {'; '.join(lines)}."
+    several = len(bare) > 1
+    layers = f" Layer{'s' * several} {ranges(bare)} {'have' if several else 'has'} no RoPE and"
+    left = f"{layers} {'are' if several else 'is'} left as {'they are' if several else 'it is'}, but for the window."
+    return f"{head}: {'; '.join(lines)}.{left if bare else ''}"
 
 
 __all__ = ["unseen_angles"]

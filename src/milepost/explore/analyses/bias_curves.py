@@ -39,10 +39,11 @@ def bias_curves(
         explore.bias_curves({"ALiBi": mp.Alibi(16), "T5": learned}, heads=16, head=3)
 
     parts: a method a name. One that adds to scores is drawn as what it adds in one head, seen by the last of `length`
-    tokens. One that rotates (Rope, Xpos) is drawn as the score of a query and an equal key, 1 at distance 0. Left out:
-    ALiBi, KERPLE with the numbers that it starts from on average, FIRE with a network that returns −8 times its input,
-    Sandwich; xPos and RoPE. heads: how many the methods have; head: the one that is drawn, the last if left out, which
-    sees furthest. trained: the rule in the pictures.
+    tokens. One that rotates (Rope, Xpos) is drawn as the score of a query and an equal key, as a share of that at
+    distance 0; a temperature (YaRN) is said, and divided out. Left out: ALiBi, KERPLE with the numbers that it starts
+    from on average, FIRE with a network that returns −8 times its input, Sandwich; xPos and RoPE. heads: how many the
+    methods have; head: the one that is drawn, the last if left out, which sees furthest. trained: the rule in the
+    pictures.
     Look at the shapes: ALiBi falls for ever, KERPLE by a logarithm, FIRE stays between two numbers whatever the length,
     Sandwich falls in trend only, and xPos fades what RoPE leaves to swing.
     """
@@ -61,7 +62,9 @@ def bias_curves(
             raise TypeError(f"bias_curves: {part!r} is a whole scheme; give its parts, each by its name")
     at = torch.linspace(0, length - 1, min(points, length), dtype=torch.float64).round().long()
     added = {name: _added(part, at, length, heads, head) for name, part in given.items() if not _rotates(part)}
-    faded = {name: _faded(part, at, length) for name, part in given.items() if _rotates(part)}
+    scores = {name: _of_equals(part, at, length) for name, part in given.items() if _rotates(part)}
+    faded = {name: values / values[0] for name, values in scores.items()}
+    hotter = {name: values[0] for name, values in scores.items() if abs(values[0] - 1) > 1e-6}
     distance = at.double().numpy()
     ends = [f"{name} {values[-1]:.3g}" for name, values in added.items()]
     kept = [f"{name} {np.abs(values[len(values) // 2 :]).max():.2g}" for name, values in faded.items()]
@@ -69,6 +72,8 @@ def bias_curves(
     says = f"{which} adds at distance {distance[-1]:,.0f}: {'; '.join(ends)}. " if ends else ""
     if kept:
         says += f"An equal key keeps at most this share of its score in the farther half of them: {'; '.join(kept)}."
+    for name, temperature in hotter.items():
+        says += f" {name} makes every score {temperature:.3g} times as large, which is divided out."
     shown = {} if parts is not None else _formulas(given, head)
     mark = None if trained is None else (float(trained), f"trained, {trained:,}")
 
@@ -148,7 +153,7 @@ def _added(part: Any, at: torch.Tensor, length: int, heads: int, head: int) -> N
     return _plain(Scheme(part, causal).curve(nothing, nothing, at, length)[head])
 
 
-def _faded(part: Any, at: torch.Tensor, length: int) -> Numbers:
+def _of_equals(part: Any, at: torch.Tensor, length: int) -> Numbers:
     """Return the score of a query and an equal key of length 1, in every channel alike."""
     unit = torch.full((1, part.head_dim), part.head_dim**-0.5, dtype=torch.float64)
     return _plain(Scheme(part, Scale(1.0), causal).curve(unit, unit, at, length)[0])

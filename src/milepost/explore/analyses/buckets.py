@@ -43,6 +43,8 @@ def bucket_map(method: Any, *, length: int | None = None) -> Analysis:
     tokens: int = 2 * (getattr(method, "reach", None) or 64) if length is None else length
     demand.whole(bucket_map, "length", tokens, least=2)
     distances = torch.arange(1 - tokens, tokens)
+    # T5's causal form has no rows for keys ahead: they are hidden.
+    ahead = isinstance(method, T5Bias) and not method.bidirectional
     rows = _rows(method, distances)
     at = evenly(tokens, MOST)
     pairs = (torch.tensor(at)[:, None] - torch.tensor(at)).numpy() + tokens - 1
@@ -51,16 +53,17 @@ def bucket_map(method: Any, *, length: int | None = None) -> Analysis:
     places, apart = np.array(at, np.float64), distances.double().numpy()
     first = next(iter(found))
     total = _total(method, tokens - 1)
-    shared = np.bincount(rows[first].numpy(), minlength=total)
-    alone, last = int((shared == 1).sum()), np.flatnonzero(found[first] == found[first][-1])[0]
-    # T5's causal form has no rows for keys ahead: they are hidden.
-    ahead = isinstance(method, T5Bias) and not method.bidirectional
+    visible = slice(tokens - 1 if ahead else 0, None)
+    shared = np.bincount(rows[first].numpy()[visible], minlength=total)
+    alone = int((shared == 1).sum())
     limits = (float(min(each.min() for each in found.values())), float(max(each.max() for each in found.values())))
     return Analysis(
         "bucket_map",
         f"{_called(method)}: which row of its table each pair of tokens reads",
-        f"At distances −{tokens - 1:,} … {tokens - 1:,} {int((shared > 0).sum())} of {total} rows are read, {alone} of "
-        f"them at one distance alone. From {int(apart[last]):,} behind on all read row {int(found[first][-1])}.",
+        f"At distances {0 if ahead else 1 - tokens:,} … {tokens - 1:,} ".replace("-", "−")
+        + f"{int((shared > 0).sum())} of {total} rows are read, {alone} of them at one distance alone"
+        + ("; keys ahead are hidden." if ahead else ".")
+        + _last_row(method, first, tokens),
         (
             axis("query", places, "tokens"),
             axis("key", places, "tokens"),
@@ -77,9 +80,7 @@ def bucket_map(method: Any, *, length: int | None = None) -> Analysis:
                 )
                 for name, each in maps.items()
             ),
-            _steps(apart[tokens - 1 :], {name: each[tokens - 1 :] for name, each in found.items()})
-            if ahead
-            else _steps(apart, found),
+            _steps(apart[visible], {name: each[visible] for name, each in found.items()}),
         ),
         f"{in_words(method)} · {total} rows; a row is what is learned for one distance or a range of them"
         + (", a number for each head" if isinstance(method, T5Bias) else ", a vector"),
@@ -168,6 +169,18 @@ def _total(method: Any, span: int) -> int:
     with torch.no_grad():
         relation = method.relate(span)
     return next(each.rows.shape[1] for each in (relation.keys, relation.queries, relation.values) if each is not None)
+
+
+def _last_row(method: Any, name: str, tokens: int) -> str:
+    """Return from where on all distances behind share a row, as a sentence; nothing where there is no such row."""
+    reach = getattr(method, "reach", None)
+    if reach is None:
+        return ""
+    behind = _rows(method, torch.arange(reach + 1))[name].numpy()
+    first, row = int(np.flatnonzero(behind == behind[-1])[0]), int(behind[-1])
+    if first < tokens:
+        return f" From {first:,} behind on all read row {row}."
+    return f" Row {row}, which all distances share from {first:,} behind on, is not reached within {tokens:,} tokens."
 
 
 def _title(name: str) -> str:

@@ -133,7 +133,10 @@ def decay_bound(
     ones = {name: each.cos().sum(-1).numpy() for name, each in angles.items()}
     places = np.asarray(at, np.float64)
     far = places > rope.head_dim
-    back = ", ".join(f"{name} {_return(each, places, far)}" for name, each in ones.items()) if far.any() else ""
+    pairs = rope.head_dim // 2
+    back = (
+        "" if not far.any() else ", ".join(f"{name} {_return(each, places, far, pairs)}" for name, each in ones.items())
+    )
     own = spell(rope)
     shown = {own: f"RoPE, θ = {number(rope.theta)}⁻ᵗ" if rope.stretch is None else in_words(rope)}
     shown |= {name: f"{name}, {FORMULAS[name]}" for name in angles if name in FORMULAS}
@@ -225,10 +228,10 @@ def _scheduled(name: str, schedule: Callable[[float], float], head_dim: int) -> 
     )
 
 
-def _return(ones: Numbers, places: Numbers, far: NDArray[np.bool_]) -> str:
-    """Return the largest score of ones among far distances as a share of the largest there can be, and where it is."""
+def _return(ones: Numbers, places: Numbers, far: NDArray[np.bool_], pairs: int) -> str:
+    """Return the largest score of ones among far distances, as a share of all pairs, and where it is."""
     found = np.where(far, ones, -np.inf)
-    return f"{found.max() / ones[0]:.2f} at {places[found.argmax()]:,.0f}"
+    return f"{found.max() / pairs:.2f} at {places[found.argmax()]:,.0f}"
 
 
 def _given(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,11 +69,14 @@ def distance_map(
     thin = slice(None, None, -(-length // 1024))
     said = "; ".join(
         f"{name}: {int(np.isfinite(each).sum()):,} keys, at most {np.nanmax(each):,.6g} away"
+        + ("" if _reads(named[name]) else " (nothing reads distances)")
         for name, each in rows.items()
     )
+    rotates = all(scheme.answering("turn") for scheme in named.values())
+    by = "the method reads" if len(named) == 1 else "the methods read"
     return Analysis(
         "distance_map",
-        "Distances as the rotation sees them",
+        f"Distances as {'the rotation sees' if rotates else by} them",
         f"What the last of {length:,} tokens sees. {said}.",
         (
             axis("query", tokens, "tokens"),
@@ -120,8 +124,8 @@ def _named(schemes: Scheme | Schedule | Mapping[str, Scheme] | None) -> dict[str
         parts = {"ReRoPE": Rerope(1024), "Self-Extend": SelfExtend(8, 1024), "Dual chunks": DualChunk(1536, 256)}
         return {name: Scheme(rope, part, causal) for name, part in parts.items()}
     if isinstance(schemes, Scheme):
-        moves = [spell(part) for part in schemes.answering("place")]
-        return {", ".join(moves) or "the scheme": schemes}
+        shown = schemes.answering("place") or _reads(schemes)
+        return {", ".join(map(spell, shown)) or "no distances": schemes}
     if isinstance(schemes, Schedule):
         kinds: dict[str, list[int]] = {}
         for layer, scheme in enumerate(schemes):
@@ -136,10 +140,15 @@ def _named(schemes: Scheme | Schedule | Mapping[str, Scheme] | None) -> dict[str
     return named
 
 
+def _reads(scheme: Scheme) -> list[Any]:
+    """Return the parts that read the distances of pairs."""
+    return list(dict.fromkeys(part for verb in ("turn", "bend", "relate") for part in scheme.answering(verb)))
+
+
 def _seen(scheme: Scheme, index: Tensor, key_index: Tensor) -> Numbers:
     """Return the distance of each pair [t s], NaN where it is hidden."""
     found = scheme.distances(index, key_index)[0]
-    if not any(scheme.answering(verb) for verb in ("turn", "bend", "relate")):
+    if not _reads(scheme):
         found = torch.where(found.isnan(), found, 0.0)
     zero = torch.zeros((), dtype=torch.long)
     visible = scheme.see(zero, zero, index[:, None], key_index[None, :])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from types import FunctionType
 from typing import Any, cast
 
@@ -18,7 +17,6 @@ from milepost.explore.pictures.axes import power
 from milepost.explore.pictures.curves import Curves, curves
 from milepost.explore.words import in_words, stretch_in_words
 from milepost.methods.rope import LearnedRope, Rope, Xpos
-from milepost.methods.rope_stretches import Interpolate
 from milepost.methods.softmax import Scale
 from milepost.numerics.rotation import in_pairs
 from milepost.scheme import Scheme
@@ -140,7 +138,8 @@ def score_bound(
     The score of a query and a key is Σ_n a_n cos(s · θ_n) + b_n sin(s · θ_n) at distance s. a and b are fitted to
     random targets in ±1 at `targets` distances from 0 to `trained`: Σ(score − target)² + ridge · Σ(a² + b²) is least.
     ridge=0 is least squares by the pseudo-inverse. stretched: the rotation that reads the same a and b without leaving
-    the trained distances, Interpolate(length/trained) if left out. rope: a Rope, LearnedRope or Xpos.
+    the trained distances; left out, the same rotation reads every distance divided by length/trained. rope: a Rope,
+    LearnedRope or Xpos.
     Look at the last picture: how far the score explodes is a matter of the ridge, because only huge coefficients, which
     cancel at trained distances, explode. The bound says what could happen to a model, not what does.
     """
@@ -151,15 +150,13 @@ def score_bound(
     demand.finite(score_bound, "ridge", ridge, least=0)
     demand.whole(score_bound, "seed", seed, least=0)
     channels = _channels(score_bound, rope)
-    if stretched is None and type(rope) is Rope:
-        stretched = replace(rope, stretch=Interpolate(length / trained))
-    if stretched is None:
-        raise ValueError(f"score_bound: {spell(rope)} has no interpolation of its own; give stretched=")
-    if not torch.equal(_channels(score_bound, stretched), channels):
+    if stretched is not None and not torch.equal(_channels(score_bound, stretched), channels):
         raise ValueError(f"score_bound: {spell(stretched)} pairs other channels than {spell(rope)}")
     query = torch.zeros(rope.head_dim, dtype=torch.float64)
     query[channels[:, 0]] = 1
-    waves, calm = _waves(rope, query, length), _waves(stretched, query, length)
+    waves = _waves(rope, query, length)
+    calm = _waves(rope, query, length, trained / length) if stretched is None else _waves(stretched, query, length)
+    other = f"interpolated by {length / trained:g}" if stretched is None else _called(stretched)
     draw = torch.Generator().manual_seed(seed)
     places = torch.randint(trained + 1, (targets,), generator=draw)
     places[0], places[-1] = 0, trained
@@ -180,7 +177,7 @@ def score_bound(
         "score_bound",
         "A score that is small at trained distances can be huge past them",
         f"With a ridge of {ridge:g} the score stays within {inside:.2g} at trained distances and reaches {outside:.1g} "
-        f"past them, with coefficients up to {coefficient:.1g}; {spell(stretched)} keeps it within {pressed:.2g}. From "
+        f"past them, with coefficients up to {coefficient:.1g}; {other} it stays within {pressed:.2g}. From "
         f"ridge {RIDGES[0]:g} to {RIDGES[-1]:g} the largest score past {trained:,} goes from {by_ridge[0, 1]:.0e} to "
         f"{by_ridge[-1, 1]:.1g}.",
         (
@@ -195,7 +192,7 @@ def score_bound(
             *(array(f"{name}, without a ridge", free[n]) for n, name in enumerate(LARGEST)),
         ),
         (
-            *_fits(distance, plain, squeezed, (rope, stretched), trained),
+            *_fits(distance, plain, squeezed, other, trained),
             curves(
                 "How large it gets is a matter of the ridge",
                 np.array(RIDGES),
@@ -238,20 +235,24 @@ def _ridge_regression(rows: Tensor, wanted: Tensor) -> Callable[[float], Tensor]
 LARGEST = ("inside, by ridge", "outside, by ridge", "coefficient, by ridge")
 
 
-def _waves(rope: Any, query: Tensor, length: int) -> Tensor:
-    """Return what each channel of a key adds to the score at each distance, [length channels]."""
+def _called(stretched: Any) -> str:
+    """Return a rotation by its stretch, where it has one."""
+    stretch = getattr(stretched, "stretch", None)
+    return in_words(stretched) if stretch is None else stretch_in_words(stretch)
+
+
+def _waves(rope: Any, query: Tensor, length: int, step: float = 1) -> Tensor:
+    """Return what each channel of a key adds to the score at each distance, `step` a token: [length channels]."""
     start = torch.zeros(1, dtype=torch.long)
     unit = torch.eye(rope.head_dim, dtype=torch.float64)[None, :, None]
     keys = rope.turn(unit, start, "key", length)[0, :, 0]
-    queries = rope.turn(query.expand(1, 1, length, -1), torch.arange(length), "query", length)[0, 0]
+    queries = rope.turn(query.expand(1, 1, length, -1), torch.arange(length) * step, "query", length)[0, 0]
     return (queries @ keys.T).detach()
 
 
-def _fits(at: Numbers, plain: Numbers, squeezed: Numbers, ropes: tuple[Any, Any], trained: int) -> list[Curves]:
+def _fits(at: Numbers, plain: Numbers, squeezed: Numbers, other: str, trained: int) -> list[Curves]:
     """Return the fitted score at trained distances, past them, and as a stretched rotation reads it."""
     met = at <= trained
-    stretch = getattr(ropes[1], "stretch", None)
-    other = in_words(ropes[1]) if stretch is None else stretch_in_words(stretch)
     drawn = (
         ("The score at trained distances", at[met], {"": plain[met]}),
         ("The same score, read further", at, {"": plain}),

@@ -50,12 +50,12 @@ def stream_cache(stream: Any = None, *, length: int = 96) -> Analysis:
     steps = np.arange(length, dtype=np.float64)
     names: dict[str, Any] = {"row_name": "step", "column_name": "token", "hidden": "future, or dropped"}
     whole = int(np.isfinite(seen[-1]).sum())
+    which = f"{whole}: {stream.sinks} sinks and the last {stream.reach}" if whole < length else f"all {length}"
     return Analysis(
         "stream_cache",
         "StreamingLLM: what the cache keeps while a text streams through it",
-        f"After {length:,} tokens the cache keeps {kept[-1]:.0f} of them, and the last token saw {whole}: "
-        f"{min(stream.sinks, length)} sinks and the last {min(stream.reach, length)}. No distance was above "
-        f"{np.nanmax(seen):.0f}.",
+        f"After {length:,} tokens the cache keeps {kept[-1]:.0f} of them, and the last token saw {which}. No "
+        f"distance was above {np.nanmax(seen):.0f}.",
         (
             axis("step", steps, "tokens"),
             axis("token", steps, "tokens"),

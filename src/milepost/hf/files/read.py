@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+
 from milepost.hf.config.source import config_of
 
+TOKENIZERS = ("tokenizer*", "vocab*", "merges*", "*.model", "*.tiktoken", "tekken.json")
+"""Files, one of which every tokenizer has."""
 
-def read_model(name: str, asked: str) -> tuple[Any, Any]:
+
+def read_model(name: str, asked: str, fits: Callable[[Any], object] | None = None) -> tuple[Any, Any]:
     """Return a causal model and its tokenizer, from a folder or the hub; weights are safetensors, no code is run.
 
-    asked: whom errors name.
+    asked: whom errors name. fits: is given the model on the meta device before the weights are loaded, and refuses what
+    cannot be done with it.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     # What is no model is said before its tokenizer is looked for.
     config_of(name, f"{asked} {name}")
@@ -24,10 +31,15 @@ def read_model(name: str, asked: str) -> tuple[Any, Any]:
     try:
         tokenizer: Any = cast("Any", AutoTokenizer).from_pretrained(name, **options)
     except (OSError, ValueError, TypeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"{asked} {name}: there is no tokenizer in it; copy tokenizer.json and tokenizer_config.json from the "
-            f"model that it was made of ({first})"
-        ) from error
+        if here and not any(any(Path(name).glob(each)) for each in TOKENIZERS):
+            raise ValueError(
+                f"{asked} {name}: there is no tokenizer in it; copy tokenizer.json and tokenizer_config.json from the "
+                f"model that it was made of"
+            ) from error
+        raise ValueError(f"{asked} {name}: its tokenizer cannot be read: {' '.join(str(error).split())}") from error
+    if fits is not None:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            bare = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(name, **options))
+        fits(bare)
     model: Any = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, **options)
     return model.eval(), tokenizer

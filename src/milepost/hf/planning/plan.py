@@ -7,6 +7,8 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
+from shutil import get_terminal_size
 from typing import Any, cast
 
 import milepost as mp
@@ -24,7 +26,8 @@ from milepost.seams import demand
 from milepost.seams.arguments import spell
 
 TWO_COORDINATES = "turns by several coordinates at once, for which no stretch is known here"
-WIDTH = 118
+PIPE, WIDEST = 80, 118
+"""How wide a plan is in a pipe, and at most."""
 
 
 @dataclass(frozen=True)
@@ -288,8 +291,15 @@ def _alibi(head: dict[str, Any], alibi: mp.Alibi, reached: int) -> Plan:
 
 
 def _said(name: str, text: str) -> list[str]:
-    first, *rest = textwrap.wrap(text, WIDTH - 12, break_long_words=False) or [""]
-    return [f"  {name:<10}{first}", *(f"{'':12}{line}" for line in rest)]
+    return _wrapped(text, f"  {name:<10}", 12)
+
+
+def _wrapped(text: str, head: str = "", indent: int = 0) -> list[str]:
+    """Return text in lines as wide as the terminal, broken at blanks alone, so that no number is cut."""
+    width = min(get_terminal_size((PIPE, 24)).columns, WIDEST)
+    return textwrap.wrap(
+        text, width, initial_indent=head, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    ) or [head]  # fmt: skip
 
 
 def _seen(facts: Facts, reached: int, target: int) -> list[str]:
@@ -325,7 +335,14 @@ def _table(plan: Plan) -> list[str]:
     lines = [
         "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    return [*lines, "", *(f"  {each.name:<{widths[0]}}  extend(model, {each.call})" for each in plan.candidates)]
+    return [*lines, "", *chain.from_iterable(_call(plan, each, widths[0]) for each in plan.candidates)]
+
+
+def _call(plan: Plan, each: Candidate, width: int) -> list[str]:
+    """Return the call as it can be pasted: parts too long to be written are taken from the plan."""
+    short = each.call == ", ".join(spell(part, whole=True) for part in each.parts)
+    parts = each.call if short else f'*plan(model, to={plan.target})["{each.name}"].parts'
+    return _wrapped(f"extend(model, {parts})", f"  {each.name:<{width}}  ", width + 8)
 
 
 def _slowest(found: tuple[float, ...], facts: Facts) -> float:
@@ -349,9 +366,9 @@ def _settings(plan: Plan) -> list[str]:
         return []
     chosen = plan[plan.served]
     lines = ["", f"config.json, for {chosen.name}" + (" (vLLM reads the same)" if chosen.vllm == chosen.config else "")]
-    lines.append(json.dumps(chosen.config))
+    lines += _wrapped(json.dumps(chosen.config))
     if chosen.vllm is not None and chosen.vllm != chosen.config:
-        lines += ["for vLLM (--hf-overrides)", json.dumps(chosen.vllm)]
+        lines += ["for vLLM (--hf-overrides)", *_wrapped(json.dumps(chosen.vllm))]
     if chosen.note:
         lines += _said("note", chosen.note)
     return lines
