@@ -42,4 +42,4 @@ def read_model(name: str, asked: str, fits: Callable[[Any], object] | None = Non
             bare = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(name, **options))
         fits(bare)
     model: Any = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, **options)
-    return model.eval(), tokenizer
+    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
