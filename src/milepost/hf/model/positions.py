@@ -327,6 +327,8 @@ class Calls:
         if filled is not None:
             refuse_uneven(cache)
         tokens: Tensor = next(each for each in (given.get("inputs_embeds"), given.get("input_ids")) if each is not None)
+        if given.get("use_cache") is False:
+            refuse_reread(cache, tokens.shape[1])
         if "position_ids" in self.parameters:
             self.locate(given, filled, cache, tokens)
         else:
@@ -414,6 +416,17 @@ class Calls:
             )
         b, t = tokens.shape[:2]
         given["attention_mask"] = cache.begin(mask, b, t, tokens.device, self.by_slot)
+
+
+def refuse_reread(cache: Any, t: int) -> None:
+    """Refuse a whole text behind itself, with one token more: generate gives it with a cache and use_cache=False."""
+    past = 0 if cache is None else cache.get_seq_length()
+    if isinstance(past, int) and past > 0 and t == past + 1:
+        raise ValueError(
+            f"milepost: use_cache=False was given with a cache of {past} tokens, and {t} more come: generate then "
+            f"reads its whole text again at every step, behind the same text. Say generate(…, use_cache=True), since "
+            f"the config of an MPT says False; where these are new tokens, leave use_cache=False out"
+        )
 
 
 def with_slots(mask: Any, cache: Any, whole: Tensor, t: int) -> Any:
