@@ -373,6 +373,53 @@ def test_falcons_own_slopes_are_stored(tmp_path: Path):
     assert isinstance(mp.Scheme.of(tmp_path).parts[0].stretch, FalconSlopes)
 
 
+def mixed(turn: Any) -> mp.Schedule:
+    return mp.Schedule([mp.Scheme(turn, mp.causal), mp.Scheme(turn, mp.Rerope(8), mp.causal)])
+
+
+@pytest.mark.parametrize(
+    ("model_type", "given"),
+    [
+        ("llama", mixed(mp.Rope(8))), ("gemma2", mp.Rerope(8)), ("smollm3", mp.Yarn(4.0, trained=64)),
+        ("gptj", mixed(mp.Partial(mp.Rope(4, pairs="neighbours"), of=8))),
+    ],
+)  # fmt: skip
+def test_layers_of_different_schemes_that_were_moved_are_not_saved(model_type: str, given: Any, tmp_path: Path):
+    model, text = extend(tiny(model_type), given), tokens(2, 48)
+    ours = model(text).logits
+    parent, name = (model.transformer, "h") if model_type == "gptj" else (model.model, "layers")
+    layers = list(getattr(parent, name))
+    for moved in (layers[::-1], [layers[0], copy.deepcopy(layers[0])], layers[1:]):
+        setattr(parent, name, nn.ModuleList(moved))
+        for each in (model, copy.deepcopy(model)):
+            each(text, use_cache=False)
+            with pytest.raises(RuntimeError, match=r"layers of this \w+ were moved or replaced after extend .*schemes"):
+                each.save_pretrained(tmp_path)
+            with pytest.raises(RuntimeError, match="were moved or replaced after extend"):
+                save(each, tmp_path)
+        assert not list(tmp_path.glob("*.safetensors"))
+    for n, layer in enumerate(layers[::-1]):
+        next(each for each in layer.modules() if "layer_idx" in vars(each)).layer_idx = n
+    setattr(parent, name, nn.ModuleList(layers[::-1]))
+    with pytest.raises(RuntimeError, match="were moved or replaced after extend"):
+        model.state_dict()
+    setattr(parent, name, nn.ModuleList(layers))
+    for n, layer in enumerate(layers):
+        next(each for each in layer.modules() if "layer_idx" in vars(each)).layer_idx = n
+    save(model, tmp_path)
+    assert difference(load(tmp_path)(text).logits, ours) < CLOSE
+    restore(model)
+    setattr(parent, name, nn.ModuleList(layers[::-1]))
+    model.state_dict()
+
+
+def test_layers_of_one_scheme_that_were_moved_are_saved(tmp_path: Path):
+    model = extend(tiny("llama"), mp.Rerope(8))
+    model.model.layers = nn.ModuleList(reversed(list(model.model.layers)))
+    save(model, tmp_path)
+    assert difference(load(tmp_path)(LONG).logits, model(LONG, use_cache=False).logits) < CLOSE
+
+
 # Read by milepost
 
 
