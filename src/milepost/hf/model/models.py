@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import gc
 import inspect
+import textwrap
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -223,20 +225,23 @@ def settings_of(module: nn.Module, read: Collection[str] = ()) -> dict[str, Any]
 
 @cache
 def names_in(kind: type) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the names that the code of a class sets or reads, and the ends of those that it puts together.
+    """Return the attributes that the source of a class sets or reads, and the ends of those that it puts together.
 
-    Gemma 3 has an f"{kind}_attention_scaling" for each type of layers. Of a user's subclass the code of transformers
-    counts: a name that nothing there knows may be a counter, or whatever else the user keeps.
+    Gemma 3 has an f"{layer_type}_attention_scaling" for each type of layers. Of a user's subclass the classes of
+    transformers count: a name that nothing there knows is a counter, or whatever else the user keeps.
     """
-    kinds = [each for each in kind.__mro__ if each.__module__.startswith(MODELS)] or kind.__mro__
-    methods = (inspect.unwrap(each) for every in kinds for each in vars(every).values() if inspect.isroutine(each))
-    codes = [each.__code__ for each in methods if inspect.isfunction(each)]
-    # Functions inside them are constants; the list grows as it is read.
-    for code in codes:
-        codes += [each for each in code.co_consts if inspect.iscode(each)]
-    texts = {each for code in codes for each in code.co_consts if isinstance(each, str)}
-    ends = tuple(each for each in texts if each.startswith("_") and each != "_")
-    return frozenset(name for code in codes for name in code.co_names), ends
+    nodes = list[ast.AST]()
+    for each in kind.__mro__:
+        if each.__module__.startswith(MODELS):
+            try:
+                nodes += ast.walk(ast.parse(textwrap.dedent(inspect.getsource(each))))
+            except (OSError, TypeError):
+                # There is no source: any name may be one of its own.
+                return frozenset(), ("",)
+    texts = [node.values[-1] for node in nodes if isinstance(node, ast.JoinedStr) and node.values]
+    ends = {str(each.value) for each in texts if isinstance(each, ast.Constant)}
+    names = frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute))
+    return names, tuple(each for each in ends if each.startswith("_")) if nodes else ("",)
 
 
 def switches_of(module: nn.Module) -> dict[str, Any]:
