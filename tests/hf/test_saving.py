@@ -308,6 +308,25 @@ class Fresh(PreTrainedModel):
         self.model = LlamaForCausalLM(config)
 
 
+@pytest.mark.parametrize("inner", [lambda reward: reward.model, lambda reward: reward.model.base_model])
+@pytest.mark.parametrize(
+    ("model_type", "part"), [("bloom", mp.AlibiNtk(4.0)), ("llama", mp.Rerope(8)), ("llama", mp.Yarn(4.0, trained=64))]
+)
+def test_a_users_own_class_around_what_was_extended_is_saved_as_extended(
+    model_type: str, part: Any, inner: Callable[[Any], Any], tmp_path: Path
+):
+    stock = tiny(model_type)
+    stock.config._attn_implementation = "eager"
+    reward, beside = Reward(stock), Reward(stock.base_model)
+    extend(inner(reward), part)
+    for each in (reward, stock, beside):
+        each.save_pretrained(tmp_path)
+        assert written_in(tmp_path)["milepost"] == each.config.milepost
+    restore(reward)
+    beside.save_pretrained(tmp_path)
+    assert "milepost" not in written_in(tmp_path)
+
+
 class OwnHead(LlamaForCausalLM):
     """Has layers, as what it derives from."""
 

@@ -408,11 +408,10 @@ def configs_of(model: nn.Module) -> dict[nn.Module, Any]:
 
 
 def around(model: nn.Module) -> list[nn.Module]:
-    """The models of transformers that a model stands in; they are saved by a config that is theirs as well."""
-    if getattr(model, "base_model", None) is not model:
-        return []
+    """The models of transformers that hold the same layers; they are saved by a config that is theirs as well."""
     # A module does not know what it stands in.
     modules: list[nn.Module] = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
     # A module that is still being built has no children to ask for.
     whole = [each for each in modules if hasattr(type(each), "get_input_embeddings") and "_modules" in vars(each)]
-    return [each for each in whole if each is not model and any(inner is model for inner in each.modules())]
+    inmost = [each for each in model.modules() if hasattr(type(each), "get_input_embeddings")][-1:]
+    return [each for each in whole if each is not model and any(inner in inmost for inner in each.modules())]
