@@ -112,6 +112,9 @@ def test_what_a_user_keeps_on_a_module_is_no_setting_of_it(kind: str, name: str,
     assert before
     assert all(before)
     assert [module.told for module in modules] == [(2 * calls,) for calls in before]
+    restore(model)(**texts)
+    now = [each for where, each in model.named_modules() if where.endswith(f".{name}")]
+    assert [module.calls for module in now] == [3 * calls for calls in before]
 
 
 @pytest.mark.parametrize("where", ["transformers_modules.far", __name__])

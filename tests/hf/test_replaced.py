@@ -348,4 +348,9 @@ def test_what_the_module_that_was_here_has_is_seen_and_set():
             module.attn_dropout_p = 0.5
     assert not near(model.train()(tokens()).logits, model(tokens()).logits)
     assert restore(model).transformer.blocks[0].attn.attn_dropout_p == 0.5
-    assert not hasattr(first(extend(model, through="attend")), "nothing_of_the_kind")
+    module = first(extend(model, through="attend"))
+    assert not hasattr(module, "nothing_of_the_kind")
+    module.prefix, module.gate = torch.nn.Parameter(torch.ones(2)), torch.nn.Linear(2, 2)
+    assert {name.split(".attn.")[1] for name in model.state_dict() if "gate" in name or "prefix" in name} == {
+        "prefix", "gate.weight", "gate.bias",
+    }  # fmt: skip

@@ -324,10 +324,10 @@ class StandIn(nn.Module):
             return getattr(original, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Hand settings on to the module that was here: they are read from it."""
+        """Hand settings, and what a user keeps here, on to the module that was here: it is read from there."""
         original = self.stood_for()
-        its: set[str] = set() if original is None else {*vars(original), *original._buffers}
-        if original is None or name.startswith("_") or name in self.own or name not in its:
+        weights = isinstance(value, (nn.Module, nn.Parameter)) or name in (*self._modules, *self._parameters)
+        if original is None or name.startswith("_") or name in self.own or weights:
             super().__setattr__(name, value)
         else:
             setattr(original, name, value)
