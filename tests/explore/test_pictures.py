@@ -221,6 +221,18 @@ def test_a_curve_beneath_another_shows_at_both_sides_of_it_there_and_nowhere_els
     assert len(set(widths)) == 2
 
 
+def test_a_png_shows_what_lies_beneath_too():
+    figures = pytest.importorskip("matplotlib.figure")
+    at = np.linspace(0, 100, 101)
+    axes: Any = figures.Figure().add_subplot()
+    curves("", at, {"window": np.where(at <= 40, at, np.nan), "RoPE": at}, x_name="x", y_name="y").onto(axes)
+    casing, window, rope = axes.lines
+    assert casing.get_color() == window.get_color() != rope.get_color()
+    assert casing.get_linewidth() > 2 * window.get_linewidth()
+    assert casing.get_xdata()[-1] == pytest.approx(40, abs=1)
+    assert [each.get_text() for each in axes.get_legend().get_texts()] == ["window", "RoPE"]
+
+
 def test_a_curve_that_ends_early_is_not_named_with_one_that_goes_on():
     at = np.linspace(0, 100, 101)
     window, clamped = np.where(at <= 26, at, np.nan), np.minimum(at, 26)

@@ -111,10 +111,16 @@ class Curves:
     def onto(self, axes: Any) -> None:
         """Draw on axes of matplotlib."""
         panel = self.panel
-        for curve in panel.curves:
+        for n, depth, cells in beneath(self._names()[2]):
+            start, end = GRID[cells][0], GRID[cells][-1]
+            points = [each for each in panel.curves[n].points if start <= panel.x.at(each.x) <= end]
+            x, y = ([getattr(point, name) for point in points] for name in ("x", "y"))
+            width = 1.5 + 0.75 * CASING * depth
+            axes.plot(x, y, color=f"C{n}", alpha=0.4, linewidth=width, solid_capstyle="butt", zorder=1)
+        for n, curve in enumerate(panel.curves):
             dash = int(curve.look.classes.rpartition("d")[2])
             x, y = ([getattr(point, name) for point in curve.points] for name in ("x", "y"))
-            axes.plot(x, y, linestyle=STYLES[dash], label=curve.name or None)
+            axes.plot(x, y, color=f"C{n}", linestyle=STYLES[dash], label=curve.name or None)
         if panel.x.log:
             axes.set_xscale("log", base=2)
         if panel.y.log:
