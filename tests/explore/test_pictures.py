@@ -15,7 +15,7 @@ from milepost import explore
 from milepost.explore.pictures.axes import number, of_bar, of_cells, powers_of_ten
 from milepost.explore.pictures.clocks import Clocks
 from milepost.explore.pictures.curves import Curves, broken_at_jumps, curves
-from milepost.explore.pictures.maps import map_of
+from milepost.explore.pictures.maps import Map, map_of
 from milepost.explore.pictures.naming import GRID, LETTER
 from milepost.explore.pictures.picture import drawn
 from milepost.explore.words import in_words
@@ -133,9 +133,13 @@ def test_a_peak_between_two_pixels_is_not_written_over():
 
 def test_hatching_is_named_where_it_is():
     values = np.array([[1.0, np.nan], [2.0, 3.0]])
-    made = map_of("", values, np.arange(2.0), np.arange(2.0), row_name="q", column_name="k", hidden="future keys")
+    made = map_of(
+        "", values, np.arange(2.0), np.arange(2.0), row_name="q", column_name="k", unit="u", hidden="future keys"
+    )
     assert "future keys" in texts(drawn("", [made]))
-    whole = map_of("", values[1:], np.arange(1.0), np.arange(2.0), row_name="q", column_name="k", hidden="future keys")
+    whole = map_of(
+        "", values[1:], np.arange(1.0), np.arange(2.0), row_name="q", column_name="k", unit="u", hidden="future keys"
+    )
     assert "future keys" not in texts(drawn("", [whole]))
 
 
@@ -144,7 +148,7 @@ def test_pictures_in_a_line_are_as_high_as_one_another_and_do_not_meet():
     line = curves(
         "A title that is much wider than the map beneath it is, by many letters", at, {"": at}, x_name="x", y_name="y"
     )
-    flat = map_of("Flat", np.zeros((2, 9)), at[:2], at, row_name="q", column_name="k")
+    flat = map_of("Flat", np.zeros((2, 9)), at[:2], at, row_name="q", column_name="k", unit="u")
     assert line.size[1] == flat.size[1]
     drawing = ElementTree.fromstring(drawn("", [flat, line, flat, line]))
     moved = [each.get("transform", "") for each in drawing.iter(f"{SVG}g") if each.get("role") == "img"]
@@ -265,3 +269,11 @@ def test_notes_are_written_over_no_curve():
         across, down = np.array(points).T
         inside = np.interp(np.linspace(x - half, x + half, 200), across, down, left=np.nan, right=np.nan)
         assert not ((inside > y - 9) & (inside < y + 2)).any(), curve.name
+
+
+def test_every_map_says_what_its_shades_are():
+    for found in (explore.cope_counts(), explore.padding_leak_map()):
+        maps = [each for each in found.pictures if isinstance(each, Map)]
+        assert maps
+        assert all(each.unit for each in maps)
+        assert all(each.unit in texts(found.svg()) for each in maps)

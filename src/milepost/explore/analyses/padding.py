@@ -62,6 +62,7 @@ def padding_leak_map(
                 at,
                 row_name="layers",
                 column_name="position",
+                unit="distance",
                 hidden="as in the middle",
                 limits=(0.0, float(found.max())),
             ),

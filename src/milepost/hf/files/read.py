@@ -39,7 +39,7 @@ def read_model(name: str, asked: str, fits: Callable[[Any], object] | None = Non
         raise ValueError(f"{asked} {name}: its tokenizer cannot be read: {' '.join(str(error).split())}") from error
     if fits is not None:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            bare: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(name, **options))
+            bare: Any = cast("Any", AutoModelForCausalLM).from_config(AutoConfig.from_pretrained(name, **options))
         fits(bare)
     model: Any = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, **options)
     return model.eval(), tokenizer
