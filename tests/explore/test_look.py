@@ -266,6 +266,18 @@ def test_a_folder_without_a_tokenizer_is_refused_in_whole_sentences(tmp_path: Pa
     assert "(" not in said.removeprefix(f"look {tmp_path}")
 
 
+def test_weights_that_were_cut_off_are_refused_by_name(tmp_path: Path):
+    from milepost.hf.files.export import tokenizer_of_bytes
+    from milepost.hf.files.read import read_model
+
+    llama().save_pretrained(tmp_path)
+    tokenizer_of_bytes().save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="its weights cannot be read, which happens where a download was cut off"):
+        read_model(str(tmp_path), "look")
+
+
 def test_modes_and_the_config_of_the_model_are_left_and_what_is_no_number_shows():
     model = llama().train()
     model.model.layers[0].eval()

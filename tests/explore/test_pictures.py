@@ -14,8 +14,8 @@ import milepost as mp
 from milepost import explore
 from milepost.explore.pictures.axes import number, of_bar, of_cells, powers_of_ten
 from milepost.explore.pictures.clocks import Clocks
-from milepost.explore.pictures.curves import broken_at_jumps, curves
-from milepost.explore.pictures.maps import map_of
+from milepost.explore.pictures.curves import Curves, broken_at_jumps, curves
+from milepost.explore.pictures.maps import Map, map_of
 from milepost.explore.pictures.naming import GRID, LETTER
 from milepost.explore.pictures.picture import drawn
 from milepost.explore.words import in_words
@@ -133,9 +133,13 @@ def test_a_peak_between_two_pixels_is_not_written_over():
 
 def test_hatching_is_named_where_it_is():
     values = np.array([[1.0, np.nan], [2.0, 3.0]])
-    made = map_of("", values, np.arange(2.0), np.arange(2.0), row_name="q", column_name="k", hidden="future keys")
+    made = map_of(
+        "", values, np.arange(2.0), np.arange(2.0), row_name="q", column_name="k", unit="u", hidden="future keys"
+    )
     assert "future keys" in texts(drawn("", [made]))
-    whole = map_of("", values[1:], np.arange(1.0), np.arange(2.0), row_name="q", column_name="k", hidden="future keys")
+    whole = map_of(
+        "", values[1:], np.arange(1.0), np.arange(2.0), row_name="q", column_name="k", unit="u", hidden="future keys"
+    )
     assert "future keys" not in texts(drawn("", [whole]))
 
 
@@ -144,7 +148,7 @@ def test_pictures_in_a_line_are_as_high_as_one_another_and_do_not_meet():
     line = curves(
         "A title that is much wider than the map beneath it is, by many letters", at, {"": at}, x_name="x", y_name="y"
     )
-    flat = map_of("Flat", np.zeros((2, 9)), at[:2], at, row_name="q", column_name="k")
+    flat = map_of("Flat", np.zeros((2, 9)), at[:2], at, row_name="q", column_name="k", unit="u")
     assert line.size[1] == flat.size[1]
     drawing = ElementTree.fromstring(drawn("", [flat, line, flat, line]))
     moved = [each.get("transform", "") for each in drawing.iter(f"{SVG}g") if each.get("role") == "img"]
@@ -189,8 +193,87 @@ def test_pictures_say_what_a_reader_would_stumble_over():
     said = " | ".join(texts(explore.stream_cache().svg()))
     assert "31 tokens are kept between steps: the 32nd place is the next token's" in said
     said = " | ".join(texts(explore.phase_errors().svg()))
-    assert "float16 overflows at 65,504" in said
+    assert "angles in float16" in said
+    assert "overflows at 65,504" in said
     said = " | ".join(texts(explore.odometer(mp.Rope(8)).svg()))
     assert "a fraction is not striped: 9.875 is on the way from 9 to the digit after it" in said
     assert "axial = two parts" in texts(explore.patch_scores().svg())
     assert {"memory", "text"} <= set(texts(explore.shift_map(mp.TransformerXL(8, 1, 8)).svg()))
+
+
+def groups(made: Any, kind: str) -> list[ElementTree.Element]:
+    drawing = ElementTree.fromstring(drawn("", [made]))
+    return [each for each in drawing.iter(f"{SVG}g") if (each.get("class") or "").split()[:1] == [kind]]
+
+
+def test_a_curve_beneath_another_shows_at_both_sides_of_it_there_and_nowhere_else():
+    at = np.linspace(0, 100, 101)
+    window = np.where(at <= 40, at, np.nan)
+    crossing = 100 - at
+    made = curves("", at, {"window": window, "RoPE": at, "crossing": crossing}, x_name="x", y_name="y")
+    (casing,) = groups(made, "casing")
+    assert "c0" in (casing.get("class") or "")
+    path = casing.find(f"{SVG}path")
+    assert path is not None
+    across = [float(each) for each in re.findall(r"[ML]([\d.]+) ", path.get("d") or "")]
+    assert (min(across), max(across)) == pytest.approx((made.panel.x.at(0.0), made.panel.x.at(40.0)), abs=1)
+    assert not groups(curves("", at, {"a": at, "b": crossing}, x_name="x", y_name="y"), "casing")
+    # Of three in one place the lowest is the widest.
+    three = groups(curves("", at, {"a": at, "b": at, "c": at}, x_name="x", y_name="y"), "casing")
+    widths = [float((each.find(f"{SVG}path") or each[0]).get("stroke-width") or 0) for each in three]
+    assert widths == sorted(widths, reverse=True)
+    assert len(set(widths)) == 2
+
+
+def test_a_png_shows_what_lies_beneath_too():
+    figures = pytest.importorskip("matplotlib.figure")
+    at = np.linspace(0, 100, 101)
+    axes: Any = figures.Figure().add_subplot()
+    curves("", at, {"window": np.where(at <= 40, at, np.nan), "RoPE": at}, x_name="x", y_name="y").onto(axes)
+    casing, window, rope = axes.lines
+    assert casing.get_color() == window.get_color() != rope.get_color()
+    assert casing.get_linewidth() > 2 * window.get_linewidth()
+    assert casing.get_xdata()[-1] == pytest.approx(40, abs=1)
+    assert [each.get_text() for each in axes.get_legend().get_texts()] == ["window", "RoPE"]
+
+
+def test_a_curve_that_ends_early_is_not_named_with_one_that_goes_on():
+    at = np.linspace(0, 100, 101)
+    window, clamped = np.where(at <= 26, at, np.nan), np.minimum(at, 26)
+    made = curves("", at, {"RoPE": at, "window": window, "ReRoPE": clamped}, x_name="x", y_name="y")
+    assert {each.text for each in made._names()[0]} == {"RoPE", "window", "ReRoPE"}  # pyright: ignore[reportPrivateUsage]
+
+
+def test_whole_numbers_are_marked_at_whole_numbers():
+    at = np.arange(12.0)
+    for values, wanted in ((at, ["0", "5", "10"]), (at / 4, ["0", "1", "2"])):
+        panel = curves("", at, {"": values}, x_name="x", y_name="row").panel
+        assert [name for _, name in panel.y.ticks] == wanted
+    two = curves("", at, {"": np.minimum(at, 1)}, x_name="x", y_name="row").panel
+    assert [name for _, name in two.y.ticks] == ["0", "1"]
+
+
+def test_notes_are_written_over_no_curve():
+    found = explore.phase_errors()
+    (made,) = found.pictures
+    assert isinstance(made, Curves)
+    drawing = ElementTree.fromstring(found.svg())
+    (note,) = [each for each in drawing.iter(f"{SVG}text") if "overflows" in (each.text or "")]
+    named = [each for each in groups(made, "name") if "overflows" in "".join(each.itertext())]
+    assert [each.get("class") for each in named] == [f"name {made.panel.curves[2].look.classes}"]
+    assert made.panel.curves[2].name == "angles in float16"
+    x, y = float(note.get("x") or 0), float(note.get("y") or 0)
+    half = 0.9 * LETTER * len(note.text or "") / 2
+    for curve in made.panel.curves:
+        points = [(made.panel.x.at(p.x), made.panel.y.at(p.y)) for p in curve.points if np.isfinite(p.y)]
+        across, down = np.array(points).T
+        inside = np.interp(np.linspace(x - half, x + half, 200), across, down, left=np.nan, right=np.nan)
+        assert not ((inside > y - 9) & (inside < y + 2)).any(), curve.name
+
+
+def test_every_map_says_what_its_shades_are():
+    for found in (explore.cope_counts(), explore.padding_leak_map()):
+        maps = [each for each in found.pictures if isinstance(each, Map)]
+        assert maps
+        assert all(each.unit for each in maps)
+        assert all(each.unit in texts(found.svg()) for each in maps)

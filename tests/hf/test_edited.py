@@ -112,6 +112,16 @@ def test_what_a_user_keeps_on_a_module_is_no_setting_of_it(kind: str, name: str,
     assert before
     assert all(before)
     assert [module.told for module in modules] == [(2 * calls,) for calls in before]
+    restore(model)(**texts)
+    now = [each for where, each in model.named_modules() if where.endswith(f".{name}")]
+    assert [module.calls for module in now] == [3 * calls for calls in before]
+
+
+@pytest.mark.parametrize("where", ["transformers_modules.far", __name__])
+def test_where_a_class_has_no_source_of_transformers_every_name_may_be_a_setting(where: str):
+    module = type("Made", (nn.Module,), {"__module__": where})()
+    module.cap, module.training = 5.0, False
+    assert settings_of(module) == {"cap": 5.0}
 
 
 class CountingAttention(LlamaAttention):

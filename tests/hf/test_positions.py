@@ -412,6 +412,25 @@ def test_a_cache_put_together_by_hand_is_refused(through: str):
         model(tokens(2, 1), past_key_values=by_hand)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("name", ["gemma3_text", "gpt_neox", "llama", "persimmon"])
+def test_caches_are_told_apart_where_the_hooks_of_a_rotated_model_are_passed_over(name: str, layers: int):
+    more = {"num_hidden_layers": layers} | ({"layer_types": ["full_attention"]} if layers == 1 else {})
+    stock, model, text = tiny(name, **more), tiny(name, **more), tokens(2, T)
+    cache = stock(text[:, :12]).past_key_values
+    inner = extend(model, mp.Yarn(4.0, trained=64), through="rotary").base_model
+    with pytest.raises(ValueError, match=r"was filled under a model that is not extended.*given to the extension"):
+        inner.forward(text[:, 12:], past_key_values=cache)
+    whole = inner(text).last_hidden_state[:, 12:]
+    for fill in (inner, inner.forward):
+        cache = fill(text[:, :12], use_cache=True).past_key_values
+        for go in (inner, inner.forward):
+            after = go(text[:, 12:], past_key_values=copy.deepcopy(cache)).last_hidden_state
+            assert (after - whole).abs().max() < CLOSE
+        with pytest.raises(ValueError, match=r"was filled under the extension.*given to a model that is not extended"):
+            stock(text[:, 12:], past_key_values=cache)
+
+
 @pytest.mark.parametrize("name", ["llama", "gptj", "falcon", "stablelm"])
 def test_layers_that_no_hook_has_given_positions_are_refused(name: str):
     model, text = extend(tiny(name), through="attend"), tokens(2, 12)

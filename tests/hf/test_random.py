@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,14 @@ from tests.hf.test_buckets import tiny as bucketed
 from tests.hf.test_tables import made
 from tests.hf.tiny import tiny
 
-GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
+no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, no_gpu])]
 
 
-@pytest.fixture(params=["cpu", GPU])
-def device(request: pytest.FixtureRequest) -> Generator[str]:
-    """Where models are made, and whatever else names no device."""
-    with torch.device(request.param), torch.no_grad():
-        yield request.param
+@pytest.fixture(autouse=True)
+def _no_gradient():
+    with torch.no_grad():
+        yield
 
 
 def states() -> list[Tensor]:
@@ -42,30 +42,40 @@ def undrawn(work: Callable[[], object]) -> bool:
     return all(torch.equal(one, its) for one, its in zip(before, states(), strict=True))
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", sorted(DISPATCH | REPLACED))
 def test_extend_and_restore_draw_nothing(kind: str, device: str):
-    model = tiny(kind)
-    for given, options in (((), {"through": "attend"}), ((mp.LogN(64),), {})):
-        assert undrawn(lambda: extend(model, *given, **options)), (given, options)  # noqa: B023
+    model = tiny(kind).to(device)
+    assert undrawn(lambda: extend(model, through="attend"))
+    assert undrawn(lambda: extend(model, mp.LogN(64)))
     assert undrawn(lambda: restore(model))
-    assert undrawn(lambda: check(model, copy.deepcopy(model)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", sorted(BUCKETED))
+def test_buckets_are_stretched_and_nothing_is_drawn(kind: str, device: str):
+    model = bucketed(kind).to(device)
+    assert undrawn(lambda: extend(model, FURTHER))
+    assert undrawn(lambda: extend(model, FURTHER, mp.LogN(64)))
+    assert undrawn(lambda: restore(model))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", sorted(TABLES))
+def test_tables_are_grown_and_nothing_is_drawn(kind: str, device: str):
+    model = made(kind).to(device)
+    assert undrawn(lambda: extend(model, to=40))
+    assert undrawn(lambda: extend(model, to=50))
+    assert undrawn(lambda: restore(model))
 
 
 @pytest.mark.parametrize("kind", sorted(BUCKETED))
-def test_buckets_are_stretched_saved_and_loaded_and_nothing_is_drawn(kind: str, device: str, tmp_path: Path):
-    model, stock = bucketed(kind), bucketed(kind)
-    assert undrawn(lambda: extend(model, FURTHER))
-    assert undrawn(lambda: extend(model, FURTHER, mp.LogN(64)))
-    assert undrawn(lambda: check(model, stock))
+def test_a_folder_is_read_and_nothing_is_drawn(kind: str, tmp_path: Path):
+    model = extend(bucketed(kind), FURTHER, mp.LogN(64))
     assert undrawn(lambda: save(model, tmp_path))
     assert undrawn(lambda: load(tmp_path))
-    assert undrawn(lambda: restore(model))
 
 
-@pytest.mark.parametrize("kind", sorted(TABLES))
-def test_tables_are_grown_and_nothing_is_drawn(kind: str, device: str):
-    model: Any = made(kind)
-    for to in (40, 50):
-        assert undrawn(lambda: extend(model, to=to)), to  # noqa: B023
+@pytest.mark.parametrize("model", [tiny("olmoe"), made("bert"), bucketed("t5")], ids=["olmoe", "bert", "t5"])
+def test_models_are_compared_and_nothing_is_drawn(model: Any):
     assert undrawn(lambda: check(model, copy.deepcopy(model)))
-    assert undrawn(lambda: restore(model))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from transformers import DynamicCache
 
 import milepost as mp
 from milepost.hf import check, extend, load, restore, save
@@ -63,6 +66,40 @@ def test_greedy_and_beams_go_on_as_stock_does(name: str):
             ours = continued(extend(model, through="attend"), texts, mask, **options)
             assert torch.equal(ours[0], said), (cache, beams)
             assert near(ours[1], logits), (cache, beams)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_prefix_that_several_prompts_share_is_read_once(name: str):
+    model, text = made(name), tokens(1, 20)
+
+    def after(prompt: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
+        return continued(model, prompt, past_key_values=copy.deepcopy(cache), use_cache=True)
+
+    for cache in (DynamicCache(config=model.config), DynamicCache()):
+        model(text[:, :12], past_key_values=cache)
+        stock = [after(text[:, :n], cache) for n in (13, 16, 20)]
+        extend(model, through="attend")
+        cache = type(cache)(config=model.config)
+        model(text[:, :12], past_key_values=cache)
+        for n, (said, logits) in zip((13, 16, 20), stock, strict=True):
+            ours = after(text[:, :n], cache)
+            assert torch.equal(ours[0], said)
+            assert near(ours[1], logits)
+            assert near(continued(model, text[:, :n], use_cache=True)[1], logits)
+        restore(model)
+
+
+@pytest.mark.parametrize("name", ["bloom", "llama", "mpt"])
+def test_a_prefix_that_is_read_again_at_every_step_is_refused(name: str):
+    model, (texts, mask) = extend(tiny(name), through="attend"), padded(t=16)
+    cache = model(texts[:, :12], attention_mask=mask[:, :12], use_cache=True).past_key_values
+    # The config of an MPT says so by itself.
+    options = {} if name == "mpt" else {"use_cache": False}
+    for given in (mask, None):
+        with pytest.raises(ValueError, match=r"use_cache=False .* a cache of 16 tokens, and 17 more .*use_cache=True"):
+            continued(model, texts, given, past_key_values=copy.deepcopy(cache), **options)
+    scored = model(texts[:, 12:], attention_mask=mask, past_key_values=copy.deepcopy(cache), use_cache=False).logits
+    assert near(scored, model(texts, attention_mask=mask).logits[:, 12:])
 
 
 @pytest.mark.parametrize("name", ["bloom", "mpt", "falcon, alibi", "gptj"])
@@ -311,4 +348,9 @@ def test_what_the_module_that_was_here_has_is_seen_and_set():
             module.attn_dropout_p = 0.5
     assert not near(model.train()(tokens()).logits, model(tokens()).logits)
     assert restore(model).transformer.blocks[0].attn.attn_dropout_p == 0.5
-    assert not hasattr(first(extend(model, through="attend")), "nothing_of_the_kind")
+    module = first(extend(model, through="attend"))
+    assert not hasattr(module, "nothing_of_the_kind")
+    module.prefix, module.gate = torch.nn.Parameter(torch.ones(2)), torch.nn.Linear(2, 2)
+    assert {name.split(".attn.")[1] for name in model.state_dict() if "gate" in name or "prefix" in name} == {
+        "prefix", "gate.weight", "gate.bias",
+    }  # fmt: skip

@@ -308,6 +308,25 @@ class Fresh(PreTrainedModel):
         self.model = LlamaForCausalLM(config)
 
 
+@pytest.mark.parametrize("inner", [lambda reward: reward.model, lambda reward: reward.model.base_model])
+@pytest.mark.parametrize(
+    ("model_type", "part"), [("bloom", mp.AlibiNtk(4.0)), ("llama", mp.Rerope(8)), ("llama", mp.Yarn(4.0, trained=64))]
+)
+def test_a_users_own_class_around_what_was_extended_is_saved_as_extended(
+    model_type: str, part: Any, inner: Callable[[Any], Any], tmp_path: Path
+):
+    stock = tiny(model_type)
+    stock.config._attn_implementation = "eager"
+    reward, beside = Reward(stock), Reward(stock.base_model)
+    extend(inner(reward), part)
+    for each in (reward, stock, beside):
+        each.save_pretrained(tmp_path)
+        assert written_in(tmp_path)["milepost"] == each.config.milepost
+    restore(reward)
+    beside.save_pretrained(tmp_path)
+    assert "milepost" not in written_in(tmp_path)
+
+
 class OwnHead(LlamaForCausalLM):
     """Has layers, as what it derives from."""
 
@@ -371,6 +390,53 @@ def test_falcons_own_slopes_are_stored(tmp_path: Path):
     model = extend(tiny("falcon", alibi=True), mp.AlibiNtk(4.0))
     save(model, tmp_path)
     assert isinstance(mp.Scheme.of(tmp_path).parts[0].stretch, FalconSlopes)
+
+
+def mixed(turn: Any) -> mp.Schedule:
+    return mp.Schedule([mp.Scheme(turn, mp.causal), mp.Scheme(turn, mp.Rerope(8), mp.causal)])
+
+
+@pytest.mark.parametrize(
+    ("model_type", "given"),
+    [
+        ("llama", mixed(mp.Rope(8))), ("gemma2", mp.Rerope(8)), ("smollm3", mp.Yarn(4.0, trained=64)),
+        ("gptj", mixed(mp.Partial(mp.Rope(4, pairs="neighbours"), of=8))),
+    ],
+)  # fmt: skip
+def test_layers_of_different_schemes_that_were_moved_are_not_saved(model_type: str, given: Any, tmp_path: Path):
+    model, text = extend(tiny(model_type), given), tokens(2, 48)
+    ours = model(text).logits
+    parent, name = (model.transformer, "h") if model_type == "gptj" else (model.model, "layers")
+    layers = list(getattr(parent, name))
+    for moved in (layers[::-1], [layers[0], copy.deepcopy(layers[0])], layers[1:]):
+        setattr(parent, name, nn.ModuleList(moved))
+        for each in (model, copy.deepcopy(model)):
+            each(text, use_cache=False)
+            with pytest.raises(RuntimeError, match=r"layers of this \w+ were moved or replaced after extend .*schemes"):
+                each.save_pretrained(tmp_path)
+            with pytest.raises(RuntimeError, match="were moved or replaced after extend"):
+                save(each, tmp_path)
+        assert not list(tmp_path.glob("*.safetensors"))
+    for n, layer in enumerate(layers[::-1]):
+        next(each for each in layer.modules() if "layer_idx" in vars(each)).layer_idx = n
+    setattr(parent, name, nn.ModuleList(layers[::-1]))
+    with pytest.raises(RuntimeError, match="were moved or replaced after extend"):
+        model.state_dict()
+    setattr(parent, name, nn.ModuleList(layers))
+    for n, layer in enumerate(layers):
+        next(each for each in layer.modules() if "layer_idx" in vars(each)).layer_idx = n
+    save(model, tmp_path)
+    assert difference(load(tmp_path)(text).logits, ours) < CLOSE
+    restore(model)
+    setattr(parent, name, nn.ModuleList(layers[::-1]))
+    model.state_dict()
+
+
+def test_layers_of_one_scheme_that_were_moved_are_saved(tmp_path: Path):
+    model = extend(tiny("llama"), mp.Rerope(8))
+    model.model.layers = nn.ModuleList(reversed(list(model.model.layers)))
+    save(model, tmp_path)
+    assert difference(load(tmp_path)(LONG).logits, model(LONG, use_cache=False).logits) < CLOSE
 
 
 # Read by milepost

@@ -15,7 +15,7 @@ import milepost as mp
 from milepost.hf import extend, load, restore, save
 from milepost.hf.model.t5 import T5Attention, stretched
 from tests.hf.test_architectures import CLOSE, Counted, near
-from tests.hf.test_buckets import BUCKETS, FURTHER, HEADS, SMALL, tiny
+from tests.hf.test_buckets import BUCKETS, FURTHER, HEADS, SMALL, TEXTS, tiny
 
 KINDS = ("mt5", "t5", "umt5")
 
@@ -205,7 +205,20 @@ def test_a_cache_filled_under_another_scheme_is_refused(before: str, now: str):
         model(**texts, past_key_values=cache)
         return
     with pytest.raises(ValueError, match=r"this DynamicCache was filled under .* Start with a new cache after extend"):
-        model(**texts, past_key_values=cache)
+        model(**texts, past_key_values=copy.deepcopy(cache))
+    with pytest.raises(ValueError, match=r"this DynamicCache was filled under .* Start with a new cache after extend"):
+        model.decoder.forward(texts["decoder_input_ids"], past_key_values=cache)
+
+
+def test_a_decoder_without_its_hooks_tells_caches_apart():
+    model, texts = extend(tiny(), FURTHER), TEXTS[:, :12]
+    whole = model.decoder(texts).last_hidden_state
+    cache = model.decoder.forward(texts[:, :6], use_cache=True).past_key_values
+    after = model.decoder.forward(texts[:, 6:], past_key_values=copy.deepcopy(cache)).last_hidden_state
+    assert near(after, whole[:, 6:])
+    restore(model)
+    with pytest.raises(ValueError, match="this DynamicCache was filled under the extension of buckets"):
+        model.decoder(texts[:, 6:], past_key_values=cache)
 
 
 def test_what_it_cannot_do_is_refused_in_the_forward_pass():

@@ -94,8 +94,7 @@ def unseen_angles(
                 f"unseen_angles: {unseen.sum()} of {len(unseen)} pairs meet unseen angles; there is nothing to compare"
             )
         bare = [layer for layer, scheme in enumerate(Schedule.of(plain)) if not scheme.answering("turn")]
-        # No bin has positions on both sides of the trained length.
-        edges = np.unique([*np.linspace(0, length - 1, bins + 1).astype(int), trained])
+        edges = _edges(trained, length - 1, bins)
         found: dict[str, Numbers] = {}
         for name, more in _rows(rope, unseen, length / trained, trained):
             found[name] = _losses(plain, more, texts, edges)
@@ -105,6 +104,13 @@ def unseen_angles(
                     f"overflow in its dtype. Load it in float32 or bfloat16, and see that all its weights were loaded"
                 )
     return _drawn(found, edges, trained, unseen, bare)
+
+
+def _edges(trained: int, end: int, bins: int) -> Any:
+    """Return where bins begin and end, about equal, none of them with positions on both sides of the trained length."""
+    before = max(1, round(bins * trained / end))
+    parts = np.linspace(0, trained, before + 1), np.linspace(trained, end, max(1, bins - before) + 1)
+    return np.unique(np.concatenate(parts).astype(int))
 
 
 def _rope_of(model: Any) -> tuple[Any, int]:

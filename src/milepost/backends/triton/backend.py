@@ -237,6 +237,9 @@ def _by_regimes(call: Call) -> tuple[Tensor, Tensor]:
         sharpness, strength = _sharpness(call), None
         if regime.contrast is not None and number > 0:
             strength = _regime_values(call, number, "contrast")
+            if len(found) > 2 and not call.needs_grad and strengths[-1] is None:
+                # The answers of several near regimes need not all be held meanwhile.
+                found, strengths = [*_joined(found, strengths)], [None]
             sharpness = (1 + strength if sharpness is None else sharpness * (1 + strength)).contiguous()
         how = limits_of(min(band.behind, most + 1), min(band.ahead, -least)) | biases(call) | {"sharpen": sharpness}
         # A graph that is traced finds by itself what is the same, and may not take functions for keys (torch 2.11).

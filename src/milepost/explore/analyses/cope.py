@@ -116,12 +116,15 @@ def cope_counts(
                 x_name="count of open gates",
                 y_name="added to the score",
             ),
-            map_of("How far each key opens its gate for each query", gates, at, at, **names, limits=(0.0, 1.0)),
+            map_of(
+                "How far each key opens its gate for each query", gates, at, at, unit="gate", **names, limits=(0.0, 1.0)
+            ),
             map_of(
                 "Count: the gates open from the key to the query",
                 counts,
                 at,
                 at,
+                unit="count",
                 **names,
                 limits=(0.0, max(1.0, float(np.nanmax(counts)))),
             ),

@@ -6,6 +6,7 @@ import numpy as np
 
 import milepost as mp
 from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.pictures.axes import number
 from milepost.explore.pictures.curves import curves
 from milepost.explore.pictures.maps import map_of
 from milepost.seams import demand
@@ -45,7 +46,7 @@ def padding_leak_map(
         "padding_leak_map",
         "What zero padding tells a convolution",
         f"With zero padding {felt[0]:.0f} at each end differs from the middle after one layer and {felt[-1]:.0f} after "
-        f"{depth}; with any other padding the largest difference is {others:.0e}.",
+        f"{depth}; with any other padding the largest difference is {number(others)}.",
         (
             axis("layers", layers),
             axis("position", at),
@@ -61,6 +62,7 @@ def padding_leak_map(
                 at,
                 row_name="layers",
                 column_name="position",
+                unit="distance",
                 hidden="as in the middle",
                 limits=(0.0, float(found.max())),
             ),

@@ -106,7 +106,7 @@ def _ends(at: Numbers, errors: Mapping[str, Numbers]) -> list[tuple[float, float
 
 
 def _overflows(dtype: str) -> str:
-    return f"{dtype} overflows at {torch.finfo(getattr(torch, dtype)).max:,.0f}"
+    return f"overflows at {torch.finfo(getattr(torch, dtype)).max:,.0f}"
 
 
 def _between(start: int, end: int) -> Tensor:

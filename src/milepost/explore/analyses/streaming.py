@@ -69,7 +69,7 @@ def stream_cache(stream: Any = None, *, length: int = 96) -> Analysis:
             curves(
                 "Tokens kept between steps",
                 steps + 1,
-                {"without a stream": steps + 1, f"{kept[-1]:.0f}, and one more comes next": kept},
+                {"without a stream": steps + 1, f"with the stream, {kept[-1]:.0f} at most": kept},
                 x_name="tokens so far",
                 y_name="tokens kept",
             ),

@@ -35,9 +35,9 @@ def round_marks(low: float, high: float, most: int, whole: bool = False) -> list
     return marks(low, high, step)
 
 
-def straight(low: float, high: float, start: float, end: float, whole: bool = False) -> Axis:
-    """Return a linear axis, marked where numbers are round."""
-    return Axis(((low, start), (high, end)), named(round_marks(low, high, 8 if whole else 6, whole)))
+def straight(low: float, high: float, start: float, end: float, whole: bool = False, most: int = 6) -> Axis:
+    """Return a linear axis, marked at about so many round numbers; whole ones if it is whole numbers that are drawn."""
+    return Axis(((low, start), (high, end)), named(round_marks(low, high, most, whole)))
 
 
 def named(values: Sequence[float]) -> tuple[Tick, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from milepost.explore.pictures.axes import evenly, powers_of_ten, straight
-from milepost.explore.pictures.naming import LETTER, Name, level_name, named, on_grid
+from milepost.explore.pictures.naming import GRID, LETTER, Box, Name, about, beneath, level_name, named, on_grid
 from milepost.explore.pictures.written import markup
 from milepost.lab.report.figure import APART, BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, told_apart
 from milepost.lab.report.look import COLOURS, MARKERS, Look
@@ -25,6 +25,8 @@ DENSE = 24
 SIDES = (LEFT + INSET, RIGHT - INSET)
 BESIDE = 24.0
 """From the end of a curve to its name."""
+CASING = 3.5
+"""How much wider a curve is drawn where another lies on it."""
 LETTERS = 36
 """How many letters of a name are written."""
 STYLES = ("solid", "dashed", "dotted", "dashdot")
@@ -58,8 +60,8 @@ class Curves:
         """Return what is drawn, in words."""
         return self.panel.spoken
 
-    def _names(self) -> tuple[list[Name], tuple[float, float] | None]:
-        """Return where curves are named, and where the horizontal rule is."""
+    def _names(self) -> tuple[list[Name], tuple[float, float] | None, list[NDArray[np.float64]], list[Box]]:
+        """Return the names of curves, where the horizontal rule is named, the curves on the grid, and what is taken."""
         panel = self.panel
         places = [[(panel.x.at(point.x), _height(panel, point)) for point in curve.points] for curve in panel.curves]
         heights = [on_grid(each) for each in places]
@@ -69,16 +71,17 @@ class Curves:
         ]
         rule = ((boxes[0].left + boxes[0].right) / 2, boxes[0].bottom - 2) if boxes else None
         if len(places) == 1 and not panel.curves[0].name:
-            return [], rule
+            return [], rule, heights, boxes
         ends = [each[-1][1] if each else None for each in places]
         short = told_apart([curve.name for curve in panel.curves], LETTERS)
         low = max(BOTTOM, TOP + APART * len(panel.curves))
-        return named([short[curve.name] for curve in panel.curves], heights, ends, low, boxes), rule
+        names = named([short[curve.name] for curve in panel.curves], heights, ends, low, boxes)
+        return names, rule, heights, [*boxes, *(each.box for each in names if each.end is None)]
 
     def body(self) -> Markup:
         """Return the drawing."""
         panel = self.panel
-        names, rule = self._names()
+        names, rule, heights, boxes = self._names()
         strokes = [
             {
                 "curve": each.curve,
@@ -91,16 +94,33 @@ class Curves:
             }
             for each in panel.strokes()
         ]
-        notes = [(panel.x.at(x), panel.y.at(y), text) for x, y, text in self.notes]
-        return markup("curves.svg", panel=panel, strokes=strokes, names=names, rule=rule, notes=notes)
+        notes: list[tuple[str, float, float, str]] = []
+        for x, y, text in self.notes:
+            boxes.append(about(text, panel.x.at(x), panel.y.at(y), heights, boxes))
+            # In the colour of the curve that it is about.
+            own = next((each.look.classes for each in panel.curves if Point(x, y) in each.points), "")
+            notes.append((own, (boxes[-1].left + boxes[-1].right) / 2, boxes[-1].bottom - 2, text))
+        casings = [
+            {"curve": panel.curves[n], "width": 2 + CASING * depth, "line": _along(heights[n], cells)}
+            for n, depth, cells in beneath(heights)
+        ]
+        return markup(
+            "curves.svg", panel=panel, casings=casings, strokes=strokes, names=names, rule=rule, notes=notes
+        )  # fmt: skip
 
     def onto(self, axes: Any) -> None:
         """Draw on axes of matplotlib."""
         panel = self.panel
-        for curve in panel.curves:
+        for n, depth, cells in beneath(self._names()[2]):
+            start, end = GRID[cells][0], GRID[cells][-1]
+            points = [each for each in panel.curves[n].points if start <= panel.x.at(each.x) <= end]
+            x, y = ([getattr(point, name) for point in points] for name in ("x", "y"))
+            width = 1.5 + 0.75 * CASING * depth
+            axes.plot(x, y, color=f"C{n}", alpha=0.4, linewidth=width, solid_capstyle="butt", zorder=1)
+        for n, curve in enumerate(panel.curves):
             dash = int(curve.look.classes.rpartition("d")[2])
             x, y = ([getattr(point, name) for point in curve.points] for name in ("x", "y"))
-            axes.plot(x, y, linestyle=STYLES[dash], label=curve.name or None)
+            axes.plot(x, y, color=f"C{n}", linestyle=STYLES[dash], label=curve.name or None)
         if panel.x.log:
             axes.set_xscale("log", base=2)
         if panel.y.log:
@@ -144,7 +164,7 @@ def curves(
         title,
         tuple(drawn),
         _x_axis(x, x_scale),
-        _y_axis(low, high, y_scale),
+        _y_axis(low, high, y_scale, all(map(float.is_integer, values))),
         x_name if x_scale == "straight" else f"{x_name} (log)",
         y_name if y_scale == "straight" else f"{y_name} (log)",
         upright=mark if mark is not None and float(x.min()) <= mark[0] <= float(x.max()) else None,
@@ -161,6 +181,12 @@ def broken_at_jumps(values: NDArray[np.float64], share: float = 0.1) -> NDArray[
     if there.size:
         found[1:][np.abs(np.diff(values)) > share * np.ptp(there)] = np.nan
     return found
+
+
+def _along(heights: NDArray[np.float64], cells: slice) -> str:
+    """Return the path of a curve over some places of the grid."""
+    places = [f"{x:.1f} {y:.1f}" for x, y in zip(GRID[cells], heights[cells], strict=True)]
+    return f"M{'L'.join(places)}"
 
 
 def _height(panel: Panel, point: Point) -> float:
@@ -188,14 +214,14 @@ def _x_axis(x: NDArray[np.float64], scale: str) -> Axis:
         return powers_of_ten(low, max(high, low * 2), *SIDES, whole=False)
     # Few whole numbers are marked by themselves, and not between.
     whole = len(x) <= DENSE and np.array_equal(x, np.rint(x))
-    return straight(low, high if high > low else low + 1, *SIDES, whole=bool(whole))
+    return straight(low, high if high > low else low + 1, *SIDES, bool(whole), 8 if whole else 6)
 
 
-def _y_axis(low: float, high: float, scale: str) -> Axis:
+def _y_axis(low: float, high: float, scale: str, whole: bool) -> Axis:
     if scale == "decades":
         return powers_of_ten(low, high, BOTTOM, TOP)
     room = (high - low) * 0.06 or max(abs(low) * 0.1, 0.5)
-    return straight(low - room, high + room, BOTTOM, TOP)
+    return straight(low - room, high + room, BOTTOM, TOP, whole)
 
 
 __all__ = ["Curves", "broken_at_jumps", "curves", "evenly", "look"]

@@ -123,13 +123,13 @@ def map_of(
     *,
     row_name: str,
     column_name: str,
-    unit: str = "",
+    unit: str,
     limits: tuple[float, float] | None = None,
     hidden: str = "hidden",
     words: Sequence[str] = (),
     border: tuple[float, str, str] | None = None,
 ) -> Map:
-    """Return a map; limits are the least and the largest finite value if left out."""
+    """Return a map; unit: what its shades are; limits: the least and the largest finite value if left out."""
     found = values[np.isfinite(values)]
     if limits is None:
         limits = (float(found.min()), float(found.max())) if found.size else (0.0, 1.0)

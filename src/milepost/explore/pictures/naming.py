@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,27 @@ EARLY = 24.0
 """A curve that ends so far from the edge is named where it ends."""
 ALIKE = 0.8
 """Curves that are nowhere further apart, in pixels, look like one."""
+LONG = 60
+"""Over so many places of the grid one curve has to lie on another for both to be shown."""
 GRID: Numbers = np.arange(2 * (LEFT + INSET), 2 * (RIGHT - INSET) + 1, dtype=np.float64) / 2
+
+
+@dataclass(frozen=True)
+class Box:
+    """A place that is taken."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def meets(self, other: Box) -> bool:
+        return (
+            self.left < other.right + 4
+            and other.left < self.right + 4
+            and self.top < other.bottom + 1
+            and other.top < self.bottom + 1
+        )
 
 
 @dataclass(frozen=True)
@@ -32,21 +53,11 @@ class Name:
     end: float | None = None
     """The height at which the curve ends, for a name that is tied to it."""
 
-
-@dataclass(frozen=True)
-class _Box:
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    def meets(self, other: _Box) -> bool:
-        return (
-            self.left < other.right + 4
-            and other.left < self.right + 4
-            and self.top < other.bottom + 1
-            and other.top < self.bottom + 1
-        )
+    @property
+    def box(self) -> Box:
+        """Return the place of a name along a curve."""
+        half = LETTER * len(self.text) / 2
+        return Box(self.x - half, self.y - TALL, self.x + half, self.y + 2)
 
 
 def on_grid(points: Sequence[tuple[float, float]]) -> Numbers:
@@ -65,7 +76,7 @@ def on_grid(points: Sequence[tuple[float, float]]) -> Numbers:
 
 
 def named(
-    texts: Sequence[str], heights: Sequence[Numbers], ends: Sequence[float | None], low: float, taken: Sequence[_Box]
+    texts: Sequence[str], heights: Sequence[Numbers], ends: Sequence[float | None], low: float, taken: Sequence[Box]
 ) -> list[Name]:
     """Return where each curve is named, and curves that look alike together.
 
@@ -79,7 +90,7 @@ def named(
     early = {n: float(GRID[np.isfinite(heights[n])][-1]) for n in ended if np.isfinite(heights[n]).any()}
     for n, x in early.items():
         if x < GRID[-1] - EARLY:
-            boxes.append(_about(joined[n], x, ended[n], [heights[m] for m in kept], boxes))
+            boxes.append(about(joined[n], x, ended[n], [heights[m] for m in kept], boxes))
             along.append(Name(n, joined[n], (boxes[-1].left + boxes[-1].right) / 2, boxes[-1].bottom - 1))
     for n in crowded:
         if any(each.curve == n for each in along):
@@ -106,16 +117,43 @@ def _together(heights: Sequence[Numbers], ends: Sequence[float | None]) -> dict[
 
 
 def _alike(one: Numbers, other: Numbers) -> bool:
-    both = np.isfinite(one) & np.isfinite(other)
-    return both.sum() > len(one) / 4 and bool(np.abs(one - other)[both].max() <= ALIKE)
+    own, its = np.isfinite(one), np.isfinite(other)
+    both = own & its
+    # One that ends early is not named with one that goes on.
+    return both.sum() > max(own.sum(), its.sum()) / 2 and bool(np.abs(one - other)[both].max() <= ALIKE)
 
 
-def _about(text: str, x: float, y: float, curves: Sequence[Numbers], boxes: Sequence[_Box]) -> _Box:
+def beneath(heights: Sequence[Numbers]) -> list[tuple[int, int, slice]]:
+    """Return the stretches over which a curve lies beneath later ones: which, how many lie on it, and where."""
+    found: list[tuple[int, int, slice]] = []
+    for n, one in enumerate(heights):
+        hidden = [np.abs(one - other) <= ALIKE for other in heights[n + 1 :]]
+        depth: Numbers = np.zeros(len(GRID)) + sum((_long(each) for each in hidden), np.zeros(len(GRID)))
+        edges = np.flatnonzero(np.diff(depth, prepend=-1, append=-1))
+        found += [
+            (n, min(int(depth[start]), 2), slice(start, end))
+            for start, end in pairwise(edges.tolist())
+            if depth[start] > 0
+        ]
+    return sorted(found, key=lambda each: -each[1])
+
+
+def _long(cells: NDArray[np.bool_]) -> Numbers:
+    """Return 1 in runs that are long, and 0 elsewhere."""
+    kept = np.zeros(len(cells))
+    edges = np.flatnonzero(np.diff(cells.astype(int), prepend=0, append=0))
+    for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        if end - start >= LONG:
+            kept[start:end] = 1
+    return kept
+
+
+def about(text: str, x: float, y: float, curves: Sequence[Numbers], boxes: Sequence[Box]) -> Box:
     """Return the place for a name beneath, above or beside the end of a curve, where others are furthest off."""
     width = LETTER * len(text)
     middle = min(max(x - width / 2, LEFT), RIGHT - width)
     corners = ((middle, y + 5), (middle, y - 5 - TALL), (x + 8, y - TALL / 2), (x + 8, y + 5), (x + 8, y - 5 - TALL))
-    found = [_Box(left, top, left + width, top + TALL) for left, top in corners]
+    found = [Box(left, top, left + width, top + TALL) for left, top in corners]
     free = [each for each in found if each.top > TOP - 4 and each.bottom < BOTTOM + 2 and each.right < RIGHT + 30]
     # The first of those that are equally good.
     return max(
@@ -124,9 +162,7 @@ def _about(text: str, x: float, y: float, curves: Sequence[Numbers], boxes: Sequ
     )
 
 
-def clear(
-    text: str, own: Numbers, others: Sequence[Numbers], boxes: Sequence[_Box], least: float = 12.0
-) -> _Box | None:
+def clear(text: str, own: Numbers, others: Sequence[Numbers], boxes: Sequence[Box], least: float = 12.0) -> Box | None:
     """Return the best place along a curve for its name: it touches that curve, and others are so far off at least."""
     width, best, found = LETTER * len(text) + 4, -math.inf, None
     cells = int(width * 2)
@@ -135,7 +171,7 @@ def clear(
         if not np.isfinite(line).all():
             continue
         for top in (float(line.min()) - 4 - TALL, float(line.max()) + 4):
-            box = _Box(float(GRID[start]), top, float(GRID[start + cells]), top + TALL)
+            box = Box(float(GRID[start]), top, float(GRID[start + cells]), top + TALL)
             if top < TOP - 4 or box.bottom > BOTTOM - 2 or any(box.meets(each) for each in boxes):
                 continue
             apart = min((_distance(each, box) for each in others), default=99.0)
@@ -145,7 +181,7 @@ def clear(
     return found
 
 
-def _distance(line: Numbers, box: _Box) -> float:
+def _distance(line: Numbers, box: Box) -> float:
     """Return how near a curve comes to a box; 0 where it crosses it."""
     inside = line[(box.left <= GRID) & (box.right >= GRID)]
     if (inside < box.top).any() and (inside > box.bottom).any():
@@ -156,11 +192,11 @@ def _distance(line: Numbers, box: _Box) -> float:
     return float(np.nanmin(apart)) if np.isfinite(apart).any() else 99.0
 
 
-def level_name(text: str, height: float, heights: Sequence[Numbers], boxes: Sequence[_Box]) -> _Box:
+def level_name(text: str, height: float, heights: Sequence[Numbers], boxes: Sequence[Box]) -> Box:
     """Return the place for the name of a horizontal rule: where no curve is in the way, or at its beginning."""
     rule = np.full(len(GRID), height)
-    fallback = _Box(LEFT + 4, height - 4 - TALL, LEFT + 4 + LETTER * len(text), height - 4)
+    fallback = Box(LEFT + 4, height - 4 - TALL, LEFT + 4 + LETTER * len(text), height - 4)
     return clear(text, rule, heights, boxes, 3.0) or fallback
 
 
-__all__ = ["LETTER", "Name", "clear", "level_name", "named", "on_grid"]
+__all__ = ["LETTER", "Box", "Name", "about", "beneath", "clear", "level_name", "named", "on_grid"]

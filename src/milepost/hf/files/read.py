@@ -20,6 +20,7 @@ def read_model(name: str, asked: str, fits: Callable[[Any], object] | None = Non
     asked: whom errors name. fits: is given the model on the meta device before the weights are loaded, and refuses what
     cannot be done with it.
     """
+    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     # What is no model is said before its tokenizer is looked for.
@@ -39,7 +40,12 @@ def read_model(name: str, asked: str, fits: Callable[[Any], object] | None = Non
         raise ValueError(f"{asked} {name}: its tokenizer cannot be read: {' '.join(str(error).split())}") from error
     if fits is not None:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            bare = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(name, **options))
+            bare: Any = cast("Any", AutoModelForCausalLM).from_config(AutoConfig.from_pretrained(name, **options))
         fits(bare)
-    model: Any = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, **options)
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, **options)
+    except SafetensorError as error:
+        raise ValueError(
+            f"{asked} {name}: its weights cannot be read, which happens where a download was cut off: {error}"
+        ) from error
     return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer

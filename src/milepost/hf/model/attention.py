@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from milepost import DeepseekScale, Partial, Rope, Scheme, attend
+from milepost import DeepseekScale, Partial, Rope, Schedule, Scheme, attend
 from milepost.call.options import Options
 from milepost.hf.model.models import Place, StandIn, forward_of, is_stock, settings_of, switches_of
 from milepost.hf.model.positions import demand_marked, dense, read, refuse_edited, refuse_unnamed, slots
@@ -128,6 +128,31 @@ def refuse_replaced(place: Place) -> None:
         f"milepost: {place.name} of {type(place.parent).__name__} was replaced after extend, by {type(now).__name__}, "
         f"which knows nothing of the extension; put it back, or restore(model), replace it, and extend again"
     )
+
+
+class Ordered:
+    """A hook before a state_dict is made: refuses layers that were moved, and would be loaded under others' schemes."""
+
+    def __init__(self, attentions: Sequence[nn.Module], schedule: Schedule) -> None:
+        self.attentions, self.schedule = attentions, schedule
+
+    def put(self, module: nn.Module) -> list[Any]:
+        """Register it on the module that has the layers; returns what removes it."""
+        return [module.register_state_dict_pre_hook(self.before)]
+
+    def before(self, module: nn.Module, prefix: str, keep_vars: bool) -> None:
+        """Compare where layers stand, which is how weights are named, with where the schedule has their schemes."""
+        was = {id(each): layer for layer, each in enumerate(self.attentions)}
+        here = (each.stood_for() if isinstance(each, StandIn) else each for each in module.modules())
+        now = [was[id(each)] for each in here if id(each) in was]
+        if now == list(was.values()) or all(self.schedule[0].same_as(each) for each in self.schedule):
+            return
+        if len(now) < len(was) or not all(self.schedule[n].same_as(self.schedule[at]) for at, n in enumerate(now)):
+            raise RuntimeError(
+                f"milepost: layers of this {type(module).__name__} were moved or replaced after extend (now in order: "
+                f"{', '.join(map(str, now))}), and their schemes differ, which are saved by number; put them back, or "
+                f"restore(model), change layers and config, and extend again"
+            )
 
 
 class Sinks:

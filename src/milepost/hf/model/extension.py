@@ -14,7 +14,7 @@ from torch import nn
 
 from milepost import Schedule, Scheme
 from milepost.configs import read
-from milepost.hf.model.attention import NAME, OURS, READ, Unchanged, layer_for, passed_on, put_back, register
+from milepost.hf.model.attention import NAME, OURS, READ, Ordered, Unchanged, layer_for, passed_on, put_back, register
 from milepost.hf.model.models import (
     Layers,
     Place,
@@ -271,6 +271,7 @@ def apply(
     by_name = layers.attentions if path == "attend" and not layers.places else ()
     unchanged = Unchanged(layers.backbone, by_name, ours)
     done.hooks.add(partial(unchanged.put, layers.backbone))
+    done.hooks.add(partial(Ordered(layers.attentions, schedule).put, layers.backbone))
     named = NAME if path == "attend" and not layers.places else None
     calls = Calls(layers.backbone, schedule, f"{path} {schedule!r}", path == "attend", named)
     done.hooks.add(partial(calls.put, layers.backbone, unwrapped(layers.model)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import gc
 import inspect
+import textwrap
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -223,20 +225,23 @@ def settings_of(module: nn.Module, read: Collection[str] = ()) -> dict[str, Any]
 
 @cache
 def names_in(kind: type) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the names that the code of a class sets or reads, and the ends of those that it puts together.
+    """Return the attributes that the source of a class sets or reads, and the ends of those that it puts together.
 
-    Gemma 3 has an f"{kind}_attention_scaling" for each type of layers. Of a user's subclass the code of transformers
-    counts: a name that nothing there knows may be a counter, or whatever else the user keeps.
+    Gemma 3 has an f"{layer_type}_attention_scaling" for each type of layers. Of a user's subclass the classes of
+    transformers count: a name that nothing there knows is a counter, or whatever else the user keeps.
     """
-    kinds = [each for each in kind.__mro__ if each.__module__.startswith(MODELS)] or kind.__mro__
-    methods = (inspect.unwrap(each) for every in kinds for each in vars(every).values() if inspect.isroutine(each))
-    codes = [each.__code__ for each in methods if inspect.isfunction(each)]
-    # Functions inside them are constants; the list grows as it is read.
-    for code in codes:
-        codes += [each for each in code.co_consts if inspect.iscode(each)]
-    texts = {each for code in codes for each in code.co_consts if isinstance(each, str)}
-    ends = tuple(each for each in texts if each.startswith("_") and each != "_")
-    return frozenset(name for code in codes for name in code.co_names), ends
+    nodes = list[ast.AST]()
+    for each in kind.__mro__:
+        if each.__module__.startswith(MODELS):
+            try:
+                nodes += ast.walk(ast.parse(textwrap.dedent(inspect.getsource(each))))
+            except (OSError, TypeError):
+                # There is no source: any name may be one of its own.
+                return frozenset(), ("",)
+    texts = [node.values[-1] for node in nodes if isinstance(node, ast.JoinedStr) and node.values]
+    ends = {str(each.value) for each in texts if isinstance(each, ast.Constant)}
+    names = frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute))
+    return names, tuple(each for each in ends if each.startswith("_")) if nodes else ("",)
 
 
 def switches_of(module: nn.Module) -> dict[str, Any]:
@@ -319,10 +324,10 @@ class StandIn(nn.Module):
             return getattr(original, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Hand settings on to the module that was here: they are read from it."""
+        """Hand settings, and what a user keeps here, on to the module that was here: it is read from there."""
         original = self.stood_for()
-        its: set[str] = set() if original is None else {*vars(original), *original._buffers}
-        if original is None or name.startswith("_") or name in self.own or name not in its:
+        weights = isinstance(value, (nn.Module, nn.Parameter)) or name in (*self._modules, *self._parameters)
+        if original is None or name.startswith("_") or name in self.own or weights:
             super().__setattr__(name, value)
         else:
             setattr(original, name, value)
@@ -403,11 +408,10 @@ def configs_of(model: nn.Module) -> dict[nn.Module, Any]:
 
 
 def around(model: nn.Module) -> list[nn.Module]:
-    """The models of transformers that a model stands in; they are saved by a config that is theirs as well."""
-    if getattr(model, "base_model", None) is not model:
-        return []
+    """The models of transformers that hold the same layers; they are saved by a config that is theirs as well."""
     # A module does not know what it stands in.
     modules: list[nn.Module] = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
     # A module that is still being built has no children to ask for.
     whole = [each for each in modules if hasattr(type(each), "get_input_embeddings") and "_modules" in vars(each)]
-    return [each for each in whole if each is not model and any(inner is model for inner in each.modules())]
+    inmost = [each for each in model.modules() if hasattr(type(each), "get_input_embeddings")][-1:]
+    return [each for each in whole if each is not model and any(inner in inmost for inner in each.modules())]

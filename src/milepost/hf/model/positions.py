@@ -303,7 +303,25 @@ class Calls:
         ]
         if self.attends and "position_ids" not in self.parameters:
             hooks.append(outer.register_forward_pre_hook(refuse_positions, with_kwargs=True))
+        if not self.attends:
+            # Stock attention asks nothing, and module.forward(…) runs no hooks but those of what is inside.
+            places = places_of(module, list(attentions_in(module)))
+            own = [each.module for each in places if each.name != "EncDecAttention"]
+            hooks.append(own[0].register_forward_pre_hook(self.begin, with_kwargs=True))
+            hooks.append(own[-1].register_forward_hook(self.end, with_kwargs=True))
         return hooks
+
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse a cache of another model in the first layer."""
+        filled = None if torch.compiler.is_compiling() else filled_by(cache_in(args, kwargs), self.by, False)
+        if filled is not None:
+            filled.open = True
+
+    def end(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Mark a cache as filled by this extension, behind the last layer."""
+        cache = None if torch.compiler.is_compiling() else cache_in(args, kwargs)
+        if cache is not None:
+            cache.__dict__.setdefault("update", Filled(cache, self.by)).close(False)
 
     def before(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -327,6 +345,8 @@ class Calls:
         if filled is not None:
             refuse_uneven(cache)
         tokens: Tensor = next(each for each in (given.get("inputs_embeds"), given.get("input_ids")) if each is not None)
+        if given.get("use_cache") is False:
+            refuse_reread(cache, tokens.shape[1])
         if "position_ids" in self.parameters:
             self.locate(given, filled, cache, tokens)
         else:
@@ -414,6 +434,17 @@ class Calls:
             )
         b, t = tokens.shape[:2]
         given["attention_mask"] = cache.begin(mask, b, t, tokens.device, self.by_slot)
+
+
+def refuse_reread(cache: Any, t: int) -> None:
+    """Refuse a whole text behind itself, with one token more: generate gives it with a cache and use_cache=False."""
+    past = 0 if cache is None else cache.get_seq_length()
+    if isinstance(past, int) and past > 0 and t == past + 1:
+        raise ValueError(
+            f"milepost: use_cache=False was given with a cache of {past} tokens, and {t} more come: generate then "
+            f"reads its whole text again at every step, behind the same text. Say generate(…, use_cache=True), since "
+            f"the config of an MPT says False; where these are new tokens, leave use_cache=False out"
+        )
 
 
 def with_slots(mask: Any, cache: Any, whole: Tensor, t: int) -> Any:
@@ -672,6 +703,12 @@ def _is_new(cache: Any) -> bool:
 def self_attention(cache: Any) -> Any:
     """Return the cache of self-attention; that of an encoder and a decoder has two."""
     return getattr(cache, "self_attention_cache", cache)
+
+
+def cache_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the cache of self-attention that a layer is given under whatever name, or None."""
+    found = map(self_attention, (*args, *kwargs.values()))
+    return next((each for each in found if hasattr(each, "get_seq_length")), None)
 
 
 def by_slot(scheme: Scheme) -> bool:

@@ -26,6 +26,8 @@ class Turned(StandIn):
     model until it is put back.
     """
 
+    own = StandIn.own | {"edits", "form", "turns", "waves", "width"}
+
     def __init__(self, original: nn.Module, turns: Mapping[str | None, Any], form: Form, width: int) -> None:
         # The original is a child: hooks of its state dict are called there.
         super().__init__(original, "ward_")

@@ -88,6 +88,7 @@ class TrainedBias(Learner):
 class T5Attention(Replaced):
     """Self-attention of T5, mT5 or umT5; the bias that a layer hands on to the next is not made."""
 
+    own = Replaced.own | {"beside"}
     o: Any
     by_slot = True
 
