@@ -209,7 +209,8 @@ def test_without_typer_or_rich_it_says_what_to_install(monkeypatch: pytest.Monke
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == (
-        "milepost: the command line needs rich, which is not installed: pip install 'milepost[cli]'"
+        "milepost: the command line needs rich, which is not installed: pip install 'milepost[cli]', or in a checkout "
+        "pip install '.[cli]'"
     )
     monkeypatch.setitem(sys.modules, "typer", None)
     with pytest.raises(SystemExit, match="needs typer and rich, which are not installed"):

@@ -19,7 +19,8 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def made(kind: str) -> Any:
-    return test_buckets.tiny() if kind == "t5" else tiny(kind)
+    # The gradient of ReLU jumps where rounding moves a number across zero.
+    return test_buckets.tiny(feed_forward_proj="gated-gelu") if kind == "t5" else tiny(kind)
 
 
 def run(model: Any, dtype: torch.dtype | None) -> tuple[Tensor, Tensor, list[torch.dtype]]:
