@@ -64,8 +64,8 @@ HEAD = (
     'found.save("mine.svg")  # or .png, .csv, .json; found["SelfExtend(8, 512)"] is an array',
     "```",
     "",
-    "Of a real model: `milepost look MODEL --text FILE`, `explore.look` and `explore.unseen_angles`.",
-    "`python examples/gallery.py docs/explore` writes this page.",
+    "Of a real model: `milepost look MODEL --text FILE`, `explore.look` and `explore.unseen_angles`;",
+    "[what they show](../look.md). `python examples/gallery.py docs/explore` writes this page.",
     "",
 )
 

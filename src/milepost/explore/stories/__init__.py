@@ -1,0 +1,1 @@
+"""Nine questions about positions, each answered by computing."""
