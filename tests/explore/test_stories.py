@@ -1,0 +1,249 @@
+"""What every story is: settings that compute, texts in both languages, a guess about something that is there."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import milepost as mp
+from milepost.explore.controls import Choice, NotPossibleError, Slider, Switch, Words
+from milepost.explore.scene import Lines, Map, Say, Table, plain
+from milepost.explore.stories.all import BY_NAME, STORIES
+from milepost.explore.stories.story import Story
+
+SEED = int(os.environ["MILEPOST_SEED"])
+PAGE = 500_000
+"""An exported page with every scene of a story, in bytes, the page itself among them."""
+EVERY = pytest.mark.parametrize("story", STORIES, ids=[each.name for each in STORIES])
+
+
+def says_of(value: Any) -> Iterator[Say]:
+    """Every text in both languages inside something."""
+    if isinstance(value, Say):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from says_of(getattr(value, field.name))
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from says_of(each)
+
+
+def size(scene: Any) -> int:
+    return len(json.dumps(plain(scene), ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def ends(control: Any) -> list[Any]:
+    if isinstance(control, Slider):
+        return [control.read(control.low), control.read(control.high)]
+    if isinstance(control, Choice):
+        return [value for value, _ in control.options]
+    return [False, True] if isinstance(control, Switch) else [control.start]
+
+
+def drawn(control: Any, draw: random.Random) -> Any:
+    if not isinstance(control, Slider):
+        return draw.choice(ends(control))
+    low, high = control.low, control.high
+    if control.scale == "doubling":
+        return control.read(2 ** draw.uniform(math.log2(low), math.log2(high)))
+    return control.read(min(high, low + control.step * draw.randint(0, round((high - low) / control.step))))
+
+
+def ran(code: str) -> dict[str, Any]:
+    """Run the lines of a scene, and return what they named."""
+    names: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, names)
+    assert printed.getvalue()
+    return names
+
+
+def test_the_stories_have_names_of_their_own():
+    assert len(BY_NAME) == len(STORIES)
+
+
+@EVERY
+def test_every_text_is_in_both_languages(story: Story):
+    scene = story.scene({})
+    labels = [each for control in story.controls for each in says_of(control)]
+    texts = [*says_of(story), *labels, *says_of(scene)]
+    for each in texts:
+        assert each.en.strip(), each
+        assert each.zh.strip(), each
+        assert not any("\u4e00" <= letter <= "\u9fff" for letter in each.en), each
+    for each in (story.question, story.lead, story.look_for, story.guess.question, *story.guess.answers, scene.says):
+        assert any("\u4e00" <= letter <= "\u9fff" for letter in each.zh), each
+        assert each.en != each.zh
+
+
+@EVERY
+def test_the_guess_is_about_what_the_scene_has(story: Story):
+    figure = story.scene({}).figures[story.guess.figure]
+    if story.guess.answers:
+        assert 0 <= story.guess.right < len(story.guess.answers)
+        assert not isinstance(figure, Lines)
+    else:
+        assert isinstance(figure, Lines)
+        line = figure.lines[story.guess.line]
+        assert not line.quiet
+        assert np.isfinite(line.values).any()
+
+
+@EVERY
+def test_every_setting_computes_and_fits_into_a_page(story: Story):
+    start = {each.name: each.start for each in story.controls}
+    settings = [start | {each.name: end} for each in story.controls for end in ends(each)]
+    draw = random.Random(f"{SEED} {story.name}")
+    settings += [{each.name: drawn(each, draw) for each in story.controls} for _ in range(20)]
+    sizes = [size(story.scene({}))]
+    for given in settings:
+        scene = story.scene(given)
+        assert scene.says.en, given
+        assert scene.says.zh, given
+        for figure in scene.figures:
+            if isinstance(figure, Lines):
+                for line in figure.lines:
+                    assert len(line.values) == len(figure.at), (given, line.name)
+                    # A logarithm is of something above 0.
+                    assert figure.y_scale == "even" or np.nanmin(line.values) > 0, (given, line.name)
+            elif isinstance(figure, Map):
+                assert np.shape(figure.values) == (len(figure.ys), len(figure.xs)), given
+            elif isinstance(figure, Table):
+                assert all(len(row) == len(figure.head) for row in figure.rows), given
+        sizes.append(size(scene))
+    assert max(sizes) < 60_000
+    assert sum(isinstance(each, Slider) for each in story.controls) < 2 or max(sizes) < 12_000
+    scenes = math.prod(len(each.grid(story.grid)) for each in story.controls)
+    assert scenes * float(np.mean(sizes)) < PAGE - 100_000, f"{scenes} scenes of {np.mean(sizes):,.0f}"
+
+
+@EVERY
+def test_the_controls_are_few_and_marks_move_them(story: Story):
+    assert 1 <= len(story.controls) <= 3
+    known = {each.name for each in story.controls}
+    for figure in plain(story.scene({}))["figures"]:
+        asked = {each["control"] for each in (*figure.get("marks", ()), *figure.get("arrows", ()))}
+        assert asked <= known | {""}
+
+
+@EVERY
+def test_what_is_no_setting_is_refused_by_its_name(story: Story):
+    for control in story.controls:
+        for wrong in (None, [], math.nan, {"a": 1}):
+            with pytest.raises(NotPossibleError) as caught:
+                story.scene({control.name: wrong})
+            assert caught.value.control == control.name
+        if isinstance(control, Words):
+            with pytest.raises(NotPossibleError) as caught:
+                story.scene({control.name: " "})
+            assert caught.value.control == control.name
+
+
+@EVERY
+def test_schemes_to_try_are_schemes(story: Story):
+    assert 1 <= len(story.try_own) <= 4
+    assert story.try_trained < story.try_length
+    names = {name: getattr(mp, name) for name in mp.__all__}
+    for text in story.try_own:
+        assert isinstance(eval(f"Scheme({text})", names), mp.Scheme)
+
+
+# What each one shows
+
+
+def test_order_nope_outputs_move_along_and_rope_outputs_change():
+    scene = BY_NAME["order"].scene({})
+    table, before, after, rope_before, rope_after = scene.figures
+    assert isinstance(table, Table)
+    nope, rope = (np.array([row[n] for row in table.rows], dtype=float) for n in (1, 2))
+    assert nope.max() <= 1e-15
+    assert rope.max() > 0.5
+    maps = [np.array(each.values) for each in (before, after, rope_before, rope_after) if isinstance(each, Map)]
+    np.testing.assert_allclose(maps[0], maps[1], atol=1e-15)
+    assert np.abs(maps[2] - maps[3]).max() > 0.05
+    np.testing.assert_allclose([each.sum(1) for each in maps], 1)
+    # The right answer says that nothing changes.
+    assert BY_NAME["order"].guess.right == 0
+
+
+def test_order_leaks_in_through_the_causal_mask():
+    table = BY_NAME["order"].scene({"causal": True}).figures[0]
+    assert isinstance(table, Table)
+    assert table.rows[-1][1] > 0.5  # pyright: ignore[reportOperatorIssue]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_order_of_chinese_words_and_its_code(causal: bool):
+    scene = BY_NAME["order"].scene({"sentence": "位置编码", "shuffle": 3, "causal": causal})
+    table = scene.figures[0]
+    assert isinstance(table, Table)
+    assert [row[0] for row in table.rows[:-1]] == list("位置编码")
+    moved = ran(scene.code)["moved"]
+    for n, name in enumerate(("NoPE", "RoPE"), 1):
+        np.testing.assert_allclose([row[n] for row in table.rows[:-1]], moved[name], atol=0)
+
+
+@pytest.mark.parametrize("sentence", ["word", "a a a", "x " * 17])
+def test_order_needs_words_that_can_be_shuffled(sentence: str):
+    if sentence == "word":
+        assert BY_NAME["order"].scene({"sentence": sentence})
+        return
+    with pytest.raises(NotPossibleError, match=r"^sentence: write"):
+        BY_NAME["order"].scene({"sentence": sentence})
+
+
+@pytest.mark.parametrize(("m", "n"), [(20, 8), (0, 63), (63, 63)])
+def test_turn_the_product_stands_still_when_both_move(m: int, n: int):
+    scene = BY_NAME["turn"].scene({"m": m, "n": n})
+    both, arrows, by_distance = scene.figures
+    assert isinstance(both, Lines)
+    # One pair that turns by a tenth a token; the key is (0.8, 0.6), an angle of its own.
+    own = math.atan2(0.6, 0.8)
+    expected = math.cos(0.1 * (m - n) - own)
+    np.testing.assert_allclose(both.lines[0].values, expected, atol=1e-14)
+    np.testing.assert_allclose(both.lines[1].values, [math.cos(0.1 * (m + s - n) - own) for s in range(64)], atol=1e-14)
+    assert isinstance(by_distance, Lines)
+    assert by_distance.marks[0].at == m - n
+    np.testing.assert_allclose(by_distance.lines[0].values, np.cos(0.1 * np.arange(-63, 64) - own), atol=1e-14)
+    for arrow, start, position in zip(plain(arrows)["arrows"], (0.0, own), (m, n), strict=True):
+        turns = (start + 0.1 * position) / math.tau
+        assert math.cos(math.tau * (arrow["turns"] - turns)) == pytest.approx(1, abs=1e-9)
+        assert arrow["turns_per_step"] == pytest.approx(0.1 / math.tau, rel=1e-5)
+    product = ran(scene.code)["product"]
+    np.testing.assert_allclose(both.lines[0].values, [product(m + s, n + s) for s in range(64)], atol=1e-15)
+
+
+def test_clocks_of_which_46_turn_fully_in_training():
+    scene = BY_NAME["clocks"].scene({"position": 20_000})
+    turns, dials = scene.figures
+    assert isinstance(turns, Lines)
+    expected = 4096 * 10_000.0 ** (-np.arange(64) / 64) / math.tau
+    np.testing.assert_allclose(turns.lines[0].values, expected, rtol=1e-12)
+    assert turns.marks[0].at == 45.5
+    assert "46 of 64 pairs" in scene.says.en
+    assert "1.000 radians" in scene.says.en
+    for dial, n in zip(plain(dials)["dials"], range(64), strict=True):
+        assert dial["seen"] == pytest.approx(min(expected[n], 1), rel=1e-5)
+        assert dial["reached"] == pytest.approx(expected[n] * 20_000 / 4096, rel=1e-5)
+        assert dial["hand"] == pytest.approx(expected[n] * 20_000 / 4096 % 1, abs=1e-5)
+    found = ran(scene.code)["found"]
+    np.testing.assert_array_equal(found["turns in training"], turns.lines[0].values)
+    assert (found["turns"] % 1).tolist() == [each.hand for each in dials.dials]  # pyright: ignore
+
+
+def test_clocks_of_a_larger_base_turn_less():
+    marks = [BY_NAME["clocks"].scene({"base": base}).figures[0].marks[0].at for base in ("10000", "500000", "1000000")]  # pyright: ignore
+    # The pairs n with 4096 · base^(−n/64) ≥ 2π.
+    full = [sum(4096 * base ** (-n / 64) >= math.tau for n in range(64)) for base in (1e4, 5e5, 1e6)]
+    assert marks == [each - 0.5 for each in full]
