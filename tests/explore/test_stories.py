@@ -10,6 +10,7 @@ import os
 import random
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from milepost.explore.controls import Choice, NotPossibleError, Slider, Switch, 
 from milepost.explore.scene import Lines, Map, Say, Table, plain
 from milepost.explore.stories.all import BY_NAME, STORIES
 from milepost.explore.stories.story import Story
+from milepost.explore.stories.unseen import measured
 
 SEED = int(os.environ["MILEPOST_SEED"])
 PAGE = 500_000
@@ -247,3 +249,55 @@ def test_clocks_of_a_larger_base_turn_less():
     # The pairs n with 4096 · base^(−n/64) ≥ 2π.
     full = [sum(4096 * base ** (-n / 64) >= math.tau for n in range(64)) for base in (1e4, 5e5, 1e6)]
     assert marks == [each - 0.5 for each in full]
+
+
+SMOLLM2 = Path(__file__).parents[2] / "docs" / "look" / "unseen_angles_32768.json"
+
+
+def test_what_was_measured_on_smollm2_is_what_the_look_into_it_found():
+    data, found = measured(), json.loads(SMOLLM2.read_text(encoding="utf-8"))
+    assert {"model", "text", "measured", "license"} <= set(data)
+    assert f"{data['unseen pairs']} of {data['pairs']} pairs" in found["title"]
+    assert data["position"] == found["arrays"]["position"]["values"]
+    for name, losses in data["loss"].items():
+        np.testing.assert_allclose(losses, np.mean(found["arrays"][f"loss, {name}"]["values"], 0), atol=0.0005001)
+    for name, (mean, interval) in data["more"].items():
+        assert f"{name} {mean:+.3f} ± {interval:.3f}" in found["says"]
+    assert set(data["more"]) == set(data["loss"]) - {"window"}
+
+
+def test_unseen_angles_break_the_model_and_slowing_the_others_mends_nothing():
+    scene = BY_NAME["unseen"].scene({})
+    losses, dials = scene.figures[:2]
+    assert isinstance(losses, Lines)
+    assert "not computed here" in losses.title.en
+    past = np.array(losses.at) > 8192
+    mine, others, stock, window = (np.array(each.values)[past].mean() for each in losses.lines)
+    assert mine - window == pytest.approx(0.301, abs=0.01)
+    assert others - window == pytest.approx(4.307, abs=0.01)
+    assert stock - window == pytest.approx(4.318, abs=0.01)
+    # Pairs that do not turn fully in training, which is the number that was changed in the model.
+    turns = 8192 * 100_000.0 ** (-np.arange(32) / 32) / math.tau
+    seen = [each["seen"] for each in plain(dials)["dials"]]
+    np.testing.assert_allclose(seen, np.minimum(turns, 1), rtol=1e-5)
+    assert sum(each < 1 for each in seen) == measured()["unseen pairs"] == 12
+    names = ran(scene.code)
+    assert (names["found"]["unseen arc"] > 0).sum() == 12
+    np.testing.assert_array_equal(names["bound"]["outside, by ridge"], scene.figures[3].lines[0].values)  # pyright: ignore
+
+
+def test_unseen_bound_depends_on_its_ridge_by_six_orders():
+    past: list[float] = []
+    for ridge in ("1e-10", "1"):
+        score, by_ridge = BY_NAME["unseen"].scene({"ridge": ridge}).figures[2:]
+        assert isinstance(score, Lines)
+        assert isinstance(by_ridge, Lines)
+        trained = np.array(score.at) <= 2048
+        sizes = np.array(score.lines[0].values)
+        assert sizes[trained].max() < 1
+        past.append(sizes[~trained].max())
+        values = np.array(by_ridge.lines[0].values)
+        assert values.max() / values.min() > 1e6
+        assert by_ridge.marks[0].at == float(ridge)
+    assert past[0] > 1e4
+    assert past[1] < 2
