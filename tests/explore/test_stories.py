@@ -301,3 +301,91 @@ def test_unseen_bound_depends_on_its_ridge_by_six_orders():
         assert by_ridge.marks[0].at == float(ridge)
     assert past[0] > 1e4
     assert past[1] < 2
+
+
+@pytest.mark.parametrize(
+    ("method", "factor", "new", "widest", "step"),
+    [
+        ("direct", 8, 18, 0.87, 1.0),
+        ("pi", 8, 0, 0.0, 0.125),
+        ("ntk", 8, 17, 0.35, 1.0),
+        ("ntk", 16, 2, 0.05, 1.0),
+        ("yarn", 8, 0, 0.0, 1.0),
+    ],
+)
+def test_stretches_by_the_angles_that_they_meet_anew(method: str, factor: int, new: int, widest: float, step: float):
+    scene = BY_NAME["stretches"].scene({"method": method, "factor": factor})
+    slower, dials = scene.figures[:2]
+    arcs = [min(each["reached"], 1) - each["seen"] for each in plain(dials)["dials"]]
+    assert sum(each > 1e-6 for each in arcs) == new
+    assert max(arcs) == pytest.approx(widest, abs=0.005)
+    assert isinstance(slower, Lines)
+    assert 1 / slower.lines[0].values[0] == pytest.approx(step, rel=1e-12)
+    assert f"{step:.3f} radians" in scene.says.en
+    assert (f"{new} of 64 pairs meet" in scene.says.en) == (new > 0)
+    names = ran(scene.code)
+    np.testing.assert_array_equal(names["slower"], slower.lines[0].values)
+    assert (names["found"]["unseen arc"] > 0).sum() == new
+
+
+def test_stretches_ntk_slows_the_pairs_by_a_power_of_the_factor():
+    slower = BY_NAME["stretches"].scene({"method": "ntk", "factor": 8}).figures[0]
+    assert isinstance(slower, Lines)
+    np.testing.assert_allclose(slower.lines[0].values, 8.0 ** (np.arange(64) / 63), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("method", "base", "squeezed"), [("direct", 10, 1), ("pi", 10, 8), ("ntk", 20, 1)])
+def test_stretches_as_digits(method: str, base: int, squeezed: int):
+    digits = plain(BY_NAME["stretches"].scene({"method": method, "factor": 8}).figures[2])
+    assert digits["kind"] == "digits"
+    assert digits["base"] == pytest.approx(base)
+    for name, row, new in digits["rows"]:
+        position = int(name["en"].replace(",", ""))
+        last = position / squeezed % base
+        written = [*(position // squeezed // base**n % base for n in (3, 2, 1)), last]
+        assert row == pytest.approx(written, rel=1e-5)
+        # The first place alone has angles that were never met: 999 of them, in thousandths of a radian.
+        assert new == [method == "direct" and position > 999, False, False, False]
+
+
+def test_windows_show_the_last_token_the_distances_of_the_formulas():
+    w, t = 512, 8191
+    ours = {
+        "rerope": lambda d: min(d, w),
+        "self_extend": lambda d: d if d < w else t // 8 - (t - d) // 8 + w - w // 8,
+    }
+    for method, seen in ours.items():
+        scene = BY_NAME["windows"].scene({"method": method, "w": w})
+        lines = scene.figures[0]
+        assert isinstance(lines, Lines)
+        assert lines.marks[0].control == "w"
+        assert list(lines.lines[0].values) == [seen(int(d)) for d in lines.at]
+        most = max(seen(d) for d in range(t + 1))
+        assert f"{most:,}" in scene.says.en
+        names = ran(scene.code)
+        row = next(each.values for each in names["found"].arrays if "last token" in each.name)
+        assert row[np.array(lines.at, dtype=int)].tolist() == list(lines.lines[0].values)
+
+
+def test_windows_that_are_too_wide_pass_the_trained_length():
+    assert "within the 2,048" in BY_NAME["windows"].scene({"method": "self_extend", "w": 1024}).says.en
+    assert "past the 2,048" in BY_NAME["windows"].scene({"method": "self_extend", "w": 2048}).says.en
+    chunks = BY_NAME["windows"].scene({"method": "dual_chunk", "w": 2048})
+    table = chunks.figures[2]
+    assert isinstance(table, Table)
+    # No distance exceeds the chunk.
+    assert table.rows[2][1] == 2048
+
+
+@pytest.mark.parametrize("method", ["rerope", "self_extend", "dual_chunk"])
+def test_windows_drawn_as_a_map(method: str):
+    shown = BY_NAME["windows"].scene({"method": method, "w": 640}).figures[1]
+    assert isinstance(shown, Map)
+    values, tokens = np.array(shown.values), np.array(shown.xs, dtype=float)
+    hidden = np.triu(np.ones_like(values, dtype=bool), 1)
+    assert np.isnan(values[hidden]).all()
+    assert np.isfinite(values[~hidden]).all()
+    apart = tokens[:, None] - tokens[None]
+    near = ~hidden & (apart < 160)
+    np.testing.assert_array_equal(values[near], apart[near])
+    assert (values[~hidden] <= apart[~hidden]).all()

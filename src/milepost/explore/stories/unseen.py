@@ -62,7 +62,8 @@ def past_training(length: int, change: str, ridge: str) -> Scene:
         f"到 {length:,} 个 token，{pairs} 对维度中有 {new} 对会遇到新角度。在 SmolLM2-135M 上实测（{data['length']:,} "
         f"个 token，与窗口注意力相比每个 token 多出的 nat）：不改动 {stock}；"
         f"只让没转满一圈的 {those} 对{how.zh}，{mine}；只让其余 {rest} 对{how.zh}，{others}。"
-        f"得分的上界说明不了多少：正则系数取 {RIDGES[ridge]} 时，训练长度内不超过 {inside:.2g} 的得分，之后最大约到 {reached}。"
+        f"得分的上界说明不了多少：正则系数取 {RIDGES[ridge]} 时，训练长度内"
+        f"不超过 {inside:.2g} 的得分，之后最大约到 {reached}。"
     )
     return Scene(
         (_losses(change, length), _dials(found["turns in training"], found["turns"], length), *_bounds(bound, ridge)),
