@@ -25,6 +25,7 @@ NEEDS = {
     "check": "hf",
     "extend": "hf",
     "look": "hf",
+    "explore": "explore",
 }
 """Commands that need more than the command line itself, and the extra that has it."""
 
@@ -52,6 +53,7 @@ def app() -> typer.Typer:
     from milepost.bench.command import bench
     from milepost.catalogue.command import methods
     from milepost.explore.command import look
+    from milepost.explore.server.command import explore
     from milepost.hf.command import check, export, extend, plan
     from milepost.lab.command.commands import diff, report
     from milepost.lab.command.compare import Compare, compare
@@ -72,7 +74,7 @@ def app() -> typer.Typer:
 
     hub.command()(methods)
     hub.command(cls=Compare, epilog=table())(compare)
-    for command in (report, diff, export, plan, check, extend, look, bench):
+    for command in (report, diff, export, plan, check, extend, look, explore, bench):
         hub.command()(command)
     return hub
 

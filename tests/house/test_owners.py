@@ -19,7 +19,7 @@ TREES = {
     for path in sorted(SOURCE.rglob("*.py"))
 }
 """Every file of the package."""
-PROGRAMS = ("lab/", "hf/", "bench/", "catalogue/", "theory/")
+PROGRAMS = ("lab/", "hf/", "explore/", "bench/", "catalogue/", "theory/")
 """Rooms that remember nothing of a call of `attend`: they stand above it."""
 CORE = {name: tree for name, tree in TREES.items() if not name.startswith(PROGRAMS)}
 Trees = Mapping[str, ast.Module]

@@ -1,0 +1,174 @@
+"""The server: the page, its files, and what it computes for one setting of the controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import torch
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from milepost import __version__
+from milepost.explore.controls import NotPossibleError
+from milepost.explore.scene import Say, plain
+from milepost.explore.server import told
+from milepost.explore.server.asking import MOST, asked, refuse, text_of
+from milepost.explore.server.guard import HEADER, Guard, same
+from milepost.explore.server.latest import Latest, SupersededError
+from milepost.explore.server.page import LANGUAGES, TYPES, html, static
+from milepost.explore.stories.story import Story
+
+Answer = Callable[[dict[str, Any]], Any]
+
+
+@dataclass
+class Explorer:
+    """What one server shows, and to whom."""
+
+    token: str
+    stories: tuple[Story, ...]
+    lang: str = "en"
+    hosts: tuple[str, ...] = ()
+    latest: Latest = field(default_factory=Latest)
+    answers: dict[str, Answer] = field(default_factory=dict[str, "Answer"])
+    """What can be asked, by its name: each takes an object, and returns what JSON has."""
+
+    def __post_init__(self) -> None:
+        self.answers |= {"story": self.story, "axes": self.axes}
+
+    @property
+    def cookie(self) -> str:
+        """Return the name of the cookie; another explorer of this machine has another."""
+        return f"milepost-{sha256(self.token.encode()).hexdigest()[:8]}"
+
+    def app(self) -> Guard:
+        """Return the application."""
+        routes = [
+            Route("/", self.page),
+            Route("/static/{name:path}", self.file),
+            Route("/api/start", self.start),
+            Route("/api/{what:str}", self.answer, methods=["POST"]),
+        ]
+        return Guard(Starlette(routes=routes), self.hosts)
+
+    # What is sent
+
+    async def page(self, request: Request) -> Response:
+        """Return the page to who knows the token, and a cookie, so that it can be loaded again."""
+        given = request.query_params.get("token")
+        known = same(given, self.token) or same(request.cookies.get(self.cookie), self.token)
+        if not known:
+            return PlainTextResponse("Open the link that milepost explore printed: it has a token.", 403)
+        answer = HTMLResponse(html(self.lang))
+        answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
+        return answer
+
+    async def file(self, request: Request) -> Response:
+        """Return a file of the page."""
+        name = request.path_params["name"]
+        found = static(name)
+        if found is None:
+            return PlainTextResponse("There is no such file.", 404)
+        return Response(found, media_type=TYPES[name[name.rindex(".") :]])
+
+    async def start(self, request: Request) -> Response:
+        """Return all that a page has to know before it asks for anything."""
+        if not self._knows(request):
+            return _no_token()
+        return JSONResponse(
+            {
+                "version": __version__,
+                "lang": self.lang,
+                "languages": list(LANGUAGES),
+                "stories": [told.story(each) for each in self.stories],
+            }
+        )
+
+    async def answer(self, request: Request) -> Response:
+        """Compute what is asked for; what cannot be had is answered by the control, and why."""
+        if not self._knows(request):
+            return _no_token()
+        answering = self.answers.get(request.path_params["what"])
+        try:
+            if answering is None:
+                refuse("there is no such question", "没有这个问题")
+            body = await _body(request)
+            given = asked(body)
+            page, view = text_of(given, "page"), text_of(given, "view")
+            compute = _computed(answering, given)
+            return JSONResponse(await self.latest.run(page, view, compute))
+        except NotPossibleError as error:
+            return JSONResponse({"control": error.control, "why": plain(error.why)}, 422)
+        except SupersededError:
+            return JSONResponse({"superseded": True}, 409)
+
+    def _knows(self, request: Request) -> bool:
+        """Return True if a call brings the token: in a header, or in the cookie of its page."""
+        return same(request.headers.get(HEADER), self.token) or same(request.cookies.get(self.cookie), self.token)
+
+    # What is computed
+
+    def story(self, given: dict[str, Any]) -> Any:
+        """Return what a story comes to."""
+        return plain(self._named(given).scene(given.get("set", {})))
+
+    def axes(self, given: dict[str, Any]) -> Any:
+        """Return the empty axes of what a story lets guess."""
+        named = self._named(given)
+        return told.axes(named, named.scene(given.get("set", {})))
+
+    def _named(self, given: dict[str, Any]) -> Story:
+        name = text_of(given, "name")
+        for each in self.stories:
+            if each.name == name:
+                return each
+        refuse("there is no such story", "没有这个故事", "name")
+
+
+def _computed(answering: Answer, given: dict[str, Any]) -> Callable[[], Any]:
+    """Return a computation whose errors are sentences: the library names what it cannot do."""
+
+    def compute() -> Any:
+        try:
+            with torch.no_grad():
+                return answering(given)
+        except NotPossibleError:
+            raise
+        except (ValueError, TypeError, IndexError, NotImplementedError) as error:
+            raise NotPossibleError("", _said(error)) from error
+        except (MemoryError, RuntimeError, OverflowError, ZeroDivisionError) as error:
+            raise NotPossibleError("", _said(error, "this cannot be computed: ")) from error
+
+    return compute
+
+
+def _said(error: BaseException, before: str = "") -> Say:
+    """Return an error of the library in both languages; its own words are English."""
+    words = " ".join(str(error).split())[:400]
+    return Say(f"{before}{words}", f"无法计算：{words}")
+
+
+async def _body(request: Request) -> bytes:
+    """Return the body of a call, as long as it is short and JSON: pages of others cannot send that unasked."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        refuse("send application/json", "请发送 application/json")
+    found = bytearray()
+    async for some in request.stream():
+        found += some
+        if len(found) > MOST:
+            refuse(f"a request has at most {MOST:,} bytes", f"请求最多 {MOST:,} 字节")
+    return bytes(found)
+
+
+def _no_token() -> Response:
+    return JSONResponse(
+        {"control": "", "why": plain(Say("open the printed link again", "请重新打开打印出的链接"))}, 403
+    )
+
+
+__all__ = ["Explorer"]

@@ -1,0 +1,43 @@
+"""One computation at a time, away from the server's own thread; of a page's questions only the newest is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import count
+from typing import TypeVar
+
+from starlette.concurrency import run_in_threadpool
+
+T = TypeVar("T")
+PAGES = 256
+"""So many pages and views are known at once; who asked longest ago is forgotten."""
+
+
+class SupersededError(Exception):
+    """A newer question of the same page came while this one waited."""
+
+
+class Latest:
+    """Computes for pages, one after the other."""
+
+    def __init__(self) -> None:
+        self.alone = asyncio.Lock()
+        self.numbers = count()
+        self.newest: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    async def run(self, page: str, view: str, compute: Callable[[], T]) -> T:
+        """Return what is computed, unless the page asks for the same view again before its turn has come."""
+        number, asker = next(self.numbers), (page, view)
+        self.newest[asker] = number
+        self.newest.move_to_end(asker)
+        while len(self.newest) > PAGES:
+            self.newest.popitem(last=False)
+        async with self.alone:
+            if self.newest.get(asker) != number:
+                raise SupersededError
+            return await run_in_threadpool(compute)
+
+
+__all__ = ["Latest", "SupersededError"]

@@ -1,0 +1,99 @@
+// What the page shows by its link: the nine questions, a story, the composer, or a sentence.
+"use strict";
+((milepost) => {
+  const { make } = milepost;
+  const page = document.getElementById("page");
+  let told = null, screen = null;
+
+  const storyOf = (name) => told.stories.find((each) => each.name === name);
+  const go = (values) => {
+    milepost.link.write(values, true);
+    open();
+  };
+  const inner = (values, words, kind = "a") => make(kind, { href: `#${new URLSearchParams(values)}`, on: { click: (event) => {
+    if (event.metaKey || event.ctrlKey) return;
+    event.preventDefault();
+    go(values);
+  } } }, words);
+
+  const top = () => {
+    const language = make("button.quiet", { type: "button", lang: milepost.lang === "zh" ? "en" : "zh-CN", on: { click: () => {
+      milepost.setLanguage(milepost.lang === "zh" ? "en" : "zh");
+      const values = [...milepost.link.read()].filter(([name]) => name !== "lang");
+      milepost.link.write(values);
+      open();
+    } } }, milepost.word("language"));
+    return make("nav.top", { "aria-label": milepost.word("title") },
+      inner([], make("span.eyebrow", {}, milepost.word("title"))),
+      make("span.grow"),
+      inner([["compose", ""]], milepost.word("composer")),
+      inner([["words", ""]], milepost.word("reading")),
+      language);
+  };
+
+  const questions = () => ({
+    element: make("article.home", {},
+      make("div.question", {}, make("h1", { tabindex: "-1" }, milepost.word("questions")), make("p.lead", {}, milepost.word("lede"))),
+      make("p.hint", {}, milepost.word("questions_lead")),
+      make("ol.stories", {}, told.stories.map((each) => make("li", {}, inner([["story", each.name]], make("span", {}, milepost.say(each.question)))))),
+      make("section.block", {}, make("h2", {}, milepost.word("workshop")),
+        make("ul.doors", {},
+          make("li", {}, inner([["compose", ""]], milepost.word("composer")), make("p", {}, milepost.word("composer_about"))),
+          make("li", {}, inner([["words", ""]], milepost.word("reading")), make("p", {}, milepost.word("reading_about")))))),
+    begin: () => {},
+    remove: () => {},
+  });
+
+  const story = (one, link) => {
+    const n = told.stories.indexOf(one);
+    const set = {};
+    for (const each of one.controls) if (link.has(each.name)) set[each.name] = milepost.fromLink(each, link.get(each.name));
+    const write = (state, seen) => milepost.link.write([["story", one.name], ...(seen ? [["seen", "1"]] : []),
+      ...one.controls.filter((each) => state[each.name] !== each.start).map((each) => [each.name, milepost.toLink(state[each.name])])]);
+    const made = milepost.storyScreen(one, { set, open: link.has("seen") }, {
+      compute: (name, setting) => milepost.ask("story", { name, set: setting }, name),
+      axes: (name, setting) => milepost.ask("axes", { name, set: setting }, name),
+    }, {
+      changed: write,
+      again: () => go([["story", one.name]]),
+      link: () => milepost.link.address(),
+      tryOwn: milepost.composer ? () => go([["compose", ""], ...one.try_own.map((each) => ["s", each]), ["trained", one.try_trained], ["length", one.try_length]]) : null,
+    });
+    const beside = (step, name) => {
+      const other = told.stories[n + step];
+      return other ? make("span", {}, make("small", {}, milepost.word(name)), inner([["story", other.name]], milepost.say(other.question))) : make("span");
+    };
+    made.element.append(make("nav.beside", {}, beside(-1, "previous"), beside(1, "next")));
+    return made;
+  };
+
+  const open = () => {
+    const link = milepost.link.read();
+    milepost.setLanguage(link.get("lang") ?? milepost.firstLanguage);
+    screen?.remove();
+    const one = link.has("story") ? storyOf(link.get("story")) : null;
+    if (one) screen = story(one, link);
+    else if (link.has("compose") && milepost.composer) screen = milepost.composer(told, link);
+    else if (link.has("words") && milepost.reading) screen = milepost.reading(told, link);
+    else screen = questions();
+    document.title = one ? `${milepost.say(one.question)} · ${milepost.word("title")}` : milepost.word("title");
+    page.replaceChildren(top(), make("main", {}, screen.element), make("p.live", { "aria-live": "polite", id: "live" }));
+    screen.begin();
+    scrollTo(0, 0);
+    document.body.dataset.screen = one ? one.name : link.has("compose") ? "compose" : link.has("words") ? "words" : "start";
+  };
+
+  milepost.go = go;
+  milepost.begin = async () => {
+    try {
+      told = await milepost.start();
+      milepost.told = told;
+      milepost.firstLanguage = told.lang;
+      open();
+      milepost.link.onChange(open);
+    } catch (problem) {
+      page.replaceChildren(make("main", {}, make("p.lead", {}, problem.message)));
+    }
+  };
+  milepost.begin();
+})((globalThis.milepost ??= {}));

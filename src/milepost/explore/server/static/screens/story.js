@@ -1,0 +1,123 @@
+// One question on one screen: the guess, then what is computed, with the guess beside it.
+"use strict";
+((milepost) => {
+  const { make } = milepost;
+
+  // compute(name, set) and axes(name, set) answer as the server does; an exported page has its own.
+  // around: { previous, next, tryOwn, exporting, link } where the page has them.
+  milepost.storyScreen = (story, given, sources, around = {}) => {
+    const state = { ...milepost.starts(story.controls), ...given.set };
+    let guess = null, scene = null, asked = false, removed = false, last = "";
+    const section = (name, ...inside) => make("section.block", {}, make("h2", {}, milepost.word(name)), ...inside);
+
+    const panels = make("div.figures");
+    const said = make("p.said"), off = make("p.off", { role: "status" }), note = make("p.note", { role: "status" });
+    const codeSection = section("code");
+    const codePlace = make("div");
+    codeSection.append(codePlace);
+    const error = make("p.no", { role: "alert", hidden: true });
+    const own = milepost.controls(story.controls, state, (name) => { last = name; changed(); });
+    const context = { set: own.set, control: own.known, state: () => state };
+    const drawing = milepost.scene(panels, context);
+    const reset = make("button.quiet", { type: "button", on: { click: () => {
+      Object.assign(state, milepost.starts(story.controls));
+      own.show();
+      changed();
+    } } }, milepost.word("reset"));
+    const again = make("button.quiet", { type: "button", on: { click: () => around.again?.() } }, milepost.word("guess_again"));
+
+    const settings = make("div.controls", { role: "group", "aria-label": milepost.word("controls") }, own.elements,
+      error, make("p.buttons", {}, reset, again));
+    const asking = make("section.block.ask");
+    const result = make("div.result", { hidden: true },
+      make("div.side", {}, settings, off, section("look_for", make("p", {}, milepost.say(story.look_for)))),
+      make("div.shown", {}, panels, note, section("says", said), codeSection));
+    const links = make("p.buttons.ends", {},
+      around.tryOwn && story.try_own.length ? make("button.primary", { type: "button", on: { click: around.tryOwn } }, milepost.word("try_own")) : null,
+      around.link ? milepost.copyButton("copy_link", around.link) : null,
+      around.exporting ? make("button.quiet", { type: "button", on: { click: (event) => around.exporting(event.currentTarget, state) } }, milepost.word("export")) : null);
+    const element = make("article.story", {},
+      make("div.question", {}, make("h1", { tabindex: "-1" }, milepost.say(story.question)), make("p.lead", {}, milepost.say(story.lead))),
+      asking, result, links);
+
+    const fail = (problem) => {
+      if (removed) return;
+      // What the library says of no control by name is about the one that was moved last.
+      const control = problem.control || last;
+      error.hidden = own.no(control, problem.message);
+      error.textContent = error.hidden ? "" : problem.message;
+    };
+    const drawn = () => {
+      const figures = scene.figures.map((each, n) => {
+        if (n !== story.guess.figure || !Array.isArray(guess) || each.kind !== "lines") return each;
+        return { ...each, lines: [...each.lines, { name: { en: milepost.word("guess_name"), zh: milepost.word("guess_name") }, values: guess, scheme: 8, quiet: false, guess: true }] };
+      });
+      drawing.show(figures);
+      milepost.shown = drawing;
+    };
+    const ask = milepost.asker(
+      (setting) => sources.compute(story.name, setting),
+      (found) => {
+        if (removed) return;
+        const first = scene === null;
+        scene = found;
+        own.clear();
+        error.hidden = true;
+        result.hidden = false;
+        note.textContent = found.note ? milepost.say(found.note) : "";
+        said.textContent = milepost.say(found.says);
+        codeSection.hidden = !found.code;
+        if (codePlace.textContent !== found.code) codePlace.replaceChildren(milepost.code(found.code));
+        // A guess drawn over an axis that has changed has no place on it.
+        if (Array.isArray(guess) && scene.figures[story.guess.figure]?.at?.length !== guess.length) guess = null;
+        drawn();
+        if (first) offBy();
+        element.dispatchEvent(new CustomEvent("computed", { bubbles: true }));
+      },
+      fail,
+    );
+    const offBy = () => {
+      const figure = scene.figures[story.guess.figure];
+      if (Array.isArray(guess) && figure?.kind === "lines") {
+        const found = milepost.offBy(guess, figure, story.guess.line);
+        off.textContent = found ? milepost.word("guess_off", { d: milepost.number(Number(found.mean.toPrecision(2))), p: found.percent }) : "";
+      } else if (typeof guess === "number") {
+        off.textContent = guess === story.guess.right ? milepost.word("guess_right") : milepost.word("guess_wrong", { answer: milepost.say(story.guess.answers[story.guess.right]) });
+      }
+    };
+    const changed = () => {
+      if (!asked) return;
+      around.changed?.(state, true);
+      ask({ ...state });
+    };
+    const done = (made) => {
+      guess = made;
+      asked = true;
+      asking.hidden = true;
+      around.changed?.(state, true);
+      ask({ ...state });
+    };
+
+    const begin = async () => {
+      if (given.open) { done(null); return; }
+      asking.replaceChildren(make("h2", {}, milepost.word("guess_title")), make("p.ask-for", {}, milepost.say(story.guess.question)));
+      if (story.guess.answers.length) {
+        asking.append(milepost.chosenGuess(story, done).element);
+        return;
+      }
+      try {
+        const axes = await sources.axes(story.name, { ...state });
+        if (removed) return;
+        if (axes === null) { done(null); return; }
+        const board = milepost.drawnGuess(story, axes, done);
+        asking.append(board.element);
+        board.begin();
+      } catch (problem) {
+        asked = true;
+        result.hidden = false;
+        fail(problem);
+      }
+    };
+    return { element, begin, remove: () => { removed = true; drawing.remove(); } };
+  };
+})((globalThis.milepost ??= {}));

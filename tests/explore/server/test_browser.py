@@ -1,0 +1,186 @@
+"""The explorer in a browser: stories are guessed, computed, changed and restored; nothing goes wrong on the way."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from milepost.explore.server.app import Explorer
+from tests.explore.server.browsing import browser_test, windows
+from tests.explore.server.serving import Served, served
+from tests.explore.server.trial import STORIES
+
+pytestmark = browser_test
+COMPUTED = ".result:not([hidden]) .figures .figure"
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Served]:
+    with served(Explorer("a-token-of-a-test", STORIES)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def open_() -> Generator[Any]:
+    with windows() as found:
+        yield found
+
+
+def values(page: Any, figure: int = 0, line: int = 0) -> list[float | None]:
+    """What a curve is drawn from."""
+    return page.evaluate(f"milepost.shown.figures[{figure}].body.plot.data[{line + 1}]")
+
+
+def test_a_curve_is_guessed_by_dragging_and_stays_beside_what_is_computed(server: Served, open_: Any):
+    window = open_(server.link)
+    page = window.page
+    assert "token" not in page.url
+    page.click("ol.stories a")
+    board = page.locator(".guess .u-over").bounding_box()
+    assert page.locator("button.primary").is_disabled()
+    page.mouse.move(board["x"] + 2, board["y"] + board["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(board["x"] + board["width"] - 2, board["y"] + board["height"] / 2, steps=5)
+    page.mouse.up()
+    page.click("button.primary")
+    page.wait_for_selector(COMPUTED)
+    guessed = [each for each in values(page, 0, 3) if each is not None]
+    assert len(guessed) > 120
+    assert max(guessed) - min(guessed) < 0.02
+    # A level guess at 0 is off from eight places a period of a cosine by (1 + 2 · √½)/4 on average.
+    off = re.search(r"off by ([\d.]+) on average", page.inner_text(".off"))
+    assert off is not None
+    assert float(off[1]) == pytest.approx((1 + 2 * math.sqrt(0.5)) / 4, abs=0.03)
+    assert window.wrong == []
+
+
+def test_a_curve_is_guessed_by_keyboard_alone(server: Served, open_: Any):
+    window = open_(f"{server.link}#story=trial")
+    page = window.page
+    page.wait_for_selector(".point")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.className").startswith("point"):
+            break
+    page.keyboard.press("ArrowUp")
+    for _ in range(8):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".point.set").count() == 2
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.matches('button.primary')"):
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_selector(COMPUTED)
+    assert page.locator(".off").inner_text()
+    assert window.wrong == []
+
+
+def test_an_answer_is_chosen(server: Served, open_: Any):
+    page = open_(f"{server.link}#story=chosen").page
+    page.click(".answer >> nth=0")
+    page.click("button.primary")
+    page.wait_for_selector(COMPUTED)
+    assert page.inner_text(".off") == "Not quite. The computation gives: that"
+
+
+def test_marks_and_arrows_are_dragged_and_moved_by_keys(server: Served, open_: Any):
+    window = open_(f"{server.link}#story=trial&seen=1")
+    page = window.page
+    page.wait_for_selector(COMPUTED)
+
+    def state(name: str) -> float:
+        return float(page.locator(f"[data-control={name}] .number").input_value())
+
+    mark = page.locator(".mark.moves").nth(1)
+    assert mark.get_attribute("aria-valuenow") == "16"
+    mark.focus()
+    page.keyboard.press("ArrowRight")
+    assert state("period") == 18
+    page.keyboard.press("Home")
+    assert state("period") == 2
+    box = mark.bounding_box()
+    page.mouse.move(box["x"], box["y"] + 80)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 40, box["y"] + 80, steps=4)
+    page.mouse.up()
+    moved = state("period")
+    assert 10 < moved < 60
+    arrow = page.locator(".arrow.moves")
+    arrow.focus()
+    page.keyboard.press("ArrowUp")
+    assert state("period") == moved + 2
+    page.wait_for_function(f"milepost.link.read().get('period') === '{moved + 2:g}'")
+    assert window.wrong == []
+
+
+def test_a_link_restores_everything(server: Served, open_: Any):
+    page = open_(f"{server.link}#story=trial&seen=1&period=32&length=512&shape=exp&log=1&text=a+b+c&lang=zh").page
+    page.wait_for_selector(COMPUTED)
+    assert page.locator("[data-control=period] .number").input_value() == "32"
+    assert page.locator("[data-control=shape] select").input_value() == "exp"
+    assert page.locator("[data-control=log] input").is_checked()
+    assert page.inner_text("h1") == "这是测试吗？"
+    assert page.evaluate("document.documentElement.lang") == "zh-CN"
+    before = page.url
+    page.reload()
+    page.wait_for_selector(COMPUTED)
+    assert page.url == before
+    assert page.inner_text(".said") == "周期是 32。"
+
+
+def test_a_no_stands_beside_its_control_and_the_last_picture_stays(server: Served, open_: Any):
+    window = open_(f"{server.link}#story=trial&seen=1")
+    window.expected = ("422",)
+    page = window.page
+    page.wait_for_selector(COMPUTED)
+    before = values(page)
+    page.fill("[data-control=period] .number", "1000")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-control=period] .no:not([hidden])")
+    assert page.text_content("[data-control=period] .no") == "give a number within 2 … 64"
+    assert values(page) == before
+    page.fill("[data-control=period] .number", "20")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-control=period] .no", state="hidden")
+    page.wait_for_function("milepost.link.read().get('period') === '20'")
+    assert window.wrong == []
+
+
+def test_what_is_given_is_never_markup(server: Served, open_: Any):
+    window = open_(f"{server.link}#story=trial&seen=1&text=%3Cimg+src%3Dx+onerror%3Dalert(1)%3E")
+    page = window.page
+    page.wait_for_selector(COMPUTED)
+    assert page.locator("img").count() == 0
+    assert "<img" in page.text_content(".map .over >> nth=1")
+    assert window.wrong == []
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("dark", [False, True])
+def test_nothing_is_wider_than_the_window(server: Served, open_: Any, width: int, dark: bool):
+    window = open_(server.link, width, dark)
+    page = window.page
+    assert window.wide() == 0
+    for fragment in ("story=trial", "story=trial&seen=1", "story=chosen"):
+        page.goto(f"{page.url.split('#')[0]}#{fragment}&lang={'zh' if dark else 'en'}")
+        page.wait_for_selector(f"{COMPUTED}, .guess")
+        assert window.wide() == 0, fragment
+    assert window.wrong == []
+
+
+def test_pointing_at_a_distance_marks_it_in_linked_figures(server: Served, open_: Any):
+    page = open_(f"{server.link}#story=trial&seen=1").page
+    page.wait_for_selector(COMPUTED)
+    plot = page.locator(".lines .u-over").bounding_box()
+    page.mouse.move(plot["x"] + plot["width"] / 2, plot["y"] + 50)
+    assert page.evaluate("document.querySelector('.map .pointer').getAttribute('d')").startswith("M")
+    cells = page.locator(".map .cells").first.bounding_box()
+    page.mouse.move(cells["x"] + 5, cells["y"] + cells["height"] - 5)
+    assert page.evaluate("milepost.shown.figures[0].body.plot.cursor.left") > 0
+    assert "256" in page.inner_text(".map .told >> nth=0")
