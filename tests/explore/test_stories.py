@@ -389,3 +389,61 @@ def test_windows_drawn_as_a_map(method: str):
     near = ~hidden & (apart < 160)
     np.testing.assert_array_equal(values[near], apart[near])
     assert (values[~hidden] <= apart[~hidden]).all()
+
+
+@pytest.mark.parametrize(("heads", "head", "factor"), [(8, "flattest", 4), (16, "middle", 2), (32, "steepest", 16)])
+def test_penalties_fields_of_view(heads: int, head: str, factor: int):
+    scene = BY_NAME["penalties"].scene({"heads": str(heads), "head": head, "factor": factor})
+    views, added, faded = (each for each in scene.figures if isinstance(each, Lines))
+    slopes = 2.0 ** (-8 / heads * np.arange(1, heads + 1))
+    own, squeezed, ntk = (np.array(each.values) for each in views.lines)
+    # The field of view is ln 100/slope.
+    np.testing.assert_allclose(own, math.log(100) / slopes, rtol=1e-12)
+    np.testing.assert_allclose(squeezed, own * factor, rtol=1e-12)
+    assert ntk[0] == pytest.approx(own[0], rel=1e-12)
+    assert ntk[-1] == pytest.approx(own[-1] * factor, rel=1e-12)
+    rank = {"steepest": 0, "middle": (heads - 1) // 2, "flattest": heads - 1}[head]
+    assert views.marks[0].at == rank
+    np.testing.assert_allclose(added.lines[0].values, -slopes[rank] * np.array(added.at), rtol=1e-12)
+    assert faded.lines[1].values[0] == 1
+    names = ran(scene.code)
+    np.testing.assert_array_equal(names["found"]["field of view, ALiBi"], own)
+    for line, name in zip(added.lines, ("ALiBi", "KERPLE, log", "FIRE", "Sandwich"), strict=True):
+        np.testing.assert_array_equal(names["curves"][name], line.values)
+
+
+def test_keys_spread_attention_as_ln_n_and_log_n_slows_it():
+    scene = BY_NAME["keys"].scene({})
+    shown, table = scene.figures
+    assert isinstance(shown, Lines)
+    log_n, plain_one, even = (dict(zip(shown.at, each.values, strict=True)) for each in shown.lines)
+    # The mean of 8 heads, against that of 64.
+    for n, before, after in ((512, 5.73, 5.73), (1024, 6.42, 6.30), (4096, 7.81, 7.42)):
+        assert plain_one[n] == pytest.approx(before, abs=0.06)
+        assert log_n[n] == pytest.approx(after, abs=0.06)
+        assert even[n] == pytest.approx(math.log(n))
+    names = ran(scene.code)
+    np.testing.assert_array_equal(names["found"]["now"], shown.lines[0].values)
+    np.testing.assert_array_equal(names["found"]["plain"], shown.lines[1].values)
+    assert isinstance(table, Table)
+    assert table.rows[-1] == (4096, math.exp(plain_one[4096]), math.exp(log_n[4096]))
+
+
+def test_keys_past_a_window_with_sinks_add_nothing():
+    shown = BY_NAME["keys"].scene({"method": "stream", "trained": 256}).figures[0]
+    assert isinstance(shown, Lines)
+    past = np.array(shown.at) >= 256
+    now, before = (np.array(each.values)[past] for each in shown.lines[:2])
+    assert np.ptp(now) < 0.2
+    assert np.ptp(before) > 2.5
+
+
+@pytest.mark.parametrize("method", ["log_n", "log_n_trained", "pivot", "stream"])
+def test_keys_code_computes_what_is_drawn(method: str):
+    scene = BY_NAME["keys"].scene({"method": method, "trained": 700, "sharp": 2})
+    shown = scene.figures[0]
+    assert isinstance(shown, Lines)
+    assert 700 in shown.at
+    found = ran(scene.code)["found"]
+    for name, line in zip(("now", "plain"), shown.lines[:2], strict=True):
+        np.testing.assert_array_equal(found[name], line.values)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from milepost.explore.stories import clocks, order, stretches, turn, unseen, windows
+from milepost.explore.stories import clocks, config, keys, order, penalties, stretches, turn, unseen, windows
 from milepost.explore.stories.story import Story
 
-STORIES: tuple[Story, ...] = tuple(each.STORY for each in (order, turn, clocks, unseen, stretches, windows))
+STORIES: tuple[Story, ...] = tuple(
+    each.STORY for each in (order, turn, clocks, unseen, stretches, windows, penalties, keys, config)
+)
 BY_NAME: dict[str, Story] = {each.name: each for each in STORIES}
 
 __all__ = ["BY_NAME", "STORIES"]
