@@ -18,11 +18,13 @@ import milepost as mp
 from milepost.configs import source
 from milepost.explore.controls import NotPossibleError
 from milepost.explore.scene import Lines, Scene, Table, plain
-from milepost.explore.stories.config import OLMO3, STORY
+from milepost.explore.stories.config import OLMO3 as OLMO3_TEXT
+from milepost.explore.stories.config import STORY
 from tests.configs.published import ROTARY
 from tests.configs.published_others import OTHERS
 from tests.explore.test_stories import ran
 
+OLMO3 = json.loads(OLMO3_TEXT)
 SEED = int(os.environ["MILEPOST_SEED"])
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,

@@ -24,24 +24,35 @@ from milepost.scheme import Scheme
 from milepost.seams.arguments import spell
 
 CONTROL = "config"
-OLMO3 = {
-    "model_type": "olmo3",
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "max_position_embeddings": 65536,
-    "rope_theta": 500000,
-    "sliding_window": 4096,
-    "rope_scaling": {
-        "rope_type": "yarn",
-        "factor": 8.0,
-        "attention_factor": 1.2079441541679836,
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "original_max_position_embeddings": 8192,
-    },
-    "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 8,
+OLMO3 = """\
+{
+  "model_type": "olmo3",
+  "hidden_size": 4096,
+  "num_attention_heads": 32,
+  "num_hidden_layers": 32,
+  "max_position_embeddings": 65536,
+  "rope_theta": 500000,
+  "sliding_window": 4096,
+  "rope_scaling": {
+    "rope_type": "yarn",
+    "factor": 8.0,
+    "attention_factor": 1.2079441541679836,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "original_max_position_embeddings": 8192
+  },
+  "layer_types": [
+    "sliding_attention", "sliding_attention", "sliding_attention", "full_attention",
+    "sliding_attention", "sliding_attention", "sliding_attention", "full_attention",
+    "sliding_attention", "sliding_attention", "sliding_attention", "full_attention",
+    "sliding_attention", "sliding_attention", "sliding_attention", "full_attention",
+    "sliding_attention", "sliding_attention", "sliding_attention", "full_attention",
+    "sliding_attention", "sliding_attention", "sliding_attention", "full_attention",
+    "sliding_attention", "sliding_attention", "sliding_attention", "full_attention",
+    "sliding_attention", "sliding_attention", "sliding_attention", "full_attention"
+  ]
 }
+"""
 """The positions of Olmo-3-7B, as its config.json has them."""
 LAYERS_AT_MOST, CHANNELS_AT_MOST = 256, 1024
 SHOWN, PAIRS = 2, 128
@@ -55,7 +66,7 @@ REFUSALS = (ArithmeticError, AttributeError, LookupError, RecursionError, Runtim
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _Layers:
     """Layers that do the same, how many keys the last token of a text sees in them, and how far back the first is."""
 
     scheme: Scheme
@@ -144,12 +155,12 @@ def _schemes(given: dict[str, Any]) -> tuple[Reader, dict[int, Scheme]]:
     return reader, {layer: Scheme.of(given, layer=layer) for layer in layers}
 
 
-def _kinds(schemes: dict[int, Scheme], whole: int) -> list[_Kind]:
+def _kinds(schemes: dict[int, Scheme], whole: int) -> list[_Layers]:
     """Return the kinds of layers, by how they would be written."""
     found: dict[str, list[int]] = {}
     for layer, scheme in schemes.items():
         found.setdefault(repr(scheme.parts), []).append(layer)
-    return [_Kind(schemes[each[0]], each, *_seen(schemes[each[0]], whole)) for each in found.values()]
+    return [_Layers(schemes[each[0]], each, *_seen(schemes[each[0]], whole)) for each in found.values()]
 
 
 def _seen(scheme: Scheme, whole: int) -> tuple[int, int]:
@@ -165,7 +176,7 @@ def _rotation(scheme: Scheme) -> Any:
     return turn.method if isinstance(turn, Partial) else turn
 
 
-def _table(kinds: list[_Kind], trained: int | None) -> Table:
+def _table(kinds: list[_Layers], trained: int | None) -> Table:
     rows: list[tuple[Say | str | float, ...]] = []
     for kind in kinds:
         turns, seen = kind.scheme.answering("turn"), kind.scheme.answering("see")
@@ -203,7 +214,7 @@ def _bare(turn: Any) -> str:
     return spell(replace(turn, stretch=None) if isinstance(turn, Rope) else turn)
 
 
-def _reaches(layers: int, kinds: list[_Kind], whole: int, trained: int | None) -> Lines:
+def _reaches(layers: int, kinds: list[_Layers], whole: int, trained: int | None) -> Lines:
     reach = [float("nan")] * layers
     for kind in kinds:
         for layer in kind.layers:
@@ -221,7 +232,7 @@ def _reaches(layers: int, kinds: list[_Kind], whole: int, trained: int | None) -
     )
 
 
-def _clocks(kinds: list[_Kind], whole: int, trained: int | None) -> list[Dials]:
+def _clocks(kinds: list[_Layers], whole: int, trained: int | None) -> list[Dials]:
     """Return the clocks of the rotations, each within the distances that its layers meet."""
     found: dict[str, Dials] = {}
     for kind in kinds:
@@ -245,7 +256,7 @@ def _clocks(kinds: list[_Kind], whole: int, trained: int | None) -> list[Dials]:
     return list(found.values())[:SHOWN]
 
 
-def _says(reader: Reader, kinds: list[_Kind], schemes: dict[int, Scheme], whole: int, trained: int | None) -> Say:
+def _says(reader: Reader, kinds: list[_Layers], schemes: dict[int, Scheme], whole: int, trained: int | None) -> Say:
     far = sum(len(kind.layers) for kind in kinds if kind.seen == whole)
     turning = sum(len(kind.layers) for kind in kinds if kind.scheme.answering("turn"))
     stretched = sum(len(kind.layers) for kind in kinds if getattr(_rotation(kind.scheme), "stretch", None) is not None)
@@ -292,9 +303,7 @@ STORY = Story(
         "length needs none. Do any clocks still meet new angles?",
         "哪些层全部可见，哪些层只看窗口？扩展用在哪里：窗口比训练长度短的层用不着。还有表盘会遇到新角度吗？",
     ),
-    controls=(
-        Words(CONTROL, Say("config.json", "config.json 的内容"), json.dumps(OLMO3, indent=2), most=20_000, lines=16),
-    ),
+    controls=(Words(CONTROL, Say("config.json", "config.json 的内容"), OLMO3, most=20_000, lines=16),),
     guess=Guess(
         Say("How many layers of Olmo 3 7B see the whole text?", "Olmo 3 7B 有多少层看得到全文？"),
         figure=0,

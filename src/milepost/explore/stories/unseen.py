@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from importlib.resources import files
@@ -32,7 +31,6 @@ CHANGES = {
 RIDGES = {"1e-10": "10⁻¹⁰", "1e-05": "10⁻⁵", "1": "1"}
 
 
-@functools.cache
 def measured() -> dict[str, Any]:
     """Return what was measured on SmolLM2-135M-Instruct: nothing of it is computed here."""
     return json.loads((files("milepost.explore.stories") / "smollm2_unseen.json").read_text(encoding="utf-8"))
@@ -66,7 +64,11 @@ def past_training(length: int, change: str, ridge: str) -> Scene:
         f"不超过 {inside:.2g} 的得分，之后最大约到 {reached}。"
     )
     return Scene(
-        (_losses(change, length), _dials(found["turns in training"], found["turns"], length), *_bounds(bound, ridge)),
+        (
+            _losses(data, change, length),
+            _dials(found["turns in training"], found["turns"], length),
+            *_bounds(bound, ridge),
+        ),
         Say(en, zh),
         f"""\
 import milepost as mp
@@ -81,8 +83,7 @@ print(found.says, bound.says)
     )
 
 
-def _losses(change: str, length: int) -> Lines:
-    data = measured()
+def _losses(data: dict[str, Any], change: str, length: int) -> Lines:
     loss: dict[str, list[float]] = data["loss"]
     those, rest = data["unseen pairs"], data["pairs"] - data["unseen pairs"]
     return Lines(
