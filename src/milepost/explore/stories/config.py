@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pprint
+import re
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -57,6 +58,7 @@ OLMO3 = """\
 LAYERS_AT_MOST, CHANNELS_AT_MOST = 256, 1024
 SHOWN, PAIRS = 2, 128
 """How many rotations are drawn as clocks, and of how many pairs at most."""
+NOTHING = Say("nothing", "无")
 UNKNOWN = 4096
 """Read at this length where the config says none."""
 LONGEST = 1 << 17
@@ -187,24 +189,32 @@ def _table(kinds: list[_Layers], trained: int | None) -> Table:
                 ranges(kind.layers),
                 len(kind.layers),
                 ", ".join(map(_bare, turns)) or Say("none", "无"),
-                spell(stretch) if stretch is not None else Say("none", "无"),
+                _short(spell(stretch)) if stretch is not None else Say("none", "无"),
                 ", ".join(map(repr, seen)) or Say("everything", "全部可见"),
-                ", ".join(map(spell, others)) or Say("nothing", "无"),
+                ", ".join(map(spell, others)) or NOTHING,
             )
         )
+    head = (
+        Say("layers", "层"),
+        Say("how many", "层数"),
+        Say("rotation", "旋转"),
+        Say("stretch", "扩展"),
+        Say("sees", "可见范围"),
+        Say("besides", "此外"),
+    )
+    # A column that says nothing of any layer is left out.
+    last = len(head) if any(row[-1] != NOTHING for row in rows) else len(head) - 1
     known = f"{trained:,}" if trained else None
     return Table(
         Say(f"Layers; trained length {known or 'not in the config'}", f"各层；训练长度 {known or '配置中没有'}"),
-        (
-            Say("layers", "层"),
-            Say("how many", "层数"),
-            Say("rotation", "旋转"),
-            Say("stretch", "扩展"),
-            Say("sees", "可见范围"),
-            Say("besides", "此外"),
-        ),
-        tuple(rows),
+        head[:last],
+        tuple(row[:last] for row in rows),
     )
+
+
+def _short(text: str) -> str:
+    """Return a text whose numbers have at most six digits."""
+    return re.sub(r"\d+\.\d{6,}", lambda found: f"{float(found[0]):.6g}", text)
 
 
 def _bare(turn: Any) -> str:
@@ -248,7 +258,8 @@ def _clocks(kinds: list[_Layers], whole: int, trained: int | None) -> list[Dials
             Dials(
                 Say(
                     f"Layers {which}, up to {kind.far:,} tokens away: {new} of {len(first)} pairs meet new angles",
-                    f"第 {which} 层，距离到 {kind.far:,} 为止：{len(first)} 对中有 {new} 对遇到新角度",
+                    f"第 {which.replace(', ', '、')} 层，距离到 {kind.far:,} 为止：{len(first)} 对中有 {new} "
+                    "对遇到新角度",
                 ),
                 tuple(Dial(f"{n}", min(float(each), 1.0), float(seen["turns"][n])) for n, each in enumerate(first)),
             ),
@@ -276,16 +287,18 @@ def _says(reader: Reader, kinds: list[_Layers], schemes: dict[int, Scheme], whol
 
 
 def _code(given: dict[str, Any], schemes: dict[int, Scheme], whole: int) -> str:
+    layers = list(schemes)
+    written = f"range({len(layers)})" if layers == list(range(len(layers))) else f"{layers}"
     return f"""\
 import torch
 import milepost as mp
 
 config = {pprint.pformat(given, width=100, compact=True, sort_dicts=False)}
-schemes = {{layer: mp.Scheme.of(config, layer=layer) for layer in {list(schemes)}}}
+schemes = {{layer: mp.Scheme.of(config, layer=layer) for layer in {written}}}
 zero, last, keys = torch.tensor(0), torch.tensor([[{whole - 1}]]), torch.arange({whole})[None]
 seen = {{layer: scheme.see(zero, zero, last, keys) for layer, scheme in schemes.items()}}
 reach = {{layer: {whole} if each is None else int(each.sum()) for layer, each in seen.items()}}
-print(schemes[{next(iter(schemes))}], reach)
+print(schemes[{layers[0]}], reach)
 """
 
 

@@ -80,7 +80,8 @@ schemes = {{
     "plain": mp.Scheme(mp.Nope(), scale, mp.causal),
     "now": mp.Scheme({written[method]}, scale, mp.causal),
 }}
-found = explore.attention_entropy(schemes, lengths={lengths}, head_dim={WIDTH}, heads={HEADS})
+lengths = {lengths}
+found = explore.attention_entropy(schemes, lengths=lengths, head_dim={WIDTH}, heads={HEADS})
 print(found["plain"], found["now"])
 """,
     )

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from milepost.attend import attend
 from milepost.explore.controls import NotPossibleError, Slider, Switch, Words
+from milepost.explore.pictures.axes import number
 from milepost.explore.scene import Map, Say, Scene, Table
 from milepost.explore.stories.names import numbers, same
 from milepost.explore.stories.story import Guess, Story
@@ -86,9 +87,9 @@ def _says(largest: dict[str, float], causal: bool) -> Say:
             f"因果掩码本身就泄漏了顺序，所以 NoPE 层也能工作。RoPE 则变了 {rope:.2g}。",
         )
     return Say(
-        f"Without positions the outputs move along with their words: they differ by {nope:.1g} at most, which is "
+        f"Without positions the outputs move along with their words: they differ by {number(nope)} at most, which is "
         f"rounding. With RoPE they change by up to {rope:.2g}.",
-        f"没有位置编码时，输出只是跟着词一起换了位置：最大相差 {nope:.1g}，只是舍入误差。"
+        f"没有位置编码时，输出只是跟着词一起换了位置：最大相差 {number(nope)}，只是舍入误差。"
         f"加上 RoPE，输出最多变了 {rope:.2g}。",
     )
 

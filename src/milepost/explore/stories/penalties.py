@@ -121,7 +121,7 @@ STORY = Story(
         "ALiBi 一直下降，KERPLE 按对数下降，FIRE 始终在两个数之间。",
     ),
     controls=(
-        Choice("heads", Say("heads", "头数"), tuple((n, same(n)) for n in ("8", "16", "32")), "8"),
+        Choice("heads", Say("heads", "头数"), tuple((n, same(n)) for n in ("8", "12", "32")), "8"),
         Choice("head", Say("head", "哪个头"), tuple(RANKS.items()), "flattest"),
         Slider("factor", Say("stretched by", "扩展倍数"), 1, 16, 4, 1, "doubling"),
     ),

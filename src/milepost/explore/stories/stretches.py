@@ -21,6 +21,7 @@ from milepost.methods.yarn import Yarn
 
 ROPE = Rope(128)
 TRAINED, LENGTH = 4096, 32_768
+FACTOR = LENGTH // TRAINED
 COUNTER, COUNTED = Rope(8), 1000
 """A rotation whose four pairs count in tens, trained on three digits."""
 POSITIONS = (7, 999, 1234, 4321, 7999)
@@ -83,6 +84,7 @@ def _slower(slower: dict[str, Any], method: str) -> Lines:
         list(range(len(slower[method]))),
         tuple(lines),
         y_scale="log",
+        y_range=(0.8, 40),
     )
 
 
@@ -154,13 +156,13 @@ STORY = Story(
     ),
     controls=(
         Choice("method", Say("way", "方法"), tuple(METHODS.items()), "ntk"),
-        Slider("factor", Say("factor", "倍数"), 2, 32, 8, 1, "doubling"),
+        Slider("factor", Say("factor", "倍数"), 2, 32, FACTOR, 1, "doubling"),
     ),
     guess=Guess(
         Say(
-            "A larger base leaves the fastest pair as it is and slows the slowest by the whole factor. Draw the pairs "
-            "between.",
-            "增大底数后，最快的一对不变，最慢的一对慢了整整这么多倍。画出中间的各对慢了多少。",
+            f"A larger base leaves the fastest pair as it is and slows the slowest by the whole factor, here {FACTOR}. "
+            "Draw the pairs between.",
+            f"增大底数后，最快的一对不变，最慢的一对慢了整整 {FACTOR} 倍。画出中间各对慢了多少。",
         )
     ),
     compute=stretched,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from milepost.explore.controls import Slider
+from milepost.explore.pictures.axes import number
 from milepost.explore.scene import Arrow, Arrows, Line, Lines, Mark, Say, Scene
 from milepost.explore.stories.names import SCORE, numbers
 from milepost.explore.stories.story import Guess, Story
@@ -64,8 +65,9 @@ def turned(m: int, n: int) -> Scene:
         ),
         Say(
             f"At m = {m} and n = {n} the product is {product:.3f}. Moved on together by up to {LAST} tokens it changes "
-            f"by {spread:.0e}, which is rounding: it depends on m − n = {m - n} alone.",
-            f"m = {m}、n = {n} 时内积是 {product:.3f}。两者一起移动，最多 {LAST} 个 token，内积只变了 {spread:.0e}，"
+            f"by {number(spread)}, which is rounding: it depends on m − n = {m - n} alone.",
+            f"m = {m}、n = {n} 时内积是 {product:.3f}。两者一起移动，最多 {LAST} 个 token，内积只变了 "
+            f"{number(spread)}，"
             f"是舍入误差：它只依赖于相对距离 m − n = {m - n}。",
         ),
         f"""\

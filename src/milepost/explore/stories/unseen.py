@@ -135,6 +135,7 @@ def _bounds(bound: Any, ridge: str) -> tuple[Lines, Lines]:
             (Line(Say(f"ridge {RIDGES[ridge]}", f"正则系数 {RIDGES[ridge]}"), numbers(np.maximum(size, 1e-6))),),
             (trained_at(trained),),
             y_scale="log",
+            y_range=(1e-4, 1e6),
             link="distance",
         ),
         Lines(
@@ -149,6 +150,7 @@ def _bounds(bound: Any, ridge: str) -> tuple[Lines, Lines]:
             (Mark(Say("the chosen ridge", "所选系数"), float(ridge)),),
             x_scale="log",
             y_scale="log",
+            y_range=(0.1, 1e7),
         ),
     )
 

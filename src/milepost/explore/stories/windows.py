@@ -20,6 +20,8 @@ TRAINED, LENGTH = 2048, 8192
 GROUP = 8
 CELLS = 32
 """Cells along a side of the map: every fourth of the analysis."""
+EVERY = 64
+"""Tokens between two places of the curve, which divides every w."""
 NAMES = {
     "rerope": same("ReRoPE"),
     "self_extend": same("Self-Extend"),
@@ -87,8 +89,7 @@ def _exact(row: Any) -> int:
 
 def _last_token(found: Any, method: str, w: int) -> Lines:
     """Return distances as the last token sees them, the chosen way first."""
-    spread: list[float] = np.linspace(0, LENGTH - 1, 129).tolist()
-    shown = sorted({*(round(each) for each in spread), w - 1, w})
+    shown = [*range(0, LENGTH, EVERY), LENGTH - 1]
     behind = found["distance"][shown]
     order = list(NAMES)
     lines = [
