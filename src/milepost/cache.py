@@ -43,6 +43,7 @@ class Cache:
         # While every row counts up by one from here, indices are known without being stored.
         self._first: int | None = 0
         self._next: Tensor | None = None
+        self._counted = True
 
     def __len__(self) -> int:
         return self._length
@@ -71,7 +72,7 @@ class Cache:
         # A range needs no work on the device, and is all that attend asks for.
         index = self._stored(self._index) if self._first is None else range(self._first, self._first + self._length)
         assert index is not None
-        return cached_keys(keys, index, self._stored(self._position), self._turned_by)
+        return cached_keys(keys, index, self._stored(self._position), self._turned_by, self._counted)
 
     @property
     def values(self) -> Tensor:
@@ -97,11 +98,14 @@ class Cache:
     def append(self, k: Tensor, v: Tensor, index: Tensor | range | None = None, position: Tensor | None = None) -> None:
         """Add keys [b g n d] and values [b g n dv].
 
-        index: [n] or [b n] or a range; goes on after the largest of each row if left out. position: [n], [b n] or
-        [b n axes], where the keys stand if not at their indices; given once, it must be given with every append.
+        index: [n] or [b n] or a range; goes on after the largest of each row if left out, and then restarts in each of
+        the `documents` of a call; one that was given stays. position: [n], [b n] or [b n axes], where the keys stand if
+        not at their indices; given once, it must be given with every append.
         """
         self._check(k, v)
         b, n = k.shape[0], k.shape[2]
+        # What comes after tokens that were counted is refused where documents would count them anew.
+        counts = self._counted if self._length or not n else index is None
         first, given = self._order(index, b, n, k.device)
         position = self._placed(position, b, n, k.device)
         if self._turned_by is not None and n:
@@ -122,7 +126,7 @@ class Cache:
             self._store_index(b, k.device)
         if self._first is not None:
             assert first is not None
-            self._first = self._first if self._length else first
+            self._first = self._first if self._length or not n else first
         else:
             stored = counted(first, n, b, k.device) if first is not None else given
             assert stored is not None
@@ -133,7 +137,7 @@ class Cache:
         if position is not None:
             self._position = self._put(self._position, position, 1)
         self._keys, self._values = self._put(self._keys, k, 2), self._put(self._values, v, 2)
-        self._length += n
+        self._length, self._counted = self._length + n, counts
 
     def trim(self, scheme: Scheme) -> None:
         """Drop the keys that no later query can see under this scheme, such as those before a window.

@@ -69,7 +69,8 @@ def _said(k: Tensor, scheme: Scheme, options: Options) -> tuple[Hashable, ...] |
     found: list[Hashable] = []
     if type(k) is CachedKeys:
         index = k.token_index if type(k.token_index) is range else _look(k.token_index)
-        found.append(("cached", index, _look(k.token_position), k.turned_by is not None, k.turned_by is scheme))
+        turned = k.turned_by is not None, k.turned_by is scheme
+        found.append(("cached", index, _look(k.token_position), k.token_counted, *turned))
     for name, value in options.items():
         if name not in NAMES:
             return None

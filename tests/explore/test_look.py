@@ -38,24 +38,27 @@ def text(n: int = 40) -> Tensor:
 
 
 def by_hand(attentions: Any, sinks: int, trained: int | None) -> dict[str, list[list[float]]]:
-    """The four measures of the last quarter of the queries, one weight at a time."""
-    found: dict[str, list[list[float]]] = {"effective window": [], "entropy": [], "sinks": [], "far keys": []}
+    """The measures of the last quarter of the queries, one weight at a time."""
+    names = ("effective window", "window, sinks apart", "entropy", "sinks", "far keys", "far keys, sinks apart")
+    found: dict[str, list[list[float]]] = {name: [] for name in names}
     for layer in attentions:
         rows: dict[str, list[float]] = {name: [] for name in found}
         for weights in layer[0].double():
             t = weights.shape[1]
             late = range(t - t // 4, t)
             at = [sum(float(weights[i, i - d]) for i in late if i >= d) for d in range(t)]
-            total, window, held = sum(at), 0, 0.0
-            for d, each in enumerate(at):
-                held += each
-                if held >= 0.9 * total:
-                    window = d
-                    break
-            rows["effective window"].append(window)
+            apart = [sum(float(weights[i, i - d]) for i in late if i - d >= sinks) for d in range(t)]
+            for name, by_distance in (("effective window", at), ("window, sinks apart", apart)):
+                held = 0.0
+                for d, each in enumerate(by_distance):
+                    held += each
+                    if held >= 0.9 * sum(by_distance):
+                        rows[name].append(d)
+                        break
             rows["entropy"].append(-sum(float(w) * math.log2(w) for i in late for w in weights[i] if w > 0) / len(late))
             rows["sinks"].append(sum(float(weights[i, :sinks].sum()) for i in late) / len(late))
             rows["far keys"].append(sum(at[trained:]) / len(late) if trained else 0.0)
+            rows["far keys, sinks apart"].append(sum(apart[trained:]) / len(late) if trained else 0.0)
         for name, values in rows.items():
             found[name].append(values)
     return found
@@ -73,10 +76,84 @@ def test_the_measures_are_those_of_stock_attention(kind: str):
     with torch.no_grad():
         attentions = model(input_ids=text()[None], output_attentions=True).attentions
     for name, values in by_hand(attentions, 3, trained).items():
-        if name != "far keys" or trained:
+        if not name.startswith("far keys") or trained:
             assert torch.allclose(
                 torch.tensor(found[f"{name}, as it is"]), torch.tensor(values, dtype=torch.float64), atol=1e-5
             )
+
+
+def first_token_sink(share: float) -> Any:
+    """A Llama whose first layer puts about so large a share of the weight on token 0, which every text begins with."""
+    model = llama()
+    with torch.no_grad():
+        attention = model.model.layers[0].self_attn
+        attention.q_proj.weight.zero_()
+        attention.k_proj.weight.zero_()
+        # A bias alone makes q, the embedding of token 0 alone the key: they meet in the slowest pair.
+        attention.q_proj.bias = torch.nn.Parameter(torch.zeros(32))
+        attention.q_proj.bias.view(4, 8)[:, 3] = 1.0
+        model.model.embed_tokens.weight[:, 0] = 0.0
+        model.model.embed_tokens.weight[49] = 0.0
+        model.model.embed_tokens.weight[49, 0] = 1.0
+        gain = math.log(share / (1 - share) * 34) * math.sqrt(8) / math.sqrt(32)
+        attention.k_proj.weight.view(2, 8, 32)[:, 3, 0] = gain
+    return model
+
+
+def test_a_sink_makes_a_window_of_the_whole_text_and_the_window_apart_from_it_does_not():
+    ids = torch.randint(0, 49, (40,), generator=torch.Generator().manual_seed(1))
+    ids[0] = 49
+    found = explore.look(first_token_sink(0.6), ids, sinks=1)
+    assert found["sinks, as it is"][0] == pytest.approx([0.6] * 4, abs=0.03)
+    # Even weights on the other keys: nine tenths of them, and not the token that all the rest is far from.
+    assert found["effective window, as it is"][0].min() >= 30
+    assert found["window, sinks apart, as it is"][0].max() <= 33
+    assert (found["window, sinks apart, as it is"][0] < found["effective window, as it is"][0]).all()
+    # Keys from 24 back on: the sink is among them, and apart from it the few before token 15.
+    far, apart = found["far keys, as it is"][0], found["far keys, sinks apart, as it is"][0]
+    assert (far - apart) == pytest.approx(found["sinks, as it is"][0], abs=1e-12)
+    assert 0.05 < apart.max() < 0.15
+    maps = [each.title for each in found.pictures]
+    assert "Far keys, sinks apart: as it is" in maps
+    assert "Window, sinks apart: as it is" in maps
+    assert not any(title.startswith("Far keys:") for title in maps)
+
+
+def test_the_picture_says_of_what_it_is_and_what_its_words_mean():
+    found = explore.look(llama(), text(), given=mp.Rerope(8), sinks=3)
+    for said in (
+        "LlamaForCausalLM, 2 layers of 4 heads, 2 in a row to a key head, trained at 24 tokens",
+        "read: 40 tokens; measured: 10 of the last quarter of its queries",
+        "sinks: the first 3 tokens",
+        "90 % of a head's weight",
+        "far keys: further back than the trained length",
+    ):
+        assert said in found.settings
+    # Three in a line: as it is, with the method, and what that adds, in two hues that meet at 0.
+    titles = [each.title for each in found.pictures]
+    assert titles[:3] == [
+        "Effective window: as it is",
+        "Effective window: with Rerope(8)",
+        "Effective window: with Rerope(8), minus as it is",
+    ]
+    maps: Any = found.pictures
+    for before, after, more in zip(maps[::3], maps[1::3], maps[2::3], strict=True):
+        assert (more.values == after.values - before.values).all()
+        assert more.signed
+        assert more.limits[0] == -more.limits[1]
+        assert before.limits == after.limits
+
+
+def test_a_map_that_is_pale_all_over_says_how_much_it_has():
+    from milepost.explore.heads import maps_of
+
+    rows = {
+        "as it is": {"sinks": torch.tensor([[0.01, 0.02]]).double().numpy()},
+        "with X": {"sinks": torch.tensor([[0.01, 0.9]]).double().numpy()},
+    }
+    assert [each.title for each in maps_of(rows)] == [
+        "Sinks: as it is (at most 0.02)", "Sinks: with X", "Sinks: with X, minus as it is",
+    ]  # fmt: skip
 
 
 def gpt_oss() -> Any:
@@ -201,6 +278,10 @@ def test_a_real_model():
     window = found["effective window, as it is"]
     assert window[0].astype(int).tolist() == [73, 250, 55, 60, 54, 4, 55, 33]
     assert window[4].astype(int).tolist() == [128, 101, 134, 116, 179, 71, 46, 65]
+    apart = found["window, sinks apart, as it is"]
+    assert (apart <= window).all()
+    assert apart[0].astype(int).tolist() == [73, 244, 55, 59, 54, 4, 55, 33]
+    assert apart[4].astype(int).tolist() == [126, 88, 132, 115, 172, 65, 46, 65]
     assert found["sinks, as it is"].max() < 0.2
 
 

@@ -191,7 +191,7 @@ def test_pictures_say_what_a_reader_would_stumble_over():
     assert "ALiBi, slope 1/256" in said
     assert "KERPLE, −1·ln(1 + 0.5n)" in said
     said = " | ".join(texts(explore.stream_cache().svg()))
-    assert "31 tokens are kept between steps: the 32nd place is the next token's" in said
+    assert "31 tokens are kept between steps: the 32nd place is the next token's" in said.replace(" | ", " ")
     said = " | ".join(texts(explore.phase_errors().svg()))
     assert "angles in float16" in said
     assert "overflows at 65,504" in said
@@ -277,3 +277,86 @@ def test_every_map_says_what_its_shades_are():
         assert maps
         assert all(each.unit for each in maps)
         assert all(each.unit in texts(found.svg()) for each in maps)
+
+
+def test_lines_of_pictures_are_no_wider_than_a_page_and_titles_are_broken():
+    from milepost.explore.pictures.picture import WIDEST
+
+    at = np.arange(99.0)
+    long = {"a name that takes much room beside": at, "another one that takes as much": at * 0.5}
+    wide = curves("Wide", at, long, x_name="x", y_name="y")
+    flat = map_of("A title that is much wider than the map", np.zeros((2, 9)), at[:2], at[:9], row_name="q",
+                  column_name="k", unit="u", wide=150.0)  # fmt: skip
+    for made in ([wide, wide], [flat, flat, flat], [wide, flat, wide, flat], [flat] * 4, [wide] * 3):
+        drawing = ElementTree.fromstring(drawn("T", made))
+        assert float(drawing.get("width") or 0) <= WIDEST
+        moved = [each.get("transform", "") for each in drawing.iter(f"{SVG}g") if each.get("role") == "img"]
+        places = [[float(x) for x in re.findall(r"[\d.]+", each)] for each in moved]
+        boxes = [(x, y, x + each.size[0], y + each.size[1]) for (x, y), each in zip(places, made, strict=True)]
+        for n, (a, b, c, d) in enumerate(boxes):
+            assert all(a >= g or c <= e or b >= h or d <= f for e, f, g, h in boxes[n + 1 :])
+    headings = [each.text or "" for each in ElementTree.fromstring(drawn("T", [flat])).iter(f"{SVG}text")
+                if each.get("class") == "heading"]  # fmt: skip
+    assert len(headings) > 1
+    assert " ".join(headings) == flat.title
+
+
+def test_what_a_pale_edge_means_is_written_where_there_is_one():
+    at = np.linspace(0, 100, 101)
+    for lines, wanted in (({"a": at, "b": at}, True), ({"a": at, "b": 100 - at}, False)):
+        said = texts(drawn("", [curves("", at, lines, x_name="x", y_name="y")]))
+        assert ("pale edge: another curve under it" in said) == wanted
+
+
+def test_who_sees_no_picture_hears_what_it_shows():
+    found = explore.wavelengths({"RoPE": mp.Rope(16)}, trained=64, length=128)
+    label = ElementTree.fromstring(found.svg()).get("aria-label") or ""
+    assert label.startswith(found.title)
+    assert found.says in label
+
+
+def test_a_signed_map_has_two_hues_that_meet_at_0():
+    from milepost.explore.pictures.maps import shades
+
+    values = np.array([[-1.0, 0.0, 3.0]])
+    made = map_of("", values, np.zeros(1), np.arange(3.0), row_name="q", column_name="k", unit="u", signed=True)
+    assert made.limits == (-3.0, 3.0)
+    low, zero, high = shades(np.array([[-3.0, 0.0, 3.0]]), made.limits, True)[0].astype(int)
+    assert low[0] > low[2]
+    assert high[2] > high[0]
+    assert zero.sum() > max(low.sum(), high.sum())
+
+
+def test_the_least_of_a_map_is_not_the_paper():
+    from milepost.explore.pictures.maps import SCALE
+
+    paper = (253, 252, 250)
+    assert max(abs(a - b) for a, b in zip(SCALE[0], paper, strict=True)) > 20
+
+
+def test_a_running_mean_and_a_range_around_it():
+    from milepost.explore.pictures.curves import extremes, smoothed
+
+    values = np.array([1.0, 5.0, 3.0, 7.0, 2.0, 8.0])
+    assert smoothed(values, 3).tolist() == [1.0, 3.0, 5.0, 4.0, pytest.approx(17 / 3), 8.0]
+    low, high = extremes(values, 3)
+    assert low.tolist() == [1.0, 1.0, 3.0, 2.0, 2.0, 2.0]
+    assert high.tolist() == [5.0, 5.0, 7.0, 7.0, 8.0, 8.0]
+
+
+def test_strips_have_one_scale_and_a_shade_over_just_its_values():
+    from milepost.explore.pictures.strips import strips
+
+    at = np.linspace(0, 1, 5)
+    made = strips("", at, {"up": at, "down": -at}, x_name="x", y_name="y", shaded=(-9.0, 0.0, "below 0"))
+    assert made.limits == (-1.0, 1.0)
+    assert made.shaded == (-1.0, 0.0, "below 0")
+    drawing = ElementTree.fromstring(drawn("", [made]))
+    lines = [each.get("d", "") for each in drawing.iter(f"{SVG}path") if each.get("class") == "line"]
+    (up, down) = ([float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", line)] for line in lines)
+    shades = [each for each in drawing.iter(f"{SVG}rect") if "tint" in (each.get("style") or "")][:2]
+    # 0 lies on the upper edge of the shade, and the least value on the lower one.
+    assert [up[0], down[0]] == pytest.approx([float(each.get("y") or 0) for each in shades], abs=0.1)
+    ends = [float(each.get("y") or 0) + float(each.get("height") or 0) for each in shades]
+    assert down[-1] == pytest.approx(ends[1], abs=0.2)
+    assert [each for each in texts(drawn("", [made])) if each in ("up", "down")] == ["up", "down"]

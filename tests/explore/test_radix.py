@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 import milepost as mp
 from milepost import explore
@@ -72,3 +73,16 @@ def test_a_rotation_of_more_than_one_base_is_refused():
         explore.odometer(mp.Rope(8), factor=1)
     with pytest.raises(TypeError, match="positions must be an integer"):
         explore.odometer(mp.Rope(8), positions=(1.5,))
+
+
+def test_other_stretches_are_written_in_the_base_of_the_rotation():
+    yarn = mp.Yarn(8, trained=1000)
+    found = explore.odometer(mp.Rope(8), positions=(0, 999, 7999), more={"YaRN": yarn})
+    step = mp.Rope(8, stretch=yarn).angles(torch.ones(1, dtype=torch.float64))[0].numpy()
+    np.testing.assert_array_equal(found["step, YaRN"], step)
+    for row, position in enumerate((0, 999, 7999)):
+        for n in range(4):
+            digit = position * step[n] % 10 if n == 0 else math.floor(position * step[n] + 1e-9) % 10
+            assert found["digit, YaRN"][row, n] == pytest.approx(digit, abs=1e-9)
+    with pytest.raises(ValueError, match="'direct' is the name of a form"):
+        explore.odometer(mp.Rope(8), more={"direct": yarn})

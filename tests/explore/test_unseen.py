@@ -173,3 +173,33 @@ def test_layers_without_rope_are_said_and_a_loss_that_is_no_number_is_refused():
 def test_one_token_past_the_trained_length_is_too_few():
     with pytest.raises(ValueError, match="trained at 16; give at least 18"):
         explore.unseen_angles(llama(), ids(), length=TRAINED + 1, windows=2)
+
+
+def test_the_picture_begins_at_0_and_has_its_words_and_intervals():
+    from milepost.lab.statistics.intervals import over_seeds
+
+    found = explore.unseen_angles(llama(), ids(), length=LENGTH, windows=3, bins=6)
+    for said in ("LlamaForCausalLM, trained at 16 tokens, read at 48", "frozen: not turned", "dropped: left out",
+                 "squeezed: slowed", "mean of 3 texts, pale: 95 % interval"):  # fmt: skip
+        assert said in found.settings
+    assert found.title.startswith("3 of 4 pairs meet unseen angles past 16 tokens: ")
+    picture: Any = found.pictures[0]
+    assert picture.panel.x.ticks[0][0] == 0
+    shown = dict(zip((curve.name for curve in picture.panel.curves), picture.ranges, strict=True))
+    loss = found["loss, unseen pairs frozen"]
+    # Along the top and back along the bottom.
+    top, bottom = shown["frozen"][: loss.shape[1]], shown["frozen"][loss.shape[1] :][::-1]
+    half = [float(over_seeds(each)) for each in loss.T]
+    assert [point.y for point in top] == pytest.approx(loss.mean(0) + half)
+    assert [point.y for point in bottom] == pytest.approx(loss.mean(0) - half)
+
+
+def test_what_slowing_mends_is_a_share_of_the_damage():
+    from milepost.explore.unseen import _mended  # pyright: ignore[reportPrivateUsage]
+
+    past = np.array([False, True, True])
+    rows = {"window": 1.0, "as it is": 5.0, "unseen pairs squeezed": 2.0, "other pairs squeezed": 6.0}
+    found = {name: np.array([[9.0, level - 0.5, level + 0.5]]) for name, level in rows.items()}
+    assert _mended(found, past) == "slowing them mends 75 % of the damage, slowing the others mends none of the damage"
+    found["as it is"] = found["window"]
+    assert _mended(found, past) == "the loss does not break there"

@@ -47,6 +47,15 @@ def order_within(documents: Tensor) -> Tensor:
     return rank - torch.searchsorted(ordered, documents.contiguous())
 
 
+def lies_together(documents: Tensor) -> Tensor:
+    """Return, for each token of documents [b t] but the first, whether its document goes on from the token before it.
+
+    It may also begin there. Of padding it is always true.
+    """
+    begins = documents[:, 1:] != documents[:, :-1]
+    return ~begins | (documents[:, 1:] < 0) | (order_within(documents)[:, 1:] == 0)
+
+
 def over_keys(
     values: Tensor, how: Literal["amax", "amin"], documents: Tensor | None, key_documents: Tensor | None
 ) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from milepost.call import inputs
 from milepost.call.call import Call
-from milepost.call.documents import order_within, over_keys
+from milepost.call.documents import lies_together, order_within, over_keys
 from milepost.call.options import NAMES, Options
 from milepost.call.tokens import FEW, CachedKeys, Numbers, TokenNumbers, Tokens
 from milepost.seams.arguments import spell
@@ -24,15 +24,15 @@ def resolve(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options, re
     v = v.plain if isinstance(v, CachedKeys) and v.turned_by is None else v
     inputs.check_tensors(q, plain, v, scheme, dropout)
     inputs.check_scheme(scheme)
-    options, keys_turned = _out_of_cache(k, scheme, options)
-    k = plain
     b, t, s = q.shape[0], q.shape[2], k.shape[2]
-    x = options.get("x")
-    if x is not None and (x.dim() != 3 or x.shape[:2] != (b, s)):
-        raise ValueError(f"attend: x holds the layer inputs of all keys, [{b}, {s}, width], given {list(x.shape)}")
     documents, key_documents = inputs.documents(
         options.get("documents"), options.get("key_documents"), b, t, s, q.device
     )
+    options, keys_turned = _out_of_cache(k, scheme, options, key_documents)
+    k = plain
+    x = options.get("x")
+    if x is not None and (x.dim() != 3 or x.shape[:2] != (b, s)):
+        raise ValueError(f"attend: x holds the layer inputs of all keys, [{b}, {s}, width], given {list(x.shape)}")
     queries, keys = _order(options, b, t, s, documents, key_documents, q.device)
     _stand(options, queries, keys, scheme, b, keys_turned)
     order = None
@@ -87,7 +87,7 @@ def is_step(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options) ->
     return q.shape[2] <= FEW and q.shape[2] < keys.shape[2]
 
 
-def _out_of_cache(k: Tensor, scheme: Parts, options: Options) -> tuple[Options, bool]:
+def _out_of_cache(k: Tensor, scheme: Parts, options: Options, documents: Tensor | None) -> tuple[Options, bool]:
     """Return the options with what the cache of keys knows put where nothing was said; and whether keys are turned."""
     if not isinstance(k, CachedKeys):
         return options, False
@@ -106,19 +106,26 @@ def _out_of_cache(k: Tensor, scheme: Parts, options: Options) -> tuple[Options, 
             )
     known: dict[str, Any] = {"key_index": k.token_index, "key_position": k.token_position}
     given = {name: value for name, value in options.items() if value is not None}
-    if {"documents", "key_documents"} & {*given} and not {"index", "key_index"} & {*given}:
-        known |= _restarted(k, scheme)
+    if documents is not None and k.token_counted and "key_index" not in given:
+        known |= _restarted(k, scheme, documents)
     return {**{name: value for name, value in known.items() if value is not None}, **given}, k.turned_by is not None  # pyright: ignore
 
 
-def _restarted(k: CachedKeys, scheme: Parts) -> dict[str, Any]:
-    """Return what is known of counted keys where an index restarts in each document, as in one pass over the text."""
-    if not isinstance(k.token_index, range):
-        return {}
-    if k.token_index.start != 0:
+def _restarted(k: CachedKeys, scheme: Parts, documents: Tensor) -> dict[str, Any]:
+    """Return what is known of counted keys where an index restarts in each document, as in one pass over the text.
+
+    That needs every token from the first on, in order. documents: [b|1 s], those of the keys.
+    """
+    index = k.token_index
+    if isinstance(index, range):
+        gone, whole = f"the first {index.start} tokens of this cache are gone", index.start == 0
+    else:
+        gone = "these are not known to be all tokens of their cache from the first on, in order"
+        whole = inputs.are(lambda: index == torch.arange(k.shape[2], device=k.device))
+    if not whole:
         raise ValueError(
-            f"attend: the first {k.token_index.start} tokens of this cache are gone, and documents do not say which of "
-            f"them were whose, so no index can restart in each; append keys with their index: append(k, v, index=…)"
+            f"attend: {gone}, and documents do not say whose the others were, so no index can restart in each; "
+            f"append keys with their index: append(k, v, index=…)"
         )
     if k.turned_by is None or k.token_position is not None:
         return {"key_index": None}
@@ -128,6 +135,12 @@ def _restarted(k: CachedKeys, scheme: Parts) -> dict[str, Any]:
             f"attend: these keys were turned by their cache as it counted them, documents count them anew, and "
             f"{spell(part)} reads more than distances; append keys with their index, append(k, v, index=…), or keep "
             f"raw keys: Cache()"
+        )
+    if not inputs.are(lambda: lies_together(documents)):
+        raise ValueError(
+            "attend: these keys were turned by their cache as it counted them, and the tokens of a document are not "
+            "known to lie side by side in the cache, so that no query can be turned to their distances; append keys "
+            "with their index, append(k, v, index=…), or keep raw keys: Cache()"
         )
     # Turned as they were counted, queries have to be turned the same way.
     return {"key_index": None, "key_position": torch.arange(k.shape[2], device=k.device)}

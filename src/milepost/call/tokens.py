@@ -95,6 +95,8 @@ class CachedKeys(Tensor):
     token_position: Tensor | None
     """[b s] or [b s axes]; None where keys stand at their indices."""
     turned_by: Parts | None
+    token_counted: bool
+    """Whether their indices are what the cache counted by itself, which documents count anew."""
     # Through it other libraries read a tensor's memory without a call into torch.
     __dlpack_c_exchange_api__ = None
 
@@ -121,17 +123,21 @@ class CachedKeys(Tensor):
         return self.clone()  # pyright: ignore
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return cached_keys, (self.plain.clone(), self.token_index, self.token_position, self.turned_by)
+        known = self.token_index, self.token_position, self.turned_by, self.token_counted
+        return cached_keys, (self.plain.clone(), *known)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         turned = "raw" if self.turned_by is None else f"turned by {self.turned_by!r}"
         return f"CachedKeys({self.plain!r}, index={self.token_index!r}, position={self.token_position!r}, {turned})"
 
 
-def cached_keys(keys: Tensor, index: Numbers, position: Tensor | None, turned_by: Parts | None) -> CachedKeys:
+def cached_keys(
+    keys: Tensor, index: Numbers, position: Tensor | None, turned_by: Parts | None, counted: bool = False
+) -> CachedKeys:
     """Return keys with what a cache knows of them."""
     marked = keys.as_subclass(CachedKeys)
     marked.plain, marked.token_index, marked.token_position, marked.turned_by = keys, index, position, turned_by
+    marked.token_counted = counted
     return marked
 
 
@@ -242,11 +248,25 @@ def _cat(func: Any, args: Any, kwargs: Any) -> CachedKeys:
     placed = {None if each.token_position is None else each.token_position.shape[2:] for each in keys}
     if axis not in (0, 2) or len(placed) > 1 or any(each.turned_by is not one.turned_by for each in keys):
         raise _lost("cat along heads or channels, or of keys that were turned otherwise")
-    index: Numbers = one.token_index
-    if axis == 2 or not all(isinstance(each.token_index, range) and each.token_index == index for each in keys):
-        index = torch.cat([_index_of(each) for each in keys], axis // 2)
+    index = _joined([each.token_index for each in keys], axis)
+    index = torch.cat([_index_of(each) for each in keys], axis // 2) if index is None else index
     position = None if one.token_position is None else torch.cat([each.token_position for each in keys], axis // 2)
-    return cached_keys(torch.cat([each.plain for each in keys], axis), index, position, one.turned_by)
+    counts = any(each.token_counted for each in keys)
+    return cached_keys(torch.cat([each.plain for each in keys], axis), index, position, one.turned_by, counts)
+
+
+def _joined(each: Sequence[Numbers], axis: int) -> range | None:
+    """Return what joined keys count through, if they go on counting where those before them end."""
+    found = each[0]
+    for index in each[1:]:
+        if not isinstance(found, range) or not isinstance(index, range):
+            return None
+        # Dynamo of torch 2.9 does not compare ranges.
+        goes_on = index.start == (found.stop if axis == 2 else found.start)
+        if not goes_on or (axis == 0 and index.stop != found.stop):
+            return None
+        found = range(found.start, index.stop)
+    return found if isinstance(found, range) else None
 
 
 def _index_of(keys: CachedKeys) -> Tensor:
@@ -277,14 +297,26 @@ def _marked(keys: CachedKeys, answer: Any, move: Callable[[Tensor], Any], axes: 
         return [each[:, 0, :, 0] if numbers.dim() == 2 else each[:, 0] for each in found]
 
     index, position = keys.token_index, keys.token_position
-    move_index = 2 in axes or (0 in axes and isinstance(index, Tensor))
-    indices = moved(_index_of(keys)) if move_index else [index] * len(answers)
+    if 2 in axes and isinstance(index, range):
+        all_tokens = _index_of(keys)
+        indices = [_counted_in(all_tokens, index.start, each) for each in moved(all_tokens)]
+    else:
+        indices = moved(index) if isinstance(index, Tensor) and {0, 2} & {*axes} else [index] * len(answers)
     positions = [position] * len(answers) if position is None or not {0, 2} & {*axes} else moved(position)
     found = list[Tensor]()
     # A comprehension here is more than dynamo of torch 2.9 can follow.
     for each in zip(answers, indices, positions, strict=True):
-        found.append(cached_keys(*each, keys.turned_by))
+        found.append(cached_keys(*each, keys.turned_by, keys.token_counted))
     return found[0] if isinstance(answer, Tensor) else tuple(found)
+
+
+def _counted_in(whole: Tensor, first: int, part: Tensor) -> Numbers:
+    """Return the range that a part of indices counts through, where it is a view of them: `whole` counts from first."""
+    # In a graph that is traced nobody knows where memory lies.
+    if torch.compiler.is_compiling() or part.untyped_storage()._cdata != whole.untyped_storage()._cdata:
+        return part
+    start = first + part.storage_offset()
+    return range(start, start + part.shape[1]) if part.shape[1] < 2 or part.stride(1) == 1 else part
 
 
 _AXES = {

@@ -69,6 +69,8 @@ class Analysis:
     pictures: tuple[Picture, ...]
     settings: str = ""
     """What it was computed with, in words; written under the title."""
+    across: int = 0
+    """So many pictures in a line at most; as many as the pages have it if left out."""
 
     def __post_init__(self) -> None:
         known = {each.name: each for each in self.arrays}
@@ -112,7 +114,7 @@ class Analysis:
 
     def svg(self) -> str:
         """Return the pictures as one SVG, which needs nothing else and follows light and dark."""
-        return drawn(self.title, self.pictures, self.settings)
+        return drawn(self.title, self.pictures, self.settings, says=self.says, across=self.across)
 
     def _repr_html_(self) -> str:
         return self.svg()

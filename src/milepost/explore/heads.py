@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ from milepost.call.options import Options
 from milepost.configs import read
 from milepost.configs.reader import HEADS
 from milepost.explore.analysis import Analysis, Array, array, axis
+from milepost.explore.pictures.axes import number
 from milepost.explore.pictures.curves import curves
 from milepost.explore.pictures.maps import map_of
 from milepost.explore.pictures.picture import Picture
@@ -40,15 +42,36 @@ AT_ONCE = 1 << 25
 AS_IT_IS = "as it is"
 MEANINGS = {
     "queries": "All is measured over the last quarter of the queries, or so many of them as were asked for.",
-    "effective window": "The distance within which 90 % of the weight of a head lies, all these queries together.",
+    "effective window": "The distance within which 90 % of the weight of a head lies, all these queries together. The "
+    "weight of the first tokens counts: a head with more than 10 % of it there has the whole text as its window.",
+    "window, sinks apart": "The distance within which 90 % of the weight lies that is not on the first tokens.",
     "entropy": "Of the weights of a query, in bits: how many keys they are spread over, as a power of two.",
     "sinks": "The weight of the first four tokens of the text, or as many as were asked for.",
     "sink logit": "The weight that no key gets, of heads that have a learned logit of attending to nothing.",
-    "far keys": "The weight of keys further back in the text than the trained length, wherever a method puts them.",
+    "far keys": "The weight of keys further back in the text than the trained length, wherever a method puts them. In "
+    "the pictures without the first tokens (sinks apart); in the numbers with them too.",
     "fast, middle, slow pairs": "Thirds of the pairs of channels that RoPE turns, the fastest first; mean score by "
     "distance. Distances that fewer than half of the queries reach are in the numbers and not in the picture.",
 }
 """What the words of the pictures mean."""
+UNITS = {
+    "effective window": "tokens",
+    "window, sinks apart": "tokens",
+    "entropy": "bits",
+    "sinks": "of the weight",
+    "sink logit": "of the weight",
+    "far keys": "of the weight",
+    "far keys, sinks apart": "of the weight",
+}
+"""What is measured of every head, in the order of the pictures."""
+UNDRAWN = ("far keys",)
+"""Of these the picture would be that of the sinks once more."""
+NARROW, WIDE = 150.0, 250.0
+"""How wide maps are, three and two in a line."""
+FAINT = 0.05
+"""The most of a map is written out where it is less than this share of the scale."""
+Measured = Mapping[str, Mapping[str, Numbers]]
+"""Each measure [layers heads], by the name of the row that was looked at and the name of the measure."""
 
 
 def look(
@@ -70,11 +93,13 @@ def look(
     text: a string with a tokenizer, or token ids [n]; length: how many of its tokens are read, all if left out.
     given: what `milepost.hf.extend` takes, one part or a list, drawn beside the model as it is.
     Over the last quarter of the queries, at most `rows` of them, evenly spread:
-      effective window   the distance within which 90 % of the weight lies, all these queries together
-      entropy            of the weights of a query, in bits
-      sinks              the weight of the first `sinks` tokens
-      sink logit         the weight of the sink logit, where the model has one
-      far keys           the weight of keys further back than the trained length
+      effective window        the distance within which 90 % of the weight lies, all these queries together
+      window, sinks apart     the same of the weight that is not on the first `sinks` tokens
+      entropy                 of the weights of a query, in bits
+      sinks                   the weight of the first `sinks` tokens
+      sink logit              the weight of the sink logit, where the model has one
+      far keys                the weight of keys further back than the trained length
+      far keys, sinks apart   the same without the first `sinks` tokens, which are further back in a long text
     heads: (layer, head) of which the scores are drawn by distance, in three bands of channel pairs.
     The model attends through milepost meanwhile, in one pass, and is left as it was.
     """
@@ -95,7 +120,7 @@ def look(
     changes: dict[str, list[object]] = {AS_IT_IS: []} | ({f"with {named}": parts} if parts else {})
     for name, change in changes.items():
         found[name] = _watched(model, ids, change, _Watching(sinks, rows, tuple(heads)))
-    return _drawn(found, len(ids), heads)
+    return _drawn(found, len(ids), heads, called(model))
 
 
 def demand_possible(model: nn.Module, given: object, heads: Sequence[tuple[int, int]]) -> list[object]:
@@ -128,10 +153,13 @@ class _Watching:
     heads: tuple[tuple[int, int], ...]
     trained: int | None = None
     window: list[Tensor] = field(default_factory=list[Tensor])
+    window_apart: list[Tensor] = field(default_factory=list[Tensor])
     entropy: list[Tensor] = field(default_factory=list[Tensor])
     on_sinks: list[Tensor] = field(default_factory=list[Tensor])
     on_logit: list[Tensor] = field(default_factory=list[Tensor])
     far: list[Tensor] = field(default_factory=list[Tensor])
+    far_apart: list[Tensor] = field(default_factory=list[Tensor])
+    key_heads: int = 0
     has_logit: bool = False
     chosen: list[int] = field(default_factory=list[int])
     """The queries that are looked at."""
@@ -144,9 +172,9 @@ class _Watching:
             raise ValueError(f"look: layer {layer} attends with {t} queries and {s} keys; only one whole text is read")
         first = t - max(1, t // 4)
         chosen = sorted({round(each) for each in np.linspace(first, t - 1, min(self.rows, t - first))})
-        self.chosen, h = chosen, q.shape[1]
+        self.chosen, self.key_heads, h = chosen, k.shape[1], q.shape[1]
         self.has_logit |= bool(scheme.answering("rest"))
-        by_distance = torch.zeros(h, t, dtype=torch.float64, device=q.device)
+        by_distance, on_sinks = torch.zeros(2, h, t, dtype=torch.float64, device=q.device)
         sums = torch.zeros(3, h, dtype=torch.float64, device=q.device)
         for some in _blocks(chosen, h * s):
             weights = mp.weights(q, k, scheme, rows=some, v=v, **options)[0].double()
@@ -154,16 +182,28 @@ class _Watching:
             sums[1] += weights[..., : self.sinks].sum((1, 2))
             if scheme.answering("rest"):
                 sums[2] += (1 - weights.sum(-1)).sum(1)
-            by_distance.index_add_(1, _distances(some, s, q.device).abs().flatten(), weights.flatten(1))
-        share = by_distance.cumsum(1) / by_distance.sum(1, keepdim=True)
-        window = torch.where(share[:, -1].isfinite(), (share < SHARE).sum(1).double(), torch.nan)
-        far = by_distance[:, self.trained :].sum(1) if self.trained is not None else torch.zeros_like(sums[0])
-        self.window.append(window.cpu())
-        for kept, each in zip((self.entropy, self.on_sinks, self.on_logit, self.far), (*sums, far), strict=True):
+            away = _distances(some, s, q.device).abs()
+            by_distance.index_add_(1, away.flatten(), weights.flatten(1))
+            first_ones = weights[..., : self.sinks].flatten(1)
+            on_sinks.index_add_(1, away[:, : self.sinks].flatten(), first_ones)
+        # A difference of sums: what is left of nothing may be a hair below 0.
+        apart = (by_distance - on_sinks).clamp(min=0.0)
+        self.window.append(_window(by_distance).cpu())
+        self.window_apart.append(_window(apart).cpu())
+        beyond = len(by_distance[0]) if self.trained is None else self.trained
+        far = (each[:, beyond:].sum(1) for each in (by_distance, apart))
+        lists = (self.entropy, self.on_sinks, self.on_logit, self.far, self.far_apart)
+        for kept, each in zip(lists, (*sums, *far), strict=True):
             kept.append((each / len(chosen)).cpu())
         for at in self.heads:
             if at[0] == layer:
                 self.bands[at] = _bands(q[:, at[1]], k[:, at[1] * k.shape[1] // h], scheme, chosen)
+
+
+def _window(by_distance: Tensor) -> Tensor:
+    """Return the distance within which so large a share of the weight lies; NaN where there is none."""
+    share = by_distance.cumsum(1) / by_distance.sum(1, keepdim=True)
+    return torch.where(share[:, -1].isfinite(), (share < SHARE).sum(1).double(), torch.nan)
 
 
 def _bands(q: Tensor, k: Tensor, scheme: Scheme, chosen: list[int]) -> list[Numbers]:
@@ -245,52 +285,38 @@ def _attending(model: nn.Module, change: list[object]) -> Generator[tuple[Any, i
             restore(plain)
 
 
-def _drawn(found: dict[str, _Watching], length: int, heads: Sequence[tuple[int, int]]) -> Analysis:
-    layers, count = len(next(iter(found.values())).window), len(next(iter(found.values())).window[0])
-    trained = next(iter(found.values())).trained
-    layer, head = np.arange(layers, dtype=np.float64), np.arange(count, dtype=np.float64)
-    measures = {
-        "effective window": ("tokens", "window"),
-        "entropy": ("bits", "entropy"),
-        "sinks": ("of the weight", "on_sinks"),
+def _drawn(found: dict[str, _Watching], length: int, heads: Sequence[tuple[int, int]], called: str) -> Analysis:
+    one = next(iter(found.values()))
+    layers, count, trained = len(one.window), len(one.window[0]), one.trained
+    kept = {
+        "effective window": "window",
+        "window, sinks apart": "window_apart",
+        "entropy": "entropy",
+        "sinks": "on_sinks",
+        **({"sink logit": "on_logit"} if any(each.has_logit for each in found.values()) else {}),
+        **(
+            {"far keys": "far", "far keys, sinks apart": "far_apart"}
+            if trained is not None and length > trained
+            else {}
+        ),
     }
-    if any(each.has_logit for each in found.values()):
-        measures["sink logit"] = ("of the weight", "on_logit")
-    if trained is not None and length > trained:
-        measures["far keys"] = ("of the weight", "far")
-    arrays: list[Array] = [axis("layer", layer), axis("head", head)]
-    pictures: list[Picture] = []
-    for name, (unit, kept) in measures.items():
-        values = {row: torch.stack(getattr(each, kept)).numpy() for row, each in found.items()}
-        limits = (0.0, max(float(np.nanmax(each)) for each in values.values() if np.isfinite(each).any()))
-        for row, each in values.items():
-            arrays.append(array(f"{name}, {row}", each, unit, "layer", "head"))
-            title = f"{name[0].upper()}{name[1:]}, {row}"
-            pictures.append(
-                map_of(
-                    title,
-                    each,
-                    layer,
-                    head,
-                    row_name="layer",
-                    column_name="head",
-                    unit=unit,
-                    limits=limits,
-                    hidden="no numbers",
-                )
-            )
+    rows: Measured = {
+        row: {name: torch.stack(getattr(each, at)).numpy() for name, at in kept.items()} for row, each in found.items()
+    }
+    arrays = arrays_of(rows)
+    pictures = list(maps_of(rows))
     if heads:
         distance = np.arange(length, dtype=np.float64)
-        at = np.unique(np.geomspace(1, _often(next(iter(found.values())).chosen), 160).astype(int)) - 1
+        at = np.unique(np.geomspace(1, _often(one.chosen), 160).astype(int)) - 1
         arrays.append(axis("distance", distance))
         for row, each in found.items():
-            for (number, which), bands in each.bands.items():
+            for (at_layer, which), bands in each.bands.items():
                 named = dict(zip(("fast pairs", "middle pairs", "slow pairs"), bands, strict=True))
-                arrays += [array(f"score of {name}, layer {number} head {which}, {row}", values, "", "distance")
+                arrays += [array(f"score of {name}, layer {at_layer} head {which}, {row}", values, "", "distance")
                            for name, values in named.items()]  # fmt: skip
                 pictures.append(
                     curves(
-                        f"Layer {number}, head {which}, {row}",
+                        f"Layer {at_layer}, head {which}, {row}",
                         at + 1.0,
                         {name: values[at] for name, values in named.items()},
                         x_name="distance in tokens, 1 and on",
@@ -302,10 +328,81 @@ def _drawn(found: dict[str, _Watching], length: int, heads: Sequence[tuple[int, 
     return Analysis(
         "look",
         f"Where {layers * count} heads look in {length:,} tokens",
-        _said(found, length),
+        said_of(rows, length),
         tuple(arrays),
         tuple(pictures),
+        settings_of(called, (layers, count, one.key_heads), trained, length, len(one.chosen), one.sinks),
+        across=2 if len(rows) == 1 else 3,
     )
+
+
+def arrays_of(rows: Measured) -> list[Array]:
+    """Return what was measured as arrays with their axes."""
+    first = next(iter(rows.values()))
+    layers, count = next(iter(first.values())).shape
+    made = [axis("layer", np.arange(layers, dtype=np.float64)), axis("head", np.arange(count, dtype=np.float64))]
+    return made + [
+        array(f"{name}, {row}", each[name], UNITS[name], "layer", "head")
+        for name in first
+        for row, each in rows.items()
+    ]
+
+
+def maps_of(rows: Measured) -> list[Picture]:
+    """Return a map of every measure of every row, and of their difference where there are two."""
+    made: list[Picture] = []
+    for name in next(iter(rows.values())):
+        if name in UNDRAWN:
+            continue
+        values = {row: each[name] for row, each in rows.items()}
+        most = max((float(np.nanmax(each)) for each in values.values() if np.isfinite(each).any()), default=1.0)
+        title = f"{name[0].upper()}{name[1:]}"
+        for row, each in values.items():
+            largest = float(np.nanmax(each)) if np.isfinite(each).any() else most
+            faint = f" (at most {number(largest)})" if largest < FAINT * most else ""
+            made.append(_map(f"{title}: {row}{faint}", each, UNITS[name], (0.0, most), len(rows) > 1))
+        if len(values) == 2:
+            before, after = values.values()
+            found = np.abs(after - before)
+            limits = (0.0, float(np.nanmax(found)) if np.isfinite(found).any() else 1.0)
+            row = list(values)[1]
+            made.append(_map(f"{title}: {row}, minus {AS_IT_IS}", after - before, UNITS[name], limits, True, True))
+    return made
+
+
+def _map(
+    title: str, values: Numbers, unit: str, limits: tuple[float, float], narrow: bool, signed: bool = False
+) -> Picture:
+    layer, head = (np.arange(size, dtype=np.float64) for size in values.shape)
+    return map_of(
+        title, values, layer, head, row_name="layer", column_name="head", unit=unit, limits=limits,
+        hidden="no numbers", signed=signed, wide=NARROW if narrow else WIDE,
+    )  # fmt: skip
+
+
+def settings_of(
+    called: str, heads: tuple[int, int, int], trained: int | None, length: int, queries: int, sinks: int
+) -> str:
+    """Return what was looked at and what the words mean; heads: layers, heads of each, and key heads of each."""
+    layers, count, keys = heads
+    shared = f", {count // keys} in a row to a key head" if 1 <= keys < count else ""
+    model = f"{called}, {layers} layers of {count} heads{shared}"
+    return " · ".join(
+        (
+            model + ("" if trained is None else f", trained at {trained:,} tokens"),
+            f"read: {length:,} tokens; measured: {queries:,} of the last quarter of its queries",
+            f"sinks: the first {sinks} token{'s' * (sinks > 1)}",
+            "effective window: 90 % of a head's weight is on keys so near, sinks with them; sinks apart: without them",
+            "entropy: n bits are as wide as even weights on 2ⁿ keys",
+            *(["far keys: further back than the trained length"] if trained is not None and length > trained else []),
+        )
+    )
+
+
+def called(model: nn.Module) -> str:
+    """Return the model's name without the folder that it lies in; what it is where it has none."""
+    name = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
+    return PurePath(name).name or type(model).__name__
 
 
 def _often(chosen: list[int]) -> int:
@@ -313,26 +410,34 @@ def _often(chosen: list[int]) -> int:
     return sorted(chosen)[len(chosen) // 2] + 1
 
 
-def _said(found: dict[str, _Watching], length: int) -> str:
+def said_of(rows: Measured, length: int) -> str:
     """Return what was found, in sentences."""
     lines: list[str] = []
-    for row, each in found.items():
-        window, sinks = torch.stack(each.window), torch.stack(each.on_sinks)
-        name, lost = f"{row[0].upper()}{row[1:]}", int(window.isnan().sum())
-        if lost == window.numel():
+    for row, each in rows.items():
+        window, sinks = each["effective window"], each["sinks"]
+        name, lost = f"{row[0].upper()}{row[1:]}", int(np.isnan(window).sum())
+        if lost == window.size:
             lines.append(f"{name}, no head has weights that are numbers.")
             continue
-        line = f"{name}, half of the heads hold 90 % of their weight within {int(window.nanmedian()):,} tokens"
+        line = f"{name}, half of the heads hold 90 % of their weight within {_middle(window):,} tokens"
+        apart = each.get("window, sinks apart")
+        if apart is not None and np.isfinite(apart).any():
+            line += f" ({_middle(apart):,} with the first tokens left out)"
         line += f", {int((sinks > 0.5).sum())} heads put more than half of it on the first tokens"
-        line += f", {int((torch.stack(each.on_logit) > 0.5).sum())} heads on their sink logit" if each.has_logit else ""
-        where = [n for n, layer in enumerate(window) if layer.isnan().any()]
+        line += f", {int((each['sink logit'] > 0.5).sum())} heads on their sink logit" if "sink logit" in each else ""
+        where = [n for n, layer in enumerate(window) if np.isnan(layer).any()]
         heads = f"{lost} head{'s' * (lost > 1)} of layer{'s' * (len(where) > 1)} {ranges(where)}"
         line += f", {heads} {'have' if lost > 1 else 'has'} weights that are no numbers" if lost else ""
-        if each.trained is not None and length > each.trained:
-            far = 100 * float(torch.stack(each.far).nanmean())
-            line += f", and {far:.1f} % of all weight is on keys past the trained length"
+        if "far keys, sinks apart" in each:
+            far = 100 * float(np.nanmean(each["far keys, sinks apart"]))
+            line += f", and {far:.1f} % of all weight is on keys past the trained length, the first tokens apart"
         lines.append(f"{line}.")
     return f"Over the last quarter of {length:,} queries. {' '.join(lines)}"
 
 
-__all__ = ["look"]
+def _middle(values: Numbers) -> int:
+    """Return the lower of the two in the middle, where there are two."""
+    return int(np.nanquantile(values, 0.5, method="lower"))
+
+
+__all__ = ["arrays_of", "called", "look", "maps_of", "said_of", "settings_of"]

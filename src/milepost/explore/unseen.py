@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import milepost as mp
 from milepost import Schedule, Scheme
 from milepost.explore.analysis import Analysis, Array, Numbers, array, axis
+from milepost.explore.heads import called
 from milepost.explore.pictures.curves import curves
 from milepost.explore.pictures.picture import Picture
 from milepost.hf.measuring.judged import Row, evaluating, judge
@@ -103,7 +104,8 @@ def unseen_angles(
                     f"unseen_angles: the loss of this model {name} is not a number: its weights are NaN, or they "
                     f"overflow in its dtype. Load it in float32 or bfloat16, and see that all its weights were loaded"
                 )
-    return _drawn(found, edges, trained, unseen, bare)
+    position = (edges[:-1] + edges[1:]) / 2.0
+    return drawn_losses(found, position, trained, length, unseen, bare, called(model))
 
 
 def _edges(trained: int, end: int, bins: int) -> Any:
@@ -167,37 +169,73 @@ def _losses(model: nn.Module, more: tuple[object, ...], texts: Tensor, edges: An
     return np.stack([nats[:, a:b].mean(1) for a, b in pairwise(edges)], 1)
 
 
-def _drawn(found: dict[str, Numbers], edges: Any, trained: int, unseen: Any, bare: list[int]) -> Analysis:
-    position = (edges[:-1] + edges[1:]) / 2.0
-    past = edges[:-1] >= trained
+def drawn_losses(
+    found: dict[str, Numbers], position: Numbers, trained: int, length: int, unseen: Any, bare: list[int], of: str
+) -> Analysis:
+    """Return the losses [windows bins] by position ; unseen: which pairs meet new angles, of: the model."""
+    past = position >= trained
     arrays: list[Array] = [
         axis("position", position, "tokens"),
         axis("window", np.arange(len(found["as it is"]), dtype=np.float64)),
     ]
     arrays += [array(f"loss, {name}", each, "nats", "window", "position") for name, each in found.items()]
-    beside = {name: found[name].mean(0) for name in ("as it is", "window")}
-    high = max(float(np.nanmax(each[:, past].mean(0), initial=-np.inf)) for each in found.values())
-    low = min(float(np.nanmin(each.mean(0), initial=np.inf)) for each in found.values())
+    beside = ("as it is", "window")
+    several = len(found["as it is"]) > 1
+    ends = {name: _interval(each) for name, each in found.items()}
+    at = np.concatenate(([0.0], position))
+    high = max(float(np.nanmax(each[at >= trained], initial=-np.inf)) for _, each in ends.values())
+    low = min(float(np.nanmin(each, initial=np.inf)) for each, _ in ends.values())
     pictures: list[Picture] = []
-    for which in ("unseen", "other"):
-        own = {name: each.mean(0) for name, each in found.items() if name.startswith(which)}
+    for which, many in (("unseen", int(unseen.sum())), ("other", int((~unseen).sum()))):
+        own = [name for name in found if name.startswith(which)]
+        shown = {name: name.removeprefix(f"{which} pairs ") for name in (*beside, *own)}
+        # From 0 on: a point stands for the bin around it.
         picture = curves(
-            f"Only the {which} pairs changed",
-            position,
-            beside | {name.removeprefix(f"{which} pairs "): each for name, each in own.items()},
+            f"Only the {many} {'unseen' if which == 'unseen' else 'other'} pairs changed",
+            at,
+            {short: _from_0(found[name].mean(0)) for name, short in shown.items()},
             x_name="position in tokens",
             y_name="loss in nats",
             mark=(float(trained), f"trained length, {trained:,}"),
             y_range=(low, high),
+            ranges={short: ends[name] for name, short in shown.items()} if several else None,
         )
         pictures.append(picture)
+    changes = "squeezed: slowed to trained angles; frozen: not turned; dropped: left out of the dot product"
     return Analysis(
         "unseen_angles",
-        f"{int(unseen.sum())} of {len(unseen)} pairs meet unseen angles",
+        f"{int(unseen.sum())} of {len(unseen)} pairs meet unseen angles past {trained:,} tokens: "
+        f"{_mended(found, past)}",
         _said(found, past, bare),
         tuple(arrays),
         tuple(pictures),
+        f"{of}, trained at {trained:,} tokens, read at {length:,} · {changes} · window: a mask that shows the last "
+        f"{trained:,} keys · mean of {len(found['as it is'])} texts" + (", pale: 95 % interval" if several else ""),
     )
+
+
+def _from_0(values: Numbers) -> Numbers:
+    """Return values by bins with none at position 0, where the axis begins."""
+    return np.concatenate(([np.nan], values))
+
+
+def _interval(each: Numbers) -> tuple[Numbers, Numbers]:
+    """Return both ends of the 95 % interval over windows of text at each position; the mean twice if there is one."""
+    half = np.array([float(over_seeds(each[:, n])) if len(each) > 1 else 0.0 for n in range(each.shape[1])])
+    return _from_0(each.mean(0) - half), _from_0(each.mean(0) + half)
+
+
+def _mended(found: dict[str, Numbers], past: Any) -> str:
+    """Return what slowing each kind of pairs does to the loss past the trained length, in words."""
+    window = found["window"][:, past].mean()
+    damage = found["as it is"][:, past].mean() - window
+    if damage <= 0:
+        return "the loss does not break there"
+    words: list[str] = []
+    for kind, name in (("them", "unseen"), ("the others", "other")):
+        share = 1 - (found[f"{name} pairs squeezed"][:, past].mean() - window) / damage
+        words.append(f"slowing {kind} mends {f'{100 * share:.0f} %' if share >= 0.005 else 'none'} of the damage")
+    return ", ".join(words)
 
 
 def _said(found: dict[str, Numbers], past: Any, bare: list[int]) -> str:
@@ -215,4 +253,4 @@ def _said(found: dict[str, Numbers], past: Any, bare: list[int]) -> str:
     return f"{head}: {'; '.join(lines)}.{left if bare else ''}"
 
 
-__all__ = ["unseen_angles"]
+__all__ = ["drawn_losses", "unseen_angles"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.asked import by_name
 from milepost.explore.pictures.curves import curves, evenly
 from milepost.explore.pictures.wheels import Wheels
 from milepost.explore.words import in_words
@@ -25,7 +26,12 @@ MOST = 6
 
 
 def odometer(
-    rope: Rope, *, trained: int = 1000, factor: float = 8.0, positions: Sequence[int] | None = None
+    rope: Rope,
+    *,
+    trained: int = 1000,
+    factor: float = 8.0,
+    positions: Sequence[int] | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> Analysis:
     """Write positions in the number system of a rotation, beside the angles of its pairs.
 
@@ -45,6 +51,10 @@ def odometer(
         "larger base": replace(given, stretch=Ntk(factor)),
         "mixed": replace(given, stretch=NtkMixed(factor, b=1.0)),
     }
+    named = {} if more is None else by_name(odometer, more, '{"YaRN": Yarn(8, trained=1000)}')
+    for name in forms.keys() & named.keys():
+        raise ValueError(f"odometer: {name!r} is the name of a form that is always there; choose another")
+    forms |= {name: replace(given, stretch=stretch) for name, stretch in named.items()}
     steps = {name: _angles(each, [1])[0] for name, each in forms.items()}
     lambdas = {"larger base": factor ** (2 / max(given.head_dim - 2, 1)), "mixed": factor ** (2 / given.head_dim)}
     base = given.theta ** (2 / given.head_dim)
@@ -83,6 +93,7 @@ def odometer(
         "larger base": f"larger base: {factor:g}^(n/{half - 1})",
         "mixed": f"mixed: {factor:g}^((n + 1)/{half})",
     }
+    slowing |= {name: name for name in named}
     slowed = curves(
         "How much slower each pair turns",
         pairs,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.pictures.curves import curves, evenly
 from milepost.explore.pictures.maps import map_of
-from milepost.explore.pictures.strips import Strips
+from milepost.explore.pictures.strips import strips
 from milepost.explore.words import in_words
 from milepost.methods.embeddings import Sinusoidal
 from milepost.seams import demand
@@ -82,9 +82,9 @@ def sinusoidal_map(
         (
             map_of("The table", drawn[:, columns], shown, np.array(columns, np.float64),
                    row_name="position", column_name="channel", unit="value"),
-            Strips(f"One component by base: the sine of pair {pair}", positions,
+            strips(f"One component by base: the sine of pair {pair}", positions,
                    {f"base {_short(base)}": each for base, each in zip(tables, components, strict=True)},
-                   "position", "value", (-size, size)),
+                   x_name="position", y_name="value", limits=(-size, size)),
             curves("Distance of two rows, by base", positions,
                    {f"base {_short(base)}": each for base, each in apart.items()},
                    x_name="tokens apart", y_name="distance of their rows"),

@@ -31,6 +31,8 @@ LETTERS = 36
 """How many letters of a name are written."""
 STYLES = ("solid", "dashed", "dotted", "dashdot")
 """What matplotlib calls the dashes d0 … d3."""
+UNDER = "pale edge: another curve under it"
+"""What the casings mean."""
 Note = tuple[float, float, str]
 """A place by its values, and what is written there."""
 
@@ -43,6 +45,8 @@ class Curves:
     marked: bool = False
     """Whether points carry markers."""
     notes: tuple[Note, ...] = ()
+    ranges: tuple[tuple[Point, ...], ...] = ()
+    """For each curve both ends of what it is the middle of, from left to right; drawn pale."""
 
     @property
     def title(self) -> str:
@@ -104,9 +108,24 @@ class Curves:
             {"curve": panel.curves[n], "width": 2 + CASING * depth, "line": _along(heights[n], cells)}
             for n, depth, cells in beneath(heights)
         ]
+        pale = UNDER if casings else ""
+        # Beside the name of the upper axis, or of the lower one, or beneath that.
+        half = LETTER * (len(panel.x_name) / 2 + len(pale) + 2)
+        foot = 34 if half < (panel.right - panel.left) / 2 else 48
+        free = LETTER * (len(panel.y_name) + len(pale) + 2) < panel.right
         return markup(
-            "curves.svg", panel=panel, casings=casings, strokes=strokes, names=names, rule=rule, notes=notes
+            "curves.svg", panel=panel, casings=casings, strokes=strokes, names=names, rule=rule, notes=notes,
+            pale=pale, pale_at=8 if free else panel.bottom + foot, ranges=self._ranges(),
         )  # fmt: skip
+
+    def _ranges(self) -> list[tuple[str, str]]:
+        """Return the pale range of each curve: its look, and its outline."""
+        found: list[tuple[str, str]] = []
+        for curve, points in zip(self.panel.curves, self.ranges, strict=False):
+            places = [f"{self.panel.x.at(point.x):.1f} {self.panel.y.at(point.y):.1f}" for point in points]
+            if places:
+                found.append((curve.look.classes, f"M{'L'.join(places)}Z"))
+        return found
 
     def onto(self, axes: Any) -> None:
         """Draw on axes of matplotlib."""
@@ -117,6 +136,8 @@ class Curves:
             x, y = ([getattr(point, name) for point in points] for name in ("x", "y"))
             width = 1.5 + 0.75 * CASING * depth
             axes.plot(x, y, color=f"C{n}", alpha=0.4, linewidth=width, solid_capstyle="butt", zorder=1)
+        for n, points in enumerate(self.ranges):
+            axes.fill([point.x for point in points], [point.y for point in points], color=f"C{n}", alpha=0.2)
         for n, curve in enumerate(panel.curves):
             dash = int(curve.look.classes.rpartition("d")[2])
             x, y = ([getattr(point, name) for point in curve.points] for name in ("x", "y"))
@@ -149,15 +170,19 @@ def curves(
     level: tuple[float, str] | None = None,
     y_range: tuple[float, float] | None = None,
     notes: Sequence[Note] = (),
+    ranges: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]] | None = None,
 ) -> Curves:
     """Return a picture of lines over x, in the order given; a value that is not finite leaves a gap.
 
     mark, level: a vertical and a horizontal rule, and their names; notes: words at a place. A line whose name is empty
-    is the only one, which the title names. Names of logarithmic axes say that they are.
+    is the only one, which the title names. ranges: by the name of a line, the ends of what it is the middle of. Names
+    of logarithmic axes say that they are.
     """
     drawn = [Curve(n, name, look(n), _points(x, values)) for n, (name, values) in enumerate(lines.items())]
     values = [point.y for curve in drawn for point in curve.points if math.isfinite(point.y)] or [0.0, 1.0]
-    low, high = y_range or (min(values), max(values))
+    bounds = ranges or {}
+    spans = [float(each) for pair in bounds.values() for side in pair for each in side if math.isfinite(each)]
+    low, high = y_range or (min([*values, *spans]), max([*values, *spans]))
     if level is not None:
         low, high = min(low, level[0]), max(high, level[0])
     panel = Panel(
@@ -171,7 +196,31 @@ def curves(
         level=level,
         dense=True,
     )
-    return Curves(panel, len(x) <= DENSE, tuple(notes))
+    pale = tuple(_range(x, *bounds[name]) if name in bounds else () for name in lines) if bounds else ()
+    return Curves(panel, len(x) <= DENSE, tuple(notes), pale)
+
+
+def smoothed(values: NDArray[np.float64], run: int) -> NDArray[np.float64]:
+    """Return the running mean over so many values around each; fewer at both ends, as many on either side."""
+    sums = np.concatenate(([0.0], np.cumsum(values)))
+    at = np.arange(len(values))
+    half = np.minimum(np.minimum(at, at[::-1]), run // 2)
+    return (sums[at + half + 1] - sums[at - half]) / (2 * half + 1)
+
+
+def extremes(values: NDArray[np.float64], run: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the least and the largest of so many values around each; fewer at both ends."""
+    half = run // 2
+    padded = np.pad(values, half, constant_values=np.nan)
+    near = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
+    return np.nanmin(near, -1), np.nanmax(near, -1)
+
+
+def _range(x: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]) -> tuple[Point, ...]:
+    """Return the outline of a range: along its top, and back along its bottom."""
+    there = np.isfinite(low) & np.isfinite(high)
+    over = [Point(float(a), float(b)) for a, b in zip(x[there], high[there], strict=True)]
+    return (*over, *(Point(float(a), float(b)) for a, b in zip(x[there][::-1], low[there][::-1], strict=True)))
 
 
 def broken_at_jumps(values: NDArray[np.float64], share: float = 0.1) -> NDArray[np.float64]:
@@ -224,4 +273,4 @@ def _y_axis(low: float, high: float, scale: str, whole: bool) -> Axis:
     return straight(low - room, high + room, BOTTOM, TOP, whole)
 
 
-__all__ = ["Curves", "broken_at_jumps", "curves", "evenly", "look"]
+__all__ = ["Curves", "broken_at_jumps", "curves", "evenly", "extremes", "look", "smoothed"]

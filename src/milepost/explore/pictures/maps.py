@@ -22,8 +22,13 @@ TOP, SIDE = 26.0, 250.0
 """Where the map begins, and how long its sides are: as high as a picture of curves."""
 LETTER = 6.3
 BAR = 12.0
-SCALE = ((246, 243, 236), (176, 204, 226), (96, 149, 196), (38, 95, 158), (12, 36, 74))
-"""From least to most: lightness falls all the way, so that the map can be read without colour."""
+SCALE = ((222, 231, 239), (170, 199, 224), (96, 149, 196), (38, 95, 158), (12, 36, 74))
+"""From least to most: lightness falls all the way, so that the map can be read without colour.
+
+The least is darker than the paper, which is where nothing is.
+"""
+SIGNED = ((138, 58, 10), (222, 148, 84), (240, 236, 228), (96, 149, 196), (12, 36, 74))
+"""From negative to positive, light at 0; positive values go further down, so that without colour they are darker."""
 Numbers = NDArray[np.float64]
 
 
@@ -45,6 +50,13 @@ class Map:
     """What the cells of both axes are called, instead of their numbers."""
     border: tuple[float, str, str] | None = None
     """A rule before the column of a number, and what is on either side of it."""
+    signed: bool = False
+    """Two hues that meet at 0; the limits are as far from it on both sides."""
+    wide: float = SIDE
+    """How wide the cells are together."""
+    marked: tuple[tuple[float, float, float, float], ...] = ()
+    """Lines from a row and a column to others, by their numbers: what the picture points at."""
+    mark_name: str = ""
 
     @property
     def left(self) -> float:
@@ -57,7 +69,7 @@ class Map:
         """Width and height of all."""
         levels = max(len(name) for _, name in of_bar(*self.limits, TOP, SIDE))
         bar = 14 + BAR + 8 + max(LETTER * levels, LETTER * len(self.unit) - BAR)
-        return self.left + SIDE + bar, TOP + SIDE + self._foot + 10
+        return self.left + self.wide + bar, TOP + SIDE + self._foot + 10
 
     @property
     def _foot(self) -> float:
@@ -76,31 +88,42 @@ class Map:
         border = None
         if self.border is not None:
             value, *sides = self.border
-            border = (self.left + SIDE * float((self.columns < value).mean()), *sides)
+            border = (self.left + self.wide * float((self.columns < value).mean()), *sides)
         return markup(
             "map.svg",
             map=self,
             left=self.left,
             top=TOP,
             side=SIDE,
+            wide=self.wide,
             foot=self._foot,
-            bar=self.left + SIDE + 14,
+            bar=self.left + self.wide + 14,
             bar_width=BAR,
-            cells=image(shades(self.values, self.limits)),
-            scale=image(shades(bar, self.limits)),
-            x=of_cells(self.columns, self.left, SIDE, self.words),
+            cells=image(shades(self.values, self.limits, self.signed)),
+            scale=image(shades(bar, self.limits, self.signed)),
+            x=of_cells(self.columns, self.left, self.wide, self.words),
             y=of_cells(self.rows, TOP, SIDE, self.words),
             z=of_bar(*self.limits, TOP, SIDE),
             hidden=self._hides(),
             border=border,
+            marks=self._marks(),
         )
+
+    def _marks(self) -> str:
+        """Return the path of the lines that point at something."""
+        ends = [
+            (self.left + self.wide * _place(self.columns, column), TOP + SIDE * _place(self.rows, row))
+            for a, b, c, d in self.marked
+            for row, column in ((a, b), (c, d))
+        ]
+        return "".join(f"{'L' if n % 2 else 'M'}{x:.1f} {y:.1f}" for n, (x, y) in enumerate(ends))
 
     def _hides(self) -> bool:
         return bool((~np.isfinite(self.values)).any())
 
     def onto(self, axes: Any) -> None:
         """Draw on axes of matplotlib."""
-        axes.imshow(shades(self.values, self.limits), aspect="auto", interpolation="nearest")
+        axes.imshow(shades(self.values, self.limits, self.signed), aspect="auto", interpolation="nearest")
         for side, name, numbers in (("x", self.column_name, self.columns), ("y", self.row_name, self.rows)):
             ticks = of_cells(numbers, -0.5, float(len(numbers)), self.words)
             getattr(axes, f"set_{side}ticks")(*zip(*ticks, strict=True))
@@ -128,24 +151,42 @@ def map_of(
     hidden: str = "hidden",
     words: Sequence[str] = (),
     border: tuple[float, str, str] | None = None,
+    signed: bool = False,
+    wide: float = SIDE,
+    marked: Sequence[tuple[float, float, float, float]] = (),
+    mark_name: str = "",
 ) -> Map:
-    """Return a map; unit: what its shades are; limits: the least and the largest finite value if left out."""
+    """Return a map; unit: what its shades are; limits: the least and the largest finite value if left out.
+
+    signed: in two hues that meet at 0. marked: lines from a row and a column to others, and what they are.
+    """
     found = values[np.isfinite(values)]
     if limits is None:
         limits = (float(found.min()), float(found.max())) if found.size else (0.0, 1.0)
     if limits[0] == limits[1]:
         limits = limits[0], limits[0] + 1.0
-    return Map(title, values, rows, columns, row_name, column_name, unit, limits, hidden, tuple(words), border)
+    if signed:
+        limits = -max(map(abs, limits)), max(map(abs, limits))
+    return Map(
+        title, values, rows, columns, row_name, column_name, unit, limits, hidden, tuple(words), border, signed, wide,
+        tuple(marked), mark_name,
+    )  # fmt: skip
 
 
-def shades(values: Numbers, limits: tuple[float, float]) -> NDArray[np.uint8]:
+def _place(numbers: Numbers, value: float) -> float:
+    """Return where a number lies among cells, as a share of their extent."""
+    return float((np.interp(value, numbers, np.arange(len(numbers))) + 0.5) / len(numbers))
+
+
+def shades(values: Numbers, limits: tuple[float, float], signed: bool = False) -> NDArray[np.uint8]:
     """Return the colour of each value, [rows columns 4]; what is not finite is transparent."""
     low, high = limits
     share = np.clip((np.nan_to_num(values, nan=low, posinf=high, neginf=low) - low) / (high - low), 0.0, 1.0)
-    stops = np.linspace(0.0, 1.0, len(SCALE))
+    scale = SIGNED if signed else SCALE
+    stops = np.linspace(0.0, 1.0, len(scale))
     made = np.zeros((*values.shape, 4), np.uint8)
     for n in range(3):
-        made[..., n] = np.interp(share, stops, [each[n] for each in SCALE]).round()
+        made[..., n] = np.interp(share, stops, [each[n] for each in scale]).round()
     made[..., 3] = np.where(np.isfinite(values), 255, 0)
     return made
 

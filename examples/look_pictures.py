@@ -1,0 +1,106 @@
+"""Draw the pictures of docs/look.md from the numbers beside them: python examples/look_pictures.py docs/look
+
+The numbers were measured on an H200 (docs/look.md says of what). Two measures came later. "far keys, sinks apart" is
+derived: every query that was looked at in 32,768 tokens is further than the trained length from the first four tokens,
+so all weight on these is far, and far keys without them are the difference. "window, sinks apart" needs the weights.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.heads import arrays_of, maps_of, said_of, settings_of
+from milepost.explore.pictures.scatter import Scatter
+from milepost.explore.unseen import drawn_losses
+
+Numbers = NDArray[np.float64]
+TRAINED, SINKS, QUERIES = 8192, 4, 1024
+MODEL, KEY_HEADS, PAIRS, UNSEEN = "SmolLM2-135M-Instruct", 3, 32, 12
+ROWS = "as it is", "with ReRoPE, sinks kept"
+
+
+def read(path: Path) -> dict[str, Numbers]:
+    """Return the arrays of an analysis that was written as JSON, by name."""
+    arrays: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["arrays"]
+    return {name: np.array(each["values"], dtype=np.float64) for name, each in arrays.items()}
+
+
+def rows_of(found: dict[str, Numbers], length: int) -> dict[str, dict[str, Numbers]]:
+    """Return the measures of every row, with far keys without the sinks where these are far of every query."""
+    rows = {
+        row: {name.removesuffix(f", {row}"): each for name, each in found.items() if name.endswith(f", {row}")}
+        for row in ROWS
+    }
+    for each in rows.values():
+        if "far keys" in each and nearest_sink(length) >= TRAINED:
+            each["far keys, sinks apart"] = each["far keys"] - each["sinks"]
+    return rows
+
+
+def nearest_sink(length: int) -> int:
+    """Return how far the first query that is looked at is from the last of the sinks."""
+    return length - length // 4 - (SINKS - 1)
+
+
+def heads(folder: Path, length: int) -> Analysis:
+    """Return what the heads look at, from its numbers."""
+    rows = rows_of(read(folder / f"heads_{length}.json"), length)
+    layers, count = rows[ROWS[0]]["sinks"].shape
+    settings = settings_of(MODEL, (layers, count, KEY_HEADS), TRAINED, length, QUERIES, SINKS)
+    title = f"Where {layers * count} heads look in {length:,} tokens"
+    return Analysis("look", title, said_of(rows, length), tuple(arrays_of(rows)), tuple(maps_of(rows)), settings, 3)
+
+
+def back(folder: Path) -> Analysis:
+    """Return every head at four times the trained length beside itself at the trained length, read as it is."""
+    short, long = (rows_of(read(folder / f"heads_{length}.json"), length) for length in (TRAINED, 4 * TRAINED))
+    known, arrays, pictures, said = short[ROWS[0]], list[Any](), list[Any](), list[str]()
+    head = np.arange(known["sinks"].size, dtype=np.float64)
+    for name, title, unit in (
+        ("sinks", "Weight on the first four tokens", "of the weight"),
+        ("entropy", "Entropy of the weights, in bits", "bits"),
+    ):
+        x = known[name].ravel()
+        dots = {row: (x, long[row][name].ravel()) for row in reversed(ROWS)}
+        alike = {row: float(np.corrcoef(*pair)[0, 1]) for row, pair in dots.items()}
+        said.append(f"{name} correlate {' and '.join(f'{each:.2f} {row}' for row, each in alike.items())}")
+        arrays.append(array(f"{name} at {TRAINED:,}, as it is", x, unit, "head"))
+        arrays += [array(f"{name} at {4 * TRAINED:,}, {row}", y, unit, "head") for row, (_, y) in dots.items()]
+        pictures.append(Scatter(title, dots, f"at {TRAINED:,} tokens, as it is", f"at {4 * TRAINED:,} tokens"))
+    return Analysis(
+        "heads_back",
+        f"Heads at {4 * TRAINED:,} tokens against the same heads at {TRAINED:,}: {'; '.join(said)}",
+        f"Correlation over {len(head)} heads with the model as it is at {TRAINED:,}: {'; '.join(said)}.",
+        (axis("head", head), *arrays),
+        tuple(pictures),
+        f"{MODEL}, trained at {TRAINED:,} tokens · every dot is one head, over the last quarter of the queries",
+    )
+
+
+def losses(folder: Path) -> Analysis:
+    """Return the losses with pairs changed, from their numbers."""
+    found = read(folder / "unseen_angles_32768.json")
+    by_name = {name.removeprefix("loss, "): each for name, each in found.items() if name.startswith("loss, ")}
+    unseen = np.arange(PAIRS) >= PAIRS - UNSEEN
+    return drawn_losses(by_name, found["position"], TRAINED, 4 * TRAINED, unseen, [], MODEL)
+
+
+def main(folder: Path) -> None:
+    """Write each picture, and the numbers with what they say."""
+    made = {f"heads_{length}": heads(folder, length) for length in (TRAINED, 4 * TRAINED)}
+    made |= {"heads_back": back(folder), "unseen_angles_32768": losses(folder)}
+    for name, found in made.items():
+        for ending in ("svg", "json") if name != "heads_back" else ("svg",):
+            found.save(folder / f"{name}.{ending}")
+        print(f"{name}: {found.says}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/look"))

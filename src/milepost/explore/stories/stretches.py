@@ -1,0 +1,180 @@
+"""Squeeze, change the base, or by parts? Three ways to write a longer text in the angles that training met."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from milepost.explore.analyses.angles import angles_seen, wavelengths
+from milepost.explore.analyses.radix import odometer
+from milepost.explore.analysis import Analysis
+from milepost.explore.controls import Choice, Slider
+from milepost.explore.scene import Dial, Dials, Digits, Line, Lines, Say, Scene
+from milepost.explore.stories.names import PAIR, numbers, same
+from milepost.explore.stories.story import Guess, Story
+from milepost.methods.rope import Rope
+from milepost.methods.rope_stretches import Interpolate, Ntk
+from milepost.methods.yarn import Yarn
+
+ROPE = Rope(128)
+TRAINED, LENGTH = 4096, 32_768
+FACTOR = LENGTH // TRAINED
+COUNTER, COUNTED = Rope(8), 1000
+"""A rotation whose four pairs count in tens, trained on three digits."""
+POSITIONS = (7, 999, 1234, 4321, 7999)
+METHODS = {
+    "direct": Say("as it was (extrapolate)", "直接外推"),
+    "pi": Say("squeeze positions (PI)", "位置内插（PI）"),
+    "ntk": Say("a larger base (NTK)", "增大底数（NTK）"),
+    "yarn": Say("by parts (YaRN)", "分段处理（YaRN）"),
+}
+SHORT = {"direct": Say("extrapolated", "直接外推"), "pi": same("PI"), "ntk": same("NTK"), "yarn": same("YaRN")}
+FORMS = {"direct": "direct", "pi": "interpolated", "ntk": "larger base", "yarn": "YaRN"}
+"""Their names among the arrays of the odometer."""
+
+
+def stretched(method: str, factor: int) -> Scene:
+    """Return what a stretch does to every pair at eight times the trained length, and to digits."""
+    written: dict[str, str] = {"direct": "None", "pi": f"mp.Interpolate({factor})", "ntk": f"mp.Ntk({factor})"}
+    written["yarn"] = f"mp.Yarn({factor}, {TRAINED})"
+    stretches: dict[str, Any] = {
+        "direct": None,
+        "pi": Interpolate(factor),
+        "ntk": Ntk(factor),
+        "yarn": Yarn(factor, TRAINED),
+    }
+    ropes = {name: replace(ROPE, stretch=each) for name, each in stretches.items()}
+    found = angles_seen(ROPE, trained=TRAINED, length=LENGTH, stretched=ropes[method])
+    waves = wavelengths(ropes, trained=TRAINED, length=LENGTH)
+    slower = {name: waves[name] / waves["direct"] for name in ropes}
+    more = {"YaRN": Yarn(factor, COUNTED)} if method == "yarn" else None
+    counted = odometer(COUNTER, trained=COUNTED, factor=factor, positions=POSITIONS, more=more)
+    return Scene(
+        (_slower(slower, method), _dials(found, method), _digits(counted, method)),
+        _says(found, slower[method], method, factor),
+        f"""\
+import milepost as mp
+from milepost import explore
+
+now = mp.Rope(128, stretch={written[method]})
+found = explore.angles_seen(mp.Rope(128), trained={TRAINED}, length={LENGTH}, stretched=now)
+waves = explore.wavelengths({{"before": mp.Rope(128), "now": now}}, trained={TRAINED}, length={LENGTH})
+slower = waves["now"] / waves["before"]
+digits = explore.odometer(mp.Rope(8), trained={COUNTED}, factor={factor}, positions={POSITIONS})
+print(found.says, slower)
+""",
+    )
+
+
+def _slower(slower: dict[str, Any], method: str) -> Lines:
+    """Return by how much each pair turns more slowly, the chosen way first."""
+    lines = [Line(SHORT[method], numbers(slower[method]), list(SHORT).index(method))]
+    lines += [
+        Line(SHORT[name], numbers(each), number, quiet=True)
+        for number, (name, each) in enumerate(slower.items())
+        if name not in ("direct", method)
+    ]
+    return Lines(
+        Say("How much more slowly each pair turns", "每一对慢了多少倍"),
+        PAIR,
+        Say("times slower", "慢的倍数"),
+        list(range(len(slower[method]))),
+        tuple(lines),
+        y_scale="log",
+        y_range=(0.8, 40),
+    )
+
+
+def _dials(found: Analysis, method: str) -> Dials:
+    seen, turns = found["turns in training"], found["turns"]
+    return Dials(
+        Say(
+            f"Angles up to {LENGTH:,} tokens, trained at {TRAINED:,}: {SHORT[method].en}",
+            f"到 {LENGTH:,} 为止的角度，训练长度 {TRAINED:,}：{SHORT[method].zh}",
+        ),
+        tuple(Dial(f"{n}", min(float(each), 1.0), float(turns[n])) for n, each in enumerate(seen)),
+    )
+
+
+def _digits(counted: Analysis, method: str) -> Digits:
+    """Return positions as digits, the first place first; marked where a pair stands at an angle it never met."""
+    name = FORMS[method]
+    digits, angles, seen = counted[f"digit, {name}"], counted[f"angle, {name}"], counted["turns in training"]
+    new = (angles > seen * math.tau + 1e-9) & (seen < 1)
+    base = float(counted[f"base, {name}"] if method != "yarn" else counted["base, direct"])
+    rows = tuple(
+        (same(f"{position:,}"), tuple(numbers(digits[row][::-1])), tuple(bool(each) for each in new[row][::-1]))
+        for row, position in enumerate(POSITIONS)
+    )
+    return Digits(
+        Say(
+            f"Positions as numbers in base {base:.3g}, trained up to {COUNTED - 1}; marked: an angle never met",
+            f"把位置写成 {base:.3g} 进制的数，训练时只到 {COUNTED - 1}；标出的是没见过的角度",
+        ),
+        rows,
+        base,
+    )
+
+
+def _says(found: Analysis, slower: Any, method: str, factor: int) -> Say:
+    arc = found["unseen arc"]
+    new, widest, pairs = int((arc > 0).sum()), float(arc.max()), len(arc)
+    step, kept = 1 / float(slower[0]), int((np.abs(slower - 1) < 1e-9).sum())
+    by = Say("", "") if method == "direct" else Say(f" by {factor}", f" {factor} 倍")
+    met_en = (
+        f"{new} of {pairs} pairs meet new angles, the widest arc {widest:.2f} of a turn" if new else "no angle is new"
+    )
+    met_zh = f"{pairs} 对中有 {new} 对遇到新角度，最宽的弧有 {widest:.2f} 圈" if new else "没有新角度"
+    return Say(
+        f"{SHORT[method].en}{by.en}: at {LENGTH:,} tokens {met_en}. From one token to the next the fastest pair turns "
+        f"by {step:.3f} radians; {kept} of {pairs} pairs turn as in training.",
+        f"{SHORT[method].zh}{by.zh}：到 {LENGTH:,} 个 token，{met_zh}。相邻两个 token 之间，最快的一对转 {step:.3f} "
+        "弧度；"
+        f"{pairs} 对中有 {kept} 对的转速与训练时相同。",
+    )
+
+
+STORY = Story(
+    name="stretches",
+    question=Say("Squeeze, change the base, or by parts?", "内插、换底数，还是分段？"),
+    lead=Say(
+        f"A model trained on {TRAINED:,} tokens is to read {LENGTH:,}. Slow pairs would meet new angles. All three "
+        "ways "
+        "slow them down; they differ in what they do to the fast ones, which tell neighbours apart.",
+        f"模型的训练长度是 {TRAINED:,}，现在要读 {LENGTH:,}。慢的维度会遇到新角度，三种办法都让它们转得更慢；"
+        "区别在于怎样对待快的维度，而相邻的 token 正是靠它们区分的。",
+    ),
+    look_for=Say(
+        "PI squeezes every pair, the fastest too. NTK leaves the fastest alone and slows the last by the whole factor, "
+        "so its middle still meets new angles. YaRN leaves fast pairs, squeezes slow ones and blends between.",
+        "PI 压缩所有维度，最快的也不例外。NTK 让最快的不变，最慢的正好内插：高频外推，低频内插，"
+        "但中间的维度仍会遇到新角度。"
+        "YaRN 不动快的，内插慢的，中间过渡。",
+    ),
+    controls=(
+        Choice("method", Say("way", "方法"), tuple(METHODS.items()), "ntk"),
+        Slider("factor", Say("factor", "倍数"), 2, 32, FACTOR, 1, "doubling"),
+    ),
+    guess=Guess(
+        Say(
+            f"A larger base leaves the fastest pair as it is and slows the slowest by the whole factor, here {FACTOR}. "
+            "Draw the pairs between.",
+            f"增大底数后，最快的一对不变，最慢的一对慢了整整 {FACTOR} 倍。画出中间各对慢了多少。",
+        )
+    ),
+    compute=stretched,
+    try_own=(
+        "Rope(128), causal",
+        "Rope(128, stretch=Interpolate(8)), causal",
+        "Rope(128, stretch=Ntk(8)), causal",
+        "Rope(128, stretch=Yarn(8, 4096)), causal",
+    ),
+    try_trained=TRAINED,
+    try_length=LENGTH,
+    grid=5,
+)
+
+__all__ = ["STORY"]

@@ -1,0 +1,134 @@
+"""Documents of keys out of a cache: an index restarts in each as in one pass, or is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import milepost as mp
+from milepost import causal
+from tests.oracles import assert_same, inputs
+from tests.refusals import refused
+
+T = 14
+PADDED = torch.tensor([-1] * 5 + [0] * 9)
+SCHEMES: dict[str, list[object]] = {
+    "sinks": [mp.Rope(8), causal & (mp.window(4) | mp.sinks(2))],
+    "log-n": [mp.Rope(8), mp.LogN(4), causal],
+    "dynamic": [mp.Rope(8, stretch=mp.DynamicNtk(5, factor=2.0)), causal],
+    "chunks": [mp.Rope(8), causal & mp.chunks(4)],
+    "stream": [mp.Rope(8), mp.Stream(2, 4)],
+}
+NO_CHANGE: dict[str, Callable[[Any], Any]] = {
+    "narrow": lambda keys: keys.narrow(2, 0, T),
+    "split": lambda keys: keys.split(T, 2)[0],
+    "index_select": lambda keys: keys.index_select(2, torch.arange(T)),
+    "a list": lambda keys: keys[:, :, list(range(T))],
+    "cat of halves": lambda keys: torch.cat([keys[:, :, :7], keys[:, :, 7:]], 2),
+    "cat of chunks": lambda keys: torch.cat(keys.chunk(3, 2), 2),
+    "cat of rows": lambda keys: torch.cat([keys[:1], keys[1:]], 0),
+}
+CHANGED: dict[str, Callable[[Any], Any]] = {
+    "backwards": lambda keys: keys[:, :, list(range(T))[::-1]],
+    "a part": lambda keys: torch.cat([keys[:, :, :4], keys[:, :, 3:13]], 2),
+    "turned around": lambda keys: torch.cat([keys[:, :, 7:], keys[:, :, :7]], 2),
+}
+
+
+def filled(scheme: mp.Scheme, turned: bool, **how: Any) -> tuple[mp.Cache, Tensor, Tensor, Tensor]:
+    q, k, v = inputs(t=T)
+    cache = mp.Cache(scheme) if turned else mp.Cache()
+    cache.append(k, v, **how)
+    return cache, q, k, v
+
+
+def alone(scheme: mp.Scheme, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The last token's row of the text without its padding."""
+    return mp.attend(q[:, :, 5:], k[:, :, 5:], v[:, :, 5:], scheme)[:, :, -1:]
+
+
+@pytest.mark.parametrize("turned", [True, False], ids=["turned", "raw"])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_operations_that_change_nothing_leave_the_restart(name: str, turned: bool):
+    scheme = mp.Scheme(*SCHEMES[name])
+    cache, q, k, v = filled(scheme, turned)
+    for change in NO_CHANGE.values():
+        out = mp.attend(q[:, :, -1:], change(cache.keys), cache.values, scheme, key_documents=PADDED)
+        assert_same(out, alone(scheme, q, k, v))
+    for change in CHANGED.values():
+        text = r"attend: these are not known to be all tokens of their cache.*append keys with their index"
+        with pytest.raises(ValueError, match=text):
+            mp.attend(q[:, :, -1:], change(cache.keys), cache.values, scheme, key_documents=PADDED)
+
+
+@pytest.mark.parametrize("name", ["sinks", "stream"])
+def test_keys_between_sinks_and_window_that_were_trimmed_are_missed_by_name(name: str):
+    scheme = mp.Scheme(*SCHEMES[name])
+    cache, q, _, _ = filled(scheme, True)
+    cache.trim(scheme)
+    kept = cache.index[0].clone()
+    with pytest.raises(ValueError, match=r"not known to be all tokens.*append keys with their index"):
+        mp.attend(q[:, :, -1:], cache.keys, cache.values, scheme, key_documents=PADDED[kept])
+    # Their own indices say which are sinks.
+    own = (torch.arange(T) - 5).clamp(min=0)
+    cache, q, k, v = filled(scheme, True, index=own)
+    want = alone(scheme, q, k, v)
+    assert_same(mp.attend(q[:, :, -1:], cache.keys, cache.values, scheme, key_documents=PADDED), want)
+
+
+@pytest.mark.parametrize("turned", [True, False], ids=["turned", "raw"])
+def test_an_index_that_was_given_restarts_nowhere_whatever_its_form(turned: bool):
+    scheme = mp.Scheme(*SCHEMES["sinks"])
+    q, k, v = inputs(t=T)
+    want = mp.attend(q, k, v, scheme, documents=PADDED, index=range(T), key_index=range(T))[:, :, -1:]
+    assert (want - alone(scheme, q, k, v)).abs().max() > 0.1
+    counted, _, _, _ = filled(scheme, turned)
+    for given in (range(T), torch.arange(T), torch.arange(T).expand(2, -1), counted.index):
+        cache, _, _, _ = filled(scheme, turned, index=given)
+        assert_same(mp.attend(q[:, :, -1:], cache.keys, cache.values, scheme, key_documents=PADDED), want)
+
+
+def test_an_index_of_the_queries_alone_leaves_the_restart_of_the_keys():
+    scheme = mp.Scheme(*SCHEMES["sinks"])
+    cache, q, k, v = filled(scheme, False)
+    told: dict[str, Any] = {"key_documents": PADDED, "index": torch.tensor([8])}
+    want = alone(scheme, q, k, v)
+    assert_same(mp.attend(q[:, :, -1:], k, v, scheme, **told), want)
+    assert_same(mp.attend(q[:, :, -1:], cache.keys, cache.values, scheme, **told), want)
+
+
+@pytest.mark.parametrize("parts", [(mp.Rope(8),), (mp.Rope(8), mp.Alibi(4))], ids=["rope", "rope and alibi"])
+@pytest.mark.parametrize("apart", [[0] * 3 + [-1] * 2 + [0] * 9, [0, 1] * 7, [0] * 2 + [1] * 2 + [0] * 10])
+def test_turned_keys_of_documents_that_lie_apart_are_refused(apart: list[int], parts: tuple[object, ...]):
+    scheme, documents = mp.Scheme(*parts, causal), torch.stack((torch.zeros(T, dtype=torch.long), torch.tensor(apart)))
+    cache, q, k, v = filled(scheme, True)
+    text = (
+        "attend: these keys were turned by their cache as it counted them, and the tokens of a document are not known"
+    )
+    refused(ValueError, text, lambda: mp.attend(q, cache.keys, cache.values, scheme, documents=documents))
+    refused(
+        ValueError, text, lambda: mp.attend(q[:, :, -1:], cache.keys, cache.values, scheme, key_documents=documents)
+    )
+    raw, _, _, _ = filled(scheme, False)
+    want = mp.attend(q, k, v, scheme, documents=documents)
+    assert_same(mp.attend(q, raw.keys, raw.values, scheme, documents=documents), want)
+
+
+@pytest.mark.parametrize("together", [[-1] * 3 + [0] * 11, [0] * 3 + [-1] * 11, [2, 2, -1, -1, -1, 1] + [0] * 8])
+def test_turned_keys_of_documents_that_lie_together_are_right(together: list[int]):
+    scheme, documents = mp.Scheme(mp.Rope(8), causal), torch.tensor(together)
+    cache, q, k, v = filled(scheme, True)
+    want = mp.attend(q, k, v, scheme, documents=documents)
+    assert_same(mp.attend(q, cache.keys, cache.values, scheme, documents=documents), want)
+
+
+def test_no_keys_say_nothing_of_the_index_of_the_next():
+    _, k, v = inputs(t=2)
+    cache = mp.Cache()
+    cache.append(k[:, :, :0], v[:, :, :0], index=range(5, 5))
+    cache.append(k, v)
+    assert cache.index.tolist() == [[0, 1]] * 2
