@@ -123,6 +123,24 @@ def look(
     return _drawn(found, len(ids), heads, called(model))
 
 
+def weights_in(model: nn.Module, ids: Tensor, given: object = None) -> list[Tensor]:
+    """Return the attention weights of every layer, [h t t] in float32: of the model as it is, or with methods.
+
+    ids: token ids [n]; given: as `look` takes it. One pass; the model is left as it was.
+    """
+    found: list[Tensor] = []
+
+    def watch(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, options: Options) -> None:
+        found.append(mp.weights(q, k, scheme, v=v, **options)[0].float().cpu())
+
+    parts = demand_possible(model, given, ())
+    with _attending(model, parts) as (plain, _), watched(watch), torch.no_grad():
+        plain(input_ids=ids.to(device_of(plain))[None], use_cache=False)
+    if not found:
+        raise ValueError("weights_in: no layer of this model showed what it attends with")
+    return found
+
+
 def demand_possible(model: nn.Module, given: object, heads: Sequence[tuple[int, int]]) -> list[object]:
     """Refuse methods and heads that this model cannot be looked at with, and return the methods; reads no weights."""
     parts = list(cast("Sequence[object]", given)) if isinstance(given, (list, tuple)) else [given] * (given is not None)

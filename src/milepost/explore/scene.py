@@ -74,6 +74,10 @@ class Map:
     unit: Say = Say("", "")
     link: str = ""
     """Of maps whose cell knows a distance, "distance": rows minus columns."""
+    limits: tuple[float, float] | None = None
+    """What the lightest and the darkest shade are; the least and the largest value if left out."""
+    small: bool = False
+    """Drawn small, without axes, beside others: to be chosen from."""
 
 
 @dataclass(frozen=True)

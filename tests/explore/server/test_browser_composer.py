@@ -136,7 +136,7 @@ def test_lengths_are_dragged_on_every_axis(server: Served, open_: Any):
     page.mouse.move(box["x"] - 60, box["y"] + 60, steps=4)
     page.mouse.up()
     until(page, "Number(milepost.link.read().get('trained')) < 1024")
-    assert page.locator(".settings [data-control=length] .number").input_value() == "1024"
+    assert page.locator(".settings [data-control=length] .number").input_value() == "4,096"
     assert window.wrong == []
 
 

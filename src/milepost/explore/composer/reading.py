@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import threading
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -24,6 +26,10 @@ MOST = 4
 LETTERS = 600
 HEADS, WIDTH, LEARNED = 64, 512, 1 << 22
 """The most heads, channels of a head, and numbers that a scheme may learn, here."""
+SIZES: Mapping[str, int] = MappingProxyType(
+    {"dim": 64, "heads": 8, "width": 512, "layers": 1, "group": 8, "trained": 4096, "longest": 32_768}
+)
+"""The words of an expression, where nothing else says what they stand for."""
 DRAWING = threading.Lock()
 WRAPPED = re.compile(r"\s*(?:mp\.)?Scheme\((.*)\)\s*", re.DOTALL)
 
@@ -58,9 +64,8 @@ def read(text: str, trained: int = 4096, length: int = 32_768) -> Scheme:
     """
     found = WRAPPED.fullmatch(text)
     text = re.sub(r"\bmp\.", "", found[1] if found else text)
-    sizes = {"dim": 64, "heads": 8, "width": 512, "layers": 1, "group": 8, "trained": trained, "longest": length}
-    if any(issubclass(each, nn.Module) for each in classes_in(text).values()):
-        _demand_small(text, sizes)
+    sizes = {**SIZES, "trained": trained, "longest": length}
+    demand_small(text, sizes)
     # The generator is the process's own: two readers at once would draw from one seed together.
     with DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -91,8 +96,10 @@ def _parts(made: Any) -> tuple[object, ...]:
     return (made,)
 
 
-def _demand_small(text: str, sizes: dict[str, int]) -> None:
+def demand_small(text: str, sizes: Mapping[str, int] = SIZES) -> None:
     """Refuse what would learn too much, before there is room for it."""
+    if "(" not in text or not any(issubclass(each, nn.Module) for each in classes_in(text).values()):
+        return
     with DRAWING, torch.random.fork_rng(devices=[]), torch.device("meta"):
         try:
             parts = _parts(evaluate(text, sizes))
@@ -135,4 +142,4 @@ class _Named(ast.NodeTransformer):
         return ast.Attribute(ast.Name("mp"), node.id) if node.id in mp.__all__ else node
 
 
-__all__ = ["MOST", "python_of", "read", "read_all", "text_of", "width_of"]
+__all__ = ["MOST", "demand_small", "python_of", "read", "read_all", "text_of", "width_of"]

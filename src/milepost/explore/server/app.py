@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from starlette.applications import Starlette
@@ -17,20 +18,25 @@ from milepost import __version__
 from milepost.explore.composer.menus import form, menus
 from milepost.explore.composer.reading import MOST, python_of, text_of
 from milepost.explore.composer.settings import SETTINGS
+from milepost.explore.composer.story import composed
 from milepost.explore.composer.terms import term, terms_of
 from milepost.explore.composer.views import VIEWS
 from milepost.explore.composer.views import asked as asked_for
-from milepost.explore.controls import NotPossibleError
+from milepost.explore.controls import NotPossibleError, read
 from milepost.explore.scene import Say, Scene, plain
 from milepost.explore.server import told
 from milepost.explore.server.asking import MOST as LARGEST
 from milepost.explore.server.asking import asked, refuse
 from milepost.explore.server.asking import text_of as text_of_request
+from milepost.explore.server.export import export
 from milepost.explore.server.guard import HEADER, Guard, same
 from milepost.explore.server.latest import Latest, SupersededError
 from milepost.explore.server.page import LANGUAGES, TYPES, html, static
 from milepost.explore.stories.story import Story
 from milepost.explore.written import to_csv
+
+if TYPE_CHECKING:
+    from milepost.explore.sentence import Reader
 
 Answer = Callable[[dict[str, Any]], Any]
 
@@ -43,6 +49,8 @@ class Explorer:
     stories: tuple[Story, ...]
     lang: str = "en"
     hosts: tuple[str, ...] = ()
+    reader: Reader | None = None
+    """The model that reads sentences; the only folder that is opened."""
     latest: Latest = field(default_factory=Latest)
     answers: dict[str, Answer] = field(default_factory=dict[str, "Answer"])
     """What can be asked, by its name: each takes an object, and returns what JSON has."""
@@ -55,6 +63,8 @@ class Explorer:
             "compose": self.compose,
             "term": self.term,
             "csv": self.csv,
+            "words": self.words,
+            "export": self.export,
         }
         self.answers = own | self.answers
 
@@ -107,6 +117,7 @@ class Explorer:
                 "settings": told.controls(SETTINGS),
                 "views": list(VIEWS),
                 "most": MOST,
+                "model": None if self.reader is None else _model(self.reader),
             }
         )
 
@@ -173,6 +184,26 @@ class Explorer:
             refuse("scheme and part are numbers", "方案和部件是数字", "part")
         return plain(term(asked_for(given), number, part))
 
+    def export(self, given: dict[str, Any]) -> Any:
+        """Return a story, or schemes, as one file."""
+        if "schemes" in given:
+            asked_for(given)
+            state = read(SETTINGS, given.get("state", {}))
+            return export(composed(given["schemes"], state), lang=self._lang(given), guessed=False).html
+        return export(self._named(given), given.get("set", {}), self._lang(given)).html
+
+    def _lang(self, given: dict[str, Any]) -> str:
+        found = given.get("lang", self.lang)
+        return found if found in LANGUAGES else self.lang
+
+    def words(self, given: dict[str, Any]) -> Any:
+        """Return where the heads of the given model look in a sentence."""
+        if self.reader is None:
+            refuse(
+                "no model was given: milepost explore --model FOLDER", "没有给定模型：milepost explore --model 文件夹"
+            )
+        return plain(self.reader.scene(given.get("set", {})))
+
     def _viewed(self, given: dict[str, Any]) -> Scene:
         view = VIEWS.get(text_of_request(given, "draw"))
         if view is None:
@@ -185,6 +216,11 @@ class Explorer:
             if each.name == name:
                 return each
         refuse("there is no such story", "没有这个故事", "name")
+
+
+def _model(reader: Reader) -> dict[str, Any]:
+    """Return what the page is told of the model."""
+    return {"name": Path(reader.folder).name, "controls": told.controls(reader.controls)}
 
 
 def _computed(answering: Answer, given: dict[str, Any]) -> Callable[[], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,6 +23,16 @@ def explore(
             "--allow-host", help="A name under which a proxy asks, such as that of a Jupyter hub; again for more."
         ),
     ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="A folder with weights and a tokenizer, for attention on a sentence.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option("--export", help="Write one HTML file of --story or --link, and end.")
+    ] = None,
+    story: Annotated[str | None, typer.Option("--story", help="The story to export, by its name in a link.")] = None,
+    link: Annotated[
+        str | None, typer.Option("--link", help="A link copied from the page: a story, or schemes of the composer.")
+    ] = None,
     lang: Annotated[str, typer.Option("--lang", help="en or zh; the page has a switch.")] = "en",
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
@@ -38,11 +49,40 @@ def explore(
 
         if lang not in LANGUAGES:
             raise ValueError(f"--lang {lang}: give {' or '.join(LANGUAGES)}")
+        if export is not None:
+            _write(export, f"#story={story}" if link is None else link, lang)
+            return
+        reader = None
+        if model is not None:
+            need("explore --model", "hf")
+            from milepost.explore.sentence import Reader
+
+            if not Path(model).is_dir():
+                raise ValueError(f"--model {model}: there is no such folder")
+            reader = Reader(model)
         names = tuple(allow_host or ()) + ((host,) if host not in ("0.0.0.0", "::") else ())
         made = bound(host, port)
-        explorer = Explorer(new_token(), stories(), lang, names)
-        link = link_to(made, explorer.token)
-        typer.echo(f"milepost explore: {link}\nCtrl-C ends it.")
-        serve(explorer, made, lambda: browser and typer.launch(link))
+        explorer = Explorer(new_token(), stories(), lang, names, reader)
+        address = link_to(made, explorer.token)
+        typer.echo(f"milepost explore: {address}\nCtrl-C ends it.")
+        serve(explorer, made, lambda: browser and typer.launch(address))
     except (ValueError, TypeError, OSError, ImportError) as error:
         refuse(str(error))
+
+
+def _write(path: Path, link: str, lang: str) -> None:
+    """Write one file."""
+    from milepost.explore.server.export import export, of_link
+    from milepost.explore.server.told import stories
+    from milepost.lab.report.layout import write_whole
+
+    if path.suffix != ".html":
+        raise ValueError(f"--export {path}: name a page, such as page.html")
+    known = stories()
+    if link == "#story=None":
+        raise ValueError(f"--export {path}: say what, --story {'|'.join(each.name for each in known)}, or --link LINK")
+    named, given, guessed = of_link(link, known)
+    made = export(named, given, lang, guessed=guessed)
+    write_whole(made.html, path)
+    fewer = f"; fewer places of {', '.join(made.fewer)}, so that it stays small" if made.fewer else ""
+    typer.echo(f"{path}: {len(made.html.encode()):,} bytes, {made.settings:,} settings{fewer}")

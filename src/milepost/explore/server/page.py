@@ -26,7 +26,13 @@ SCRIPTS = (
     "screens/story.js",
 )
 """What every page runs, in this order; an exported one has no more."""
-MORE_SCRIPTS = ("screens/form.js", "screens/equation.js", "screens/composer.js", "screens/start.js")
+MORE_SCRIPTS = (
+    "screens/form.js",
+    "screens/equation.js",
+    "screens/composer.js",
+    "screens/reading.js",
+    "screens/start.js",
+)
 """What needs the server."""
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 LANGUAGES = {"en": "en", "zh": "zh-CN"}
@@ -37,7 +43,7 @@ def static(name: str) -> str | None:
     """Return a file of the page by its name, or None; no other file can be named."""
     if name == "house.css":
         return house_style()
-    if name not in (*STYLES, *SCRIPTS, *MORE_SCRIPTS, "icon.svg"):
+    if name not in (*STYLES, *SCRIPTS, *MORE_SCRIPTS, "screens/exported.js", "icon.svg"):
         return None
     return _beside(name)
 

@@ -34,7 +34,7 @@
       set(now);
     });
     field.addEventListener("change", () => {
-      const text = field.value.replaceAll(",", "").replace("−", "-").trim();
+      const text = field.value.replace(/[,，\s]/g, "").replace("−", "-").trim();
       set(text === "" || Number.isNaN(Number(text)) ? field.value : Number(text));
     });
     return {
@@ -48,7 +48,7 @@
       range,
     };
   };
-  const shown = (value) => (typeof value === "number" ? String(Number(value.toPrecision(10))) : String(value));
+  const shown = (value) => (typeof value === "number" ? Number(value.toPrecision(10)).toLocaleString("en-US", { maximumFractionDigits: 10 }) : String(value));
 
   const choice = (control, value, set, id) => {
     const menu = make("select", { id }, control.options.map(([name, label]) => make("option", { value: name }, milepost.say(label))));

@@ -76,6 +76,8 @@
     sentence: ["Sentence", "句子"],
     no_model: ["No model was given. Start with a folder of a model of transformers:", "没有给定模型。请用 transformers 模型的文件夹启动："],
     head: ["Head {n}", "头 {n}"],
+    heads: ["All heads of the layer", "该层的各个头"],
+    chosen_head: ["Choose a head", "选择一个头"],
     chosen: ["chosen", "已选"],
     before: ["as it is", "原样"],
   };

@@ -86,7 +86,7 @@
         space: scale === "x" ? 62 : 34,
         grid: { stroke: milepost.colour("hair"), width: 1, ...(log(scale) ? { filter: decades } : {}) },
         ticks: { stroke: milepost.colour("rule"), width: 1, size: 4, ...(log(scale) ? { filter: decades } : {}) },
-        values: (u, splits) => splits.map((each) => (each === null ? "" : tick(each))),
+        values: (u, splits) => (log(scale) ? powers(splits, (scale === "x" ? u.bbox.width / 46 : u.bbox.height / 22) / devicePixelRatio) : splits.map((each) => (each === null ? "" : tick(each)))),
       });
       return {
         width, height: width < 460 ? SHORT : TALL, pxAlign: 0.5, padding: [TOP, 14, 0, 0],
@@ -104,9 +104,24 @@
         hooks: { setCursor: [pointed], draw: [() => drawMarks()] },
       };
     };
+    const RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹";
+    const raised = (n) => `${n < 0 ? "⁻" : ""}${String(Math.abs(n)).replace(/\d/g, (digit) => RAISED[digit])}`;
     const tick = (value) => {
-      if (Math.abs(value) >= 10_000 && Number.isInteger(value / 1000)) return value % 1024 === 0 && value % 1000 !== 0 ? `${value / 1024}Ki` : `${milepost.number(value / 1000)}k`;
-      return milepost.number(value);
+      const size = Math.abs(value);
+      if (size >= 1e6) return `${milepost.number(value / 1e6)}M`;
+      return size >= 10_000 && Number.isInteger(value / 1000) ? `${milepost.number(value / 1000)}k` : milepost.number(value);
+    };
+    // Powers of ten, so many as there is room for; where an axis has none, its own numbers.
+    const powers = (splits, room) => {
+      const exponents = splits.map((each) => (each === null ? NaN : Math.log10(each)));
+      const whole = exponents.filter((each) => Math.abs(each - Math.round(each)) < 1e-9);
+      if (whole.length < 2) return splits.map((each) => (each === null ? "" : tick(each)));
+      const every = Math.ceil(whole.length / Math.max(2, room));
+      return exponents.map((each, n) => {
+        const power = Math.round(each);
+        if (!(Math.abs(each - power) < 1e-9) || power % every) return "";
+        return power > 5 || power < -3 ? `10${raised(power)}` : tick(Number(splits[n].toPrecision(12)));
+      });
     };
 
     const tellValues = (index) => {

@@ -170,7 +170,7 @@
       exporting.disabled = true;
       exporting.textContent = milepost.word("exporting");
       try {
-        milepost.save(await milepost.ask("export", setting(), "export"), "milepost-schemes.html", "text/html");
+        milepost.save(await milepost.ask("export", { ...setting(), lang: milepost.lang }, "export"), "milepost-schemes.html", "text/html");
       } catch (problem) { fail(problem); }
       exporting.disabled = false;
       exporting.textContent = milepost.word("export");
@@ -178,10 +178,13 @@
 
     const element = make("article.composer", {},
       make("div.question", {}, make("h1", { tabindex: "-1" }, milepost.word("composer")), make("p.lead", {}, milepost.word("composer_about"))),
-      board, make("p.buttons", {}, add, milepost.copyButton("copy_link", () => milepost.link.address()), exporting),
-      make("div.settings", { role: "group", "aria-label": milepost.word("controls") }, own.elements), error, toggles,
-      make("p.hint", {}, milepost.word("pointer_hint")),
-      make("div.views", {}, views.map((each) => each.element)),
+      make("div.bench", {},
+        make("div.schemes", {}, board, make("p.buttons", {}, add)),
+        make("div.shown", {},
+          make("div.settings", { role: "group", "aria-label": milepost.word("controls") }, own.elements), error,
+          make("div.above", {}, toggles, make("p.buttons", {}, milepost.copyButton("copy_link", () => milepost.link.address()), exporting)),
+          make("div.views", {}, views.map((each) => each.element)),
+          make("p.hint", {}, milepost.word("pointer_hint")))),
       make("section.block", {}, make("h2", {}, milepost.word("equation")), make("p.hint", {}, milepost.word("equation_hint")),
         make("div.equation-row", {}, equations, make("div.alone-of", {}, alone, aloneNote))),
       make("section.block", {}, make("h2", {}, milepost.word("python")), python));

@@ -57,6 +57,15 @@
       changed: write,
       again: () => go([["story", one.name]]),
       link: () => milepost.link.address(),
+      exporting: async (button, state) => {
+        button.disabled = true;
+        button.textContent = milepost.word("exporting");
+        try {
+          milepost.save(await milepost.ask("export", { name: one.name, set: state, lang: milepost.lang }, "export"), `milepost-${one.name}.html`, "text/html");
+        } catch (problem) { milepost.announce(problem.message); }
+        button.disabled = false;
+        button.textContent = milepost.word("export");
+      },
       tryOwn: milepost.composer ? () => go([["compose", ""], ...one.try_own.map((each) => ["s", each]), ["trained", one.try_trained], ["length", one.try_length]]) : null,
     });
     const beside = (step, name) => {

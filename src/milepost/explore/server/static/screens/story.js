@@ -24,7 +24,7 @@
       own.show();
       changed();
     } } }, milepost.word("reset"));
-    const again = make("button.quiet", { type: "button", on: { click: () => around.again?.() } }, milepost.word("guess_again"));
+    const again = around.again === null ? null : make("button.quiet", { type: "button", on: { click: () => around.again?.() } }, milepost.word("guess_again"));
 
     const settings = make("div.controls", { role: "group", "aria-label": milepost.word("controls") }, own.elements,
       error, make("p.buttons", {}, reset, again));
