@@ -87,8 +87,11 @@ class Map:
         bar = np.linspace(self.limits[1], self.limits[0], 64)[:, None]
         border = None
         if self.border is not None:
-            value, *sides = self.border
-            border = (self.left + self.wide * float((self.columns < value).mean()), *sides)
+            value, before, after = self.border
+            at = self.left + self.wide * float((self.columns < value).mean())
+            # Where there is no room on the left, both names are on the right.
+            beside = at - LETTER * len(before) - 12 > LETTER * len(self.row_name)
+            border = (at, before, after) if beside else (at, "", f"left of it: {before}")
         return markup(
             "map.svg",
             map=self,
