@@ -387,3 +387,29 @@ def test_a_rule_near_the_left_edge_names_what_is_left_of_it_on_the_right():
     said = texts(explore.stream_cache().svg())
     assert "left of it: sinks" in said
     assert {"memory", "text"} <= set(texts(explore.shift_map(mp.TransformerXL(8, 1, 8)).svg()))
+
+
+def test_dots_lie_where_their_numbers_are_and_on_the_line_where_both_are_equal():
+    from milepost.explore.pictures.scatter import LEFT as EDGE
+    from milepost.explore.pictures.scatter import SIDE, Scatter
+    from milepost.explore.pictures.scatter import TOP as HIGH
+
+    x = np.array([0.0, 0.5, 1.0])
+    made = Scatter("", {"same": (x, x), "none": (x, np.zeros(3))}, "before", "after")
+    drawing = ElementTree.fromstring(drawn("", [made]))
+    clusters = [each for each in drawing.iter(f"{SVG}g") if "opacity" in (each.get("style") or "")]
+    places = [
+        [(float(use.get("x") or 0), float(use.get("y") or 0)) for use in each.iter(f"{SVG}use")] for each in clusters
+    ]
+    same, none = places
+    assert all(a - EDGE == pytest.approx(HIGH + SIDE - b, abs=0.2) for a, b in same)
+    assert len({b for _, b in none}) == 1
+    assert [a for a, _ in none] == [a for a, _ in same]
+    assert same[0] == none[0]
+    assert {"same", "none", "before", "after", "equal"} <= set(texts(drawn("", [made])))
+    looks = [use.get("href") for each in clusters for use in list(each.iter(f"{SVG}use"))[:1]]
+    assert len(set(looks)) == 2
+    figures = pytest.importorskip("matplotlib.figure")
+    axes: Any = figures.Figure().add_subplot()
+    made.onto(axes)
+    assert [each.get_offsets().tolist() for each in axes.collections][1] == [[0, 0], [0.5, 0], [1, 0]]

@@ -47,7 +47,7 @@ def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) 
     )
     return Analysis(
         "angles_seen",
-        "Angles that training met, and new ones",
+        f"{new or 'None'} of {len(before)} pairs meet{'s' * (new < 2)} angles that training never had",
         says,
         (
             axis("pair", pairs),

@@ -102,7 +102,9 @@ def bias_curves(
 
     return Analysis(
         "bias_curves",
-        "Scores by distance, method by method",
+        "Scores by distance: ALiBi falls for ever, KERPLE by a logarithm, FIRE within bounds, xPos fades RoPE"
+        if parts is None
+        else "Scores by distance, method by method",
         says.strip(),
         (
             axis("distance", distance, "tokens"),

@@ -163,10 +163,11 @@ def decay_bound(
     run = math.ceil(len(at) / MOST)
     among = f" · line: mean of every {run} distances, pale: least to largest" if run > 1 else ""
     highest = max(ones, key=lambda name: _largest(ones[name], far)) if far.any() else own
-    comes = f"{100 * _largest(ones[highest], far) / pairs:.0f} % with {highest if highest != own else 'RoPE'}"
+    under = f"the schedule {highest!r}" if highest != own else "RoPE"
+    comes = f"under {under} ones come back to {100 * _largest(ones[highest], far) / pairs:.0f} %"
     return Analysis(
         "decay_bound",
-        "A rotated score falls with distance, but not for good" + (f": ones come back to {comes}" if far.any() else ""),
+        "A rotated score falls with distance, but not for good" + (f": {comes}" if far.any() else ""),
         f"The relative bound of {own} is {bounds[own][0]:.4g} at distance {at[0]:,} and "
         f"{bounds[own][-1]:.4g} at {at[-1]:,}."
         + (f" Largest score of ones past distance {rope.head_dim}, as a share of d/2: {back}." if back else ""),

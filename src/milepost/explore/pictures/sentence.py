@@ -35,7 +35,7 @@ class Sentence:
     @property
     def left(self) -> float:
         """Where the words begin."""
-        return 10 + 6.2 * max(len(name) for name in (*self.rows, self._ends[0]))
+        return 10 + 6.2 * max(len(name) for name in (*self.rows, self._ends[0], "continued"))
 
     @property
     def size(self) -> tuple[float, float]:
