@@ -235,10 +235,9 @@ def _drawn(
     starts = np.arange(0, len(places), run)
     sizes = np.diff(np.append(starts, len(places)))
     drawn = {shown.get(each, each): values for each, values in lines.items()}
-    middle = np.add.reduceat(places, starts) / sizes
     return strips(
         title,
-        middle,
+        places[starts],
         {each: np.add.reduceat(values, starts) / sizes for each, values in drawn.items()},
         x_name="distance in tokens",
         y_name=f"{name}, all at one scale",
