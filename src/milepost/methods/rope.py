@@ -114,8 +114,8 @@ class LearnedRope(Rotary, Learner):
     Only the offsets are stored, and start at zero: a half-precision copy of the model keeps the exact frequencies it
     began with. Su reports that they hardly move in training.
 
-    A gradient of θ_n is a sum of positions that nearly cancel, those of queries against those of keys. So `attend` counts
-    positions from the middle of the keys where the other parts read distances alone: no distance changes.
+    A gradient of θ_n is a sum of positions that nearly cancel, those of queries against those of keys. So positions are
+    counted from the middle of the keys where the other parts read distances alone: no distance changes.
     """
 
     paper = "Learned RoPE: the frequencies of the rotation are trained too (Su, 2021, kexue.fm/archives/8265)."
