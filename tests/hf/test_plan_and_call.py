@@ -1,4 +1,4 @@
-"""A plan prints a config and a call for each method; both must be the same model. Stock transformers runs the config."""
+"""A plan prints a config, which stock transformers runs, and a call for each method; both must be the same model."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ def test_where_windows_pass_the_trained_length_their_layers_are_stretched_too(ki
         # It has another base there, and such layers are planned apart.
         with pytest.raises(ValueError, match="turn differently"):
             plan(model.config, to=TO)
-        model = tiny(kind, sliding_window=100, rope_parameters=dict.fromkeys(
-            ("sliding_attention", "full_attention"), {"rope_type": "default", "rope_theta": 1e4}))  # fmt: skip
+        settings = {"rope_type": "default", "rope_theta": 1e4}
+        same = dict.fromkeys(("sliding_attention", "full_attention"), settings)
+        model = tiny(kind, sliding_window=100, rope_parameters=same)
     assert_each_call_is_its_config(model)
 
 
