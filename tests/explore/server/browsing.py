@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,14 @@ class Window:
     def wide(self) -> int:
         """By how much the page is wider than its window."""
         return self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+def until(page: Any, expression: str, seconds: float = 15) -> None:
+    """Wait until an expression is true; the page's policy lets nothing of ours run in it by itself."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, f"{expression} did not become true"
+        page.wait_for_timeout(20)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from milepost.explore.server.app import Explorer
-from tests.explore.server.browsing import browser_test, windows
+from tests.explore.server.browsing import browser_test, until, windows
 from tests.explore.server.serving import Served, served
 from tests.explore.server.trial import STORIES
 
@@ -41,12 +41,12 @@ def test_a_curve_is_guessed_by_dragging_and_stays_beside_what_is_computed(server
     assert "token" not in page.url
     page.click("ol.stories a")
     board = page.locator(".guess .u-over").bounding_box()
-    assert page.locator("button.primary").is_disabled()
+    assert page.locator(".guess .primary").is_disabled()
     page.mouse.move(board["x"] + 2, board["y"] + board["height"] / 2)
     page.mouse.down()
     page.mouse.move(board["x"] + board["width"] - 2, board["y"] + board["height"] / 2, steps=5)
     page.mouse.up()
-    page.click("button.primary")
+    page.click(".guess .primary")
     page.wait_for_selector(COMPUTED)
     guessed = [each for each in values(page, 0, 3) if each is not None]
     assert len(guessed) > 120
@@ -73,7 +73,7 @@ def test_a_curve_is_guessed_by_keyboard_alone(server: Served, open_: Any):
     assert page.locator(".point.set").count() == 2
     for _ in range(20):
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.matches('button.primary')"):
+        if page.evaluate("document.activeElement.matches('.guess .primary')"):
             break
     page.keyboard.press("Enter")
     page.wait_for_selector(COMPUTED)
@@ -84,7 +84,7 @@ def test_a_curve_is_guessed_by_keyboard_alone(server: Served, open_: Any):
 def test_an_answer_is_chosen(server: Served, open_: Any):
     page = open_(f"{server.link}#story=chosen").page
     page.click(".answer >> nth=0")
-    page.click("button.primary")
+    page.click(".guess .primary")
     page.wait_for_selector(COMPUTED)
     assert page.inner_text(".off") == "Not quite. The computation gives: that"
 
@@ -115,7 +115,7 @@ def test_marks_and_arrows_are_dragged_and_moved_by_keys(server: Served, open_: A
     arrow.focus()
     page.keyboard.press("ArrowUp")
     assert state("period") == moved + 2
-    page.wait_for_function(f"milepost.link.read().get('period') === '{moved + 2:g}'")
+    until(page, f"milepost.link.read().get('period') === '{moved + 2:g}'")
     assert window.wrong == []
 
 
@@ -148,7 +148,7 @@ def test_a_no_stands_beside_its_control_and_the_last_picture_stays(server: Serve
     page.fill("[data-control=period] .number", "20")
     page.keyboard.press("Enter")
     page.wait_for_selector("[data-control=period] .no", state="hidden")
-    page.wait_for_function("milepost.link.read().get('period') === '20'")
+    until(page, "milepost.link.read().get('period') === '20'")
     assert window.wrong == []
 
 

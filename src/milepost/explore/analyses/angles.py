@@ -29,7 +29,7 @@ def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) 
         demand.whole(angles_seen, name, value)
     now = rotation(angles_seen, rope if stretched is None else stretched)
     rotation(angles_seen, rope)
-    before, after = _turns(rope, trained), _turns(now, length)
+    before, after = turns(rope, trained), turns(now, length)
     unseen = np.clip(np.minimum(after, 1.0) - before, 0.0, None)
     unseen[unseen < 1e-9] = 0.0
     pairs = np.arange(len(before), dtype=np.float64)
@@ -98,7 +98,7 @@ def _steps(rope: Any, length: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     return (found[..., 1, :] - found[..., 0, :]).reshape(-1).detach().cpu().double().numpy()
 
 
-def _turns(rope: Any, length: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def turns(rope: Any, length: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return how far each pair turns over a text, in turns."""
     return np.abs(_steps(rope, length)) * length / math.tau
 

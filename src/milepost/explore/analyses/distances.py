@@ -61,15 +61,15 @@ def distance_map(
     )
     index = torch.linspace(0, length - 1, min(CELLS, length), dtype=torch.float64).round().long()
     every = torch.arange(length)
-    maps = {name: _seen(scheme, index, index) for name, scheme in named.items()}
+    maps = {name: seen(scheme, index, index) for name, scheme in named.items()}
     # The last token's keys, the nearest first.
-    rows = {name: _seen(scheme, every[-1:], every.flip(0))[0] for name, scheme in named.items()}
+    rows = {name: seen(scheme, every[-1:], every.flip(0))[0] for name, scheme in named.items()}
     least, most = min(np.nanmin(each) for each in maps.values()), max(np.nanmax(each) for each in maps.values())
     tokens, behind = index.double().numpy(), every.double().numpy()
     thin = slice(None, None, -(-length // 1024))
     said = "; ".join(
         f"{name}: {int(np.isfinite(each).sum()):,} keys, at most {np.nanmax(each):,.6g} away"
-        + ("" if _reads(named[name]) else " (nothing reads distances)")
+        + ("" if reads(named[name]) else " (nothing reads distances)")
         for name, each in rows.items()
     )
     rotates = all(scheme.answering("turn") for scheme in named.values())
@@ -131,7 +131,7 @@ def _named(schemes: Scheme | Schedule | Mapping[str, Scheme] | None) -> dict[str
         parts = {"ReRoPE": Rerope(1024), "Self-Extend": SelfExtend(8, 1024), "Dual chunks": DualChunk(1536, 256)}
         return {name: Scheme(rope, part, causal) for name, part in parts.items()}
     if isinstance(schemes, Scheme):
-        shown = schemes.answering("place") or _reads(schemes)
+        shown = schemes.answering("place") or reads(schemes)
         return {", ".join(map(spell, shown)) or "no distances": schemes}
     if isinstance(schemes, Schedule):
         kinds: dict[str, list[int]] = {}
@@ -147,15 +147,15 @@ def _named(schemes: Scheme | Schedule | Mapping[str, Scheme] | None) -> dict[str
     return named
 
 
-def _reads(scheme: Scheme) -> list[Any]:
+def reads(scheme: Scheme) -> list[Any]:
     """Return the parts that read the distances of pairs."""
     return list(dict.fromkeys(part for verb in ("turn", "bend", "relate") for part in scheme.answering(verb)))
 
 
-def _seen(scheme: Scheme, index: Tensor, key_index: Tensor) -> Numbers:
+def seen(scheme: Scheme, index: Tensor, key_index: Tensor) -> Numbers:
     """Return the distance of each pair [t s], NaN where it is hidden."""
     found = scheme.distances(index, key_index)[0]
-    if not _reads(scheme):
+    if not reads(scheme):
         found = torch.where(found.isnan(), found, 0.0)
     zero = torch.zeros((), dtype=torch.long)
     visible = scheme.see(zero, zero, index[:, None], key_index[None, :])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 import torch
 from starlette.applications import Starlette
@@ -14,14 +14,23 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from milepost import __version__
+from milepost.explore.composer.menus import form, menus
+from milepost.explore.composer.reading import MOST, python_of, text_of
+from milepost.explore.composer.settings import SETTINGS
+from milepost.explore.composer.terms import term, terms_of
+from milepost.explore.composer.views import VIEWS
+from milepost.explore.composer.views import asked as asked_for
 from milepost.explore.controls import NotPossibleError
-from milepost.explore.scene import Say, plain
+from milepost.explore.scene import Say, Scene, plain
 from milepost.explore.server import told
-from milepost.explore.server.asking import MOST, asked, refuse, text_of
+from milepost.explore.server.asking import MOST as LARGEST
+from milepost.explore.server.asking import asked, refuse
+from milepost.explore.server.asking import text_of as text_of_request
 from milepost.explore.server.guard import HEADER, Guard, same
 from milepost.explore.server.latest import Latest, SupersededError
 from milepost.explore.server.page import LANGUAGES, TYPES, html, static
 from milepost.explore.stories.story import Story
+from milepost.explore.written import to_csv
 
 Answer = Callable[[dict[str, Any]], Any]
 
@@ -39,7 +48,15 @@ class Explorer:
     """What can be asked, by its name: each takes an object, and returns what JSON has."""
 
     def __post_init__(self) -> None:
-        self.answers |= {"story": self.story, "axes": self.axes}
+        own = {
+            "story": self.story,
+            "axes": self.axes,
+            "read": self.read,
+            "compose": self.compose,
+            "term": self.term,
+            "csv": self.csv,
+        }
+        self.answers = own | self.answers
 
     @property
     def cookie(self) -> str:
@@ -86,6 +103,10 @@ class Explorer:
                 "lang": self.lang,
                 "languages": list(LANGUAGES),
                 "stories": [told.story(each) for each in self.stories],
+                "menus": menus(),
+                "settings": told.controls(SETTINGS),
+                "views": list(VIEWS),
+                "most": MOST,
             }
         )
 
@@ -99,7 +120,7 @@ class Explorer:
                 refuse("there is no such question", "没有这个问题")
             body = await _body(request)
             given = asked(body)
-            page, view = text_of(given, "page"), text_of(given, "view")
+            page, view = text_of_request(given, "page"), text_of_request(given, "view")
             compute = _computed(answering, given)
             return JSONResponse(await self.latest.run(page, view, compute))
         except NotPossibleError as error:
@@ -122,8 +143,44 @@ class Explorer:
         named = self._named(given)
         return told.axes(named, named.scene(given.get("set", {})))
 
+    def read(self, given: dict[str, Any]) -> Any:
+        """Return schemes as the composer shows them: text, Python, equation and controls; or why one cannot be had."""
+        found: list[Any] = []
+        texts = given.get("schemes")
+        for text in cast("list[Any]", texts) if isinstance(texts, list) else [texts]:
+            try:
+                one = asked_for(given | {"schemes": [text]}).schemes[0]
+                parts, printed = [form(part) for part in one.parts], terms_of(one)
+                found.append({"text": text_of(one), "python": python_of(one), "parts": parts, **printed})
+            except NotPossibleError as error:
+                if not error.control.startswith("scheme"):
+                    raise
+                found.append({"no": plain(error.why)})
+        return found[:MOST]
+
+    def compose(self, given: dict[str, Any]) -> Any:
+        """Return one view of the schemes."""
+        return plain(self._viewed(given))
+
+    def csv(self, given: dict[str, Any]) -> Any:
+        """Return the numbers of one view."""
+        return to_csv(self._viewed(given))
+
+    def term(self, given: dict[str, Any]) -> Any:
+        """Return what one part of one scheme contributes."""
+        number, part = given.get("scheme"), given.get("part")
+        if type(number) is not int or type(part) is not int:
+            refuse("scheme and part are numbers", "方案和部件是数字", "part")
+        return plain(term(asked_for(given), number, part))
+
+    def _viewed(self, given: dict[str, Any]) -> Scene:
+        view = VIEWS.get(text_of_request(given, "draw"))
+        if view is None:
+            refuse(f"there is no such view, only {', '.join(VIEWS)}", "没有这个视图", "draw")
+        return view(asked_for(given))
+
     def _named(self, given: dict[str, Any]) -> Story:
-        name = text_of(given, "name")
+        name = text_of_request(given, "name")
         for each in self.stories:
             if each.name == name:
                 return each
@@ -160,8 +217,8 @@ async def _body(request: Request) -> bytes:
     found = bytearray()
     async for some in request.stream():
         found += some
-        if len(found) > MOST:
-            refuse(f"a request has at most {MOST:,} bytes", f"请求最多 {MOST:,} 字节")
+        if len(found) > LARGEST:
+            refuse(f"a request has at most {LARGEST:,} bytes", f"请求最多 {LARGEST:,} 字节")
     return bytes(found)
 
 

@@ -1,4 +1,5 @@
-"""One computation at a time, away from the server's own thread; of a page's questions only the newest is answered."""
+"""One computation at a time in each of two lanes, away from the server's own thread; of a page's questions only the
+newest is answered."""
 
 from __future__ import annotations
 
@@ -19,11 +20,15 @@ class SupersededError(Exception):
     """A newer question of the same page came while this one waited."""
 
 
+SLOW = frozenset({"weights", "maps", "csv", "export", "words"})
+"""Views that read every key: curves do not wait for them."""
+
+
 class Latest:
-    """Computes for pages, one after the other."""
+    """Computes for pages, one after the other; what is slow in a lane of its own."""
 
     def __init__(self) -> None:
-        self.alone = asyncio.Lock()
+        self.lanes = {False: asyncio.Lock(), True: asyncio.Lock()}
         self.numbers = count()
         self.newest: OrderedDict[tuple[str, str], int] = OrderedDict()
 
@@ -34,7 +39,7 @@ class Latest:
         self.newest.move_to_end(asker)
         while len(self.newest) > PAGES:
             self.newest.popitem(last=False)
-        async with self.alone:
+        async with self.lanes[view.partition("-")[0] in SLOW]:
             if self.newest.get(asker) != number:
                 raise SupersededError
             return await run_in_threadpool(compute)

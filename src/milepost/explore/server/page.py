@@ -26,7 +26,7 @@ SCRIPTS = (
     "screens/story.js",
 )
 """What every page runs, in this order; an exported one has no more."""
-MORE_SCRIPTS = ("screens/start.js",)
+MORE_SCRIPTS = ("screens/form.js", "screens/equation.js", "screens/composer.js", "screens/start.js")
 """What needs the server."""
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 LANGUAGES = {"en": "en", "zh": "zh-CN"}

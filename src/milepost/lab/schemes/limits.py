@@ -113,7 +113,7 @@ def power(base: Any, exponent: Any) -> Any:
     return within(base**exponent)
 
 
-def called(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+def called(method: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
     """Return a method with its arguments, if what it would build is not too large.
 
     Expressions are kept in stores, so arguments may come as 0.1 took them.

@@ -32,7 +32,8 @@
     let low = Infinity, high = -Infinity;
     for (const line of data.slice(1)) for (const each of line) if (each !== null) { low = Math.min(low, each); high = Math.max(high, each); }
     if (low > high) return figure.y_scale === "log" ? [0.1, 1] : [0, 1];
-    if (figure.y_scale === "log") return [low * 0.8, low === high ? high * 2 : high * 1.25];
+    // What is a billion times less than the most is off the axis.
+    if (figure.y_scale === "log") return [Math.max(low * 0.8, high * 1e-9), low === high ? high * 2 : high * 1.25];
     const room = 0.06 * (high - low || Math.abs(high) || 1);
     return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
   };
@@ -78,11 +79,13 @@
     const options = (width) => {
       const styles = looks(figure.lines);
       const font = "11.5px Inter, system-ui, sans-serif";
+      const decades = (u, splits) => splits.map((each) => (Math.abs(Math.log10(each) % 1) < 1e-9 ? each : null));
+      const log = (scale) => (scale === "x" ? figure.x_scale : figure.y_scale) === "log";
       const axis = (scale) => ({
         scale, font, stroke: milepost.colour("soft"), size: scale === "x" ? 28 : 52, gap: 4,
         space: scale === "x" ? 62 : 34,
-        grid: { stroke: milepost.colour("hair"), width: 1 },
-        ticks: { stroke: milepost.colour("rule"), width: 1, size: 4 },
+        grid: { stroke: milepost.colour("hair"), width: 1, ...(log(scale) ? { filter: decades } : {}) },
+        ticks: { stroke: milepost.colour("rule"), width: 1, size: 4, ...(log(scale) ? { filter: decades } : {}) },
         values: (u, splits) => splits.map((each) => (each === null ? "" : tick(each))),
       });
       return {

@@ -1,0 +1,384 @@
+"""What the composer draws of schemes side by side: scores, weights, maps, distances and angles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import milepost as mp
+from milepost import Scheme
+from milepost.explore.analyses.angles import turns
+from milepost.explore.analyses.distances import seen
+from milepost.explore.composer.reading import read_all, width_of
+from milepost.explore.composer.settings import SETTINGS
+from milepost.explore.controls import NotPossibleError, read
+from milepost.explore.pictures.curves import broken_at_jumps
+from milepost.explore.scene import Dial, Dials, Figure, Line, Lines, Map, Mark, Say, Scene
+from milepost.seams.arguments import spell
+
+Numbers = NDArray[np.float64]
+POINTS = 480
+"""At how many distances a curve is computed."""
+CELLS = 128
+"""The most cells along a side of a map."""
+DIALS = 64
+BUDGET = 6_000_000
+"""Numbers that one picture of one scheme may cost."""
+DISTANCE = Say("distance, in tokens", "距离（词元）")
+EMPTY = Say("", "")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Schemes, and what is set for all of them."""
+
+    schemes: list[Scheme]
+    trained: int
+    length: int
+    vectors: str
+    seed: int
+    head: int
+    axis: str
+    cells: str
+    refused: dict[int, Say] = field(default_factory=dict[int, Say])
+    """Of each scheme that a view cannot draw, why."""
+
+    def distances(self) -> Tensor:
+        """Return the distances at which curves are computed, to the end of the text."""
+        last = self.length - 1
+        if self.axis == "log":
+            found = [max(1, last) ** (n / (POINTS - 1)) for n in range(POINTS)]
+        else:
+            found = [last * n / (POINTS - 1) for n in range(POINTS)]
+        every: list[int] = sorted({0, *(min(last, round(each)) for each in found)})
+        return torch.tensor(every)
+
+    def marks(self) -> tuple[Mark, ...]:
+        """Return the trained length and the length."""
+        return (
+            Mark(Say(f"trained, {self.trained:,}", f"训练 {self.trained:,}"), self.trained, "trained"),
+            Mark(Say(f"length, {self.length:,}", f"长度 {self.length:,}"), self.length, "length"),
+        )
+
+    def head_of(self, scheme: Scheme) -> int:
+        """Return the head that is drawn: the last one of a scheme that has fewer."""
+        return min(self.head, (scheme.heads or 1) - 1)
+
+    def vectors_of(self, scheme: Scheme) -> tuple[Tensor, Tensor]:
+        """Return one query [h d] and one key [g d]."""
+        heads, width = scheme.heads or 1, width_of(scheme)
+        groups = heads if scheme.answering("relate") else 1
+        if self.vectors == "nothing":
+            return torch.zeros(heads, width), torch.zeros(groups, width)
+        if self.vectors == "alike":
+            return torch.ones(heads, width), torch.ones(groups, width)
+        draw = torch.Generator().manual_seed(self.seed)
+        # One draw for every width and head, so that schemes are compared on the same numbers.
+        q, k = (torch.randn(512, generator=draw)[:width] for _ in range(2))
+        return q.repeat(heads, 1), (q if self.vectors == "own" else k).repeat(groups, 1)
+
+
+def asked(given: dict[str, Any]) -> Asked:
+    """Return what a page asks for."""
+    state = read(SETTINGS, given.get("state", {}))
+    whole: dict[str, Any] = {name: int(state[name]) for name in ("trained", "length", "seed", "head")}
+    state = state | whole
+    return Asked(read_all(given.get("schemes"), state["trained"], state["length"]), **state)
+
+
+def numbers(values: Tensor) -> list[float]:
+    """Return the numbers of a tensor."""
+    return cast("list[float]", values.tolist())
+
+
+def name_of(number: int) -> Say:
+    """Return what the page calls a scheme."""
+    letter = "ABCD"[number]
+    return Say(letter, letter)
+
+
+# What a picture costs
+
+
+def demand_cheap(asked: Asked, scheme: Scheme, numbers: float, what: Say) -> None:
+    """Refuse a picture that takes too long, with what it costs."""
+    # A table with a row for every distance is projected whole.
+    for part in scheme.answering("relate"):
+        if getattr(part, "reach", 0) is None:
+            numbers += 4 * asked.length * getattr(part, "model_dim", 512) / 8
+    if numbers > BUDGET:
+        raise NotPossibleError(
+            "length",
+            Say(
+                f"{what.en} of {_named(scheme)} over {asked.length:,} tokens: {numbers / 1e6:,.1f} million numbers, "
+                f"and at most {BUDGET / 1e6:g} million are computed; choose a shorter text",
+                f"{_named(scheme)} 在 {asked.length:,} 个词元上的{what.zh}需要 {numbers / 1e6:,.1f} 百万个数，"
+                f"最多计算 {BUDGET / 1e6:g} 百万个：请缩短文本",
+            ),
+        )
+
+
+def _named(scheme: Scheme) -> str:
+    return " + ".join(type(part).__name__ for part in scheme.parts if not isinstance(part, type(mp.causal))) or "NoPE"
+
+
+def whole_rows(scheme: Scheme) -> Say | None:
+    """Return why a scheme has no curve, by the name of the part; None where it has one."""
+    part = scheme.needs_whole_rows
+    if part is None:
+        return None
+    return Say(
+        f"{spell(part)} changes a score by the other keys of its row, so that one key has no score of its own: it is "
+        f"in the maps, and has no curve.",
+        f"{spell(part)} 会根据同一行的其他键改变分数，单个键没有自己的分数：它只出现在热图里，没有曲线。",
+    )
+
+
+# Curves
+
+
+def score(asked: Asked) -> Scene:
+    """Return the score of one query and one key by distance."""
+    at = asked.distances()
+    return _lines(
+        asked,
+        at,
+        Say("Score against distance", "分数随距离的变化"),
+        Say("score before the softmax", "softmax 之前的分数"),
+        lambda scheme: scheme.curve(*asked.vectors_of(scheme), at, asked.length)[asked.head_of(scheme)],
+    )
+
+
+def weights(asked: Asked) -> Scene:
+    """Return the attention weight of each key, for the last query of the text."""
+    at = asked.distances()
+    said: list[str] = []
+
+    def one(scheme: Scheme) -> Tensor:
+        heads = scheme.heads or 1
+        demand_cheap(asked, scheme, asked.length * heads, Say("the weights", "权重"))
+        every = scheme.curve(*asked.vectors_of(scheme), torch.arange(asked.length), asked.length)
+        found = every[asked.head_of(scheme)].double()
+        rest = scheme.rest()
+        total = found.logsumexp(0)
+        if rest is not None:
+            total = torch.logaddexp(total, rest.double()[asked.head_of(scheme)])
+        shares = (found - total).exp()
+        within = int((shares.cumsum(0) < 0.9 * shares.sum()).sum()) + 1
+        said.append(f"{within:,}")
+        return shares[at]
+
+    scene = _lines(
+        asked,
+        at,
+        Say("Attention weight against distance", "注意力权重随距离的变化"),
+        Say("weight of one key", "单个键的权重"),
+        one,
+        log=True,
+    )
+    if not said:
+        return scene
+    listed = ", ".join(f"{'ABCD'[n]} {each}" for n, each in zip(_drawn(asked), said, strict=True))
+    more = Say(
+        f"90 % of the weight lies within so many tokens: {listed}.", f"90 % 的权重落在这么多词元以内：{listed}。"
+    )
+    return Scene(scene.figures, Say(f"{more.en} {scene.says.en}".strip(), f"{more.zh}{scene.says.zh}"))
+
+
+def distances(asked: Asked) -> Scene:
+    """Return the distance at which the rotation sees each key."""
+    at = asked.distances()
+
+    def one(scheme: Scheme) -> Tensor:
+        found = seen(scheme, torch.tensor([asked.length - 1]), asked.length - 1 - at)[0]
+        return torch.from_numpy(broken_at_jumps(found))
+
+    title = Say("Where the rotation sees each key", "旋转所见的距离")
+    return _lines(asked, at, title, Say("distance as seen", "所见距离"), one, rows=True)
+
+
+def _drawn(asked: Asked) -> list[int]:
+    return [n for n in range(len(asked.schemes)) if n not in asked.refused]
+
+
+def _lines(
+    asked: Asked,
+    at: Tensor,
+    title: Say,
+    y: Say,
+    compute: Callable[[Scheme], Tensor],
+    *,
+    log: bool = False,
+    rows: bool = False,
+) -> Scene:
+    """Return a curve of each scheme; rows: also of one that needs whole rows."""
+    lines: list[Line] = []
+    for number, scheme in enumerate(asked.schemes):
+        why = None if rows else whole_rows(scheme)
+        if why is None:
+            why, found = _tried(compute, scheme)
+            if found is not None:
+                values = np.where(found.isfinite().numpy(), found.double().numpy(), np.nan)
+                lines.append(Line(name_of(number), values.tolist(), number))
+        if why is not None:
+            asked.refused[number] = why
+    figure = Lines(
+        title,
+        DISTANCE,
+        y,
+        numbers(at),
+        tuple(lines),
+        asked.marks(),
+        "log" if asked.axis == "log" else "even",
+        "log" if log else "even",
+        link="distance",
+    )
+    return Scene((figure,) if lines else (), _refusals(asked))
+
+
+def _tried(compute: Callable[[Scheme], Tensor], scheme: Scheme) -> tuple[Say | None, Tensor | None]:
+    """Return what is computed, or why one of several schemes cannot be drawn: the others are."""
+    try:
+        return None, compute(scheme)
+    except NotPossibleError as error:
+        return error.why, None
+    except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+        words = " ".join(str(error).split())[:400]
+        return Say(words, words), None
+
+
+def _refusals(asked: Asked) -> Say:
+    """Return what could not be drawn, and why."""
+    return Say(
+        " ".join(f"{name_of(n).en}: {why.en}" for n, why in asked.refused.items()),
+        "".join(f"{name_of(n).zh}：{why.zh}" for n, why in asked.refused.items()),
+    )
+
+
+# Maps
+
+
+def maps(asked: Asked) -> Scene:
+    """Return a map for each scheme: every query and key, or so many of them as fit."""
+    size = min(CELLS, asked.length)
+    index = torch.tensor(sorted({round(n * (asked.length - 1) / max(1, size - 1)) for n in range(size)}))
+    title, unit = {
+        "score": (Say("Scores", "分数"), Say("score", "分数")),
+        "weight": (Say("Weights", "权重"), Say("weight", "权重")),
+        "distance": (Say("Distances as seen", "所见距离"), Say("tokens", "词元")),
+    }[asked.cells]
+    figures: list[Figure] = []
+    for number, scheme in enumerate(asked.schemes):
+        why, found = _tried(lambda scheme: _cells(asked, scheme, index), scheme)
+        if found is None:
+            assert why is not None
+            asked.refused[number] = why
+            continue
+        rows = index[:: max(1, len(index) // len(found))][: len(found)]
+        cells = np.where(found.isfinite().numpy(), found.double().numpy(), np.nan)
+        figures.append(
+            Map(
+                Say(f"{name_of(number).en}: {title.en}", f"{name_of(number).zh}：{title.zh}"),
+                Say("key", "键"),
+                Say("query", "查询"),
+                cells.tolist(),
+                numbers(index),
+                numbers(rows),
+                unit,
+                "distance",
+            )
+        )
+    return Scene(tuple(figures), _refusals(asked))
+
+
+def _cells(asked: Asked, scheme: Scheme, index: Tensor) -> Tensor:
+    """Return [rows columns] of one scheme; fewer rows where whole rows have to be formed."""
+    if asked.cells == "distance":
+        return torch.from_numpy(seen(scheme, index, index))
+    heads, whole = scheme.heads or 1, asked.cells == "weight" or scheme.needs_whole_rows is not None
+    what = Say("a map", "热图")
+    q, k = asked.vectors_of(scheme)
+    if not whole:
+        demand_cheap(asked, scheme, len(index) ** 2 * heads, what)
+        spread = (each[None, :, None].expand(1, -1, len(index), -1) for each in (q, k))
+        tokens: Any = {"index": index, "key_index": index, "length": asked.length}
+        query, keys = spread
+        return mp.scores(query, keys, scheme, **tokens)[0, asked.head_of(scheme)]
+    # Softmax and counts read every key: as many rows as can be had, evenly.
+    step = 1
+    while len(index[::step]) > 16 and len(index[::step]) * asked.length * heads > BUDGET:
+        step *= 2
+    rows = index[::step]
+    demand_cheap(asked, scheme, len(rows) * asked.length * heads, what)
+    query = q[None, :, None].expand(1, -1, len(rows), -1)
+    keys = k[None, :, None].expand(1, -1, asked.length, -1)
+    among: Any = {"index": rows, "key_index": torch.arange(asked.length), "length": asked.length}
+    values: Any = {"v": keys} if getattr(scheme.needs_whole_rows, "gates", "") == "values" else {}
+    form: Any = mp.weights if asked.cells == "weight" else mp.scores
+    found: Tensor = form(query, keys, scheme, **among, **values)[0, asked.head_of(scheme)][:, index]
+    if asked.cells == "weight":
+        # A key that is hidden has no weight, and one that is seen may have hardly any.
+        zero = torch.zeros((), dtype=torch.long)
+        visible = scheme.see(zero, zero, rows[:, None], index[None, :])
+        found = found if visible is None else found.masked_fill(~visible, math.nan)
+    return found
+
+
+# Angles
+
+
+def angles(asked: Asked) -> Scene:
+    """Return the clocks of every scheme that rotates: what training met, and what the text meets."""
+    figures: list[Figure] = []
+    for number, scheme in enumerate(asked.schemes):
+        turning: tuple[Any, ...] = scheme.answering("turn")
+        # A partial rotation is around another.
+        each_ = (getattr(part, "method", part) for part in turning)
+        own: Any = next((part for part in each_ if callable(getattr(part, "angles", None))), None)
+        if own is None:
+            asked.refused[number] = Say("no pair of channels is rotated.", "没有旋转任何通道对。")
+            continue
+        plain = own
+        if getattr(own, "stretch", None) is not None:
+            plain = type(own)(own.head_dim, theta=own.theta, pairs=own.pairs)
+        before = turns(plain, asked.trained)
+        furthest = _furthest(asked, scheme)
+        after = turns(own, asked.length) * furthest / asked.length
+        count = min(DIALS, len(before))
+        shown = sorted({round(n * (len(before) - 1) / max(1, count - 1)) for n in range(count)})
+        dials = tuple(Dial(str(n), float(before[n]), float(after[n])) for n in shown)
+        new = int((np.minimum(after, 1) > before + 1e-9).sum())
+        title = Say(
+            f"{name_of(number).en}: {new} of {len(before)} pairs meet new angles",
+            f"{name_of(number).zh}：{len(before)} 对通道中有 {new} 对遇到新角度",
+        )
+        figures.append(Dials(title, dials))
+    return Scene(tuple(figures), _refusals(asked))
+
+
+def _furthest(asked: Asked, scheme: Scheme) -> float:
+    """Return the largest distance that the rotation is given in the last row of the text."""
+    if not scheme.answering("place") and not scheme.answering("see"):
+        return asked.length
+    at = torch.arange(asked.length) if asked.length <= 16_384 else asked.distances()
+    found = seen(scheme, torch.tensor([asked.length - 1]), asked.length - 1 - at)
+    return float(np.nanmax(np.abs(found), initial=0)) + 1 if np.isfinite(found).any() else 1.0
+
+
+VIEWS: dict[str, Callable[[Asked], Scene]] = {
+    "score": score,
+    "weights": weights,
+    "distances": distances,
+    "maps": maps,
+    "angles": angles,
+}
+"""What a page may ask for, by name."""
+
+__all__ = ["VIEWS", "Asked", "asked", "name_of", "numbers", "whole_rows"]
