@@ -116,7 +116,7 @@ def distance_map(
 def _causal(scheme: Scheme) -> bool:
     """True if just the keys ahead are hidden."""
     at = torch.arange(64)
-    hidden = torch.tensor(np.isnan(_seen(scheme, at, at)))
+    hidden = torch.tensor(np.isnan(seen(scheme, at, at)))
     return bool(torch.equal(hidden, at[:, None] < at[None, :]))
 
 
