@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -26,13 +27,12 @@ def scheme() -> mp.Scheme:
     return mp.Scheme(mp.Kerple(4), mp.SinkLogit(4), mp.causal).double()
 
 
-@pytest.mark.parametrize("changed", ["weights", "keys", "position"])
+@pytest.mark.parametrize("changed", ["keys", "position"])
 def test_a_tensor_changed_in_place_before_the_backward_pass_is_refused_by_name(changed: str):
     own, (q, k, v), at = scheme(), inputs(t=12), torch.arange(12)
     q, k = q.requires_grad_(), k.requires_grad_() * 1
     out = mp.attend(q, k, v, own, backend="chunked", position=at, key_position=torch.arange(12))
     name, tensor = {
-        "weights": ("the scheme's 1.logit", own.get_parameter("1.logit")),
         "keys": ("k", k),
         "position": ("position", at),
     }[changed]
@@ -40,6 +40,67 @@ def test_a_tensor_changed_in_place_before_the_backward_pass_is_refused_by_name(c
         tensor.mul_(3)
     text = f"attend: {name} has been modified by an in-place operation since the forward pass"
     refused(RuntimeError, text, lambda: torch.autograd.grad(out.sum(), q))
+
+
+CHANGES: dict[str, Callable[[mp.T5Bias, mp.Scheme], Any]] = {
+    "other numbers": lambda part, own: setattr(part.table, "data", torch.zeros_like(part.table)),
+    "numbers in place": lambda part, own: part.table.data.zero_(),
+    "a step": lambda part, own: torch.no_grad()(part.table.mul_)(3),
+    "loaded weights": lambda part, own: own.load_state_dict({"0.table": torch.zeros(8, 4)}),
+    "another weight": lambda part, own: setattr(part, "table", nn.Parameter(torch.zeros(8, 4))),
+    "another dtype": lambda part, own: own.half(),
+    "an attribute": lambda part, own: setattr(part, "reach", 10),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_backward_pass_reads_the_scheme_of_its_forward_pass(change: str):
+    found: list[list[Tensor]] = []
+    for changed in (CHANGES[change], None):
+        torch.manual_seed(0)
+        part, (q, k, v) = mp.T5Bias(4, buckets=8, reach=6), inputs(t=12)
+        nn.init.normal_(part.table)
+        own, weight = mp.Scheme(part, mp.SoftCap(5.0), mp.causal).double(), part.table
+        given = [each.requires_grad_() for each in (q, k, v)]
+        out = mp.attend(*given, own, backend="chunked")
+        if changed is not None:
+            changed(part, own)
+        assert part.reach == (10 if changed is not None and change == "an attribute" else 6)
+        found.append(
+            list(torch.autograd.grad(out.square().sum(), (*given, *([] if change == "another dtype" else [weight]))))
+        )
+    for one, other in zip(*found, strict=True):
+        assert_same(one, other)
+
+
+class Holding:
+    """Not a frozen class: its strength may change, and it cannot be pickled."""
+
+    relative = additive = True
+
+    def __init__(self) -> None:
+        self.strength, self.lock = 1.0, threading.Lock()
+
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        return score - self.strength * (p - r).abs().to(score.dtype).sqrt() * score.tanh()
+
+
+def test_a_class_of_a_user_is_read_as_it_was():
+    found: list[Tensor] = []
+    for strength in (1.0, 9.0):
+        part, (q, k, v) = Holding(), inputs(t=12)
+        out = mp.attend(q.requires_grad_(), k, v, mp.Scheme(part, mp.causal), backend="chunked")
+        part.strength = strength
+        found.extend(torch.autograd.grad(out.square().sum(), q))
+        assert part.strength == strength
+    assert_same(*found)
+
+
+def test_torch_func_differentiates_several_blocks():
+    own, (q, k, v) = scheme(), inputs(t=12)
+    ours = torch.func.grad(lambda q: mp.attend(q, k, v, own, backend="chunked").square().sum())(q)
+    out = mp.attend(q.requires_grad_(), k, v, own, backend="reference")
+    assert_same(ours, torch.autograd.grad(out.square().sum(), q)[0])
 
 
 def test_a_step_after_the_backward_pass_is_a_step_as_ever():

@@ -227,6 +227,10 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ({"model_type": ["llama"]}, "model_type is ['llama'], and must be a string"),
         ({"layer_types": ["full_attention"] * 3}, "a list of 3 layers, of which the model has 2"),
         ({"layer_types": "full_attention"}, "must be a list with the type of each layer"),
+        (
+            {"model_type": "gpt_oss", "head_dim": 16, "rope_scaling": YARN | {"partial_rotary_factor": 0.125}},
+            "partial_rotary_factor is 0.125, which leaves one pair",
+        ),
         # Settings that change the formula elsewhere, or that nothing reads
         ({"rope_scaling": YARN | {"attn_factor": 1.3}}, "attn_factor is 1.3, which rope type 'yarn' of llama does not"),
         ({"rope_scaling": YARN | {"low_freq_factor": 2.0}}, "low_freq_factor is 2.0, which rope type 'yarn'"),

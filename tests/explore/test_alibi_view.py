@@ -37,7 +37,7 @@ def test_twelve_heads_have_the_slopes_of_the_authors_and_are_drawn_by_rank():
     assert found["slope, ALiBi"] == pytest.approx(slopes, rel=1e-14)
     for rank, head in enumerate(sorted(range(12), key=lambda n: -slopes[n])):
         assert found["slope, AlibiNtk(4)"][head] == pytest.approx(slopes[head] * 4 ** (-rank / 11), rel=1e-14)
-    drawn = [[point.y for point in curve.points] for curve in found.pictures[3].panel.curves]
+    drawn = [[point.y for point in curve.points] for curve in found.pictures[4].panel.curves]
     assert all(each == sorted(each) for each in drawn)
 
 
@@ -73,3 +73,13 @@ def test_wrong_arguments_are_refused_by_name():
         explore.alibi_view(mp.Alibi(8), left=1.0)
     with pytest.raises(ValueError, match="factor must be greater than 0"):
         explore.alibi_view(mp.Alibi(8), factor=0)
+
+
+def test_every_form_has_its_map_and_shares_are_in_percent():
+    found = explore.alibi_view(mp.Alibi(4), left=0.05)
+    assert [each.title for each in found.pictures[1:4]] == [
+        f"Share of a weight that the bias leaves: {name}" for name in ("ALiBi", "interpolated by 4", "NTK by 4")
+    ]
+    for each, name in zip(found.pictures[1:4], ("ALiBi", "AlibiInterpolate(4)", "AlibiNtk(4)"), strict=True):
+        assert (each.values == found[f"weight left, {name}"]).all()  # type: ignore[attr-defined]
+    assert found.says.startswith("5 % of a weight is left at")

@@ -49,3 +49,11 @@ def test_wavelengths_of_ntk_keep_the_first_and_stretch_the_last_exactly():
     assert ratio[0] == 1
     assert ratio[-1] == pytest.approx(1 / 8, rel=1e-14)
     assert found["RoPE"][0] == pytest.approx(math.tau)
+
+
+def test_the_title_counts_the_pairs_that_meet_new_angles():
+    found = explore.angles_seen(mp.Rope(128), trained=4096, length=32_768)
+    new = sum(1 for n in range(64) if 4096 * 10000.0 ** (-n / 64) < math.tau)
+    assert found.title == f"{new} of 64 pairs meet angles that training never had"
+    none = explore.angles_seen(mp.Rope(128), trained=4096, length=4096)
+    assert none.title == "None of 64 pairs meets angles that training never had"

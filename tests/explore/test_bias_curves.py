@@ -92,3 +92,22 @@ def test_a_temperature_is_said_and_the_share_at_distance_0_is_1():
     assert np.allclose(found["YaRN"] * temperature, scores.numpy(), rtol=0, atol=1e-12)
     assert "YaRN makes every score 1.46 times as large, which is divided out" in found.says
     assert "RoPE makes" not in found.says
+
+
+def test_what_swings_is_drawn_as_a_running_mean_and_its_range_and_the_mildest_head_is_named():
+    found = explore.bias_curves()
+    added, shares = found.pictures
+    ranges = dict(zip((curve.name for curve in added.panel.curves), added.ranges, strict=True))  # type: ignore[attr-defined]
+    assert [name for name, each in ranges.items() if each] == ["Sandwich, 128 channels"]
+    run = 2 * (len(found["distance"]) // 32) + 1
+    line = next(curve for curve in added.panel.curves if curve.name.startswith("Sandwich"))  # type: ignore[attr-defined]
+    assert line.points[200].y == pytest.approx(found["Sandwich"][200 - run // 2 : 201 + run // 2].mean())
+    assert "ALiBi's slope is 1/2 in head 0, the steepest, and 1/256 in the head drawn" in found.settings
+    assert list(shares.lines) == ["RoPE", "xPos"]  # type: ignore[attr-defined]
+    # The label of FIRE is its formula.
+    name = next(each for each in ranges if each.startswith("FIRE"))
+    assert name == "FIRE, −8·ln(1 + 0.1n)/ln(1 + 0.1·2,047)"
+    for n in (1, 100, 2047):
+        at = int(np.abs(found["distance"] - n).argmin())
+        exact = -8 * math.log(1 + 0.1 * found["distance"][at]) / math.log(1 + 0.1 * 2047)
+        assert found["FIRE"][at] == pytest.approx(exact, abs=0.02)

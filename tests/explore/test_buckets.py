@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,3 +171,29 @@ def test_what_looks_nothing_up_is_refused():
         explore.shift_map(mp.Shaw(8))
     with pytest.raises(ValueError, match="length must be at least 2"):
         explore.bucket_map(mp.T5Bias(8), length=1)
+
+
+def test_steps_are_upright_and_say_where_single_rows_end_and_the_last_begins():
+    found = explore.bucket_map(mp.T5Bias(8))
+    picture: Any = found.pictures[1]
+    points = [(point.x, point.y) for point in picture.panel.curves[0].points]
+    assert all(a[0] == b[0] or a[1] == b[1] for a, b in itertools.pairwise(points))
+    assert {(x, y) for x, y in points} >= set(zip(range(256), found["bucket"][255:].tolist(), strict=True))
+    rows = found["bucket"][255:]
+    alone = [d for d in range(256) if (rows == rows[d]).sum() == 1]
+    assert [note[2] for note in picture.notes] == [
+        f"one distance a row up to {max(alone)}", f"one row from {int((rows < 31).sum())} on",
+    ]  # fmt: skip
+    assert (max(alone), int((rows < 31).sum())) == (15, 113)
+    assert picture.panel.x_name == "distance in tokens"
+    both: Any = explore.bucket_map(mp.T5Bias(8, bidirectional=True)).pictures[1]
+    assert (both.notes, both.panel.x_name) == ((), "distance in tokens, positive is behind the query")
+
+
+def test_the_line_of_distance_0_lies_on_distance_0():
+    found = explore.shift_map(mp.TransformerXL(8, 1, 8), queries=6, memory=4)
+    picture: Any = found.pictures[1]
+    ((row, column, last_row, last_column),) = picture.marked
+    for query, key in ((row, column), (last_row, last_column)):
+        assert found["XLNet"][int(query) - 4, int(key)] == 0
+    assert (row, last_row) == (4, 9)

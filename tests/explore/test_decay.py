@@ -55,6 +55,24 @@ def test_bound_and_ones_are_those_of_the_formula(schedule: Any, step: Any):
         assert found[f"ones, {name}"][row] == pytest.approx(sum(each.real for each in turned))
 
 
+def test_the_pictures_are_relative_and_show_every_peak():
+    found = explore.decay_bound(mp.Rope(128))
+    bound, ones = found.pictures
+    assert bound.title == "Relative upper bound, mean of |Sⱼ|"
+    assert ones.title == "Score of vectors of ones, as a share of d/2"
+    for picture, name, size in ((bound, "bound", 1.0), (ones, "ones", 64.0)):
+        for shown, own in zip(picture.lines, ("Rope(128)", "linear", "power"), strict=True):  # type: ignore[attr-defined]
+            values = found[f"{name}, {own}"] / size
+            runs = [values[start : start + 26] for start in range(0, 4097, 26)]
+            low, high = picture.ranges[shown]  # type: ignore[attr-defined]
+            assert picture.lines[shown] == pytest.approx([each.mean() for each in runs])  # type: ignore[attr-defined]
+            assert low.tolist() == [each.min() for each in runs]
+            assert high.tolist() == [each.max() for each in runs]
+    # A share of d/2 is at most 1, and 1 at distance 0.
+    assert ones.limits[1] == 1  # type: ignore[attr-defined]
+    assert "under the schedule 'linear' ones come back to 100 %" in found.title
+
+
 def test_the_bound_holds_for_scores_of_attention():
     torch.manual_seed(0)
     q, k = torch.randn(2, 1, 1, 16, dtype=torch.float64)

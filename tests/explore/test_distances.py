@@ -126,3 +126,14 @@ def test_what_does_not_rotate_is_titled_by_what_reads_distances():
     assert "no distances: 16 keys, at most 0 away (nothing reads distances)." in none.says
     mixed = explore.distance_map({"RoPE": mp.Scheme(ROPE, mp.causal), "T5": mp.Scheme(mp.T5Bias(4), mp.causal)})
     assert mixed.title == "Distances as the methods read them"
+
+
+def test_keys_are_called_future_ones_only_where_no_others_are_hidden():
+    rope = mp.Rope(8)
+    for mask, said in (
+        (mp.causal, "future keys"),
+        (mp.causal & mp.window(8), "hidden keys"),
+        (mp.window(8), "hidden keys"),
+    ):
+        picture = explore.distance_map(mp.Scheme(rope, mask), length=64).pictures[0]
+        assert picture.hidden == said  # type: ignore[attr-defined]

@@ -62,3 +62,15 @@ def test_what_is_no_table_of_schemes_is_refused():
         explore.attention_entropy(lengths=())
     with pytest.raises(ValueError, match=r"attention_entropy\(trained=1\): trained must be at least 2"):
         explore.attention_entropy(trained=1)
+
+
+def test_what_is_less_than_even_weights_is_drawn_beside():
+    found = explore.attention_entropy(lengths=(64, 256, 1024))
+    whole, less = found.pictures
+    assert whole.panel.y.knots[0][0] <= 0  # type: ignore[attr-defined]
+    names = [curve.name for curve in less.panel.curves]  # type: ignore[attr-defined]
+    assert names == ["plain: s", "log-n, clipped: s·max(1, ln n/ln 512)", "log-n, in training: s·ln n/ln 512"]
+    for curve, name in zip(less.panel.curves, ("plain", "log-n, clipped", "log-n, in training"), strict=True):  # type: ignore[attr-defined]
+        assert [point.y for point in curve.points] == pytest.approx(found[name] - np.log(found["keys"]))
+    assert whole.panel.upright == (512.0, "reference length, 512")  # type: ignore[attr-defined]
+    assert "nothing is trained" in found.settings

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -50,3 +52,27 @@ def test_wrong_arguments_are_refused():
         explore.negative_denominators({})
     with pytest.raises(ValueError, match="draws must be at least 1"):
         explore.negative_denominators(draws=0)
+
+
+def test_the_share_of_the_small_base_falls_where_its_slowest_pair_comes_around():
+    found = explore.negative_denominators()
+    step = 100.0 ** (-62 / 64)
+    mean = np.cumsum(np.cos(step * np.arange(600))) / np.arange(1, 601)
+    assert f"turns once in {math.tau / step:.0f} tokens" in found.settings
+    least = int(re.findall(r"is least at (\d+)", found.settings)[0])
+    assert abs(least - int(mean.argmin())) <= 1
+    assert "base 100" not in explore.negative_denominators({"a": mp.Rope(8)}, tokens=20, draws=2).settings
+
+
+def test_what_is_not_positive_is_shaded():
+    found = explore.negative_denominators()
+    picture: Any = found.pictures[0]
+    assert picture.shaded == (picture.limits[0], 0.0, "not positive")
+    assert picture.limits[0] == min(found[f"{name}, ratio"][0].min() for name in NAMES)
+    assert list(picture.lines) == ["8 channels, base 10,000", "64 channels, base 10,000", "64 channels, base 100"]
+    assert "below it the weights change their signs" in found.title
+    calm = explore.negative_denominators({"a": mp.Rope(64)}, tokens=20, draws=2)
+    assert "change their signs" not in calm.title
+
+
+NAMES = "8 channels", "64 channels", "64 channels, base 100"

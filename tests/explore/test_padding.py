@@ -55,3 +55,14 @@ def test_the_picture_and_what_is_refused():
         explore.padding_leak_map(depth=0)
     with pytest.raises(ValueError, match="every place would see a border"):
         explore.padding_leak_map(8, depth=4)
+
+
+def test_paddings_that_feel_nothing_are_one_line_over_all_positions():
+    found = explore.padding_leak_map()
+    picture = found.pictures[1]
+    curves = {curve.name: curve for curve in picture.panel.curves}  # type: ignore[attr-defined]
+    assert list(curves) == ["zeros", "all others"]
+    # Without padding there is output in the middle alone; the line is that of all of them together.
+    assert [point.x for point in curves["all others"].points] == list(range(41))
+    assert max(point.y for point in curves["all others"].points) <= 1e-12
+    assert "none, which leaves no output at the ends" in found.settings

@@ -74,6 +74,30 @@ def test_sections_in_blocks_hardly_see_columns_and_dealt_out_ones_see_both_ways_
     ElementTree.fromstring(found.svg())
 
 
+def test_bars_show_of_each_coordinate_its_pairs_and_how_fast_they_turn():
+    found = explore.patch_scores()
+    bars: Any = found.pictures[2]
+    shown = {name: row[0].values[0] for name, row in zip(bars.rows, bars.tiles, strict=True)}
+    assert list(shown)[:2] == ["axial: down, 32", "axial: across, 32"]
+    for name, coordinates in (("axial", ("down", "across")), ("M-RoPE, in turn", ("time", "down", "across"))):
+        owner, step = found[f"coordinate of {name}"], found[f"step of {name}"]
+        for which, coordinate in enumerate(coordinates):
+            bar = next(values for row, values in shown.items() if row.startswith(f"{name}: {coordinate},"))
+            assert np.array_equal(np.isfinite(bar), owner == which)
+            np.testing.assert_allclose(10 ** bar[owner == which], step[owner == which])
+    # Both ways of the axial one begin as fast, and across of the blocks has none but slow ones.
+    assert shown["axial: down, 32"][0] == shown["axial: across, 32"][32] == bars.limits[1]
+    assert np.nanmax(shown["M-RoPE, blocks: across, 24"]) < np.nanmin(shown["M-RoPE, blocks: time, 16"])
+
+
+def test_axial_and_two_parts_pair_the_channels_that_the_picture_says():
+    x = torch.zeros(1, 1, 1, 128)
+    x[..., 0] = 1
+    for rope, partner in ((mp.AxialRope(128, (32, 32), own=True), 64), (mp.TwoPartRope(128), 32)):
+        turned = rope.turn(x, torch.tensor([[[1, 1]]]), "query")[0, 0, 0]
+        assert turned.nonzero().flatten().tolist() == [0, partner]
+
+
 @pytest.mark.parametrize(
     ("ropes", "given", "message"),
     [

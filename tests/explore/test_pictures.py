@@ -160,8 +160,8 @@ def test_pictures_in_a_line_are_as_high_as_one_another_and_do_not_meet():
 def test_the_title_and_the_settings_are_written_above_the_pictures():
     found = explore.score_bands(mp.Rope(128))
     said = texts(found.svg())
-    assert said[0] == found.title
-    assert "RoPE, 128 channels, base 10,000 · trained at 4,096 tokens" in said[1]
+    assert " ".join(said[:2]) == found.title
+    assert "RoPE, 128 channels, base 10,000 · trained at 4,096 tokens" in said[2]
     assert '"settings": "RoPE' in found.to_json()
 
 
@@ -196,7 +196,7 @@ def test_pictures_say_what_a_reader_would_stumble_over():
     assert "angles in float16" in said
     assert "overflows at 65,504" in said
     said = " | ".join(texts(explore.odometer(mp.Rope(8)).svg()))
-    assert "a fraction is not striped: 9.875 is on the way from 9 to the digit after it" in said
+    assert "a fraction is not boxed: 9.875 is on the way from 9 to the next digit" in said
     assert "axial = two parts" in texts(explore.patch_scores().svg())
     assert {"memory", "text"} <= set(texts(explore.shift_map(mp.TransformerXL(8, 1, 8)).svg()))
 
@@ -360,3 +360,56 @@ def test_strips_have_one_scale_and_a_shade_over_just_its_values():
     ends = [float(each.get("y") or 0) + float(each.get("height") or 0) for each in shades]
     assert down[-1] == pytest.approx(ends[1], abs=0.2)
     assert [each for each in texts(drawn("", [made])) if each in ("up", "down")] == ["up", "down"]
+
+
+def test_a_name_is_not_written_beside_a_rule_that_is_not_its_own():
+    found = explore.wavelengths(
+        {"RoPE": mp.Rope(128), "interpolation by 8": mp.Rope(128, stretch=mp.Interpolate(8)),
+         "NTK by 8": mp.Rope(128, stretch=mp.Ntk(8))}, trained=4096, length=32_768,
+    )  # fmt: skip
+    made: Any = found.pictures[0]
+    rule = made.panel.y.at(4096.0)
+    for name in made._names()[0]:
+        if name.end is None:
+            assert abs(name.y - 5 - rule) > 12, name.text
+
+
+def test_the_name_of_an_upright_rule_stays_over_its_picture():
+    found = explore.score_bound(mp.Rope(16), trained=50, length=100)
+    made: Any = found.pictures[0]
+    name = "trained length, 50"
+    assert made.panel.upright == (50.0, name)
+    assert made._upright_at() + 0.46 * LETTER * len(name) <= made.panel.right + 10 + 1e-9
+    assert made._upright_at() < made.panel.x.at(50.0)
+
+
+def test_a_rule_near_the_left_edge_names_what_is_left_of_it_on_the_right():
+    said = texts(explore.stream_cache().svg())
+    assert "left of it: sinks" in said
+    assert {"memory", "text"} <= set(texts(explore.shift_map(mp.TransformerXL(8, 1, 8)).svg()))
+
+
+def test_dots_lie_where_their_numbers_are_and_on_the_line_where_both_are_equal():
+    from milepost.explore.pictures.scatter import LEFT as EDGE
+    from milepost.explore.pictures.scatter import SIDE, Scatter
+    from milepost.explore.pictures.scatter import TOP as HIGH
+
+    x = np.array([0.0, 0.5, 1.0])
+    made = Scatter("", {"same": (x, x), "none": (x, np.zeros(3))}, "before", "after")
+    drawing = ElementTree.fromstring(drawn("", [made]))
+    clusters = [each for each in drawing.iter(f"{SVG}g") if "opacity" in (each.get("style") or "")]
+    places = [
+        [(float(use.get("x") or 0), float(use.get("y") or 0)) for use in each.iter(f"{SVG}use")] for each in clusters
+    ]
+    same, none = places
+    assert all(a - EDGE == pytest.approx(HIGH + SIDE - b, abs=0.2) for a, b in same)
+    assert len({b for _, b in none}) == 1
+    assert [a for a, _ in none] == [a for a, _ in same]
+    assert same[0] == none[0]
+    assert {"same", "none", "before", "after", "equal"} <= set(texts(drawn("", [made])))
+    looks = [use.get("href") for each in clusters for use in list(each.iter(f"{SVG}use"))[:1]]
+    assert len(set(looks)) == 2
+    figures = pytest.importorskip("matplotlib.figure")
+    axes: Any = figures.Figure().add_subplot()
+    made.onto(axes)
+    assert [each.get_offsets().tolist() for each in axes.collections][1] == [[0, 0], [0.5, 0], [1, 0]]

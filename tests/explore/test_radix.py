@@ -56,13 +56,21 @@ def test_what_is_new_agrees_with_the_angles_seen():
 
 
 def test_the_picture_marks_digits_and_angles_that_are_new():
-    direct, interpolated, larger, _ = explore.odometer(mp.Rope(8)).pictures
+    direct, interpolated, larger, mixed, _ = explore.odometer(mp.Rope(8)).pictures
     assert direct.larger()[:, 0].tolist() == [False, False, True, True, True]
     assert direct.unseen()[:, 0].tolist() == [False, False, True, True, True]
     assert not direct.larger()[:, 1:].any()
     assert not interpolated.larger().any()
     assert larger.larger().any()
     assert not larger.unseen().any()
+    assert not mixed.unseen().any()
+    # Stripes, which warn, are for new angles alone; a digit that is larger at a known angle is in a box.
+    for each, striped in ((direct, 3), (interpolated, 0), (larger, 0), (mixed, 0)):
+        drawing = str(each.body())
+        assert drawing.count('fill="url(#larger)"') == striped
+        assert drawing.count("<rect") == each.larger().sum()
+    # The columns of the dials are the pairs of the chart.
+    assert direct.pairs == (3, 2, 1, 0)
 
 
 def test_a_rotation_of_more_than_one_base_is_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,3 +59,17 @@ def test_what_is_no_table_or_no_pair_of_it_is_refused():
         explore.sinusoidal_map(mp.Sinusoidal(8))
     with pytest.raises(ValueError, match="theta must be greater than 1"):
         explore.sinusoidal_map(mp.Sinusoidal(64), bases=(1.0,))
+
+
+def test_the_table_shows_sines_and_then_cosines():
+    found = explore.sinusoidal_map(mp.Sinusoidal(16), length=20, pair=2)
+    drawn: Any = found.pictures[0]
+    table = found["table"]
+    assert np.array_equal(drawn.values[:, :8], table[:, 0::2])
+    assert np.array_equal(drawn.values[:, 8:], table[:, 1::2])
+    assert drawn.border == (8.0, "sines", "cosines")
+    for n in range(8):
+        assert drawn.values[:, n] == pytest.approx(np.sin(np.arange(20) * 10000.0 ** (-n / 8)), abs=1e-6)
+    halves: Any = explore.sinusoidal_map(mp.Sinusoidal(16, layout="concatenated"), length=20, pair=2).pictures[0]
+    assert halves.values == pytest.approx(drawn.values)
+    assert drawn.signed

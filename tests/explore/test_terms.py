@@ -152,3 +152,16 @@ def test_what_is_no_sum_of_terms_is_refused():
         explore.kept_terms(x=X, to_keys=TO_Q[:2])
     with pytest.raises(ValueError, match="at least one by its name"):
         explore.kept_terms({})
+
+
+def test_signs_are_shown_and_the_smaller_scale_of_deberta_is_said():
+    found = explore.kept_terms()
+    picture = found.pictures[0]
+    assert picture.signed  # type: ignore[attr-defined]
+    limits = [picture._limits(row) for row in picture.tiles]  # type: ignore[attr-defined]
+    assert all(low == -high for low, high in limits)
+    content = {name: found[f"{name}, content–content"] for name in ("Shaw", "DeBERTa")}
+    # √(d / 3d): the same contents and weights.
+    assert content["DeBERTa"] == pytest.approx(content["Shaw"] / math.sqrt(3), rel=1e-9)
+    assert "DeBERTa divides by √(3d), the others by √d" in found.settings
+    assert "random weights" not in explore.kept_terms({"T5": mp.Scheme(mp.T5Bias(1))}).settings

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import milepost as mp
 from milepost.cli import app
-from milepost.hf import asker, choose, export, extend, load, measure, nbce, restore, save
+from milepost.hf import asker, choose, export, extend, load, measure, nbce, plan, restore, save
 from milepost.hf.model.extension import extension_of
 from tests.hf.tiny import SMALL, tiny, tokens
 
@@ -189,3 +189,14 @@ def test_a_folder_that_is_extended_already_is_refused_by_name(tmp_path: Path):
     (tmp_path / "text.txt").write_text("words")
     given = (str(tmp_path / "model"), "--to", "128", "--text", str(tmp_path / "text.txt"))
     assert "extended already" in " ".join(said(*given, "--out", str(tmp_path / "out")).split())
+
+
+def test_one_pair_that_stock_gpt_oss_gives_to_all_is_refused():
+    yarn = {"rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0}
+    model = tiny("gpt_oss", rope_parameters=yarn | {"partial_rotary_factor": 0.25})
+    cos, _ = model.model.rotary_emb(torch.zeros(1), torch.arange(3)[None])
+    assert cos.shape[-1] == 1, "one cosine, which is broadcast over the four pairs of a head"
+    model(tokens())
+    for call in (mp.Scheme.of, lambda its: plan(its, to=256), lambda its: extend(its, through="attend")):
+        with pytest.raises(ValueError, match=r"partial_rotary_factor is 0\.25, which leaves one pair"):
+            call(model)

@@ -214,3 +214,23 @@ def test_frequencies_learn_through_a_derivative_that_torch_func_takes_of_queries
                     sides.append(float(of()))
                     rope.offset[n] -= step
             assert float(found[n]) == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("others", [(), (mp.Rerope(5),), (mp.LeakyRerope(5, 2.5),), (mp.Alibi(4),)])
+@pytest.mark.parametrize(("dtype", "within"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.02)])
+def test_far_from_the_first_position_frequencies_learn_the_same(
+    dtype: torch.dtype, within: float, others: tuple[object, ...]
+):
+    q, k, v = inputs(t=12)
+    found: list[Tensor] = []
+    for kind, first in ((torch.float64, 0), (dtype, 10**4), (dtype, 10**6)):
+        method = trained_for_a_while(8)
+        scheme, at = Scheme(method, *others, causal), torch.arange(12) + first
+        documents = torch.tensor([[0] * 12, [0] * 7 + [1] * 5])
+        for told in ({"position": at}, {"index": at, "key_index": at, "documents": documents}):
+            out = attend(*(each.to(kind) for each in (q, k, v)), scheme, **told)  # pyright: ignore
+            out.double().square().sum().backward()
+        assert method.offset.grad is not None
+        found.append(method.offset.grad)
+    for far in found[1:]:
+        assert ((far - found[0]).norm() / found[0].norm()) < within

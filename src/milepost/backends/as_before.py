@@ -1,57 +1,86 @@
-"""What a backward pass makes again, it makes from the tensors that the forward pass saw, or not at all."""
+"""What a backward pass makes again, it makes from the tensors and the scheme of the forward pass, or not at all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from milepost.backends.scores import Prepared
 from milepost.call.call import Call
+from milepost.memory.fixed import is_fixed
+from milepost.seams.parts import Parts
+from milepost.seams.verbs import verbs_of
 
 GIVEN = ("q", "k", "v", "x", "index", "key_index", "position", "key_position", "documents", "key_documents", "length")
 
 
-def as_before(call: Call, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `run`, which later runs with the weights of now, and raises where one of the call's tensors changed."""
+def as_before(made: Prepared, run: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
+    """Return what makes, for each block, a `run` that reads `made` now, and later the scheme as it is now.
+
+    Later it raises where one of the call's tensors was modified. It is given all arguments of `run` but the first.
+    """
     # What a compiled graph saves for its backward pass, torch looks after.
     if torch.compiler.is_compiling():
-        return run
-    held = list(_weights(call.scheme))
-    given: list[tuple[str, Tensor | None]] = [(name, getattr(call, name)) for name in GIVEN]
-    given += [(f"the scheme's {where}.{name}", store[name]) for where, store, name, _ in held]
-    versions = [(name, each, _version(each)) for name, each in given if each is not None]
+        return lambda: lambda *args: run(made, *args)
+    call = made.call
+    # Forward and backward pass may read other weights: by then these were trained, loaded, or put back.
+    kept = replace(call, scheme=Parts(*_copied(call.scheme.parts, {})))
+    later = replace(made, call=kept, views=[replace(view, call=kept) for view in made.views])
+    versions = [(name, each, _version(each)) for name, each in _given(call)]
 
-    def again(*args: Any) -> Any:
-        for name, each, version in versions:
-            if _version(each) != version:
-                raise RuntimeError(
-                    f"attend: {name} has been modified by an in-place operation since the forward pass, and this "
-                    f"backward pass makes blocks of scores again from it; modify it after the backward pass, or give "
-                    f"attend backend='reference', which keeps all scores"
-                )
-        # A functional call has put the module's own tensors back by now.
-        others = [(store, name, each, store[name]) for _, store, name, each in held if store[name] is not each]
-        try:
-            for store, name, each, _ in others:
-                store[name] = each
-            return run(*args)
-        finally:
-            for store, name, _, own in others:
-                store[name] = own
+    def block() -> Callable[..., Any]:
+        begun: list[bool] = []
 
-    return again
+        def again(*args: Any) -> Any:
+            if not begun:
+                begun.append(True)
+                return run(made, *args)
+            for name, each, version in versions:
+                if _version(each) != version:
+                    raise RuntimeError(
+                        f"attend: {name} has been modified by an in-place operation since the forward pass, and this "
+                        f"backward pass makes blocks of scores again from it; modify it after the backward pass, or "
+                        f"give attend backend='reference', which keeps all scores"
+                    )
+            return run(later, *args)
+
+        return again
+
+    return block
 
 
-def _weights(scheme: nn.Module) -> Iterator[tuple[str, dict[str, Any], str, Tensor]]:
-    """Every weight and buffer of a scheme: the module, where the module keeps it, its name, and itself."""
-    for where, module in cast("Iterator[tuple[str, nn.Module]]", scheme.named_modules()):
-        stores: tuple[Any, ...] = module._parameters, module._buffers  # pyright: ignore[reportPrivateUsage]
-        for store in cast("tuple[dict[str, Any], ...]", stores):
-            for name, each in store.items():
-                if each is not None:
-                    yield where, store, name, each
+def _given(call: Call) -> list[tuple[str, Tensor]]:
+    found: list[tuple[str, Tensor | None]] = [(name, getattr(call, name)) for name in GIVEN]
+    return [(name, each) for name, each in found if each is not None]
+
+
+def _copied(part: object, known: dict[int, Any]) -> Any:
+    """Return a part as it is now: another object, whose tensors are copies. What cannot change is itself.
+
+    known: copies made so far, by the number of the object; what is held twice is held twice by the copy.
+    """
+    number = id(part)
+    if number in known:
+        return known[number]
+    twin: object
+    if isinstance(part, Tensor):
+        twin = part.detach().clone().requires_grad_(part.requires_grad)
+    elif type(part) in (tuple, list):
+        twin = type(part)(_copied(one, known) for one in cast("list[object]", part))  # pyright: ignore
+    elif isinstance(part, dict):
+        twin = cast("object", {name: _copied(one, known) for name, one in cast("dict[str, object]", part).items()})
+    elif isinstance(part, nn.Module) or (verbs_of(part) and not is_fixed(part) and hasattr(part, "__dict__")):
+        twin = known[number] = copy.copy(part)
+        vars(twin).update(_copied(vars(part), known))
+    else:
+        return part
+    known[number] = twin
+    return twin
 
 
 def _version(x: Tensor) -> int:

@@ -12,6 +12,7 @@ from milepost.backends.joined import fields_of, in_fields
 from milepost.backends.scores import Prepared, masked, prepare, softmax_rows
 from milepost.backends.views import possible_keys, sure_keys, values
 from milepost.call.call import Call
+from milepost.memory.internals import transformed
 
 PLAYED = True
 CANNOT: dict[str, str] = {}
@@ -50,11 +51,13 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     sums: list[Tensor] = []
     # What a call finds out once, it finds out here: a graph that is compiled allows no such thing within a checkpoint.
     _ = call.length, call.index, call.key_index
-    again = as_before(call, _block) if call.needs_grad else _block
+    # torch.func allows no checkpoint, and gradients that it takes keep all blocks.
+    makes_again = call.needs_grad and (torch.compiler.is_compiling() or not transformed())
+    again = as_before(made, _block) if makes_again else None
     for first in range(0, t, step):
         last = min(first + step, t)
-        if call.needs_grad:
-            out, lse = checkpoint(again, made, v, first, last, use_reentrant=False, preserve_rng_state=False)  # pyright: ignore
+        if again is not None:
+            out, lse = checkpoint(again(), v, first, last, use_reentrant=False, preserve_rng_state=False)  # pyright: ignore
         else:
             out, lse = _block(made, v, first, last)
         outs.append(out.to(call.v.dtype))  # pyright: ignore

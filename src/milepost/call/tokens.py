@@ -204,7 +204,16 @@ def _along(func: Any, args: Any, kwargs: Any) -> Any:
     axis = kwargs.get("dim", args[place] if len(args) > place else default)
     if axis is None or not kwargs.keys() <= _KNOWN:
         raise _lost(name)
-    return _selected(name, keys, lambda x, _: func(x, *args[1:], **kwargs), [range(4)[operator.index(axis)]])
+    axis = range(4)[operator.index(axis)]
+    found = _selected(name, keys, lambda x, _: func(x, *args[1:], **kwargs), [axis])
+    # In a graph that is traced nobody knows where memory lies.
+    if axis == 2 and name in _VIEWS and isinstance(keys.token_index, range) and not torch.compiler.is_compiling():
+        for each in (found,) if isinstance(found, CachedKeys) else found:
+            assert isinstance(each.token_index, Tensor)
+            # It lies in memory as far behind the first index as it counts.
+            start = keys.token_index.start + int(each.token_index.storage_offset())
+            each.token_index = range(start, start + each.plain.shape[2])
+    return found
 
 
 def _get(func: Any, args: Any, kwargs: Any) -> CachedKeys:
@@ -297,11 +306,8 @@ def _marked(keys: CachedKeys, answer: Any, move: Callable[[Tensor], Any], axes: 
         return [each[:, 0, :, 0] if numbers.dim() == 2 else each[:, 0] for each in found]
 
     index, position = keys.token_index, keys.token_position
-    if 2 in axes and isinstance(index, range):
-        all_tokens = _index_of(keys)
-        indices = [_counted_in(all_tokens, index.start, each) for each in moved(all_tokens)]
-    else:
-        indices = moved(index) if isinstance(index, Tensor) and {0, 2} & {*axes} else [index] * len(answers)
+    move_index = 2 in axes or (0 in axes and isinstance(index, Tensor))
+    indices = moved(_index_of(keys)) if move_index else [index] * len(answers)
     positions = [position] * len(answers) if position is None or not {0, 2} & {*axes} else moved(position)
     found = list[Tensor]()
     # A comprehension here is more than dynamo of torch 2.9 can follow.
@@ -310,20 +316,13 @@ def _marked(keys: CachedKeys, answer: Any, move: Callable[[Tensor], Any], axes: 
     return found[0] if isinstance(answer, Tensor) else tuple(found)
 
 
-def _counted_in(whole: Tensor, first: int, part: Tensor) -> Numbers:
-    """Return the range that a part of indices counts through, where it is a view of them: `whole` counts from first."""
-    # In a graph that is traced nobody knows where memory lies.
-    if torch.compiler.is_compiling() or part.untyped_storage()._cdata != whole.untyped_storage()._cdata:
-        return part
-    start = first + part.storage_offset()
-    return range(start, start + part.shape[1]) if part.shape[1] < 2 or part.stride(1) == 1 else part
-
-
 _AXES = {
     "chunk": (2, 0), "index_select": (1, None), "narrow": (1, None), "repeat_interleave": (2, None), "split": (2, 0),
     "tensor_split": (2, 0),
 }  # fmt: skip
 """Where each has its axis among its arguments, and which it is if left out."""
+_VIEWS = ("chunk", "narrow", "split", "tensor_split")
+"""Those that take tokens that lie side by side, and copy nothing."""
 _KNOWN = {"dim", "index", "start", "length", "chunks", "split_size", "split_size_or_sections", "repeats", "output_size"}
 _COPIES = (
     "bfloat16", "clone", "contiguous", "cpu", "cuda", "detach", "double", "float", "half", "resolve_conj",

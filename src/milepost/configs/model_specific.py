@@ -8,7 +8,7 @@ from milepost.configs import without_rotation
 from milepost.configs.layer_types import FULL, SLIDING, any_type, seen, unless_in_no_rope_layers
 from milepost.configs.reader import Reader, look_up
 from milepost.configs.rope_types import ratio, rope_type, trained
-from milepost.configs.rotation import family_of, parameters, parts_of
+from milepost.configs.rotation import family_of, parameters, parts_of, rotation
 from milepost.methods.partial import Partial
 from milepost.methods.qk_norm import QkNorm
 from milepost.methods.rope import Rope, TwoPartRope
@@ -53,6 +53,18 @@ def qk_norm(reader: Reader, layer: int) -> list[object]:
     if reader.get("use_qk_norm") is False:
         return []
     return [reader.learned(QkNorm, reader.head_width, eps=reader.need("what is added to squares", "rms_norm_eps"))]
+
+
+def gpt_oss_rotation(reader: Reader, layer: int) -> Any:
+    """gpt-oss rotates every pair: where its settings leave one, transformers turns all of them by that one's angle."""
+    made = rotation(reader, layer)
+    if isinstance(made, Partial) and made.method.head_dim == 2:
+        raise reader.refuse(
+            "partial_rotary_factor",
+            made.method.head_dim / made.of,
+            "which leaves one pair, and gpt-oss then turns all pairs by its angle; remove it",
+        )
+    return made
 
 
 def sink(reader: Reader, layer: int) -> list[object]:

@@ -29,6 +29,9 @@ def extend(
         extend(model, mp.Schedule([…]))                          # a scheme for every layer
         extend(model, to=32768, text=text, tokenizer=tokenizer)  # the best of all, measured on a text
 
+    A stretch of the rotation goes to every layer that rotates; where a model has rope settings for each type of layers
+    (Gemma 3, OLMo 3), to those alone that see past the trained length. A Schedule gives each layer what it says.
+
     to: the length to reach, for rows that go by it. With a text in place of a method, every candidate of `plan` is
     measured at that length, and the best that sees every key is kept; `choose` does the same and answers the scores.
     text, tokenizer: as in `measure`; windows, last, names and progress are passed on to `choose`.

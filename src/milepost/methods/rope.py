@@ -113,9 +113,13 @@ class LearnedRope(Rotary, Learner):
 
     Only the offsets are stored, and start at zero: a half-precision copy of the model keeps the exact frequencies it
     began with. Su reports that they hardly move in training.
+
+    A gradient of θ_n is a sum of positions that nearly cancel, those of queries against those of keys. So positions are
+    counted from the middle of the keys where the other parts read distances alone: no distance changes.
     """
 
     paper = "Learned RoPE: the frequencies of the rotation are trained too (Su, 2021, kexue.fm/archives/8265)."
+    centred = True
 
     def __init__(self, head_dim: int, *, theta: float = 10000.0, pairs: Pairs = "halves") -> None:
         super().__init__()
@@ -123,6 +127,10 @@ class LearnedRope(Rotary, Learner):
         self.pairs: Pairs = pairs
         _demand_pairs(self)
         self.offset = nn.Parameter(torch.zeros(head_dim // 2))
+
+    def widest(self, dtype: torch.dtype) -> float:
+        """Return the span of positions across which no factor overflows: any."""
+        return math.inf
 
     def frequencies(self) -> Tensor:
         """Return the frequency of each pair, float64 [d/2]."""

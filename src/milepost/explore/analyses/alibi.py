@@ -70,9 +70,9 @@ def alibi_view(
     found = [f"{name}: {each.min():,.1f} and {each.max():,.0f}" for name, each in views.items() if each is not own]
     return Analysis(
         "alibi_view",
-        "ALiBi: how far its heads see",
-        f"{left:.3g} of a weight is left at {own.min():,.1f} tokens in the steepest head and at {own.max():,.0f} in "
-        f"the flattest; {'; '.join(found)}.",
+        "ALiBi: how far its heads see, and how much further when stretched",
+        f"{_percent(left)} of a weight is left at {own.min():,.1f} tokens in the steepest head and at "
+        f"{own.max():,.0f} in the flattest; {'; '.join(found)}.",
         (
             axis("query", positions, "tokens"),
             axis("key", positions, "tokens"),
@@ -96,19 +96,19 @@ def alibi_view(
             ),
             *(
                 map_of(
-                    f"What the bias leaves of a weight: {shown[name]}",
+                    f"Share of a weight that the bias leaves: {shown[name]}",
                     kept[name][steep],
                     heads[steep],
                     distances,
                     row_name="head",
                     column_name="distance in tokens (log)",
-                    unit="e^bias",
+                    unit="share left",
                     limits=(0.0, 1.0),
                 )
-                for name in tuple(forms)[::2]
+                for name in forms
             ),
             curves(
-                f"Distance at which {left:.3g} of a weight is left",
+                f"Distance at which {_percent(left)} of a weight is left",
                 heads,
                 {shown[name]: each[steep] for name, each in views.items()},
                 x_name="head, the steepest first",
@@ -118,6 +118,10 @@ def alibi_view(
         ),
         f"{in_words(alibi)}, counted from 0 · stretched by {factor:g}, two ways",
     )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
 
 
 def _fraction(slope: float) -> str:

@@ -40,14 +40,14 @@ def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) 
         + (f", the widest arc is {unseen.max():.2f} of a turn." if new else ".")
     )
     dials = Clocks(
-        f"Angles up to {length:,} tokens, training ended at {trained:,}",
+        "Angles of each pair, from the top clockwise; the fastest pairs first",
         before,
         after,
         tuple(f"{n}" for n in range(len(before))),
     )
     return Analysis(
         "angles_seen",
-        "Angles that training met, and new ones",
+        f"{new or 'None'} of {len(before)} pairs meet{'s' * (new < 2)} angles that training never had",
         says,
         (
             axis("pair", pairs),
@@ -83,7 +83,7 @@ def wavelengths(ropes: dict[str, Any], *, trained: int, length: int) -> Analysis
     )
     return Analysis(
         "wavelengths",
-        "Wavelengths",
+        "Wavelengths: pairs above the rule make no full turn in training",
         f"Pairs above the rule do not make a full turn within the trained length of {trained:,} tokens.",
         (axis("pair", pairs), *(array(name, values, "tokens", "pair") for name, values in found.items())),
         (picture,),

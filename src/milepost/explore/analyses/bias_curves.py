@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.asked import by_name
-from milepost.explore.pictures.curves import Curves, curves
+from milepost.explore.pictures.curves import Curves, curves, extremes, smoothed
+from milepost.explore.pictures.strips import Strips, strips
 from milepost.methods.alibi import Alibi
 from milepost.methods.biases import Fire, Kerple, Sandwich
 from milepost.methods.rope import Rope, Xpos
@@ -74,20 +75,36 @@ def bias_curves(
         says += f"An equal key keeps at most this share of its score in the farther half of them: {'; '.join(kept)}."
     for name, temperature in hotter.items():
         says += f" {name} makes every score {temperature:.3g} times as large, which is divided out."
-    shown = {} if parts is not None else _formulas(given, head)
-    mark = None if trained is None else (float(trained), f"trained, {trained:,}")
+    shown = {} if parts is not None else _formulas(given, head, length)
+    mark = None if trained is None else (float(trained), f"trained length, {trained:,}")
+    run = 2 * (len(distance) // 32) + 1
 
     title = f"What {which[0].lower()}{which[1:]} adds to a score"
     if head < heads - 1:
         title = f"What head {head} of {heads} adds to a score"
 
     def drawn(title: str, lines: dict[str, Numbers], y_name: str) -> Curves:
+        """Return curves; of one that goes up and down the running mean, and its range."""
         named = {shown.get(name, name): values for name, values in lines.items()}
-        return curves(title, distance, named, x_name="distance in tokens", y_name=y_name, mark=mark)
+        noisy = {name: values for name, values in named.items() if _swings(values)}
+        return curves(
+            title,
+            distance,
+            {name: smoothed(values, run) if name in noisy else values for name, values in named.items()},
+            x_name="distance n in tokens",
+            y_name=y_name,
+            mark=mark,
+            ranges={name: extremes(values, run) for name, values in noisy.items()},
+        )
+
+    def strip(title: str, lines: dict[str, Numbers], y_name: str) -> Strips:
+        return strips(title, distance, lines, x_name="distance n in tokens", y_name=y_name, mark=mark)
 
     return Analysis(
         "bias_curves",
-        "Scores by distance, method by method",
+        "Scores by distance: ALiBi falls for ever, KERPLE by a logarithm, FIRE within bounds, xPos fades RoPE"
+        if parts is None
+        else "Scores by distance, method by method",
         says.strip(),
         (
             axis("distance", distance, "tokens"),
@@ -96,10 +113,21 @@ def bias_curves(
         ),
         (
             *((drawn(title, added, "added, in nats"),) if added else ()),
-            *((drawn("The score of a key equal to the query", faded, "share of the score at 0"),) if faded else ()),
+            *(
+                (strip("The score of a key equal to the query", faded, "share of the score at distance 0"),)
+                if faded
+                else ()
+            ),
         ),
         f"The last of {length:,} tokens looks back · {heads} heads, counted from 0"
-        + (" · RoPE and xPos: 64 channels, base 10,000, all channels alike" if parts is None else ""),
+        + (
+            f" · ALiBi's slope is {_slope(given['ALiBi'], 0)} in head 0, the steepest, and "
+            f"{_slope(given['ALiBi'], head)} in the head drawn · RoPE and xPos: 64 channels, base 10,000; q = k, "
+            "the same number in every channel"
+            if parts is None
+            else ""
+        )
+        + (" · pale: what the line is the running mean of" if any(map(_swings, added.values())) else ""),
     )
 
 
@@ -124,15 +152,25 @@ def _starts(heads: int) -> dict[str, Any]:
     }
 
 
-def _formulas(parts: Mapping[str, Any], head: int) -> dict[str, str]:
+def _swings(values: Numbers) -> bool:
+    """True if values go up and down again and again."""
+    return int((np.diff(np.sign(np.diff(values))) != 0).sum()) > 8
+
+
+def _slope(alibi: Any, head: int) -> str:
+    return f"1/{1 / alibi.slopes().behind[head].item():.0f}"
+
+
+def _formulas(parts: Mapping[str, Any], head: int, length: int) -> dict[str, str]:
     """Return the methods that are drawn if none are given, with their numbers, n the distance."""
-    slope, kerple = parts["ALiBi"].slopes().behind[head].item(), parts["KERPLE, log"]
+    kerple = parts["KERPLE, log"]
     p, a = kerple.p[head].item(), kerple.a[head].item()
     fire = parts["FIRE"]
+    top, c = f"{fire.outer.weight[head, 0].item():g}".replace("-", "−"), f"{fire.c.item():.1g}"
     return {
-        "ALiBi": f"ALiBi, slope 1/{1 / slope:.0f}",
+        "ALiBi": f"ALiBi, slope {_slope(parts['ALiBi'], head)}",
         "KERPLE, log": f"KERPLE, −{p:g}·ln(1 + {a:g}n)",
-        "FIRE": f"FIRE, {fire.outer.weight[head, 0].item():g}·share of ln(1 + {fire.c.item():.1g}n)".replace("-", "−"),
+        "FIRE": f"FIRE, {top}·ln(1 + {c}n)/ln(1 + {c}·{length - 1:,})",
         "Sandwich": "Sandwich, 128 channels",
     }
 

@@ -80,7 +80,7 @@ def bucket_map(method: Any, *, length: int | None = None) -> Analysis:
                 )
                 for name, each in maps.items()
             ),
-            _steps(apart[visible], {name: each[visible] for name, each in found.items()}),
+            _steps(apart[visible], {name: each[visible] for name, each in found.items()}, not ahead),
         ),
         f"{in_words(method)} · {total} rows; a row is what is learned for one distance or a range of them"
         + (", a number for each head" if isinstance(method, T5Bias) else ", a vector"),
@@ -116,10 +116,10 @@ def shift_map(method: TransformerXL, *, queries: int = 16, memory: int = 16) -> 
     found: dict[str, Numbers] = {"Transformer-XL": left.numpy(), "XLNet": both.numpy()}
     at, tokens = index.double().numpy(), key_index.double().numpy()
     low, high = float(both.min()), float(both.max())
-    shown = "distance", (float(memory), "memory", "text") if memory else None
+    shown: Any = "distance", (float(memory), "memory", "text") if memory else None
     return Analysis(
         "shift_map",
-        "The relative shift: the distance whose vector each pair reads",
+        "After the relative shift every diagonal reads the vector of one distance",
         f"{queries} queries behind {memory} tokens of memory read the distances 0 … {int(high)} under a causal mask, "
         f"and {int(low)} … {int(high)} without one.",
         (
@@ -128,10 +128,19 @@ def shift_map(method: TransformerXL, *, queries: int = 16, memory: int = 16) -> 
             *(array(name, each, "tokens", "query", "key") for name, each in found.items()),
         ),
         (
-            _pairs("Transformer-XL: causal, with memory", found["Transformer-XL"], at, tokens, (low, high), *shown),
-            _pairs("XLNet: both directions", found["XLNet"], at, tokens, (low, high), *shown),
+            _pairs(
+                "Transformer-XL: causal, with memory",
+                found["Transformer-XL"],
+                at,
+                tokens,
+                (low, high),
+                *shown,
+                self_at=at,
+            ),
+            _pairs("XLNet: both directions", found["XLNet"], at, tokens, (low, high), *shown, self_at=at),
         ),
-        f"{queries} queries behind a memory of {memory} tokens · keys are counted from the first of the memory"
+        f"{queries} queries behind a memory of {memory} tokens · keys are counted from the first of the memory, so "
+        f"that the first query is key {memory}"
         + ("" if method.reach is None else f" · distances up to {method.reach}"),
     )
 
@@ -201,6 +210,7 @@ def _pairs(
     limits: tuple[float, float],
     unit: str = "row",
     border: tuple[float, str, str] | None = None,
+    self_at: Numbers | None = None,
 ) -> Map:
     return map_of(
         title,
@@ -213,17 +223,31 @@ def _pairs(
         limits=limits,
         hidden="future keys",
         border=border,
+        marked=[] if self_at is None else [(self_at[0], self_at[0], self_at[-1], self_at[-1])],
+        mark_name="distance 0",
     )
 
 
-def _steps(apart: Numbers, found: dict[str, Numbers]) -> Curves:
-    """Return the row by distance."""
+def _steps(apart: Numbers, found: dict[str, Numbers], both: bool) -> Curves:
+    """Return the row by distance, in steps that are upright."""
+    at = np.repeat(apart, 2)[1:]
+    notes: list[tuple[float, float, str]] = []
+    rows = next(iter(found.values()))
+    if len(found) == 1 and not both and np.all(np.diff(rows) >= 0):
+        # Where single rows end, and where the last one begins.
+        single = int(np.flatnonzero(np.diff(rows) == 0)[0]) if (np.diff(rows) == 0).any() else len(rows) - 1
+        last = int(np.flatnonzero(rows == rows[-1])[0])
+        notes = [
+            (float(apart[single]), float(rows[single]), f"one distance a row up to {apart[single - 1]:,.0f}"),
+            (float(apart[last]), float(rows[last]), f"one row from {apart[last]:,.0f} on"),
+        ]
     return curves(
         "Row by distance",
-        apart,
-        {_title(name) if len(found) > 1 else "": each for name, each in found.items()},
-        x_name="distance in tokens, positive is behind the query",
+        at,
+        {_title(name) if len(found) > 1 else "": np.repeat(each, 2)[:-1] for name, each in found.items()},
+        x_name="distance in tokens, positive is behind the query" if both else "distance in tokens",
         y_name="row",
+        notes=notes,
     )
 
 

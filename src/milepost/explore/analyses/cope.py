@@ -86,11 +86,11 @@ def cope_counts(
         "added": [f"{each:+.2f}".replace("-", "−") for each in added[row, reach]],
     }
     # More words than these would be written over one another.
-    labels = words if len(words) <= 20 else ()
+    labels = [each if each.isalnum() else f"“{each}”" for each in words] if len(words) <= 20 else ()
     names: dict[str, Any] = {"row_name": "query", "column_name": "key", "hidden": "future keys", "words": labels}
     return Analysis(
         "cope_counts",
-        "CoPE: positions that count open gates",
+        "CoPE: a position is the number of gates that are open on the way",
         says,
         (
             axis("query", at),
@@ -103,14 +103,14 @@ def cope_counts(
         ),
         (
             sentence(
-                f"The text as {words[row]!r}, word {row}, sees it",
+                f"The text as {words[row]!r} sees it, {row} words after the first",
                 words[reach],
                 gates[row, reach],
                 numbers,
                 bar_name="gate",
             ),
             curves(
-                f"What {words[row]!r} looks up, between two counts linearly",
+                f"What {words[row]!r} adds at each count; between counts, linear",
                 places,
                 {"": entries[row]},
                 x_name="count of open gates",

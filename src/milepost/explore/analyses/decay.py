@@ -13,7 +13,7 @@ from torch import Tensor
 
 from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.pictures.axes import number
-from milepost.explore.pictures.curves import Curves, curves
+from milepost.explore.pictures.strips import Strips, strips
 from milepost.explore.words import in_words
 from milepost.methods.embeddings import Sinusoidal
 from milepost.methods.rope import FusedRope, Rope
@@ -22,7 +22,7 @@ from milepost.seams.arguments import spell
 
 Numbers = NDArray[np.float64]
 MOST = 160
-"""How many points of a curve are drawn."""
+"""How many runs of distances are drawn."""
 SCHEDULES: dict[str, Callable[[float, float], float]] = {
     "exponential": lambda t, base: base**-t,
     "linear": lambda t, base: 1 - t,
@@ -30,8 +30,17 @@ SCHEDULES: dict[str, Callable[[float, float], float]] = {
 }
 """Named schedules: the angle a step of a pair at the share t = 2n/d of all pairs; base is that of the rotation."""
 
-FORMULAS = {"exponential": "θ = base⁻ᵗ", "linear": "θ = 1 − t", "power": "θ = (1 − t)²"}
+FORMULAS = {"exponential": "θ = 1/base to the power t", "linear": "θ = 1 − t", "power": "θ = (1 − t) · (1 − t)"}
 """The same in words."""
+
+DRAWN = {
+    "equal tokens, mean": "equal tokens, mean: falls as the positions do",
+    "independent, mean": "independent tokens, mean",
+    "independent, one draw": "independent tokens, one draw",
+    "q = k, mean": "equal tokens, mean",
+    "independent, rms": "independent tokens, root mean square: √d everywhere",
+}
+"""What is written above the strips."""
 
 
 def dot_products(
@@ -65,6 +74,7 @@ def dot_products(
     rows = encoding.table(torch.tensor(at))
     origin = encoding.table(torch.tensor([0]))[0]
     alone = rows @ origin
+    root = f"√d = {math.sqrt(encoding.model_dim):.1f}"
     added = {
         "equal tokens, mean": _mean(_added(q, q, origin, rows)),
         "independent, mean": _mean(_added(q, k, origin, rows)),
@@ -81,11 +91,11 @@ def dot_products(
     last = at[-1]
     return Analysis(
         "dot_products",
-        "What falls with distance: equal vectors do, independent ones do not",
-        f"p₀ · p_k falls from {float(alone[0]):.4g} to {float(alone[-1]):.4g} at distance {last:,}. Under RoPE equal "
-        f"vectors fall from {turned['q = k, mean'][0]:.1f} to {turned['q = k, mean'][-1]:.1f}; independent ones do "
-        f"not: rms {turned['independent, rms'][0]:.1f} and {turned['independent, rms'][-1]:.1f}, √d is "
-        f"{math.sqrt(encoding.model_dim):.1f}.",
+        "What falls with distance is the part of the positions; products of independent tokens do not fall",
+        f"p₀ · pₖ falls from {float(alone[0]):.4g} to {float(alone[-1]):.4g} at distance {last:,}, and so does all "
+        f"that it is added to. Under RoPE equal tokens fall from {turned['q = k, mean'][0]:.1f} to "
+        f"{turned['q = k, mean'][-1]:.1f}; independent ones do not: rms {turned['independent, rms'][0]:.1f} and "
+        f"{turned['independent, rms'][-1]:.1f}, √d is {math.sqrt(encoding.model_dim):.1f}.",
         (
             axis("distance", places, "tokens"),
             array("p₀ · p_k", alone, "", "distance"),
@@ -93,16 +103,25 @@ def dot_products(
             *(array(f"RoPE: {name}", each, "", "distance") for name, each in turned.items()),
         ),
         (
-            curves(
-                "Positions added to the tokens: (x₀ + p₀) · (x_k + p_k)",
+            strips(
+                "Positions added to the tokens: (x₀ + p₀) · (xₖ + pₖ)",
                 places,
-                {"p₀ · p_k alone": alone.numpy(), **added},
+                {
+                    "p₀ · pₖ, the positions alone": alone.numpy(),
+                    **{DRAWN.get(name, name): y for name, y in added.items()},
+                },
                 x_name="distance k in tokens",
-                y_name="dot product",
+                y_name="dot product, all at one scale",
             ),
-            curves("Tokens rotated by RoPE", places, turned, x_name="distance in tokens", y_name="dot product"),
+            strips(
+                "Tokens rotated by RoPE",
+                places,
+                {DRAWN.get(name, name).replace("√d", root): each for name, each in turned.items()},
+                x_name="distance in tokens",
+                y_name="dot product, all at one scale",
+            ),
         ),
-        f"{in_words(encoding)} · {in_words(rope)} · tokens from N(0, 1), mean and root mean square (rms) of {draws}",
+        f"{in_words(encoding)} · {in_words(rope)} · tokens from N(0, 1), mean and root mean square of {draws}",
     )
 
 
@@ -118,9 +137,10 @@ def decay_bound(
         explore.decay_bound(mp.Rope(128), schedules={"cosine": lambda t: math.cos(t * math.pi / 2)})
 
     For queries and keys that change little from pair to pair, a score is at most the largest change times Σ|S_j|,
-    S_j = Σ_{n<j} e^{i·Δ·θ_n}; (2/d)·Σ|S_j| is drawn. Ones give Σ cos(Δ·θ_n). schedules: names ("exponential", "linear",
-    "power"), or functions of your own, from t = 2n/d in 0 … 1 to the angle a step. Look at what comes back: a linear
-    schedule of finite d is periodic, so that a far key scores as a near one.
+    S_j = Σ_{n<j} e^{i·Δ·θ_n}; (2/d)·Σ|S_j| is drawn: the bound but for d/2 and that change. Ones give Σ cos(Δ·θ_n),
+    drawn as a share of d/2. schedules: names ("exponential", "linear", "power"), or functions of
+    your own, from t = 2n/d in 0 … 1 to the angle a step. Look at what comes back: a linear schedule of finite d is
+    periodic, so that a far key scores as a near one.
     """
     if not isinstance(rope, Rope) or rope.by_length:
         raise TypeError(f"decay_bound({_given(rope)}): give a rotation of fixed angles, such as Rope(128)")
@@ -138,14 +158,18 @@ def decay_bound(
         "" if not far.any() else ", ".join(f"{name} {_return(each, places, far, pairs)}" for name, each in ones.items())
     )
     own = spell(rope)
-    shown = {own: f"RoPE, θ = {number(rope.theta)}⁻ᵗ" if rope.stretch is None else in_words(rope)}
+    shown = {own: f"RoPE, θ = 1/{number(rope.theta)} to the power t" if rope.stretch is None else in_words(rope)}
     shown |= {name: f"{name}, {FORMULAS[name]}" for name in angles if name in FORMULAS}
     run = math.ceil(len(at) / MOST)
-    among = f" · drawn: the largest of every {run} distances" if run > 1 else ""
+    among = f" · line: mean of every {run} distances, pale: least to largest" if run > 1 else ""
+    highest = max(ones, key=lambda name: _largest(ones[name], far)) if far.any() else own
+    under = f"the schedule {highest!r}" if highest != own else "RoPE"
+    comes = f"under {under} ones come back to {100 * _largest(ones[highest], far) / pairs:.0f} %"
     return Analysis(
         "decay_bound",
-        "Decay of a rotated score with distance",
-        f"The bound of {own} is {bounds[own][0]:.4g} at distance {at[0]:,} and {bounds[own][-1]:.4g} at {at[-1]:,}."
+        "A rotated score falls with distance, but not for good" + (f": {comes}" if far.any() else ""),
+        f"The relative bound of {own} is {bounds[own][0]:.4g} at distance {at[0]:,} and "
+        f"{bounds[own][-1]:.4g} at {at[-1]:,}."
         + (f" Largest score of ones past distance {rope.head_dim}, as a share of d/2: {back}." if back else ""),
         (
             axis("distance", places, "tokens"),
@@ -153,10 +177,18 @@ def decay_bound(
             *(array(f"ones, {name}", each, "", "distance") for name, each in ones.items()),
         ),
         (
-            _drawn("Bound on the score, (2/d) Σ|S_j|", places, bounds, run, "bound", shown),
-            _drawn("Score of vectors of ones, Σ cos(Δ·θ)", places, ones, run, "score", shown),
+            _drawn("Relative upper bound, mean of |Sⱼ|", places, bounds, run, "mean of |Sⱼ|", shown),
+            _drawn(
+                "Score of vectors of ones, as a share of d/2",
+                places,
+                {name: each / pairs for name, each in ones.items()},
+                run,
+                "score / (d/2)",
+                shown,
+            ),
         ),
-        f"{in_words(rope)} · θ: the angle a step of each pair, by t = 2n/d, the share of the pairs before it{among}",
+        f"{in_words(rope)} · θ: angle a token of pair n, t = 2n/d · Sⱼ: sum of the first j turned unit vectors; a "
+        f"score is at most d/2 · mean of |Sⱼ| · the largest change of q·k from pair to pair{among}",
     )
 
 
@@ -198,11 +230,28 @@ def _bound(angles: Tensor) -> Numbers:
 
 def _drawn(
     title: str, places: Numbers, lines: Mapping[str, Numbers], run: int, name: str, shown: Mapping[str, str]
-) -> Curves:
-    """Return curves of the largest of every run of distances: a far peak is one distance wide."""
+) -> Strips:
+    """Return the mean of every run of distances and its range: a far peak is one distance wide."""
     starts = np.arange(0, len(places), run)
-    kept = {shown.get(each, each): np.maximum.reduceat(values, starts) for each, values in lines.items()}
-    return curves(title, places[starts], kept, x_name="distance in tokens", y_name=name)
+    sizes = np.diff(np.append(starts, len(places)))
+    drawn = {shown.get(each, each): values for each, values in lines.items()}
+    return strips(
+        title,
+        places[starts],
+        {each: np.add.reduceat(values, starts) / sizes for each, values in drawn.items()},
+        x_name="distance in tokens",
+        y_name=f"{name}, all at one scale",
+        ranges={
+            each: (np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts))
+            for each, values in drawn.items()
+        }
+        if run > 1
+        else None,
+    )
+
+
+def _largest(ones: Numbers, far: NDArray[np.bool_]) -> float:
+    return float(np.where(far, ones, -np.inf).max())
 
 
 def _schedules(

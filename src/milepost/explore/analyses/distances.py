@@ -96,7 +96,7 @@ def distance_map(
                     column_name="key",
                     unit="distance",
                     limits=(float(least), float(most)),
-                    hidden="hidden keys",
+                    hidden="future keys" if _causal(named[name]) else "hidden keys",
                 )
                 for name, values in maps.items()
             ),
@@ -106,11 +106,18 @@ def distance_map(
                 {name: broken_at_jumps(each[thin]) for name, each in rows.items()},
                 x_name="distance in the text, in tokens",
                 y_name="distance as seen",
-                level=None if trained is None else (float(trained), f"trained, {trained:,}"),
+                level=None if trained is None else (float(trained), f"trained length, {trained:,}"),
             ),
         ),
         f"{length:,} tokens" + ("" if trained is None else f" · trained at {trained:,}"),
     )
+
+
+def _causal(scheme: Scheme) -> bool:
+    """True if just the keys ahead are hidden."""
+    at = torch.arange(64)
+    hidden = torch.tensor(np.isnan(seen(scheme, at, at)))
+    return bool(torch.equal(hidden, at[:, None] < at[None, :]))
 
 
 def _first_large(text: str) -> str:

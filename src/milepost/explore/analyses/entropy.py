@@ -65,11 +65,16 @@ def attention_entropy(
         k = torch.randn(1, groups, length, head_dim, generator=draw)
         for name, scheme in schemes.items():
             found[name][place] = _entropy(weights(q, k, scheme).double())
+    mark = float(trained), f"{'reference length' if shown else 'trained length'}, {trained:,}"
+    # A row of its own scale: the growth of the others would be a flat line.
+    hidden = "ln n by itself" if shown else None
     grown = [values[-1] - values[0] for values in found.values()]
     said = "; ".join(f"{name} {step:.2f}" for name, step in zip(found, grown, strict=True))
     return Analysis(
         "attention_entropy",
-        "Entropy of attention by the number of keys",
+        "Entropy of attention grows with the number of keys; log-n slows its growth"
+        if shown
+        else "Entropy of attention by the number of keys",
         f"From {at[0]:,.0f} to {at[-1]:,.0f} keys the entropy grows by (in nats): {said}. The logarithm of the number "
         f"of keys grows by {math.log(at[-1] / at[0]):.2f}.",
         (
@@ -81,15 +86,30 @@ def attention_entropy(
             curves(
                 "Entropy of the last token's weights",
                 at,
-                {shown.get(name, name): each for name, each in found.items()} | {"ln n: even weights": np.log(at)},
+                {shown.get(name, name): each for name, each in found.items()} | {"even weights: ln n": np.log(at)},
                 x_name="number of keys n",
                 y_name="entropy in nats",
                 x_scale="doubling",
-                mark=(float(trained), f"trained, {trained:,}"),
+                mark=mark,
+                y_range=(0.0, float(max(np.log(at).max(), *(each.max() for each in found.values())))),
+            ),
+            curves(
+                "Less than even weights: ln n taken away",
+                at,
+                {shown.get(name, name): each - np.log(at) for name, each in found.items() if name != hidden},
+                x_name="number of keys n",
+                y_name="entropy − ln n, in nats",
+                x_scale="doubling",
+                mark=mark,
+                level=(0.0, "even weights"),
             ),
         ),
         f"Random q and k from N(0, 1), mean of {heads} heads of {head_dim} channels"
-        + (f" · s = q·k/√{head_dim}, and s times a factor · trained length {trained:,}" if shown else ""),
+        + (
+            f" · s = q·k/√{head_dim} · reference length: the trained length of the formulas; nothing is trained"
+            if shown
+            else ""
+        ),
     )
 
 
@@ -104,12 +124,12 @@ def _forms(trained: int) -> dict[str, Scheme]:
 
 
 def _formulas(trained: int) -> dict[str, str]:
-    """Return the forms by their formulas."""
+    """Return the forms by their names and formulas."""
     return {
-        "plain": "s",
-        "log-n, clipped": f"s · max(1, ln n / ln {trained:,})",
-        "log-n, in training": f"s · ln n / ln {trained:,}",
-        "ln n by itself": "s · ln n",
+        "plain": "plain: s",
+        "log-n, clipped": f"log-n, clipped: s·max(1, ln n/ln {trained:,})",
+        "log-n, in training": f"log-n, in training: s·ln n/ln {trained:,}",
+        "ln n by itself": "ln n by itself: s·ln n",
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +13,13 @@ from numpy.typing import NDArray
 import milepost as mp
 from milepost.explore.analysis import Analysis, Array, array, axis
 from milepost.explore.asked import by_name
-from milepost.explore.pictures.curves import curves
+from milepost.explore.pictures.curves import curves, smoothed
+from milepost.explore.pictures.strips import strips
 from milepost.seams import demand
 
 Numbers = NDArray[np.float64]
+RUN = 15
+"""Shares are drawn as the mean of so many queries."""
 
 
 def negative_denominators(
@@ -42,6 +46,7 @@ def negative_denominators(
     at = np.arange(tokens, dtype=np.float64)
     ratios = {name: _ratios(rope, tokens, draws, seed) for name, rope in named.items()}
     negative = {name: (each <= 0).mean(0) for name, each in ratios.items()}
+    shown = {name: f"{name}, base 10,000" for name in ("8 channels", "64 channels")} if ropes is None else {}
     arrays: list[Array] = [axis("query", at), axis("draw", np.arange(draws, dtype=np.float64))]
     for name, each in ratios.items():
         arrays.append(array(f"{name}, ratio", each, "", "draw", "query"))
@@ -51,29 +56,31 @@ def negative_denominators(
     )
     return Analysis(
         "negative_denominators",
-        "Linear attention: its denominator, if that is rotated too",
+        "Linear attention: a rotated denominator meets 0, and below it the weights change their signs"
+        if any((each <= 0).any() for each in ratios.values())
+        else "Linear attention: its denominator, if that is rotated too",
         f"The rotated denominator is not positive in {counted}. The plain one always is.",
         tuple(arrays),
         (
-            curves(
+            strips(
                 "Rotated denominator / the plain one, in one text",
                 at,
-                {name: each[0] for name, each in ratios.items()},
+                {shown.get(name, name): each[0] for name, each in ratios.items()},
                 x_name="query",
-                y_name="ratio; below 0 the weights change their signs",
-                level=(0.0, ""),
+                y_name="ratio, all at one scale",
+                shaded=(-np.inf, 0.0, "not positive"),
             ),
             curves(
                 f"Share of {draws} texts whose denominator is not positive",
                 at,
-                negative,
+                {shown.get(name, name): _of_runs(each) for name, each in negative.items()},
                 x_name="query",
-                y_name="share",
+                y_name=f"share, mean of {RUN} queries",
                 y_range=(0.0, 1.0),
             ),
         ),
         "ratio = Σ⟨turn φ(q), turn φ(k)⟩ / Σ⟨φ(q), φ(k)⟩ over the keys so far, φ = elu + 1 · q and k from N(0, 1)"
-        + (" · RoPE, base 10,000 unless named" if ropes is None else ""),
+        + (_why() if ropes is None else ""),
     )
 
 
@@ -84,6 +91,21 @@ def _ratios(rope: Any, tokens: int, draws: int, seed: int) -> Numbers:
     ones = torch.ones(1, draws, tokens, 1, dtype=torch.float64)
     with torch.no_grad():
         return mp.linear_attend(q, k, ones, mp.Scheme(rope, mp.causal))[0, ..., 0].numpy()
+
+
+def _of_runs(share: Numbers) -> Numbers:
+    """Return the mean around each query: shares of so few texts are steps."""
+    return smoothed(share, RUN)
+
+
+def _why() -> str:
+    """Return why the share of the small base falls again: its slowest pair comes around."""
+    turn = math.tau * 100.0 ** (31 / 32)
+    # The mean of cos(x) from 0 to x, sin(x)/x, is least where tan(x) = x.
+    return (
+        f" · base 100: its slowest pair turns once in {turn:.0f} tokens; its mean over the keys so far is least at "
+        f"{4.4934 / math.tau * turn:.0f} and rises after it"
+    )
 
 
 def _three() -> dict[str, Any]:

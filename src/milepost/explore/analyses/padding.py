@@ -42,9 +42,13 @@ def padding_leak_map(
         by_padding[name][start : start + len(leak)] = leak
     felt = (found[:, : length // 2] > SEEN).sum(-1).astype(np.float64)
     others = max(float(np.nanmax(by_padding[name])) for name in PADDINGS[1:])
+    # The widest of those that feel nothing stands for all of them.
+    rest_of = np.nanmax(np.stack([by_padding[name] for name in PADDINGS[1:]]), 0)
     return Analysis(
         "padding_leak_map",
-        "What zero padding tells a convolution",
+        "Zero padding tells a convolution where the border is; no other padding does"
+        if others <= SEEN
+        else "What zero padding tells a convolution",
         f"With zero padding {felt[0]:.0f} at each end differs from the middle after one layer and {felt[-1]:.0f} after "
         f"{depth}; with any other padding the largest difference is {number(others)}.",
         (
@@ -56,25 +60,28 @@ def padding_leak_map(
         ),
         (
             map_of(
-                "Zero padding: distance from the middle output",
+                "Zero padding: difference from the middle output",
                 np.where(found > SEEN, found, np.nan),
                 layers,
                 at,
                 row_name="layers",
                 column_name="position",
-                unit="distance",
+                unit="norm",
                 hidden="as in the middle",
                 limits=(0.0, float(found.max())),
             ),
             curves(
                 f"After {depth} layers, by padding",
                 at,
-                by_padding,
+                {"zeros": by_padding["zeros"], "all others": rest_of} if others <= SEEN else by_padding,
                 x_name="position",
-                y_name="distance from the middle output",
+                y_name="difference from the middle output (norm)",
             ),
         ),
-        f"{depth} convolutions of width {kernel} on a constant input of {length} positions, {channels} channels",
+        f"{depth} convolutions of width {kernel} on a constant input of {length} positions, {channels} channels, "
+        "random kernels, so that both ends differ · all others: "
+        + ", ".join(PADDINGS[1:-1])
+        + ", and none, which leaves no output at the ends",
     )
 
 

@@ -57,7 +57,7 @@ def patch_scores(
     arrays: list[Array] = [axis("row", down), axis("column", across)]
     names: list[str] = []
     maps: list[Numbers] = []
-    strips: list[tuple[str, list[Tile]]] = []
+    bars: list[tuple[str, list[Tile]]] = []
     ends: list[str] = []
     for name, rope in named.items():
         axes = getattr(rope, "axes", None)
@@ -77,7 +77,10 @@ def patch_scores(
         ]
         names.append(name)
         maps.append(found)
-        strips.append((name, [Tile(owner[None] + (3 - axes), _sections(owner, axes))]))
+        rates = np.log10(steps.max(0))
+        for which, coordinate in enumerate(AXES[axes]):
+            own = np.where(owner == which, rates, np.nan)
+            bars.append((f"{name}: {coordinate}, {int((owner == which).sum())}", [Tile(own[None])]))
         ends.append(f"{found[-1, column]:.3f} down and {found[row, -1]:.3f} across for {name}")
     drawn = np.stack(maps)
     alike = _alike(names, maps)
@@ -92,9 +95,14 @@ def patch_scores(
         along |= {f"{' = '.join(group)}, {way}": each for way, each in ways.items()}
     far = max(len(each) for each in along.values())
     padded = {name: np.pad(each, (0, far - len(each)), constant_values=np.nan) for name, each in along.items()}
+    every = np.concatenate([tile.values[np.isfinite(tile.values)] for _, (tile,) in bars if tile.values is not None])
+    slow, fast = float(every.min()), float(every.max())
+    called = "score" if q is not None or k is not None else "share of the score with itself"
     return Analysis(
         "patch_scores",
-        "Rotations on a grid of patches",
+        "Rotations on a grid of patches: the way that has the fast pairs is the one along which scores fall"
+        if ropes is None
+        else "Rotations on a grid of patches",
         f"From row {row}, column {column} to the edges of the image the score changes to {'; '.join(ends)}.",
         tuple(arrays),
         (
@@ -105,6 +113,7 @@ def patch_scores(
                 across="column",
                 down="row",
                 limits=(float(drawn.min()), float(drawn.max())),
+                unit=called,
                 side=(tile, max(24.0, tile * rows / columns)),
             ),
             curves(
@@ -112,22 +121,29 @@ def patch_scores(
                 np.arange(far, dtype=np.float64),
                 padded,
                 x_name="patches away",
-                y_name="score",
+                y_name=f"{called}, not from 0",
             ),
             tiles(
-                "The coordinate that each pair of channels turns by",
-                strips,
+                "Which pairs of channels turn by each coordinate, and how fast",
+                bars,
                 ("",),
-                across="pair",
+                across="pair of channels, from the first to the last",
                 down="",
-                limits=(0.0, 2.0),
-                keys=(("time", 0.0), ("down", 1.0), ("across", 2.0)),
-                side=(900.0, 18.0),
+                limits=(slow, fast),
+                ends=(f"slow, {10**slow:.2g} rad a patch", f"fast, {10**fast:.2g}"),
+                hidden="pairs of other coordinates",
+                side=(560.0, 14.0),
             ),
         ),
         f"{rows} × {columns} patches of one content · "
         + ("128 channels, base 10,000 · " if ropes is None else "")
-        + _equal(alike),
+        + _equal(alike)
+        + (
+            "; they pair other channels, n with n + 64 and n with n + 32 of each half · M-RoPE in blocks has the "
+            "sections of Qwen2-VL, in turn those of Qwen3-VL"
+            if ropes is None
+            else ""
+        ),
     )
 
 
@@ -172,10 +188,6 @@ def _equal(alike: Sequence[Sequence[str]]) -> str:
     if not groups:
         return "the rotation alone differs"
     return f"{'; '.join(groups)} score alike: the same angles in the same numbers of pairs"
-
-
-def _sections(owner: Numbers, axes: int) -> str:
-    return ", ".join(f"{name} {int((owner == n).sum())}" for n, name in enumerate(AXES[axes]))
 
 
 def _published() -> dict[str, Any]:

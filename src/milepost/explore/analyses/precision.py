@@ -73,7 +73,7 @@ def phase_errors(
     ]
     return Analysis(
         "phase_errors",
-        "Angles in low precision",
+        "Angles in low precision are lost far on; cosines and sines of exact angles are not",
         f"An error reaches a whole radian for {', for '.join(lost)} up to {length:,} tokens. "
         f"Cosines and sines of exact angles are off by at most "
         f"{max(float(each.max()) for name, each in errors.items() if not name.startswith('angles')):.1e} rad.",
@@ -83,7 +83,7 @@ def phase_errors(
                 "Largest error of an angle",
                 at,
                 errors,
-                x_name="position, from here to twice as far",
+                x_name="positions n to 2n, by n",
                 y_name="radians",
                 x_scale="doubling",
                 y_scale="decades",
@@ -91,7 +91,7 @@ def phase_errors(
                 notes=_ends(at, errors),
             ),
         ),
-        f"{in_words(rope)} · against angles in float64 · the worst pair",
+        f"{in_words(rope)} · against angles in float64 · the worst pair and position from n to 2n, up to {length:,}",
     )
 
 

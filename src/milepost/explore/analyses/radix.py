@@ -70,6 +70,7 @@ def odometer(
         "direct": f"Direct: base {base:.4g}",
         "interpolated": f"Interpolated: position / {factor:g}, base {base:.4g}",
         "larger base": f"Larger base: {bases['larger base']:.4g}",
+        "mixed": f"Mixed: base {bases['mixed']:.4g}, and the first unit {1 / steps['mixed'][0]:.4g}",
     }
     wheels = (
         Wheels(
@@ -82,6 +83,7 @@ def odometer(
             angles[name][:, shown],
             largest[shown],
             seen[shown],
+            tuple(shown),
         )
         for name, title in titles.items()
     )
@@ -90,21 +92,22 @@ def odometer(
     slowing = {
         "direct": "direct: 1",
         "interpolated": f"interpolated: {factor:g}",
-        "larger base": f"larger base: {factor:g}^(n/{half - 1})",
-        "mixed": f"mixed: {factor:g}^((n + 1)/{half})",
+        "larger base": f"larger base: {factor:g} to the n/{half - 1}",
+        "mixed": f"mixed: {factor:g} to the (n + 1)/{half}",
     }
     slowing |= {name: name for name in named}
     slowed = curves(
         "How much slower each pair turns",
         pairs,
         {slowing[name]: steps["direct"] / each for name, each in steps.items()},
-        x_name="pair n (place of the number, the last first)",
+        x_name="pair n, the last place of the number first",
         y_name="times slower",
     )
     counts = [f"{name} {int((each > 0).sum())}" for name, each in arcs.items()]
     return Analysis(
         "odometer",
-        f"RoPE writes positions as numbers in base {base:.4g}",
+        f"RoPE writes positions as numbers in base {base:.4g}"
+        + ("; past training the first place turns to new angles" if arcs["direct"][-1] > 0 else ""),
         f"Trained on {trained:,} tokens. Pairs that meet new angles within {trained * factor:,.0f}: "
         f"{', '.join(counts)}. The larger base is {bases['larger base']:.6g}.",
         (
@@ -119,8 +122,10 @@ def odometer(
             *(array(f"unseen arc, {name}", each, "turns", "pair") for name, each in arcs.items()),
         ),
         (*wheels, slowed),
-        f"{in_words(given)} · trained at {trained:,} tokens, run at {trained * factor:,.0f} "
-        "· a larger base has larger digits, but no new angles",
+        f"{in_words(given)} · trained at {trained:,} tokens, run at {trained * factor:,.0f} · dial: position / unit as "
+        f"an angle in radians, so a turn is {math.tau:.2f} units; shaded: met in training; ring and stripes: an angle "
+        f"that training never met · box: a digit above those of the {trained:,} trained positions, at an angle that "
+        "training met · mixed: every place is slowed, the first too",
     )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.pictures.axes import power
-from milepost.explore.pictures.curves import Curves, curves
+from milepost.explore.pictures.curves import Curves, curves, extremes, smoothed
 from milepost.explore.words import in_words, stretch_in_words
 from milepost.methods.rope import LearnedRope, Rope, Xpos
 from milepost.methods.softmax import Scale
@@ -57,13 +57,16 @@ def score_bands(
     count = _width(rope, band)
     return Analysis(
         "score_bands",
-        "No band of the score marks the trained length: slow pairs just go on to new values",
+        "No band of the score marks the trained length: slow pairs just go on, to values below those of training"
+        if slowest[here:].min() < slowest[: here + 1].min()
+        else "No band of the score marks the trained length",
         f"The {count} slowest pairs together go from {slowest[0]:.1f} at distance 0 to {slowest[here]:.1f} at "
-        f"{trained:,}, the trained length; the {count} fastest swing by {_rms(fastest[1:]):.1f} (root mean square) at "
+        f"{trained:,}, the trained length, and to {slowest[here:].min():.1f} past it; the {count} "
+        f"fastest swing by {_rms(fastest[1:]):.1f} (root mean square) at "
         f"any distance.",
         (axis("distance", at, "tokens"), *(array(name, values, "q·k", "distance") for name, values in found.items())),
         _panels(at, shown, trained),
-        f"{in_words(rope)} · trained at {trained:,} tokens · "
+        f"{in_words(rope)} · trained at {trained:,} tokens · line: running mean, pale: its range · "
         + ("q = k, a unit vector in every pair" if given is None else "mean over the given q and k"),
     )
 
@@ -173,6 +176,7 @@ def score_bound(
     inside, outside, coefficient = largest(key)
     by_ridge, free = np.array([largest(fitted(each)) for each in RIDGES]), largest(fitted(0.0))
     distance = at.double().numpy()
+    few = rope.head_dim < targets
     return Analysis(
         "score_bound",
         "A score that is small at trained distances can be huge past them",
@@ -198,7 +202,7 @@ def score_bound(
                 np.array(RIDGES),
                 {
                     "score past training": by_ridge[:, 1],
-                    "a coefficient": by_ridge[:, 2],
+                    "coefficient": by_ridge[:, 2],
                     "score at trained distances": by_ridge[:, 0],
                 },
                 x_name="ridge of the fit",
@@ -209,7 +213,9 @@ def score_bound(
             ),
         ),
         f"{in_words(rope)} · q and k fitted to {targets:,} random targets in ±1 at distances up to {trained:,}, "
-        f"with a ridge of {_ridge(ridge)}",
+        f"with a ridge of {_ridge(ridge)}"
+        + ("; they have fewer numbers than there are targets, so the fit stays short of ±1" if few else "")
+        + " · coefficient: a number of q and k · every panel has a scale of its own",
     )
 
 
@@ -258,7 +264,7 @@ def _fits(at: Numbers, plain: Numbers, squeezed: Numbers, other: str, trained: i
         ("The same score, read further", at, {"": plain}),
         (f"The same score, the rotation {other}", at, {"": squeezed}),
     )
-    mark = float(trained), f"trained, {trained:,}"
+    mark = float(trained), f"trained length, {trained:,}"
     return [
         curves(title, where, lines, x_name="distance in tokens", y_name="score", mark=mark)
         for title, where, lines in drawn
@@ -345,21 +351,29 @@ def _distances(length: int, points: int, *also: int) -> Tensor:
 
 
 def _panels(at: Numbers, shown: dict[str, dict[str, Numbers]], trained: int) -> tuple[Curves, ...]:
-    """Return a picture for each band, three of them at one scale."""
+    """Return a picture for each band, three of them at one scale; of a single curve the running mean and its range."""
     outer = [values for lines in list(shown.values())[:-1] for values in lines.values()]
     low, high = (float(each) for each in (np.min(outer), np.max(outer)))
+    met = at <= trained
+    run = 2 * (len(at) // 64) + 1
     return tuple(
         curves(
             f"The score of {name}" if name.startswith("all") else f"The score of the {name}",
             at,
-            lines,
+            {each: smoothed(values, run) if len(lines) == 1 else values for each, values in lines.items()},
             x_name="distance in tokens",
-            y_name="q · k",
-            mark=(float(trained), f"trained, {trained:,}"),
-            y_range=(low, high) if n < len(shown) - 1 else None,
+            y_name="q · k, at a scale of its own" if name.startswith("all") else "q · k",
+            mark=(float(trained), f"trained length, {trained:,}"),
+            y_range=None if name.startswith("all") else (low, high),
+            ranges={each: extremes(values, run) for each, values in lines.items()} if len(lines) == 1 else None,
+            shaded=(*_span(next(iter(lines.values()))[met]), "values met at trained distances"),
         )
-        for n, (name, lines) in enumerate(shown.items())
+        for name, lines in reversed(shown.items())
     )
+
+
+def _span(values: Numbers) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
 
 
 def _rms(values: Numbers) -> float:

@@ -62,10 +62,13 @@ def sinusoidal_map(
     components = np.stack([table[:, sine].numpy() for table in tables.values()])
     rows, columns = evenly(length, MOST), evenly(own.shape[1], MOST)
     shown, drawn = positions[rows], own[rows]
+    # Sines and cosines in turn would be stripes one channel wide.
+    count = own.shape[1]
+    order = [*range(0, count, 2), *range(1, count, 2)] if encoding.layout == "interleaved" else list(range(count))
     least_names = ", ".join(f"{each:.2f} (base {_short(base)})" for base, each in least.items())
     return Analysis(
         "sinusoidal_map",
-        "Sinusoidal positions: what a larger base does",
+        "Sinusoidal positions: a larger base repeats later, and rows lie closer together",
         f"Period of pair {pair}: {', '.join(f'{each:.1f}' for each in periods.values())} tokens at bases "
         f"{', '.join(_short(base) for base in periods)}. Least distance of two rows: {least_names}.",
         (
@@ -80,18 +83,20 @@ def sinusoidal_map(
             array("least distance", list(least.values()), "", "base"),
         ),
         (
-            map_of("The table", drawn[:, columns], shown, np.array(columns, np.float64),
-                   row_name="position", column_name="channel", unit="value"),
+            map_of("The table", drawn[:, order][:, columns], shown, np.array(columns, np.float64),
+                   row_name="position", column_name="channel, sines first", unit="value", signed=True,
+                   border=(count / 2, "sines", "cosines")),
             strips(f"One component by base: the sine of pair {pair}", positions,
                    {f"base {_short(base)}": each for base, each in zip(tables, components, strict=True)},
                    x_name="position", y_name="value", limits=(-size, size)),
             curves("Distance of two rows, by base", positions,
                    {f"base {_short(base)}": each for base, each in apart.items()},
-                   x_name="tokens apart", y_name="distance of their rows"),
+                   x_name="tokens apart", y_name="Euclidean distance"),
             map_of(f"Distance of two rows, base {_short(encoding.theta)}", _apart(drawn), shown, shown,
                    row_name="position", column_name="position", unit="distance"),
         ),
-        f"{in_words(encoding)} · {length:,} positions · pair {pair} of {encoding.model_dim // 2}",
+        f"{in_words(encoding)} unless a base is named · {length:,} positions · pair {pair} of "
+        f"{encoding.model_dim // 2}",
     )  # fmt: skip
 
 

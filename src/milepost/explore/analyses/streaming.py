@@ -65,16 +65,24 @@ def stream_cache(stream: Any = None, *, length: int = 96) -> Analysis:
         ),
         (
             map_of("Distance at which each token is seen", seen, steps, steps, unit="distance", **names),
-            map_of("Place in the cache, once the step is over", slots, steps, steps, unit="place", **names),
+            map_of(
+                "Place in the cache, once the step is over",
+                slots,
+                steps,
+                steps,
+                unit="place",
+                **names,
+                border=(float(stream.sinks), "sinks", "others") if stream.sinks else None,
+            ),
             curves(
                 "Tokens kept between steps",
                 steps + 1,
-                {"without a stream": steps + 1, f"with the stream, {kept[-1]:.0f} at most": kept},
+                {"whole cache": steps + 1, f"with the stream, {kept[-1]:.0f} at most": kept},
                 x_name="tokens so far",
                 y_name="tokens kept",
             ),
         ),
-        f"{in_words(stream)}, its own included · {kept[-1]:.0f} tokens are kept between steps: the "
+        f"{in_words(stream)}, the query included · {kept[-1]:.0f} tokens are kept between steps: the "
         f"{_nth(int(kept[-1]) + 1)} place is the next token's",
     )
 

@@ -55,6 +55,7 @@ def kept_terms(
     for name, value in (("tokens", tokens), ("model_dim", model_dim), ("head_dim", head_dim)):
         demand.whole(kept_terms, name, value)
     demand.whole(kept_terms, "head", head, least=0)
+    left_out = schemes is None
     if schemes is None:
         schemes = _published(model_dim, head_dim, seed)
     alone = isinstance(schemes, mp.Scheme)
@@ -85,10 +86,13 @@ def kept_terms(
         ("whole", *TERMS),
         across="key",
         down="query",
-        unit="of each line",
+        ends=("− largest of each row of tiles", "+ largest; 0 between"),
+        signed=True,
         side=(104.0, 104.0),
     )
     settings = f"{len(x)} tokens of {x.shape[1]} channels, head {head} · dropped: the term is 0 · rms: root mean square"
+    if left_out:
+        settings += " · random weights; DeBERTa divides by √(3d), the others by √d"
     says = f"{'; '.join(kept)}. The terms sum to the whole to {max(off, 1e-16):.0e}."
     return Analysis("kept_terms", "Which terms of a score are kept", says, tuple(arrays), (picture,), settings)
 
@@ -154,7 +158,7 @@ def _split(
 
 
 def _tile(values: Numbers) -> Tile:
-    return Tile(values, f"rms {np.sqrt(np.square(values[np.isfinite(values)]).mean()):.2g}")
+    return Tile(values, f"rms {np.sqrt(np.square(values[np.isfinite(values)]).mean()):.2f}")
 
 
 def _published(model_dim: int, head_dim: int, seed: int) -> dict[str, mp.Scheme]:

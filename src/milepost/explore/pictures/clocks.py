@@ -42,7 +42,7 @@ class Clocks:
 
     @property
     def _foot(self) -> float:
-        return math.ceil(len(self.shown) / ACROSS) * LINE + 18
+        return math.ceil(len(self.shown) / ACROSS) * LINE + 26
 
     @property
     def full(self) -> str:

@@ -27,7 +27,7 @@ BESIDE = 24.0
 """From the end of a curve to its name."""
 CASING = 3.5
 """How much wider a curve is drawn where another lies on it."""
-LETTERS = 36
+LETTERS = 44
 """How many letters of a name are written."""
 STYLES = ("solid", "dashed", "dotted", "dashdot")
 """What matplotlib calls the dashes d0 … d3."""
@@ -47,6 +47,8 @@ class Curves:
     notes: tuple[Note, ...] = ()
     ranges: tuple[tuple[Point, ...], ...] = ()
     """For each curve both ends of what it is the middle of, from left to right; drawn pale."""
+    shaded: tuple[float, float, str] | None = None
+    """A range of values that is shaded, and what it is."""
 
     @property
     def title(self) -> str:
@@ -57,7 +59,7 @@ class Curves:
         """Width and height."""
         names = [BESIDE + LETTER * len(name.text) for name in self._names()[0] if name.end is not None]
         # Two more where the last number of the axis is wide.
-        return RIGHT + max(names, default=16.0), float(self.panel.height)
+        return RIGHT + max(names, default=16.0), float(self.panel.height) + (14.0 if self.shaded else 0.0)
 
     @property
     def spoken(self) -> str:
@@ -77,9 +79,10 @@ class Curves:
         if len(places) == 1 and not panel.curves[0].name:
             return [], rule, heights, boxes
         ends = [each[-1][1] if each else None for each in places]
+        level = [np.full(len(GRID), panel.y.at(panel.level[0]))] if panel.level is not None else []
         short = told_apart([curve.name for curve in panel.curves], LETTERS)
         low = max(BOTTOM, TOP + APART * len(panel.curves))
-        names = named([short[curve.name] for curve in panel.curves], heights, ends, low, boxes)
+        names = named([short[curve.name] for curve in panel.curves], heights, ends, low, boxes, level)
         return names, rule, heights, [*boxes, *(each.box for each in names if each.end is None)]
 
     def body(self) -> Markup:
@@ -115,8 +118,24 @@ class Curves:
         free = LETTER * (len(panel.y_name) + len(pale) + 2) < panel.right
         return markup(
             "curves.svg", panel=panel, casings=casings, strokes=strokes, names=names, rule=rule, notes=notes,
+            shade=self._shade(), upright_at=self._upright_at(),
             pale=pale, pale_at=8 if free else panel.bottom + foot, ranges=self._ranges(),
         )  # fmt: skip
+
+    def _upright_at(self) -> float:
+        """Return where the middle of the name of the vertical rule is: over it, and not past the edges."""
+        if self.panel.upright is None:
+            return 0.0
+        value, name = self.panel.upright
+        half = 0.46 * LETTER * len(name)
+        return min(max(self.panel.x.at(value), LEFT + half), RIGHT + 10 - half)
+
+    def _shade(self) -> tuple[float, float, str] | None:
+        """Return where the shade begins and ends, from the top, and what it is."""
+        if self.shaded is None:
+            return None
+        low, high, name = self.shaded
+        return self.panel.y.at(high), self.panel.y.at(low), name
 
     def _ranges(self) -> list[tuple[str, str]]:
         """Return the pale range of each curve: its look, and its outline."""
@@ -136,6 +155,8 @@ class Curves:
             x, y = ([getattr(point, name) for point in points] for name in ("x", "y"))
             width = 1.5 + 0.75 * CASING * depth
             axes.plot(x, y, color=f"C{n}", alpha=0.4, linewidth=width, solid_capstyle="butt", zorder=1)
+        if self.shaded is not None:
+            axes.axhspan(*self.shaded[:2], color="#e4eef7", zorder=0, label=self.shaded[2])
         for n, points in enumerate(self.ranges):
             axes.fill([point.x for point in points], [point.y for point in points], color=f"C{n}", alpha=0.2)
         for n, curve in enumerate(panel.curves):
@@ -171,12 +192,13 @@ def curves(
     y_range: tuple[float, float] | None = None,
     notes: Sequence[Note] = (),
     ranges: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]] | None = None,
+    shaded: tuple[float, float, str] | None = None,
 ) -> Curves:
     """Return a picture of lines over x, in the order given; a value that is not finite leaves a gap.
 
     mark, level: a vertical and a horizontal rule, and their names; notes: words at a place. A line whose name is empty
-    is the only one, which the title names. ranges: by the name of a line, the ends of what it is the middle of. Names
-    of logarithmic axes say that they are.
+    is the only one, which the title names. ranges: by the name of a line, the ends of what it is the middle of. shaded:
+    a range of values, and what it is. Names of logarithmic axes say that they are.
     """
     drawn = [Curve(n, name, look(n), _points(x, values)) for n, (name, values) in enumerate(lines.items())]
     values = [point.y for curve in drawn for point in curve.points if math.isfinite(point.y)] or [0.0, 1.0]
@@ -197,7 +219,7 @@ def curves(
         dense=True,
     )
     pale = tuple(_range(x, *bounds[name]) if name in bounds else () for name in lines) if bounds else ()
-    return Curves(panel, len(x) <= DENSE, tuple(notes), pale)
+    return Curves(panel, len(x) <= DENSE, tuple(notes), pale, shaded)
 
 
 def smoothed(values: NDArray[np.float64], run: int) -> NDArray[np.float64]:

@@ -87,8 +87,11 @@ class Map:
         bar = np.linspace(self.limits[1], self.limits[0], 64)[:, None]
         border = None
         if self.border is not None:
-            value, *sides = self.border
-            border = (self.left + self.wide * float((self.columns < value).mean()), *sides)
+            value, before, after = self.border
+            at = self.left + self.wide * float((self.columns < value).mean())
+            # Where there is no room on the left, both names are on the right.
+            beside = at - LETTER * len(before) - 12 > LETTER * len(self.row_name)
+            border = (at, before, after) if beside else (at, "", f"left of it: {before}")
         return markup(
             "map.svg",
             map=self,
@@ -133,6 +136,11 @@ class Map:
         if self.border is not None:
             axes.axvline(float((self.columns < self.border[0]).sum()) - 0.5, color="black", linestyle="dashed")
             axes.set_xlabel(f"{self.column_name}; dashed: from {self.border[1]} to {self.border[2]}")
+        for ends in self.marked:
+            (y, x), (v, u) = ends[:2], ends[2:]
+            places = [np.interp(each, at, np.arange(len(at))) for each, at in ((x, self.columns), (u, self.columns))]
+            heights = [np.interp(each, at, np.arange(len(at))) for each, at in ((y, self.rows), (v, self.rows))]
+            axes.plot(places, heights, color="black", linestyle="dashed", label=self.mark_name)
         low, high = map(number, self.limits)
         white = f"; white: {self.hidden}" if self._hides() else ""
         axes.set_title(f"{self.title}\n{self.unit} {low} to {high}{white}".rstrip(), fontsize="medium")

@@ -76,11 +76,17 @@ def on_grid(points: Sequence[tuple[float, float]]) -> Numbers:
 
 
 def named(
-    texts: Sequence[str], heights: Sequence[Numbers], ends: Sequence[float | None], low: float, taken: Sequence[Box]
+    texts: Sequence[str],
+    heights: Sequence[Numbers],
+    ends: Sequence[float | None],
+    low: float,
+    taken: Sequence[Box],
+    rules: Sequence[Numbers] = (),
 ) -> list[Name]:
     """Return where each curve is named, and curves that look alike together.
 
-    ends: the height at which each ends, None of one that has no points; low: how far down names may be written.
+    ends: the height at which each ends, None of one that has no points; low: how far down names may be written;
+    rules: horizontal ones, beside which a name would be read as theirs.
     """
     kept = _together(heights, ends)
     joined = {n: ", ".join(texts[each] for each in group) for n, group in kept.items()}
@@ -95,7 +101,7 @@ def named(
     for n in crowded:
         if any(each.curve == n for each in along):
             continue
-        others = [heights[m] for m in kept if m != n]
+        others = [*(heights[m] for m in kept if m != n), *rules]
         if (box := clear(joined[n], heights[n], others, boxes)) is not None:
             boxes.append(box)
             along.append(Name(n, joined[n], (box.left + box.right) / 2, box.bottom - 2))

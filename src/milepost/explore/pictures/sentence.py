@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 Numbers = NDArray[np.float64]
-WIDE, LINE, LETTER = 560.0, 15.0, 6.8
+WIDE, LINE, LETTER = 528.0, 15.0, 6.8
 TALL, BARS = 300.0, (34.0, 96.0)
 """As high as a picture of curves, as far as bars between these two make it so."""
 
@@ -35,7 +35,7 @@ class Sentence:
     @property
     def left(self) -> float:
         """Where the words begin."""
-        return 10 + 6.2 * max(len(name) for name in (*self.rows, self._ends[0]))
+        return 10 + 6.2 * max(len(name) for name in (*self.rows, self._ends[0], "continued"))
 
     @property
     def size(self) -> tuple[float, float]:

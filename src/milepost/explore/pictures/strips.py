@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.float64]
 WIDE, TOP, TALL, FOOT, LETTER = 350.0, 26.0, 250.0, 34.0, 6.3
-NAME, LEAST, APART = 17.0, 34.0, 10.0
+NAME, LEAST, APART = 17.0, 64.0, 10.0
 """The height of a name above its strip, the least height of a strip, and what is between two."""
 
 

@@ -48,6 +48,12 @@ class Tiles:
     """Width and height of a map."""
     keys: tuple[tuple[str, float], ...] = ()
     """What values are called, where there are few of them; a bar of all shades if left out."""
+    ends: tuple[str, str] = ("", "")
+    """What is written at both ends of the bar, instead of the limits."""
+    hidden: str = "hidden"
+    """What is hatched."""
+    signed: bool = False
+    """Two hues that meet at 0, as far from it on both sides."""
 
     @property
     def left(self) -> float:
@@ -58,7 +64,9 @@ class Tiles:
     def size(self) -> tuple[float, float]:
         """Width and height of all."""
         step, line = self._steps
-        return max(self.left + step * len(self.columns), 320.0), HEAD + line * len(self.rows) + FOOT
+        return max(self.left + step * len(self.columns), 320.0), HEAD + line * len(self.rows) + FOOT + (
+            0 if self.keys else 17
+        )
 
     @property
     def _steps(self) -> tuple[float, float]:
@@ -82,15 +90,17 @@ class Tiles:
             {
                 "x": self.left + m * step,
                 "y": HEAD + n * line,
-                "image": "" if tile.values is None else image(shades(tile.values, limits[n])),
+                "image": "" if tile.values is None else image(shades(tile.values, limits[n], self.signed)),
                 "hidden": tile.values is not None and bool((~np.isfinite(tile.values)).any()),
                 "note": tile.note,
             }
             for n, row in enumerate(self.tiles)
             for m, tile in enumerate(row)
         ]
-        bar = image(shades(np.linspace(0.0, 1.0, 64)[None], (0.0, 1.0)))
+        bar = image(shades(np.linspace(0.0, 1.0, 64)[None], (0.0, 1.0), self.signed))
         low, high = ("least", "most") if self.limits is None else map(number, self.limits)
+        if self.ends[1]:
+            low, high = self.ends
         places, at = list[tuple[float, str, str]](), self.left
         for name, value in self.keys:
             places.append((at, name, image(shades(np.array([[value]]), limits[0]))))
@@ -101,7 +111,7 @@ class Tiles:
             cells=cells,
             columns=[(self.left + m * step + self.side[0] / 2, name) for m, name in enumerate(self.columns)],
             rows=[(HEAD + n * line + self.side[1] / 2 + 4, name) for n, name in enumerate(self.rows)],
-            foot=self.size[1] - 6,
+            foot=self.size[1] - (6 if self.keys else 23),
             bar=bar,
             start=max(self.left, 6 + LETTER * len(low)),
             keys=places,
@@ -117,6 +127,8 @@ class Tiles:
         found = [tile.values[np.isfinite(tile.values)] for tile in row if tile.values is not None]
         every = np.concatenate(found) if found else np.zeros(0)
         low, high = (float(every.min()), float(every.max())) if every.size else (0.0, 1.0)
+        if self.signed:
+            low, high = -max(abs(low), abs(high)), max(abs(low), abs(high))
         # What is the same everywhere is one middle shade.
         return (low, high) if high - low > 1e-12 * max(abs(low), abs(high)) else (low - 1.0, high + 1.0)
 
@@ -130,7 +142,9 @@ class Tiles:
                 inner = axes.inset_axes((m * wide, 1 - (n + 0.85) * high, 0.85 * wide, 0.65 * high))
                 inner.set(xticks=(), yticks=())
                 if tile.values is not None:
-                    inner.imshow(shades(tile.values, self._limits(row)), aspect="auto", interpolation="nearest")
+                    inner.imshow(
+                        shades(tile.values, self._limits(row), self.signed), aspect="auto", interpolation="nearest"
+                    )
                 else:
                     inner.plot((0, 1), (0, 1), color="grey")
                 inner.set_title(self.columns[m] if n == 0 else "", fontsize="x-small")
@@ -149,10 +163,15 @@ def tiles(
     unit: str = "",
     side: tuple[float, float] = (92.0, 92.0),
     keys: Sequence[tuple[str, float]] = (),
+    ends: tuple[str, str] = ("", ""),
+    hidden: str = "hidden",
+    signed: bool = False,
 ) -> Tiles:
     """Return a picture of lines of tiles, each under its name."""
     names, made = tuple(name for name, _ in lines), tuple(tuple(row) for _, row in lines)
-    return Tiles(title, names, tuple(columns), made, across, down, limits, unit, side, tuple(keys))
+    return Tiles(
+        title, names, tuple(columns), made, across, down, limits, unit, side, tuple(keys), ends, hidden, signed
+    )
 
 
 __all__ = ["Tile", "Tiles", "tiles"]

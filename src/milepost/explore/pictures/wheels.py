@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 Numbers = NDArray[np.float64]
-LEFT, TOP, CELL, LINE, RADIUS = 60.0, 36.0, 80.0, 40.0, 13.0
-FOOT = 54.0
+LEFT, TOP, CELL, LINE, RADIUS = 60.0, 46.0, 84.0, 44.0, 16.0
+FOOT = 22.0
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,13 @@ class Wheels:
     angles: Numbers
     largest: Numbers
     seen: Numbers
+    pairs: tuple[int, ...] = ()
+    """The pair of channels of each place, written above it."""
 
     @property
     def size(self) -> tuple[float, float]:
-        """Width and height; the foot has its own width."""
-        return max(LEFT + len(self.places) * CELL, 540.0), TOP + len(self.rows) * LINE + FOOT
+        """Width and height."""
+        return LEFT + len(self.places) * CELL + 8, TOP + len(self.rows) * LINE + FOOT
 
     @property
     def spoken(self) -> str:
@@ -87,6 +89,7 @@ class Wheels:
             picture=self,
             cells=cells,
             names=names,
+            pairs=[(LEFT + (n + 0.5) * CELL, f"pair {pair}") for n, pair in enumerate(self.pairs)],
             rows=rows,
             cell=CELL,
             line=LINE,
@@ -100,13 +103,12 @@ class Wheels:
     def _between(self) -> str:
         """Return why a fraction is not striped, where there is one."""
         last = self.digits[:, -1]
-        fractions = last[np.abs(last - np.rint(last)) > 1e-6]
+        # Only one that lies between the largest digit of training and the next.
+        fractions = last[(np.abs(last - np.rint(last)) > 1e-6) & (last > self.largest[-1]) & ~self.larger()[:, -1]]
         if not fractions.size:
             return ""
         most = float(fractions.max())
-        return (
-            f"a fraction is not striped: {digit_of(most)} is on the way from {math.floor(most)} to the digit after it"
-        )
+        return f"a fraction is not boxed: {digit_of(most)} is on the way from {math.floor(most)} to the next digit"
 
     def onto(self, axes: Any) -> None:
         """Draw on axes of matplotlib."""
@@ -117,7 +119,8 @@ class Wheels:
             axes.text(-0.15, -row, f"{each:,.0f}", ha="right", va="center")
             for place in range(len(self.places)):
                 if new[row, place]:
-                    axes.add_patch(Rectangle((place + 0.52, -row - 0.4), 0.44, 0.8, fill=False, hatch="///", lw=0.5))
+                    hatch = "///" if ringed[row, place] else ""
+                    axes.add_patch(Rectangle((place + 0.52, -row - 0.4), 0.44, 0.8, fill=False, hatch=hatch, lw=0.5))
                 middle = place + 0.25, -row
                 axes.add_patch(Wedge(middle, 0.2, 90 - 360 * min(self.seen[place], 1.0), 90, color="#b7cfe8"))
                 axes.add_patch(Circle(middle, 0.2, fill=False, edgecolor="grey"))
@@ -134,7 +137,7 @@ class Wheels:
 def digit_of(value: float) -> str:
     """Return a digit as it is read: whole, or with its fraction."""
     near = round(float(value))
-    return str(near) if abs(value - near) < 1e-6 else f"{value:.3f}".rstrip("0")
+    return str(near) if abs(value - near) < 1e-6 else f"{value:.{3 if value < 10 else 1}f}".rstrip("0").rstrip(".")
 
 
 def wedge(share: float) -> str:

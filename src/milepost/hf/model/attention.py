@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from milepost import DeepseekScale, Partial, Rope, Schedule, Scheme, attend
 from milepost.call.options import Options
 from milepost.hf.model.models import Place, StandIn, forward_of, is_stock, settings_of, switches_of
-from milepost.hf.model.positions import demand_marked, dense, read, refuse_edited, refuse_unnamed, slots
+from milepost.hf.model.positions import demand_marked, dense, read, refuse_edited, refuse_unnamed, refuse_weights, slots
 from milepost.hf.model.rotary import Turned
 from milepost.memory.surroundings import autocast_dtype
 from milepost.seams.verbs import answers
@@ -269,10 +269,7 @@ def under_autocast(*given: Tensor) -> tuple[Tensor, ...]:
 
 def refuse(others: dict[str, Any]) -> None:
     """Say what `attend` cannot do, rather than leave it out."""
-    if others.get("output_attentions"):
-        raise ValueError(
-            "milepost: output_attentions=True asks for attention weights, which attend does not make; leave it out"
-        )
+    refuse_weights(others)
     if others.get("position_bias") is not None:
         raise ValueError("milepost: this model adds a position_bias of its own, which an extended model does not read")
     if others.get("cache") is not None:

@@ -6,6 +6,7 @@ import ast
 import copy
 import gc
 import inspect
+import math
 import textwrap
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from torch import nn
 from milepost import Alibi, Learned, Schedule, Scheme
 from milepost.configs import read
 from milepost.configs.falcon_slopes import FalconSlopes
+from milepost.configs.reader import Reader
+from milepost.hf.config.far_layers import reach, sees
+from milepost.hf.config.rope_parameters import has_types
 from milepost.schedule import stock_schedule
 
 DISPATCH = frozenset({
@@ -85,6 +89,8 @@ class Layers:
     turners: tuple[Turner, ...]
     places: tuple[Place, ...]
     """Where the attention modules stand, for models whose are replaced."""
+    near: frozenset[int] = frozenset()
+    """Which of the own schemes no stretch of the rotation goes to: see `near_in`."""
 
     @property
     def config(self) -> Any:
@@ -106,7 +112,8 @@ def layers_of(model: object) -> Layers:
     """Find what there is to change, or say why this model cannot be served; changes nothing."""
     backbone = backbone_of(demand_model("extend", model))
     config = cast("Any", backbone).config
-    model_type = read(config, "extend").model_type
+    reader = read(config, "extend")
+    model_type = reader.model_type
     if model_type not in DISPATCH | REPLACED:
         raise ValueError(
             f"extend: a {model_type} model cannot be extended: its attention is not reached by name, or does more than "
@@ -128,7 +135,19 @@ def layers_of(model: object) -> Layers:
         )
     if model_type in REPLACED:
         return Layers(model, backbone, model_type, own, attentions, (), tuple(places_of(backbone, attentions)))
-    return Layers(model, backbone, model_type, own, attentions, tuple(turners_in(backbone)), ())
+    return Layers(model, backbone, model_type, own, attentions, tuple(turners_in(backbone)), (), near_in(reader, own))
+
+
+def near_in(reader: Reader, own: Schedule) -> frozenset[int]:
+    """Return which schemes are those of layers that never meet a new distance, and have rope settings of their own.
+
+    A stretch would change them for nothing; where one setting serves all layers, no config could leave them alone.
+    """
+    if not has_types(reader):
+        return frozenset()
+    schemes = [scheme for scheme in own.schemes if isinstance(scheme, Scheme)]
+    known = reach(reader, schemes, own.trained) if own.trained else math.inf
+    return frozenset(n for n, scheme in enumerate(schemes) if sees(scheme) <= known and sees(scheme) < math.inf)
 
 
 def as_run(config: Any) -> Any:

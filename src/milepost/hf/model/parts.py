@@ -85,9 +85,15 @@ def changed(layers: Layers, given: Sequence[object]) -> Schedule:
     for part in given:
         refuse(part)
     demand_trained(layers, given)
-    made = [with_parts(scheme, given) for scheme in layers.own.schemes if isinstance(scheme, Scheme)]
+    own = [scheme for scheme in layers.own.schemes if isinstance(scheme, Scheme)]
+    made = [with_parts(scheme, given, n in layers.near) for n, scheme in enumerate(own)]
     for part in given:
         if not any(part in taken for _, taken in made):
+            if isinstance(part, Stretch) and len(layers.near) == len(own):
+                raise ValueError(
+                    f"extend: no layer of this {layers.model_type} model sees past its trained length, so none meets a "
+                    f"distance that {spell(part)} would be for; leave it out, or give a Schedule"
+                )
             raise ValueError(
                 f"extend: no layer of this {layers.model_type} model turns queries and keys or has slopes that "
                 f"{spell(part)} could change. For another encoding beside its own give a whole scheme"
@@ -124,10 +130,11 @@ def stretches(part: object) -> bool:
     return isinstance(part, (Stretch, SlopeStretch)) and not verbs_of(part) and not isinstance(part, type)
 
 
-def with_parts(own: Scheme, given: Sequence[object]) -> tuple[Scheme, list[object]]:
+def with_parts(own: Scheme, given: Sequence[object], near: bool = False) -> tuple[Scheme, list[object]]:
     """A layer's scheme with the parts that mean something to it, and which these were.
 
-    A stretch goes into the rotation or the slopes; a position encoding takes the place of one of its kind, and a layer
+    A stretch goes into the rotation or the slopes, but not of a layer whose rope settings are its own and whose window
+    lies within the trained length (near); a position encoding takes the place of one of its kind, and a layer
     without one gets none; a part that places or scales takes the place of the one that does; what is visible is seen
     only where the layer sees it too; anything else joins, or replaces its own class.
     """
@@ -136,7 +143,7 @@ def with_parts(own: Scheme, given: Sequence[object]) -> tuple[Scheme, list[objec
         kind = kind_of(part)
         if stretches(part):
             at = next((n for n, each in enumerate(parts) if stretchable(each, part)), None)
-            if at is None:
+            if at is None or (near and isinstance(part, Stretch)):
                 continue
             refuse_second(stretch_of(parts[at]), part, parts[at])
             parts[at] = stretched(parts[at], part)

@@ -340,6 +340,7 @@ class Calls:
         if not self.attends:
             return (), given
         refuse_edited(self.edits, of_config(config), "its config")
+        refuse_weights(given, config)
         if self.last is not None:
             refuse_adapted(self.last)
         if filled is not None:
@@ -728,6 +729,16 @@ def refuse_unnamed(config: Any, named: str | None) -> None:
         raise RuntimeError(
             f"milepost: this model was extended through {named!r}, and its attention was set to {now!r} afterwards, "
             f"which knows nothing of positions here; set it before extend, or restore(model) first"
+        )
+
+
+def refuse_weights(given: dict[str, Any], config: Any = None) -> None:
+    """Refuse to return attention weights, asked for by a call or, where that says nothing, by a config."""
+    asked = given.get("output_attentions")
+    if getattr(config, "output_attentions", False) if asked is None else asked:
+        raise ValueError(
+            "milepost: output_attentions=True asks for attention weights, which attend does not make; leave it out of "
+            "the call and of the config"
         )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import torch
 
 import milepost as mp
-from milepost.configs.layer_types import FULL
 from milepost.configs.reader import Reader
 from milepost.hf.config.rope_parameters import base_of, expressed, frequencies, magnitude, numbers
 from milepost.seams.arguments import spell
@@ -67,8 +66,8 @@ def with_stretch(turn: Turn, stretch: Any) -> Turn:
     return rope if isinstance(turn, mp.Rope) else replace(turn, method=rope)
 
 
-def stretches(reader: Reader, turn: Turn, trained: int, target: int) -> list[Candidate]:
-    """Return every stretch of a plain rotation that reaches the target."""
+def stretches(reader: Reader, turn: Turn, kinds: Sequence[str], trained: int, target: int) -> list[Candidate]:
+    """Return every stretch of a plain rotation that reaches the target, in the types of layers that are stretched."""
     s, rope = target / trained, rope_of(turn)
     n = rope.head_dim // 2
     longer = frequencies(replace(rope, stretch=mp.ByParts(s, trained)), target)
@@ -87,12 +86,12 @@ def stretches(reader: Reader, turn: Turn, trained: int, target: int) -> list[Can
             "no factors are searched here: these are YaRN's, for texts past the trained length alone",
         ),
     }  # fmt: skip
-    return [stretched(reader, name, with_stretch(turn, each), trained, target, note)
+    return [stretched(reader, name, with_stretch(turn, each), kinds, trained, target, note)
             for name, (each, note) in named.items()]  # fmt: skip
 
 
 def grown(
-    reader: Reader, turn: Turn, reached: int, target: int, temperature: mp.DeepseekScale | None
+    reader: Reader, turn: Turn, kinds: Sequence[str], reached: int, target: int, temperature: mp.DeepseekScale | None
 ) -> list[Candidate]:
     """Return the same stretch, further, for a model that is stretched already; DeepSeek's temperature grows with it."""
     old: Any = rope_of(turn).stretch
@@ -113,15 +112,22 @@ def grown(
         return []
     note = f"the model was tuned with {spell(old)}; this is the same, {by:g} times as far"
     warmer = None if temperature is None else replace(temperature, factor=temperature.factor * by)
-    return [stretched(reader, "the same, further", with_stretch(turn, stretch), original, target, note, warmer)]
+    return [stretched(reader, "the same, further", with_stretch(turn, stretch), kinds, original, target, note, warmer)]
 
 
 def stretched(
-    reader: Reader, name: str, turn: Turn, trained: int, target: int, note: str, warmer: mp.DeepseekScale | None = None
+    reader: Reader,
+    name: str,
+    turn: Turn,
+    kinds: Sequence[str],
+    trained: int,
+    target: int,
+    note: str,
+    warmer: mp.DeepseekScale | None = None,
 ) -> Candidate:
     """Return a candidate that changes cos and sin alone, and with them DeepSeek's temperature."""
     rope = rope_of(turn)
-    said = expressed(reader, {FULL: turn}, trained, target, warmer)
+    said = expressed(reader, dict.fromkeys(kinds, turn), trained, target, warmer)
     sets = {"magnitude": magnitude(rope, target)}
     factor = getattr(rope.stretch, "factor", None)
     if factor is not None:

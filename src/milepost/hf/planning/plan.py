@@ -13,11 +13,13 @@ from typing import Any, cast
 
 import milepost as mp
 from milepost.configs import read
-from milepost.configs.layer_types import FULL
-from milepost.configs.reader import LENGTH, Reader
+from milepost.configs.layer_types import FULL, layer_type
+from milepost.configs.reader import Reader
 from milepost.configs.rope_types import trained_length
+from milepost.configs.rotation import family_of
 from milepost.configs.stored import stored_in
-from milepost.hf.config.rope_parameters import frequencies, numbers
+from milepost.hf.config.far_layers import reach, sees
+from milepost.hf.config.rope_parameters import frequencies, has_types, numbers
 from milepost.hf.config.source import config_of
 from milepost.hf.planning import candidates as of
 from milepost.hf.planning.candidates import Candidate
@@ -26,6 +28,8 @@ from milepost.seams import demand
 from milepost.seams.arguments import spell
 
 TWO_COORDINATES = "turns by several coordinates at once, for which no stretch is known here"
+LEFT_ALONE = ", and a stretch leaves them alone"
+STRETCHED_TOO = "; one rope setting serves all layers, so they are stretched with the others"
 PIPE, WIDEST = 80, 118
 """How wide a plan is in a pipe, and at most."""
 
@@ -128,7 +132,7 @@ def plan(model: object, to: int, trained: int | None = None) -> Plan:
         raise ValueError(
             f"{reader.called}: the config does not say at which length the model was trained; pass trained=2048"
         )
-    reached = trained or _reached(reader, schedule, original)
+    reached = trained or reach(reader, schedule, original)
     if to <= reached:
         raise ValueError(
             f"plan(to={to}): {reader.model_type} reads {reached:,} tokens as it is; ask for more than that, or use the "
@@ -137,32 +141,23 @@ def plan(model: object, to: int, trained: int | None = None) -> Plan:
     return replace(_planned(reader, schedule, original, reached, to), extension=extension)
 
 
-def _reached(reader: Reader, schedule: mp.Schedule, original: int) -> int:
-    """The length that the config promises: its longest, or the trained one times the factor of a stretch."""
-    parts = [part for scheme in schedule for part in scheme.parts]
-    if any(isinstance(part, mp.Learned) for part in parts):
-        # RoBERTa's longest length counts two rows that no token uses.
-        return original
-    ropes = [part.method if isinstance(part, mp.Partial) else part for part in parts]
-    stretches = [rope.stretch for rope in ropes if isinstance(rope, mp.Rope)]
-    factors = [each.factor for each in stretches if isinstance(each, (mp.Interpolate, mp.LongRope, mp.Llama3, mp.Yarn))]
-    return max(original, int(reader.get(*LENGTH) or 0), *(int(original * factor) for factor in factors))
-
-
 def _planned(reader: Reader, schedule: mp.Schedule, original: int, reached: int, target: int) -> Plan:
-    far = [scheme for scheme in schedule if _sees(scheme) > reached]
+    far = [layer for layer, scheme in enumerate(schedule) if sees(scheme) > reached]
     head: dict[str, Any] = {"model_type": reader.model_type, "trained": original, "reached": reached, "target": target}
     head["layers"] = _counted(schedule, far)
     if not far:
         return Plan(**head, kind="windowed", candidates=(), first="", why=(
-            f"no layer sees further than {max(_sees(scheme) for scheme in schedule):,.0f} keys, so longer texts bring "
+            f"no layer sees further than {max(sees(scheme) for scheme in schedule):,.0f} keys, so longer texts bring "
             f"nothing it has not seen: use it as it is"))  # fmt: skip
-    parts = [part for scheme in far for part in scheme.parts]
+    parts = [part for layer in far for part in schedule[layer].parts]
     causal = all(scheme.is_causal for scheme in schedule)
     turns = list(dict.fromkeys(part for part in parts if getattr(part, "rotary", False)))
     if turns:
+        by_type = has_types(reader)
+        head["layers"] = _counted(schedule, far, LEFT_ALONE if by_type else STRETCHED_TOO)
+        kinds = {layer_type(reader, layer, family_of(reader).rule) for layer in far} if by_type else {FULL}
         temperature = next((part for part in parts if isinstance(part, mp.DeepseekScale)), None)
-        return _rotary(reader, head, turns, causal, temperature)
+        return _rotary(reader, head, turns, sorted(kinds), causal, temperature)
     alibi = next((part for part in parts if isinstance(part, mp.Alibi)), None)
     if alibi is not None:
         return _alibi(head, alibi, reached)
@@ -177,27 +172,24 @@ def _planned(reader: Reader, schedule: mp.Schedule, original: int, reached: int,
     return Plan(**head, kind="relative", candidates=tuple(found), first="log-n", why=why)
 
 
-def _sees(scheme: mp.Scheme) -> float:
-    """How far back a layer looks."""
-    band = scheme.band()
-    if band is None or band.sinks:
-        return math.inf
-    return min(band.behind, math.inf if band.chunk is None else band.chunk)
-
-
-def _counted(schedule: mp.Schedule, far: Sequence[mp.Scheme]) -> str:
+def _counted(schedule: mp.Schedule, far: Sequence[int], after: str = "") -> str:
     if len(far) == len(schedule):
         return f"all {len(schedule)} layers see every key"
-    return f"{len(far)} of {len(schedule)} layers see every key; the others see a window or a chunk and are left alone"
+    return f"{len(far)} of {len(schedule)} layers see every key; the others see a window or a chunk{after}"
 
 
 # RoPE
 
 
 def _rotary(
-    reader: Reader, head: dict[str, Any], turns: Sequence[object], causal: bool, temperature: mp.DeepseekScale | None
+    reader: Reader,
+    head: dict[str, Any],
+    turns: Sequence[object],
+    kinds: Sequence[str],
+    causal: bool,
+    temperature: mp.DeepseekScale | None,
 ) -> Plan:
-    """A model whose far-seeing layers turn queries and keys."""
+    """A model whose far-seeing layers turn queries and keys. kinds: the types of layers that a config stretches."""
     if len(turns) > 1:
         listed = ", ".join(spell(turn) for turn in turns)
         raise ValueError(
@@ -211,9 +203,9 @@ def _rotary(
     whole = cast("mp.Rope | mp.Partial", turn)
     facts = _facts(turn, rope, head["trained"], reached, target)
     if rope.stretch is None:
-        found = of.stretches(reader, whole, reached, target)
+        found = of.stretches(reader, whole, kinds, reached, target)
     else:
-        found = of.grown(reader, whole, reached, target, temperature)
+        found = of.grown(reader, whole, kinds, reached, target, temperature)
     found += of.places(rope, reached, target, causal)
     found.append(of.log_n(reached, causal, "sharpens the softmax by the number of keys; goes with any of the above"))
     first, why = _first(facts, head, causal, rope)
