@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -127,3 +128,29 @@ def test_each_token_may_be_given_the_length_of_its_own_text(part: object):
         assert (apart - wanted).abs().max() > 1e-4
     with pytest.raises(ValueError, match="one for each of as many queries as keys"):
         mp.attend(q[:, :, 1:], k, v, scheme, length=lengths)
+
+
+RELATIONS: dict[str, Callable[[], object]] = {
+    "Shaw": lambda: mp.Shaw(8, reach=3),
+    "Nezha": lambda: mp.Nezha(8, reach=8, count="distance"),
+    "TransformerXL": lambda: mp.TransformerXL(8, 4, 8),
+    "Deberta": lambda: mp.Deberta(8, 4, 8, reach=5),
+}
+
+
+@pytest.mark.parametrize("name", RELATIONS)
+def test_tables_by_whole_distance_refuse_what_lies_between(name: str):
+    part, (q, k, v) = RELATIONS[name](), inputs(t=4)
+    scheme = mp.Scheme(part).double()
+    at = torch.tensor([0.0, 0.5, 1.0, 1.4])
+    text = rf"attend: position holds 0\.5, and {name}\(.* has a row for each whole distance, and none between"
+    for backend in (None, "reference", "chunked"):
+        with pytest.raises(ValueError, match=text):
+            mp.attend(q, k, v, scheme, position=at, backend=backend)
+    with pytest.raises(ValueError, match=text.replace("position", "key_position")):
+        mp.scores(q, k, scheme, position=at.ceil(), key_position=at)
+    whole = mp.attend(q, k, v, scheme, position=torch.arange(4) * 2)
+    assert torch.equal(mp.attend(q, k, v, scheme, position=torch.arange(4) * 2.0), whole)
+    for moves in (mp.LeakyRerope(2, 4.0), mp.Dilute(mp.LeakyRerope(2, 4.0), 4)):
+        with pytest.raises(ValueError, match=rf"Scheme: .*moves tokens to fractions of a step, and {name}\("):
+            mp.Scheme(part, mp.Rope(8), moves, causal)

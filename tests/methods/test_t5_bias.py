@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
+from torch import Tensor
 
+import milepost as mp
 from milepost import Scale, Schedule, Scheme, T5Bias, attend, causal
 from tests.oracles import assert_same, inputs, plain
 
@@ -179,3 +182,31 @@ def test_one_object_in_every_layer_is_one_shared_table():
 def test_buckets_that_cannot_be_made_are_refused(options, error, text):
     with pytest.raises(error, match=text):
         T5Bias(**options)
+
+
+@pytest.mark.parametrize(("window", "factor"), [(2, 2.5), (10, 1.1), (8, 1.6), (3, 1 / 3)])
+def test_buckets_of_slowed_distances_are_those_of_exact_ones_wherever_the_text_begins(window: int, factor: float):
+    q, k, v = inputs(t=40)
+    part = T5Bias(4, buckets=16, reach=30).double()
+    torch.nn.init.normal_(part.table, generator=torch.Generator().manual_seed(1))
+    scheme = Scheme(part, mp.LeakyRerope(window, factor), causal)
+    exact = Fraction(factor).limit_denominator(100)
+
+    def score(b: int, h: int, i: int, j: int) -> Tensor | float:
+        if j > i:
+            return -math.inf
+        moved = Fraction(i - j) if i - j < window else window + (i - j - window) / exact
+        return q[b, h, i] @ k[b, h // 2, j] / math.sqrt(8) + part.table[_bucket_of(moved), h]
+
+    def _bucket_of(moved: Fraction) -> int:
+        if moved < 8:
+            return math.floor(moved)
+        # No distance here lies so near a bound that the width of the logarithm would matter.
+        return min(15, 8 + math.floor(8 * math.log(moved / 8) / math.log(30 / 8) + 1e-9))
+
+    want = plain(q, k, v, score)
+    for first in (0, 7, 10**6 + 3):
+        told = {"index": range(first, first + 40), "key_index": range(first, first + 40)}
+        for backend in (None, "reference", "chunked", "flex") if first == 7 else (None,):
+            with torch.no_grad():
+                assert_same(attend(q, k, v, scheme, **told, backend=backend), want)  # pyright: ignore

@@ -208,6 +208,25 @@ def check_finite(name: str, position: Tensor | None) -> None:
         raise ValueError(f"attend: {name} holds {wrong}; a position must be finite, also for padding")
 
 
+def check_whole(scheme: Parts, position: Tensor | None, key_position: Tensor | None) -> None:
+    """Refuse positions that are no whole numbers where a part has a table with a row for each whole distance."""
+    for part in scheme.answering("relate"):
+        for name, values in (("position", position), ("key_position", key_position)):
+            if values is None or not values.is_floating_point():
+                continue
+            if not checking_values(values.device):
+                raise ValueError(
+                    f"attend: {name} is {values.dtype}, and {spell(part)} has a row for each whole distance; give "
+                    f"integers: {name}.long()"
+                )
+            if bool((values != values.round()).any()):
+                wrong = float(values[values != values.round()][0])
+                raise ValueError(
+                    f"attend: {name} holds {wrong:g}, and {spell(part)} has a row for each whole distance, and none "
+                    f"between; give whole positions"
+                )
+
+
 def check_axes(scheme: Parts, position: Tensor | None, key_position: Tensor | None) -> None:
     """Refuse coordinates that nobody reads."""
     for name, values in (("position", position), ("key_position", key_position)):

@@ -18,7 +18,8 @@ class Options(TypedDict, total=False):
     key_index: Index | None
     """The true order of the keys: integers [s] or [b s], or a range; 0 … s − 1 if left out."""
     position: Tensor | None
-    """Where queries stand: [t], [b t] or [b t axes], whole numbers or fractions; the indices if left out."""
+    """Where queries stand: [t], [b t] or [b t axes], whole numbers or fractions; the indices if left out. Methods that
+    look vectors up by distance (Shaw, Nezha, TransformerXL, Deberta) take whole numbers only."""
     key_position: Tensor | None
     """Where keys stand. With as many queries as keys, one of the two stands for both."""
     documents: Tensor | None

@@ -210,6 +210,7 @@ def _stand(options: Options, queries: Tokens, keys: Tokens, scheme: Parts, b: in
     inputs.check_axes(scheme, own, other)
     inputs.check_finite("position", own)
     inputs.check_finite("key_position", other)
+    inputs.check_whole(scheme, own, other)
     last = options.get("index") is None
     # Keys that were turned without a position stand at their indices, whatever is said of queries.
     if own is not None and other is None and not keys_turned:

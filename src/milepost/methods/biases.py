@@ -14,6 +14,9 @@ from milepost.numerics.read_weights import Linear
 from milepost.seams import demand
 from milepost.seams.arguments import Learner
 
+GRID = 1024
+"""Parts of a step that a distance is rounded to before a bucket is chosen."""
+
 
 class T5Bias(Learner):
     """Add a learned number to each score, looked up by the bucket of the distance.
@@ -26,7 +29,7 @@ class T5Bias(Learner):
     Half of the buckets have one distance each, the others grow with its logarithm up to `reach`, past which all share
     the last. bidirectional=True spends half of the buckets on keys ahead of the query; otherwise those count as
     distance 0. T5 itself does not divide scores by √d: Scheme(T5Bias(8), Scale(1.0), causal). One object given to every
-    layer is T5's single shared table.
+    layer is T5's single shared table. Where tokens stand at fractions, distances are rounded to 1/1024.
     """
 
     paper = "T5's bias: a learned number for each head and range of distances (Raffel et al., 2020, arXiv:1910.10683)."
@@ -88,6 +91,9 @@ class T5Bias(Learner):
 
 def _bucket(distance: Tensor, side: int, reach: int, bidirectional: bool) -> Tensor:
     """side: the buckets of one side. The logarithm is float32, so that buckets match T5's own."""
+    if distance.is_floating_point():
+        # A whole distance between two rounded positions may lie a hair below, in the bucket before.
+        distance = (distance * GRID).round() / GRID
     exact = side // 2
     far = distance.abs() if bidirectional else distance.clamp(min=0)
     grown = (far.float().clamp(min=1) / exact).log() / math.log(reach / exact)

@@ -20,7 +20,7 @@ class Shaw(Learner):
         values=True:  v_j  ←  v_j + values[c]
 
     Distances are clipped to ±reach. The tables [2·reach + 1, head_dim] are shared by all heads. values=False leaves the
-    values alone; value_dim is their width where it is not head_dim.
+    values alone; value_dim is their width where it is not head_dim. Distances are whole: `attend` refuses fractions.
     """
 
     paper = "Shaw's relative positions: learned vectors, by distance (Shaw et al., 2018, arXiv:1803.02155)."
@@ -67,7 +67,7 @@ class Nezha:
 
     Distances are clipped to ±reach. The published code numbers the waves by the row of its table, n + reach, and so do
     its checkpoints; count="distance" takes n itself, as the paper writes it. value_dim is the width of the values where
-    it is not head_dim.
+    it is not head_dim. Distances are whole: `attend` refuses fractions.
     """
 
     paper = "NEZHA: Shaw's relative positions with fixed waves (Wei et al., 2019, arXiv:1909.00204)."
@@ -119,7 +119,8 @@ class TransformerXL(Learner):
 
     u and v are [heads, head_dim], W maps model_dim to all heads. Distances may have either sign, so the same method
     serves causal models with a memory (give the memory's keys first; queries are the last t) and bidirectional ones:
-    XLNet is Scheme(TransformerXL(…)) without a mask. reach clamps distances (the authors' clamp_len).
+    XLNet is Scheme(TransformerXL(…)) without a mask. reach clamps distances (the authors' clamp_len). They are
+    whole: `attend` refuses fractions.
     """
 
     paper = "Transformer-XL: projected sinusoids of the distance, two biases (Dai et al., 2019, arXiv:1901.02860)."
@@ -202,7 +203,7 @@ class Deberta(Learner):
     side, exact up to B/2 and ending at reach (v2 and v3: buckets=256, reach=512), and the table by [2·B, model_dim].
     The projections have a bias on the side of the queries in v1 (bias="queries") and on both in v2 and v3 ("both").
     Where these use the layer's own projections (share_att_key), assign them too: `layer.to_keys = attention.key_proj`;
-    else they are the checkpoint's pos_key_proj and pos_query_proj.
+    else they are the checkpoint's pos_key_proj and pos_query_proj. Distances are whole: `attend` refuses fractions.
     """
 
     paper = "DeBERTa: content and position, each attending to the other (He et al., 2020, arXiv:2006.03654)."

@@ -381,6 +381,13 @@ def _check_together(scheme: Parts) -> None:
                 f"Scheme: {spell(scheme.answering('place')[0])} moves tokens so that only their distances mean "
                 f"anything, and {spell(part)} reads more than distances; keep one"
             )
+    whole = torch.zeros(1, 1, dtype=torch.int64)
+    for part in scheme.answering("relate") if scheme.answering("place") else ():
+        if any(move(whole).is_floating_point() for regime in scheme.place() for move in (regime.query, regime.key)):
+            raise ValueError(
+                f"Scheme: {spell(scheme.answering('place')[0])} moves tokens to fractions of a step, and {spell(part)} "
+                f"has a row for each whole distance, and none between; keep one, or use Rerope"
+            )
 
 
 def _unread_place(scheme: Parts) -> str | None:

@@ -135,7 +135,7 @@ class Table:
     first: int
 
     def find(self, distance: Tensor) -> Tensor:
-        """The row numbers of distances of any shape, as int64; a fraction of a step is rounded."""
+        """The row numbers of distances of any shape, as int64; distances are whole, in any dtype."""
         last = self.first + len(self.row) - 1
         row = self.row.to(distance.device)
         return row[distance.round().long().clamp(self.first, last) - self.first].long()
@@ -194,7 +194,7 @@ class Relates(Protocol):
     """Adds to dot products and values by distance."""
 
     def relate(self, span: int) -> Relation:
-        """Answer the tables to look up by distance.
+        """Answer the tables to look up by whole distances; `attend` refuses positions between them.
 
         No distance that counts exceeds span in size; one that does belongs to a pair nobody sees, and any row will do.
         """
