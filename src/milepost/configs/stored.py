@@ -133,6 +133,7 @@ def parts_in(plain: Plain, layer: int) -> list[object]:
 def changed(called: str, own: object) -> ValueError:
     """Return the error about a config that was edited after an extension was stored in it."""
     return ValueError(
-        f"{called}: this config was changed after milepost stored an extension in it, and now describes {own!r}; "
-        f'to extend the model anew, remove the key "{KEY}" and the rope type or model type of milepost from it'
+        f"{called}: this config was changed after milepost stored an extension in it, and now describes {own!r}; put "
+        f"it back. To extend the model anew, restore(model) first, or remove from a config.json the key "
+        f'"{KEY}" and the rope type or model type of milepost'
     )
