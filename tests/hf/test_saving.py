@@ -164,7 +164,7 @@ def test_what_stock_reads_otherwise_is_never_written(monkeypatch: pytest.MonkeyP
         module, "forward", lambda self, x, p: tuple(quirk[self.rope_type] * each for each in inner(self, x, p))
     )
     extend(model, mp.Yarn(4, trained=64))
-    assert model.config.to_dict()["rope_parameters"]["rope_type"] == "milepost.hf.load"
+    assert model.config.to_dict()["rope_parameters"]["rope_type"] == "read this folder with milepost.hf.load"
 
 
 def test_a_scheme_that_leaves_the_rotation_out_is_not_written_as_one_that_has_it(tmp_path: Path):
@@ -194,6 +194,18 @@ def test_deepseek_keeps_its_temperature(tmp_path: Path):
 
 
 # Refused by name
+
+
+def test_the_error_of_stock_transformers_is_a_sentence_and_the_word_it_was_before_is_read(tmp_path: Path):
+    model = extend(tiny("llama"), mp.Rerope(8))
+    save(model, tmp_path)
+    with pytest.raises(KeyError, match=r"read this folder with milepost\.hf\.load"):
+        AutoModelForCausalLM.from_pretrained(tmp_path)
+    text = (tmp_path / "config.json").read_text()
+    assert text.count("read this folder with ") == 1
+    (tmp_path / "config.json").write_text(text.replace("read this folder with ", ""))
+    assert difference(load(tmp_path)(LONG).logits, model(LONG).logits) < CLOSE
+    assert mp.Schedule.of(tmp_path).same_as(mp.Schedule.of(model))
 
 
 def test_every_way_to_write_a_config_names_milepost(tmp_path: Path):
