@@ -244,7 +244,8 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "mscale": 1.5}}, "mscale is 1.5, which rope type"),
         ({"rope_scaling": {"rope_type": "linear", "factor": -2}}, "factor is -2, and must be a number"),
         ({"rope_scaling": {"rope_type": "", "factor": 2.0}}, "rope_type is '', which is not known"),
-        ({"rope_scaling": {"mrope_section": [2, 3, 3]}}, "mrope_section is [2, 3, 3], which rope type 'default'"),
+        ({"rope_scaling": {"mrope_section": [2, 3, 3]}}, "which rope type 'default' of llama does not read; remove it"),
+        ({"rope_scaling": YARN | {"atention_factor": 1.0}}, "does not read; did you mean attention_factor"),
         ({"rope_scaling": {"llama_4_scaling_beta": 0.1}}, "llama_4_scaling_beta is 0.1, which rope type 'default'"),
         (
             {"rope_parameters": {"full_attention": {"rope_theta": 5e5}, "factor": 2.0}},

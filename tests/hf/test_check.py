@@ -653,6 +653,32 @@ def test_a_model_that_cannot_be_run_is_named():
 
     found = check(model(change=lambda made: setattr(made.layers[0].self_attn, "forward", refuse)), config())
     assert any("it could not be run (no kernel for this chip)" in each for each in found.not_compared)
+    assert not found
+    assert found.not_run == found.not_compared[-1:]
+    assert "not known: a model could not be run" in str(found)
+    assert "no difference found" not in str(found)
+
+
+def test_a_config_of_which_transformers_builds_no_model_is_not_said_to_agree():
+    wrong = config().to_dict() | {"hidden_act": "no such activation"}
+    found = check(wrong, wrong)
+    assert len(found.not_run) == 1
+    assert "not known: a model could not be run" in str(found)
+
+
+@pytest.mark.parametrize("edit", ["frequencies", "scale", "causality"])
+def test_a_model_that_ends_texts_by_several_tokens_is_run(edit: str):
+    made = {"eos_token_id": [1, 2], "pad_token_id": 0}
+    one = model(**made)
+    assert not check(one, copy.deepcopy(one)).not_compared
+    two = copy.deepcopy(one)
+    if edit == "frequencies":
+        two.rotary_emb.inv_freq.mul_(0.5)
+    elif edit == "scale":
+        two.layers[0].self_attn.scaling *= 2
+    else:
+        two.layers[0].self_attn.is_causal = False
+    assert check(one, two), edit
 
 
 # Nothing is changed, and what was extended is compared by what it does now
@@ -746,6 +772,11 @@ def test_the_command_ends_with_1_where_something_differs(tmp_path: Path):
     same = CliRunner().invoke(app(), ["check", str(tmp_path / "a"), str(tmp_path / "a"), "--json"])
     assert same.exit_code == 0, same.output
     assert json.loads(same.stdout)["differences"] == []
+    broken = json.loads((tmp_path / "a" / "config.json").read_text()) | {"hidden_act": "no such activation"}
+    (tmp_path / "broken.json").write_text(json.dumps(broken))
+    failed = CliRunner().invoke(app(), ["check", *[str(tmp_path / "broken.json")] * 2])
+    assert failed.exit_code == 2
+    assert "not known: a model could not be run" in failed.stdout
     wrong = CliRunner().invoke(app(), ["check", str(tmp_path / "a"), str(tmp_path)])
     assert wrong.exit_code == 2
     assert "the folder has no config.json" in wrong.stderr

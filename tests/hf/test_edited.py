@@ -311,3 +311,79 @@ def test_another_module_in_the_place_of_ours_is_refused_and_what_wraps_ours_is_n
     with pytest.raises(RuntimeError, match="was replaced after extend"):
         copied(tokens())
     assert torch.equal(restore(model)(tokens()).logits, stock(tokens()).logits)
+
+
+def layers_in(model: Any) -> tuple[Any, str]:
+    """The layers of a model, and what attention is called in them."""
+    return {
+        "llama": lambda: (model.model.layers, "self_attn"),
+        "gemma3_text": lambda: (model.model.layers, "self_attn"),
+        "bloom": lambda: (model.transformer.h, "self_attention"),
+        "mpt": lambda: (model.transformer.blocks, "attn"),
+    }[model.config.model_type]()
+
+
+@pytest.mark.parametrize("n", [1, 9])
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "bloom", "mpt"])
+@pytest.mark.parametrize("what", ["attention", "layer", "one more"])
+def test_stock_attention_among_ours_is_refused(kind: str, what: str, n: int):
+    model = tiny(kind)
+    stock, text = copy.deepcopy(model), tokens(1, n)
+    extend(model, through="attend")
+    (ours, name), (theirs, _) = layers_in(model), layers_in(stock)
+    before = model(text).logits
+    if what == "attention":
+        kept = getattr(ours[1], name)
+        setattr(ours[1], name, getattr(theirs[1], name))
+    elif what == "layer":
+        kept, ours[1] = ours[1], theirs[1]
+    else:
+        kept = None
+        ours.append(theirs[1])
+    for each in (model, copy.deepcopy(model)):
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"after extend, .*which knows nothing of the extension"):
+                each(text)
+    if what == "attention":
+        setattr(ours[1], name, kept)
+    elif what == "layer":
+        ours[1] = kept
+    else:
+        del ours[2]
+    assert torch.equal(model(text).logits, before)
+
+
+def test_layers_of_ours_may_be_moved_copied_left_out_and_wrapped():
+    class Around(nn.Module):
+        def __init__(self, layer: nn.Module) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.layer(*args, **kwargs)
+
+    stock = tiny("llama")
+    model, text = extend(copy.deepcopy(stock), through="attend"), tokens(1, 9)
+    for make in (
+        lambda layers: [*layers][::-1],
+        lambda layers: [*layers, copy.deepcopy(layers[0])],
+        lambda layers: [layers[1]],
+        lambda layers: [Around(layers[0]), layers[1]],
+    ):
+        changed = copy.deepcopy(model), copy.deepcopy(stock)
+        for each in changed:
+            each.model.layers = nn.ModuleList(make(each.model.layers))
+            each.config.num_hidden_layers = len(each.model.layers)
+        ours, theirs = (each(text, use_cache=False).logits for each in changed)
+        assert near(ours, theirs)
+
+
+def test_stock_attention_in_a_stretched_t5_is_refused():
+    model = bucketed("t5")
+    its = copy.deepcopy(model.encoder.block[1].layer[0].SelfAttention)
+    text = tokens(1, 9)
+    extend(model, through="attend")
+    model(input_ids=text, decoder_input_ids=text)
+    model.encoder.block[1].layer[0].SelfAttention = its
+    with pytest.raises(RuntimeError, match=r"SelfAttention of .* was replaced after extend"):
+        model(input_ids=text, decoder_input_ids=text)

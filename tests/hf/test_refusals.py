@@ -35,6 +35,10 @@ def judged(*given: Any, **options: Any) -> Any:
 
 WRONG: dict[str, tuple[type[Exception], Callable[[], object], str]] = {
     "no model to restore": (TypeError, lambda: restore(3), "restore(int): the first argument is a model of"),
+    "factors for other pairs": (
+        ValueError, lambda: extend(tiny("llama"), mp.LongRope((1.0, 2.0), (1.0, 2.0), 64)),
+        "turns 4 pairs of channels: LongRope: 2 factors for 4 pairs of channels; give one for every pair",
+    ),
     "no model to save": (TypeError, lambda: save(3, "x"), "save(int): the first argument is a model of transformers"),
     "a number to load": (TypeError, lambda: load(3), "load(3): give a folder that save wrote"),
     "no model to choose for": (TypeError, lambda: choose(3, IDS, to=99), "choose(int): the first argument is a model"),

@@ -31,6 +31,7 @@ import milepost as mp
 from milepost.configs.falcon_slopes import FalconSlopes
 from milepost.hf import extend, load, plan, restore, save
 from milepost.hf.model.extension import extension_of
+from tests.hf.test_buckets import tiny as bucketed
 from tests.hf.tiny import SMALL, tiny, tokens
 from tests.sweeps.saved import OTHERS, TYPES, methods, model_of, outcomes
 
@@ -163,7 +164,7 @@ def test_what_stock_reads_otherwise_is_never_written(monkeypatch: pytest.MonkeyP
         module, "forward", lambda self, x, p: tuple(quirk[self.rope_type] * each for each in inner(self, x, p))
     )
     extend(model, mp.Yarn(4, trained=64))
-    assert model.config.to_dict()["rope_parameters"]["rope_type"] == "milepost.hf.load"
+    assert model.config.to_dict()["rope_parameters"]["rope_type"] == "read this folder with milepost.hf.load"
 
 
 def test_a_scheme_that_leaves_the_rotation_out_is_not_written_as_one_that_has_it(tmp_path: Path):
@@ -193,6 +194,18 @@ def test_deepseek_keeps_its_temperature(tmp_path: Path):
 
 
 # Refused by name
+
+
+def test_the_error_of_stock_transformers_is_a_sentence_and_the_word_it_was_before_is_read(tmp_path: Path):
+    model = extend(tiny("llama"), mp.Rerope(8))
+    save(model, tmp_path)
+    with pytest.raises(KeyError, match=r"read this folder with milepost\.hf\.load"):
+        AutoModelForCausalLM.from_pretrained(tmp_path)
+    text = (tmp_path / "config.json").read_text()
+    assert text.count("read this folder with ") == 1
+    (tmp_path / "config.json").write_text(text.replace("read this folder with ", ""))
+    assert difference(load(tmp_path)(LONG).logits, model(LONG).logits) < CLOSE
+    assert mp.Schedule.of(tmp_path).same_as(mp.Schedule.of(model))
 
 
 def test_every_way_to_write_a_config_names_milepost(tmp_path: Path):
@@ -521,6 +534,62 @@ def test_a_config_edited_by_hand_is_noticed(tmp_path: Path):
     edited(tmp_path, rope_parameters={"rope_type": "default", "rope_theta": 5000.0})
     with pytest.raises(ValueError, match="was changed after milepost stored an extension in it"):
         load(tmp_path)
+
+
+CONFIGS: dict[str, tuple[str, object, dict[str, Any]]] = {
+    "the base, beside a stretch": ("llama", mp.Yarn(4.0, trained=64), {"rope_theta": 777.0}),
+    "the base of one layer type": ("olmo3", mp.Yarn(4.0, trained=64), {"full_attention": {"rope_theta": 777.0}}),
+    "the base, beside a method": ("qwen3", mp.Rerope(8), {"rope_theta": 777.0}),
+    "a window": ("gemma2", mp.Yarn(4.0, trained=64), {"sliding_window": 5}),
+    "slopes": ("mpt", mp.AlibiNtk(4.0), {"alibi_bias_max": 4}),
+    "buckets": ("t5", mp.LogN(128), {"relative_attention_max_distance": 30}),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_edited_after_extend_is_not_saved(name: str, tmp_path: Path):
+    kind, part, edit = CONFIGS[name]
+    model = extend(bucketed(kind) if kind == "t5" else tiny(kind), part)
+    before, state = copy.deepcopy(model.config), torch.random.get_rng_state()
+    for key, value in edit.items():
+        if hasattr(model.config, key):
+            setattr(model.config, key, value)
+        elif kind == "mpt":
+            setattr(model.config.attn_config, key, value)
+        elif isinstance(value, dict):
+            model.config.rope_parameters[key].update(value)
+        else:
+            model.config.rope_parameters[key] = value
+    # Of T5, whose stacks have a config each, save alone notices it.
+    for write in (save, *([] if kind == "t5" else [type(model).save_pretrained])):
+        with pytest.raises(ValueError, match="was changed after milepost stored an extension in it"):
+            write(model, tmp_path)
+        assert not list(tmp_path.glob("*.safetensors"))
+    for key in edit:
+        if hasattr(model.config, key):
+            setattr(model.config, key, getattr(before, key))
+    for key in ("attn_config", "rope_parameters"):
+        if hasattr(before, key):
+            setattr(model.config, key, getattr(before, key))
+    save(model, tmp_path)
+    load(tmp_path)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_another_config_in_the_place_of_that_which_stores_the_extension_is_not_saved(tmp_path: Path):
+    model = tiny("llama")
+    config = copy.deepcopy(model.config)
+    extend(model, mp.Rerope(8))
+    model.config = config
+    with pytest.raises(ValueError, match="was replaced by one that stores no extension"):
+        save(model, tmp_path)
+
+
+def test_a_setting_that_no_scheme_reads_may_be_edited(tmp_path: Path):
+    model = extend(tiny("llama"), mp.Yarn(4.0, trained=64))
+    model.config.eos_token_id, model.config.max_position_embeddings = 5, 512
+    model.save_pretrained(tmp_path)
+    assert difference(load(tmp_path)(LONG).logits, model(LONG).logits) < CLOSE
 
 
 def test_pickled_weights_are_not_read(tmp_path: Path):

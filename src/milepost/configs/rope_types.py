@@ -67,7 +67,8 @@ def check_settings(reader: Reader, settings: Settings, own: tuple[str, ...] = ()
         if value is None or (key == "factor" and kind == "default" and value == 1):
             continue
         if key not in read and not (kind == "dynamic" and settings.get("alpha") and key in TYPES["yarn"][1]):
-            near = did_you_mean(key, read)
+            # A name that other models read is no slip of the pen.
+            near = "" if key in OF_OTHERS else did_you_mean(key, read)
             raise reader.refuse(
                 key, value, f"which rope type {kind!r} of {reader.model_type} does not read{near}; remove it"
             )
@@ -201,6 +202,14 @@ TYPES: dict[str, tuple[Callable[[Reader, Settings], Stretch | None], tuple[str, 
 
 UNUSED = ("finetuned", "interleaved")
 """Keys of published configs that no reader uses: YaRN's Llamas and Qwen3-Omni have them."""
+
+OF_OTHERS = (
+    "llama_4_scaling_beta",
+    "mrope_interleaved",
+    "mrope_section",
+    *(key for _, keys in TYPES.values() for key in keys),
+)
+"""Keys that some rope type, or some models beside every type, read."""
 
 EVERYWHERE = ("rope_type", "type", "partial_rotary_factor", TRAINED, *BASE, *UNUSED)
 

@@ -23,9 +23,10 @@ from milepost.seams.known import Known
 KEY = "milepost"
 OLD_FILE = "milepost.json"
 LOADED_BY = "milepost.hf.load"
-"""The rope type and the attention of a marked config: the error of other readers then names what reads it."""
-NO_SIZE = f"read this folder with {LOADED_BY}"
-"""What stands for the size of the vocabulary where no rope type can be marked."""
+"""The attention of a marked config: the error of other readers then names what reads it."""
+READ_BY = f"read this folder with {LOADED_BY}"
+"""The rope type of a marked config and, where it has none, what stands for the size of its vocabulary: the error of
+other readers repeats it. Folders of 0.2.0 have LOADED_BY alone as their rope type."""
 PREFIX = "milepost-"
 STOCK, STOCK_SIZE = "stock_rope_type", "stock_vocab_size"
 METHODS = (FalconSlopes,)
@@ -57,7 +58,7 @@ def marked(config: Plain) -> Plain:
         # AutoModel goes by the model type; a class of transformers that is called by its name reads the attention, and
         # where the caller names another, a size that is none.
         marks = {"model_type": PREFIX + config["model_type"], "attn_implementation": LOADED_BY}
-        return config | marks | {"vocab_size": NO_SIZE, STOCK_SIZE: config["vocab_size"]}
+        return config | marks | {"vocab_size": READ_BY, STOCK_SIZE: config["vocab_size"]}
     return config
 
 
@@ -82,7 +83,7 @@ def _unmarked_dict(config: Plain) -> Plain:
     made["model_type"] = str(made["model_type"]).removeprefix(PREFIX)
     if made.get("attn_implementation") == LOADED_BY:
         del made["attn_implementation"]
-    if made.get("vocab_size") == NO_SIZE:
+    if made.get("vocab_size") == READ_BY:
         made["vocab_size"] = made.pop(STOCK_SIZE)
     if made.get("rope_parameters"):
         made["rope_parameters"] = _each(made["rope_parameters"], _unmarked_rope)
@@ -99,11 +100,11 @@ def _each(settings: Plain, change: Callable[[Plain], Plain]) -> Plain:
 
 
 def _marked_rope(settings: Plain) -> Plain:
-    return settings | {"rope_type": LOADED_BY, STOCK: settings.get("rope_type", "default")}
+    return settings | {"rope_type": READ_BY, STOCK: settings.get("rope_type", "default")}
 
 
 def _unmarked_rope(settings: Plain) -> Plain:
-    if settings.get("rope_type") != LOADED_BY:
+    if settings.get("rope_type") not in (READ_BY, LOADED_BY):
         return settings
     made = settings | {"rope_type": settings.get(STOCK, "default")}
     made.pop(STOCK, None)
@@ -133,6 +134,7 @@ def parts_in(plain: Plain, layer: int) -> list[object]:
 def changed(called: str, own: object) -> ValueError:
     """Return the error about a config that was edited after an extension was stored in it."""
     return ValueError(
-        f"{called}: this config was changed after milepost stored an extension in it, and now describes {own!r}; "
-        f'to extend the model anew, remove the key "{KEY}" and the rope type or model type of milepost from it'
+        f"{called}: this config was changed after milepost stored an extension in it, and now describes {own!r}; put "
+        f"it back. To extend the model anew, restore(model) first, or remove from a config.json the key "
+        f'"{KEY}" and the rope type or model type of milepost'
     )

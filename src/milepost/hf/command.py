@@ -42,7 +42,8 @@ def check(a: A, b: B, as_json: AsJson = False) -> None:
     """Find which convention differs between two models.
 
     Pairs, sign, base, partial size, YaRN's ramp, magnitude, softmax scale, ALiBi's slopes, T5's buckets, what is seen,
-    and other parts. A folder that was saved extended is read as such. Ends with 1 where something differs.
+    and other parts. A folder that was saved extended is read as such. Ends with 1 where something differs,
+    and with 2 where a model could not be run and nothing else was found.
     """
     from milepost.hf.checking.check import check as checked
 
@@ -52,8 +53,8 @@ def check(a: A, b: B, as_json: AsJson = False) -> None:
     except (ValueError, TypeError, OSError, ImportError, IndexError) as error:
         refuse(str(error))
     typer.echo(json.dumps(found.to_dict(), ensure_ascii=False, indent=2) if as_json else str(found))
-    if found:
-        raise SystemExit(1)
+    if found or found.not_run:
+        raise SystemExit(1 if found else 2)
 
 
 Given = Annotated[

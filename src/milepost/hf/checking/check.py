@@ -43,7 +43,8 @@ class Side:
     """One of the two: its schemes by layer ("" for one that serves all), and what of it can be run.
 
     only: the kinds of encoding that it has, None for a whole model. width: the channels of a head. model: what is run;
-    own: True if that has weights. extended: True if it runs by a scheme of ours. lacks: what is not known of it.
+    own: True if that has weights. extended: True if it runs by a scheme of ours. lacks: what is not known of it, and
+    failed: what should have been, and raised an error.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Side:
     own: bool = False
     extended: bool = False
     lacks: list[str] = field(default_factory=list[str])
+    failed: list[str] = field(default_factory=list[str])
     runs: Runs | None = None
     stock: Runs | None = None
     """The run of the model that transformers builds from the model's own config."""
@@ -77,7 +79,8 @@ def check(a: object, b: object, dim: int | None = None) -> Checked:
     Scheme, a Schedule or a method of milepost (Rope, Alibi, T5Bias); a function rotary(x, position) with x [b h t d]
     and position [t]; or ALiBi's slopes, [heads]. dim: the channels of a head, where only functions are given.
 
-    "No difference found" means that logits agree where weights do, but for what `not_compared` names. Models are run on
+    "No difference found" means that logits agree where weights do, but for what `not_compared` names; where a model
+    failed to run, `not_run` names it, and whether the two differ is not known. Models are run on
     made-up weights; neither their weights nor their state are changed. The values of position tables are compared where
     both have them.
     """
@@ -161,11 +164,19 @@ def _of_config(given: object, name: str) -> Side:
             side.config = transformers.AutoConfig.for_model(plain.pop("model_type"), **plain)
         side.model = skeleton(copy.deepcopy(side.config))
     except Exception as error:  # whatever transformers raises, the scheme is still compared
-        side.lacks.append(f"attention outputs of {name}: transformers builds no model from it ({first_line(error)})")
+        why = f"attention outputs of {name}: transformers builds no model from it ({first_line(error)})"
+        (side.failed if _is_theirs(config) else side.lacks).append(why)
         if not side.layers:
             # Neither we nor transformers know it: the reader's error explains that best.
             read(config, "check")
     return side
+
+
+def _is_theirs(config: object) -> bool:
+    """True if this is a config of a model that transformers has, and that does not come with a checkpoint."""
+    from transformers import CONFIG_MAPPING
+
+    return look_up(config, "model_type") in CONFIG_MAPPING
 
 
 def _read(side: Side) -> Side:
@@ -235,7 +246,9 @@ class _Comparison:
             self._tables()
             self._config()
         compared = tuple(f"{name} ({count})" for name, count in self.counts.items() if count)
-        return Checked(self.a.name, self.b.name, together(self.found), compared, tuple(dict.fromkeys(self.missing)))
+        failed = dict.fromkeys([*self.a.failed, *self.b.failed])
+        missing = tuple(dict.fromkeys([*self.missing, *failed]))
+        return Checked(self.a.name, self.b.name, together(self.found), compared, missing, tuple(failed))
 
     def _run(self, side: Side) -> None:
         """Run a side's model, and what transformers builds from its own config."""
@@ -251,7 +264,7 @@ class _Comparison:
                 side.stock = Runs(skeleton(copy.deepcopy(side.config), type(side.model)), self.tokens)
         except Exception as error:  # a model's code may raise anything; what it is, is reported
             what = f"attention outputs of {side.name}" if side.runs is None else f"{side.name} with its own config"
-            self.missing.append(f"{what}: it could not be run ({first_line(error)})")
+            side.failed.append(f"{what}: it could not be run ({first_line(error)})")
 
     def _labels(self) -> list[str]:
         """The layers of either side; "" where both have one scheme for all."""

@@ -83,7 +83,8 @@ class Difference:
 class Checked:
     """The differences between A and B; false where there are none.
 
-    No difference means that logits agree where weights do, but for what `not_compared` names.
+    No difference means that logits agree where weights do, but for what `not_compared` names. Where `not_run` names a
+    model that failed to run, that is not known.
     """
 
     a: str
@@ -91,6 +92,7 @@ class Checked:
     differences: tuple[Difference, ...]
     compared: tuple[str, ...]
     not_compared: tuple[str, ...]
+    not_run: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.differences)
@@ -106,7 +108,8 @@ class Checked:
 
     def __str__(self) -> str:
         count = len(self.differences)
-        found = f"{count} difference{'s' * (count > 1)}" if count else "no difference found"
+        none = "whether they differ is not known: a model could not be run" if self.not_run else "no difference found"
+        found = f"{count} difference{'s' * (count > 1)}" if count else none
         lines = [*wrapped(self.a, "A  "), *wrapped(self.b, "B  "), "", found, ""]
         for each in self.differences:
             lines += [str(each), ""]

@@ -16,13 +16,14 @@ from torch import nn
 
 from milepost.configs import read
 from milepost.configs.source import configuration, inside, text_of
-from milepost.configs.stored import KEY, OLD_FILE, Plain
+from milepost.configs.stored import KEY, OLD_FILE, Plain, stored_in
 from milepost.hf.model.extension import NEEDED, extended, extension_of
 from milepost.hf.model.models import demand_model, undrawn
-from milepost.hf.model.t5 import has_buckets, put_stacks, stacks_of, stretched
+from milepost.hf.model.settings import stored_schedule
+from milepost.hf.model.t5 import Stacks, has_buckets, put_stacks, stacks_of, stretched
 from milepost.lab.training.train import FULL
 from milepost.refusal import need
-from milepost.schedule import schedule_in, stock_schedule
+from milepost.schedule import Schedule, schedule_in, stock_schedule
 
 
 def save(model: Any, path: str | os.PathLike[str], **options: Any) -> None:
@@ -57,6 +58,10 @@ def refuse(model: nn.Module, path: Path) -> None:
             f"save(model.merge_and_unload(), path); or keep its own weights alone, model.save_pretrained(path), and "
             f"load them onto the same model, extended in the same way"
         )
+    if stacks is None:
+        stored_schedule(model.config, "save")
+    else:
+        schedules_in_stacks(model, stored_in(model.config) or {}, "save")
     there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
     # Weights that are shared are written once; what is offloaded is written all the same.
     size, free = sum(each.nbytes for each in model.parameters()), shutil.disk_usage(there).free
@@ -87,15 +92,20 @@ def load(path: str | os.PathLike[str], **options: Any) -> Any:
         )
     if has_buckets(model):
         reach = model.config.relative_attention_max_distance
-        stacks = stacks_of(model, reach)
-        with undrawn():
-            schedules = {
-                name: schedule_in(stored, layers.own, name == "decoder", called) for name, layers in stacks.items()
-            }
+        stacks, schedules = schedules_in_stacks(model, stored, called)
         put_stacks(model, reach, reach, stacks, schedules)
         return model
     own = stock_schedule(read(model.config, "load"))
     return extended(model, [schedule_in(stored, own, False, called)], through=stored["through"], stored=True)
+
+
+def schedules_in_stacks(model: Any, stored: Plain, called: str) -> tuple[Stacks, dict[str, Schedule]]:
+    """Return the stacks of a T5 and the schedules that are stored for them; raise where the config was edited since."""
+    stacks = stacks_of(model, model.config.relative_attention_max_distance)
+    with undrawn():
+        return stacks, {
+            name: schedule_in(stored, layers.own, name == "decoder", called) for name, layers in stacks.items()
+        }
 
 
 def config_in(folder: Path, called: str) -> Plain:

@@ -18,7 +18,16 @@ from torch import Tensor, nn
 
 from milepost import DeepseekScale, Partial, Rope, Schedule, Scheme, attend
 from milepost.call.options import Options
-from milepost.hf.model.models import Place, StandIn, forward_of, is_stock, settings_of, switches_of
+from milepost.hf.model.models import (
+    Place,
+    StandIn,
+    attentions_in,
+    forward_of,
+    is_stock,
+    places_of,
+    settings_of,
+    switches_of,
+)
 from milepost.hf.model.positions import demand_marked, dense, read, refuse_edited, refuse_unnamed, refuse_weights, slots
 from milepost.hf.model.rotary import Turned
 from milepost.memory.surroundings import autocast_dtype
@@ -91,7 +100,9 @@ class Unchanged:
 
     def __init__(self, module: nn.Module, attentions: Sequence[Any] = (), ours: Sequence[Place] = ()) -> None:
         """attentions: those that attend by `attention`; ours: where modules of milepost were put."""
-        self.switches, self.ours = switches_of(module), list(ours)
+        self.switches, self.ours = switches_of(module), [*ours, *places_of(module, attentions)]
+        attending = any(not isinstance(each.module, Turned) for each in self.ours)
+        self.layers = LayersAsTheyWere(module, [each.parent for each in self.ours]) if attending else None
         self.forwards = [(each, forward_of(each)) for each in attentions]
 
     def put(self, module: nn.Module) -> list[Any]:
@@ -107,6 +118,8 @@ class Unchanged:
                 place.module.refuse_edited()
             if not torch.compiler.is_compiling():
                 refuse_replaced(place)
+        if self.layers is not None and not torch.compiler.is_compiling():
+            self.layers.refuse_foreign(module)
         config = None
         for attending, forward in self.forwards:
             if attending.config is not config:
@@ -128,6 +141,36 @@ def refuse_replaced(place: Place) -> None:
         f"milepost: {place.name} of {type(place.parent).__name__} was replaced after extend, by {type(now).__name__}, "
         f"which knows nothing of the extension; put it back, or restore(model), replace it, and extend again"
     )
+
+
+class LayersAsTheyWere:
+    """The layers of a model that attends by `attend`: a stock one put among them would attend without positions."""
+
+    def __init__(self, module: nn.Module, layers: Iterable[nn.Module]) -> None:
+        """layers: modules right above attention; what is above those is looked at before every forward pass."""
+        inside = {id(each) for each in layers}
+        above = [each for each in module.modules() if id(each) not in inside and inside & set(map(id, each.modules()))]
+        self.above = [(each, children_of(each)) for each in above]
+        self.known = list(attentions_in(module))
+
+    def refuse_foreign(self, module: nn.Module) -> None:
+        """Refuse attention that the extension did not reach, if any layer changed; layers may be moved and left out."""
+        if all(children_of(each) == children for each, children in self.above):
+            return
+        known = set(map(id, self.known))
+        for each in attentions_in(module):
+            if id(each) not in known and NAME not in each.__dict__ and not isinstance(each, Replaced):
+                raise RuntimeError(
+                    f"milepost: a layer with {type(each).__name__} {each.layer_idx} was put into "
+                    f"{type(module).__name__} after extend, which knows nothing of the extension; take it out, or "
+                    f"restore(model), put it in, and extend again"
+                )
+        self.above = [(each, children_of(each)) for each, _ in self.above]
+
+
+def children_of(module: nn.Module) -> tuple[nn.Module | None, ...]:
+    """Return what stands in a module."""
+    return tuple(module._modules.values())
 
 
 class Ordered:

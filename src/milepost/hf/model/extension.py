@@ -32,7 +32,7 @@ from milepost.hf.model.models import (
 from milepost.hf.model.parts import schedule_for
 from milepost.hf.model.positions import Calls, Hooks
 from milepost.hf.model.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
-from milepost.hf.model.settings import Settings, clear, store, without, written
+from milepost.hf.model.settings import Settings, clear, store, unedited, without, written
 from milepost.hf.model.t5 import Stretched, has_buckets, stretch_buckets
 from milepost.hf.model.tables import Grown, grow, table_of
 from milepost.refusal import need
@@ -272,6 +272,7 @@ def apply(
     unchanged = Unchanged(layers.backbone, by_name, ours)
     done.hooks.add(partial(unchanged.put, layers.backbone))
     done.hooks.add(partial(Ordered(layers.attentions, schedule).put, layers.backbone))
+    done.hooks.add(partial(unedited, layers.backbone))
     named = NAME if path == "attend" and not layers.places else None
     calls = Calls(layers.backbone, schedule, f"{path} {schedule!r}", path == "attend", named)
     done.hooks.add(partial(calls.put, layers.backbone, unwrapped(layers.model)))

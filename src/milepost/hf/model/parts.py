@@ -13,6 +13,7 @@ from milepost.catalogue.spelling import plain
 from milepost.configs import read
 from milepost.configs.falcon_slopes import FalconSlopes
 from milepost.configs.reader import LENGTH
+from milepost.hf.config.rope_parameters import frequencies
 from milepost.hf.model.models import Layers
 from milepost.hf.model.rotary import turn_of
 from milepost.lab.schemes.expressions import Sum, evaluate, words_in
@@ -241,6 +242,13 @@ def check(layers: Layers, layer: int, scheme: Scheme) -> None:
     turn, old = turn_of(scheme), turn_of(own)
     if turn is not None and old is not None and turn.head_dim != old.head_dim:
         raise ValueError(f"{where} has heads of {old.head_dim} channels, and {spell(turn)} turns {turn.head_dim}")
+    rope = turn.method if isinstance(turn, Partial) else turn
+    if isinstance(rope, Rope):
+        try:
+            frequencies(rope, 2)
+        except ValueError as error:
+            # A stretch with numbers for other pairs, or for more of them.
+            raise ValueError(f"{where} turns {rope.head_dim // 2} pairs of channels: {error}") from error
     if turn is not None and old is not None and getattr(turn, "axes", None) != getattr(old, "axes", None):
         raise ValueError(f"{where} has one position a token, and {spell(turn)} reads {turn.axes}")
     if answers_rest(own) and not answers_rest(scheme):

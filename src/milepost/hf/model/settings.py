@@ -20,10 +20,12 @@ from milepost import DeepseekScale, Partial, Rope, Schedule, Scheme
 from milepost.configs import read
 from milepost.configs.layer_types import FULL
 from milepost.configs.rope_types import TRAINED
-from milepost.configs.stored import KEY, LOADED_BY, marked, unmarked
+from milepost.configs.source import text_of
+from milepost.configs.stored import KEY, LOADED_BY, marked, stored_in, unmarked
 from milepost.hf.config.rope_parameters import expressed, frequencies, has_types, magnitude
-from milepost.hf.model.models import MODELS, Layers, Turner, own_schedule, turners_in
+from milepost.hf.model.models import MODELS, Layers, Turner, own_schedule, turners_in, undrawn
 from milepost.hf.model.rotary import FORMS, lengths, near, same_beside, turn_of, turns_by_type
+from milepost.schedule import schedule_in, stock_schedule
 
 NAMES = ("rope_parameters", "max_position_embeddings", TRAINED)
 
@@ -200,6 +202,27 @@ def clear(config: Any) -> None:
     if isinstance(config, Marked):
         config.__class__ = config.stock
     config.__dict__.pop(KEY, None)
+
+
+def stored_schedule(config: Any, called: str) -> Schedule:
+    """Return the schedule that a config stores; raise where the rest of it was edited since, or nothing is stored."""
+    stored = stored_in(text_of(config) or config)
+    if stored is None:
+        raise ValueError(
+            f"{called}: the config of this model was replaced by one that stores no extension; set what you need in "
+            f"model.config as extend left it, or restore(model), replace it, and extend again"
+        )
+    with undrawn():
+        return schedule_in(stored, stock_schedule(read(config, called)), False, called)
+
+
+def unedited(module: Any) -> list[Any]:
+    """Register that no state_dict, which `save_pretrained` asks for, is made beside a config that `load` refuses."""
+    return [module.register_state_dict_pre_hook(_before_state)]
+
+
+def _before_state(module: Any, prefix: str, keep_vars: bool) -> None:
+    stored_schedule(module.config, "state_dict of an extended model")
 
 
 def without(config: Any) -> Any:

@@ -309,7 +309,9 @@ def put_stacks(model: Any, before: int, reach: int, stacks: Stacks, schedules: d
     put_attention(stacks, schedules)
     by = f"attend {schedules!r}" if schedules else f"of buckets that reach {reach}"
     for layers in stacks.values():
-        done.hooks.add(partial(Unchanged(layers.backbone).put, layers.backbone))
+        ours = [Place(each.parent, each.name, getattr(each.parent, each.name)) for each in layers.places]
+        unchanged = Unchanged(layers.backbone, ours=ours if schedules else ())
+        done.hooks.add(partial(unchanged.put, layers.backbone))
     for stack in _stacks(owner):
         if stack.is_decoder:
             calls = Calls(stack, schedules.get("decoder", ()), by, attends=False, named=None)

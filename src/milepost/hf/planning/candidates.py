@@ -86,8 +86,10 @@ def stretches(reader: Reader, turn: Turn, kinds: Sequence[str], trained: int, ta
             "no factors are searched here: these are YaRN's, for texts past the trained length alone",
         ),
     }  # fmt: skip
+    # NTK keeps the first pair and slows the last one, so there must be two.
+    fits = (n > 1 or not isinstance(each, (mp.Ntk, mp.DynamicNtk)) for each, _ in named.values())
     return [stretched(reader, name, with_stretch(turn, each), kinds, trained, target, note)
-            for name, (each, note) in named.items()]  # fmt: skip
+            for (name, (each, note)), fit in zip(named.items(), fits, strict=True) if fit]  # fmt: skip
 
 
 def grown(
