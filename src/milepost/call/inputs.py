@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from milepost.call.tokens import TokenNumbers
+from milepost.call.tokens import TokenNumbers, Tokens
 from milepost.memory.fixed import value_of
 from milepost.seams.arguments import spell
 from milepost.seams.demand import INTEGERS, checking_values, exact
@@ -136,6 +136,31 @@ def length(value: int | Tensor | None, b: int, t: int, s: int, device: torch.dev
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"attend(length={value!r}): length is how many tokens there are, a whole number of at least 1")
     return torch.full((1, 1), value, device=device)
+
+
+def check_length(told: int | Tensor | None, length: Tensor | None, keys: Tokens, documents: Tensor | None) -> None:
+    """Refuse a length that the keys' own indices reach; length is what was told, [b|1 1] or [b|1 s].
+
+    documents are the keys'. Where positions are given, a length may follow these.
+    """
+    if length is None or not keys.count:
+        return
+    if isinstance(told, int) and documents is None and keys.first is not None:
+        # Known on any device.
+        wrong, most = told, keys.first + keys.count - 1
+        short = keys.at_index and told <= most
+    elif checking_values(length.device):
+        last = keys.index if documents is None else torch.where(documents >= 0, keys.index, -1)
+        reached = length <= (last if keys.at_index else 0)
+        short, most = bool(reached.any()), int(last.max())
+        wrong = int(length.expand_as(reached)[reached].min()) if short else 1
+    else:
+        return
+    if short:
+        raise ValueError(
+            f"attend: length holds {wrong}, for keys up to the index {most}; length is how many tokens there are, at "
+            f"least 1 and more than every index of the keys"
+        )
 
 
 def tokens(
