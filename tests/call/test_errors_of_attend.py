@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 
 import milepost as mp
 from milepost import Scheme, causal
+from tests.oracles import assert_same, inputs
 from tests.refusals import INF, NAN, ROPE, T, refused, small
 
 # attend: the tensors
@@ -253,4 +255,32 @@ def test_axes_that_are_not_the_ones_read():
 def test_layer_inputs_have_the_shape_of_the_keys(shape: tuple[int, ...]):
     refused(
         ValueError, f"attend: x …[2, 6, …given {list(shape)}", lambda: mp.attend(*small(), ROPE, x=torch.zeros(shape))
+    )
+
+
+def test_a_length_that_the_keys_reach_is_refused():
+    dynamic = Scheme(mp.Rope(8, stretch=mp.DynamicNtk(4)), causal)
+    q, k, v = inputs(t=6)
+    each = torch.tensor([[9] * 6, [6, 6, 6, 6, 6, 5]])
+    for wrong, keys in (
+        (5, None),
+        (torch.tensor([6, 5]), None),
+        (torch.tensor([0, 9]), range(6)),
+        (torch.tensor(-3), T),
+        (7, range(2, 8)),
+        (each, None),
+    ):
+        text = "attend: length holds " + str(int(torch.as_tensor(wrong).min())) + ", for keys up to the index "
+        said: dict[str, Any] = {"length": wrong, "key_index": keys, "index": keys}
+        refused(ValueError, text, partial(mp.attend, q, k, v, dynamic, **said))
+    # Of padding nothing is asked, and a length may follow positions that were given.
+    padded, short = torch.tensor([0, 0, 0, 0, -1, -1]), torch.tensor([4, 4])
+    assert_same(
+        mp.attend(q, k, v, dynamic, length=short, documents=padded), mp.attend(q, k, v, dynamic, documents=padded)
+    )
+    mp.attend(q, k, v, dynamic, length=4, position=torch.tensor([0, 1, 1, 1, 2, 3]))
+    refused(
+        ValueError,
+        "attend: length holds 0, for keys",
+        lambda: mp.attend(q, k, v, dynamic, length=torch.tensor([0, 9]), position=T),
     )

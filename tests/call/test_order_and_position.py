@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+import milepost as mp
 from milepost import Alibi, Dilute, DualChunk, KeepSinks, Pivot, Rerope, Rope, Scheme, Stream, attend, causal
 from tests.oracles import assert_same, inputs, turned
 
@@ -144,3 +146,36 @@ def test_a_range_of_any_length_traces_whole():
         assert_same(found, attend(q, k, v, scheme, index=range(2, t + 2), key_index=range(2, t + 2)))
     with pytest.raises(ValueError, match=r"index is range\(2, 9\), 7 indices for 11 tokens"):
         attend(q, k, v, scheme, index=range(2, 9), key_index=range(2, 13))
+
+
+def _told(name: str, each: Tensor) -> dict[str, Any]:
+    return {"index": each, "key_index": each} if name == "index" else {name: each}
+
+
+BY_ROW: dict[str, Tensor] = {
+    "documents": torch.tensor([[0] * 10, [-1] * 2 + [0] * 2 + [1] * 6]),
+    "index": torch.stack((torch.arange(10), torch.arange(10) * 2)),
+    "position": torch.stack((torch.arange(10.0), torch.arange(10) * 0.5)),
+    "length": torch.tensor([[10, 11], [12, 13]]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", BY_ROW)
+@pytest.mark.parametrize("part", [mp.Rope(8), mp.Xpos(8), mp.Rope(8, stretch=mp.DynamicNtk(4))], ids=str)
+def test_what_is_said_of_tokens_may_be_mapped_over(part: object, name: str):
+    scheme, (q, k, v) = mp.Scheme(part, causal), inputs(t=10)
+
+    def ours(each: Tensor) -> Tensor:
+        return mp.attend(q, k, v, scheme, **_told(name, each))
+
+    assert_same(torch.vmap(ours)(BY_ROW[name]), torch.stack([ours(each) for each in BY_ROW[name]]))
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+def test_fake_tensors_have_no_values_to_check(name: str):
+    scheme, (q, k, v) = mp.Scheme(mp.Xpos(8), causal), inputs(t=10)
+    with FakeTensorMode() as mode:
+        given = [mode.from_tensor(each) for each in (q, k, v)]
+        told = _told(name, mode.from_tensor(BY_ROW[name][0]))
+        assert mp.attend(*given, scheme, **told).shape == (2, 4, 10, 8)

@@ -155,7 +155,7 @@ def test_tensors_that_lie_otherwise_have_a_plan_of_their_own():
 
 def test_documents_are_given_anew(monkeypatch: pytest.MonkeyPatch):
     # As on a GPU, where their numbers are not looked at.
-    monkeypatch.setattr("milepost.call.inputs.checking_values", lambda device: False)
+    monkeypatch.setattr("milepost.call.inputs.checking_values", lambda *values: False)
     scheme = SCHEMES["rope"]()
     kinds = [torch.tensor(each) for each in ([0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, -1], [0, 0, 1, 1, 2, 2])]
     for seed in range(plan.SEEN + 4):

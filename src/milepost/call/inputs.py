@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from milepost.call.tokens import TokenNumbers
+from milepost.call.tokens import TokenNumbers, Tokens
 from milepost.memory.fixed import value_of
 from milepost.seams.arguments import spell
 from milepost.seams.demand import INTEGERS, checking_values, exact
@@ -138,6 +138,31 @@ def length(value: int | Tensor | None, b: int, t: int, s: int, device: torch.dev
     return torch.full((1, 1), value, device=device)
 
 
+def check_length(told: int | Tensor | None, length: Tensor | None, keys: Tokens, documents: Tensor | None) -> None:
+    """Refuse a length that the keys' own indices reach; length is what was told, [b|1 1] or [b|1 s].
+
+    documents are the keys'. Where positions are given, a length may follow these.
+    """
+    if length is None or not keys.count:
+        return
+    if isinstance(told, int) and documents is None and keys.first is not None:
+        # Known on any device.
+        wrong, most = told, keys.first + keys.count - 1
+        short = keys.at_index and told <= most
+    elif checking_values(length, keys.index, *(() if documents is None else (documents,))):
+        last = keys.index if documents is None else torch.where(documents >= 0, keys.index, -1)
+        reached = length <= (last if keys.at_index else 0)
+        short, most = bool(reached.any()), int(last.max())
+        wrong = int(length.expand_as(reached)[reached].min()) if short else 1
+    else:
+        return
+    if short:
+        raise ValueError(
+            f"attend: length holds {wrong}, for keys up to the index {most}; length is how many tokens there are, at "
+            f"least 1 and more than every index of the keys"
+        )
+
+
 def tokens(
     name: str, values: Tensor | None, b: int, n: int, device: torch.device, any_number: bool = False
 ) -> Tensor | None:
@@ -191,7 +216,7 @@ def are(true: Callable[[], Tensor]) -> bool:
 
 def check_index(name: str, index: Tensor | None, documents: Tensor | None) -> None:
     """Refuse negative indices, but for padding."""
-    if index is None or not checking_values(index.device):
+    if index is None or not checking_values(index, *(() if documents is None else (documents,))):
         return
     wrong = index < 0 if documents is None else (index < 0) & (documents >= 0)
     if bool(wrong.any()):
@@ -201,7 +226,7 @@ def check_index(name: str, index: Tensor | None, documents: Tensor | None) -> No
 
 def check_finite(name: str, position: Tensor | None) -> None:
     """Refuse positions that are no numbers."""
-    if position is None or not position.is_floating_point() or not checking_values(position.device):
+    if position is None or not position.is_floating_point() or not checking_values(position):
         return
     if not bool(position.isfinite().all()):
         wrong = float(position[~position.isfinite()][0])
@@ -214,7 +239,7 @@ def check_whole(scheme: Parts, position: Tensor | None, key_position: Tensor | N
         for name, values in (("position", position), ("key_position", key_position)):
             if values is None or not values.is_floating_point():
                 continue
-            if not checking_values(values.device):
+            if not checking_values(values):
                 raise ValueError(
                     f"attend: {name} is {values.dtype}, and {spell(part)} has a row for each whole distance; give "
                     f"integers: {name}.long()"
@@ -251,7 +276,7 @@ def check_reach(scheme: Parts, dtype: torch.dtype, known: int | None, p: Tensor,
     known: the largest of them, where shapes tell.
     """
     reach: float | None = known
-    if reach is None and checking_values(p.device) and p.numel() and r.numel():
+    if reach is None and checking_values(p, r) and p.numel() and r.numel():
         reach = max(float(p.abs().max()), float(r.abs().max()))
     for part in scheme.answering("centred"):
         widest = 0.8 * part.widest(dtype)  # pyright: ignore
@@ -267,7 +292,7 @@ def check_reach(scheme: Parts, dtype: torch.dtype, known: int | None, p: Tensor,
 def check_span(scheme: Parts, dtype: torch.dtype, known: int | None, p: Tensor, r: Tensor) -> None:
     """Refuse positions so far apart that a part's factors would overflow; p and r are counted from the middle."""
     span: float | None = known
-    if checking_values(p.device) and p.numel() and r.numel():
+    if checking_values(p, r) and p.numel() and r.numel():
         span = 2 * max(float(p.abs().max()), float(r.abs().max()))
     for part in scheme.answering("centred"):
         widest = part.widest(dtype)  # pyright: ignore

@@ -35,6 +35,9 @@ def resolve(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options, re
         raise ValueError(f"attend: x holds the layer inputs of all keys, [{b}, {s}, width], given {list(x.shape)}")
     queries, keys = _order(options, b, t, s, documents, key_documents, q.device)
     _stand(options, queries, keys, scheme, b, keys_turned)
+    told = options.get("length")
+    length = inputs.length(told, b, t, s, q.device)
+    inputs.check_length(told, length, keys, key_documents)
     order = None
     if scheme.answering("bend_rows") and (keys.first is None or documents is not None):
         k, v, x, key_documents, order = _in_order(k, v, x, keys, key_documents)
@@ -42,7 +45,7 @@ def resolve(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options, re
     index_given = options.get("index") is not None or options.get("key_index") is not None
     call = Call(
         q, k, v, scheme, queries, keys, documents, key_documents, x, dropout, seed, return_lse, keys_turned,
-        index_given, inputs.length(options.get("length"), b, t, s, q.device), key_order=order,
+        index_given, length, key_order=order,
     )  # fmt: skip
     if scheme.answering("centred"):
         if scheme.relative:

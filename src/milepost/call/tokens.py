@@ -85,7 +85,8 @@ class CachedKeys(Tensor):
 
     `attend` reads that, so nothing has to be passed on. An operation either passes it on rightly or raises: copies,
     conversions, and the selection of rows, heads and tokens do the former, and everything else the latter. `plain` is
-    the tensor itself, for code that keeps track of tokens by itself.
+    the tensor itself, for code that keeps track of tokens by itself. What `torch.utils.dlpack.to_dlpack` hands on knows
+    nothing either: it reads memory and asks nobody.
     """
 
     plain: Tensor

@@ -27,7 +27,7 @@ def build_alibi_tensor(attention_mask: Tensor, num_heads: int, dtype: torch.dtyp
     demand.whole(build_alibi_tensor, "num_heads", num_heads)
     if attention_mask.dim() != 2:
         raise ValueError(f"build_alibi_tensor: attention_mask is [b s]; given {list(attention_mask.shape)}")
-    if demand.checking_values(attention_mask.device):
+    if demand.checking_values(attention_mask):
         wrong = attention_mask[(attention_mask != 0) & (attention_mask != 1)]
         if wrong.numel():
             raise ValueError(

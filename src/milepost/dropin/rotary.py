@@ -120,7 +120,7 @@ def _check_ids(position_ids: Tensor, b: int, t: int, rows: int) -> None:
             f"apply_rotary_pos_emb: position_ids must be [{t}], [1, {t}] or [{b}, {t}], "
             f"given {list(position_ids.shape)}"
         )
-    if not demand.checking_values(position_ids.device) or not position_ids.numel():
+    if not demand.checking_values(position_ids) or not position_ids.numel():
         return
     least, most = int(position_ids.min()), int(position_ids.max())
     if least < 0:

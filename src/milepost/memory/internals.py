@@ -22,6 +22,7 @@ NAMES = (
     "torch._C._cuda_getCurrentRawStream",
     "torch._C._dynamo.guards._empty_strided_cpu",
     "torch._C._dynamo.guards._empty_strided_cuda",
+    "torch._C._functorch.is_batchedtensor",
     "torch._C._get_function_stack_at",
     "torch._C._len_torch_dispatch_stack",
     "torch._C._len_torch_function_stack",
@@ -42,6 +43,12 @@ def forward_mode() -> bool:
     """True if forward-mode differentiation (dual numbers, `torch.func.jvp`) may be active."""
     level: Any = getattr(forward_ad, "_current_level", None)
     return not isinstance(level, int) or level >= 0
+
+
+def batched(x: torch.Tensor) -> bool:
+    """True if a tensor may stand for all rows that `torch.vmap` runs at once."""
+    asked = getattr(getattr(torch._C, "_functorch", None), "is_batchedtensor", None)
+    return transformed() if asked is None else bool(asked(x))
 
 
 def function_mode() -> object:

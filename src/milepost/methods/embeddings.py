@@ -109,7 +109,7 @@ def at_index(owner: object, x: Tensor, index: Tensor | None, length: int) -> Ten
     name = f"{type(owner).__name__}({'longest' if hasattr(owner, 'longest') else 'length'}={length})"
     if index.is_floating_point():
         raise TypeError(f"{name}: index must be integers, given {index.dtype}")
-    if demand.checking_values(x.device) and index.numel():
+    if demand.checking_values(index) and index.numel():
         first, last = int(index.min()), int(index.max())
         if first < 0:
             raise ValueError(f"{name}: index {first} is before the table; indices count from 0")
@@ -323,7 +323,7 @@ class FloaterLayer(Learner):
                 f"flow gives them none; give position.detach()"
             )
         if (
-            demand.checking_values(x.device)
+            demand.checking_values(position)
             and position.numel()
             and not 0 <= float(position.min()) <= float(position.max()) < self.longest
         ):
@@ -409,7 +409,7 @@ class ComplexOrder(Learner):
                 f"ComplexOrder(vocabulary={self.vocabulary}): it embeds token numbers, integers [b, t]; given "
                 f"{x.dtype} {list(x.shape)}"
             )
-        if demand.checking_values(x.device) and x.numel() and not 0 <= int(x.min()) <= int(x.max()) < self.vocabulary:
+        if demand.checking_values(x) and x.numel() and not 0 <= int(x.min()) <= int(x.max()) < self.vocabulary:
             raise ValueError(
                 f"ComplexOrder(vocabulary={self.vocabulary}): token numbers run from {int(x.min())} to {int(x.max())}"
             )

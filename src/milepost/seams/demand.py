@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from milepost.memory.internals import batched
 from milepost.seams.arguments import spell
 from milepost.seams.values import asked as asked
 from milepost.seams.values import even as even
@@ -85,6 +86,11 @@ def width(owner: object, x: Tensor, dim: int, name: str = "head_dim", *, partly:
         raise ValueError(f"{asked(owner, name, dim)}: given a tensor of {x.shape[-1]} channels{hint}")
 
 
-def checking_values(device: torch.device) -> bool:
-    """Whether values may be looked at: not where that would wait for a device or break a traced graph."""
-    return device.type == "cpu" and not torch.compiler.is_compiling()
+def checking_values(*values: Tensor) -> bool:
+    """Whether values may be looked at: not where that would wait for a device or break a traced graph.
+
+    Those of fake tensors, and of all rows that `torch.vmap` runs at once, are not there.
+    """
+    if torch.compiler.is_compiling() or any(each.device.type != "cpu" for each in values):
+        return False
+    return not any(type(each) not in (Tensor, torch.nn.Parameter) or batched(each) for each in values)

@@ -502,7 +502,7 @@ def _counted(positions: Tensor) -> Tensor:
 
 def _narrow(positions: Tensor) -> Tensor:
     """Return whole numbers in a dtype that says that they are to be read."""
-    if checking_values(positions.device) and positions.numel() and int(positions.abs().amax()) >= 2**31:
+    if checking_values(positions) and positions.numel() and int(positions.abs().amax()) >= 2**31:
         raise ValueError("milepost: position_ids of 2³¹ and more are not read; count from a smaller number")
     return positions.to(torch.int32)
 
