@@ -376,6 +376,10 @@ def test_layers_of_ours_may_be_moved_copied_left_out_and_wrapped():
             each.config.num_hidden_layers = len(each.model.layers)
         ours, theirs = (each(text, use_cache=False).logits for each in changed)
         assert near(ours, theirs)
+        # Where layers stand now is watched as before.
+        changed[0].model.layers.append(copy.deepcopy(stock.model.layers[0]))
+        with pytest.raises(RuntimeError, match="which knows nothing of the extension"):
+            changed[0](text, use_cache=False)
 
 
 def test_stock_attention_in_a_stretched_t5_is_refused():

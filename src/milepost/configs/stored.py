@@ -26,7 +26,7 @@ LOADED_BY = "milepost.hf.load"
 """The attention of a marked config: the error of other readers then names what reads it."""
 READ_BY = f"read this folder with {LOADED_BY}"
 """The rope type of a marked config and, where it has none, what stands for the size of its vocabulary: the error of
-other readers repeats it. Folders of 0.2.0 have LOADED_BY alone as their rope type."""
+other readers repeats it. Folders saved before have LOADED_BY alone as their rope type."""
 PREFIX = "milepost-"
 STOCK, STOCK_SIZE = "stock_rope_type", "stock_vocab_size"
 METHODS = (FalconSlopes,)

@@ -266,9 +266,10 @@ def label_of(path: str, both: bool) -> str:
 
 def _plain_token(config: Any) -> int:
     """Return a token that means nothing special."""
-    named = (getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "decoder_start"))
+    named = [getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "decoder_start")]
     # A model may end its texts by several tokens.
-    special = {token for each in named for token in (each if isinstance(each, (list, tuple)) else (each,))}
+    several = [token for each in named if isinstance(each, (list, tuple)) for token in cast("list[int]", each)]
+    special = {*several, *(each for each in named if isinstance(each, int))}
     return next(each for each in range(5, 99) if each not in special)
 
 

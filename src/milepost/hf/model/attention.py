@@ -7,7 +7,7 @@ take the place of the model's own, with its weights.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -102,7 +102,7 @@ class Unchanged:
         """attentions: those that attend by `attention`; ours: where modules of milepost were put."""
         self.switches, self.ours = switches_of(module), [*ours, *places_of(module, attentions)]
         attending = any(not isinstance(each.module, Turned) for each in self.ours)
-        self.layers = LayersAsTheyWere(module, [each.parent for each in self.ours]) if attending else None
+        self.layers = LayersAsTheyWere(module) if attending else None
         self.forwards = [(each, forward_of(each)) for each in attentions]
 
     def put(self, module: nn.Module) -> list[Any]:
@@ -146,31 +146,35 @@ def refuse_replaced(place: Place) -> None:
 class LayersAsTheyWere:
     """The layers of a model that attends by `attend`: a stock one put among them would attend without positions."""
 
-    def __init__(self, module: nn.Module, layers: Iterable[nn.Module]) -> None:
-        """layers: modules right above attention; what is above those is looked at before every forward pass."""
-        inside = {id(each) for each in layers}
-        above = [each for each in module.modules() if id(each) not in inside and inside & set(map(id, each.modules()))]
-        self.above = [(each, children_of(each)) for each in above]
-        self.known = list(attentions_in(module))
+    def __init__(self, module: nn.Module) -> None:
+        self.above, self.known = list(above_attention(module)), list(attentions_in(module))
 
     def refuse_foreign(self, module: nn.Module) -> None:
         """Refuse attention that the extension did not reach, if any layer changed; layers may be moved and left out."""
-        if all(children_of(each) == children for each, children in self.above):
+        if all(tuple(each.children()) == children for each, children in self.above):
             return
         known = set(map(id, self.known))
         for each in attentions_in(module):
-            if id(each) not in known and NAME not in each.__dict__ and not isinstance(each, Replaced):
+            if id(each) not in known and not attends(each):
                 raise RuntimeError(
                     f"milepost: a layer with {type(each).__name__} {each.layer_idx} was put into "
                     f"{type(module).__name__} after extend, which knows nothing of the extension; take it out, or "
                     f"restore(model), put it in, and extend again"
                 )
-        self.above = [(each, children_of(each)) for each, _ in self.above]
+        self.above = list(above_attention(module))
 
 
-def children_of(module: nn.Module) -> tuple[nn.Module | None, ...]:
-    """Return what stands in a module."""
-    return tuple(module._modules.values())
+def attends(module: nn.Module) -> bool:
+    """Return whether a module attends by `attend`, by itself or by a function of that name."""
+    return isinstance(module, Replaced) or isinstance(module.__dict__.get(NAME), Layer)
+
+
+def above_attention(module: nn.Module) -> Iterator[tuple[nn.Module, tuple[nn.Module, ...]]]:
+    """Yield the modules above the layers of a model, with their children: those right above attention are layers."""
+    layers = {id(each) for each in module.modules() if any(map(attends, each.children()))}
+    for each in module.modules():
+        if id(each) not in layers and any(id(inner) in layers for inner in each.modules()):
+            yield each, tuple(each.children())
 
 
 class Ordered:
