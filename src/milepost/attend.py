@@ -13,7 +13,7 @@ from torch import Tensor
 
 from milepost.backends import BACKENDS
 from milepost.call.call import Call
-from milepost.call.inputs import refuse_shards
+from milepost.call.inputs import refuse_kinds
 from milepost.call.options import NAMES, Options
 from milepost.call.resolve import resolve
 from milepost.choice import cheapest, fingerprint_of, named, remember, run_again
@@ -66,7 +66,9 @@ def attend(
     Keys out of a `Cache` know their indices, positions and whether they are turned. A row that sees nothing gives
     zeros.
     """
-    refuse_shards(q, k, v)
+    refuse_kinds(q, k, v)
+    if return_lse is not True and return_lse is not False:
+        raise TypeError(f"attend(return_lse={return_lse!r}): return_lse is True or False")
     if not torch.compiler.is_compiling() and any(type(each) is Tensor and each.is_neg() for each in (q, k, v)):
         # Torch left their signs for later, and a kernel reads memory as it is.
         q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
@@ -100,10 +102,12 @@ def check_names(caller: str, options: Options) -> None:
 
 def _nothing(call: Call) -> Tensor | tuple[Tensor, Tensor]:
     """What rows get where there are no keys, and where there are no rows."""
-    out = call.v.new_zeros(*call.q.shape[:3], call.v.shape[3])
+    # Joined to what was given, so that there are gradients: zeros.
+    joined = sum((each.reshape(-1)[:0].sum() for each in (call.q, call.k, call.v)), call.v.new_zeros(()))
+    out = joined + call.v.new_zeros(*call.q.shape[:3], call.v.shape[3])
     rest = call.scheme.rest()
     logit = torch.full((1,), -torch.inf, device=out.device) if rest is None else rest
-    lse = logit.to(call.q.device, call.score_dtype)[:, None].expand(call.q.shape[:3])
+    lse = joined.to(call.score_dtype) + logit.to(call.q.device, call.score_dtype)[:, None].expand(call.q.shape[:3])
     return (out, lse) if call.return_lse else out
 
 

@@ -166,7 +166,7 @@ class Scheme(Parts):
     ) -> Tensor:
         """Return the distance p − r at which the rotation sees each pair, [b|1 t s] in float64.
 
-            Scheme(Rope(64), SelfExtend(neighbors=512, group=8)).distances(torch.arange(4096), torch.arange(4096))
+            Scheme(Rope(64), SelfExtend(group=8, neighbours=512)).distances(torch.arange(4096), torch.arange(4096))
 
         It is the distance of the positions, but where a part moves them: ReRoPE, Self-Extend, dual chunks, streaming. A
         stretch of RoPE changes frequencies, and no distance. NaN where no region holds a pair, which hides it; what

@@ -12,7 +12,7 @@ from torch import Tensor
 from milepost.attend import check_names
 from milepost.backends.scores import masked, no_values, prepare
 from milepost.call.call import Call
-from milepost.call.inputs import refuse_shards
+from milepost.call.inputs import refuse_kinds
 from milepost.call.options import Options
 from milepost.call.resolve import resolve
 from milepost.call.tokens import CachedKeys
@@ -89,7 +89,7 @@ def _asked(
         )
     if dropout := options.get("dropout"):
         raise ValueError(f"{caller}(dropout={dropout}): weights are shown before any is dropped; leave it out")
-    refuse_shards(q, k, v)
+    refuse_kinds(q, k, v)
     for part in scheme.answering("bend_rows") if v is None else ():
         if getattr(part, "gates", None) == "values":
             raise ValueError(f"{caller}: {spell(part)} reads the values; give v=")

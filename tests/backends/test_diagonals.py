@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
+from torch import Tensor
 
 import milepost as mp
 from milepost import Scheme, attend, causal
@@ -106,3 +108,24 @@ def test_a_bias_that_follows_a_length_for_each_token_is_not_laid_out():
     assert_same(mp.attend(q, k, v, scheme, length=length), expected)
     with pytest.raises(mp.CannotRun, match="a length was given for each token"):
         mp.attend(q, k, v, scheme, length=length, backend="diagonals")
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("make", [mp.T5Bias, mp.Kerple, mp.LearnedAlibi, mp.Alibi], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("t", [1, 9])
+def test_torch_func_gives_every_gradient(make: Any, t: int):
+    scheme, (q, k, v) = mp.Scheme(make(4), mp.causal).double(), inputs(t=9)
+
+    def total(q: Tensor, backend: str | None) -> Tensor:
+        return mp.attend(q[:, :, -t:], k, v, scheme, backend=backend).sin().sum()
+
+    want = torch.func.grad(total)(q, "reference")
+    assert_same(torch.func.grad(total)(q, None), want)
+    each = torch.vmap(torch.func.grad(lambda row: total(row.expand(2, -1, -1, -1), None)))(q)
+    assert each.isfinite().all()
+    if make is mp.Alibi:
+        # A bias that learns nothing may go on.
+        assert_same(torch.func.grad(total)(q, "diagonals"), want)
+        return
+    with pytest.raises(mp.CannotRun, match=r"no gradient under torch\.func"):
+        torch.func.grad(total)(q, "diagonals")

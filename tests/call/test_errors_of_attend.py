@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.masked import masked_tensor
 
 import milepost as mp
 from milepost import Scheme, causal
@@ -284,3 +286,46 @@ def test_a_length_that_the_keys_reach_is_refused():
         "attend: length holds 0, for keys",
         lambda: mp.attend(q, k, v, dynamic, length=torch.tensor([0, 9]), position=T),
     )
+
+
+def test_tensors_that_are_no_dense_arrays_are_refused():
+    q, k, v = inputs(t=6)
+    nested = torch.nested.nested_tensor([*q], layout=torch.jagged)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        masked = masked_tensor(q, q > 0)
+    for given, text in (
+        ((q.to_sparse(), k, v), "attend: q is laid out as torch.sparse_coo"),
+        ((q, k, v.to_sparse()), "attend: v is laid out as torch.sparse_coo"),
+        ((nested, nested, nested), "attend: q is a nested tensor"),
+        ((masked, k, v), "attend: q is a masked tensor"),
+        ((q[..., :0], k[..., :0], v), "attend: q and k have no channels"),
+    ):
+        kind = ValueError if "channels" in text else TypeError
+        refused(kind, text, partial(mp.attend, *given, Scheme(causal)))
+
+
+@pytest.mark.parametrize("wrong", ["no", 1, None])
+def test_return_lse_is_true_or_false(wrong: Any):
+    q, k, v = inputs(t=6)
+    text = f"attend(return_lse={wrong!r}): return_lse is True or False"
+    refused(TypeError, text, lambda: mp.attend(q, k, v, ROPE, return_lse=wrong))
+
+
+@pytest.mark.parametrize("backend", [None, "reference"])
+@pytest.mark.parametrize("keys", [0, 6])
+def test_no_queries_and_no_keys_have_gradients_of_zero(keys: int, backend: str | None):
+    q, k, v = (each.requires_grad_() for each in inputs(t=6))
+    rows, rest = (0, 6)[keys == 0], mp.SinkLogit(4)
+    said: dict[str, Any] = {"index": range(rows), "key_index": range(keys), "backend": backend, "return_lse": True}
+    given = q[:, :, :rows], k[:, :, :keys], v[:, :, :keys]
+    out, lse = mp.attend(*given, Scheme(mp.Rope(8), rest, causal), **said)
+    assert lse.shape == (2, 4, rows)
+    (out.sum() + lse.sum()).backward()
+    for each in (q, k, v):
+        assert each.grad is not None
+        assert not each.grad.any()
+    assert rest.logit.grad is not None
+    assert rest.logit.grad.tolist() == [2.0 * rows] * 4
+    plain = mp.attend(*given, Scheme(causal), **{**said, "return_lse": False})  # pyright: ignore
+    assert plain.requires_grad

@@ -174,8 +174,8 @@ def test_what_is_said_of_tokens_may_be_mapped_over(part: object, name: str):
 
 @pytest.mark.parametrize("name", BY_ROW)
 def test_fake_tensors_have_no_values_to_check(name: str):
-    scheme, (q, k, v) = mp.Scheme(mp.Xpos(8), causal), inputs(t=10)
+    scheme, (q, k, v), each = mp.Scheme(mp.Xpos(8), causal), inputs(t=10), BY_ROW[name][0]
     with FakeTensorMode() as mode:
         given = [mode.from_tensor(each) for each in (q, k, v)]
-        told = _told(name, mode.from_tensor(BY_ROW[name][0]))
+        told = _told(name, mode.from_tensor(each))
         assert mp.attend(*given, scheme, **told).shape == (2, 4, 10, 8)

@@ -183,6 +183,10 @@ def test_positions_in_half_precision_are_refused(dtype: torch.dtype):
             mp.attend(q, k, v, ROPE, **{name: half})  # pyright: ignore
     with pytest.raises(TypeError, match=rf"Cache\.append: position is {dtype}, which lacks whole numbers"):
         mp.Cache().append(k, v, position=half)
+    with pytest.raises(TypeError, match=rf"Rope\.turn: position is {dtype}, which lacks whole numbers"):
+        mp.Rope(8).turn(q, half)
+    with pytest.raises(TypeError, match=rf"Rope\.turn: position is {dtype}, which lacks whole numbers"):
+        mp.Partial(mp.Rope(4), of=8).turn(q, half)
     with pytest.raises(TypeError, match=rf"Sinusoidal: index is {dtype}, which lacks whole numbers"):
         mp.Sinusoidal(8).embed(torch.zeros(1, 6, 8), half)
 

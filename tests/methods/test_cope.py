@@ -167,3 +167,10 @@ def test_a_query_that_is_no_number_spoils_no_other():
     assert found[:, :, 3].isnan().all()
     kept = [0, 1, 2, 4, 5, 6, 7, 8]
     assert torch.equal(found[:, :, kept], whole[:, :, kept])
+
+
+def test_a_table_in_half_precision_is_scaled_before_it_is_rounded_again():
+    part = Cope(12, 5)
+    torch.nn.init.normal_(part.table)
+    part, (q, _, _) = part.bfloat16(), inputs(t=4, d=12)
+    assert_same(part.by_count(q), q @ part.table.double().mT / math.sqrt(12))

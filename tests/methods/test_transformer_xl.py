@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import milepost as mp
 from milepost import CannotRun, Rerope, Rope, Scheme, TransformerXL, Xpos, attend, causal
 from tests.oracles import assert_same, inputs, plain
 
@@ -276,3 +277,23 @@ def test_a_rotation_listed_before_it_turns_its_bias_with_the_query(rotation: obj
         assert scheme.relative
         shifted = attend(q, k, v, scheme, position=at + 100, key_position=at + 100)
         assert_same(shifted, attend(q, k, v, scheme), within=1e-10)
+
+
+def test_a_gap_that_needs_a_row_for_each_distance_within_is_refused():
+    q, k, v = inputs(t=4)
+    scheme, far = mp.Scheme(mp.TransformerXL(8, 4, 8)).double(), torch.tensor([0, 1, 2, 10**9])
+    text = r"TransformerXL\(8, 4, 8\): tokens stand up to 1,000,000,000 apart.*give reach=…"
+    for backend in (None, "reference", "chunked"):
+        with pytest.raises(ValueError, match=text):
+            mp.attend(q, k, v, scheme, index=far, key_index=far, backend=backend)
+    with pytest.raises(ValueError, match=text):
+        mp.scores(q, k, scheme, index=far, key_index=far)
+    near = mp.Scheme(mp.TransformerXL(8, 4, 8, reach=5)).double()
+    assert mp.attend(q, k, v, near, index=far, key_index=far).isfinite().all()
+
+
+def test_far_tokens_of_a_scheme_are_asked_for_by_their_distance():
+    scheme = mp.Scheme(mp.TransformerXL(8, 4, 8)).double()
+    q, k, _ = inputs(t=1)
+    with pytest.raises(ValueError, match=r"tokens stand up to 3,000,000,000 apart"):
+        scheme.curve(q[0, :, 0], k[0, :, 0], torch.tensor([0, 3 * 10**9]), 4 * 10**9)

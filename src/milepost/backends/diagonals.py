@@ -13,6 +13,7 @@ from milepost.backends.estimate import all_pairs, seconds
 from milepost.backends.fused import fused
 from milepost.backends.views import batch_and_head, beyond_grid, mask, refusal, sharpened
 from milepost.call.call import Call
+from milepost.memory.internals import transformed
 
 PLAYED = True
 CANNOT: dict[str, str] = {
@@ -35,6 +36,8 @@ def refuses(call: Call) -> str | None:
         return "indices, positions or documents were given, so that distances do not run along diagonals"
     if call.given_length is not None and call.given_length.shape[1] > 1 and _follows_length(call):
         return "a length was given for each token, so that a bias that follows it differs along a diagonal"
+    if not torch.compiler.is_compiling() and transformed() and call.learns("bend"):
+        return "torch's function gives a bias that learns no gradient under torch.func"
     if call.return_lse:
         return "return_lse was asked for, which torch's function does not give"
     # A class that is not milepost's may bend each row of the batch differently.

@@ -19,8 +19,8 @@ _ATTENTION = F.scaled_dot_product_attention
 """torch's function, which `context_parallel()` replaces by one of its own: the one mark that all versions have."""
 
 
-def refuse_shards(q: Tensor, k: Tensor, v: Tensor | None) -> None:
-    """Raise inside torch's `context_parallel()`, and for distributed tensors."""
+def refuse_kinds(q: Tensor, k: Tensor, v: Tensor | None) -> None:
+    """Raise inside torch's `context_parallel()`, and for tensors that are not one array of numbers each."""
     now = F.scaled_dot_product_attention
     # A graph that is traced can compare functions, and not ask a built-in one for its module.
     asked = now is not _ATTENTION or not torch.compiler.is_compiling()
@@ -36,6 +36,16 @@ def refuse_shards(q: Tensor, k: Tensor, v: Tensor | None) -> None:
                 f"attend: {name} is a DTensor, placed as {tuple(each.placements)}; this is not supported yet. Gather "  # pyright: ignore
                 f"keys and values, k.full_tensor(), give queries as q.to_local(), and their index"
             )
+        if isinstance(each, Tensor) and (each.is_nested or each.layout != torch.strided):
+            kind = "a nested tensor" if each.is_nested else f"laid out as {each.layout}"
+            raise TypeError(
+                f"attend: {name} is {kind}, which is not supported; give a dense tensor, and documents=-1 for padding"
+            )
+        if type(each).__name__ == "MaskedTensor":
+            raise TypeError(
+                f"attend: {name} is a masked tensor, which is not supported; give its data, and say what is hidden "
+                f"with documents or a part that sees"
+            )
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor, scheme: object, dropout: float) -> None:
@@ -50,6 +60,8 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, scheme: object, dropout: floa
         raise ValueError(f"attend: q is [b h t d], k [b g s d] and v [b g s dv]; given {shapes}")
     if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
         raise ValueError(f"attend: q [b h t d], k [b g s d] and v [b g s dv] do not fit together; given {shapes}")
+    if not q.shape[3]:
+        raise ValueError(f"attend: q and k have no channels; given {shapes}")
     if not k.shape[1] or q.shape[1] % k.shape[1]:
         raise ValueError(f"attend: {q.shape[1]} query heads cannot share {k.shape[1]} key heads evenly; given {shapes}")
     if not q.is_floating_point() or not q.dtype == k.dtype == v.dtype:

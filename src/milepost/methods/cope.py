@@ -69,8 +69,9 @@ class Cope(Learner):
 
     def by_count(self, q: Tensor) -> Tensor:
         """Return what is added to a score of count 0, 1, … positions − 1, [b h t positions]; q: [b h t d], raw."""
-        table = self.table if self.after_scale else self.table * self.head_dim**-0.5
-        return q @ table.to(q.dtype).mT
+        # A table in half precision is scaled in the wider of both dtypes.
+        table = self.table.to(torch.promote_types(self.table.dtype, q.dtype))
+        return q @ (table if self.after_scale else table * self.head_dim**-0.5).to(q.dtype).mT
 
     def counts(self, scores: Tensor, q: Tensor, x: Tensor | None = None) -> Tensor:
         """Return what each pair is looked up by, [b h t s]: the open gates from the key on, at most positions − 1.

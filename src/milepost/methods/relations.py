@@ -9,8 +9,11 @@ from torch import Tensor, nn
 
 from milepost.methods.embeddings import Sinusoidal
 from milepost.seams import demand
-from milepost.seams.arguments import Learner
+from milepost.seams.arguments import Learner, spell
 from milepost.seams.verbs import Relation, Side, Table
+
+MOST = 1 << 31
+"""Numbers that a table with a row for each distance may hold."""
 
 
 class Shaw(Learner):
@@ -165,6 +168,7 @@ class TransformerXL(Learner):
 
     def relate(self, span: int) -> Relation:
         span = span if self.reach is None else self.reach
+        self._demand_room(span, (2 * span + 1) * max(self.model_dim, self.heads * self.head_dim))
         row = torch.arange(2 * span + 1, dtype=torch.int32, device=self.u.device)
         return Relation(keys=Table(self._rows(row - span), row, -span), shift=self.v)
 
@@ -174,9 +178,18 @@ class TransformerXL(Learner):
         if self.reach is not None:
             distances = distances.clamp(-self.reach, self.reach)
         first, last = int(distances[0]), int(distances[-1])
+        self._demand_room(last - first, last - first + 1)
         row = torch.zeros(last - first + 1, dtype=torch.int32, device=self.u.device)
         row[distances - first] = torch.arange(len(distances), dtype=torch.int32, device=self.u.device)
         return Relation(keys=Table(self._rows(distances), row, first), shift=self.v)
+
+    def _demand_room(self, span: int, numbers: int) -> None:
+        """Refuse a table that no machine has room for."""
+        if numbers > MOST:
+            raise ValueError(
+                f"{spell(self)}: tokens stand up to {span:,} apart, and a table of each distance would hold "
+                f"{numbers:,} numbers; give reach=…, past which distances share a row, or leave no such gaps"
+            )
 
     def _rows(self, distances: Tensor) -> Tensor:
         """W R_c at these distances [n], [heads n head_dim]."""

@@ -84,6 +84,7 @@ class Rotary:
 
         x: [b h t d], position: [t] or [b t], with several coordinates [b t axes]; returns [b h t d] in the dtype of x.
         """
+        position = demand.exact(f"{type(self).__name__}.turn: position", position, fractions=True)
         if side == "value":
             by = self.for_values(x.shape[-1])
             return x if by is None else by._turned(x, position, side, length)
