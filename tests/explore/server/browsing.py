@@ -58,6 +58,12 @@ def until(page: Any, expression: str, seconds: float = 15) -> None:
         page.wait_for_timeout(20)
 
 
+def still(page: Any) -> None:
+    """Wait until the page waits for no answer and has drawn the last one."""
+    until(page, "milepost.waits() === 0")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 @contextmanager
 def windows() -> Generator[Any]:
     """A browser: `open(link, …)` returns a window."""

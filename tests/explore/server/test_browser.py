@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+import threading
+import time
 from collections.abc import Generator
 from typing import Any
 
 import pytest
 
 from milepost.explore.server.app import Explorer
-from tests.explore.server.browsing import browser_test, until, windows
+from tests.explore.server.browsing import browser_test, still, until, windows
 from tests.explore.server.serving import Served, served
 from tests.explore.server.trial import STORIES
 
@@ -33,6 +35,11 @@ def open_() -> Generator[Any]:
 def values(page: Any, figure: int = 0, line: int = 0) -> list[float | None]:
     """What a curve is drawn from."""
     return page.evaluate(f"milepost.shown.figures[{figure}].body.plot.data[{line + 1}]")
+
+
+def state(page: Any, name: str) -> float:
+    """What a slider is set to."""
+    return float(page.locator(f"[data-control={name}] .number").input_value())
 
 
 def test_a_curve_is_guessed_by_dragging_and_stays_beside_what_is_computed(server: Served, open_: Any):
@@ -93,28 +100,25 @@ def test_marks_and_arrows_are_dragged_and_moved_by_keys(server: Served, open_: A
     window = open_(f"{server.link}#story=trial&seen=1")
     page = window.page
     page.wait_for_selector(COMPUTED)
-
-    def state(name: str) -> float:
-        return float(page.locator(f"[data-control={name}] .number").input_value())
-
     mark = page.locator(".mark.moves").nth(1)
     assert mark.get_attribute("aria-valuenow") == "16"
     mark.focus()
     page.keyboard.press("ArrowRight")
-    assert state("period") == 18
+    assert state(page, "period") == 18
     page.keyboard.press("Home")
-    assert state("period") == 2
+    assert state(page, "period") == 2
+    still(page)
     box = mark.bounding_box()
     page.mouse.move(box["x"], box["y"] + 80)
     page.mouse.down()
     page.mouse.move(box["x"] + 40, box["y"] + 80, steps=4)
     page.mouse.up()
-    moved = state("period")
+    moved = state(page, "period")
     assert 10 < moved < 60
     arrow = page.locator(".arrow.moves")
     arrow.focus()
     page.keyboard.press("ArrowUp")
-    assert state("period") == moved + 2
+    assert state(page, "period") == moved + 2
     until(page, f"milepost.link.read().get('period') === '{moved + 2:g}'")
     assert window.wrong == []
 
@@ -184,3 +188,80 @@ def test_pointing_at_a_distance_marks_it_in_linked_figures(server: Served, open_
     page.mouse.move(cells["x"] + 5, cells["y"] + cells["height"] - 5)
     assert page.evaluate("milepost.shown.figures[0].body.plot.cursor.left") > 0
     assert "256" in page.inner_text(".map .told >> nth=0")
+
+
+def test_a_drag_and_the_focus_outlive_a_redraw(server: Served, open_: Any):
+    window = open_(f"{server.link}#story=trial&seen=1")
+    page = window.page
+    page.wait_for_selector(COMPUTED)
+    still(page)
+    mark = page.locator(".mark.moves").nth(1)
+    box = mark.bounding_box()
+    page.mouse.move(box["x"], box["y"] + 80)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 20, box["y"] + 80)
+    # Other colours, and another width, are other plots.
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": 1100, "height": 900})
+    page.wait_for_timeout(100)
+    before = state(page, "period")
+    page.mouse.move(box["x"] + 80, box["y"] + 80)
+    after = state(page, "period")
+    page.mouse.up()
+    assert after > before > 16
+    page.mouse.move(box["x"], box["y"] + 80)
+    assert state(page, "period") == after
+    page.emulate_media(color_scheme="light")
+    page.wait_for_timeout(100)
+    page.keyboard.press("Home")
+    assert state(page, "period") == 2
+    assert window.wrong == []
+
+
+def test_a_mark_goes_with_the_hand_and_waits_for_no_answer(open_: Any):
+    waits = threading.Event()
+
+    def story(given: dict[str, Any]) -> Any:
+        assert given["set"]["period"] == 16 or waits.wait(20)
+        return explorer.story(given)
+
+    explorer = Explorer("a-token-of-a-test", STORIES)
+    with served(Explorer("a-token-of-a-test", STORIES, answers={"story": story})) as slow:
+        window = open_(f"{slow.link}#story=trial&seen=1")
+        page = window.page
+        page.wait_for_selector(COMPUTED)
+        mark = page.locator(".mark.moves").nth(1)
+        before = mark.bounding_box()["x"]
+        mark.focus()
+        page.keyboard.press("End")
+        after = mark.bounding_box()["x"]
+        waits.set()
+        still(page)
+        assert after > before + 20
+        assert mark.bounding_box()["x"] == pytest.approx(after, abs=1)
+        assert window.wrong == []
+
+
+def test_a_screen_that_is_left_asks_for_nothing_more(open_: Any):
+    asked: list[float] = []
+
+    def story(given: dict[str, Any]) -> Any:
+        asked.append(given["set"]["period"])
+        time.sleep(0.2)
+        return explorer.story(given)
+
+    explorer = Explorer("a-token-of-a-test", STORIES)
+    with served(Explorer("a-token-of-a-test", STORIES, answers={"story": story})) as slow:
+        window = open_(f"{slow.link}#story=trial&seen=1&period=10")
+        page = window.page
+        page.wait_for_selector(COMPUTED)
+        page.evaluate("""() => {
+            const field = document.querySelector('[data-control=period] input[type=range]');
+            for (const each of [20, 30]) { field.value = each; field.dispatchEvent(new Event('input')); }
+            location.hash = 'story=trial&seen=1&period=40';
+        }""")
+        until(page, "document.querySelector('.said')?.textContent === 'The period is 40.'")
+        still(page)
+        assert page.inner_text(".said") == "The period is 40."
+        assert 30 not in asked
+        assert window.wrong == []

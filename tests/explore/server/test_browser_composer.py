@@ -12,7 +12,7 @@ import pytest
 import milepost as mp
 from milepost.explore.composer.reading import read
 from milepost.explore.server.app import Explorer
-from tests.explore.server.browsing import browser_test, until, windows
+from tests.explore.server.browsing import browser_test, still, until, windows
 from tests.explore.server.serving import Served, served
 from tests.explore.server.trial import STORIES
 
@@ -130,6 +130,8 @@ def test_lengths_are_dragged_on_every_axis(server: Served, open_: Any):
         page.keyboard.press("ArrowLeft")
         mark_now = f"document.querySelectorAll('.view-of.{view} .mark.moves')[1].getAttribute('aria-valuenow')"
         until(page, f"Number({mark_now}) < {before}")
+    # The axis of the length that was moved is drawn with the answer to it.
+    still(page)
     box = page.locator(".view-of.score .mark.moves").first.bounding_box()
     page.mouse.move(box["x"], box["y"] + 60)
     page.mouse.down()

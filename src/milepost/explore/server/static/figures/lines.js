@@ -56,6 +56,8 @@
     const yName = make("p.axis-name"), xName = make("p.axis-name.x");
     const stage = make("div.stage", { tabindex: "0", role: "group" });
     const marks = make("div.marks");
+    // Beside the plot, not in it: a new plot must not end a drag or take the focus away.
+    stage.append(marks);
     body.append(key, yName, stage, xName);
 
     const drawKey = () => {
@@ -160,21 +162,34 @@
     const handles = [];
     const drawMarks = () => {
       if (!plot) return;
+      const { left: start, top, width, height } = plot.over.style;
+      Object.assign(marks.style, { left: start, top, width, height });
       while (handles.length < figure.marks.length) handles.push(handle(handles.length));
       while (handles.length > figure.marks.length) handles.pop().element.remove();
       let before = [];
-      [...figure.marks].map((mark, n) => [mark, n]).sort((a, b) => a[0].at - b[0].at).forEach(([mark, n]) => {
-        const inside = figure.x_scale !== "log" || mark.at > 0;
-        const left = inside ? plot.valToPos(mark.at, "x") : -100;
-        handles[n].show(mark, left, plot.over.clientWidth, before);
+      const wide = plot.over.clientWidth;
+      figure.marks.map((mark, n) => [mark, n, placeOf(mark)]).sort((a, b) => a[2] - b[2]).forEach(([mark, n, where]) => {
+        const inside = figure.x_scale !== "log" || where > 0;
+        const left = inside ? plot.valToPos(where, "x") : -100;
+        // What can be dragged goes no further than the axis, until that has grown.
+        handles[n].show(mark, controlOf(mark) && inside ? Math.min(wide, Math.max(0, left)) : left, wide, before, where);
       });
+    };
+    const controlOf = (mark) => (mark?.control ? context.control?.(mark.control) : null);
+    // Where its control stands now; the answer to that may be on its way.
+    const placeOf = (mark) => {
+      const value = controlOf(mark) ? context.state()[mark.control] : null;
+      return Number.isFinite(value) ? value : mark.at;
     };
     const handle = (n) => {
       const label = make("span.mark-name");
       const element = make("div.mark", {}, label);
       let mark = null, dragged = null;
-      const known = () => (mark?.control ? context.control?.(mark.control) : null);
-      const move = (value) => context.set(mark.control, value);
+      const known = () => controlOf(mark);
+      const move = (value) => {
+        context.set(mark.control, value);
+        drawMarks();
+      };
       element.addEventListener("pointerdown", (event) => {
         if (!known()) return;
         event.preventDefault();
@@ -191,8 +206,10 @@
       });
       element.addEventListener("pointermove", (event) => {
         if (dragged) move(milepost.held(known(), dragged(event.clientX)));
+        else plot?.setCursor({ left: event.clientX - plot.over.getBoundingClientRect().left, top: 10 });
       });
-      for (const end of ["pointerup", "pointercancel"]) element.addEventListener(end, () => { dragged = null; });
+      element.addEventListener("pointerleave", () => plot?.setCursor({ left: -10, top: -10 }));
+      for (const end of ["pointerup", "pointercancel", "lostpointercapture"]) element.addEventListener(end, () => { dragged = null; });
       element.addEventListener("mousedown", (event) => event.stopPropagation());
       element.addEventListener("keydown", (event) => {
         const steps = milepost.steps(event), control = known();
@@ -205,12 +222,12 @@
       marks.append(element);
       return {
         element,
-        show: (now, left, width, before) => {
+        show: (now, left, width, before, where) => {
           mark = now;
           const control = known();
           element.classList.toggle("moves", Boolean(control));
           if (control) {
-            for (const [name, value] of Object.entries({ tabindex: "0", role: "slider", "aria-label": milepost.say(mark.name), "aria-valuemin": control.low, "aria-valuemax": control.high, "aria-valuenow": mark.at, "aria-valuetext": milepost.number(mark.at), "aria-orientation": "horizontal" })) element.setAttribute(name, value);
+            for (const [name, value] of Object.entries({ tabindex: "0", role: "slider", "aria-label": milepost.say(mark.name), "aria-valuemin": control.low, "aria-valuemax": control.high, "aria-valuenow": where, "aria-valuetext": milepost.number(where), "aria-orientation": "horizontal" })) element.setAttribute(name, value);
           }
           element.hidden = left < -1 || left > width + 1;
           element.style.left = `${left}px`;
@@ -229,12 +246,12 @@
 
     const draw = (width) => {
       plot?.destroy();
+      plot = null;
       stage.querySelectorAll(".uplot").forEach((each) => each.remove());
       key.replaceChildren();
       drawKey();
       words();
       plot = new uPlot(options(width), data, stage);
-      plot.over.append(marks);
       drawMarks();
     };
     const leave = milepost.linked.join(figure.link, listen);
