@@ -6,30 +6,17 @@ import math
 import re
 import threading
 import time
-from collections.abc import Generator
 from typing import Any
 
 import pytest
 
 from milepost.explore.server.app import Explorer
-from tests.explore.server.browsing import browser_test, still, until, windows
+from tests.explore.server.browsing import browser_test, still, until
 from tests.explore.server.serving import Served, served
 from tests.explore.server.trial import STORIES
 
 pytestmark = browser_test
 COMPUTED = ".result:not([hidden]) .figures .figure"
-
-
-@pytest.fixture(scope="module")
-def server() -> Generator[Served]:
-    with served(Explorer("a-token-of-a-test", STORIES)) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def open_() -> Generator[Any]:
-    with windows() as found:
-        yield found
 
 
 def values(page: Any, figure: int = 0, line: int = 0) -> list[float | None]:
@@ -42,8 +29,8 @@ def state(page: Any, name: str) -> float:
     return float(page.locator(f"[data-control={name}] .number").input_value())
 
 
-def test_a_curve_is_guessed_by_dragging_and_stays_beside_what_is_computed(server: Served, open_: Any):
-    window = open_(server.link)
+def test_a_curve_is_guessed_by_dragging_and_stays_beside_what_is_computed(trial: Served, open_: Any):
+    window = open_(trial.link)
     page = window.page
     assert "token" not in page.url
     page.click("ol.stories a")
@@ -65,8 +52,8 @@ def test_a_curve_is_guessed_by_dragging_and_stays_beside_what_is_computed(server
     assert window.wrong == []
 
 
-def test_a_curve_is_guessed_by_keyboard_alone(server: Served, open_: Any):
-    window = open_(f"{server.link}#story=trial")
+def test_a_curve_is_guessed_by_keyboard_alone(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#story=trial")
     page = window.page
     page.wait_for_selector(".point")
     for _ in range(40):
@@ -88,16 +75,16 @@ def test_a_curve_is_guessed_by_keyboard_alone(server: Served, open_: Any):
     assert window.wrong == []
 
 
-def test_an_answer_is_chosen(server: Served, open_: Any):
-    page = open_(f"{server.link}#story=chosen").page
+def test_an_answer_is_chosen(trial: Served, open_: Any):
+    page = open_(f"{trial.link}#story=chosen").page
     page.click(".answer >> nth=0")
     page.click(".guess .primary")
     page.wait_for_selector(COMPUTED)
     assert page.inner_text(".off") == "Not quite. The computation gives: that"
 
 
-def test_marks_and_arrows_are_dragged_and_moved_by_keys(server: Served, open_: Any):
-    window = open_(f"{server.link}#story=trial&seen=1")
+def test_marks_and_arrows_are_dragged_and_moved_by_keys(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#story=trial&seen=1")
     page = window.page
     page.wait_for_selector(COMPUTED)
     mark = page.locator(".mark.moves").nth(1)
@@ -123,8 +110,8 @@ def test_marks_and_arrows_are_dragged_and_moved_by_keys(server: Served, open_: A
     assert window.wrong == []
 
 
-def test_a_link_restores_everything(server: Served, open_: Any):
-    page = open_(f"{server.link}#story=trial&seen=1&period=32&length=512&shape=exp&log=1&text=a+b+c&lang=zh").page
+def test_a_link_restores_everything(trial: Served, open_: Any):
+    page = open_(f"{trial.link}#story=trial&seen=1&period=32&length=512&shape=exp&log=1&text=a+b+c&lang=zh").page
     page.wait_for_selector(COMPUTED)
     assert page.locator("[data-control=period] .number").input_value() == "32"
     assert page.locator("[data-control=shape] select").input_value() == "exp"
@@ -138,8 +125,8 @@ def test_a_link_restores_everything(server: Served, open_: Any):
     assert page.inner_text(".said") == "周期是 32。"
 
 
-def test_a_no_stands_beside_its_control_and_the_last_picture_stays(server: Served, open_: Any):
-    window = open_(f"{server.link}#story=trial&seen=1")
+def test_a_no_stands_beside_its_control_and_the_last_picture_stays(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#story=trial&seen=1")
     window.expected = ("422",)
     page = window.page
     page.wait_for_selector(COMPUTED)
@@ -156,8 +143,8 @@ def test_a_no_stands_beside_its_control_and_the_last_picture_stays(server: Serve
     assert window.wrong == []
 
 
-def test_what_is_given_is_never_markup(server: Served, open_: Any):
-    window = open_(f"{server.link}#story=trial&seen=1&text=%3Cimg+src%3Dx+onerror%3Dalert(1)%3E")
+def test_what_is_given_is_never_markup(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#story=trial&seen=1&text=%3Cimg+src%3Dx+onerror%3Dalert(1)%3E")
     page = window.page
     page.wait_for_selector(COMPUTED)
     assert page.locator("img").count() == 0
@@ -167,8 +154,8 @@ def test_what_is_given_is_never_markup(server: Served, open_: Any):
 
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize("dark", [False, True])
-def test_nothing_is_wider_than_the_window(server: Served, open_: Any, width: int, dark: bool):
-    window = open_(server.link, width, dark)
+def test_nothing_is_wider_than_the_window(trial: Served, open_: Any, width: int, dark: bool):
+    window = open_(trial.link, width, dark)
     page = window.page
     assert window.wide() == 0
     for fragment in ("story=trial", "story=trial&seen=1", "story=chosen"):
@@ -178,8 +165,8 @@ def test_nothing_is_wider_than_the_window(server: Served, open_: Any, width: int
     assert window.wrong == []
 
 
-def test_pointing_at_a_distance_marks_it_in_linked_figures(server: Served, open_: Any):
-    page = open_(f"{server.link}#story=trial&seen=1").page
+def test_pointing_at_a_distance_marks_it_in_linked_figures(trial: Served, open_: Any):
+    page = open_(f"{trial.link}#story=trial&seen=1").page
     page.wait_for_selector(COMPUTED)
     plot = page.locator(".lines .u-over").bounding_box()
     page.mouse.move(plot["x"] + plot["width"] / 2, plot["y"] + 50)
@@ -190,8 +177,8 @@ def test_pointing_at_a_distance_marks_it_in_linked_figures(server: Served, open_
     assert "256" in page.inner_text(".map .told >> nth=0")
 
 
-def test_a_drag_and_the_focus_outlive_a_redraw(server: Served, open_: Any):
-    window = open_(f"{server.link}#story=trial&seen=1")
+def test_a_drag_and_the_focus_outlive_a_redraw(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#story=trial&seen=1")
     page = window.page
     page.wait_for_selector(COMPUTED)
     still(page)
