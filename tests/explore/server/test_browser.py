@@ -229,6 +229,25 @@ def test_a_mark_goes_with_the_hand_and_waits_for_no_answer(open_: Any):
         assert window.wrong == []
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "room", "expected"),
+    [
+        (1, 131_072, 8, [1, 10, 100, 1000, 10_000, 100_000]),
+        (1e-14, 1, 6, [1e-12, 1e-9, 1e-6, 1e-3, 1]),
+        (64, 5120, 8, [100, 200, 500, 1000, 2000, 5000]),
+        (64, 5120, 3, [100, 1000]),
+        (3277, 81_920, 8, [5000, 10_000, 20_000, 50_000]),
+        (0.9, 12.5, 9, [1, 2, 5, 10]),
+        (210, 290, 6, [220, 240, 260, 280]),
+    ],
+)
+def test_log_axes_have_round_numbers_and_room_for_them(
+    trial: Served, open_: Any, low: float, high: float, room: int, expected: list[float]
+):
+    page = open_(trial.link).page
+    assert page.evaluate(f"milepost.logTicks({low}, {high}, {room})") == pytest.approx(expected)
+
+
 def test_a_screen_that_is_left_asks_for_nothing_more(open_: Any):
     asked: list[float] = []
 

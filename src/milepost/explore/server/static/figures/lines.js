@@ -38,6 +38,32 @@
     return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
   };
 
+  // Places of a log axis that are round numbers, so many as there is room for: powers of ten; in a short range 1, 2 and 5
+  // of each; in a very short one even steps.
+  const logTicks = (low, high, room) => {
+    const most = Math.max(2, Math.floor(room));
+    const from = Math.floor(Math.log10(low)), to = Math.ceil(Math.log10(high));
+    const inside = (digits) => {
+      const found = [];
+      for (let exponent = from; exponent <= to; exponent += 1) for (const digit of digits) found.push(Number(`${digit}e${exponent}`));
+      return found.filter((each) => each >= low * (1 - 1e-9) && each <= high * (1 + 1e-9));
+    };
+    const decades = inside([1]);
+    if (decades.length > 2) {
+      const every = Math.ceil(decades.length / most);
+      return decades.filter((each) => Math.round(Math.log10(each)) % every === 0);
+    }
+    for (const digits of [[1, 2, 5], [1, 2, 3, 5, 7]]) {
+      const found = inside(digits);
+      if (found.length > 2) return found.length > most ? (decades.length > 1 ? decades : found.filter((_, n) => n % Math.ceil(found.length / most) === 0)) : found;
+    }
+    const size = 10 ** Math.floor(Math.log10((high - low) / 2));
+    const step = size * [1, 2, 5, 10].find((each) => (high - low) / (size * each) <= Math.min(5, most));
+    const first = Math.ceil(low / step);
+    return Array.from({ length: Math.max(0, Math.floor(high / step) - first + 1) }, (_, n) => Number(((first + n) * step).toPrecision(12)));
+  };
+  milepost.logTicks = logTicks;
+
   // An axis reaches as far as its marks do, and a little further where one of them can be dragged.
   const acrossOf = (figure, at) => {
     const log = figure.x_scale === "log";
@@ -81,14 +107,14 @@
     const options = (width) => {
       const styles = looks(figure.lines);
       const font = "11.5px Inter, system-ui, sans-serif";
-      const decades = (u, splits) => splits.map((each) => (Math.abs(Math.log10(each) % 1) < 1e-9 ? each : null));
       const log = (scale) => (scale === "x" ? figure.x_scale : figure.y_scale) === "log";
       const axis = (scale) => ({
         scale, font, stroke: milepost.colour("soft"), size: scale === "x" ? 28 : 52, gap: 4,
         space: scale === "x" ? 62 : 34,
-        grid: { stroke: milepost.colour("hair"), width: 1, ...(log(scale) ? { filter: decades } : {}) },
-        ticks: { stroke: milepost.colour("rule"), width: 1, size: 4, ...(log(scale) ? { filter: decades } : {}) },
-        values: (u, splits) => (log(scale) ? powers(splits, (scale === "x" ? u.bbox.width / 46 : u.bbox.height / 22) / devicePixelRatio) : splits.map((each) => (each === null ? "" : tick(each)))),
+        grid: { stroke: milepost.colour("hair"), width: 1 },
+        ticks: { stroke: milepost.colour("rule"), width: 1, size: 4 },
+        ...(log(scale) ? { filter: (u, splits) => splits, splits: (u, n, low, high) => logTicks(low, high, (scale === "x" ? u.bbox.width / 46 : u.bbox.height / 22) / devicePixelRatio) } : {}),
+        values: (u, splits) => splits.map((each) => (log(scale) ? power(each) : tick(each))),
       });
       return {
         width, height: width < 460 ? SHORT : TALL, pxAlign: 0.5, padding: [TOP, 14, 0, 0],
@@ -113,17 +139,11 @@
       if (size >= 1e6) return `${milepost.number(value / 1e6)}M`;
       return size >= 10_000 && Number.isInteger(value / 1000) ? `${milepost.number(value / 1000)}k` : milepost.number(value);
     };
-    // Powers of ten, so many as there is room for; where an axis has none, its own numbers.
-    const powers = (splits, room) => {
-      const exponents = splits.map((each) => (each === null ? NaN : Math.log10(each)));
-      const whole = exponents.filter((each) => Math.abs(each - Math.round(each)) < 1e-9);
-      if (whole.length < 2) return splits.map((each) => (each === null ? "" : tick(each)));
-      const every = Math.ceil(whole.length / Math.max(2, room));
-      return exponents.map((each, n) => {
-        const power = Math.round(each);
-        if (!(Math.abs(each - power) < 1e-9) || power % every) return "";
-        return power > 5 || power < -3 ? `10${raised(power)}` : tick(Number(splits[n].toPrecision(12)));
-      });
+    // 10⁻⁸, where it is a power of ten with many digits.
+    const power = (value) => {
+      const exponent = Math.round(Math.log10(value));
+      const far = (exponent > 5 || exponent < -3) && Math.abs(value / 10 ** exponent - 1) < 1e-9;
+      return far ? `10${raised(exponent)}` : tick(Number(value.toPrecision(12)));
     };
 
     const tellValues = (index) => {
