@@ -126,6 +126,22 @@ def test_turned_keys_of_documents_that_lie_together_are_right(together: list[int
     assert_same(mp.attend(q, cache.keys, cache.values, scheme, documents=documents), want)
 
 
+@pytest.mark.parametrize("t", [1, T])
+def test_a_position_of_the_queries_is_refused_where_documents_count_turned_keys_anew(t: int):
+    # Queries at their restarted positions would meet keys that were turned as the cache counted them.
+    scheme, documents = mp.Scheme(mp.Rope(8), causal), torch.tensor([0] * 6 + [1] * 8)
+    cache, q, k, v = filled(scheme, True)
+    q, at = q[:, :, -t:], torch.cat((torch.arange(6), torch.arange(8)))
+    want = mp.attend(q, k, v, scheme, key_documents=documents)
+    text = "says where queries stand, but these keys were turned by their cache as it counted them"
+    for told in ({"position": at[-t:]}, {"position": at[-t:], "index": at[-t:]}, {"index": at[-t:]}):
+        ask = lambda told=told: mp.attend(q, cache.keys, cache.values, scheme, key_documents=documents, **told)  # noqa: E731
+        refused(ValueError, f"attend: {next(iter(told))} {text}", ask)
+    counted = torch.arange(T)
+    told = {"key_documents": documents, "position": counted[-t:], "key_position": counted}
+    assert_same(mp.attend(q, cache.keys, cache.values, scheme, **told), want)
+
+
 def test_no_keys_say_nothing_of_the_index_of_the_next():
     _, k, v = inputs(t=2)
     cache = mp.Cache()

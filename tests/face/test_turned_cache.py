@@ -16,6 +16,7 @@ from torch import Tensor
 import milepost as mp
 from milepost import causal, sinks, window
 from tests.oracles import assert_same, inputs, plain, turned
+from tests.refusals import refused
 
 T = 14
 TURNED: dict[str, Callable[[], mp.Scheme]] = {
@@ -213,9 +214,26 @@ def test_queries_may_stand_elsewhere_while_turned_keys_stand_at_their_indices():
     q, k, v = inputs(t=3)
     cache = mp.Cache(scheme)
     cache.append(k, v)
-    at = torch.tensor([2.5, 7.0, 9.0])
-    out = mp.attend(q, cache.keys, cache.values, scheme, position=at)
-    assert_same(out, mp.attend(q, k, v, scheme, position=at, key_position=torch.arange(3)))
+    at, own = torch.tensor([2.5, 7.0, 9.0]), torch.arange(3)
+    want = mp.attend(q, k, v, scheme, position=at, key_position=own)
+    assert_same(mp.attend(q, cache.keys, cache.values, scheme, position=at, key_position=own), want)
+    assert_same(mp.attend(q[:, :, 1:], cache.keys, cache.values, scheme, position=at[1:]), want[:, :, 1:])
+
+
+@pytest.mark.parametrize("first", [0, 5])
+def test_a_position_that_stands_for_both_sides_is_refused_for_turned_keys_that_stand_elsewhere(first: int):
+    # Raw keys would stand there too.
+    scheme = mp.Scheme(mp.Rope(8), causal)
+    q, k, v = inputs(t=3)
+    cache = mp.Cache(scheme)
+    cache.append(k, v, index=range(first, first + 3))
+    text = "attend: position would say where queries and keys stand, but these keys were turned by their cache at"
+    for at in (torch.tensor([2.5, 7.0, 9.0]), torch.arange(3) + first + 1):
+        refused(ValueError, text, lambda at=at: mp.attend(q, cache.keys, cache.values, scheme, position=at))
+    own = torch.arange(first, first + 3)
+    want = mp.attend(q, k, v, scheme)
+    assert_same(mp.attend(q, cache.keys, cache.values, scheme, position=own), want)
+    assert_same(mp.attend(q, cache.keys, cache.values, scheme, position=cache.index), want)
 
 
 def test_a_cache_is_copied_and_pickled():

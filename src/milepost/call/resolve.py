@@ -110,14 +110,15 @@ def _out_of_cache(k: Tensor, scheme: Parts, options: Options, documents: Tensor 
     known: dict[str, Any] = {"key_index": k.token_index, "key_position": k.token_position}
     given = {name: value for name, value in options.items() if value is not None}
     if documents is not None and k.token_counted and "key_index" not in given:
-        known |= _restarted(k, scheme, documents)
+        known |= _restarted(k, scheme, documents, given)
     return {**{name: value for name, value in known.items() if value is not None}, **given}, k.turned_by is not None  # pyright: ignore
 
 
-def _restarted(k: CachedKeys, scheme: Parts, documents: Tensor) -> dict[str, Any]:
+def _restarted(k: CachedKeys, scheme: Parts, documents: Tensor, given: dict[str, Any]) -> dict[str, Any]:
     """Return what is known of counted keys where an index restarts in each document, as in one pass over the text.
 
-    That needs every token from the first on, in order. documents: [b|1 s], those of the keys.
+    That needs every token from the first on, in order. documents: [b|1 s], those of the keys; given: what else was
+    said of the call.
     """
     index = k.token_index
     if isinstance(index, range):
@@ -144,6 +145,13 @@ def _restarted(k: CachedKeys, scheme: Parts, documents: Tensor) -> dict[str, Any
             "attend: these keys were turned by their cache as it counted them, and the tokens of a document are not "
             "known to lie side by side in the cache, so that no query can be turned to their distances; append keys "
             "with their index, append(k, v, index=…), or keep raw keys: Cache()"
+        )
+    said = next((name for name in ("position", "index") if name in given), None)
+    if said is not None and "key_position" not in given:
+        raise ValueError(
+            f"attend: {said} says where queries stand, but these keys were turned by their cache as it counted them, "
+            f"and documents count them anew; leave {said} out, append keys with their index, append(k, v, index=…), or "
+            f"keep raw keys: Cache()"
         )
     # Turned as they were counted, queries have to be turned the same way.
     return {"key_index": None, "key_position": torch.arange(k.shape[2], device=k.device)}
@@ -215,11 +223,17 @@ def _stand(options: Options, queries: Tokens, keys: Tokens, scheme: Parts, b: in
     inputs.check_finite("key_position", other)
     inputs.check_whole(scheme, own, other)
     last = options.get("index") is None
-    # Keys that were turned without a position stand at their indices, whatever is said of queries.
-    if own is not None and other is None and not keys_turned:
-        if queries.count == keys.count and last:
+    if own is not None and other is None:
+        both = queries.count == keys.count and last
+        if both and not keys_turned:
             other = own
-        else:
+        elif both and not (own.dim() == 2 and inputs.are(lambda: own == keys.index)):
+            raise ValueError(
+                "attend: position would say where queries and keys stand, but these keys were turned by their cache at "
+                "their indices; append keys with their position, append(k, v, position=…), or give their indices as "
+                "key_position"
+            )
+        elif not keys_turned:
             raise ValueError(
                 f"attend: position says where {queries.count} queries stand, but not where the {keys.count} keys do; "
                 f"give key_position"
