@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Compiled once, not by each of the forty processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-positions sweep-settings docs clean
+.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-positions sweep-settings sweep-explorer docs clean
 
 install: $(READY)
 
@@ -58,6 +58,10 @@ sweep-saved: $(READY)
 
 sweep-positions: $(READY)
 	MILEPOST_SWEEP=1 $(BIN)/python -m pytest -n 2 tests/hf/test_positions.py
+
+# The explorer's page in a browser: times, memory and sizes.
+sweep-explorer: $(READY)
+	$(BIN)/python -m tests.sweeps.explorer
 
 # Every setting of the tests that `make test` draws a sample of.
 sweep-settings: $(READY)

@@ -60,10 +60,12 @@ def not_drawn(items: list[pytest.Item]) -> set[pytest.Item]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """With MILEPOST_BROWSER=1 a run in which no test drove a browser has failed."""
+    """With MILEPOST_BROWSER=1 a run of all tests in which none drove a browser has failed."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if os.environ.get("MILEPOST_BROWSER") != "1" or "PYTEST_XDIST_WORKER" in os.environ or reporter is None:
+    whole = session.config.args_source == pytest.Config.ArgsSource.TESTPATHS
+    if not whole or os.environ.get("MILEPOST_BROWSER") != "1" or "PYTEST_XDIST_WORKER" in os.environ:
         return
+    assert reporter is not None
     driven = sum(1 for each in reporter.stats.get("passed", ()) if "browser" in each.keywords and each.when == "call")
     reporter.write_line(f"\nMILEPOST_BROWSER=1: {driven} tests drove a browser")
     if driven == 0 and session.exitstatus == pytest.ExitCode.OK:

@@ -2,8 +2,8 @@
 
     python -m tests.sweeps.explorer
 
-Times are the page's own: from the slider's event to the frame after the view is drawn. All five views are shown, and each change is
-made when the last one is drawn. Memory is read after the page's garbage is collected.
+Times are the page's own: from the slider's event to the frame after the view is drawn. All five views are shown, and a
+change is made when the last one is drawn. Memory is read after the page's garbage is collected.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from milepost.bench.harness.clock import Stopwatch
+from milepost.explore.composer.views import VIEWS
+from milepost.explore.composer.views import asked as asked_for
+from milepost.explore.scene import plain
 from milepost.explore.server import told
 from milepost.explore.server.export import export, of_link
 from milepost.explore.server.page import MORE_SCRIPTS, SCRIPTS, STYLES, html, static
@@ -103,6 +107,20 @@ def memory(process: subprocess.Popen[str], open_: Any, link: str, changes: int) 
     return rows
 
 
+def processor(length: int, rounds: int = 7) -> dict[str, float]:
+    """Return the milliseconds of processor that the server needs for each view, whatever else the machine does."""
+    found: dict[str, float] = {}
+    for name, view in VIEWS.items():
+        samples: list[float] = []
+        for n in range(rounds):
+            schemes = [SCHEMES[0].replace("64", f"64, theta={10_000 + n}"), SCHEMES[1]]
+            began = time.process_time()
+            json.dumps(plain(view(asked_for({"schemes": schemes, "state": {"length": length}}))))
+            samples.append((time.process_time() - began) * 1e3)
+        found[name] = statistics.median(samples)
+    return found
+
+
 def weight() -> tuple[int, int]:
     """Return the bytes of the page with all that it loads, as they are and by gzip."""
     start = {"stories": [told.story(each) for each in STORIES]}
@@ -112,7 +130,7 @@ def weight() -> tuple[int, int]:
 
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--changes", type=int, default=500)
+    asked.add_argument("--changes", type=int, default=500, help="for memory; 0 leaves memory and exports out")
     asked.add_argument("--times", type=int, default=30)
     given = asked.parse_args()
     whole, packed = weight()
@@ -130,6 +148,11 @@ def main() -> None:
                 ordered = sorted(row[view] for row in rows)
                 cells.append(f"{statistics.median(ordered):.0f}, {ordered[int(0.9 * len(ordered))]:.0f}")
             print(f"| {view} | " + " | ".join(cells) + " |", flush=True)
+        print("\nThe server's processor, ms:")
+        for length in TARGETS:
+            print(f"{length:,}: " + ", ".join(f"{name} {ms:.0f}" for name, ms in processor(length).items()), flush=True)
+        if not given.changes:
+            return
         print("\n| changes | server, MiB | page, MiB | nodes of the page |\n|---:|---:|---:|---:|")
         for row in memory(process, open_, link, given.changes):
             print(f"| {row[0]} | {row[1]:.0f} | {row[2]:.1f} | {row[3]:,} |", flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -155,6 +155,9 @@ class Scene:
 
 def plain(value: Any) -> Any:
     """Return a scene as JSON has it: figures with their kind, numbers with six digits, what is not finite null."""
+    # Most of a scene is numbers: asked first.
+    if type(value) is float:
+        return _short(value)
     if is_dataclass(value):
         found = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
         kind = type(value).__name__.lower()
@@ -162,15 +165,17 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return plain(value.tolist())
     if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]  # pyright: ignore[reportUnknownVariableType]
+        every = cast("list[Any]", value)
+        return [_short(each) if type(each) is float else plain(each) for each in every]
     if isinstance(value, bool) or value is None or isinstance(value, (str, int)):
         return value
-    number = float(value)
-    return _short(number) if math.isfinite(number) else None
+    return _short(float(value))
 
 
-def _short(number: float) -> float | int:
-    """Return a number of few digits; whole ones without a point."""
+def _short(number: float) -> float | int | None:
+    """Return a number of few digits, whole ones without a point; None where it is not finite."""
+    if not math.isfinite(number):
+        return None
     short = float(f"{number:.{DIGITS}g}")
     return int(short) if short == int(short) and abs(short) < 2**53 else short
 

@@ -1,4 +1,4 @@
-"""One computation at a time in each of two lanes, away from the server's own thread; of a page's questions only the
+"""One computation at a time in each of a few lanes, away from the server's own thread; of a page's questions only the
 newest is answered."""
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class SupersededError(Exception):
     """A newer question of the same page came while this one waited."""
 
 
-SLOW = frozenset({"weights", "maps", "csv", "export", "words"})
-"""Views that read every key: curves do not wait for them."""
+SLOW = {"weights": "weights", "maps": "maps", "csv": "files", "export": "files", "words": "words"}
+"""The lane of each view that reads every key: curves do not wait for them, nor one for another."""
 
 
 class Latest:
     """Computes for pages, one after the other; what is slow in a lane of its own."""
 
     def __init__(self) -> None:
-        self.lanes = {False: asyncio.Lock(), True: asyncio.Lock()}
+        self.lanes = {name: asyncio.Lock() for name in ("curves", *SLOW.values())}
         self.numbers = count()
         self.newest: OrderedDict[tuple[str, str], int] = OrderedDict()
 
@@ -39,7 +39,7 @@ class Latest:
         self.newest.move_to_end(asker)
         while len(self.newest) > PAGES:
             self.newest.popitem(last=False)
-        async with self.lanes[view.partition("-")[0] in SLOW]:
+        async with self.lanes[SLOW.get(view.partition("-")[0], "curves")]:
             if self.newest.get(asker) != number:
                 raise SupersededError
             return await run_in_threadpool(compute)
