@@ -43,7 +43,8 @@ class Cache:
         # While every row counts up by one from here, indices are known without being stored.
         self._first: int | None = 0
         self._next: Tensor | None = None
-        self._counted = True
+        # Whether the index of the first tokens was left out; None where one was given after that.
+        self._counted: bool | None = True
 
     def __len__(self) -> int:
         return self._length
@@ -104,8 +105,12 @@ class Cache:
         """
         self._check(k, v)
         b, n = k.shape[0], k.shape[2]
-        # What comes after tokens that were counted is refused where documents would count them anew.
-        counts = self._counted if self._length or not n else index is None
+        counts = self._counted
+        if n and not self._length:
+            counts = index is None
+        elif n and counts and index is not None:
+            # Documents would count these anew with those before them.
+            counts = None
         first, given = self._order(index, b, n, k.device)
         position = self._placed(position, b, n, k.device)
         if self._turned_by is not None and n:
