@@ -58,6 +58,18 @@ def not_drawn(items: list[pytest.Item]) -> set[pytest.Item]:
     return left_out
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With MILEPOST_BROWSER=1 a run in which no test drove a browser has failed."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("MILEPOST_BROWSER") != "1" or "PYTEST_XDIST_WORKER" in os.environ or reporter is None:
+        return
+    driven = sum(1 for each in reporter.stats.get("passed", ()) if "browser" in each.keywords and each.when == "call")
+    reporter.write_line(f"\nMILEPOST_BROWSER=1: {driven} tests drove a browser")
+    if driven == 0 and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"settings were drawn by MILEPOST_SEED={os.environ['MILEPOST_SEED']}")
 

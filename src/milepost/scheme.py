@@ -195,9 +195,10 @@ class Scheme(Parts):
 
             scheme.curve(q, k, torch.arange(0, 131_072, 200), 131_072)
 
-        q: [h d]; k: [g d], the same at every distance. The query is the last token of a text of that length, and the
-        key stands `distances` [n] behind it. Computed in float64 where the device has it. CoPE and Pivot raise: they
-        change a score by the other keys of its row.
+        q: [h d]; k: [g d], the same at every distance. The key stands `distances` [n] behind the query, which is the
+        last token of a text of that length; where keys stand ahead of it (below 0), the farthest is the last.
+        Computed in float64 where the device has it. CoPE and Pivot raise: they change a score by the other keys of
+        its row.
         """
         part = self.needs_whole_rows
         if part is not None:
@@ -213,16 +214,18 @@ class Scheme(Parts):
         distances = demand.exact("scheme.curve: distances", distances)
         if distances.dim() != 1:
             raise ValueError(f"scheme.curve: distances is [n]; given {list(distances.shape)}")
-        if distances.numel() and int(distances.max()) >= length:
+        far, ahead = (int(distances.max()), max(0, -int(distances.min()))) if distances.numel() else (0, 0)
+        last = length - 1 - ahead
+        if far > last:
+            also = f" and one {ahead} ahead" if ahead else ""
             raise ValueError(
-                f"scheme.curve: a key {int(distances.max())} behind the last of {length} tokens is before the first; "
-                f"give distances below length={length}"
+                f"scheme.curve: a key {far} behind a query{also} needs {far + ahead + 1} tokens; given length={length}"
             )
         wide = float_type(q.device)
         keys = k.to(wide)[None, :, None].expand(-1, -1, len(distances), -1)
         tokens: Options = {
-            "index": torch.tensor([length - 1], device=q.device),
-            "key_index": length - 1 - distances.to(q.device),
+            "index": torch.tensor([last], device=q.device),
+            "key_index": last - distances.to(q.device),
             "length": length,
         }
         call = resolve(q.to(wide)[None, :, None], keys, no_values(self, keys), self, tokens)

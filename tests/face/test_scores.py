@@ -201,9 +201,13 @@ def test_a_curve_is_a_row_of_scores_of_equal_keys(name: str):
 def test_keys_ahead_have_a_curve_where_they_are_seen():
     q, k = torch.randn(H, D), torch.randn(H, D)
     both = mp.Scheme(mp.T5Bias(H, bidirectional=True))
-    found = both.curve(q, k, torch.tensor([-3, 0, 3]), 10)
+    distances = torch.tensor([-3, 0, 6])
+    found = both.curve(q, k, distances, 10)
     assert found.dtype == torch.float32
-    assert found.isfinite().all()
+    whole = mp.scores(q[None, :, None], k[None, :, None].expand(-1, -1, 10, -1), both, index=range(6, 7))
+    assert_same(found, whole[0, :, 0][:, 6 - distances], 1e-6)
+    with pytest.raises(ValueError, match="3 ahead needs 11 tokens"):
+        both.curve(q, k, torch.tensor([-3, 7]), 10)
     assert (mp.Scheme(mp.Alibi(H), causal).curve(q, k, torch.tensor([-1]), 10) == -math.inf).all()
 
 
@@ -227,7 +231,7 @@ def test_a_curve_refuses_what_has_no_place_in_the_text():
     scheme = mp.Scheme(mp.Rope(D), causal)
     q = torch.randn(H, D)
     for wrong, said in (
-        ((q, q, torch.tensor([10]), 10), "before the first"),
+        ((q, q, torch.tensor([10]), 10), "needs 11 tokens; given length=10"),
         ((q[None], q, torch.tensor([1]), 10), r"q is \[h d\]"),
         ((q, q, torch.tensor([[1]]), 10), r"distances is \[n\]"),
     ):

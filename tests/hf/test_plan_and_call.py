@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,7 +64,7 @@ def test_where_windows_pass_the_trained_length_their_layers_are_stretched_too(ki
 
 
 @pytest.mark.parametrize("kind", BY_TYPE)
-def test_a_layer_with_settings_and_a_window_of_its_own_is_left_alone(kind: str, tmp_path: Any):
+def test_a_layer_with_settings_and_a_window_of_its_own_is_left_alone(kind: str, tmp_path: Path):
     model, yarn = tiny(kind), mp.Yarn(4, trained=64)
     windowed, whole = mp.Schedule.of(model)
     extend(model, yarn)
@@ -110,3 +111,31 @@ def test_of_one_pair_every_method_is_planned_but_those_that_need_two():
     assert_each_call_is_its_config(model, 4)
     with pytest.raises(ValueError, match="NTK-aware stretching needs at least two pairs"):
         extend(model, mp.Ntk(4))
+
+
+@pytest.mark.parametrize("given", [(mp.Yarn(4, trained=64),), (mp.Ntk(4),), (mp.Rerope(8),)])
+def test_an_extended_model_is_planned_from_where_extend_starts(given: tuple[Any, ...]):
+    stock = plan(tiny("llama"), 1024)
+    model = extend(tiny("llama"), *given)
+    before = model.config.to_dict()
+    found = plan(model, 1024)
+    assert (found.trained, found.reached, found.candidates) == (stock.trained, stock.reached, stock.candidates)
+    assert "starts from the checkpoint" in " ".join(str(found).split())
+    assert model.config.to_dict() == before
+    assert mp.Scheme.of(model).same_as(mp.Scheme.of(extend(tiny("llama"), *given)))
+
+
+def test_a_folder_that_stock_reads_as_stretched_is_planned_as_it_is(tmp_path: Path):
+    extend(tiny("llama"), mp.Yarn(4, trained=64)).save_pretrained(tmp_path)
+    found = plan(tmp_path, 1024)
+    assert (found.trained, found.reached) == (64, 256)
+    assert "starts from what the config says" in " ".join(str(found).split())
+    again = plan(load(tmp_path), 1024)
+    assert (again.reached, again.candidates) == (256, found.candidates)
+
+
+def test_the_length_that_an_extension_writes_is_no_trained_length():
+    model = extend(tiny("llama"), mp.Yarn(4, trained=64))
+    assert model.config.max_position_embeddings == 256
+    with pytest.raises(ValueError, match="says that it was trained at 64 tokens"):
+        extend(model, mp.LogN(256))

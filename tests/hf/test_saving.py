@@ -470,6 +470,26 @@ def test_load_gives_back_what_was_saved(model_type: str, given: tuple[object, ..
     assert extension_of(again).schedule.same_as(extension_of(model).schedule)
 
 
+@pytest.mark.parametrize("sharded", [(False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("part", [mp.Rerope(8), mp.Yarn(4, 64)])
+def test_weights_of_an_earlier_save_are_not_read(sharded: tuple[bool, bool], part: object, tmp_path: Path):
+    for seed, shards in enumerate(sharded):
+        model = extend(tiny("llama", seed=seed, num_hidden_layers=2 - seed), part)
+        save(model, tmp_path, **({"max_shard_size": "10KB"} if shards else {}))
+        assert difference(load(tmp_path).eval()(LONG).logits, model(LONG).logits) < CLOSE
+    if isinstance(part, mp.Yarn):
+        assert (
+            difference(AutoModelForCausalLM.from_pretrained(tmp_path).eval()(LONG).logits, model(LONG).logits) < CLOSE
+        )
+
+
+def test_two_sets_of_weights_in_a_folder_are_refused(tmp_path: Path):
+    for seed, size in enumerate(("5GB", "10KB")):
+        extend(tiny("llama", seed=seed), mp.Rerope(8)).save_pretrained(tmp_path, max_shard_size=size)
+    with pytest.raises(ValueError, match="has model.safetensors and shards as well, one of which an earlier save"):
+        load(tmp_path)
+
+
 def test_a_copy_saves_itself(tmp_path: Path):
     twin = copy.deepcopy(extend(tiny("llama"), mp.Rerope(8)))
     twin.model.embed_tokens.weight += 1

@@ -290,6 +290,8 @@ def main() -> None:
     asked = parser.parse_args()
     quiet()
     names = asked.methods or list(methods(model_of("llama")))
+    # Read first: the checkout may move on in the hour that this takes.
+    commit, date = commit_now(), datetime.now(timezone.utc).strftime("%Y-%m-%d")
     found: list[Outcome] = []
     with ProcessPoolExecutor(asked.jobs, mp_context=get_context("spawn"), initializer=quiet) as pool:
         for some in pool.map(outcomes, [[(each, name) for name in names] for each in asked.types]):
@@ -298,10 +300,9 @@ def main() -> None:
     for each in found:
         if each.kind == "wrong":
             print(each)
-    date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     if asked.out is not None:
         asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text(page(found, commit_now(), date), encoding="utf-8")
+        asked.out.write_text(page(found, commit, date), encoding="utf-8")
     sys.exit(any(each.kind == "wrong" for each in found))
 
 

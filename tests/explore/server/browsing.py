@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM = Path(os.environ.get("MILEPOST_CHROMIUM", "/usr/bin/chromium"))
 ASKED = os.environ.get("MILEPOST_BROWSER") == "1"
-"""Set where a missing browser is a failure."""
+"""Set where a missing browser is a failure, and so is a run without a browser test (tests/conftest.py)."""
 ARGS = (
     "--no-sandbox", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
@@ -22,7 +22,7 @@ ARGS = (
 browser_test = [
     pytest.mark.browser,
     pytest.mark.slow,
-    pytest.mark.skipif(not CHROMIUM.exists() and not ASKED, reason="no Chromium here: apt-get install chromium"),
+    pytest.mark.skipif(not CHROMIUM.is_file() and not ASKED, reason=f"no {CHROMIUM}: apt-get install chromium"),
 ]
 
 
@@ -56,6 +56,12 @@ def until(page: Any, expression: str, seconds: float = 15) -> None:
     while not page.evaluate(expression):
         assert time.monotonic() < end, f"{expression} did not become true"
         page.wait_for_timeout(20)
+
+
+def still(page: Any) -> None:
+    """Wait until the page waits for no answer and has drawn the last one."""
+    until(page, "milepost.waits() === 0")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 @contextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Generator
+import threading
+import time
 from typing import Any
 
 import pytest
 
 from milepost.explore.server.app import Explorer
-from tests.explore.server.browsing import browser_test, until, windows
+from tests.explore.server.browsing import browser_test, still, until
 from tests.explore.server.serving import Served, served
 from tests.explore.server.trial import STORIES
 
@@ -18,25 +19,18 @@ pytestmark = browser_test
 COMPUTED = ".result:not([hidden]) .figures .figure"
 
 
-@pytest.fixture(scope="module")
-def server() -> Generator[Served]:
-    with served(Explorer("a-token-of-a-test", STORIES)) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def open_() -> Generator[Any]:
-    with windows() as found:
-        yield found
-
-
 def values(page: Any, figure: int = 0, line: int = 0) -> list[float | None]:
     """What a curve is drawn from."""
     return page.evaluate(f"milepost.shown.figures[{figure}].body.plot.data[{line + 1}]")
 
 
-def test_a_curve_is_guessed_by_dragging_and_stays_beside_what_is_computed(server: Served, open_: Any):
-    window = open_(server.link)
+def state(page: Any, name: str) -> float:
+    """What a slider is set to."""
+    return float(page.locator(f"[data-control={name}] .number").input_value())
+
+
+def test_a_curve_is_guessed_by_dragging_and_stays_beside_what_is_computed(trial: Served, open_: Any):
+    window = open_(trial.link)
     page = window.page
     assert "token" not in page.url
     page.click("ol.stories a")
@@ -58,8 +52,8 @@ def test_a_curve_is_guessed_by_dragging_and_stays_beside_what_is_computed(server
     assert window.wrong == []
 
 
-def test_a_curve_is_guessed_by_keyboard_alone(server: Served, open_: Any):
-    window = open_(f"{server.link}#story=trial")
+def test_a_curve_is_guessed_by_keyboard_alone(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#story=trial")
     page = window.page
     page.wait_for_selector(".point")
     for _ in range(40):
@@ -81,46 +75,43 @@ def test_a_curve_is_guessed_by_keyboard_alone(server: Served, open_: Any):
     assert window.wrong == []
 
 
-def test_an_answer_is_chosen(server: Served, open_: Any):
-    page = open_(f"{server.link}#story=chosen").page
+def test_an_answer_is_chosen(trial: Served, open_: Any):
+    page = open_(f"{trial.link}#story=chosen").page
     page.click(".answer >> nth=0")
     page.click(".guess .primary")
     page.wait_for_selector(COMPUTED)
     assert page.inner_text(".off") == "Not quite. The computation gives: that"
 
 
-def test_marks_and_arrows_are_dragged_and_moved_by_keys(server: Served, open_: Any):
-    window = open_(f"{server.link}#story=trial&seen=1")
+def test_marks_and_arrows_are_dragged_and_moved_by_keys(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#story=trial&seen=1")
     page = window.page
     page.wait_for_selector(COMPUTED)
-
-    def state(name: str) -> float:
-        return float(page.locator(f"[data-control={name}] .number").input_value())
-
     mark = page.locator(".mark.moves").nth(1)
     assert mark.get_attribute("aria-valuenow") == "16"
     mark.focus()
     page.keyboard.press("ArrowRight")
-    assert state("period") == 18
+    assert state(page, "period") == 18
     page.keyboard.press("Home")
-    assert state("period") == 2
+    assert state(page, "period") == 2
+    still(page)
     box = mark.bounding_box()
     page.mouse.move(box["x"], box["y"] + 80)
     page.mouse.down()
     page.mouse.move(box["x"] + 40, box["y"] + 80, steps=4)
     page.mouse.up()
-    moved = state("period")
+    moved = state(page, "period")
     assert 10 < moved < 60
     arrow = page.locator(".arrow.moves")
     arrow.focus()
     page.keyboard.press("ArrowUp")
-    assert state("period") == moved + 2
+    assert state(page, "period") == moved + 2
     until(page, f"milepost.link.read().get('period') === '{moved + 2:g}'")
     assert window.wrong == []
 
 
-def test_a_link_restores_everything(server: Served, open_: Any):
-    page = open_(f"{server.link}#story=trial&seen=1&period=32&length=512&shape=exp&log=1&text=a+b+c&lang=zh").page
+def test_a_link_restores_everything(trial: Served, open_: Any):
+    page = open_(f"{trial.link}#story=trial&seen=1&period=32&length=512&shape=exp&log=1&text=a+b+c&lang=zh").page
     page.wait_for_selector(COMPUTED)
     assert page.locator("[data-control=period] .number").input_value() == "32"
     assert page.locator("[data-control=shape] select").input_value() == "exp"
@@ -134,8 +125,8 @@ def test_a_link_restores_everything(server: Served, open_: Any):
     assert page.inner_text(".said") == "周期是 32。"
 
 
-def test_a_no_stands_beside_its_control_and_the_last_picture_stays(server: Served, open_: Any):
-    window = open_(f"{server.link}#story=trial&seen=1")
+def test_a_no_stands_beside_its_control_and_the_last_picture_stays(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#story=trial&seen=1")
     window.expected = ("422",)
     page = window.page
     page.wait_for_selector(COMPUTED)
@@ -152,8 +143,8 @@ def test_a_no_stands_beside_its_control_and_the_last_picture_stays(server: Serve
     assert window.wrong == []
 
 
-def test_what_is_given_is_never_markup(server: Served, open_: Any):
-    window = open_(f"{server.link}#story=trial&seen=1&text=%3Cimg+src%3Dx+onerror%3Dalert(1)%3E")
+def test_what_is_given_is_never_markup(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#story=trial&seen=1&text=%3Cimg+src%3Dx+onerror%3Dalert(1)%3E")
     page = window.page
     page.wait_for_selector(COMPUTED)
     assert page.locator("img").count() == 0
@@ -163,8 +154,8 @@ def test_what_is_given_is_never_markup(server: Served, open_: Any):
 
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize("dark", [False, True])
-def test_nothing_is_wider_than_the_window(server: Served, open_: Any, width: int, dark: bool):
-    window = open_(server.link, width, dark)
+def test_nothing_is_wider_than_the_window(trial: Served, open_: Any, width: int, dark: bool):
+    window = open_(trial.link, width, dark)
     page = window.page
     assert window.wide() == 0
     for fragment in ("story=trial", "story=trial&seen=1", "story=chosen"):
@@ -174,8 +165,8 @@ def test_nothing_is_wider_than_the_window(server: Served, open_: Any, width: int
     assert window.wrong == []
 
 
-def test_pointing_at_a_distance_marks_it_in_linked_figures(server: Served, open_: Any):
-    page = open_(f"{server.link}#story=trial&seen=1").page
+def test_pointing_at_a_distance_marks_it_in_linked_figures(trial: Served, open_: Any):
+    page = open_(f"{trial.link}#story=trial&seen=1").page
     page.wait_for_selector(COMPUTED)
     plot = page.locator(".lines .u-over").bounding_box()
     page.mouse.move(plot["x"] + plot["width"] / 2, plot["y"] + 50)
@@ -184,3 +175,99 @@ def test_pointing_at_a_distance_marks_it_in_linked_figures(server: Served, open_
     page.mouse.move(cells["x"] + 5, cells["y"] + cells["height"] - 5)
     assert page.evaluate("milepost.shown.figures[0].body.plot.cursor.left") > 0
     assert "256" in page.inner_text(".map .told >> nth=0")
+
+
+def test_a_drag_and_the_focus_outlive_a_redraw(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#story=trial&seen=1")
+    page = window.page
+    page.wait_for_selector(COMPUTED)
+    still(page)
+    mark = page.locator(".mark.moves").nth(1)
+    box = mark.bounding_box()
+    page.mouse.move(box["x"], box["y"] + 80)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 20, box["y"] + 80)
+    # Other colours, and another width, are other plots.
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": 1100, "height": 900})
+    page.wait_for_timeout(100)
+    before = state(page, "period")
+    page.mouse.move(box["x"] + 80, box["y"] + 80)
+    after = state(page, "period")
+    page.mouse.up()
+    assert after > before > 16
+    page.mouse.move(box["x"], box["y"] + 80)
+    assert state(page, "period") == after
+    page.emulate_media(color_scheme="light")
+    page.wait_for_timeout(100)
+    page.keyboard.press("Home")
+    assert state(page, "period") == 2
+    assert window.wrong == []
+
+
+def test_a_mark_goes_with_the_hand_and_waits_for_no_answer(open_: Any):
+    waits = threading.Event()
+
+    def story(given: dict[str, Any]) -> Any:
+        assert given["set"]["period"] == 16 or waits.wait(20)
+        return explorer.story(given)
+
+    explorer = Explorer("a-token-of-a-test", STORIES)
+    with served(Explorer("a-token-of-a-test", STORIES, answers={"story": story})) as slow:
+        window = open_(f"{slow.link}#story=trial&seen=1")
+        page = window.page
+        page.wait_for_selector(COMPUTED)
+        mark = page.locator(".mark.moves").nth(1)
+        before = mark.bounding_box()["x"]
+        mark.focus()
+        page.keyboard.press("End")
+        after = mark.bounding_box()["x"]
+        waits.set()
+        still(page)
+        assert after > before + 20
+        assert mark.bounding_box()["x"] == pytest.approx(after, abs=1)
+        assert window.wrong == []
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "room", "expected"),
+    [
+        (1, 131_072, 8, [1, 10, 100, 1000, 10_000, 100_000]),
+        (1e-14, 1, 6, [1e-12, 1e-9, 1e-6, 1e-3, 1]),
+        (64, 5120, 8, [100, 200, 500, 1000, 2000, 5000]),
+        (64, 5120, 3, [100, 1000]),
+        (3277, 81_920, 8, [5000, 10_000, 20_000, 50_000]),
+        (0.9, 12.5, 9, [1, 2, 5, 10]),
+        (210, 290, 6, [220, 240, 260, 280]),
+    ],
+)
+def test_log_axes_have_round_numbers_and_room_for_them(
+    trial: Served, open_: Any, low: float, high: float, room: int, expected: list[float]
+):
+    page = open_(trial.link).page
+    assert page.evaluate(f"milepost.logTicks({low}, {high}, {room})") == pytest.approx(expected)
+
+
+def test_a_screen_that_is_left_asks_for_nothing_more(open_: Any):
+    asked: list[float] = []
+
+    def story(given: dict[str, Any]) -> Any:
+        asked.append(given["set"]["period"])
+        time.sleep(0.2)
+        return explorer.story(given)
+
+    explorer = Explorer("a-token-of-a-test", STORIES)
+    with served(Explorer("a-token-of-a-test", STORIES, answers={"story": story})) as slow:
+        window = open_(f"{slow.link}#story=trial&seen=1&period=10")
+        page = window.page
+        page.wait_for_selector(COMPUTED)
+        page.evaluate("""() => {
+            const field = document.querySelector('[data-control=period] input[type=range]');
+            for (const each of [20, 30]) { field.value = each; field.dispatchEvent(new Event('input')); }
+            location.hash = 'story=trial&seen=1&period=40';
+        }""")
+        until(page, "document.querySelector('.said')?.textContent === 'The period is 40.'")
+        still(page)
+        assert page.inner_text(".said") == "The period is 40."
+        assert 30 not in asked
+        assert window.wrong == []

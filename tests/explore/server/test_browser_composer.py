@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -11,24 +10,10 @@ import pytest
 
 import milepost as mp
 from milepost.explore.composer.reading import read
-from milepost.explore.server.app import Explorer
-from tests.explore.server.browsing import browser_test, until, windows
-from tests.explore.server.serving import Served, served
-from tests.explore.server.trial import STORIES
+from tests.explore.server.browsing import browser_test, still, until
+from tests.explore.server.serving import Served
 
 pytestmark = browser_test
-
-
-@pytest.fixture(scope="module")
-def server() -> Generator[Served]:
-    with served(Explorer("a-token-of-a-test", STORIES)) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def open_() -> Generator[Any]:
-    with windows() as found:
-        yield found
 
 
 SCHEMES = (
@@ -56,13 +41,13 @@ def drawn(page: Any, *views: str) -> None:
         page.wait_for_selector(f".view-of.{view} .figure, .view-of.{view} .note:not(:empty)")
 
 
-def test_25_schemes_are_composed(server: Served, open_: Any):
+def test_25_schemes_are_composed(trial: Served, open_: Any):
     assert len(set(SCHEMES)) == 25
-    window = open_(composed(server, *SCHEMES[:4], length=2048))
+    window = open_(composed(trial, *SCHEMES[:4], length=2048))
     page = window.page
     for start in range(0, 25, 4):
         some = SCHEMES[start : start + 4]
-        link = composed(server, *some, length=2048, trained=1024).split("#")[1]
+        link = composed(trial, *some, length=2048, trained=1024).split("#")[1]
         page.evaluate(f"location.hash = {link!r}")
         until(page, f"document.querySelectorAll('.pythons .code').length === {len(some)}")
         drawn(page, "score", "maps", "angles", "distances", "weights")
@@ -75,8 +60,8 @@ def test_25_schemes_are_composed(server: Served, open_: Any):
     assert window.wrong == []
 
 
-def test_a_scheme_is_built_by_menus_and_sliders_and_restored_by_its_link(server: Served, open_: Any):
-    window = open_(composed(server, "Rope(64), causal"))
+def test_a_scheme_is_built_by_menus_and_sliders_and_restored_by_its_link(trial: Served, open_: Any):
+    window = open_(composed(trial, "Rope(64), causal"))
     page = window.page
     card = page.locator(".card")
     card.locator(".method").first.wait_for()
@@ -100,8 +85,8 @@ def test_a_scheme_is_built_by_menus_and_sliders_and_restored_by_its_link(server:
     assert window.wrong == []
 
 
-def test_a_bad_scheme_is_named_on_its_card_and_the_last_picture_stays(server: Served, open_: Any):
-    window = open_(composed(server, "Rope(64), causal"))
+def test_a_bad_scheme_is_named_on_its_card_and_the_last_picture_stays(trial: Served, open_: Any):
+    window = open_(composed(trial, "Rope(64), causal"))
     window.expected = ("422",)
     page = window.page
     drawn(page, "score")
@@ -119,8 +104,8 @@ def test_a_bad_scheme_is_named_on_its_card_and_the_last_picture_stays(server: Se
     assert window.wrong == []
 
 
-def test_lengths_are_dragged_on_every_axis(server: Served, open_: Any):
-    window = open_(composed(server, "Rope(64), causal", trained=1024, length=32768))
+def test_lengths_are_dragged_on_every_axis(trial: Served, open_: Any):
+    window = open_(composed(trial, "Rope(64), causal", trained=1024, length=32768))
     page = window.page
     drawn(page, "score", "weights", "distances")
     for view in ("score", "weights", "distances"):
@@ -130,6 +115,8 @@ def test_lengths_are_dragged_on_every_axis(server: Served, open_: Any):
         page.keyboard.press("ArrowLeft")
         mark_now = f"document.querySelectorAll('.view-of.{view} .mark.moves')[1].getAttribute('aria-valuenow')"
         until(page, f"Number({mark_now}) < {before}")
+    # The axis of the length that was moved is drawn with the answer to it.
+    still(page)
     box = page.locator(".view-of.score .mark.moves").first.bounding_box()
     page.mouse.move(box["x"], box["y"] + 60)
     page.mouse.down()
@@ -140,8 +127,8 @@ def test_lengths_are_dragged_on_every_axis(server: Served, open_: Any):
     assert window.wrong == []
 
 
-def test_every_control_of_the_composer_goes_to_both_ends(server: Served, open_: Any):
-    window = open_(composed(server, "Rope(64, stretch=Yarn(8, 4096)), LogN(4096), causal & window(64)", length=1024))
+def test_every_control_of_the_composer_goes_to_both_ends(trial: Served, open_: Any):
+    window = open_(composed(trial, "Rope(64, stretch=Yarn(8, 4096)), LogN(4096), causal & window(64)", length=1024))
     page = window.page
     page.wait_for_selector(".argument")
     page.evaluate("document.querySelectorAll('details.more').forEach((each) => { each.open = true; })")
@@ -164,8 +151,8 @@ def test_every_control_of_the_composer_goes_to_both_ends(server: Served, open_: 
     assert [each for each in window.wrong if "422" not in each] == []
 
 
-def test_pointing_at_a_term_draws_what_it_contributes(server: Served, open_: Any):
-    window = open_(composed(server, "Alibi(8), causal", "Rope(64), causal"))
+def test_pointing_at_a_term_draws_what_it_contributes(trial: Served, open_: Any):
+    window = open_(composed(trial, "Alibi(8), causal", "Rope(64), causal"))
     page = window.page
     term = page.locator(".term").first
     term.hover()
@@ -176,8 +163,8 @@ def test_pointing_at_a_term_draws_what_it_contributes(server: Served, open_: Any
     assert window.wrong == []
 
 
-def test_numbers_are_saved_as_csv(server: Served, open_: Any):
-    page = open_(composed(server, "Rope(64), causal", "Alibi(8), causal", length=512)).page
+def test_numbers_are_saved_as_csv(trial: Served, open_: Any):
+    page = open_(composed(trial, "Rope(64), causal", "Alibi(8), causal", length=512)).page
     drawn(page, "score")
     with page.expect_download() as found:
         page.click(".view-of.score button.small")
@@ -187,8 +174,8 @@ def test_numbers_are_saved_as_csv(server: Served, open_: Any):
 
 
 @pytest.mark.parametrize("width", [390, 1440])
-def test_the_composer_fits_in_chinese_and_in_the_dark(server: Served, open_: Any, width: int):
-    window = open_(composed(server, *SCHEMES[7:11], length=4096, lang="zh"), width, dark=True)
+def test_the_composer_fits_in_chinese_and_in_the_dark(trial: Served, open_: Any, width: int):
+    window = open_(composed(trial, *SCHEMES[7:11], length=4096, lang="zh"), width, dark=True)
     page = window.page
     drawn(page, "score", "maps", "angles", "distances")
     page.wait_for_selector(".term")

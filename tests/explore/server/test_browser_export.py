@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from milepost.explore.server.app import Explorer
 from milepost.explore.server.export import export, of_link
-from tests.explore.server.browsing import browser_test, until, windows
-from tests.explore.server.serving import served
-from tests.explore.server.trial import STORIES, TRIAL
+from tests.explore.server.browsing import browser_test, until
+from tests.explore.server.serving import Served
+from tests.explore.server.trial import TRIAL
 
 pytestmark = browser_test
 COMPUTED = ".result:not([hidden]) .figures .figure"
-
-
-@pytest.fixture(scope="module")
-def open_() -> Generator[Any]:
-    with windows() as found:
-        yield found
 
 
 def drawn(page: Any) -> list[float | None]:
     return page.evaluate("milepost.shown.figures[0].body.plot.data[1]")
 
 
-def test_an_exported_story_answers_as_the_server_does(open_: Any, tmp_path: Path):
+def test_an_exported_story_answers_as_the_server_does(trial: Served, open_: Any, tmp_path: Path):
     file = tmp_path / "story.html"
     file.write_text(export(TRIAL).html)
-    with served(Explorer("a-token-of-a-test", STORIES)) as server:
-        for period in (2, 64):
-            there = open_(f"{server.link}#story=trial&seen=1&period={period}")
-            here = open_(f"file://{file}#seen=1&period={period}")
-            for window in (there, here):
-                window.page.wait_for_selector(COMPUTED)
-            assert drawn(there.page) == drawn(here.page)
-            assert here.page.inner_text(".said") == there.page.inner_text(".said")
-            assert here.page.locator(".result .note").inner_text() == ""
-            assert here.wrong == []
+    for period in (2, 64):
+        there = open_(f"{trial.link}#story=trial&seen=1&period={period}")
+        here = open_(f"file://{file}#seen=1&period={period}")
+        for window in (there, here):
+            window.page.wait_for_selector(COMPUTED)
+        assert drawn(there.page) == drawn(here.page)
+        assert here.page.inner_text(".said") == there.page.inner_text(".said")
+        assert here.page.locator(".result .note").inner_text() == ""
+        assert here.wrong == []
 
 
 def test_between_the_places_the_nearest_is_shown_and_said(open_: Any, tmp_path: Path):

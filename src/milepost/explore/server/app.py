@@ -137,7 +137,8 @@ class Explorer:
         except NotPossibleError as error:
             return JSONResponse({"control": error.control, "why": plain(error.why)}, 422)
         except SupersededError:
-            return JSONResponse({"superseded": True}, 409)
+            # No error: the page has asked for something newer, and a browser would log one.
+            return Response(status_code=204)
 
     def _knows(self, request: Request) -> bool:
         """Return True if a call brings the token: in a header, or in the cookie of its page."""

@@ -15,7 +15,7 @@ from typing import Any, cast
 from torch import nn
 
 from milepost.configs import read
-from milepost.configs.source import configuration, inside, text_of
+from milepost.configs.source import configuration, inside, read_json, text_of
 from milepost.configs.stored import KEY, OLD_FILE, Plain, stored_in
 from milepost.hf.model.extension import NEEDED, extended, extension_of
 from milepost.hf.model.models import demand_model, undrawn
@@ -25,11 +25,14 @@ from milepost.lab.training.train import FULL
 from milepost.refusal import need
 from milepost.schedule import Schedule, schedule_in, stock_schedule
 
+WEIGHTS = "model.safetensors"
+"""What transformers calls weights in one file."""
+
 
 def save(model: Any, path: str | os.PathLike[str], **options: Any) -> None:
     """Write an extended model into a folder, as its `save_pretrained` does, whose options it takes.
 
-    Models that are not extended or wrapped in another, and disks that are full, are refused before anything is written.
+    Weights that an earlier save left there are replaced. Models that are not extended or wrapped in another, and disks that are full, are refused before anything is written.
     """
     need("save", "hf", NEEDED)
     refuse(demand_model("save", model), Path(path))
@@ -40,6 +43,18 @@ def save(model: Any, path: str | os.PathLike[str], **options: Any) -> None:
         if getattr(error, "errno", None) in FULL or "No space left" in str(error):
             raise OSError(f"save({str(path)!r}): no disk space left; free some and save again") from error
         raise
+    if both_forms(Path(path)):
+        # transformers removes old shards beside a new file, and leaves the old file beside new shards, which it reads.
+        (Path(path) / WEIGHTS).unlink()
+
+
+def both_forms(folder: Path) -> bool:
+    """True if a folder has weights in one file and in shards as well."""
+    index = folder / f"{WEIGHTS}.index.json"
+    if not ((folder / WEIGHTS).exists() and index.exists()):
+        return False
+    found = cast("Plain", read_json(index, "load")).get("weight_map", {})
+    return all((folder / name).exists() for name in found.values())
 
 
 def refuse(model: nn.Module, path: Path) -> None:
@@ -145,6 +160,11 @@ def read_weights(folder: Path, config: Plain, options: dict[str, Any], called: s
         raise ValueError(
             f"{called}: no safetensors among {', '.join(weights) or 'its files'}; pickled weights can run code, and "
             f"are not read"
+        )
+    if both_forms(folder):
+        raise ValueError(
+            f"{called}: the folder has {WEIGHTS} and shards as well, one of which an earlier save left there; remove "
+            f"the older of them, or save the model into an empty folder"
         )
     made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
     given = {"config": made, "use_safetensors": True, "local_files_only": True, "output_loading_info": True}

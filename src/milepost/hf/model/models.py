@@ -20,7 +20,7 @@ from torch import nn
 from milepost import Alibi, Learned, Schedule, Scheme
 from milepost.configs import read
 from milepost.configs.falcon_slopes import FalconSlopes
-from milepost.configs.reader import Reader
+from milepost.configs.reader import LENGTH, Reader
 from milepost.hf.config.far_layers import reach, sees
 from milepost.hf.config.rope_parameters import has_types
 from milepost.schedule import stock_schedule
@@ -91,6 +91,8 @@ class Layers:
     """Where the attention modules stand, for models whose are replaced."""
     near: frozenset[int] = frozenset()
     """Which of the own schemes no stretch of the rotation goes to: see `near_in`."""
+    longest: int | None = None
+    """The longest length that the config says, before an extension may say another."""
 
     @property
     def config(self) -> Any:
@@ -134,8 +136,10 @@ def layers_of(model: object) -> Layers:
             f"{', '.join(str(each.layer_idx) for each in attentions)}; the config disagrees with the model"
         )
     if model_type in REPLACED:
-        return Layers(model, backbone, model_type, own, attentions, (), tuple(places_of(backbone, attentions)))
-    return Layers(model, backbone, model_type, own, attentions, tuple(turners_in(backbone)), (), near_in(reader, own))
+        places = tuple(places_of(backbone, attentions))
+        return Layers(model, backbone, model_type, own, attentions, (), places, longest=reader.get(*LENGTH))
+    turners, near = tuple(turners_in(backbone)), near_in(reader, own)
+    return Layers(model, backbone, model_type, own, attentions, turners, (), near, reader.get(*LENGTH))
 
 
 def near_in(reader: Reader, own: Schedule) -> frozenset[int]:

@@ -10,9 +10,7 @@ from torch import nn
 
 from milepost import Alibi, Learned, Partial, QkNorm, Rope, Schedule, Scheme, Sinusoidal, T5Bias, causal
 from milepost.catalogue.spelling import plain
-from milepost.configs import read
 from milepost.configs.falcon_slopes import FalconSlopes
-from milepost.configs.reader import LENGTH
 from milepost.hf.config.rope_parameters import frequencies
 from milepost.hf.model.models import Layers
 from milepost.hf.model.rotary import turn_of
@@ -207,8 +205,7 @@ def demand_trained(layers: Layers, given: Iterable[Any]) -> None:
     if own is None:
         return
     factors = (getattr(part, "factor", None) for scheme in layers.own for part in within_parts(scheme.parts))
-    longest = read(layers.config, "extend").get(*LENGTH)
-    known = {own, longest, *(round(own * each) for each in factors if isinstance(each, (int, float)))}
+    known = {own, layers.longest, *(round(own * each) for each in factors if isinstance(each, (int, float)))}
     for part in within_parts(given):
         trained = getattr(part, "trained", None)
         if trained is not None and trained not in known:

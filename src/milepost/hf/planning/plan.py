@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import textwrap
@@ -21,6 +22,7 @@ from milepost.configs.stored import stored_in
 from milepost.hf.config.far_layers import reach, sees
 from milepost.hf.config.rope_parameters import frequencies, has_types, numbers
 from milepost.hf.config.source import config_of
+from milepost.hf.model.extension import as_it_was, changed_by
 from milepost.hf.planning import candidates as of
 from milepost.hf.planning.candidates import Candidate
 from milepost.schedule import stock_schedule
@@ -70,6 +72,7 @@ class Plan:
     first: str
     why: str
     extension: str = ""
+    stretched: bool = False
     served: str | None = None
     tuning: str = ""
     facts: Facts | None = None
@@ -98,7 +101,8 @@ class Plan:
         if self.reached != self.trained:
             lines += _said("trained", f"at {self.trained:,} tokens before it was stretched")
         if self.extension:
-            lines += _said("extended", f"{self.extension}. What follows starts from the checkpoint, as extend does")
+            start = "what the config says" if self.stretched else "the checkpoint"
+            lines += _said("extended", f"{self.extension}. What follows starts from {start}, as extend does")
         if self.facts is not None:
             lines += _seen(self.facts, self.reached, self.target)
         for note in self.notes:
@@ -118,15 +122,20 @@ def plan(model: object, to: int, trained: int | None = None) -> Plan:
 
     model: a model or a config of transformers, a folder with a config.json, that file, its dict, or a name of the hub.
     trained: the trained length, where the config does not name it. Of a model that milepost extended the plan shows
-    what it does now, and candidates that would replace it, since `extend` starts from the checkpoint.
+    what it does now, and candidates that would replace it, since `extend` starts from the checkpoint. A config that
+    transformers reads as extended is a stretched checkpoint, and the plan goes on from there.
 
         print(plan("path/to/model", to=32768))
     """
     demand.whole(plan, "to", to)
     config = config_of(model, "plan")
-    reader = read(config, "plan")
+    stored = stored_in(read(config, "plan").source)
+    extension = repr(mp.Schedule.of(config)) if stored else ""
+    stretched = stored is not None and changed_by(model) is None and bool(stored.get("transformers_reads_it"))
+    with as_it_was(model):
+        # `extend` starts from there, whatever the config says meanwhile.
+        reader = read(copy.deepcopy(config_of(model, "plan")), "plan")
     schedule = stock_schedule(reader)
-    extension = repr(mp.Schedule.of(config)) if stored_in(reader.source) else ""
     original = trained or trained_length(reader, schedule[0].parts)
     if not isinstance(original, int):
         raise ValueError(
@@ -138,7 +147,7 @@ def plan(model: object, to: int, trained: int | None = None) -> Plan:
             f"plan(to={to}): {reader.model_type} reads {reached:,} tokens as it is; ask for more than that, or use the "
             f"model unchanged"
         )
-    return replace(_planned(reader, schedule, original, reached, to), extension=extension)
+    return replace(_planned(reader, schedule, original, reached, to), extension=extension, stretched=stretched)
 
 
 def _planned(reader: Reader, schedule: mp.Schedule, original: int, reached: int, target: int) -> Plan:

@@ -24,7 +24,7 @@
   milepost.Stale = class extends Error {};
 
   const read = async (answer) => {
-    if (answer.status === 409) throw new milepost.Stale();
+    if (answer.status === 204) throw new milepost.Stale();
     if (answer.status === 422 || answer.status === 403) {
       const { control, why } = await answer.json();
       throw new milepost.NotPossible(control, why);
@@ -37,36 +37,49 @@
     try {
       answer = await fetch(address, options);
     } catch {
-      throw new Error(milepost.word("failed"));
+      throw options.signal?.aborted ? new milepost.Stale() : new Error(milepost.word("failed"));
     }
     return read(answer);
   };
 
   milepost.start = () => fetched("api/start", { headers: headers() });
-  milepost.ask = (what, body, view = what) =>
-    fetched(`api/${what}`, { method: "POST", headers: headers(), body: JSON.stringify({ ...body, page, view }) });
+  milepost.ask = (what, body, view = what, signal = null) =>
+    fetched(`api/${what}`, { method: "POST", headers: headers(), body: JSON.stringify({ ...body, page, view }), signal });
+
+  // How many answers are on their way.
+  let pending = 0;
+  milepost.waits = () => pending;
 
   // An asker of one view: while an answer is on its way, only the newest of the settings that come meanwhile is kept.
+  // compute(setting, signal); after stop() nothing is asked, shown or said: the screen is no more.
   milepost.asker = (compute, show, fail) => {
     let busy = false, waiting = null;
+    const stopper = new AbortController();
     const run = async (setting) => {
       busy = true;
+      pending += 1;
       try {
-        show(await compute(setting), setting);
+        const found = await compute(setting, stopper.signal);
+        if (!stopper.signal.aborted) show(found, setting);
       } catch (error) {
-        if (!(error instanceof milepost.Stale)) fail(error, setting);
+        // A question of a screen that was left may come after ours, and ours is dropped for it: it is asked again.
+        if (error instanceof milepost.Stale) waiting ??= [setting];
+        else if (!stopper.signal.aborted) fail(error, setting);
       } finally {
         busy = false;
-        if (waiting) {
+        pending -= 1;
+        if (waiting && !stopper.signal.aborted) {
           const [again] = waiting;
           waiting = null;
           run(again);
         }
       }
     };
-    return (setting) => {
+    const ask = (setting) => {
       if (busy) waiting = [setting];
-      else run(setting);
+      else if (!stopper.signal.aborted) run(setting);
     };
+    ask.stop = () => stopper.abort();
+    return ask;
   };
 })((globalThis.milepost ??= {}));

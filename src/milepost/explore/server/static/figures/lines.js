@@ -38,6 +38,32 @@
     return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
   };
 
+  // Places of a log axis that are round numbers, so many as there is room for: powers of ten; in a short range 1, 2 and 5
+  // of each; in a very short one even steps.
+  const logTicks = (low, high, room) => {
+    const most = Math.max(2, Math.floor(room));
+    const from = Math.floor(Math.log10(low)), to = Math.ceil(Math.log10(high));
+    const inside = (digits) => {
+      const found = [];
+      for (let exponent = from; exponent <= to; exponent += 1) for (const digit of digits) found.push(Number(`${digit}e${exponent}`));
+      return found.filter((each) => each >= low * (1 - 1e-9) && each <= high * (1 + 1e-9));
+    };
+    const decades = inside([1]);
+    if (decades.length > 2) {
+      const every = Math.ceil(decades.length / most);
+      return decades.filter((each) => Math.round(Math.log10(each)) % every === 0);
+    }
+    for (const digits of [[1, 2, 5], [1, 2, 3, 5, 7]]) {
+      const found = inside(digits);
+      if (found.length > 2) return found.length > most ? (decades.length > 1 ? decades : found.filter((_, n) => n % Math.ceil(found.length / most) === 0)) : found;
+    }
+    const size = 10 ** Math.floor(Math.log10((high - low) / 2));
+    const step = size * [1, 2, 5, 10].find((each) => (high - low) / (size * each) <= Math.min(5, most));
+    const first = Math.ceil(low / step);
+    return Array.from({ length: Math.max(0, Math.floor(high / step) - first + 1) }, (_, n) => Number(((first + n) * step).toPrecision(12)));
+  };
+  milepost.logTicks = logTicks;
+
   // An axis reaches as far as its marks do, and a little further where one of them can be dragged.
   const acrossOf = (figure, at) => {
     const log = figure.x_scale === "log";
@@ -56,6 +82,8 @@
     const yName = make("p.axis-name"), xName = make("p.axis-name.x");
     const stage = make("div.stage", { tabindex: "0", role: "group" });
     const marks = make("div.marks");
+    // Beside the plot, not in it: a new plot must not end a drag or take the focus away.
+    stage.append(marks);
     body.append(key, yName, stage, xName);
 
     const drawKey = () => {
@@ -79,14 +107,14 @@
     const options = (width) => {
       const styles = looks(figure.lines);
       const font = "11.5px Inter, system-ui, sans-serif";
-      const decades = (u, splits) => splits.map((each) => (Math.abs(Math.log10(each) % 1) < 1e-9 ? each : null));
       const log = (scale) => (scale === "x" ? figure.x_scale : figure.y_scale) === "log";
       const axis = (scale) => ({
         scale, font, stroke: milepost.colour("soft"), size: scale === "x" ? 28 : 52, gap: 4,
         space: scale === "x" ? 62 : 34,
-        grid: { stroke: milepost.colour("hair"), width: 1, ...(log(scale) ? { filter: decades } : {}) },
-        ticks: { stroke: milepost.colour("rule"), width: 1, size: 4, ...(log(scale) ? { filter: decades } : {}) },
-        values: (u, splits) => (log(scale) ? powers(splits, (scale === "x" ? u.bbox.width / 46 : u.bbox.height / 22) / devicePixelRatio) : splits.map((each) => (each === null ? "" : tick(each)))),
+        grid: { stroke: milepost.colour("hair"), width: 1 },
+        ticks: { stroke: milepost.colour("rule"), width: 1, size: 4 },
+        ...(log(scale) ? { filter: (u, splits) => splits, splits: (u, n, low, high) => logTicks(low, high, (scale === "x" ? u.bbox.width / 46 : u.bbox.height / 22) / devicePixelRatio) } : {}),
+        values: (u, splits) => splits.map((each) => (log(scale) ? power(each) : tick(each))),
       });
       return {
         width, height: width < 460 ? SHORT : TALL, pxAlign: 0.5, padding: [TOP, 14, 0, 0],
@@ -111,17 +139,11 @@
       if (size >= 1e6) return `${milepost.number(value / 1e6)}M`;
       return size >= 10_000 && Number.isInteger(value / 1000) ? `${milepost.number(value / 1000)}k` : milepost.number(value);
     };
-    // Powers of ten, so many as there is room for; where an axis has none, its own numbers.
-    const powers = (splits, room) => {
-      const exponents = splits.map((each) => (each === null ? NaN : Math.log10(each)));
-      const whole = exponents.filter((each) => Math.abs(each - Math.round(each)) < 1e-9);
-      if (whole.length < 2) return splits.map((each) => (each === null ? "" : tick(each)));
-      const every = Math.ceil(whole.length / Math.max(2, room));
-      return exponents.map((each, n) => {
-        const power = Math.round(each);
-        if (!(Math.abs(each - power) < 1e-9) || power % every) return "";
-        return power > 5 || power < -3 ? `10${raised(power)}` : tick(Number(splits[n].toPrecision(12)));
-      });
+    // 10⁻⁸, where it is a power of ten with many digits.
+    const power = (value) => {
+      const exponent = Math.round(Math.log10(value));
+      const far = (exponent > 5 || exponent < -3) && Math.abs(value / 10 ** exponent - 1) < 1e-9;
+      return far ? `10${raised(exponent)}` : tick(Number(value.toPrecision(12)));
     };
 
     const tellValues = (index) => {
@@ -160,21 +182,34 @@
     const handles = [];
     const drawMarks = () => {
       if (!plot) return;
+      const { left: start, top, width, height } = plot.over.style;
+      Object.assign(marks.style, { left: start, top, width, height });
       while (handles.length < figure.marks.length) handles.push(handle(handles.length));
       while (handles.length > figure.marks.length) handles.pop().element.remove();
       let before = [];
-      [...figure.marks].map((mark, n) => [mark, n]).sort((a, b) => a[0].at - b[0].at).forEach(([mark, n]) => {
-        const inside = figure.x_scale !== "log" || mark.at > 0;
-        const left = inside ? plot.valToPos(mark.at, "x") : -100;
-        handles[n].show(mark, left, plot.over.clientWidth, before);
+      const wide = plot.over.clientWidth;
+      figure.marks.map((mark, n) => [mark, n, placeOf(mark)]).sort((a, b) => a[2] - b[2]).forEach(([mark, n, where]) => {
+        const inside = figure.x_scale !== "log" || where > 0;
+        const left = inside ? plot.valToPos(where, "x") : -100;
+        // What can be dragged goes no further than the axis, until that has grown.
+        handles[n].show(mark, controlOf(mark) && inside ? Math.min(wide, Math.max(0, left)) : left, wide, before, where);
       });
+    };
+    const controlOf = (mark) => (mark?.control ? context.control?.(mark.control) : null);
+    // Where its control stands now; the answer to that may be on its way.
+    const placeOf = (mark) => {
+      const value = controlOf(mark) ? context.state()[mark.control] : null;
+      return Number.isFinite(value) ? value : mark.at;
     };
     const handle = (n) => {
       const label = make("span.mark-name");
       const element = make("div.mark", {}, label);
       let mark = null, dragged = null;
-      const known = () => (mark?.control ? context.control?.(mark.control) : null);
-      const move = (value) => context.set(mark.control, value);
+      const known = () => controlOf(mark);
+      const move = (value) => {
+        context.set(mark.control, value);
+        drawMarks();
+      };
       element.addEventListener("pointerdown", (event) => {
         if (!known()) return;
         event.preventDefault();
@@ -191,8 +226,10 @@
       });
       element.addEventListener("pointermove", (event) => {
         if (dragged) move(milepost.held(known(), dragged(event.clientX)));
+        else plot?.setCursor({ left: event.clientX - plot.over.getBoundingClientRect().left, top: 10 });
       });
-      for (const end of ["pointerup", "pointercancel"]) element.addEventListener(end, () => { dragged = null; });
+      element.addEventListener("pointerleave", () => plot?.setCursor({ left: -10, top: -10 }));
+      for (const end of ["pointerup", "pointercancel", "lostpointercapture"]) element.addEventListener(end, () => { dragged = null; });
       element.addEventListener("mousedown", (event) => event.stopPropagation());
       element.addEventListener("keydown", (event) => {
         const steps = milepost.steps(event), control = known();
@@ -205,12 +242,12 @@
       marks.append(element);
       return {
         element,
-        show: (now, left, width, before) => {
+        show: (now, left, width, before, where) => {
           mark = now;
           const control = known();
           element.classList.toggle("moves", Boolean(control));
           if (control) {
-            for (const [name, value] of Object.entries({ tabindex: "0", role: "slider", "aria-label": milepost.say(mark.name), "aria-valuemin": control.low, "aria-valuemax": control.high, "aria-valuenow": mark.at, "aria-valuetext": milepost.number(mark.at), "aria-orientation": "horizontal" })) element.setAttribute(name, value);
+            for (const [name, value] of Object.entries({ tabindex: "0", role: "slider", "aria-label": milepost.say(mark.name), "aria-valuemin": control.low, "aria-valuemax": control.high, "aria-valuenow": where, "aria-valuetext": milepost.number(where), "aria-orientation": "horizontal" })) element.setAttribute(name, value);
           }
           element.hidden = left < -1 || left > width + 1;
           element.style.left = `${left}px`;
@@ -229,12 +266,12 @@
 
     const draw = (width) => {
       plot?.destroy();
+      plot = null;
       stage.querySelectorAll(".uplot").forEach((each) => each.remove());
       key.replaceChildren();
       drawKey();
       words();
       plot = new uPlot(options(width), data, stage);
-      plot.over.append(marks);
       drawMarks();
     };
     const leave = milepost.linked.join(figure.link, listen);

@@ -10,7 +10,7 @@
     let texts = link.getAll("s").slice(0, told.most);
     if (!texts.length) texts = [...START];
     const shownViews = new Set(link.has("views") ? link.get("views").split(",").filter((each) => told.views.includes(each)) : ["score", "weights", "maps", "angles", "distances"]);
-    let removed = false, last = "", readings = [], cards = [];
+    let last = "", readings = [], cards = [];
 
     const write = () => {
       const values = [["compose", ""], ...texts.map((each) => ["s", each])];
@@ -38,9 +38,8 @@
       } } }, milepost.word("csv"));
       const element = make(`section.view-of.${name}`, { "aria-label": milepost.word(`view_${name}`) }, figures, note, make("p.buttons", {}, csv));
       const ask = milepost.asker(
-        (given) => milepost.ask("compose", { ...given, draw: name }, name),
+        (given, signal) => milepost.ask("compose", { ...given, draw: name }, name, signal),
         (scene) => {
-          if (removed) return;
           element.classList.toggle("nothing", !scene.figures.length);
           drawing.show(scene.figures);
           note.textContent = milepost.say(scene.says);
@@ -54,7 +53,7 @@
     });
 
     const fail = (problem) => {
-      if (removed) return;
+      if (problem instanceof milepost.Stale) return;
       const at = /^scheme-(\d)$/.exec(problem.control ?? "");
       if (at) { cards[Number(at[1])]?.no(problem.message); return; }
       const control = problem.control || last;
@@ -65,9 +64,8 @@
     // What the texts are: the server reads them, and answers with controls, Python and the equation.
     let settling = new Set();
     const readAsk = milepost.asker(
-      async (given) => [await milepost.ask("read", { schemes: given.texts, state: given.state }, "read"), given],
-      ([found, given]) => {
-        if (removed) return;
+      (given, signal) => milepost.ask("read", { schemes: given.texts, state: given.state }, "read", signal),
+      (found, given) => {
         let fine = true;
         found.forEach((each, n) => {
           if (!cards[n]) return;
@@ -132,9 +130,8 @@
       pressed = null;
     };
     const termAsk = milepost.asker(
-      (given) => milepost.ask("term", given, "term"),
+      (given, signal) => milepost.ask("term", given, "term", signal),
       (scene) => {
-        if (removed) return;
         aloneDrawing.show(scene.figures);
         aloneNote.textContent = milepost.say(scene.says);
         alone.dispatchEvent(new CustomEvent("computed", { bubbles: true, detail: "term" }));
@@ -194,7 +191,7 @@
       element,
       begin: () => readAll(true),
       remove: () => {
-        removed = true;
+        for (const each of [...views.map((view) => view.ask), readAsk, termAsk]) each.stop();
         for (const each of views) each.drawing.remove();
         aloneDrawing.remove();
       },

@@ -12,7 +12,7 @@
     const controls = told.model.controls;
     const state = milepost.starts(controls);
     for (const each of controls) if (link.has(each.name)) state[each.name] = milepost.fromLink(each, link.get(each.name));
-    let removed = false, last = "";
+    let last = "";
     const write = () => milepost.link.write([["words", ""], ...controls.filter((each) => state[each.name] !== each.start).map((each) => [each.name, milepost.toLink(state[each.name])])]);
     const own = milepost.controls(controls, state, (name) => {
       last = name;
@@ -24,9 +24,8 @@
     const drawing = milepost.scene(large, {}), heads = milepost.scene(small, {});
     const chosen = () => heads.figures.forEach((each, n) => each.frame.setAttribute("aria-pressed", String(n === state.head)));
     const ask = milepost.asker(
-      (setting) => milepost.ask("words", { set: setting }),
+      (setting, signal) => milepost.ask("words", { set: setting }, "words", signal),
       (scene) => {
-        if (removed) return;
         own.clear();
         error.hidden = true;
         drawing.show(scene.figures.filter((each) => !each.small));
@@ -47,7 +46,6 @@
         element.dispatchEvent(new CustomEvent("computed", { bubbles: true }));
       },
       (problem) => {
-        if (removed) return;
         const control = problem.control || last;
         error.hidden = own.no(control, problem.message);
         error.textContent = error.hidden ? "" : problem.message;
@@ -63,7 +61,7 @@
       element,
       begin: () => ask({ ...state }),
       remove: () => {
-        removed = true;
+        ask.stop();
         drawing.remove();
         heads.remove();
       },

@@ -51,8 +51,8 @@
     const write = (state, seen) => milepost.link.write([["story", one.name], ...(seen ? [["seen", "1"]] : []),
       ...one.controls.filter((each) => state[each.name] !== each.start).map((each) => [each.name, milepost.toLink(state[each.name])])]);
     const made = milepost.storyScreen(one, { set, open: link.has("seen") }, {
-      compute: (name, setting) => milepost.ask("story", { name, set: setting }, name),
-      axes: (name, setting) => milepost.ask("axes", { name, set: setting }, name),
+      compute: (name, setting, signal) => milepost.ask("story", { name, set: setting }, name, signal),
+      axes: (name, setting, signal) => milepost.ask("axes", { name, set: setting }, `axes-${name}`, signal),
     }, {
       changed: write,
       again: () => go([["story", one.name]]),

@@ -7,7 +7,7 @@
   // around: { previous, next, tryOwn, exporting, link } where the page has them.
   milepost.storyScreen = (story, given, sources, around = {}) => {
     const state = { ...milepost.starts(story.controls), ...given.set };
-    let guess = null, scene = null, asked = false, removed = false, last = "";
+    let guess = null, scene = null, asked = false, last = "";
     const section = (name, ...inside) => make("section.block", {}, make("h2", {}, milepost.word(name)), ...inside);
 
     const panels = make("div.figures");
@@ -41,7 +41,6 @@
       asking, result, links);
 
     const fail = (problem) => {
-      if (removed) return;
       // What the library says of no control by name is about the one that was moved last.
       const control = problem.control || last;
       error.hidden = own.no(control, problem.message);
@@ -56,9 +55,8 @@
       milepost.shown = drawing;
     };
     const ask = milepost.asker(
-      (setting) => sources.compute(story.name, setting),
+      (setting, signal) => sources.compute(story.name, setting, signal),
       (found) => {
-        if (removed) return;
         const first = scene === null;
         scene = found;
         own.clear();
@@ -98,26 +96,29 @@
       ask({ ...state });
     };
 
-    const begin = async () => {
+    const askAxes = milepost.asker(
+      (setting, signal) => sources.axes(story.name, setting, signal),
+      (axes) => {
+        if (axes === null) { done(null); return; }
+        const board = milepost.drawnGuess(story, axes, done);
+        asking.append(board.element);
+        board.begin();
+      },
+      (problem) => {
+        asked = true;
+        result.hidden = false;
+        fail(problem);
+      },
+    );
+    const begin = () => {
       if (given.open) { done(null); return; }
       asking.replaceChildren(make("h2", {}, milepost.word("guess_title")), make("p.ask-for", {}, milepost.say(story.guess.question)));
       if (story.guess.answers.length) {
         asking.append(milepost.chosenGuess(story, done).element);
         return;
       }
-      try {
-        const axes = await sources.axes(story.name, { ...state });
-        if (removed) return;
-        if (axes === null) { done(null); return; }
-        const board = milepost.drawnGuess(story, axes, done);
-        asking.append(board.element);
-        board.begin();
-      } catch (problem) {
-        asked = true;
-        result.hidden = false;
-        fail(problem);
-      }
+      askAxes({ ...state });
     };
-    return { element, begin, remove: () => { removed = true; drawing.remove(); } };
+    return { element, begin, remove: () => { for (const each of [ask, askAxes]) each.stop(); drawing.remove(); } };
   };
 })((globalThis.milepost ??= {}));
