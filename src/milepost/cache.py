@@ -100,8 +100,9 @@ class Cache:
         """Add keys [b g n d] and values [b g n dv].
 
         index: [n] or [b n] or a range; goes on after the largest of each row if left out, and then restarts in each of
-        the `documents` of a call; one that was given stays. position: [n], [b n] or [b n axes], where the keys stand if
-        not at their indices; given once, it must be given with every append.
+        the `documents` of a call; one that was given stays, and so do those that go on from it. After keys without one
+        it is refused where there are documents. position: [n], [b n] or [b n axes], where the keys stand if not at
+        their indices; given once, it must be given with every append.
         """
         self._check(k, v)
         b, n = k.shape[0], k.shape[2]
