@@ -43,7 +43,8 @@ class Cache:
         # While every row counts up by one from here, indices are known without being stored.
         self._first: int | None = 0
         self._next: Tensor | None = None
-        self._counted = True
+        # Whether the index of the first tokens was left out; None where one was given after that.
+        self._counted: bool | None = True
 
     def __len__(self) -> int:
         return self._length
@@ -99,13 +100,18 @@ class Cache:
         """Add keys [b g n d] and values [b g n dv].
 
         index: [n] or [b n] or a range; goes on after the largest of each row if left out, and then restarts in each of
-        the `documents` of a call; one that was given stays. position: [n], [b n] or [b n axes], where the keys stand if
-        not at their indices; given once, it must be given with every append.
+        the `documents` of a call; one that was given stays, and so do those that go on from it. After keys without one
+        it is refused where there are documents. position: [n], [b n] or [b n axes], where the keys stand if not at
+        their indices; given once, it must be given with every append.
         """
         self._check(k, v)
         b, n = k.shape[0], k.shape[2]
-        # What comes after tokens that were counted is refused where documents would count them anew.
-        counts = self._counted if self._length or not n else index is None
+        counts = self._counted
+        if n and not self._length:
+            counts = index is None
+        elif n and counts and index is not None:
+            # Documents would count these anew with those before them.
+            counts = None
         first, given = self._order(index, b, n, k.device)
         position = self._placed(position, b, n, k.device)
         if self._turned_by is not None and n:

@@ -34,6 +34,15 @@ def test_an_empty_document_has_no_tokens():
     assert mp.documents_of(torch.tensor([0, 0]))[0].tolist() == []
 
 
+@pytest.mark.parametrize("index", [{}, {"key_index": range(3), "index": range(3)}, {"key_index": torch.arange(3)}])
+def test_no_rows_have_documents_and_a_length_too(index: dict[str, object]):
+    q, k, v = (each[:0] for each in inputs(t=3))
+    scheme = mp.Scheme(mp.Rope(8, stretch=mp.DynamicNtk(3)), mp.LogN(2, count="length"), causal)
+    documents = torch.zeros(0, 3, dtype=torch.long)
+    assert mp.attend(q, k, v, scheme, documents=documents, **index).shape == v.shape[:1] + q.shape[1:3] + v.shape[3:]  # pyright: ignore
+    assert mp.scores(q, k, scheme, documents=documents, **index).shape == (0, q.shape[1], 3, 3)  # pyright: ignore
+
+
 def test_documents_of_a_varlen_batch_attend_as_each_alone():
     q, k, v = inputs(b=1, t=9)
     scheme = mp.Scheme(mp.Rope(8, theta=100.0, stretch=mp.DynamicNtk(3)), mp.LogN(2), causal)

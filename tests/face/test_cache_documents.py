@@ -92,6 +92,27 @@ def test_an_index_that_was_given_restarts_nowhere_whatever_its_form(turned: bool
         assert_same(mp.attend(q[:, :, -1:], cache.keys, cache.values, scheme, key_documents=PADDED), want)
 
 
+@pytest.mark.parametrize("turned", [True, False], ids=["turned", "raw"])
+@pytest.mark.parametrize("joined", [False, True], ids=["one cache", "cat"])
+def test_an_index_that_was_given_after_tokens_were_counted_is_refused(turned: bool, joined: bool):
+    # The given ones were counted anew with the others, even where they go on from these.
+    scheme = mp.Scheme(*SCHEMES["sinks"])
+    q, k, v = inputs(t=T)
+    cache = mp.Cache(scheme) if turned else mp.Cache()
+    other = mp.Cache(scheme) if turned else mp.Cache()
+    cache.append(k[:, :, :6], v[:, :, :6])
+    (other if joined else cache).append(k[:, :, 6:], v[:, :, 6:], index=range(6, T))
+    keys = torch.cat((cache.keys, other.keys), 2) if joined else cache.keys
+    assert_same(mp.attend(q, keys, v, scheme), mp.attend(q, k, v, scheme))
+    text = "attend: some of these keys were counted by their cache and others were given an index"
+    refused(ValueError, text, lambda: mp.attend(q[:, :, -1:], keys, v, scheme, key_documents=PADDED))
+    # What is left out after given ones goes on from these, and stays with them.
+    cache = mp.Cache(scheme) if turned else mp.Cache()
+    cache.append(k[:, :, :6], v[:, :, :6], index=(torch.arange(6) - 5).clamp(min=0))
+    cache.append(k[:, :, 6:], v[:, :, 6:])
+    assert_same(mp.attend(q[:, :, -1:], cache.keys, v, scheme, key_documents=PADDED), alone(scheme, q, k, v))
+
+
 def test_an_index_of_the_queries_alone_leaves_the_restart_of_the_keys():
     scheme = mp.Scheme(*SCHEMES["sinks"])
     cache, q, k, v = filled(scheme, False)

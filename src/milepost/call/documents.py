@@ -69,7 +69,8 @@ def over_keys(
     if documents is None or key_documents is None:
         reduced = values.amax(-1, keepdim=True) if how == "amax" else values.amin(-1, keepdim=True)
         return reduced, reduced
-    rows = max(values.shape[0], documents.shape[0], key_documents.shape[0])
+    # One row stands for all of them, and for none.
+    rows = next((each.shape[0] for each in (values, documents, key_documents) if each.shape[0] != 1), 1)
     values, documents = values.expand(rows, -1), documents.expand(rows, -1)
     key_documents = key_documents.expand(rows, -1).contiguous()
     # Where a document's name first stands among the sorted names is a number of its own below s.

@@ -109,7 +109,7 @@ def _out_of_cache(k: Tensor, scheme: Parts, options: Options, documents: Tensor 
             )
     known: dict[str, Any] = {"key_index": k.token_index, "key_position": k.token_position}
     given = {name: value for name, value in options.items() if value is not None}
-    if documents is not None and k.token_counted and "key_index" not in given:
+    if documents is not None and k.token_counted is not False and "key_index" not in given:
         known |= _restarted(k, scheme, documents, given)
     return {**{name: value for name, value in known.items() if value is not None}, **given}, k.turned_by is not None  # pyright: ignore
 
@@ -121,6 +121,11 @@ def _restarted(k: CachedKeys, scheme: Parts, documents: Tensor, given: dict[str,
     said of the call.
     """
     index = k.token_index
+    if k.token_counted is None:
+        raise ValueError(
+            "attend: some of these keys were counted by their cache and others were given an index, and documents "
+            "would count them all anew; give an index with every append, append(k, v, index=…), or with none"
+        )
     if isinstance(index, range):
         gone, whole = f"the first {index.start} tokens of this cache are gone", index.start == 0
     else:

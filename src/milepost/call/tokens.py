@@ -96,8 +96,8 @@ class CachedKeys(Tensor):
     token_position: Tensor | None
     """[b s] or [b s axes]; None where keys stand at their indices."""
     turned_by: Parts | None
-    token_counted: bool
-    """Whether their indices are what the cache counted by itself, which documents count anew."""
+    token_counted: bool | None
+    """Whether their indices are what the cache counted by itself, which documents count anew; None for some of them."""
     # Through it other libraries read a tensor's memory without a call into torch.
     __dlpack_c_exchange_api__ = None
 
@@ -133,7 +133,7 @@ class CachedKeys(Tensor):
 
 
 def cached_keys(
-    keys: Tensor, index: Numbers, position: Tensor | None, turned_by: Parts | None, counted: bool = False
+    keys: Tensor, index: Numbers, position: Tensor | None, turned_by: Parts | None, counted: bool | None = False
 ) -> CachedKeys:
     """Return keys with what a cache knows of them."""
     marked = keys.as_subclass(CachedKeys)
@@ -261,8 +261,14 @@ def _cat(func: Any, args: Any, kwargs: Any) -> CachedKeys:
     index = _joined([each.token_index for each in keys], axis)
     index = torch.cat([_index_of(each) for each in keys], axis // 2) if index is None else index
     position = None if one.token_position is None else torch.cat([each.token_position for each in keys], axis // 2)
-    counts = any(each.token_counted for each in keys)
-    return cached_keys(torch.cat([each.plain for each in keys], axis), index, position, one.turned_by, counts)
+    counts = {each.token_counted for each in keys if each.plain.shape[2]} or {one.token_counted}
+    return cached_keys(
+        torch.cat([each.plain for each in keys], axis),
+        index,
+        position,
+        one.turned_by,
+        counts.pop() if len(counts) == 1 else None,
+    )
 
 
 def _joined(each: Sequence[Numbers], axis: int) -> range | None:
