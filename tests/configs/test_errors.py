@@ -251,6 +251,17 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
             {"rope_parameters": {"full_attention": {"rope_theta": 5e5}, "factor": 2.0}},
             "factor is 2.0, next to settings by layer type; move it into them",
         ),
+        (
+            {"rope_parameters": {"full_attention": YARN | {"rope_theta": 5e5}}},
+            "transformers' llama has one rotation for all layers and passes over them",
+        ),
+        (
+            {
+                "layer_types": ["full_attention", "full_attention"],
+                "rope_parameters": {"full_attention": {"rope_theta": 5e5}, "sliding_attention": {"rope_theta": 1e4}},
+            },
+            "has settings of full_attention, sliding_attention, and transformers' llama has one rotation",
+        ),
     ],
     ids=lambda each: each if isinstance(each, str) else None,
 )

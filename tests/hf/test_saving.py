@@ -486,7 +486,7 @@ def test_weights_of_an_earlier_save_are_not_read(sharded: tuple[bool, bool], par
 def test_two_sets_of_weights_in_a_folder_are_refused(tmp_path: Path):
     for seed, size in enumerate(("5GB", "10KB")):
         extend(tiny("llama", seed=seed), mp.Rerope(8)).save_pretrained(tmp_path, max_shard_size=size)
-    with pytest.raises(ValueError, match="has model.safetensors and shards as well, one of which an earlier save"):
+    with pytest.raises(ValueError, match=r"has model\.safetensors and shards as well, one of which an earlier save"):
         load(tmp_path)
 
 

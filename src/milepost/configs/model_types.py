@@ -97,7 +97,9 @@ ROTARY: dict[str, Family] = {
     "gemma3n_text": Rotary(
         rule=layers.every(5), extra=own.unscaled, bases=LOCAL_BASE, stretched=(FULL,), prefixed=True, defaults=GEMMA3N
     ),
-    "gemma4_text": Rotary(rule=layers.every(6, last=True), extra=own.unscaled, width=own.gemma4_width, defaults=GEMMA4),
+    "gemma4_text": Rotary(
+        rule=layers.every(6, last=True), extra=own.unscaled, width=own.gemma4_width, defaults=GEMMA4, typed=True
+    ),
     "gpt_oss": Rotary(rule=layers.every(2), rotation=own.gpt_oss_rotation, extra=own.sink, shares=False),
     **alike(Rotary(extra=own.granite), "granite", "granitemoe", "granitemoeshared"),
     **alike(Rotary(extra=own.qk_norm, shares=False), "hunyuan_v1_dense", "hunyuan_v1_moe"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from milepost.configs.layer_types import Rule, always, full, layer_type, seen
 from milepost.configs.reader import Family, Reader
-from milepost.configs.rope_types import BASE, Settings, rope_type, settings_of, stretch
+from milepost.configs.rope_types import BASE, Settings, by_layer_type, rope_type, settings_given, settings_of, stretch
 from milepost.methods.nope import Nope
 from milepost.methods.partial import Partial
 from milepost.methods.rope import AxialRope, Rope
@@ -46,6 +46,12 @@ class Rotary(Family):
     hybrid: bool = False
     width: Callable[[Reader, int], int] = lambda reader, layer: head_width(reader)
     settings: tuple[str, ...] = ()
+    typed: bool = False
+
+    @property
+    def by_type(self) -> bool:
+        """True if transformers has rope settings for each layer type."""
+        return self.typed or bool(self.bases) or bool(self.stretched)
 
     def varies(self, reader: Reader) -> bool:
         """True if layers may rotate differently."""
@@ -135,7 +141,14 @@ def axial(reader: Reader, settings: Settings, made: Rope) -> AxialRope:
 def parameters(reader: Reader, kind: str) -> Settings:
     """Return the rope settings of a layer type, checked key by key."""
     family = family_of(reader)
-    return settings_of(reader, kind, family.settings, family.stretched)
+    found = settings_of(reader, kind, family.settings, family.stretched)
+    kinds = by_layer_type(settings_given(reader)[0])
+    if kinds and not family.by_type and not {*kinds} <= {*(reader.given("layer_types") or ())}:
+        raise ValueError(
+            f"{reader.called}: rope_parameters has settings of {', '.join(kinds)}, and transformers' "
+            f"{reader.model_type} has one rotation for all layers and passes over them; give it one set of settings"
+        )
+    return found
 
 
 def base(reader: Reader, kind: str, settings: Settings) -> float:

@@ -146,8 +146,7 @@ def share(reader: Reader, kind: str, rope: Rope, of: int) -> Settings:
 
 def has_types(reader: Reader) -> bool:
     """True if a config has rope settings for each layer type (Gemma 3, OLMo 3)."""
-    family = family_of(reader)
-    return bool(by_layer_type(reader.given("rope_parameters") or {}) or family.bases or family.stretched)
+    return bool(by_layer_type(reader.given("rope_parameters") or {})) or family_of(reader).by_type
 
 
 def laid_out(reader: Reader, by_kind: Mapping[str, Settings], by_type: bool) -> Settings:

@@ -32,7 +32,8 @@ WEIGHTS = "model.safetensors"
 def save(model: Any, path: str | os.PathLike[str], **options: Any) -> None:
     """Write an extended model into a folder, as its `save_pretrained` does, whose options it takes.
 
-    Weights that an earlier save left there are replaced. Models that are not extended or wrapped in another, and disks that are full, are refused before anything is written.
+    Weights that an earlier save left there are replaced. Models that are not extended or wrapped in another, and disks
+    that are full, are refused before anything is written.
     """
     need("save", "hf", NEEDED)
     refuse(demand_model("save", model), Path(path))
