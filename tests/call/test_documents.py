@@ -43,6 +43,14 @@ def test_no_rows_have_documents_and_a_length_too(index: dict[str, object]):
     assert mp.scores(q, k, scheme, documents=documents, **index).shape == (0, q.shape[1], 3, 3)  # pyright: ignore
 
 
+@pytest.mark.parametrize("backend", [None, "sdpa", "diagonals", "chunked", "reference"])
+def test_one_query_of_no_rows_attends_to_nothing(backend: str | None):
+    q, k, v = (each[:0] for each in inputs(t=3))
+    bias = [] if backend == "sdpa" else [mp.Alibi(4)]
+    out = mp.attend(q[:, :, -1:], k, v, mp.Scheme(*bias, causal), backend=backend)
+    assert out.shape == (0, q.shape[1], 1, v.shape[3])
+
+
 def test_documents_of_a_varlen_batch_attend_as_each_alone():
     q, k, v = inputs(b=1, t=9)
     scheme = mp.Scheme(mp.Rope(8, theta=100.0, stretch=mp.DynamicNtk(3)), mp.LogN(2), causal)

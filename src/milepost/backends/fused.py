@@ -21,8 +21,8 @@ def fused(
         )
     # The queries of a group as rows of one head: its keys are then read once, which is all that one token costs.
     if added is not None and added.shape[1] > 1:
-        added = added.reshape(added.shape[0], g, h // g, -1)
+        added = added.reshape(added.shape[0], g, h // g, added.shape[3])
     out = scaled_dot_product_attention(
         q.reshape(b, g, h // g, d), k, v, attn_mask=added, dropout_p=dropout, scale=scale
     )
-    return out.reshape(b, h, 1, -1)
+    return out.reshape(b, h, 1, v.shape[3])
