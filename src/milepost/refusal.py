@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 EXTRAS: dict[str, tuple[str, ...]] = {
@@ -24,6 +26,10 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 """What has to be there for all that an extra is for."""
 
 
+HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
+"""The form of a name on the hub: a model, or its owner and a model."""
+
+
 def refuse(message: str) -> NoReturn:
     """Say what is wrong with what was asked, and end with 2."""
     if isinstance(sys.exc_info()[1], BrokenPipeError):
@@ -32,6 +38,20 @@ def refuse(message: str) -> NoReturn:
         raise SystemExit(1)
     print(f"milepost: {message}", file=sys.stderr)
     raise SystemExit(2)
+
+
+def no_such(given: object, asked: str) -> FileNotFoundError:
+    """Return the error for a folder of a model that is not there."""
+    return FileNotFoundError(
+        f"{asked}({str(given)!r}): no such file or folder. Nothing is downloaded: give a folder with a config.json, "
+        f"the file itself, or a config: transformers.AutoConfig.from_pretrained({str(given)!r})"
+    )
+
+
+def demand_model(given: str, asked: str) -> None:
+    """Refuse a path at which nothing is, and that is no name of the hub, before any library is loaded for it."""
+    if not Path(given).expanduser().exists() and not HUB.fullmatch(given):
+        refuse(str(no_such(given, asked)))
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

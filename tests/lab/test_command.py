@@ -49,7 +49,7 @@ for words in json.loads(sys.argv[1]):
     loaded[" ".join(words)] = [code, [name for name in ("torch", "numpy", "transformers") if name in sys.modules]]
 print(json.dumps(loaded))
 """
-COMMANDS = ("compare", "report", "diff", "export", "methods", "plan", "extend", "check", "bench")
+COMMANDS = ("compare", "report", "diff", "export", "methods", "plan", "extend", "check", "bench", "look", "explore")
 HELP = [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS)]
 WRONG = [
     ["compar"], ["compare", "--no-such"], ["compare", "--size", "huge"], ["compare", "--set", "steps=0"],
@@ -57,6 +57,8 @@ WRONG = [
     ["compare", "--jobs", "2", "--engine", "ray"], ["compare", "--tasks", ","], ["compare", "--every", "--no-free"],
     ["report", "nowhere"], ["report"], ["diff", "nowhere", "nowhere"], ["export", "nowhere", "rope"], ["plan"],
     ["plan", "x", "--to", "far"], ["extend"], ["check", "a"], ["bench", "--no-such"],
+    ["plan", "/nowhere", "--to", "9"], ["check", "/nowhere", "/nowhere"], ["extend", "/nowhere", "--out", "x"],
+    ["look", "/nowhere", "--text", __file__], ["explore", "--model", "/nowhere"],
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from milepost.configs.reader import look_up
 from milepost.configs.stored import KEY, LOADED_BY, OLD_FILE, unmarked, unread_in
+from milepost.refusal import no_such
 
 NAME = "config.json"
 
@@ -52,10 +53,7 @@ def from_disk(path: Path, asked: str) -> dict[str, Any]:
     """Return the dict of a config.json, given the file or its folder, with what a folder of version 0.1 stores."""
     called, file = f"{asked}({str(path)!r})", path.expanduser()
     if not file.exists():
-        raise FileNotFoundError(
-            f"{called}: no such file or folder. Nothing is downloaded: give a folder with a {NAME}, the file itself, "
-            f"or a config: transformers.AutoConfig.from_pretrained({str(path)!r})"
-        )
+        raise no_such(path, asked)
     stored = None
     if file.is_dir():
         if not (file / NAME).exists():

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from milepost.refusal import need, refuse
+from milepost.refusal import demand_model, need, refuse
 
 MOST = 4096
 """How many tokens are read where no number is given."""
@@ -36,6 +36,7 @@ def look(
 
     Writes one HTML page. Any model that milepost.hf.extend serves; it reads the text in one pass.
     """
+    demand_model(model, "look")
     try:
         need("look", "hf")
         from milepost.explore.heads import MEANINGS, demand_possible

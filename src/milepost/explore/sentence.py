@@ -51,7 +51,7 @@ class Reader:
         ids = tokens_of(state["text"], tokenizer)
         if not 2 <= len(ids) <= MOST:
             many = f"{len(ids)} tokens; give 2 to {MOST}"
-            raise NotPossibleError("text", Say(many, f"{len(ids)} 个词元；请给 2 至 {MOST} 个"))
+            raise NotPossibleError("text", Say(many, f"{len(ids)} 个 token；请给 2 至 {MOST} 个"))
         words = tuple(_word(tokenizer, int(each)) for each in ids)
         layer, head = int(state["layer"]), int(state["head"])
         found = {Say("as it is", "原样"): weights_in(model, ids)}

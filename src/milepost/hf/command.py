@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from milepost.refusal import need, refuse
+from milepost.refusal import demand_model, need, refuse
 
 Model = Annotated[str, typer.Argument(help="A folder with a config.json, that file, or a name of the hub.")]
 To = Annotated[int, typer.Option("--to", help="How many tokens it should read.")]
@@ -24,6 +24,7 @@ def plan(model: Model, to: To, trained: Trained = None, as_json: AsJson = False)
     Which pairs of channels have turned fully within the trained length, what each method would set, which to try first
     and why, and the exact rope_parameters. Nothing is loaded or changed.
     """
+    demand_model(model, "plan")
     from milepost.hf.planning.plan import plan as planned
 
     try:
@@ -45,6 +46,8 @@ def check(a: A, b: B, as_json: AsJson = False) -> None:
     and other parts. A folder that was saved extended is read as such. Ends with 1 where something differs,
     and with 2 where a model could not be run and nothing else was found.
     """
+    for each in (a, b):
+        demand_model(each, "check")
     from milepost.hf.checking.check import check as checked
 
     try:
@@ -92,6 +95,8 @@ def extend(
     sees every key is saved, and can be read with milepost.hf.load(folder); report.html and report.json stand beside it.
     Without MODEL a small one is trained first, on the source text of Python's standard library.
     """
+    if model is not None:
+        demand_model(model, "extend")
     from milepost.hf.files.saving import save
     from milepost.hf.model.extension import extended
     from milepost.hf.planning.choosing import choose

@@ -67,7 +67,7 @@ SEEN: tuple[tuple[str, Say, str, str, str], ...] = (
         "causal & window(trained)",
     ),
     (
-        "sinks", Say("a window and the first tokens", "窗口加首部词元"),
+        "sinks", Say("a window and the first tokens", "窗口加开头的 token"),
         r"causal & \(window\((?P<n>\d+)\) \| sinks\((?P<k>\d+)\)\)", "causal & (window({n}) | sinks({k}))",
         "causal & (window(trained - 4) | sinks(4))",
     ),

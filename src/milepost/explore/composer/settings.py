@@ -6,8 +6,8 @@ from milepost.explore.controls import Choice, Slider
 from milepost.explore.scene import Say
 
 SETTINGS = (
-    Slider("trained", Say("Trained length, in tokens", "训练长度（词元）"), 64, 131_072, 4096, 1, "doubling"),
-    Slider("length", Say("Length of the text, in tokens", "文本长度（词元）"), 64, 131_072, 32_768, 1, "doubling"),
+    Slider("trained", Say("Trained length, in tokens", "训练长度（token）"), 64, 131_072, 4096, 1, "doubling"),
+    Slider("length", Say("Length of the text, in tokens", "文本长度（token）"), 64, 131_072, 32_768, 1, "doubling"),
     Choice(
         "vectors",
         Say("Query and key", "查询与键"),

@@ -31,7 +31,7 @@ CELLS = 128
 DIALS = 64
 BUDGET = 6_000_000
 """Numbers that one picture of one scheme may cost."""
-DISTANCE = Say("distance, in tokens", "距离（词元）")
+DISTANCE = Say("distance, in tokens", "距离（token）")
 EMPTY = Say("", "")
 
 
@@ -119,7 +119,7 @@ def demand_cheap(asked: Asked, scheme: Scheme, numbers: float, what: Say) -> Non
             Say(
                 f"{what.en} of {_named(scheme)} over {asked.length:,} tokens: {numbers / 1e6:,.1f} million numbers, "
                 f"and at most {BUDGET / 1e6:g} million are computed; choose a shorter text",
-                f"{_named(scheme)} 在 {asked.length:,} 个词元上的{what.zh}需要 {numbers / 1e6:,.1f} 百万个数，"
+                f"{_named(scheme)} 在 {asked.length:,} 个 token 上的{what.zh}需要 {numbers / 1e6:,.1f} 百万个数，"
                 f"最多计算 {BUDGET / 1e6:g} 百万个：请缩短文本",
             ),
         )
@@ -187,7 +187,7 @@ def weights(asked: Asked) -> Scene:
         return scene
     listed = ", ".join(f"{'ABCD'[n]} {each}" for n, each in zip(_drawn(asked), said, strict=True))
     more = Say(
-        f"90 % of the weight lies within so many tokens: {listed}.", f"90 % 的权重落在这么多词元以内：{listed}。"
+        f"90 % of the weight lies within so many tokens: {listed}.", f"90 % 的权重落在这么多 token 以内：{listed}。"
     )
     return Scene(scene.figures, Say(f"{more.en} {scene.says.en}".strip(), f"{more.zh}{scene.says.zh}"))
 
@@ -272,7 +272,7 @@ def maps(asked: Asked) -> Scene:
     title, unit = {
         "score": (Say("Scores", "分数"), Say("score", "分数")),
         "weight": (Say("Weights", "权重"), Say("weight", "权重")),
-        "distance": (Say("Distances as seen", "所见距离"), Say("tokens", "词元")),
+        "distance": (Say("Distances as seen", "所见距离"), Say("tokens", "token")),
     }[asked.cells]
     figures: list[Figure] = []
     for number, scheme in enumerate(asked.schemes):

@@ -42,6 +42,8 @@ def explore(
     """
     try:
         need("explore", "explore")
+        if model is not None and not Path(model).is_dir():
+            raise ValueError(f"--model {model}: there is no such folder")
         from milepost.explore.server.app import Explorer
         from milepost.explore.server.page import LANGUAGES
         from milepost.explore.server.serve import bound, link_to, new_token, serve
@@ -57,8 +59,6 @@ def explore(
             need("explore --model", "hf")
             from milepost.explore.sentence import Reader
 
-            if not Path(model).is_dir():
-                raise ValueError(f"--model {model}: there is no such folder")
             reader = Reader(model)
         names = tuple(allow_host or ()) + ((host,) if host not in ("0.0.0.0", "::") else ())
         made = bound(host, port)

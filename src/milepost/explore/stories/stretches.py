@@ -131,9 +131,8 @@ def _says(found: Analysis, slower: Any, method: str, factor: int) -> Say:
     return Say(
         f"{SHORT[method].en}{by.en}: at {LENGTH:,} tokens {met_en}. From one token to the next the fastest pair turns "
         f"by {step:.3f} radians; {kept} of {pairs} pairs turn as in training.",
-        f"{SHORT[method].zh}{by.zh}：到 {LENGTH:,} 个 token，{met_zh}。相邻两个 token 之间，最快的一对转 {step:.3f} "
-        "弧度；"
-        f"{pairs} 对中有 {kept} 对的转速与训练时相同。",
+        f"{SHORT[method].zh}{by.zh}：到 {LENGTH:,} 个 token，{met_zh}。相邻两个 token 之间，最快的一对转 "
+        f"{step:.3f} 弧度；{pairs} 对中有 {kept} 对的转速与训练时相同。",
     )
 
 
@@ -141,9 +140,8 @@ STORY = Story(
     name="stretches",
     question=Say("Squeeze, change the base, or by parts?", "内插、换底数，还是分段？"),
     lead=Say(
-        f"A model trained on {TRAINED:,} tokens is to read {LENGTH:,}. Slow pairs would meet new angles. All three "
-        "ways "
-        "slow them down; they differ in what they do to the fast ones, which tell neighbours apart.",
+        f"A model trained on {TRAINED:,} tokens is to read {LENGTH:,}. Slow pairs would meet new angles. All "
+        "three ways slow them down; they differ in what they do to the fast ones, which tell neighbours apart.",
         f"模型的训练长度是 {TRAINED:,}，现在要读 {LENGTH:,}。慢的维度会遇到新角度，三种办法都让它们转得更慢；"
         "区别在于怎样对待快的维度，而相邻的 token 正是靠它们区分的。",
     ),
@@ -151,8 +149,7 @@ STORY = Story(
         "PI squeezes every pair, the fastest too. NTK leaves the fastest alone and slows the last by the whole factor, "
         "so its middle still meets new angles. YaRN leaves fast pairs, squeezes slow ones and blends between.",
         "PI 压缩所有维度，最快的也不例外。NTK 让最快的不变，最慢的正好内插：高频外推，低频内插，"
-        "但中间的维度仍会遇到新角度。"
-        "YaRN 不动快的，内插慢的，中间过渡。",
+        "但中间的维度仍会遇到新角度。YaRN 不动快的，内插慢的，中间过渡。",
     ),
     controls=(
         Choice("method", Say("way", "方法"), tuple(METHODS.items()), "ntk"),

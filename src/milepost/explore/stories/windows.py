@@ -140,8 +140,7 @@ STORY = Story(
         "Drag w. ReRoPE never passes w; Self-Extend climbs by one for every group, and passes the trained length if w "
         "is too large. Where the curve is flat, keys share a distance and their order is lost.",
         "拖动 w。ReRoPE 永远不超过 w；Self-Extend 每组只加一，w 太大就会超出训练长度。曲线平的地方，"
-        "几个键共用一个距离，"
-        "它们之间的顺序就丢了。",
+        "几个键共用一个距离，它们之间的顺序就丢了。",
     ),
     controls=(
         Choice("method", Say("method", "方法"), tuple(METHODS.items()), "rerope"),

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import re
 from pathlib import Path
 from typing import Any
 
 from milepost import Schedule
 from milepost.configs.source import configuration, text_of
 from milepost.configs.stored import stored_in
-from milepost.refusal import need
+from milepost.refusal import HUB, need
 from milepost.schedule import read_schedule
-
-HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
-"""The form of a name on the hub: a model, or its owner and a model."""
 
 
 def config_of(given: object, asked: str) -> Any:

@@ -4,7 +4,7 @@
   const table = {
     title: ["milepost explore", "milepost explore"],
     lede: ["How a Transformer knows where a token stands, and what happens past the length it was trained at. Every curve on these pages is computed by the library on this machine.",
-      "Transformer 怎样知道一个词元在哪里？超出训练长度又会怎样？本页的每条曲线都由本机上的程序库当场算出。"],
+      "Transformer 怎样知道一个 token 在哪里？超出训练长度又会怎样？本页的每条曲线都由本机上的程序库当场算出。"],
     questions: ["Nine questions", "九个问题"],
     questions_lead: ["Guess first, then let it be computed.", "先猜，再算。"],
     workshop: ["Build your own", "自己动手"],
