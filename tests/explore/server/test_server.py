@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 import time
 from collections.abc import Generator
@@ -136,3 +137,39 @@ def test_of_a_page_the_newest_question_alone_is_answered():
         for each in threads:
             each.join(20)
         assert got == {"first": 200, "older": 204, "newer": 200, "other page": 200}
+
+
+def test_what_nobody_waits_for_any_more_is_not_computed():
+    started, go, computed = threading.Event(), threading.Event(), list[object]()
+
+    def slow(given: dict[str, object]) -> object:
+        started.set()
+        go.wait(10)
+        computed.append(given["page"])
+        return "slow"
+
+    with served(Explorer(TOKEN, STORIES, answers={"slow": slow})) as found:
+        first = threading.Thread(target=found.call, args=("slow", {"page": "first"}))
+        first.start()
+        assert started.wait(10)
+        body = b'{"page": "left", "view": "v"}'
+        head = f"POST /api/slow HTTP/1.1\r\nhost: localhost\r\nx-milepost-token: {TOKEN}\r\n"
+        head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", found.port), 5) as made:
+                made.sendall(head.encode() + body)
+                time.sleep(0.1)
+        go.set()
+        first.join(20)
+        assert found.call("slow", {"page": "last"}).status == 200
+        assert computed == ["first", "last"]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(server: Served, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("milepost.explore.server.app.PATIENCE", 0.2)
+    with socket.create_connection(("127.0.0.1", server.port), 5) as made:
+        head = f"POST /api/story HTTP/1.1\r\nhost: localhost\r\nx-milepost-token: {TOKEN}\r\n"
+        made.sendall(f"{head}content-type: application/json\r\ncontent-length: 100\r\n\r\n{{".encode())
+        found = made.recv(10_000)
+    assert b" 422 " in found
+    assert server.call("story", {"name": "trial"}).status == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from milepost.explore.sentence import Reader
 
 Answer = Callable[[dict[str, Any]], Any]
+PATIENCE = 10
+"""Seconds that the body of a call may take."""
 BEYOND = (MemoryError, RuntimeError, ArithmeticError)
 """What numbers beyond a machine come to."""
 
@@ -137,7 +140,7 @@ class Explorer:
             given = asked(body)
             page, view = text_of_request(given, "page"), text_of_request(given, "view")
             compute = _computed(answering, given)
-            return JSONResponse(await self.latest.run(page, view, compute))
+            return JSONResponse(await self.latest.run(page, view, compute, request.is_disconnected))
         except NotPossibleError as error:
             return JSONResponse({"control": error.control, "why": plain(error.why)}, 422)
         except SupersededError:
@@ -263,10 +266,14 @@ async def _body(request: Request) -> bytes:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         refuse("send application/json", "请发送 application/json")
     found = bytearray()
-    async for some in request.stream():
-        found += some
-        if len(found) > LARGEST:
-            refuse(f"a request has at most {LARGEST:,} bytes", f"请求最多 {LARGEST:,} 字节")
+    try:
+        async with asyncio.timeout(PATIENCE):
+            async for some in request.stream():
+                found += some
+                if len(found) > LARGEST:
+                    refuse(f"a request has at most {LARGEST:,} bytes", f"请求最多 {LARGEST:,} 字节")
+    except TimeoutError:
+        refuse(f"a request takes at most {PATIENCE} seconds to send", f"请求须在 {PATIENCE} 秒内发送完")
     return bytes(found)
 
 
