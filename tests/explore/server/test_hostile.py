@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from milepost.explore.controls import NotPossibleError
+from milepost.explore.sentence import Reader
 from milepost.explore.server.app import Explorer
 from milepost.explore.server.command import explore
 from milepost.explore.stories.config import OLMO3, STORY
@@ -278,3 +279,17 @@ def test_a_config_that_python_does_not_read_is_named(text: str):
     with pytest.raises(NotPossibleError) as no:
         STORY.scene({"config": text})
     assert no.value.control == "config"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"model_type": "llama", "num_hidden_layers": 2}', "the number of heads not found"),
+        ("{", "is not JSON"),
+    ],
+)
+def test_a_folder_that_holds_no_model_is_refused(tmp_path: Path, text: str, why: str):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=why):
+        Reader(str(tmp_path))

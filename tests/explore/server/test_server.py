@@ -7,12 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Generator
+from contextlib import ExitStack
 
 import pytest
 
 from milepost.explore.scene import plain
 from milepost.explore.server.app import Explorer
 from milepost.explore.server.page import MORE_SCRIPTS, SCRIPTS, STYLES
+from milepost.explore.server.serve import MOST
 from tests.explore.server.serving import Served, served
 from tests.explore.server.trial import STORIES, TRIAL
 
@@ -173,3 +175,21 @@ def test_a_body_that_does_not_come_is_not_waited_for(server: Served, monkeypatch
         found = made.recv(10_000)
     assert b" 422 " in found
     assert server.call("story", {"name": "trial"}).status == 200
+
+
+def test_connections_that_ask_for_nothing_are_closed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("milepost.explore.server.serve.PATIENCE", 0.5)
+
+    def slow(given: object) -> object:
+        return time.sleep(1.5)
+
+    with served(Explorer(TOKEN, STORIES, answers={"slow": slow})) as found, ExitStack() as held:
+        for n in range(MOST + 10):
+            made = held.enter_context(socket.create_connection(("127.0.0.1", found.port), 5))
+            # Some say nothing, some begin, and some have been answered once and begin again.
+            made.sendall((b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\nGET /")[n % 3])
+        assert found.ask("GET", f"/?token={TOKEN}").status == 503
+        time.sleep(1.5)
+        assert found.ask("GET", f"/?token={TOKEN}").status == 200
+        # What takes longer to compute is waited for.
+        assert found.call("slow", {}).status == 200

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import anyio
 import torch
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -267,7 +267,7 @@ async def _body(request: Request) -> bytes:
         refuse("send application/json", "请发送 application/json")
     found = bytearray()
     try:
-        async with asyncio.timeout(PATIENCE):
+        with anyio.fail_after(PATIENCE):
             async for some in request.stream():
                 found += some
                 if len(found) > LARGEST:
