@@ -76,6 +76,8 @@ def read_json(file: Path, called: str) -> object:
         return json.loads(file.read_text(encoding="utf-8"), object_hook=_number)
     except ValueError as error:
         raise ValueError(f"{called}: {file} is not JSON: {error}") from error
+    except RecursionError:
+        raise ValueError(f"{called}: {file} is nested too deeply to be a config") from None
 
 
 def _number(found: dict[str, Any]) -> Any:

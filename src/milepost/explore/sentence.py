@@ -28,7 +28,7 @@ class Reader:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         config = read_config(config_of(folder, f"explore --model {folder}"), "explore")
-        self.layers, self.heads = config.layers, int(config.get(*HEADS))
+        self.layers, self.heads = config.layers, int(config.need("the number of heads", *HEADS))
         self._loaded: tuple[Any, Any] | None = None
 
     @property

@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 
+from milepost.explore.controls import NotPossibleError
+from milepost.explore.sentence import Reader
 from milepost.explore.server.app import Explorer
+from milepost.explore.server.command import explore
+from milepost.explore.stories.config import OLMO3, STORY
 from tests.explore.server.serving import Answer, Served, served
 from tests.explore.server.trial import STORIES, TRIAL
 
@@ -170,3 +174,122 @@ def test_a_body_that_cannot_be_read_is_named(server: tuple[Served, Path], given:
     assert found.status == 422
     assert found.json["why"]["en"]
     assert found.json["why"]["zh"]
+
+
+def test_another_port_of_this_machine_is_another_origin():
+    # As the command starts it: at an address, which is a name of its own.
+    with served(Explorer(TOKEN, STORIES, address="127.0.0.1")) as found:
+        for origin in ("http://127.0.0.1:3000", "http://127.0.0.1", f"http://localhost:{found.port}", "http://[::1]"):
+            refused = found.call("story", {"name": "trial"}, origin=origin)
+            assert refused.status == 403, origin
+            assert b"--allow-host" in refused.body
+        assert found.call("story", {"name": "trial"}, origin=f"http://127.0.0.1:{found.port}").status == 200
+    with served(Explorer(TOKEN, STORIES, address="192.0.2.1")) as found:
+        assert found.ask("GET", f"/?token={TOKEN}", host="192.0.2.1:80").status == 200
+        assert found.call("story", {"name": "trial"}, host="192.0.2.1:80", origin="http://192.0.2.1:81").status == 403
+        assert found.call("story", {"name": "trial"}, host="192.0.2.1:80", origin="http://192.0.2.1:80").status == 200
+
+
+def test_the_command_gives_its_address_and_no_more_hosts(monkeypatch: pytest.MonkeyPatch):
+    made: list[Explorer] = []
+
+    def serve(explorer: Explorer, port: socket.socket, *_: object) -> None:
+        port.close()
+        made.append(explorer)
+
+    monkeypatch.setattr("milepost.explore.server.serve.serve", serve)
+    for host, own in (("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "")):
+        explore(port=0, host=host, allow_host=["hub.example"], browser=False)
+        assert (made[-1].address, made[-1].hosts) == (own, ("hub.example",))
+
+
+@pytest.mark.parametrize(
+    "host", ["elsewhere.example@localhost", "localhost/elsewhere", "localhost#e", "localhost?e", "e\\@localhost"]
+)
+def test_a_host_is_a_name_and_a_port(server: tuple[Served, Path], host: str):
+    assert server[0].ask("GET", f"/?token={TOKEN}", host=host).status in (400, 403)
+
+
+@pytest.mark.parametrize(
+    ("what", "given", "control"),
+    [
+        ("story", {"name": "trial", "set": {"text": "\ud800 a b"}}, "text"),
+        ("story", {"name": "trial", "set": {"\ud800": 1}}, "set"),
+        ("compose", {"draw": "score", "schemes": ["Rope(64)"], "state": {"\udfff": 1}}, "state"),
+        ("read", {"schemes": ["Rope('\ud800')"]}, "schemes"),
+    ],
+)
+def test_half_a_letter_is_refused_by_its_control(server: tuple[Served, Path], what: str, given: Any, control: str):
+    found = server[0].call(what, given)
+    assert (found.status, found.json["control"]) == (422, control)
+    assert "half of a letter" in found.json["why"]["en"]
+
+
+def test_a_whole_letter_of_two_halves_is_none(server: tuple[Served, Path]):
+    assert server[0].call("story", {"name": "trial", "set": {"text": "\U0001f600 a"}}).status == 200
+
+
+def test_no_more_schemes_are_read_than_are_drawn(server: tuple[Served, Path]):
+    found = server[0].call("read", {"schemes": ["Rope(64), causal"] * 2500})
+    assert (found.status, found.json["control"]) == (422, "schemes")
+    assert "at most 4" in found.json["why"]["en"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("Nezha(512, reach=2**31)", "2,199,023,256,064 numbers"),
+        ("Nezha(64, reach=10**6)", "shorter reach"),
+        ("Deberta(512, 8, 64, reach=2**31, buckets=4)", "shorter reach"),
+        ("Sandwich(64, 65536)", "65,536 channels"),
+        ("Nezha(64, value_dim=65536)", "65,536 channels"),
+    ],
+)
+def test_what_would_take_a_machine_is_refused_before_it_does(server: tuple[Served, Path], text: str, why: str):
+    for what in ("compose", "term"):
+        found = server[0].call(what, {"draw": "score", "schemes": [text], "scheme": 0, "part": 0})
+        assert (found.status, found.json["control"]) == (422, "scheme-0")
+        assert why in found.json["why"]["en"]
+
+
+def test_numbers_beyond_a_machine_leave_the_other_scheme(server: tuple[Served, Path]):
+    beyond = ["Rope(64, stretch=Ntk(1e308))", "Rope(64, stretch=Yarn(8, 4096, fast=1e308, slow=1e-308))"]
+    given: dict[str, Any] = {"schemes": [*beyond, "Rope(64)"]}
+    read = server[0].call("read", given)
+    assert [sorted({"no", "text"} & {*each})[0] for each in read.json] == ["no", "text", "text"]
+    for view in ("score", "weights", "distances", "maps", "angles"):
+        found = server[0].call("compose", given | {"draw": view})
+        assert found.status == 200, (view, found.json)
+        assert str(found.json["figures"]).count("'name': {'en': 'C'") or "C: " in str(found.json["figures"])
+    found = server[0].call("term", given | {"schemes": beyond[1:], "scheme": 0, "part": 0})
+    assert (found.status, found.json["control"]) == (422, "part")
+
+
+def test_a_language_is_a_word(server: tuple[Served, Path]):
+    found = server[0].call("export", {"name": "trial", "lang": []})
+    assert (found.status, found.json["control"]) == (422, "lang")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"x": ' + "9" * 5000 + "}", OLMO3.rstrip()[:-1] + ', "x": ' + "[" * 400 + "]" * 400 + "}"],
+    ids=["digits", "deep"],
+)
+def test_a_config_that_python_does_not_read_is_named(text: str):
+    with pytest.raises(NotPossibleError) as no:
+        STORY.scene({"config": text})
+    assert no.value.control == "config"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"model_type": "llama", "num_hidden_layers": 2}', "the number of heads not found"),
+        ("{", "is not JSON"),
+    ],
+)
+def test_a_folder_that_holds_no_model_is_refused(tmp_path: Path, text: str, why: str):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=why):
+        Reader(str(tmp_path))

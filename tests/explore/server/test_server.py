@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 import time
 from collections.abc import Generator
+from contextlib import ExitStack
 
 import pytest
 
 from milepost.explore.scene import plain
 from milepost.explore.server.app import Explorer
 from milepost.explore.server.page import MORE_SCRIPTS, SCRIPTS, STYLES
+from milepost.explore.server.serve import MOST
 from tests.explore.server.serving import Served, served
 from tests.explore.server.trial import STORIES, TRIAL
 
@@ -136,3 +139,57 @@ def test_of_a_page_the_newest_question_alone_is_answered():
         for each in threads:
             each.join(20)
         assert got == {"first": 200, "older": 204, "newer": 200, "other page": 200}
+
+
+def test_what_nobody_waits_for_any_more_is_not_computed():
+    started, go, computed = threading.Event(), threading.Event(), list[object]()
+
+    def slow(given: dict[str, object]) -> object:
+        started.set()
+        go.wait(10)
+        computed.append(given["page"])
+        return "slow"
+
+    with served(Explorer(TOKEN, STORIES, answers={"slow": slow})) as found:
+        first = threading.Thread(target=found.call, args=("slow", {"page": "first"}))
+        first.start()
+        assert started.wait(10)
+        body = b'{"page": "left", "view": "v"}'
+        head = f"POST /api/slow HTTP/1.1\r\nhost: localhost\r\nx-milepost-token: {TOKEN}\r\n"
+        head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", found.port), 5) as made:
+                made.sendall(head.encode() + body)
+                time.sleep(0.1)
+        go.set()
+        first.join(20)
+        assert found.call("slow", {"page": "last"}).status == 200
+        assert computed == ["first", "last"]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(server: Served, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("milepost.explore.server.app.PATIENCE", 0.2)
+    with socket.create_connection(("127.0.0.1", server.port), 5) as made:
+        head = f"POST /api/story HTTP/1.1\r\nhost: localhost\r\nx-milepost-token: {TOKEN}\r\n"
+        made.sendall(f"{head}content-type: application/json\r\ncontent-length: 100\r\n\r\n{{".encode())
+        found = made.recv(10_000)
+    assert b" 422 " in found
+    assert server.call("story", {"name": "trial"}).status == 200
+
+
+def test_connections_that_ask_for_nothing_are_closed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("milepost.explore.server.serve.PATIENCE", 0.5)
+
+    def slow(given: object) -> object:
+        return time.sleep(1.5)
+
+    with served(Explorer(TOKEN, STORIES, answers={"slow": slow})) as found, ExitStack() as held:
+        for n in range(MOST + 10):
+            made = held.enter_context(socket.create_connection(("127.0.0.1", found.port), 5))
+            # Some say nothing, some begin, and some have been answered once and begin again.
+            made.sendall((b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\nGET /")[n % 3])
+        assert found.ask("GET", f"/?token={TOKEN}").status == 503
+        time.sleep(1.5)
+        assert found.ask("GET", f"/?token={TOKEN}").status == 200
+        # What takes longer to compute is waited for.
+        assert found.call("slow", {}).status == 200

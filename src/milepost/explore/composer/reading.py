@@ -51,7 +51,7 @@ def _named(number: int, text: Any, trained: int, length: int) -> Scheme:
         raise NotPossibleError(control, Say(f"at most {LETTERS} letters", f"最多 {LETTERS} 个字符"))
     try:
         return read(text, trained, length)
-    except (ValueError, TypeError, ImportError, NotImplementedError, RuntimeError) as error:
+    except (ValueError, TypeError, ImportError, NotImplementedError, RuntimeError, ArithmeticError) as error:
         words = " ".join(str(error).split())[:400]
         raise NotPossibleError(control, Say(words, f"无法读取：{words}")) from error
 
@@ -73,6 +73,7 @@ def read(text: str, trained: int = 4096, length: int = 32_768) -> Scheme:
     for name, most, value in (("heads", HEADS, scheme.heads), ("channels", WIDTH, width_of(scheme))):
         if value is not None and value > most:
             raise ValueError(f"{value:,} {name} are too many to draw; at most {most}")
+    _demand_short_tables(scheme)
     embeds = scheme.answering("embed")
     if embeds:
         raise ValueError(
@@ -82,6 +83,23 @@ def read(text: str, trained: int = 4096, length: int = 32_768) -> Scheme:
     if (scheme.axes or 1) > 1:
         raise ValueError(f"{scheme!r} reads {scheme.axes} coordinates of a token, and a text has one")
     return scheme.requires_grad_(False)
+
+
+def _demand_short_tables(scheme: Scheme) -> None:
+    """Refuse waves that no curve needs so many of, and tables that are written out whole: nothing else bounds them."""
+    for part in scheme.parts:
+        width = max(getattr(part, name, None) or 0 for name in ("head_dim", "value_dim"))
+        if width > WIDTH:
+            raise ValueError(f"{spell(part)}: {width:,} channels are too many to draw; at most {WIDTH}")
+    for part in scheme.answering("relate"):
+        # What is learned has been counted; a Deberta of few buckets still has a row for every distance.
+        width: int = 1 if isinstance(part, nn.Module) else getattr(part, "head_dim", 1)
+        many: int = (2 * (getattr(part, "reach", None) or 0) + 1) * width
+        if many > LEARNED:
+            raise ValueError(
+                f"{spell(part)} has a table of {many:,} numbers; at most {LEARNED:,} are drawn here, so give a "
+                f"shorter reach"
+            )
 
 
 def _parts(made: Any) -> tuple[object, ...]:

@@ -55,8 +55,12 @@ def term(asked: Asked, number: int, which: int) -> Scene:
     # Without the part there may be other heads and channels; both are given the vectors of the whole.
     q, k = asked.vectors_of(scheme)
     head = asked.head_of(scheme)
-    whole = scheme.curve(q, k, at, asked.length)[head].double().numpy()
-    rest = others.curve(q, k, at, asked.length)[head].double().numpy()
+    try:
+        whole = scheme.curve(q, k, at, asked.length)[head].double().numpy()
+        rest = others.curve(q, k, at, asked.length)[head].double().numpy()
+    except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
+        words = " ".join(str(error).split())[:400]
+        raise NotPossibleError("part", Say(words, f"无法计算：{words}")) from error
     shown = {
         "whole": whole,
         "rest": rest,

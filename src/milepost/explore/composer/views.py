@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from milepost.explore.scene import Dial, Dials, Figure, Line, Lines, Map, Mark, 
 from milepost.seams.arguments import spell
 
 Numbers = NDArray[np.float64]
+Drawn = TypeVar("Drawn")
 POINTS = 480
 """At how many distances a curve is computed."""
 CELLS = 128
@@ -243,13 +244,13 @@ def _lines(
     return Scene((figure,) if lines else (), _refusals(asked))
 
 
-def _tried(compute: Callable[[Scheme], Tensor], scheme: Scheme) -> tuple[Say | None, Tensor | None]:
+def _tried(compute: Callable[[Scheme], Drawn], scheme: Scheme) -> tuple[Say | None, Drawn | None]:
     """Return what is computed, or why one of several schemes cannot be drawn: the others are."""
     try:
         return None, compute(scheme)
     except NotPossibleError as error:
         return error.why, None
-    except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+    except (ValueError, TypeError, NotImplementedError, RuntimeError, ArithmeticError) as error:
         words = " ".join(str(error).split())[:400]
         return Say(words, words), None
 
@@ -338,29 +339,37 @@ def angles(asked: Asked) -> Scene:
     """Return the clocks of every scheme that rotates: what training met, and what the text meets."""
     figures: list[Figure] = []
     for number, scheme in enumerate(asked.schemes):
-        turning: tuple[Any, ...] = scheme.answering("turn")
-        # A partial rotation is around another.
-        each_ = (getattr(part, "method", part) for part in turning)
-        own: Any = next((part for part in each_ if callable(getattr(part, "angles", None))), None)
-        if own is None:
-            asked.refused[number] = Say("no pair of channels is rotated.", "没有旋转任何通道对。")
-            continue
-        plain = own
-        if getattr(own, "stretch", None) is not None:
-            plain = type(own)(own.head_dim, theta=own.theta, pairs=own.pairs)
-        before = turns(plain, asked.trained)
-        furthest = _furthest(asked, scheme)
-        after = turns(own, asked.length) * furthest / asked.length
-        count = min(DIALS, len(before))
-        shown = sorted({round(n * (len(before) - 1) / max(1, count - 1)) for n in range(count)})
-        dials = tuple(Dial(str(n), float(before[n]), float(after[n])) for n in shown)
-        new = int((np.minimum(after, 1) > before + 1e-9).sum())
-        title = Say(
-            f"{name_of(number).en}: {new} of {len(before)} pairs meet new angles",
-            f"{name_of(number).zh}：{len(before)} 对通道中有 {new} 对遇到新角度",
-        )
-        figures.append(Dials(title, dials))
+        why, found = _tried(lambda scheme, number=number: _clocks(asked, scheme, number), scheme)
+        if why is not None:
+            asked.refused[number] = why
+        elif found is not None:
+            figures.append(found)
     return Scene(tuple(figures), _refusals(asked))
+
+
+def _clocks(asked: Asked, scheme: Scheme, number: int) -> Dials:
+    """Return the clocks of one scheme."""
+    turning: tuple[Any, ...] = scheme.answering("turn")
+    # A partial rotation is around another.
+    each_ = (getattr(part, "method", part) for part in turning)
+    own: Any = next((part for part in each_ if callable(getattr(part, "angles", None))), None)
+    if own is None:
+        raise NotPossibleError(f"scheme-{number}", Say("no pair of channels is rotated.", "没有旋转任何通道对。"))
+    plain = own
+    if getattr(own, "stretch", None) is not None:
+        plain = type(own)(own.head_dim, theta=own.theta, pairs=own.pairs)
+    before = turns(plain, asked.trained)
+    furthest = _furthest(asked, scheme)
+    after = turns(own, asked.length) * furthest / asked.length
+    count = min(DIALS, len(before))
+    shown = sorted({round(n * (len(before) - 1) / max(1, count - 1)) for n in range(count)})
+    dials = tuple(Dial(str(n), float(before[n]), float(after[n])) for n in shown)
+    new = int((np.minimum(after, 1) > before + 1e-9).sum())
+    title = Say(
+        f"{name_of(number).en}: {new} of {len(before)} pairs meet new angles",
+        f"{name_of(number).zh}：{len(before)} 对通道中有 {new} 对遇到新角度",
+    )
+    return Dials(title, dials)
 
 
 def _furthest(asked: Asked, scheme: Scheme) -> float:

@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import anyio
 import torch
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from milepost.explore.sentence import Reader
 
 Answer = Callable[[dict[str, Any]], Any]
+PATIENCE = 10
+"""Seconds that the body of a call may take."""
+BEYOND = (MemoryError, RuntimeError, ArithmeticError)
+"""What numbers beyond a machine come to."""
 
 
 @dataclass
@@ -49,6 +54,8 @@ class Explorer:
     stories: tuple[Story, ...]
     lang: str = "en"
     hosts: tuple[str, ...] = ()
+    address: str = "127.0.0.1"
+    """What it answers at."""
     reader: Reader | None = None
     """The model that reads sentences; the only folder that is opened."""
     latest: Latest = field(default_factory=Latest)
@@ -81,7 +88,7 @@ class Explorer:
             Route("/api/start", self.start),
             Route("/api/{what:str}", self.answer, methods=["POST"]),
         ]
-        return Guard(Starlette(routes=routes), self.hosts)
+        return Guard(Starlette(routes=routes), self.hosts, self.address)
 
     # What is sent
 
@@ -133,7 +140,7 @@ class Explorer:
             given = asked(body)
             page, view = text_of_request(given, "page"), text_of_request(given, "view")
             compute = _computed(answering, given)
-            return JSONResponse(await self.latest.run(page, view, compute))
+            return JSONResponse(await self.latest.run(page, view, compute, request.is_disconnected))
         except NotPossibleError as error:
             return JSONResponse({"control": error.control, "why": plain(error.why)}, 422)
         except SupersededError:
@@ -159,7 +166,10 @@ class Explorer:
         """Return schemes as the composer shows them: text, Python, equation and controls; or why one cannot be had."""
         found: list[Any] = []
         texts = given.get("schemes")
-        for text in cast("list[Any]", texts) if isinstance(texts, list) else [texts]:
+        every = cast("list[Any]", texts) if isinstance(texts, list) else [texts]
+        if len(every) > MOST:
+            refuse(f"give at most {MOST} schemes, not {len(every):,}", f"最多 {MOST} 个方案", "schemes")
+        for text in every:
             try:
                 one = asked_for(given | {"schemes": [text]}).schemes[0]
                 parts, printed = [form(part) for part in one.parts], terms_of(one)
@@ -168,7 +178,9 @@ class Explorer:
                 if not error.control.startswith("scheme"):
                     raise
                 found.append({"no": plain(error.why)})
-        return found[:MOST]
+            except BEYOND as error:
+                found.append({"no": plain(_said(error, "this cannot be computed: "))})
+        return found
 
     def compose(self, given: dict[str, Any]) -> Any:
         """Return one view of the schemes."""
@@ -195,6 +207,8 @@ class Explorer:
 
     def _lang(self, given: dict[str, Any]) -> str:
         found = given.get("lang", self.lang)
+        if not isinstance(found, str):
+            refuse(f"choose one of {', '.join(LANGUAGES)}", f"请从 {'、'.join(LANGUAGES)} 中选一个", "lang")
         return found if found in LANGUAGES else self.lang
 
     def words(self, given: dict[str, Any]) -> Any:
@@ -235,7 +249,7 @@ def _computed(answering: Answer, given: dict[str, Any]) -> Callable[[], Any]:
             raise
         except (ValueError, TypeError, IndexError, NotImplementedError) as error:
             raise NotPossibleError("", _said(error)) from error
-        except (MemoryError, RuntimeError, OverflowError, ZeroDivisionError) as error:
+        except BEYOND as error:
             raise NotPossibleError("", _said(error, "this cannot be computed: ")) from error
 
     return compute
@@ -252,10 +266,14 @@ async def _body(request: Request) -> bytes:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         refuse("send application/json", "请发送 application/json")
     found = bytearray()
-    async for some in request.stream():
-        found += some
-        if len(found) > LARGEST:
-            refuse(f"a request has at most {LARGEST:,} bytes", f"请求最多 {LARGEST:,} 字节")
+    try:
+        with anyio.fail_after(PATIENCE):
+            async for some in request.stream():
+                found += some
+                if len(found) > LARGEST:
+                    refuse(f"a request has at most {LARGEST:,} bytes", f"请求最多 {LARGEST:,} 字节")
+    except TimeoutError:
+        refuse(f"a request takes at most {PATIENCE} seconds to send", f"请求须在 {PATIENCE} 秒内发送完")
     return bytes(found)
 
 

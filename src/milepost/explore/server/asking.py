@@ -30,6 +30,7 @@ def asked(body: bytes) -> dict[str, Any]:
         refuse("this is no JSON", "这不是 JSON")
     if not isinstance(found, dict):
         refuse("give an object", "请给一个对象")
+    _whole_letters(found, "")
     return cast("dict[str, Any]", found)
 
 
@@ -42,7 +43,7 @@ def text_of(given: dict[str, Any], name: str, most: int = 80) -> str:
     """Return a short text of a request."""
     found = given.get(name)
     if not isinstance(found, str) or not 0 < len(found) <= most:
-        refuse(f"{name}: give a text of at most {most} letters", f"{name}：请给出最多 {most} 个字符的文本")
+        refuse(f"{name}: give a text of at most {most} letters", f"{name}：请给出最多 {most} 个字符的文本", name)
     return found
 
 
@@ -61,6 +62,19 @@ def _depth(body: bytes) -> int:
         elif byte in b"]}":
             open_ -= 1
     return deepest
+
+
+def _whole_letters(found: Any, control: str) -> None:
+    """Refuse half a letter, \\ud800 alone: no answer that repeats it could be sent."""
+    if isinstance(found, str) and any("\ud800" <= letter <= "\udfff" for letter in found):
+        refuse(f"{control}: half of a letter".removeprefix(": "), f"{control}：半个字符".removeprefix("："), control)
+    if isinstance(found, list):
+        for each in cast("list[Any]", found):
+            _whole_letters(each, control)
+    if isinstance(found, dict):
+        for name, each in cast("dict[str, Any]", found).items():
+            _whole_letters(name, control)
+            _whole_letters(each, name)
 
 
 def _no_number(word: str) -> NoReturn:

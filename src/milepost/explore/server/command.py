@@ -60,9 +60,9 @@ def explore(
             from milepost.explore.sentence import Reader
 
             reader = Reader(model)
-        names = tuple(allow_host or ()) + ((host,) if host not in ("0.0.0.0", "::") else ())
         made = bound(host, port)
-        explorer = Explorer(new_token(), stories(), lang, names, reader)
+        own = "" if host in ("0.0.0.0", "::") else host
+        explorer = Explorer(new_token(), stories(), lang, tuple(allow_host or ()), own, reader)
         address = link_to(made, explorer.token)
         typer.echo(f"milepost explore: {address}\nCtrl-C ends it.")
         serve(explorer, made, lambda: browser and typer.launch(address))

@@ -33,10 +33,13 @@ class Guard:
     """Around an application: foreign names and origins are refused, every answer carries the policy.
 
     hosts: names besides this machine's own under which the page may be asked for, such as that of a proxy.
+    address: what the server answers at: a name of its own, of which another port is another origin.
     """
 
-    def __init__(self, app: Any, hosts: tuple[str, ...] = ()) -> None:
-        self.app, self.hosts = app, frozenset(each.lower() for each in hosts)
+    def __init__(self, app: Any, hosts: tuple[str, ...] = (), address: str = "") -> None:
+        self.app = app
+        self.own = frozenset((*OWN, address.lower())) - {""}
+        self.hosts = frozenset(each.lower() for each in hosts)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
@@ -57,14 +60,14 @@ class Guard:
         """Return why a request is not let in, or None."""
         host = request.headers.getlist("host")
         name = _name_of(f"//{host[0]}") if len(host) == 1 else None
-        if name is None or not (name in OWN or name in self.hosts):
+        if name is None or name not in self.own | self.hosts:
             return "This host name is not one of this server's. Start it with --allow-host NAME to let it in."
         origin = request.headers.get("origin")
         if origin is not None and urlsplit_or_none(origin) != host[0].lower():
             # Behind a proxy that writes its own name for the host, a page comes from a name that was let in.
             known = _name_of(origin)
             if known is None or known not in self.hosts:
-                return "This page comes from elsewhere."
+                return "This page comes from elsewhere. If that is a proxy of yours, start with --allow-host NAME."
         return None
 
 
@@ -85,8 +88,9 @@ def _name_of(address: str) -> str | None:
     """Return the host of an address, without its port."""
     try:
         found = urlsplit(address)
-        # A port that is none raises.
-        return found.hostname if found.port is None or found.port >= 0 else None
+        # A port that is none raises. A user, a path, a query or a fragment is no part of a host or an origin.
+        plain = found.netloc == address.partition("//")[2] and not {*"@\\"} & {*found.netloc}
+        return found.hostname if plain and (found.port is None or found.port >= 0) else None
     except ValueError:
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import TypeVar
 
@@ -32,15 +32,18 @@ class Latest:
         self.numbers = count()
         self.newest: OrderedDict[tuple[str, str], int] = OrderedDict()
 
-    async def run(self, page: str, view: str, compute: Callable[[], T]) -> T:
-        """Return what is computed, unless the page asks for the same view again before its turn has come."""
+    async def run(self, page: str, view: str, compute: Callable[[], T], left: Callable[[], Awaitable[bool]]) -> T:
+        """Return what is computed, unless the page asks for the same view again before its turn has come, or has left.
+
+        left: whether the page no longer waits for the answer.
+        """
         number, asker = next(self.numbers), (page, view)
         self.newest[asker] = number
         self.newest.move_to_end(asker)
         while len(self.newest) > PAGES:
             self.newest.popitem(last=False)
         async with self.lanes[SLOW.get(view.partition("-")[0], "curves")]:
-            if self.newest.get(asker) != number:
+            if self.newest.get(asker) != number or await left():
                 raise SupersededError
             return await run_in_threadpool(compute)
 

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import socket
 from collections.abc import Callable
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from milepost.explore.server.app import Explorer
+from milepost.explore.server.app import PATIENCE, Explorer
+
+MOST = 128
+"""Connections at once; more are told that the server is busy."""
+
+
+class Patient(H11Protocol):
+    """Closes a connection that asks for nothing, or never ends its question: without a token one could hold them all.
+
+    A connection is looked at every so many seconds; what is being answered is left alone.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Begin to look."""
+        super().connection_made(transport)
+        self.loop.call_later(PATIENCE, self._look, None)
+
+    def _look(self, before: object) -> None:
+        if self.transport.is_closing():
+            return
+        if self.cycle is before and (before is None or self.cycle.response_complete):
+            self.transport.close()
+            return
+        self.loop.call_later(PATIENCE, self._look, self.cycle)
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -48,7 +73,8 @@ def server_of(explorer: Explorer) -> uvicorn.Server:
             lifespan="off",
             ws="none",
             server_header=False,
-            limit_concurrency=128,
+            http=Patient,
+            limit_concurrency=MOST,
             timeout_graceful_shutdown=2,
         )
     )
@@ -56,7 +82,7 @@ def server_of(explorer: Explorer) -> uvicorn.Server:
 
 def serve(explorer: Explorer, made: socket.socket, ready: Callable[[], object] = lambda: None) -> None:
     """Serve until it is stopped; ready is called when the port is open."""
-    made.listen(128)
+    made.listen(MOST)
     ready()
     server_of(explorer).run(sockets=[made])
 

@@ -99,9 +99,9 @@ def read_config(config: str) -> Scene:
             _reaches(reader.layers, kinds, whole, trained),
             *_clocks(kinds, whole, trained),
         )
+        return Scene(figures, _says(reader, kinds, schemes, whole, trained), _code(given, schemes, whole))
     except REFUSALS as error:
         raise _refused(f"{type(error).__name__}: {error}") from error
-    return Scene(figures, _says(reader, kinds, schemes, whole, trained), _code(given, schemes, whole))
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -117,6 +117,9 @@ def _parsed(text: str) -> dict[str, Any]:
         raise NotPossibleError(CONTROL, why) from error
     except RecursionError as error:
         raise NotPossibleError(CONTROL, Say("this is nested too deeply", "嵌套太深")) from error
+    except ValueError as error:
+        # A whole number of thousands of digits, which Python does not read.
+        raise _refused(f"{error}".partition(";")[0]) from error
     if not isinstance(given, dict):
         raise NotPossibleError(
             CONTROL,

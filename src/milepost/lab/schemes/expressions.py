@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from milepost.catalogue.spelling import method_called, plain
@@ -124,7 +124,7 @@ def classes_in(text: str) -> dict[str, type]:
     return {name: each for name in called if (each := own.named(name)) is not None}
 
 
-@cache
+@lru_cache(maxsize=256)
 def tree_of(text: str) -> ast.expr:
     """The tree of an expression, with methods by the names of their classes, and names by what they stand for."""
     try:
