@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -93,6 +96,51 @@ def test_a_class_of_a_user_is_read_as_it_was():
         part.strength = strength
         found.extend(torch.autograd.grad(out.square().sum(), q))
         assert part.strength == strength
+    assert_same(*found)
+
+
+class Slotted:
+    __slots__ = ("strength",)
+
+    def __init__(self, strength: Tensor) -> None:
+        self.strength = strength
+
+
+class Pair(NamedTuple):
+    strength: Tensor
+
+
+class Row(list[Tensor]):
+    pass
+
+
+HOLDERS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
+    "an object": (lambda t: SimpleNamespace(inner=SimpleNamespace(t=t)), lambda held: held.inner.t),
+    "slots": (Slotted, lambda held: held.strength),
+    "a named tuple": (Pair, lambda held: held.strength),
+    "a set": (lambda t: {t}, lambda held: next(iter(held))),
+    "a list of its own class": (lambda t: Row([t]), lambda held: held[0]),
+    "a dict of its own class": (lambda t: OrderedDict(t=t), lambda held: held["t"]),
+}
+
+
+@pytest.mark.parametrize("where", HOLDERS)
+def test_what_a_class_of_a_user_holds_is_read_as_it_was(where: str):
+    hold, strength_in = HOLDERS[where]
+
+    class Held(Holding):
+        def __init__(self, strength: Tensor) -> None:
+            self.held, self.own, self.log = hold(strength), self, logging.getLogger("milepost")
+
+        def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+            return score - strength_in(self.held) * (p - r).abs().to(score.dtype).sqrt() * score.tanh()
+
+    found: list[Tensor] = []
+    for factor in (1.0, 9.0):
+        strength, (q, k, v) = torch.tensor(1.0), inputs(t=12)
+        out = mp.attend(q.requires_grad_(), k, v, mp.Scheme(Held(strength), mp.causal), backend="chunked")
+        strength.mul_(factor)
+        found.extend(torch.autograd.grad(out.square().sum(), q))
     assert_same(*found)
 
 

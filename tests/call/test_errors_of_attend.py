@@ -327,5 +327,6 @@ def test_no_queries_and_no_keys_have_gradients_of_zero(keys: int, backend: str |
         assert not each.grad.any()
     assert rest.logit.grad is not None
     assert rest.logit.grad.tolist() == [2.0 * rows] * 4
-    plain = mp.attend(*given, Scheme(causal), **{**said, "return_lse": False})  # pyright: ignore
+    plain, lse = mp.attend(*given, Scheme(causal), **said)
     assert plain.requires_grad
+    assert lse.requires_grad

@@ -40,9 +40,18 @@ def test_a_lost_base_is_not_10000():
         assert "10000 is not assumed" in text_of(without("rope_theta"), call)
 
 
+@pytest.mark.parametrize("kind", ["sliding_attention", "chunked_attention"])
+def test_a_window_by_layer_type_is_refused_where_transformers_gives_every_layer_every_key(kind: str):
+    plain = LLAMA | {"sliding_window": 8, "attention_chunk_size": 8, "layer_types": ["full_attention", kind]}
+    text = "and every layer of transformers' llama sees every key; remove it"
+    assert text in text_of(plain, Schedule.of)
+    assert text in text_of(plain, Scheme.of, layer=1)
+
+
 def test_a_base_lost_by_one_layer_type():
     nested = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_type": "default"}}
-    plain = without("rope_theta", layer_types=["full_attention", "sliding_attention"], rope_parameters=nested)
+    types = ["full_attention", "sliding_attention"]
+    plain = without("rope_theta", model_type="olmo3", layer_types=types, rope_parameters=nested)
     assert Rope.of(plain, layer=0).theta == 1e6
     assert "the base of the rotation not found" in text_of(plain, layer=1)
 
@@ -261,6 +270,13 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
                 "rope_parameters": {"full_attention": {"rope_theta": 5e5}, "sliding_attention": {"rope_theta": 1e4}},
             },
             "has settings of full_attention, sliding_attention, and transformers' llama has one rotation",
+        ),
+        (
+            {
+                "layer_types": ["full_attention", "full_attention"],
+                "rope_parameters": {"full_attention": {"rope_theta": 5e5}},
+            },
+            "has settings of full_attention, and transformers' llama has one rotation",
         ),
     ],
     ids=lambda each: each if isinstance(each, str) else None,

@@ -86,6 +86,15 @@ def test_a_layer_with_settings_and_a_window_of_its_own_is_left_alone(kind: str, 
     assert mp.Schedule.of(model)[0].parts[0].stretch == yarn
 
 
+def test_a_window_of_the_trained_length_meets_no_new_distance():
+    for keys, left_alone in ((64, True), (65, False)):
+        model = tiny("olmo3", sliding_window=keys)
+        windowed = mp.Schedule.of(model)[0]
+        assert_each_call_is_its_config(model)
+        extend(model, mp.Yarn(4, trained=64))
+        assert mp.Schedule.of(model)[0].same_as(windowed) == left_alone
+
+
 @pytest.mark.parametrize("kind", ONE_SETTING)
 def test_where_one_setting_serves_all_layers_a_stretch_goes_to_all(kind: str):
     model, yarn = tiny(kind), mp.Yarn(4, trained=64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from milepost.backends.scores import Prepared
 from milepost.call.call import Call
-from milepost.memory.fixed import is_fixed
+from milepost.memory.fixed import held_by, is_fixed
 from milepost.seams.parts import Parts
 from milepost.seams.verbs import verbs_of
 
@@ -62,25 +63,50 @@ def _given(call: Call) -> list[tuple[str, Tensor]]:
 def _copied(part: object, known: dict[int, Any]) -> Any:
     """Return a part as it is now: another object, whose tensors are copies. What cannot change is itself.
 
+    So are objects of classes that copy in a way of their own (locks, files, functions, loggers).
     known: copies made so far, by the number of the object; what is held twice is held twice by the copy.
     """
     number = id(part)
     if number in known:
         return known[number]
-    twin: object
+    twin: Any = part
     if isinstance(part, Tensor):
-        twin = part.detach().clone().requires_grad_(part.requires_grad)
-    elif type(part) in (tuple, list):
-        twin = type(part)(_copied(one, known) for one in cast("list[object]", part))  # pyright: ignore
-    elif isinstance(part, dict):
-        twin = cast("object", {name: _copied(one, known) for name, one in cast("dict[str, object]", part).items()})
-    elif isinstance(part, nn.Module) or (verbs_of(part) and not is_fixed(part) and hasattr(part, "__dict__")):
-        twin = known[number] = copy.copy(part)
-        vars(twin).update(_copied(vars(part), known))
-    else:
-        return part
-    known[number] = twin
+        twin = known[number] = part.detach().clone().requires_grad_(part.requires_grad)
+    elif isinstance(part, tuple):
+        items = [_copied(one, known) for one in cast("tuple[object, ...]", part)]
+        if any(new is not old for new, old in zip(items, cast("tuple[object, ...]", part), strict=True)):
+            twin = known[number] = tuple.__new__(type(part), items)  # pyright: ignore
+    elif isinstance(part, (list, set, dict)):
+        twin = known[number] = copy.copy(cast("Any", part))
+        twin.clear()
+        if isinstance(part, dict):
+            each = cast("dict[object, object]", part).items()
+            twin.update({name: _copied(one, known) for name, one in each})
+        else:
+            made = [_copied(one, known) for one in cast("list[object] | set[object]", part)]
+            twin.extend(made) if isinstance(part, list) else twin.update(made)
+    elif not is_fixed(part) and held_by(part):
+        twin = known[number] = _twin_of(part)
+        if twin is not part:
+            for name, one in held_by(part).items():
+                # Modules and frozen classes have ways of their own to be assigned to.
+                object.__setattr__(twin, name, _copied(one, known))
     return twin
+
+
+def _twin_of(part: object) -> object:
+    """Return another object that holds the same, or itself: of a class, and of what must be there once."""
+    if isinstance(part, nn.Module) or verbs_of(part):
+        return copy.copy(part)
+    kind = type(part)
+    plain = kind.__reduce__ is object.__reduce__ and kind.__reduce_ex__ is object.__reduce_ex__
+    if hasattr(kind, "__del__") or not (plain or kind is SimpleNamespace):
+        return part
+    try:
+        return copy.copy(part)
+    except TypeError:
+        # What C holds, and Python cannot copy.
+        return part
 
 
 def _version(x: Tensor) -> int:

@@ -278,8 +278,7 @@ def _joined(each: Sequence[Numbers], axis: int) -> range | None:
         if not isinstance(found, range) or not isinstance(index, range):
             return None
         # Dynamo of torch 2.9 does not compare ranges.
-        goes_on = index.start == (found.stop if axis == 2 else found.start)
-        if not goes_on or (axis == 0 and index.stop != found.stop):
+        if index.start != (found.stop if axis == 2 else found.start):
             return None
         found = range(found.start, index.stop)
     return found if isinstance(found, range) else None

@@ -166,7 +166,12 @@ def any_type(reader: Reader, layer: int, rule: Rule) -> str:
         raise reader.refuse(
             "layer_types", listed, f"a list of {len(listed)} layers, of which the model has {reader.layers}"
         )
-    return SAME_TYPE.get(listed[layer], listed[layer])
+    kind = SAME_TYPE.get(listed[layer], listed[layer])
+    if rule is full and kind in (SLIDING, CHUNKED):
+        raise reader.refuse(
+            "layer_types", listed, f"and every layer of transformers' {reader.model_type} sees every key; remove it"
+        )
+    return kind
 
 
 def attention_layers(reader: Reader, rule: Rule) -> list[int]:

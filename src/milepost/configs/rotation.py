@@ -143,7 +143,7 @@ def parameters(reader: Reader, kind: str) -> Settings:
     family = family_of(reader)
     found = settings_of(reader, kind, family.settings, family.stretched)
     kinds = by_layer_type(settings_given(reader)[0])
-    if kinds and not family.by_type and not {*kinds} <= {*(reader.given("layer_types") or ())}:
+    if kinds and not family.by_type:
         raise ValueError(
             f"{reader.called}: rope_parameters has settings of {', '.join(kinds)}, and transformers' "
             f"{reader.model_type} has one rotation for all layers and passes over them; give it one set of settings"

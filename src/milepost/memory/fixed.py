@@ -90,13 +90,7 @@ def _declares(kind: type) -> bool:
 
 def _declared_value(part: object) -> Hashable:
     """The value of an object whose class declares itself fixed."""
-    kind = type(part)
-    held = dict(getattr(part, "__dict__", {}))
-    for each in kind.__mro__:
-        slots: Any = vars(each).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(part, name):
-                held[name] = getattr(part, name)
+    kind, held = type(part), held_by(part)
     for name, value in held.items():
         if value_of(value) is None:
             raise TypeError(
@@ -110,6 +104,17 @@ def _declared_value(part: object) -> Hashable:
             f"make a new object, or leave out `fixed = True`"
         )
     return found
+
+
+def held_by(part: object) -> dict[str, Any]:
+    """Return the attributes of an object, those in slots too."""
+    held: dict[str, Any] = dict(getattr(part, "__dict__", {}))
+    for each in type(part).__mro__:
+        slots: Any = vars(each).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(part, name):
+                held[name] = getattr(part, name)
+    return held
 
 
 def state_of(part: object) -> Hashable | None:

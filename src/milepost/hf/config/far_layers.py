@@ -22,7 +22,7 @@ def reach(reader: Reader, schemes: Iterable[mp.Scheme], trained: int) -> int:
 
 
 def sees(scheme: mp.Scheme) -> float:
-    """Return how far back a layer looks."""
+    """Return how many keys back a layer looks, the query's own among them."""
     band = scheme.band()
     if band is None or band.sinks:
         return math.inf
