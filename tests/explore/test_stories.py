@@ -19,6 +19,7 @@ import pytest
 import milepost as mp
 from milepost.explore.controls import Choice, NotPossibleError, Slider, Switch, Words
 from milepost.explore.scene import Lines, Map, Say, Table, plain
+from milepost.explore.server.told import axes
 from milepost.explore.stories.all import BY_NAME, STORIES
 from milepost.explore.stories.story import Story
 from milepost.explore.stories.unseen import measured
@@ -249,6 +250,36 @@ def test_clocks_of_a_larger_base_turn_less():
     # The pairs n with 4096 · base^(−n/64) ≥ 2π.
     full = [sum(4096 * base ** (-n / 64) >= math.tau for n in range(64)) for base in (1e4, 5e5, 1e6)]
     assert marks == [each - 0.5 for each in full]
+
+
+@pytest.mark.parametrize(("position", "passed", "stand"), [(16_384, 18, 12), (4096, 0, 0), (32_768, 18, 12)])
+def test_clocks_that_stand_in_a_new_arc_are_fewer_than_those_that_passed_one(position: int, passed: int, stand: int):
+    # Whatever it has turned since, a hand stands somewhere; what training showed of it is an arc that begins at 0.
+    step = 10_000.0 ** (-np.arange(64) / 64)[:, None]
+    shown = np.minimum(4096 * step, math.tau)
+    new = np.mod(np.arange(4096, position + 1) * step, math.tau) > shown + 1e-9
+    ever, now = new.any(1).sum(), new[:, -1].sum()
+    assert (ever, now) == (passed, stand)
+    scene = BY_NAME["clocks"].scene({"position": position})
+    if not ever:
+        assert "no hand leaves what training showed" in scene.says.en
+        return
+    assert f"{ever} pairs have passed through arcs that training never reached; {now} stand in one" in scene.says.en
+    assert f"{ever} 对经过了" in scene.says.zh
+    assert f"{now} 对" in scene.says.zh.split("经过了")[1]
+
+
+def test_clocks_open_where_something_is_new_and_give_nothing_away():
+    story = BY_NAME["clocks"]
+    scene = story.scene({})
+    assert "stand in one" in scene.says.en
+    empty = axes(story, scene)
+    assert empty is not None
+    assert empty["lines"] == []
+    assert empty["marks"] == []
+    # A mark that says where training ended stays.
+    other = BY_NAME["unseen"]
+    assert (axes(other, other.scene({})) or {})["marks"]
 
 
 SMOLLM2 = Path(__file__).parents[2] / "docs" / "look" / "unseen_angles_32768.json"

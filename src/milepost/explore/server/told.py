@@ -52,7 +52,8 @@ def axes(each: Story, scene: Scene) -> dict[str, Any] | None:
     if not isinstance(figure, Lines) or each.guess.answers:
         return None
     span = figure.y_range or _span(figure)
-    return plain(replace(figure, lines=(), y_range=span))
+    marks = () if each.guess.bare else figure.marks
+    return plain(replace(figure, lines=(), marks=marks, y_range=span))
 
 
 def _span(figure: Lines) -> tuple[float, float]:

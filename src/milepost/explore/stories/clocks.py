@@ -26,6 +26,8 @@ def read_clocks(position: int, base: str) -> Scene:
     seen, hands = found["turns in training"], found["turns"]
     pairs, full = len(seen), int((seen >= 1 - 1e-9).sum())
     new, step = int((found["unseen arc"] > 0).sum()), float(hands[0] / position * math.tau)
+    # A hand that has passed a new arc may stand in a known one again.
+    standing = int((hands % 1 > seen + 1e-9).sum())
     slowest = float(seen[-1])
     return Scene(
         (
@@ -52,14 +54,15 @@ def read_clocks(position: int, base: str) -> Scene:
             f"{full} of {pairs} pairs turn fully within {TRAINED:,} tokens; the fastest takes {step:.3f} radians a "
             f"token, the slowest makes {slowest:.2g} of a turn in all. "
             + (
-                f"At {position:,} tokens {new} hands stand in arcs that training never reached."
+                f"At {position:,} tokens {new} pairs have passed through arcs that training never reached; {standing} "
+                "stand in one there."
                 if new
                 else f"Up to {position:,} tokens no hand leaves what training showed."
             ),
             f"{pairs} 对维度中，有 {full} 对在 {TRAINED:,} 个 token 内转满一圈；最快的每个 token 转 {step:.3f} 弧度，"
             f"最慢的总共只转了 {slowest:.2g} 圈。"
             + (
-                f"到了 {position:,}，有 {new} 对进入了训练时从未到过的弧段。"
+                f"到位置 {position:,} 为止，有 {new} 对经过了训练时从未到过的弧段；此刻停在其中的有 {standing} 对。"
                 if new
                 else f"直到 {position:,}，没有一对离开训练时见过的范围。"
             ),
@@ -90,14 +93,15 @@ STORY = Story(
         "底数越大，这样的指针越多。",
     ),
     controls=(
-        Slider("position", Say("position", "位置"), 1, 32_768, TRAINED, 0.5, "doubling"),
+        Slider("position", Say("position", "位置"), 1, 32_768, 4 * TRAINED, 0.5, "doubling"),
         Choice("base", Say("base", "底数"), tuple(BASES.items()), "10000"),
     ),
     guess=Guess(
         Say(
             "The fastest pair comes first. How often does each turn within the trained length? Draw it.",
             "从最快的一对开始，每一对在训练长度内各转多少圈？把曲线画出来。",
-        )
+        ),
+        bare=True,
     ),
     compute=read_clocks,
     try_own=(

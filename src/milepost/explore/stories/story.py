@@ -22,6 +22,10 @@ class Guess:
     answers: tuple[Say, ...] = ()
     right: int = 0
     """Which of the answers the computation gives."""
+    bare: bool = False
+    """No mark stands on the empty axes: one of the figure would give the answer away."""
+    measured: bool = False
+    """The figure shows what was measured elsewhere: the page does not say that it is computed."""
 
 
 @dataclass(frozen=True)
