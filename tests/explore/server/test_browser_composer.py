@@ -187,3 +187,47 @@ def test_the_composer_fits_in_chinese_and_in_the_dark(trial: Served, open_: Any,
         .filter((each) => /[A-Za-z]{4}/.test(each) && !/[\u4e00-\u9fff]/.test(each))""")
     assert [each for each in english if each not in ("English",)] == []
     assert window.wrong == []
+
+
+def test_a_typed_number_moves_the_slider_and_is_written_with_commas(trial: Served, open_: Any):
+    window = open_(composed(trial, "Rope(64, stretch=Yarn(8, 4096)), causal"))
+    page = window.page
+    for place, typed, shown in (
+        (".card [data-control=factor]", "4", "4"),
+        (".settings [data-control=length]", "20000", "20,000"),
+    ):
+        field, slider = page.locator(f"{place} .number"), page.locator(f"{place} input[type=range]")
+        field.wait_for()
+        field.fill(typed)
+        field.press("Enter")
+        assert field.input_value() == shown
+        found = float(slider.input_value())
+        assert abs((2**found if "length" in place else found) / float(typed) - 1) < 0.01
+        assert slider.get_attribute("aria-valuetext") == shown
+    still(page)
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".settings [data-control=length] .number").input_value() == "32,768"
+    assert window.wrong == []
+
+
+def test_what_a_term_contributes_follows_every_change(trial: Served, open_: Any):
+    window = open_(composed(trial, "Alibi(8), causal", "Rope(64), causal"))
+    page = window.page
+    page.locator(".term").first.focus()
+    page.wait_for_selector(".alone .figure")
+    caption = "document.querySelector('.alone figcaption')"
+    text = page.locator(".scheme-text").first
+    text.fill("Alibi(4), causal")
+    text.press("Enter")
+    until(page, f"{caption}.textContent.includes('Alibi(4)')")
+    field = page.locator(".settings [data-control=length] .number")
+    field.fill("1024")
+    field.press("Enter")
+    until(page, "document.querySelector('.alone').textContent.includes('length, 1,024')")
+    page.locator(".card-head button").first.click()
+    until(
+        page,
+        "!document.querySelector('.alone .figure') || document.querySelector('.alone figcaption').textContent.includes('Rope')",
+    )
+    assert window.wrong == []

@@ -23,28 +23,38 @@
   const slider = (control, value, set, id) => {
     const scale = scaled(control);
     const range = make("input", {
-      type: "range", id, min: scale.low, max: scale.high, step: control.step, "aria-valuetext": milepost.number(value),
+      type: "range", id, min: scale.low, max: scale.high, step: "any", "aria-valuetext": milepost.number(value),
     });
     range.value = scale.place(value);
     const field = make("input.number", { type: "text", inputmode: "decimal", "aria-label": milepost.say(control.label), value: shown(value) });
-    range.addEventListener("input", () => {
-      const now = scale.value(Number(range.value));
-      field.value = shown(now);
-      range.setAttribute("aria-valuetext", milepost.number(now));
+    // Steps are kept here: the thumb stands at a typed value that lies between two of them, too.
+    const step = (now) => {
+      show(now);
       set(now);
+    };
+    range.addEventListener("input", () => step(milepost.held(control, scale.value(Number(range.value)))));
+    range.addEventListener("keydown", (event) => {
+      const steps = milepost.steps(event);
+      if (!steps) return;
+      event.preventDefault();
+      const at = (Number(range.value) - scale.low) / control.step;
+      const next = steps > 0 ? Math.floor(at + 1e-6) + steps : Math.ceil(at - 1e-6) + steps;
+      step(scale.value(Math.min(scale.high, Math.max(scale.low, scale.low + next * control.step))));
     });
     field.addEventListener("change", () => {
       const text = field.value.replace(/[,，\s]/g, "").replace("−", "-").trim();
-      set(text === "" || Number.isNaN(Number(text)) ? field.value : Number(text));
+      const now = text === "" || Number.isNaN(Number(text)) ? field.value : Number(text);
+      step(now);
     });
+    const show = (now) => {
+      if (typeof now === "number") range.value = scale.place(now);
+      if (document.activeElement !== field || typeof now === "number") field.value = typeof now === "number" ? shown(now) : now;
+      range.setAttribute("aria-valuetext", milepost.number(now));
+    };
     return {
       parts: [range, field],
       wide: true,
-      show: (now) => {
-        if (typeof now === "number") range.value = scale.place(now);
-        if (document.activeElement !== field || typeof now === "number") field.value = typeof now === "number" ? shown(now) : now;
-        range.setAttribute("aria-valuetext", milepost.number(now));
-      },
+      show,
       range,
     };
   };

@@ -87,7 +87,10 @@
     );
     const readAll = (andCompute) => readAsk({ texts: [...texts], state: { ...state }, compute: andCompute });
 
-    const compute = () => { for (const each of views) if (shownViews.has(each.name)) each.ask(setting()); };
+    const compute = () => {
+      for (const each of views) if (shownViews.has(each.name)) each.ask(setting());
+      askTerm();
+    };
 
     const set = (n, text, settle) => {
       texts[n] = text;
@@ -111,6 +114,7 @@
       settling = new Set(texts.keys());
       cards = texts.map((text, n) => milepost.schemeCard(n, told.menus, (now, settle) => set(n, now, settle), texts.length > 1 ? () => {
         texts.splice(n, 1);
+        leaveTerm();
         build();
         readAll(true);
       } : null));
@@ -125,27 +129,41 @@
     const aloneNote = make("p.note.warn");
     const aloneDrawing = milepost.scene(alone, {});
     let pressed = null;
+    const press = (on) => {
+      if (pressed) equations.children[pressed.scheme]?.querySelectorAll(".term")[pressed.part]?.setAttribute("aria-pressed", String(on));
+    };
     const leaveTerm = () => {
-      pressed?.setAttribute("aria-pressed", "false");
+      press(false);
       pressed = null;
+      aloneDrawing.show([]);
+      aloneNote.textContent = "";
     };
     const termAsk = milepost.asker(
       (given, signal) => milepost.ask("term", given, "term", signal),
       (scene) => {
+        if (!pressed) return;
         aloneDrawing.show(scene.figures);
         aloneNote.textContent = milepost.say(scene.says);
         alone.dispatchEvent(new CustomEvent("computed", { bubbles: true, detail: "term" }));
       },
-      (problem) => { aloneNote.textContent = problem.message; },
+      // What was drawn is of another setting.
+      (problem) => {
+        aloneDrawing.show([]);
+        aloneNote.textContent = problem.message;
+      },
     );
+    const askTerm = () => { if (pressed) termAsk({ ...setting(), ...pressed }); };
     const printed = () => {
-      equations.replaceChildren(...readings.filter(Boolean).map((each, n) => milepost.equation(each, n, (part, row) => {
-        if (pressed === row) return;
-        leaveTerm();
-        pressed = row;
-        row.setAttribute("aria-pressed", "true");
-        termAsk({ ...setting(), scheme: n, part });
+      equations.replaceChildren(...readings.filter(Boolean).map((each, n) => milepost.equation(each, n, (part) => {
+        if (pressed?.scheme === n && pressed.part === part) return;
+        press(false);
+        pressed = { scheme: n, part };
+        press(true);
+        askTerm();
       }, leaveTerm)));
+      // A part that is no more contributes nothing.
+      if (pressed && !(pressed.part < (readings[pressed.scheme]?.terms.length ?? 0))) leaveTerm();
+      press(true);
       python.replaceChildren(...readings.filter(Boolean).map((each) => milepost.code(each.python)));
     };
 

@@ -16,7 +16,7 @@
   milepost.equation = (read, number, ask, leave) => {
     const rows = read.terms.map((part, n) => {
       const row = make("li.term", { tabindex: "0", role: "button", "aria-pressed": "false" }, part.lines.map(printed));
-      const begin = () => ask(n, row);
+      const begin = () => ask(n);
       row.addEventListener("pointerenter", begin);
       row.addEventListener("focus", begin);
       row.addEventListener("click", begin);
