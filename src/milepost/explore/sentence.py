@@ -59,7 +59,7 @@ class Reader:
             try:
                 demand_small(state["scheme"])
                 changed = weights_in(model, ids, state["scheme"])
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, ArithmeticError) as error:
                 why = " ".join(str(error).split())[:400]
                 raise NotPossibleError("scheme", Say(why, f"无法使用：{why}")) from error
             found[Say(f"with {state['scheme']}", f"使用 {state['scheme']}")] = changed

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from milepost.explore.controls import NotPossibleError
 from milepost.explore.sentence import Reader
@@ -293,3 +294,22 @@ def test_a_folder_that_holds_no_model_is_refused(tmp_path: Path, text: str, why:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ValueError, match=why):
         Reader(str(tmp_path))
+
+
+def test_a_scheme_beyond_a_machine_is_named_on_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    def weights_in(model: object, ids: object, given: object = None) -> list[object]:
+        return [] if given is None else [int(float("inf"))]
+
+    class Tokenizer:
+        def decode(self, ids: list[int]) -> str:
+            return "x"
+
+    monkeypatch.setattr("milepost.explore.sentence.weights_in", weights_in)
+    monkeypatch.setattr("milepost.explore.sentence.tokens_of", lambda *_: torch.arange(4))  # pyright: ignore
+    monkeypatch.setattr("milepost.explore.sentence.read_model", lambda *_: (None, Tokenizer()))  # pyright: ignore
+    with pytest.raises(NotPossibleError, match="infinity") as no:
+        Reader(str(tmp_path)).scene({"scheme": "Ntk(1e308)"})
+    assert no.value.control == "scheme"
