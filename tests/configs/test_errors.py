@@ -40,12 +40,21 @@ def test_a_lost_base_is_not_10000():
         assert "10000 is not assumed" in text_of(without("rope_theta"), call)
 
 
-@pytest.mark.parametrize("kind", ["sliding_attention", "chunked_attention"])
-def test_a_window_by_layer_type_is_refused_where_transformers_gives_every_layer_every_key(kind: str):
-    plain = LLAMA | {"sliding_window": 8, "attention_chunk_size": 8, "layer_types": ["full_attention", kind]}
-    text = "and every layer of transformers' llama sees every key; remove it"
+@pytest.mark.parametrize(
+    ("model_type", "kind", "own"),
+    [
+        ("llama", "sliding_attention", "full_attention"),
+        ("llama", "chunked_attention", "full_attention"),
+        ("mistral", "full_attention", "sliding_attention"),
+    ],
+)
+def test_layer_types_are_refused_where_transformers_has_one_mask_for_all_layers(model_type: str, kind: str, own: str):
+    plain = LLAMA | {"model_type": model_type, "sliding_window": 8, "attention_chunk_size": 8}
+    plain |= {"layer_types": [own, kind]}
+    text = f"and every layer of transformers' {model_type} is {own}; remove it"
     assert text in text_of(plain, Schedule.of)
     assert text in text_of(plain, Scheme.of, layer=1)
+    assert Schedule.of(plain | {"layer_types": [own, own]})[1].same_as(Scheme.of(plain, layer=0))
 
 
 def test_a_base_lost_by_one_layer_type():

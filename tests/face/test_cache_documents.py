@@ -147,6 +147,18 @@ def test_turned_keys_of_documents_that_lie_together_are_right(together: list[int
     assert_same(mp.attend(q, cache.keys, cache.values, scheme, documents=documents), want)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_documents_that_are_mapped_over_are_refused_for_turned_keys():
+    scheme = mp.Scheme(mp.Rope(8), causal)
+    cache, q, _, _ = filled(scheme, turned=True)
+
+    def run(documents: Tensor) -> Tensor:
+        return mp.attend(q[:, :, -1:], cache.keys, cache.values, scheme, key_documents=documents)
+
+    text = "attend: these keys were turned by their cache as it counted them"
+    refused(ValueError, text, lambda: torch.vmap(run)(torch.zeros(3, 2, T, dtype=torch.long)))
+
+
 @pytest.mark.parametrize("t", [1, T])
 def test_a_position_of_the_queries_is_refused_where_documents_count_turned_keys_anew(t: int):
     # Queries at their restarted positions would meet keys that were turned as the cache counted them.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from milepost.call.tokens import TokenNumbers, Tokens
 from milepost.memory.fixed import value_of
+from milepost.memory.internals import batched
 from milepost.seams.arguments import spell
 from milepost.seams.demand import INTEGERS, checking_values, exact
 from milepost.seams.parts import Parts
@@ -219,11 +220,15 @@ def documents(
 
 
 def are(true: Callable[[], Tensor]) -> bool:
-    """True if all are true, even where that waits for a device; in a graph that is traced nothing is known.
+    """True if all are true, even where that waits for a device.
 
-    For what decides whether an answer is right, and is asked of few calls.
+    In a graph that is traced, and of all rows that `torch.vmap` runs at once, nothing is known. For what decides
+    whether an answer is right, and is asked of few calls.
     """
-    return not torch.compiler.is_compiling() and bool(true().all())
+    if torch.compiler.is_compiling():
+        return False
+    asked = true().all()
+    return not batched(asked) and bool(asked)
 
 
 def check_index(name: str, index: Tensor | None, documents: Tensor | None) -> None:

@@ -30,6 +30,11 @@ def windowed(reader: Reader, layer: int) -> str:
     return FULL if reader.get("sliding_window") is None else SLIDING
 
 
+def windowed_unless_listed(reader: Reader, layer: int) -> str:
+    """As `windowed`, but transformers reads layer_types (Ministral)."""
+    return windowed(reader, layer)
+
+
 def windowed_from(reader: Reader, layer: int) -> str:
     """Layers from max_window_layers on have the window, where there is one (dots.llm1)."""
     return SLIDING if windowed(reader, layer) == SLIDING and layer >= _max_window_layers(reader) else FULL
@@ -167,10 +172,10 @@ def any_type(reader: Reader, layer: int, rule: Rule) -> str:
             "layer_types", listed, f"a list of {len(listed)} layers, of which the model has {reader.layers}"
         )
     kind = SAME_TYPE.get(listed[layer], listed[layer])
-    if rule is full and kind in (SLIDING, CHUNKED):
-        raise reader.refuse(
-            "layer_types", listed, f"and every layer of transformers' {reader.model_type} sees every key; remove it"
-        )
+    # transformers has one mask for all layers of models with these rules, whatever is listed.
+    if rule in (full, windowed) and kind in ATTENTION and kind != rule(reader, layer):
+        own = f"and every layer of transformers' {reader.model_type} is {rule(reader, layer)}; remove it"
+        raise reader.refuse("layer_types", listed, own)
     return kind
 
 

@@ -72,7 +72,8 @@ ROTARY: dict[str, Family] = {
     "minicpm3": Rotary(latent=True, extra=own.deepseek, settings=DEEPSEEK),
     "mistral4": Rotary(pairs="neighbours", latent=True, extra=own.mistral4, settings=(*MINISTRAL, *DEEPSEEK)),
     # Windows
-    **alike(Rotary(rule=layers.windowed), "ministral", "mistral", "mixtral", "starcoder2"),
+    **alike(Rotary(rule=layers.windowed), "mistral", "mixtral", "starcoder2"),
+    "ministral": Rotary(rule=layers.windowed_unless_listed),
     **alike(Rotary(rule=layers.every(4), rotates=layers.where_windowed), "afmoe", "exaone4", "exaone_moe"),
     **alike(Rotary(rule=layers.if_enabled(layers.windowed_from)), "qwen2", "qwen3"),
     "cohere2": Rotary(pairs="neighbours", rule=layers.every(4), rotates=layers.where_windowed),
