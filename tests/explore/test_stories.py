@@ -427,7 +427,9 @@ def test_windows_show_the_last_token_the_distances_of_the_formulas():
 def test_windows_of_dual_chunks_climb_through_a_chunk_and_drop():
     w, size = 512, 384
     scene = BY_NAME["windows"].scene({"method": "dual_chunk", "w": w})
-    row = scene.figures[0].lines[0].values[:-1]  # pyright: ignore
+    shown = scene.figures[0]
+    assert isinstance(shown, Lines)
+    row = [float(each) for each in shown.lines[0].values[:-1]]
     assert max(row) <= w
     # Back from the last token, 8,191: it stands at 127 of its chunk, so chunks end 128 tokens back, and every 384 more.
     chunks = [(8191 - 64 * n) // size for n in range(len(row))]
