@@ -82,6 +82,8 @@ def test_every_text_is_in_both_languages(story: Story):
     labels = [each for control in story.controls for each in says_of(control)]
     texts = [*says_of(story), *labels, *says_of(scene)]
     for each in texts:
+        # One word for a score.
+        assert "得分" not in each.zh, each
         assert each.en.strip(), each
         assert each.zh.strip(), each
         assert not any("\u4e00" <= letter <= "\u9fff" for letter in each.en), each
@@ -317,6 +319,30 @@ def test_unseen_angles_break_the_model_and_slowing_the_others_mends_nothing():
     np.testing.assert_array_equal(names["bound"]["outside, by ridge"], scene.figures[3].lines[0].values)  # pyright: ignore
 
 
+@pytest.mark.parametrize("change", ["squeezed", "frozen", "dropped"])
+def test_unseen_pairs_changed_cost_within_the_trained_length_too(change: str):
+    data, says = measured(), BY_NAME["unseen"].scene({"change": change}).says
+    for which, those in (("unseen", 12), ("other", 20)):
+        stock, changed = data["loss"]["as it is"], data["loss"][f"{which} pairs {change}"]
+        more = [a - b for a, b, at in zip(changed, stock, data["position"], strict=True) if at < 8192]
+        written = f"{sum(more) / len(more):+.2f}"
+        assert f"{written} for the {those}" in says.en
+        assert written in says.zh
+        # Slowing the others ruins the model where it needs no help; so does every change but the mild one.
+        assert (float(written) > 2) == ((which, change) != ("unseen", "squeezed"))
+
+
+def test_unseen_text_to_look_for_holds_in_what_was_measured():
+    data, says = measured(), BY_NAME["unseen"].look_for.en
+    at, stock = np.array(data["position"]), np.array(data["loss"]["as it is"])
+    window = np.array(data["loss"]["window"])
+    assert "from about 11,000" in says
+    assert (stock[at < 10_900] < 2.7).all()
+    assert (stock[at > 11_100] > 3.1).all()
+    assert window[(at > 8192) & (at < 10_000)].min() - window[at < 8192].max() > 0.3
+    assert {name for name, (more, _) in data["more"].items() if more < 1} == {"unseen pairs squeezed"}
+
+
 def test_unseen_bound_depends_on_its_ridge_by_six_orders():
     past: list[float] = []
     for ridge in ("1e-10", "1"):
@@ -396,6 +422,44 @@ def test_windows_show_the_last_token_the_distances_of_the_formulas():
         names = ran(scene.code)
         row = next(each.values for each in names["found"].arrays if "last token" in each.name)
         assert row[np.array(lines.at, dtype=int)].tolist() == list(lines.lines[0].values)
+
+
+def test_windows_of_dual_chunks_climb_through_a_chunk_and_drop():
+    w, size = 512, 384
+    scene = BY_NAME["windows"].scene({"method": "dual_chunk", "w": w})
+    shown = scene.figures[0]
+    assert isinstance(shown, Lines)
+    row = [float(each) for each in shown.lines[0].values[:-1]]
+    assert max(row) <= w
+    # Back from the last token, 8,191: it stands at 127 of its chunk, so chunks end 128 tokens back, and every 384 more.
+    chunks = [(8191 - 64 * n) // size for n in range(len(row))]
+    for before, after, one, next_one in zip(row, row[1:], chunks, chunks[1:], strict=False):
+        assert (after > before) == (one == next_one) or one == 8191 // size
+    assert "to w at most" in BY_NAME["windows"].look_for.en
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("windows", {"w": 1792}, ["Rerope(1792)", "SelfExtend(8, 1792)", "DualChunk(1792, 448)"]),
+        ("stretches", {"factor": 4}, ["Interpolate(4)", "Ntk(4)", "Yarn(4, 4096)"]),
+    ],
+)
+def test_schemes_to_try_are_set_as_the_story_was(name: str, given: dict[str, Any], expected: list[str]):
+    found = BY_NAME[name].scene(given).try_own
+    assert len(found) == 4
+    names = {each: getattr(mp, each) for each in mp.__all__}
+    for text, part in zip(found[1:], expected, strict=True):
+        assert part in text
+        assert isinstance(eval(f"Scheme({text})", names), mp.Scheme)
+
+
+def test_stretches_tell_the_temperature_of_yarn_alone():
+    for method in ("direct", "pi", "ntk", "yarn"):
+        says = BY_NAME["stretches"].scene({"method": method, "factor": 8}).says
+        # (0.1 · ln 8 + 1)²
+        assert ("every score by 1.46" in says.en) == (method == "yarn")
+        assert ("乘以 1.46" in says.zh) == (method == "yarn")
 
 
 def test_windows_that_are_too_wide_pass_the_trained_length():

@@ -151,6 +151,8 @@ class Scene:
     """What is to be seen, with the numbers that were found."""
     code: str = ""
     """Lines of Python that compute it."""
+    try_own: tuple[str, ...] = ()
+    """Schemes to go on from, as they are set here; those of the story where none are given."""
 
 
 def plain(value: Any) -> Any:

@@ -75,6 +75,42 @@ def test_a_curve_is_guessed_by_keyboard_alone(trial: Served, open_: Any):
     assert window.wrong == []
 
 
+def test_a_guess_and_its_verdict_go_with_their_curve(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#story=trial")
+    page = window.page
+    page.wait_for_selector(".point")
+    assert page.locator(".ends button.primary").count() == 0
+    page.focus(".point >> nth=1")
+    page.keyboard.press("ArrowUp")
+    page.focus(".point >> nth=4")
+    page.keyboard.press("ArrowDown")
+    page.click(".guess .primary")
+    page.wait_for_selector(COMPUTED)
+    curves = "milepost.shown.figures[0].body.plot.data.length"
+    said, drawn = page.inner_text(".off"), page.evaluate(curves)
+    assert "on average" in said
+    assert page.locator(".ends button.primary").count() == 1
+    page.select_option("[data-control=shape] select", "exp")
+    until(page, "document.querySelector('.off').textContent === ''")
+    still(page)
+    assert page.evaluate(curves) == drawn - 1
+    # Back at the curve that was guessed, it stands again.
+    page.select_option("[data-control=shape] select", "cos")
+    until(page, "document.querySelector('.off').textContent !== ''")
+    still(page)
+    assert page.inner_text(".off") == said
+    assert page.evaluate(curves) == drawn
+    assert window.wrong == []
+
+
+def test_over_decades_a_guess_is_off_by_a_factor(trial: Served, open_: Any):
+    page = open_(trial.link).page
+    figure = "{ y_scale: 'log', y_range: null, lines: [{ values: [1, 10, 100] }] }"
+    found = page.evaluate(f"milepost.offBy([2, 5, 200], {figure}, 0).factor")
+    assert found == pytest.approx(2)
+    assert page.evaluate(f"milepost.offBy([2, 5, 200], {{ ...{figure}, y_scale: 'even' }}, 0).factor") is None
+
+
 def test_an_answer_is_chosen(trial: Served, open_: Any):
     page = open_(f"{trial.link}#story=chosen").page
     page.click(".answer >> nth=0")

@@ -113,18 +113,18 @@ STORY = Story(
         "Plain attention grows like ln n: each doubling spreads it over twice as many keys. log-n slows that down and "
         "does not stop it. Pivot and a window with sinks hold it. Sharper scores spread less from the start.",
         "普通注意力的熵像 ln n 一样增长：键多一倍，就分散到多一倍的键上。log-n 只能让它慢一些，不能让它停下。"
-        "Pivot、窗口加 sink 能稳住它。得分越尖锐，一开始就越集中。",
+        "Pivot、窗口加 sink 能稳住它。分数越尖锐，一开始就越集中。",
     ),
     controls=(
         Choice("method", Say("method", "方法"), tuple(METHODS.items()), "log_n"),
         Slider("trained", Say("trained length", "训练长度"), 128, 2048, 512, 1, "doubling"),
-        Slider("sharp", Say("scores times", "得分乘以"), 0.5, 4, 1, 1, "doubling"),
+        Slider("sharp", Say("scores times", "分数乘以"), 0.5, 4, 1, 1, "doubling"),
     ),
     guess=Guess(
         Say(
             "Past the trained length L log-n multiplies every score by ln n / ln L. Draw the entropy by the number of "
             "keys.",
-            "超过训练长度 L 后，log-n 把每个得分乘以 ln n / ln L。画出熵随键的个数的变化。",
+            "超过训练长度 L 后，log-n 把每个分数乘以 ln n / ln L。画出熵随键的个数的变化。",
         )
     ),
     compute=spread,

@@ -9,7 +9,7 @@ from milepost.explore.scene import Mark, Say
 DISTANCE = Say("distance in tokens", "距离（token）")
 POSITION = Say("position in tokens", "位置（token）")
 PAIR = Say("pair of channels, the fastest first", "第几对维度（从最快的一对数起）")
-SCORE = Say("score", "得分")
+SCORE = Say("score", "分数")
 
 
 def trained_at(length: float, control: str = "") -> Mark:

@@ -83,7 +83,7 @@ def _by_distance(curves: Any) -> tuple[Lines, Lines]:
     at = numbers(curves["distance"])
     return (
         Lines(
-            Say("What is added to a score", "给得分加上多少"),
+            Say("What is added to a score", "给分数加上多少"),
             DISTANCE,
             Say("added, in nats", "所加的量（nat）"),
             at,
@@ -92,7 +92,7 @@ def _by_distance(curves: Any) -> tuple[Lines, Lines]:
             link="distance",
         ),
         Lines(
-            Say("What is left of the score of an equal key", "与 q 相同的键，得分还剩多少"),
+            Say("What is left of the score of an equal key", "与 q 相同的键，分数还剩多少"),
             DISTANCE,
             Say("share of the score at 0", "与距离 0 处之比"),
             at,
@@ -111,7 +111,7 @@ STORY = Story(
     lead=Say(
         "ALiBi rotates nothing: it takes slope times distance off every score, with a slope of its own for each head. "
         "That is defined at every distance, so nothing is new past the trained length.",
-        "ALiBi 不做旋转：它从每个得分里减去“斜率 × 距离”，每个头有自己的斜率。任何距离都有定义，"
+        "ALiBi 不做旋转：它从每个分数里减去“斜率 × 距离”，每个头有自己的斜率。任何距离都有定义，"
         "所以超过训练长度也没有新东西。",
     ),
     look_for=Say(

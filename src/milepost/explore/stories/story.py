@@ -46,7 +46,7 @@ class Story:
     guess: Guess
     compute: Callable[..., Scene]
     try_own: tuple[str, ...] = ()
-    """Schemes, as the composer takes them, with everything set: "try your own" opens them."""
+    """Schemes, as the composer takes them, with everything set: "try your own" opens them, or those of the scene."""
     try_trained: int = 4096
     try_length: int = 32_768
     grid: int = 9

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from milepost.explore.analyses.angles import angles_seen, wavelengths
 from milepost.explore.analyses.radix import odometer
@@ -66,6 +67,12 @@ slower = waves["now"] / waves["before"]
 digits = explore.odometer(mp.Rope(8), trained={COUNTED}, factor={factor}, positions={POSITIONS})
 print(found.says, slower)
 """,
+        (
+            "Rope(128), causal",
+            f"Rope(128, stretch=Interpolate({factor})), causal",
+            f"Rope(128, stretch=Ntk({factor})), causal",
+            f"Rope(128, stretch=Yarn({factor}, {TRAINED})), causal",
+        ),
     )
 
 
@@ -111,8 +118,10 @@ def _digits(counted: Analysis, method: str) -> Digits:
     )
     return Digits(
         Say(
-            f"Positions as numbers in base {base:.3g}, trained up to {COUNTED - 1}; marked: an angle never met",
-            f"把位置写成 {base:.3g} 进制的数，训练时只到 {COUNTED - 1}；标出的是没见过的角度",
+            f"A toy of four pairs, trained up to {COUNTED - 1}, not the head above. Columns: the position, then its "
+            f"digits in base {base:.3g}, from the slowest pair to the fastest. Marked: an angle never met",
+            f"只有四对维度的示意，训练时只到 {COUNTED - 1}，不是上面那个头。"
+            f"各列：位置；写成 {base:.3g} 进制的各位数字，从最慢的一对到最快的一对。标出的是没见过的角度",
         ),
         rows,
         base,
@@ -128,11 +137,20 @@ def _says(found: Analysis, slower: Any, method: str, factor: int) -> Say:
         f"{new} of {pairs} pairs meet new angles, the widest arc {widest:.2f} of a turn" if new else "no angle is new"
     )
     met_zh = f"{pairs} 对中有 {new} 对遇到新角度，最宽的弧有 {widest:.2f} 圈" if new else "没有新角度"
+    sharper = Yarn(factor, TRAINED).magnitude(torch.tensor(LENGTH)) ** 2
+    warm = (
+        Say(
+            f" YaRN also multiplies every score by {sharper:.2f}, its temperature, which no angle shows.",
+            f"YaRN 还把每个分数乘以 {sharper:.2f}（它的温度），这在角度上看不出来。",
+        )
+        if method == "yarn"
+        else Say("", "")
+    )
     return Say(
         f"{SHORT[method].en}{by.en}: at {LENGTH:,} tokens {met_en}. From one token to the next the fastest pair turns "
-        f"by {step:.3f} radians; {kept} of {pairs} pairs turn as in training.",
+        f"by {step:.3f} radians; {kept} of {pairs} pairs turn as in training.{warm.en}",
         f"{SHORT[method].zh}{by.zh}：到 {LENGTH:,} 个 token，{met_zh}。相邻两个 token 之间，最快的一对转 "
-        f"{step:.3f} 弧度；{pairs} 对中有 {kept} 对的转速与训练时相同。",
+        f"{step:.3f} 弧度；{pairs} 对中有 {kept} 对的转速与训练时相同。{warm.zh}",
     )
 
 

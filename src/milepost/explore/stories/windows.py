@@ -29,7 +29,7 @@ NAMES = {
 }
 METHODS = {
     "rerope": Say("ReRoPE: far keys at one distance", "ReRoPE：远处都算同一个距离"),
-    "self_extend": Say("Self-Extend: far keys in groups", "Self-Extend：远处按组计"),
+    "self_extend": Say(f"Self-Extend: far keys in groups of {GROUP}", f"Self-Extend：远处每 {GROUP} 个一组"),
     "dual_chunk": Say("dual chunks: start over in every chunk", "双块注意力：每一块重新计数"),
 }
 
@@ -54,7 +54,7 @@ def windowed(method: str, w: int) -> Scene:
                 (
                     Say("method", "方法"),
                     Say("farthest distance", "最远距离"),
-                    Say("exact up to", "精确到"),
+                    Say("keys at their own distance", "距离不变的键"),
                     Say("within the trained length", "不超出训练长度"),
                 ),
                 tuple(
@@ -78,6 +78,7 @@ from milepost import explore
 found = explore.distance_map(mp.Scheme(mp.Rope(64), {written[method]}, mp.causal), length={LENGTH}, trained={TRAINED})
 print(found.says)
 """,
+        ("Rope(64), causal", *(f"Rope(64), {each.replace('mp.', '')}, causal" for each in written.values())),
     )
 
 
@@ -137,10 +138,13 @@ STORY = Story(
         "远处的键算得近一些。",
     ),
     look_for=Say(
-        "Drag w. ReRoPE never passes w; Self-Extend climbs by one for every group, and passes the trained length if w "
-        "is too large. Where the curve is flat, keys share a distance and their order is lost.",
-        "拖动 w。ReRoPE 永远不超过 w；Self-Extend 每组只加一，w 太大就会超出训练长度。曲线平的地方，"
-        "几个键共用一个距离，它们之间的顺序就丢了。",
+        f"Drag w. ReRoPE never passes w; Self-Extend climbs by one for every group of {GROUP}, and passes the trained "
+        "length if w is too large. Where the curve is flat, keys share a distance and their order is lost. Dual chunks "
+        "draw a saw-tooth: keys count anew in every chunk, so back through a chunk the distance climbs, to w at most, "
+        "and drops where the next one begins.",
+        f"拖动 w。ReRoPE 永远不超过 w；Self-Extend 每组（{GROUP} 个）只加一，w 太大就会超出训练长度。曲线平的地方，"
+        "几个键共用一个距离，它们之间的顺序就丢了。双块注意力画出锯齿：键在每一块里重新计数，"
+        "所以往回看时，距离在一块之内上升，最多到 w，到下一块又落回来。",
     ),
     controls=(
         Choice("method", Say("method", "方法"), tuple(METHODS.items()), "rerope"),

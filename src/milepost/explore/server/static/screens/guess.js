@@ -17,7 +17,7 @@
     const figure = () => ({ ...axes, kind: "lines", at, lines: [{ ...line, values: [...values] }], link: "", marks: axes.marks.map((each) => ({ ...each, control: "" })) });
     const place = make("div.drawing-board");
     const element = make("div.guess", {}, make("p.hint", {}, milepost.word("guess_draw")), place);
-    const show = make("button.primary", { type: "button", disabled: true, on: { click: () => done(within()) } }, milepost.word("guess_show"));
+    const show = make("button.primary", { type: "button", disabled: true, on: { click: () => done(within()) } }, milepost.word(story.guess.measured ? "guess_show_measured" : "guess_show"));
     const clear = make("button.quiet", { type: "button", on: { click: () => { values.fill(null); points.fill(null); draw(); } } }, milepost.word("guess_clear"));
     const skip = make("button.quiet", { type: "button", on: { click: () => done(null) } }, milepost.word("guess_skip"));
     element.append(make("p.buttons", {}, show, clear, skip));
@@ -136,7 +136,7 @@
 
   milepost.chosenGuess = (story, done) => {
     const name = `answer-${story.name}`;
-    const show = make("button.primary", { type: "submit", disabled: true }, milepost.word("guess_show"));
+    const show = make("button.primary", { type: "submit", disabled: true }, milepost.word(story.guess.measured ? "guess_show_measured" : "guess_show"));
     const skip = make("button.quiet", { type: "button", on: { click: () => done(null) } }, milepost.word("guess_skip"));
     const answers = story.guess.answers.map((each, n) => make("label.answer", {},
       make("input", { type: "radio", name, value: n, on: { change: () => { show.disabled = false; } } }), make("span", {}, milepost.say(each))));
@@ -147,7 +147,7 @@
     return { element, begin: () => {}, remove: () => {} };
   };
 
-  // How far a drawn guess is off: the mean difference where it was drawn, and its share of the axis.
+  // How far a drawn guess is off where it was drawn: the mean difference and its share of the axis; over decades a factor.
   milepost.offBy = (guess, figure, line) => {
     const truth = figure.lines[line].values;
     const log = figure.y_scale === "log";
@@ -158,6 +158,6 @@
     const height = found.reduce((sum, [each, mine]) => sum + Math.abs(size(each) - size(mine)), 0) / found.length;
     const all = [...truth.filter((each) => each !== null && (!log || each > 0)), ...found.map(([, mine]) => mine)].map(size);
     const span = figure.y_range ? size(figure.y_range[1]) - size(figure.y_range[0]) : Math.max(...all) - Math.min(...all);
-    return { mean, percent: Math.round(100 * height / (span || 1)) };
+    return { mean, factor: log ? Math.exp(height) : null, percent: Math.round(100 * height / (span || 1)) };
   };
 })((globalThis.milepost ??= {}));

@@ -66,7 +66,7 @@
         button.disabled = false;
         button.textContent = milepost.word("export");
       },
-      tryOwn: milepost.composer ? () => go([["compose", ""], ...one.try_own.map((each) => ["s", each]), ["trained", one.try_trained], ["length", one.try_length]]) : null,
+      tryOwn: milepost.composer ? (schemes) => go([["compose", ""], ...schemes.map((each) => ["s", each]), ["trained", one.try_trained], ["length", one.try_length]]) : null,
     });
     const beside = (step, name) => {
       const other = told.stories[n + step];

@@ -7,7 +7,7 @@
   // around: { previous, next, tryOwn, exporting, link } where the page has them.
   milepost.storyScreen = (story, given, sources, around = {}) => {
     const state = { ...milepost.starts(story.controls), ...given.set };
-    let guess = null, scene = null, asked = false, last = "";
+    let guess = null, guessed = "", scene = null, asked = false, last = "";
     const section = (name, ...inside) => make("section.block", {}, make("h2", {}, milepost.word(name)), ...inside);
 
     const panels = make("div.figures");
@@ -32,8 +32,12 @@
     const result = make("div.result", { hidden: true },
       make("div.side", {}, settings, off, section("look_for", make("p", {}, milepost.say(story.look_for)))),
       make("div.shown", {}, panels, note, section("says", said), codeSection));
+    // Quiet until something is computed: before that, the guess is what to do.
+    const tryOwn = around.tryOwn && story.try_own.length ? make("button.quiet", { type: "button", on: {
+      click: () => around.tryOwn(scene?.try_own.length ? scene.try_own : story.try_own),
+    } }, milepost.word("try_own")) : null;
     const links = make("p.buttons.ends", {},
-      around.tryOwn && story.try_own.length ? make("button.primary", { type: "button", on: { click: around.tryOwn } }, milepost.word("try_own")) : null,
+      tryOwn,
       around.link ? milepost.copyButton("copy_link", around.link) : null,
       around.exporting ? make("button.quiet", { type: "button", on: { click: (event) => around.exporting(event.currentTarget, state) } }, milepost.word("export")) : null);
     const element = make("article.story", {},
@@ -46,9 +50,15 @@
       error.hidden = own.no(control, problem.message);
       error.textContent = error.hidden ? "" : problem.message;
     };
+    // A guess is about one curve, or one answer: where a setting gives another, the guess and its verdict go.
+    const about = () => {
+      const figure = scene.figures[story.guess.figure];
+      return JSON.stringify(figure?.kind === "lines" ? [figure.at, figure.lines[story.guess.line].values] : figure);
+    };
+    const stands = () => guess !== null && about() === guessed;
     const drawn = () => {
       const figures = scene.figures.map((each, n) => {
-        if (n !== story.guess.figure || !Array.isArray(guess) || each.kind !== "lines") return each;
+        if (n !== story.guess.figure || !stands() || !Array.isArray(guess) || each.kind !== "lines") return each;
         return { ...each, lines: [...each.lines, { name: { en: milepost.word("guess_name"), zh: milepost.word("guess_name") }, values: guess, scheme: 8, quiet: false, guess: true }] };
       });
       drawing.show(figures);
@@ -62,26 +72,32 @@
         own.clear();
         error.hidden = true;
         result.hidden = false;
+        if (tryOwn) tryOwn.className = "primary";
         note.textContent = found.note ? milepost.say(found.note) : "";
         said.textContent = milepost.say(found.says);
         codeSection.hidden = !found.code;
         if (codePlace.textContent !== found.code) codePlace.replaceChildren(milepost.code(found.code));
-        // A guess drawn over an axis that has changed has no place on it.
-        if (Array.isArray(guess) && scene.figures[story.guess.figure]?.at?.length !== guess.length) guess = null;
+        if (first) guessed = about();
         drawn();
-        if (first) offBy();
+        offBy();
         element.dispatchEvent(new CustomEvent("computed", { bubbles: true }));
       },
       fail,
     );
     const offBy = () => {
       const figure = scene.figures[story.guess.figure];
-      if (Array.isArray(guess) && figure?.kind === "lines") {
+      let text = "";
+      if (!stands()) {
+        // Nothing is said of it.
+      } else if (Array.isArray(guess) && figure?.kind === "lines") {
         const found = milepost.offBy(guess, figure, story.guess.line);
-        off.textContent = found ? milepost.word("guess_off", { d: milepost.number(Number(found.mean.toPrecision(2))), p: found.percent }) : "";
+        const short = (each) => milepost.number(Number(each.toPrecision(2)));
+        if (found) text = found.factor ? milepost.word("guess_off_factor", { f: short(found.factor) })
+          : milepost.word("guess_off", { d: short(found.mean), p: found.percent });
       } else if (typeof guess === "number") {
-        off.textContent = guess === story.guess.right ? milepost.word("guess_right") : milepost.word("guess_wrong", { answer: milepost.say(story.guess.answers[story.guess.right]) });
+        text = guess === story.guess.right ? milepost.word("guess_right") : milepost.word("guess_wrong", { answer: milepost.say(story.guess.answers[story.guess.right]) });
       }
+      if (off.textContent !== text) off.textContent = text;
     };
     const changed = () => {
       if (!asked) return;
