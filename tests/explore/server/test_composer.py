@@ -126,6 +126,23 @@ def test_maps_are_scores_and_hide_what_is_hidden():
     np.testing.assert_allclose(cells[~hidden], (2 * np.cos(angles).sum(-1) / 8)[~hidden], atol=1e-4)
 
 
+def test_curves_are_sampled_at_every_sink_and_at_both_sides_of_every_edge():
+    for axis in ("log", "even"):
+        found = asked("Rope(64), causal & (window(1024) | sinks(4))", "Rope(64), causal", length=8192, axis=axis)
+        for view in (views.score, views.weights, views.distances):
+            figure = lines(view(found).figures[0])
+            values = dict(zip(figure.at, figure.lines[0].values, strict=True))
+            assert all(math.isfinite(values[at]) for at in (8191, 8190, 8189, 8188, 1023)), view
+            # What is hidden has no score, and no weight.
+            assert all(values[at] == 0 if view is views.weights else math.isnan(values[at]) for at in (1024, 8187))
+
+
+def test_maps_side_by_side_have_one_scale():
+    found = views.maps(asked("Rope(64), causal", "Alibi(8), causal", length=256, cells="score")).figures
+    low, high = (f([f(np.array(each.values)[np.tril_indices(128)]) for each in found]) for f in (np.nanmin, np.nanmax))
+    assert [each.limits for each in found] == [(low, high)] * 2
+
+
 def test_whole_rows_are_formed_where_a_method_needs_them():
     for text in ("Cope(64, 16), causal", "Rope(64), Pivot(Rerope(32), 64), causal"):
         found = asked(text, length=300)
