@@ -191,6 +191,8 @@ def test_clocks_are_those_of_the_analysis():
         ("Rope(64).__class__", "not known"),
         ("[Rope(64)] * 2", "layer"),
         ("3", "no part of a scheme"),
+        ("Cope(32)", "Cope needs positions"),
+        ("Rope(64, stretch=Yarn(8 2048))", "Perhaps you forgot a comma?"),
         ("T5Bias(128, buckets=65536, reach=65536)", "at most"),
         ("TransformerXL(65536, 64, 64)", "at most"),
         ("Rope(1024), causal", "channels are too many"),
@@ -207,6 +209,18 @@ def test_what_cannot_be_read_is_named_beside_its_scheme(text: str, why: str):
     assert caught.value.control == "scheme-1"
     assert why in caught.value.why.en
     assert caught.value.why.zh
+    assert "; by name" not in caught.value.why.en or "comma" not in why
+    assert "__init__" not in caught.value.why.en
+
+
+def test_a_trained_length_of_its_own_is_said_on_the_card(server: Served):
+    for text in ("Rope(64, stretch=Yarn(8, 2048)), causal", "Rope(64), Dilute(Rerope(64), 2048), causal"):
+        given = {"schemes": [text], "state": {"trained": 4096}}
+        (told,) = server.call("read", given).json
+        assert "2,048" in told["hint"]["en"]
+        assert "4,096" in told["hint"]["zh"]
+        given["state"] = {"trained": 2048}
+        assert "hint" not in server.call("read", given).json[0]
 
 
 def test_what_costs_too_much_is_refused_with_its_cost():
