@@ -226,8 +226,27 @@ def test_what_a_term_contributes_follows_every_change(trial: Served, open_: Any)
     field.press("Enter")
     until(page, "document.querySelector('.alone').textContent.includes('length, 1,024')")
     page.locator(".card-head button").first.click()
-    until(
-        page,
-        "!document.querySelector('.alone .figure') || document.querySelector('.alone figcaption').textContent.includes('Rope')",
-    )
+    until(page, "!document.querySelector('.alone .figure')")
     assert window.wrong == []
+
+
+@pytest.mark.parametrize("axis", ["log", "even"])
+def test_sinks_are_drawn_as_dots(trial: Served, open_: Any, axis: str):
+    page = open_(composed(trial, "Rope(64), causal & (window(1024) | sinks(4))", length=8192, axis=axis)).page
+    drawn(page, "score")
+    still(page)
+    # Nothing else is drawn in the last pixels before the end of the text.
+    coloured = page.evaluate("""() => {
+        const view = document.querySelector('.view-of.score'), ratio = devicePixelRatio;
+        const over = view.querySelector('.u-over').style, end = view.querySelectorAll('.mark')[1].style.left;
+        const [x, y, tall] = [parseFloat(over.left) + parseFloat(end), parseFloat(over.top), parseFloat(over.height)];
+        const context = view.querySelector('canvas').getContext('2d');
+        const image = context.getImageData((x - 4) * ratio, y * ratio, 3, tall * ratio).data;
+        let found = 0;
+        for (let n = 0; n < image.length; n += 4) {
+            const rgb = [...image.slice(n, n + 3)];
+            found += image[n + 3] > 200 && Math.max(...rgb) - Math.min(...rgb) > 40;
+        }
+        return found;
+    }""")
+    assert coloured > 0

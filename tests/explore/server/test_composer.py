@@ -126,6 +126,23 @@ def test_maps_are_scores_and_hide_what_is_hidden():
     np.testing.assert_allclose(cells[~hidden], (2 * np.cos(angles).sum(-1) / 8)[~hidden], atol=1e-4)
 
 
+def test_curves_are_sampled_at_every_sink_and_at_both_sides_of_every_edge():
+    for axis in ("log", "even"):
+        found = asked("Rope(64), causal & (window(1024) | sinks(4))", "Rope(64), causal", length=8192, axis=axis)
+        for view in (views.score, views.weights, views.distances):
+            figure = lines(view(found).figures[0])
+            values = dict(zip(figure.at, figure.lines[0].values, strict=True))
+            assert all(math.isfinite(values[at]) for at in (8191, 8190, 8189, 8188, 1023)), view
+            # What is hidden has no score, and no weight.
+            assert all(values[at] == 0 if view is views.weights else math.isnan(values[at]) for at in (1024, 8187))
+
+
+def test_maps_side_by_side_have_one_scale():
+    found = views.maps(asked("Rope(64), causal", "Alibi(8), causal", length=256, cells="score")).figures
+    low, high = (f([f(np.array(each.values)[np.tril_indices(128)]) for each in found]) for f in (np.nanmin, np.nanmax))
+    assert [each.limits for each in found] == [(low, high)] * 2
+
+
 def test_whole_rows_are_formed_where_a_method_needs_them():
     for text in ("Cope(64, 16), causal", "Rope(64), Pivot(Rerope(32), 64), causal"):
         found = asked(text, length=300)
@@ -174,6 +191,8 @@ def test_clocks_are_those_of_the_analysis():
         ("Rope(64).__class__", "not known"),
         ("[Rope(64)] * 2", "layer"),
         ("3", "no part of a scheme"),
+        ("Cope(32)", "Cope needs positions"),
+        ("Rope(64, stretch=Yarn(8 2048))", "Perhaps you forgot a comma?"),
         ("T5Bias(128, buckets=65536, reach=65536)", "at most"),
         ("TransformerXL(65536, 64, 64)", "at most"),
         ("Rope(1024), causal", "channels are too many"),
@@ -190,6 +209,18 @@ def test_what_cannot_be_read_is_named_beside_its_scheme(text: str, why: str):
     assert caught.value.control == "scheme-1"
     assert why in caught.value.why.en
     assert caught.value.why.zh
+    assert "; by name" not in caught.value.why.en or "comma" not in why
+    assert "__init__" not in caught.value.why.en
+
+
+def test_a_trained_length_of_its_own_is_said_on_the_card(server: Served):
+    for text in ("Rope(64, stretch=Yarn(8, 2048)), causal", "Rope(64), Dilute(Rerope(64), 2048), causal"):
+        given = {"schemes": [text], "state": {"trained": 4096}}
+        (told,) = server.call("read", given).json
+        assert "2,048" in told["hint"]["en"]
+        assert "4,096" in told["hint"]["zh"]
+        given["state"] = {"trained": 2048}
+        assert "hint" not in server.call("read", given).json[0]
 
 
 def test_what_costs_too_much_is_refused_with_its_cost():

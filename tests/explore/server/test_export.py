@@ -17,7 +17,9 @@ from milepost.cli import app
 from milepost.explore.controls import NotPossibleError
 from milepost.explore.scene import plain
 from milepost.explore.server.app import Explorer
+from milepost.explore.server.command import NAMES, _name_of  # pyright: ignore[reportPrivateUsage]
 from milepost.explore.server.export import LARGEST, export, of_link
+from milepost.explore.stories.all import STORIES as ALL
 from tests.explore.server.serving import served
 from tests.explore.server.trial import CHOSEN, STORIES, TRIAL
 
@@ -115,6 +117,15 @@ def test_composed_schemes_are_one_file_too():
     assert data["scenes"][0] == plain(story.scene(asked[0]))
 
 
+def test_a_story_is_named_by_its_number_too():
+    assert tuple(each.name for each in ALL) == NAMES
+    assert [_name_of(str(n)) for n in range(1, 10)] == list(NAMES)
+    assert _name_of("keys") == "keys"
+    for text in ("0", "10", "-1", "1.0", "\u0663", "none", ""):
+        with pytest.raises(ValueError, match=r"1 order, .*9 config"):
+            _name_of(text)
+
+
 def test_the_command_writes_a_file_and_ends(tmp_path: Path):
     def run(*words: str) -> Any:
         return CliRunner().invoke(app(), ["explore", "--export", str(tmp_path / "page.html"), *words])
@@ -125,4 +136,4 @@ def test_the_command_writes_a_file_and_ends(tmp_path: Path):
     assert "page.html: " in made.output
     bad = run("--story", "none")
     assert bad.exit_code == 2
-    assert "is no link to a story" in bad.output
+    assert "there is no such story; there are 1 order, 2 turn" in " ".join(bad.output.split())

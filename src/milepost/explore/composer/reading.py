@@ -142,6 +142,29 @@ def width_of(scheme: Scheme) -> int:
     return 64
 
 
+def hint_of(scheme: Scheme, trained: int) -> Say | None:
+    """Return what in a scheme was trained at another length than the one that is set; None where nothing was."""
+    found: dict[str, int] = {}
+
+    def look(part: object) -> None:
+        own = getattr(part, "trained", None)
+        if isinstance(own, int) and own != trained:
+            found[spell(part)] = own
+        for held in ("method", "stretch"):
+            if getattr(part, held, None) is not None:
+                look(getattr(part, held))
+
+    for part in scheme.parts:
+        look(part)
+    if not found:
+        return None
+    listed = [f"{name}: {own:,}" for name, own in found.items()]
+    return Say(
+        f"Trained at another length than the {trained:,} tokens that are set: {', '.join(listed)}.",
+        f"训练长度与所设的 {trained:,} 个 token 不同：{'，'.join(listed)}。",
+    )
+
+
 def text_of(scheme: Scheme) -> str:
     """Return the scheme as the composer takes it."""
     return ", ".join(repr(part) if isinstance(part, Visible) else spell(part, whole=True) for part in scheme.parts)
@@ -160,4 +183,4 @@ class _Named(ast.NodeTransformer):
         return ast.Attribute(ast.Name("mp"), node.id) if node.id in mp.__all__ else node
 
 
-__all__ = ["MOST", "demand_small", "python_of", "read", "read_all", "text_of", "width_of"]
+__all__ = ["MOST", "demand_small", "hint_of", "python_of", "read", "read_all", "text_of", "width_of"]

@@ -24,7 +24,7 @@ SETTINGS = (
     Choice(
         "axis",
         Say("Axis of distance", "距离轴"),
-        (("log", Say("doubling", "对数")), ("even", Say("even", "均匀"))),
+        (("log", Say("logarithmic", "对数")), ("even", Say("even", "均匀"))),
         "log",
     ),
     Choice(

@@ -40,7 +40,7 @@ def called(part: object) -> str:
 
 
 def term(asked: Asked, number: int, which: int) -> Scene:
-    """Return the score with and without one part, and the difference: what the part contributes alone."""
+    """Return the score with and without one part, and the difference: what the part contributes."""
     if not 0 <= number < len(asked.schemes) or not 0 <= which < len(asked.schemes[number].parts):
         raise NotPossibleError("part", Say("there is no such part", "没有这个部件"))
     scheme = asked.schemes[number]
@@ -69,7 +69,7 @@ def term(asked: Asked, number: int, which: int) -> Scene:
     shown = {key: [float(each) if np.isfinite(each) else np.nan for each in values] for key, values in shown.items()}
     letter = name_of(number).en
     lines = (
-        Line(Say(f"{name} alone", f"仅 {name}"), shown["alone"], number),
+        Line(Say(f"{letter} as it is minus without it", f"{letter} 原样减去掉它"), shown["alone"], number),
         Line(Say(f"{letter} without it", f"{letter} 去掉它"), shown["rest"], 8, True),
         Line(Say(f"{letter} as it is", f"{letter} 原样"), shown["whole"], 7, True),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -27,6 +27,8 @@ Numbers = NDArray[np.float64]
 Drawn = TypeVar("Drawn")
 POINTS = 480
 """At how many distances a curve is computed."""
+EDGES, SHORT = 64, 64
+"""So many changes of what is visible are sampled, and every key of a visible stretch that is no longer than this."""
 CELLS = 128
 """The most cells along a side of a map."""
 DIALS = 64
@@ -58,8 +60,23 @@ class Asked:
             found = [max(1, last) ** (n / (POINTS - 1)) for n in range(POINTS)]
         else:
             found = [last * n / (POINTS - 1) for n in range(POINTS)]
-        every: list[int] = sorted({0, *(min(last, round(each)) for each in found)})
-        return torch.tensor(every)
+        every = {0, *(min(last, round(each)) for each in found), *self._edges()}
+        return torch.tensor(sorted(every))
+
+    def _edges(self) -> set[int]:
+        """Return where keys come into sight or leave it in the last row, and every key of a short stretch of them."""
+        zero, at = torch.zeros((), dtype=torch.long), torch.arange(self.length)
+        found: set[int] = set()
+        for scheme in self.schemes:
+            visible = scheme.see(zero, zero, torch.tensor([[self.length - 1]]), (self.length - 1 - at)[None, :])
+            if visible is None:
+                continue
+            row = visible.broadcast_to(1, self.length)[0]
+            ends = (torch.nonzero(row[1:] != row[:-1])[:, 0] + 1).tolist()
+            for start, end in list(zip([0, *ends], [*ends, self.length], strict=True))[-EDGES:]:
+                short = end - start <= SHORT and bool(row[start])
+                found.update(range(start, end) if short else (start, end - 1))
+        return found
 
     def marks(self) -> tuple[Mark, ...]:
         """Return the trained length and the length."""
@@ -275,7 +292,7 @@ def maps(asked: Asked) -> Scene:
         "weight": (Say("Weights", "权重"), Say("weight", "权重")),
         "distance": (Say("Distances as seen", "所见距离"), Say("tokens", "token")),
     }[asked.cells]
-    figures: list[Figure] = []
+    figures: list[Map] = []
     for number, scheme in enumerate(asked.schemes):
         why, found = _tried(lambda scheme: _cells(asked, scheme, index), scheme)
         if found is None:
@@ -296,7 +313,16 @@ def maps(asked: Asked) -> Scene:
                 "distance",
             )
         )
-    return Scene(tuple(figures), _refusals(asked))
+    return Scene(_on_one_scale(figures), _refusals(asked))
+
+
+def _on_one_scale(figures: list[Map]) -> tuple[Figure, ...]:
+    """Return maps whose shades stand for the same numbers, so that they can be compared."""
+    cells = [np.array(each.values, dtype=np.float64).ravel() for each in figures]
+    found = np.concatenate(cells) if cells else np.zeros(0)
+    found = found[np.isfinite(found)]
+    limits = (float(found.min()), float(found.max())) if found.size else None
+    return tuple(replace(each, limits=limits) for each in figures)
 
 
 def _cells(asked: Asked, scheme: Scheme, index: Tensor) -> Tensor:

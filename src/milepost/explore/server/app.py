@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from milepost import __version__
 from milepost.explore.composer.menus import form, menus
-from milepost.explore.composer.reading import MOST, python_of, text_of
+from milepost.explore.composer.reading import MOST, hint_of, python_of, text_of
 from milepost.explore.composer.settings import SETTINGS
 from milepost.explore.composer.story import composed
 from milepost.explore.composer.terms import term, terms_of
@@ -171,9 +171,14 @@ class Explorer:
             refuse(f"give at most {MOST} schemes, not {len(every):,}", f"最多 {MOST} 个方案", "schemes")
         for text in every:
             try:
-                one = asked_for(given | {"schemes": [text]}).schemes[0]
+                read_ = asked_for(given | {"schemes": [text]})
+                one = read_.schemes[0]
+                hint = hint_of(one, read_.trained)
                 parts, printed = [form(part) for part in one.parts], terms_of(one)
-                found.append({"text": text_of(one), "python": python_of(one), "parts": parts, **printed})
+                found.append(
+                    {"text": text_of(one), "python": python_of(one), "parts": parts, **printed}
+                    | ({"hint": plain(hint)} if hint else {})
+                )
             except NotPossibleError as error:
                 if not error.control.startswith("scheme"):
                     raise

@@ -10,6 +10,9 @@ import typer
 from milepost.refusal import need, refuse
 
 PORT = 8765
+NAMES = ("order", "turn", "clocks", "unseen", "stretches", "windows", "penalties", "keys", "config")
+"""The stories in their order, written here so that the help loads none of them."""
+LISTED = ", ".join(f"{n} {name}" for n, name in enumerate(NAMES, 1))
 
 
 def explore(
@@ -29,7 +32,9 @@ def explore(
     export: Annotated[
         Path | None, typer.Option("--export", help="Write one HTML file of --story or --link, and end.")
     ] = None,
-    story: Annotated[str | None, typer.Option("--story", help="The story to export, by its name in a link.")] = None,
+    story: Annotated[
+        str | None, typer.Option("--story", help=f"The story to export, by its number or name: {LISTED}.")
+    ] = None,
     link: Annotated[
         str | None, typer.Option("--link", help="A link copied from the page: a story, or schemes of the composer.")
     ] = None,
@@ -52,7 +57,7 @@ def explore(
         if lang not in LANGUAGES:
             raise ValueError(f"--lang {lang}: give {' or '.join(LANGUAGES)}")
         if export is not None:
-            _write(export, f"#story={story}" if link is None else link, lang)
+            _write(export, f"#story={_name_of(story)}" if link is None else link, lang)
             return
         reader = None
         if model is not None:
@@ -70,6 +75,15 @@ def explore(
         refuse(str(error))
 
 
+def _name_of(story: str | None) -> str | None:
+    """Return the name of a story that was asked for by its name or its number."""
+    if story is None or story in NAMES:
+        return story
+    if story.isascii() and story.isdigit() and 1 <= int(story) <= len(NAMES):
+        return NAMES[int(story) - 1]
+    raise ValueError(f"--story {story}: there is no such story; there are {LISTED}")
+
+
 def _write(path: Path, link: str, lang: str) -> None:
     """Write one file."""
     from milepost.explore.server.export import export, of_link
@@ -78,10 +92,9 @@ def _write(path: Path, link: str, lang: str) -> None:
 
     if path.suffix != ".html":
         raise ValueError(f"--export {path}: name a page, such as page.html")
-    known = stories()
     if link == "#story=None":
-        raise ValueError(f"--export {path}: say what, --story {'|'.join(each.name for each in known)}, or --link LINK")
-    named, given, guessed = of_link(link, known)
+        raise ValueError(f"--export {path}: say what, --story NAME of {LISTED}, or --link LINK")
+    named, given, guessed = of_link(link, stories())
     made = export(named, given, lang, guessed=guessed)
     write_whole(made.html, path)
     fewer = f"; fewer places of {', '.join(made.fewer)}, so that it stays small" if made.fewer else ""

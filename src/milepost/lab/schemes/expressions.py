@@ -145,6 +145,9 @@ def _parsed(text: str) -> ast.expr:
         # What the shell took apart comes in pieces.
         torn = "never closed" in why or "unmatched" in why
         hint = "; put all of it in single quotes, so that the shell leaves it whole" if torn else _hint(text)
+        # Python says already what may have been meant.
+        if why.endswith("?") and "(" in text:
+            hint = ""
         raise ValueError(f"the scheme {limits.cut(text)!r} is no expression: {why}{hint}") from None
 
 

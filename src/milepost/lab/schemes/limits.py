@@ -119,12 +119,25 @@ def called(method: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
     Expressions are kept in stores, so arguments may come as 0.1 took them.
     """
     given, named = as_called_in_0_1(method, given, named)
+    name = getattr(method, "__name__", str(method))
+    try:
+        signature = inspect.signature(method)
+        had = signature.bind_partial(*given, **named).arguments
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        lacking = [
+            each.name
+            for each in signature.parameters.values()
+            if each.kind in kinds and each.default is each.empty and each.name not in had
+        ]
+    except (TypeError, ValueError):
+        lacking = list[str]()
+    if lacking:
+        raise TypeError(f"{name} needs {' and '.join(lacking)}")
     try:
         arguments = inspect.signature(method).bind(*given, **named).arguments
     except (TypeError, ValueError):
         # What it does not take, it refuses in its own words.
         arguments = dict[str, Any]()
-    name = getattr(method, "__name__", str(method))
     for argument, value in arguments.items():
         most = AXIS if argument in AXES else WHOLE
         if isinstance(value, int) and abs(value) > most:

@@ -127,10 +127,22 @@
         cursor: { y: false, drag: { x: false, y: false }, points: { size: 6, fill: (u, n) => milepost.colour(styles[n - 1].colour) }, bind: { dblclick: () => null } },
         series: [{}, ...figure.lines.map((line, n) => ({
           label: milepost.say(line.name), stroke: milepost.colour(styles[n].colour), width: styles[n].width, dash: styles[n].dash,
-          alpha: styles[n].quiet ? 0.75 : 1, points: { show: data[0].length < 3 }, spanGaps: false,
+          alpha: styles[n].quiet ? 0.75 : 1, spanGaps: false,
+          points: { show: true, size: 5, width: 0, fill: milepost.colour(styles[n].colour), filter: dots },
         }))],
         hooks: { setCursor: [pointed], draw: [() => drawMarks()] },
       };
+    };
+    // A stretch between two gaps that is too short to be seen as a line is drawn as dots.
+    const dots = (u, n) => {
+      const found = [], line = data[n];
+      for (let from = 0, to; line && from < line.length; from = to + 1) {
+        to = from;
+        if (line[from] === null) continue;
+        while (to + 1 < line.length && line[to + 1] !== null) to += 1;
+        if (u.valToPos(data[0][to], "x") - u.valToPos(data[0][from], "x") < 3) for (let each = from; each <= to; each += 1) found.push(each);
+      }
+      return found;
     };
     const RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹";
     const raised = (n) => `${n < 0 ? "⁻" : ""}${String(Math.abs(n)).replace(/\d/g, (digit) => RAISED[digit])}`;

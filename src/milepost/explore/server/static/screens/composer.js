@@ -25,6 +25,8 @@
       last = name;
       write();
       compute();
+      // A scheme may hold another trained length, which its card says.
+      if (name === "trained") readAll(false);
     });
     const context = { set: own.set, control: own.known, state: () => state };
     const setting = () => ({ schemes: [...texts], state: { ...state } });

@@ -53,6 +53,7 @@
   milepost.schemeCard = (number, menus, set, remove) => {
     const letter = "ABCD"[number];
     const no = make("p.no", { role: "alert", hidden: true });
+    const hint = make("p.note.warn.trained", { role: "status", hidden: true });
     const parts = make("div.parts");
     const text = make("input.words.scheme-text", { type: "text", maxlength: 600, spellcheck: "false", autocomplete: "off", "aria-label": `${milepost.word("scheme", { n: letter })}: ${milepost.word("scheme_text")}` });
     text.addEventListener("change", () => set(text.value, true));
@@ -71,7 +72,7 @@
     const title = make("h3", {}, make("span.letter", { class: `letter c${number}` }, letter), " ", milepost.word("scheme", { n: letter }));
     const element = make("section.card", { "aria-label": milepost.word("scheme", { n: letter }) },
       make("div.card-head", {}, title, remove ? make("button.quiet", { type: "button", on: { click: remove } }, milepost.word("remove_scheme")) : null),
-      parts, add, make("label.text-of", {}, milepost.word("scheme_text"), text), no);
+      parts, add, make("label.text-of", {}, milepost.word("scheme_text"), text), hint, no);
     let known = { parts: [] };
 
     const draw = () => {
@@ -103,6 +104,8 @@
           known = read;
           draw();
         }
+        hint.textContent = read.hint ? milepost.say(read.hint) : "";
+        hint.hidden = !read.hint;
         add.value = "";
       },
       text,
