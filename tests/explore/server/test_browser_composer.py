@@ -230,6 +230,17 @@ def test_what_a_term_contributes_follows_every_change(trial: Served, open_: Any)
     assert window.wrong == []
 
 
+def test_maps_have_round_ticks_and_selects_the_width_of_their_card(trial: Served, open_: Any):
+    page = open_(composed(trial, "Rope(64, stretch=Yarn(8, 4096)), causal", length=8192)).page
+    drawn(page, "maps")
+    page.wait_for_selector(".argument select")
+    ticks = page.locator(".view-of.maps svg.over text").all_text_contents()
+    assert len(ticks) > 4
+    assert all(int(each.replace(",", "")) % 1000 == 0 for each in ticks)
+    choice = page.locator(".card .choice.argument").first
+    assert choice.locator("select").bounding_box()["width"] > choice.bounding_box()["width"] - 2
+
+
 @pytest.mark.parametrize("axis", ["log", "even"])
 def test_sinks_are_drawn_as_dots(trial: Served, open_: Any, axis: str):
     page = open_(composed(trial, "Rope(64), causal & (window(1024) | sinks(4))", length=8192, axis=axis)).page

@@ -72,7 +72,7 @@ class Asked:
             if visible is None:
                 continue
             row = visible.broadcast_to(1, self.length)[0]
-            ends = (torch.nonzero(row[1:] != row[:-1])[:, 0] + 1).tolist()
+            ends = cast("list[int]", (torch.nonzero(row[1:] != row[:-1])[:, 0] + 1).tolist())
             for start, end in list(zip([0, *ends], [*ends, self.length], strict=True))[-EDGES:]:
                 short = end - start <= SHORT and bool(row[start])
                 found.update(range(start, end) if short else (start, end - 1))

@@ -57,11 +57,16 @@
       const found = inside(digits);
       if (found.length > 2) return found.length > most ? (decades.length > 1 ? decades : found.filter((_, n) => n % Math.ceil(found.length / most) === 0)) : found;
     }
+    return evenTicks(low, high, most);
+  };
+  // Round numbers at even steps, no more of them than five or so; least is the smallest step.
+  const evenTicks = (low, high, most, least = 0) => {
     const size = 10 ** Math.floor(Math.log10((high - low) / 2));
-    const step = size * [1, 2, 5, 10].find((each) => (high - low) / (size * each) <= Math.min(5, most));
+    const step = Math.max(least, size * [1, 2, 5, 10].find((each) => (high - low) / (size * each) <= Math.max(2, Math.min(5, most))));
     const first = Math.ceil(low / step);
     return Array.from({ length: Math.max(0, Math.floor(high / step) - first + 1) }, (_, n) => Number(((first + n) * step).toPrecision(12)));
   };
+  milepost.evenTicks = evenTicks;
   milepost.logTicks = logTicks;
 
   // An axis reaches as far as its marks do, and a little further where one of them can be dragged.
@@ -271,7 +276,10 @@
           let level = 0;
           while (before.some((each) => each.level === level && each.from < to && from < each.to)) level += 1;
           before.push({ from, to, level });
-          label.style.top = `${-TOP + 2 + 14 * (1 - Math.min(level, 1)) + (level > 1 ? 14 * level : 0)}px`;
+          // Its rule reaches up to the name.
+          const top = -TOP + 2 + 14 * (1 - Math.min(level, 1)) + (level > 1 ? 14 * level : 0), above = Math.min(0, top);
+          element.style.top = `${above}px`;
+          label.style.top = `${top - above}px`;
         },
       };
     };

@@ -62,6 +62,13 @@
     // Axes: a few numbers, or every word where they fit.
     const ticks = (list, size, most) => {
       if (typeof list[0] === "string") return list.map((each, n) => [n, each]);
+      // Round numbers where the cells are evenly apart.
+      const low = list[0], high = list[list.length - 1], middle = list[list.length >> 1];
+      const even = low < high && Math.abs(middle - low - (list.length >> 1) / (list.length - 1) * (high - low)) < 0.02 * (high - low);
+      if (even) {
+        const least = list.every(Number.isInteger) ? 1 : 0;
+        return milepost.evenTicks(low, high, Math.floor(size / most), least).map((each) => [placed(list, each), label(each)]);
+      }
       const count = Math.min(list.length, Math.max(2, Math.floor(size / most)));
       return Array.from({ length: count }, (_, n) => Math.round(n * (list.length - 1) / Math.max(1, count - 1))).map((n) => [n, label(list[n])]);
     };
@@ -102,8 +109,8 @@
             if (n % Math.ceil(12 / (wide / columns))) continue;
             parts.push(svg("text.end", { transform: `translate(${x + 4} ${tall + 12}) rotate(-55)` }, name.length > 16 ? `${name.slice(0, 15)}…` : name));
           } else {
-            const last = n === columns - 1, firstOne = n === 0;
-            parts.push(svg(`text.${last ? "end" : firstOne ? "start" : "middle"}`, { x: last ? left + wide : firstOne ? left : x, y: tall + 15 }, name));
+            const last = x > left + wide - 20, firstOne = n === 0;
+            parts.push(svg(`text.${last ? "end" : firstOne ? "start" : "middle"}`, { x: last ? Math.min(x + 20, left + wide) : firstOne ? left : x, y: tall + 15 }, name));
           }
         }
       }
