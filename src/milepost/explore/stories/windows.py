@@ -48,8 +48,8 @@ def windowed(method: str, w: int) -> Scene:
     chunks = (
         Say(
             f" Its chunk is w and its local part w/4: tokens count anew every w − w/4 = {w - w // 4:,}, and the "
-            f"nearest w/4 + 1 = {w // 4 + 1:,} keys at least keep their distance; how many more depends on where in its chunk "
-            "the last token is.",
+            f"nearest w/4 + 1 = {w // 4 + 1:,} keys at least keep their distance; how many more depends on where "
+            "in its chunk the last token is.",
             f"这里 chunk = w，local = w/4：每 w − w/4 = {w - w // 4:,} 个 token 重新计数，"
             f"最近的 w/4 + 1 = {w // 4 + 1:,} 个键至少保持原距离；还能多几个，取决于最后一个 token 在块中的位置。",
         )
