@@ -73,7 +73,7 @@ class Reader:
         name, last = list(found.items())[-1]
         small = [_map(Say(f"{n}", f"{n}"), weights, words, small=True) for n, weights in enumerate(last[layer])]
         figures: tuple[Figure, ...] = (*large, *small)
-        return Scene(figures, _said(layer, head, name, found), _code(self.folder, state))
+        return Scene(figures, said_of(layer, head, name, found), _code(self.folder, state))
 
 
 def _map(title: Say, weights: Tensor, words: tuple[str, ...], *, small: bool = False) -> Map:
@@ -84,7 +84,7 @@ def _map(title: Say, weights: Tensor, words: tuple[str, ...], *, small: bool = F
     )
 
 
-def _said(layer: int, head: int, name: Say, found: dict[Say, list[Tensor]]) -> Say:
+def said_of(layer: int, head: int, name: Say, found: dict[Say, list[Tensor]]) -> Say:
     """Return what changed, with its number."""
     plain, last = next(iter(found.values())), found[name]
     if len(found) == 1:
@@ -93,11 +93,18 @@ def _said(layer: int, head: int, name: Say, found: dict[Say, list[Tensor]]) -> S
     most = int(moved.argmax())
     share, largest = 100 * float(moved[head]), 100 * float(moved[most])
     began = f"{name.en[:1].upper()}{name.en[1:]}"
+    other = (
+        Say(f", the most of layer {layer}", f"，是第 {layer} 层中最多的")
+        if most == head
+        else Say(
+            f"; of layer {layer} head {most} changes most, {largest:.1f} %",
+            f"；第 {layer} 层中转移最多的是头 {most}，{largest:.1f} %",
+        )
+    )
     return Say(
-        f"{began}, {share:.1f} % of the weight of head {head} goes elsewhere, and {largest:.1f} % of that of head "
-        f"{most}, the most of layer {layer}. The small maps are its heads {name.en}.",
-        f"{name.zh}后，头 {head} 有 {share:.1f} % 的权重转移；第 {layer} 层中转移最多的是头 {most}，{largest:.1f} %。"
-        f"小图是该层各头。",
+        f"{began}, {share:.1f} % of the weight of head {head} goes to other keys{other.en}. The small maps are the "
+        f"heads of the layer {name.en}.",
+        f"{name.zh}后，头 {head} 有 {share:.1f} % 的权重转移到别的键{other.zh}。小图是该层各头。",
     )
 
 
@@ -120,4 +127,4 @@ def _code(folder: str, state: dict[str, Any]) -> str:
     )
 
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "said_of"]

@@ -65,7 +65,9 @@ now = mp.Rope(128, stretch={written[method]})
 found = explore.angles_seen(mp.Rope(128), trained={TRAINED}, length={LENGTH}, stretched=now)
 waves = explore.wavelengths({{"before": mp.Rope(128), "now": now}}, trained={TRAINED}, length={LENGTH})
 slower = waves["now"] / waves["before"]
-toy = explore.odometer(mp.Rope(8), trained={COUNTED}, factor={factor}, positions={POSITIONS}{also})
+toy = explore.odometer(
+    mp.Rope(8), trained={COUNTED}, factor={factor}, positions={POSITIONS}{also}
+)
 digits = toy["digit, {FORMS[method]}"][:, ::-1]
 print(found.says, slower, digits)
 """,

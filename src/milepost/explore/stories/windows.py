@@ -90,7 +90,8 @@ def windowed(method: str, w: int) -> Scene:
 import milepost as mp
 from milepost import explore
 
-found = explore.distance_map(mp.Scheme(mp.Rope(64), {written[method]}, mp.causal), length={LENGTH}, trained={TRAINED})
+scheme = mp.Scheme(mp.Rope(64), {written[method]}, mp.causal)
+found = explore.distance_map(scheme, length={LENGTH}, trained={TRAINED})
 print(found.says)
 """,
         ("Rope(64), causal", *(f"Rope(64), {each.replace('mp.', '')}, causal" for each in written.values())),

@@ -31,7 +31,7 @@
     const asking = make("section.block.ask");
     const result = make("div.result", { hidden: true, role: "region", tabindex: "-1", "aria-label": milepost.word("result") },
       make("div.side", {}, settings, off, section("look_for", make("p", {}, milepost.say(story.look_for)))),
-      make("div.shown", {}, panels, note, section("says", said), codeSection));
+      make("div.shown", {}, note, panels, section("says", said), codeSection));
     // Quiet until something is computed: before that, the guess is what to do.
     const tryOwn = around.tryOwn && story.try_own.length ? make("button.quiet", { type: "button", on: {
       click: () => around.tryOwn(scene?.try_own.length ? scene.try_own : story.try_own),
