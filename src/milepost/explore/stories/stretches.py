@@ -186,14 +186,14 @@ STORY = Story(
         "8. YaRN leaves pairs that turn more than 32 times in training, 0 to 20, slows those that turn less than once "
         "by the whole factor, and blends between. In the authors' code, as here, the blend falls evenly over the "
         "pairs' numbers; by the paper's formula (ramp=\"paper\") evenly over their turns, which slows most pairs "
-        "between more. In the toy a digit counts whole radians: it wraps at its base, the angle at 2π = 6.28 "
-        "radians, so a digit that is new can stand for an angle that is known, and has no ring. No loss is "
-        "measured here.",
+        "between more. In the toy a digit counts whole radians, the last with its fraction: it wraps at its base, the "
+        "angle at 2π = 6.28 radians, so a digit that is new can stand for an angle that is known, and has no ring. No "
+        "loss is measured here.",
         "PI 压缩所有维度，最快的也不例外。NTK 让最快的不变，最慢的正好内插；训练时没转满一圈的 46 到 63 对中，"
         "倍数为 8 时除最后一对外仍会遇到新角度。YaRN 不动训练时转过 32 圈以上的 0 到 20 对，"
         "不到一圈的按整个倍数放慢，中间过渡。作者的代码（此处相同）按维度对的序号均匀过渡；"
         '论文的公式（ramp="paper"）按圈数均匀过渡，中间的维度大多放慢得更多。'
-        "示意图中的数字是整数弧度：数字到底数归零，角度到 2π = 6.28 弧度归零，"
+        "示意图中的数字是整数弧度（最后一位带小数）：数字到底数归零，角度到 2π = 6.28 弧度归零，"
         "所以新的数字可能是见过的角度，就不圈出。这里没有测损失。",
     ),
     controls=(
