@@ -250,6 +250,11 @@ Q, K, IDS = zeros(2, 4, 5, 8), zeros(2, 2, 5, 8), torch.arange(5)
             "apply_rotary_pos_emb(unsqueeze_dim=3): heads are on axis 1, [b h t d], or on axis 2, [b t h d]",
         ),
         (
+            lambda: dropin.apply_rotary_pos_emb(Q, K, zeros(2, 5, 8), zeros(2, 5, 8), unsqueeze_dim=True),
+            ValueError,
+            "apply_rotary_pos_emb(unsqueeze_dim=True): heads are on axis 1",
+        ),
+        (
             lambda: dropin.apply_rotary_pos_emb(Q, K, zeros(2, 5, 8), zeros(2, 5, 8), unsqueeze_dim=2),
             ValueError,
             "apply_rotary_pos_emb: with unsqueeze_dim=2 q is [b t h d] and k [b t g d]; given q [2, 4, 5, 8], k [2, 2",

@@ -157,6 +157,8 @@ REFUSED: dict[str, Operation] = {
     "cat with new": lambda k: torch.cat((k, torch.zeros(2, 2, 1, 8, dtype=torch.float64)), 2),
     "cat of heads": lambda k: torch.cat((k, k), 1),
     "out=": lambda k: torch.index_select(k, 0, BEAMS, out=torch.empty(3, 2, S, 8, dtype=torch.float64)),
+    "expand of channels": lambda k: k[..., :1].expand(-1, -1, -1, 8),
+    "expand to more axes": lambda k: k.expand(3, -1, -1, -1, -1),
     "sum of heads": lambda k: k.sum(1, keepdim=True),
     "tensor": lambda k: torch.tensor(k),
     "new_tensor": lambda k: torch.zeros(1).new_tensor(k),
