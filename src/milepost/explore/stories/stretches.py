@@ -136,9 +136,9 @@ def _digits(counted: Analysis, method: str) -> Digits:
     return Digits(
         Say(
             f"A toy of four pairs, trained up to {COUNTED - 1}, not the head above. Columns: the position, then "
-            f"{columns.en}, from the slowest pair to the fastest. Ringed: an angle never met",
+            f"{columns.en}, from the slowest pair to the fastest",
             f"只有四对维度的示意，训练时只到 {COUNTED - 1}，不是上面那个头。"
-            f"各列：位置；{columns.zh}，从最慢的一对到最快的一对。圈出的是没见过的角度",
+            f"各列：位置；{columns.zh}，从最慢的一对到最快的一对",
         ),
         rows,
         base,
