@@ -16,6 +16,8 @@ from milepost import Schedule, Scheme
 from milepost.configs import read
 from milepost.hf.model.attention import NAME, OURS, READ, Ordered, Unchanged, layer_for, passed_on, put_back, register
 from milepost.hf.model.models import (
+    KNOWN,
+    REPLACED,
     Layers,
     Place,
     as_built,
@@ -31,6 +33,7 @@ from milepost.hf.model.models import (
 )
 from milepost.hf.model.parts import schedule_for
 from milepost.hf.model.positions import Calls, Hooks
+from milepost.hf.model.proof import demand_proof
 from milepost.hf.model.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
 from milepost.hf.model.settings import Settings, clear, store, unedited, without, written
 from milepost.hf.model.t5 import Stretched, has_buckets, stretch_buckets
@@ -148,6 +151,8 @@ def extended(
     path = chosen(layers, schedule, through)
     if path == "attend":
         demand_unchanged(layers)
+    if layers.model_type not in KNOWN | REPLACED:
+        demand_proof(layers, path, by_itself)
     first = Settings.of(layers.config) if before is None else before.before
     settings = written(layers, schedule, first)
     if before is not None:
@@ -158,6 +163,13 @@ def extended(
         restore(model)
         raise
     return model
+
+
+def by_itself(model: nn.Module, through: Path) -> None:
+    """Put a model under the scheme that it has already, without asking for a proof: it is one."""
+    layers = layers_of(model)
+    forms = [form_of(layers, turner) for turner in layers.turners]
+    apply(layers, layers.own, through, forms, written(layers, layers.own, Settings.of(layers.config)))
 
 
 def restore(model: Model) -> Model:

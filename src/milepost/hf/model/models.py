@@ -25,13 +25,13 @@ from milepost.hf.config.far_layers import reach, sees
 from milepost.hf.config.rope_parameters import has_types
 from milepost.schedule import stock_schedule
 
-DISPATCH = frozenset({
+KNOWN = frozenset({
     "apertus", "arcee", "bitnet", "cohere", "cohere2", "deepseek_v3", "ernie4_5", "exaone4", "gemma", "gemma2",
     "gemma3_text", "glm", "glm4", "gpt_neox", "gpt_oss", "granite", "helium", "llama", "ministral", "mistral",
     "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "persimmon", "phi", "phi3", "qwen2", "qwen2_moe",
     "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2",
 })  # fmt: skip
-"""Model types whose attention goes by name, and whose queries and keys their rotary module turns."""
+"""Model types whose attention is known to go by name; any other is proven at first, see `proof`."""
 
 
 REPLACED = frozenset({"bloom", "falcon", "gptj", "mpt"})
@@ -41,7 +41,7 @@ NOT_YET: dict[str, str] = {
     "opt": "its table is not grown yet",
 }
 """Why some model types that milepost can read are not extended."""
-SERVED = ", ".join(sorted(DISPATCH | REPLACED))
+SERVED = ", ".join(sorted(KNOWN | REPLACED))
 MODELS = ("transformers.models.", "transformers_modules.")
 """Where transformers has the classes of models, and those that come with a checkpoint."""
 Kept = TypeVar("Kept")
@@ -116,11 +116,6 @@ def layers_of(model: object) -> Layers:
     config = cast("Any", backbone).config
     reader = read(config, "extend")
     model_type = reader.model_type
-    if model_type not in DISPATCH | REPLACED:
-        raise ValueError(
-            f"extend: a {model_type} model cannot be extended: its attention is not reached by name, or does more than "
-            f"a scheme says; those that can are {SERVED}"
-        )
     if as_run(config) is not config:
         bias_max = config.attn_config.alibi_bias_max
         raise ValueError(

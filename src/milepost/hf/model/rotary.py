@@ -42,7 +42,7 @@ class Turned(StandIn):
         """Return cosines and sines [b|1 t channels]; x gives the device and the dtype, position_ids is [b|1 t]."""
         turn = self.turns[layer_type]
         if turn is None:
-            cos = x.new_ones(*x.shape[:2], self.width)
+            cos = x.new_ones(*x.shape[-3:-1], self.width)
             return cos, torch.zeros_like(cos)
         cos, sin = (laid_out(each, self.form) for each in turn.cos_sin(position_ids.to(x.device)))
         return cos.to(x.dtype), sin.to(x.dtype)
