@@ -258,16 +258,16 @@ def only_turns(own: Scheme, scheme: Scheme) -> str | None:
 
 
 def apply(
-    layers: Layers, schedule: Schedule, path: Path, forms: list[tuple[Form, int]], settings: Settings | None
+    layers: Layers, schedule: Schedule, path: Path, forms: list[tuple[Form, dict[str | None, int]]], settings: Settings | None
 ) -> None:
     """Change the model. Everything that can be refused has been."""
     own_config(layers.model)
     attended = implementations(layers)
     done = Extension(schedule, path, layers, settings, Settings.of(layers.config), attended, Hooks())
     layers.backbone.__dict__[NAME] = done
-    for turner, (form, width) in zip(layers.turners, forms, strict=True):
+    for turner, (form, widths) in zip(layers.turners, forms, strict=True):
         turns = turns_by_type(layers, schedule if path == "rotary" else layers.own, turner) or {}
-        turner.put(Turned(turner.module, turns if path == "rotary" else dict.fromkeys(turns), form, width))
+        turner.put(Turned(turner.module, turns if path == "rotary" else dict.fromkeys(turns), form, widths))
     for place, scheme in zip(layers.places, schedule, strict=False):
         place.put(OURS[layers.model_type](place.module, scheme))
     if path == "attend" and not layers.places:
@@ -286,7 +286,8 @@ def apply(
     done.hooks.add(partial(Ordered(layers.attentions, schedule).put, layers.backbone))
     done.hooks.add(partial(unedited, layers.backbone))
     named = NAME if path == "attend" and not layers.places else None
-    calls = Calls(layers.backbone, schedule, f"{path} {schedule!r}", path == "attend", named)
+    listed = layers.model_type in KNOWN | REPLACED
+    calls = Calls(layers.backbone, schedule, f"{path} {schedule!r}", path == "attend", named, listed)
     done.hooks.add(partial(calls.put, layers.backbone, unwrapped(layers.model)))
     if settings is not None:
         settings.put(layers.config)

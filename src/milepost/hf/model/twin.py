@@ -31,11 +31,11 @@ SIZES: dict[str, int] = {
     r"num_experts_per_tok(en)?|moe_(top_?k|k)|top_k_experts|num_selected_experts": 2,
     r"(n|num_expert|topk)_groups?": 1,
     r"(q|kv|o)_lora_rank|laurel_rank": 16,
-    r"hidden_size_per_layer_input": 16,
+    r"hidden_size_per_layer_input|.*d_state|.*state_size": 16,
+    r"(mamba_)?chunk_size": 8,
 }
 """Patterns of the names of sizes, and what each is in a twin; no size grows."""
 WINDOWS = re.compile(r"sliding_window|attention_chunk_size|.*_window_size")
-OWN_WIDTH = ("head_dim", "qk_nope_head_dim", "attention_head_dim")
 GROUPS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "num_global_key_value_heads")
 TOKENS = re.compile(r".*_(token|token_id|token_ids|index)|.*_id|.*_ids")
 """Names of tokens: a twin has other ones."""
@@ -52,15 +52,17 @@ def small(name: str) -> int | None:
     return next((each for pattern, each in SIZES.items() if re.fullmatch(pattern, name)), None)
 
 
-def shrunk(config: Any, kinds: Sequence[object], few: Sequence[str] = ()) -> Any:
-    """Return a config with the sizes of a twin. kinds: one for each layer; few: fields that count tokens besides."""
+def shrunk(config: Any, kinds: Sequence[object], few: Sequence[str] = (), narrow: bool = True) -> Any:
+    """Return a config with the sizes of a twin. kinds: one for each layer; few: fields that count tokens besides.
+
+    narrow: whether the width of the model is free; else it is that of its heads together.
+    """
     config = copy.deepcopy(config)
     fields = cast("dict[str, Any]", config.to_dict())
     count = len(kinds)
     keep = layers_kept(kinds, shared_in(fields))
-    heads = next(each for name in HEADS if isinstance(each := getattr(config, name, None), int))
-    width = next(each for name in WIDTH if isinstance(each := getattr(config, name, None), int))
-    listed = any(getattr(config, name, None) for name in OWN_WIDTH)
+    heads = next(each for name in HEADS if isinstance(each := fields.get(name), int))
+    width = next(each for name in WIDTH if isinstance(each := fields.get(name), int))
     changes: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, list) and len(cast("list[Any]", value)) == count and name not in ("architectures",):
@@ -77,20 +79,13 @@ def shrunk(config: Any, kinds: Sequence[object], few: Sequence[str] = ()) -> Any
             changes[name] = min(value, 0)
         elif name in GROUPS:
             changes[name] = 1 if value == 1 else 4 if value == heads else 2
-    for name in HEADS:
-        if isinstance(getattr(config, name, None), int):
-            changes[name] = 4
-    for name in WIDTH:
-        if isinstance(getattr(config, name, None), int):
-            changes[name] = SMALL if listed else 4 * (width // heads)
-    for name in LAYERS:
-        if isinstance(getattr(config, name, None), int):
-            changes[name] = len(keep)
+    whole = {HEADS: 4, WIDTH: SMALL if narrow else 4 * (width // heads), LAYERS: len(keep)}
+    for names, value in whole.items():
+        changes.update({name: value for name in names if isinstance(fields.get(name), int)})
     if shared_in(fields):
         changes["num_kv_shared_layers"] = sum(layer >= count - shared_in(fields) for layer in keep)
     for name, value in changes.items():
-        if hasattr(config, name):
-            setattr(config, name, value)
+        setattr(config, name, value)
     config.pad_token_id = None
     return config
 
