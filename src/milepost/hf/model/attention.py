@@ -191,7 +191,7 @@ class Ordered:
     """A hook before a state_dict is made: refuses layers that were moved, and would be loaded under others' schemes."""
 
     def __init__(self, attentions: Sequence[nn.Module], schedule: Schedule) -> None:
-        self.attentions, self.schedule = attentions, schedule
+        self.attentions, self.schemes = attentions, list(schedule)
 
     def put(self, module: nn.Module) -> list[Any]:
         """Register it on the module that has the layers; returns what removes it."""
@@ -202,9 +202,9 @@ class Ordered:
         was = {id(each): layer for layer, each in enumerate(self.attentions)}
         here = (each.stood_for() if isinstance(each, StandIn) else each for each in module.modules())
         now = [was[id(each)] for each in here if id(each) in was]
-        if now == list(was.values()) or all(self.schedule[0].same_as(each) for each in self.schedule):
+        if now == list(was.values()) or all(self.schemes[0].same_as(each) for each in self.schemes):
             return
-        if len(now) < len(was) or not all(self.schedule[n].same_as(self.schedule[at]) for at, n in enumerate(now)):
+        if len(now) < len(was) or not all(self.schemes[n].same_as(self.schemes[at]) for at, n in enumerate(now)):
             raise RuntimeError(
                 f"milepost: layers of this {type(module).__name__} were moved or replaced after extend (now in order: "
                 f"{', '.join(map(str, now))}), and their schemes differ, which are saved by number; put them back, or "

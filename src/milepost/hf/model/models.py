@@ -20,6 +20,7 @@ from torch import nn
 from milepost import Alibi, Learned, Schedule, Scheme
 from milepost.configs import read
 from milepost.configs.falcon_slopes import FalconSlopes
+from milepost.configs.layer_types import PASSED_OVER
 from milepost.configs.reader import LENGTH, Reader
 from milepost.hf.config.far_layers import reach, sees
 from milepost.hf.config.rope_parameters import has_types
@@ -105,7 +106,7 @@ class Layers:
         return next(getattr(module, name) for name in names if getattr(module, name, None))
 
     def layer_type(self, layer: int) -> str | None:
-        """The type of a layer, where the config lists types."""
+        """The type of a layer, by its number in the model, where the config lists types."""
         listed = getattr(self.config, "layer_types", None)
         return listed[layer] if listed else None
 
@@ -125,7 +126,7 @@ def layers_of(model: object) -> Layers:
         )
     own = own_schedule(config)
     attentions = tuple(attentions_in(backbone))
-    if [each.layer_idx for each in attentions] != list(range(len(own))):
+    if [each.layer_idx for each in attentions] != list(own.layers):
         raise ValueError(
             f"extend: the {model_type} config has {len(own)} layers, and the model has attention in the layers "
             f"{', '.join(str(each.layer_idx) for each in attentions)}; the config disagrees with the model"
@@ -213,7 +214,13 @@ def attentions_in(backbone: nn.Module) -> Iterator[Any]:
     found = [
         each for each in backbone.modules() if type(each).__name__.endswith("Attention") and hasattr(each, "layer_idx")
     ]
-    return iter(sorted(cast("list[Any]", found), key=lambda each: each.layer_idx))
+    listed = getattr(getattr(backbone, "config", None), "layer_types", None)
+    return iter(
+        sorted(
+            (each for each in cast("list[Any]", found) if not listed or listed[each.layer_idx] not in PASSED_OVER),
+            key=lambda each: each.layer_idx,
+        )
+    )
 
 
 def places_of(backbone: nn.Module, modules: Sequence[nn.Module]) -> Iterator[Place]:

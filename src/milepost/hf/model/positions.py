@@ -783,9 +783,9 @@ def refuse_adapted(place: Place) -> None:
         )
 
 
-def refuse_other(stream: Stream, schedule: Iterable[Scheme], cache: Any) -> None:
+def refuse_other(stream: Stream, schedule: Schedule, cache: Any) -> None:
     """Refuse a cache that drops keys which the layers see, or that they would place elsewhere."""
-    for layer, scheme in enumerate(schedule):
+    for layer, scheme in schedule.items():
         if stream not in scheme.parts:
             raise ValueError(
                 f"milepost: {cache!r} keeps what {spell(stream)} sees, and layer {layer} of this model has {scheme!r}; "

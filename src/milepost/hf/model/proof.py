@@ -18,6 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from milepost.configs import read
 from milepost.hf.model.models import Layers, as_run, turners_in
 from milepost.hf.model.twin import TOKENS, WINDOWS, draw, is_size, shrunk, twin_of
 
@@ -116,11 +117,11 @@ def runs(kind: type[nn.Module], config: Any, kinds: Sequence[object]) -> bool:
 def kinds_of(layers: Layers) -> list[object]:
     """Return what each layer is, as far as positions go: its scheme, its module, and what the config lists by layer."""
     fields = cast("dict[str, Any]", layers.config.to_dict())
-    count = len(layers.own)
+    count = read(layers.config, "extend").layers
     listed = [cast("list[Any]", each) for name, each in fields.items() if isinstance(each, list) and not ELSEWHERE.search(name)]
     named = [each for each in listed if len(each) == count and all(one in (0, 1) or isinstance(one, str) for one in each)]
-    schemes = [str(each) for each in layers.own]
-    return [(schemes[n], *(each[n] for each in named)) for n in range(count)]
+    schemes = {layer: str(scheme) for layer, scheme in layers.own.items()}
+    return [(schemes.get(n), *(each[n] for each in named)) for n in range(count)]
 
 
 def crossed(kind: type[nn.Module], config: Any, kinds: Sequence[object], narrow: bool) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from milepost import Partial, Rope, Scheme
+from milepost import Partial, Rope, Schedule, Scheme
 from milepost.hf.config.rope_parameters import frequencies, reached
 from milepost.hf.model.models import Layers, StandIn, Turner, settings_of
 from milepost.seams.verbs import answers
@@ -121,10 +121,10 @@ def plain(turn: object) -> bool:
     return isinstance(turn, Rope) and not turn.by_length
 
 
-def turns_by_type(layers: Layers, schedule: list[Scheme] | Any, turner: Turner) -> dict[str | None, Any] | None:
+def turns_by_type(layers: Layers, schedule: Schedule, turner: Turner) -> dict[str | None, Any] | None:
     """The one rotation of each type of layers, or None where layers that share the cosines turn differently."""
     found: dict[str | None, Any] = {}
-    for layer, scheme in enumerate(schedule):
+    for layer, scheme in schedule.items():
         turn = turn_of(scheme)
         kind = layers.layer_type(layer) if turner.by_type else None
         # Layers that do not turn at all do not ask for cosines (SmolLM3, Cohere 2).

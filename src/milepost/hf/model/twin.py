@@ -33,6 +33,9 @@ SIZES: dict[str, int] = {
     r"(q|kv|o)_lora_rank|laurel_rank": 16,
     r"hidden_size_per_layer_input|.*d_state|.*state_size": 16,
     r"(mamba_)?chunk_size": 8,
+    r"linear_(key|value)_head_dim": 16,
+    r"linear_num_key_heads": 2,
+    r"linear_num_value_heads": 4,
 }
 """Patterns of the names of sizes, and what each is in a twin; no size grows."""
 WINDOWS = re.compile(r"sliding_window|attention_chunk_size|.*_window_size")
