@@ -54,7 +54,8 @@ def heads(folder: Path, length: int) -> Analysis:
     rows = rows_of(read(folder / f"heads_{length}.json"), length)
     layers, count = rows[ROWS[0]]["sinks"].shape
     settings = settings_of(MODEL, (layers, count, KEY_HEADS), TRAINED, length, QUERIES, SINKS)
-    title = f"Where {layers * count} heads look in {length:,} tokens"
+    on_sinks = " and ".join(f"{100 * float(rows[row]['sinks'].mean()):.1f} % {row}" for row in ROWS)
+    title = f"{layers * count} heads in {length:,} tokens: weight on the first four is {on_sinks}"
     return Analysis("look", title, said_of(rows, length), tuple(arrays_of(rows)), tuple(maps_of(rows)), settings, 3)
 
 
@@ -62,6 +63,7 @@ def back(folder: Path) -> Analysis:
     """Return every head at four times the trained length beside itself at the trained length, read as it is."""
     short, long = (rows_of(read(folder / f"heads_{length}.json"), length) for length in (TRAINED, 4 * TRAINED))
     known, arrays, pictures, said = short[ROWS[0]], list[Any](), list[Any](), list[str]()
+    back_by: dict[str, list[str]] = {}
     head = np.arange(known["sinks"].size, dtype=np.float64)
     for name, title, unit in (
         ("sinks", "Weight on the first four tokens", "of the weight"),
@@ -70,14 +72,17 @@ def back(folder: Path) -> Analysis:
         x = known[name].ravel()
         dots = {row: (x, long[row][name].ravel()) for row in reversed(ROWS)}
         alike = {row: float(np.corrcoef(*pair)[0, 1]) for row, pair in dots.items()}
-        said.append(f"{name} correlate {' and '.join(f'{each:.2f} {row}' for row, each in alike.items())}")
+        said.append(f"{name} by {' and '.join(f'{each:.2f} {row}' for row, each in alike.items())}")
+        for row, each in alike.items():
+            back_by.setdefault(row, []).append(f"{name} {each:.2f}")
         arrays.append(array(f"{name} at {TRAINED:,}, as it is", x, unit, "head"))
         arrays += [array(f"{name} at {4 * TRAINED:,}, {row}", y, unit, "head") for row, (_, y) in dots.items()]
         pictures.append(Scatter(title, dots, f"at {TRAINED:,} tokens, as it is", f"at {4 * TRAINED:,} tokens"))
     return Analysis(
         "heads_back",
-        f"Heads at {4 * TRAINED:,} tokens against the same heads at {TRAINED:,}: {'; '.join(said)}",
-        f"Correlation over {len(head)} heads with the model as it is at {TRAINED:,}: {'; '.join(said)}.",
+        f"At {4 * TRAINED:,} tokens heads look as they did at {TRAINED:,} with ReRoPE, sinks kept (correlation: "
+        f"{', '.join(back_by[ROWS[1]])}); as it is they do not ({', '.join(back_by[ROWS[0]])})",
+        f"Over {len(head)} heads the model as it is at {TRAINED:,} correlates in {'; in '.join(said)}.",
         (axis("head", head), *arrays),
         tuple(pictures),
         f"{MODEL}, trained at {TRAINED:,} tokens · every dot is one head, over the last quarter of the queries",

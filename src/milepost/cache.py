@@ -114,36 +114,39 @@ class Cache:
             counts = None
         first, given = self._order(index, b, n, k.device)
         position = self._placed(position, b, n, k.device)
-        if self._turned_by is not None and n:
+        turned_by = self._turned_by
+        if turned_by is not None and n:
             at = position if position is not None else given if first is None else torch.arange(first, first + n)
             assert at is not None
-            turned = self._turned_by.turn(k, at.to(k.device), "key")
+            turned = turned_by.turn(k, at.to(k.device), "key")
             if turned.requires_grad:
                 raise ValueError(
-                    f"Cache.append: a cache keeps no gradients, and {self._turned_by!r} learns how keys are turned; "
+                    f"Cache.append: a cache keeps no gradients, and {turned_by!r} learns how keys are turned; "
                     f"decode under torch.no_grad(), or keep raw keys: Cache()"
                 )
             if turned.shape == k.shape and turned.dtype == k.dtype:
                 k = turned
             else:
                 # attend takes queries and keys of one width and dtype, and turns both.
-                self._turned_by = None
-        if self._first is not None and (first is None or (self._length and n and first != self._first + self._length)):
-            self._store_index(b, k.device)
-        if self._first is not None:
+                turned_by = None
+        start, own, after = self._first, self._index, self._next
+        if start is not None and (first is None or (self._length and n and first != start + self._length)):
+            start, own, after = None, *self._numbered(b, k.device)
+        if start is not None:
             assert first is not None
-            self._first = self._first if self._length or not n else first
+            start = start if self._length or not n else first
         else:
             stored = counted(first, n, b, k.device) if first is not None else given
             assert stored is not None
             if n:
                 largest = stored.amax(-1, keepdim=True) + 1
-                self._next = largest if self._next is None else torch.maximum(self._next, largest)
-            self._index = self._put(self._index, stored, 1)
-        if position is not None:
-            self._position = self._put(self._position, position, 1)
-        self._keys, self._values = self._put(self._keys, k, 2), self._put(self._values, v, 2)
-        self._length, self._counted = self._length + n, counts
+                after = largest if after is None else torch.maximum(after, largest)
+            own = self._put(own, stored, 1)
+        placed = self._position if position is None else self._put(self._position, position, 1)
+        keys, values = self._put(self._keys, k, 2), self._put(self._values, v, 2)
+        # Nothing is counted before all of it has a place: an append that fails can be tried again.
+        self._turned_by, self._first, self._index, self._next, self._position = turned_by, start, own, after, placed
+        self._keys, self._values, self._length, self._counted = keys, values, self._length + n, counts
 
     def trim(self, scheme: Scheme) -> None:
         """Drop the keys that no later query can see under this scheme, such as those before a window.
@@ -162,7 +165,8 @@ class Cache:
             # The last ones are left, and go on counting.
             self._first += dropped
         elif self._first is not None:
-            self._store_index(self._keys.shape[0], self._keys.device)
+            self._index, self._next = self._numbered(self._keys.shape[0], self._keys.device)
+            self._first = None
         chosen = chosen.to(self._keys.device)
         self._keys, self._values = self._filled(self._keys)[:, :, chosen], self.values[:, :, chosen]
         index, position = self._stored(self._index), self._stored(self._position)
@@ -270,13 +274,11 @@ class Cache:
             self._position, position = self._position.double(), position.double()
         return position
 
-    def _store_index(self, b: int, device: torch.device) -> None:
-        """From here on indices do not simply count up, so keep them."""
+    def _numbered(self, b: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        """Return the indices that were known without being stored, and the next of each row."""
         assert self._first is not None
-        after = self._first + self._length
-        self._index = counted(self._first, self._length, b, device).clone()
-        self._next = torch.full((b, 1), after, device=device) if self._length else None
-        self._first = None
+        after = torch.full((b, 1), self._first + self._length, device=device) if self._length else None
+        return counted(self._first, self._length, b, device).clone(), after
 
     def _stored(self, store: Tensor | None) -> Tensor | None:
         """Return what is filled of the indices or positions."""

@@ -70,7 +70,7 @@ def test_the_pictures_are_relative_and_show_every_peak():
             assert high.tolist() == [each.max() for each in runs]
     # A share of d/2 is at most 1, and 1 at distance 0.
     assert ones.limits[1] == 1  # type: ignore[attr-defined]
-    assert "under the schedule 'linear' ones come back to 100 %" in found.title
+    assert "vectors of ones come back to 100 % under the schedule 'linear'" in found.title
 
 
 def test_the_bound_holds_for_scores_of_attention():

@@ -14,11 +14,14 @@ import milepost as mp
 from milepost import explore
 from milepost.explore.pictures.axes import number, of_bar, of_cells, powers_of_ten
 from milepost.explore.pictures.clocks import Clocks
-from milepost.explore.pictures.curves import Curves, broken_at_jumps, curves
+from milepost.explore.pictures.curves import STYLES, Curves, broken_at_jumps, curves, look
 from milepost.explore.pictures.maps import Map, map_of
 from milepost.explore.pictures.naming import GRID, LETTER
 from milepost.explore.pictures.picture import drawn
+from milepost.explore.pictures.scatter import Scatter
+from milepost.explore.pictures.strips import strips
 from milepost.explore.words import in_words
+from milepost.lab.report.layout import drawing_style
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -131,12 +134,13 @@ def test_a_peak_between_two_pixels_is_not_written_over():
     assert GRID[0] == made.panel.x.at(0.0)
 
 
-def test_hatching_is_named_where_it_is():
+def test_what_is_hidden_is_one_even_tone_that_is_named():
     values = np.array([[1.0, np.nan], [2.0, 3.0]])
     made = map_of(
         "", values, np.arange(2.0), np.arange(2.0), row_name="q", column_name="k", unit="u", hidden="future keys"
     )
     assert "future keys" in texts(drawn("", [made]))
+    assert "<pattern" not in drawn("", [made])
     whole = map_of(
         "", values[1:], np.arange(1.0), np.arange(2.0), row_name="q", column_name="k", unit="u", hidden="future keys"
     )
@@ -413,3 +417,32 @@ def test_dots_lie_where_their_numbers_are_and_on_the_line_where_both_are_equal()
     axes: Any = figures.Figure().add_subplot()
     made.onto(axes)
     assert [each.get_offsets().tolist() for each in axes.collections][1] == [[0, 0], [0.5, 0], [1, 0]]
+
+
+def test_six_curves_differ_by_their_dashes():
+    dashes = [look(n).classes.split()[1] for n in range(len(STYLES))]
+    assert len(set(dashes)) == len(STYLES) == 6
+    sheet = drawing_style()
+    patterns = [re.search(rf"\.{each} \.line {{ stroke-dasharray: ([^;]+);", sheet) for each in dashes[1:]]
+    assert len({found[1] for found in patterns if found}) == len(STYLES) - 1
+
+
+def test_small_curves_are_marked_at_round_numbers_and_at_0():
+    at = np.arange(9.0)
+    for values, wanted in (
+        (np.linspace(1, -0.0976, 9), ["0.0", "0.5", "1.0"]),
+        (np.linspace(32.5, 0.507, 9), ["0", "20"]),
+        (np.linspace(192, -33.1, 9), ["0", "100"]),
+    ):
+        made = strips("", at, {"": values}, x_name="x", y_name="y")
+        assert [name for name in texts(drawn("", [made])) if name in wanted][: len(wanted)] == wanted
+        assert made.limits[0] <= 0 <= made.limits[1]
+
+
+def test_dots_of_two_kinds_differ_without_their_colours():
+    at = np.arange(3.0)
+    svg = drawn("", [Scatter("", {"a": (at, at), "b": (at, -at)}, "x", "y")])
+    kinds = {marker: svg.count(f'href="#{marker}"') for marker in ("m0", "m7")}
+    assert kinds == {"m0": 4, "m7": 4}
+    # What `use` repeats is outside the class that styles are kept to.
+    assert re.search(r'<g id="m7"><path style="fill: var\(--paper\)', svg)

@@ -149,7 +149,7 @@ def test_values_met_at_trained_distances_are_shaded_and_slow_pairs_leave_them():
     slow = found["16 slowest pairs"]
     assert slow[~met].min() < slow[met].min()
     assert "and to -1.3 past it" in found.says
-    assert found.title.endswith("slow pairs just go on, to values below those of training")
+    assert found.title.endswith("the slow pairs pass it and fall below all they reached in training")
     # The slowest pair is past its trough, and comes back.
     calm = explore.score_bands(mp.Rope(16), trained=12_000, length=13_000, band=1)
-    assert calm.title == "No band of the score marks the trained length"
+    assert calm.title == "Scores do not jump at the trained length"

@@ -71,6 +71,41 @@ def test_an_index_of_ones_own_is_kept_and_gone_on_from():
     assert cache.index.tolist() == [[7, 8, 9, 10, 20, 21], [7, 8, 9, 10, 30, 31]]
 
 
+def test_an_append_that_fails_leaves_no_trace(monkeypatch: pytest.MonkeyPatch):
+    """What ran out of memory, or met a store that inference mode made, can be tried again: nothing was counted yet."""
+    _, k, v = inputs(t=5)
+    cache = mp.Cache()
+    with torch.inference_mode():
+        cache.append(k[:, :, :3], v[:, :, :3], index=torch.tensor([[0, 1, 2], [4, 5, 6]]))
+        cache.append(k[:, :, 3:4], v[:, :, 3:4])
+    with pytest.raises(RuntimeError, match="inference"):
+        cache.append(k[:, :, 4:], v[:, :, 4:])
+    with torch.inference_mode():
+        cache.append(k[:, :, 4:], v[:, :, 4:])
+    assert cache.index.tolist() == [[0, 1, 2, 3, 4], [4, 5, 6, 7, 8]]
+
+    class Full(RuntimeError):
+        pass
+
+    def full(*_: object) -> None:
+        raise Full
+
+    def fails(cache: mp.Cache, first: int) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(Tensor, "new_empty", full)
+            cache.append(k, v, index=range(first, first + 5))
+
+    fresh = mp.Cache(mp.Scheme(mp.Rope(8), causal))
+    with pytest.raises(Full):
+        fails(fresh, 7)
+    fresh.append(k, v)
+    assert fresh.index.tolist() == [[0, 1, 2, 3, 4]] * 2
+    with pytest.raises(Full):
+        fails(fresh, 20)
+    fresh.append(k[:, :, :1], v[:, :, :1])
+    assert fresh.index.tolist() == [[0, 1, 2, 3, 4, 5]] * 2
+
+
 def test_the_index_is_int64_whatever_it_came_as():
     _, k, v = inputs(t=4)
     cache = mp.Cache()

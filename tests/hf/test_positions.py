@@ -128,6 +128,18 @@ def test_every_call_is_stock(model_type: str, kind: str):
             assert (ours - theirs).abs().max() < CLOSE, (through, n)
 
 
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "cohere2", "bloom"])
+def test_generate_goes_on_from_padding_on_the_right_as_stock_does(model_type: str, cache: str):
+    if cache == "static" and model_type == "bloom":
+        pytest.skip("transformers' own BLOOM fails on a static cache")
+    model, mask = tiny(model_type), left().flip(1)
+    said, logits = continued(model, tokens(2, T), mask, cache_implementation=cache)
+    ours = continued(extend(model, through="attend"), tokens(2, T), mask, cache_implementation=cache)
+    assert torch.equal(ours[0], said)
+    assert (ours[1] - logits).abs().max() < CLOSE
+
+
 @pytest.mark.parametrize("through", ["attend", "rotary"])
 @pytest.mark.parametrize("how", ["compiled", "exported"])
 def test_packed_texts_in_one_graph_are_stock(how: str, through: str):

@@ -170,7 +170,7 @@ def test_what_stock_reads_otherwise_is_never_written(monkeypatch: pytest.MonkeyP
 def test_a_scheme_that_leaves_the_rotation_out_is_not_written_as_one_that_has_it(tmp_path: Path):
     model = extend(tiny("llama"), mp.Scheme(mp.causal))
     model.save_pretrained(tmp_path)
-    with pytest.raises(KeyError, match="milepost"):
+    with pytest.raises(ValueError, match="milepost"):
         AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
@@ -199,10 +199,11 @@ def test_deepseek_keeps_its_temperature(tmp_path: Path):
 def test_the_error_of_stock_transformers_is_a_sentence_and_the_word_it_was_before_is_read(tmp_path: Path):
     model = extend(tiny("llama"), mp.Rerope(8))
     save(model, tmp_path)
-    with pytest.raises(KeyError, match=r"read this folder with milepost\.hf\.load"):
-        AutoModelForCausalLM.from_pretrained(tmp_path)
+    for given, error in (({}, ValueError), ({"attn_implementation": "eager"}, KeyError)):
+        with pytest.raises(error, match=r"read this folder with milepost\.hf\.load"):
+            AutoModelForCausalLM.from_pretrained(tmp_path, **given)
     text = (tmp_path / "config.json").read_text()
-    assert text.count("read this folder with ") == 1
+    assert text.count("read this folder with ") == 2
     (tmp_path / "config.json").write_text(text.replace("read this folder with ", ""))
     assert difference(load(tmp_path)(LONG).logits, model(LONG).logits) < CLOSE
     assert mp.Schedule.of(tmp_path).same_as(mp.Schedule.of(model))
@@ -230,6 +231,25 @@ def test_a_class_that_is_called_by_its_name_refuses_too(tmp_path: Path):
     for options in ({}, {"attn_implementation": "eager"}, {"attn_implementation": "sdpa"}):
         with pytest.raises(Exception, match=r"milepost\.hf\.load"):
             BloomForCausalLM.from_pretrained(tmp_path, **options)
+
+
+OTHER = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+
+
+@pytest.mark.parametrize("change", [{"rope_parameters": OTHER}, {"rope_scaling": {"type": "linear", "factor": 2.0}}])
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "gpt_neox"])
+def test_other_rope_settings_do_not_make_a_stock_model_of_a_folder(
+    model_type: str, change: dict[str, Any], tmp_path: Path
+):
+    model = extend(tiny(model_type), mp.Rerope(8))
+    model.save_pretrained(tmp_path)
+    if "rope_parameters" in change:
+        with pytest.raises(ValueError, match="milepost"):
+            AutoModelForCausalLM.from_pretrained(tmp_path, **change)
+    edited(tmp_path, **change)
+    for read in (AutoModelForCausalLM.from_pretrained, type(model).from_pretrained, load):
+        with pytest.raises(ValueError, match="milepost"):
+            read(tmp_path)
 
 
 def test_in_memory_a_config_is_what_transformers_made_of_it():

@@ -23,10 +23,9 @@ from milepost.seams.known import Known
 KEY = "milepost"
 OLD_FILE = "milepost.json"
 LOADED_BY = "milepost.hf.load"
-"""The attention of a marked config: the error of other readers then names what reads it."""
 READ_BY = f"read this folder with {LOADED_BY}"
-"""The rope type of a marked config and, where it has none, what stands for the size of its vocabulary: the error of
-other readers repeats it. Folders saved before have LOADED_BY alone as their rope type."""
+"""The attention of a marked config, its rope type and, where it has none, what stands for the size of its vocabulary:
+the error of other readers repeats it. Folders saved before have LOADED_BY alone."""
 PREFIX = "milepost-"
 STOCK, STOCK_SIZE = "stock_rope_type", "stock_vocab_size"
 METHODS = (FalconSlopes,)
@@ -53,11 +52,13 @@ def marked(config: Plain) -> Plain:
     """Return the dict of a config that stores an extension so that stock transformers refuses what it cannot run."""
     mark: Literal["rope_type", "model_type"] | None = config.get(KEY, {}).get("marked")
     if mark == "rope_type":
-        return config | {"rope_parameters": _each(config["rope_parameters"], _marked_rope)}
+        # Settings of a call's own, and those of an old rope_scaling, take the place of the rope type.
+        marks = {"rope_parameters": _each(config["rope_parameters"], _marked_rope)}
+        return config | marks | {"attn_implementation": READ_BY}
     if mark == "model_type":
         # AutoModel goes by the model type; a class of transformers that is called by its name reads the attention, and
         # where the caller names another, a size that is none.
-        marks = {"model_type": PREFIX + config["model_type"], "attn_implementation": LOADED_BY}
+        marks = {"model_type": PREFIX + config["model_type"], "attn_implementation": READ_BY}
         return config | marks | {"vocab_size": READ_BY, STOCK_SIZE: config["vocab_size"]}
     return config
 
@@ -81,7 +82,7 @@ def _unmarked_dict(config: Plain) -> Plain:
     if stored_in(made) is None:
         return made
     made["model_type"] = str(made["model_type"]).removeprefix(PREFIX)
-    if made.get("attn_implementation") == LOADED_BY:
+    if made.get("attn_implementation") in (READ_BY, LOADED_BY):
         del made["attn_implementation"]
     if made.get("vocab_size") == READ_BY:
         made["vocab_size"] = made.pop(STOCK_SIZE)

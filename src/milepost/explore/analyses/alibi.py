@@ -96,7 +96,7 @@ def alibi_view(
             ),
             *(
                 map_of(
-                    f"Share of a weight that the bias leaves: {shown[name]}",
+                    f"Weight left by distance: {shown[name]}",
                     kept[name][steep],
                     heads[steep],
                     distances,

@@ -78,6 +78,7 @@ def bias_curves(
     shown = {} if parts is not None else _formulas(given, head, length)
     mark = None if trained is None else (float(trained), f"trained length, {trained:,}")
     run = 2 * (len(distance) // 32) + 1
+    swings = [name for name, values in added.items() if _swings(values)]
 
     title = f"What {which[0].lower()}{which[1:]} adds to a score"
     if head < heads - 1:
@@ -127,7 +128,7 @@ def bias_curves(
             if parts is None
             else ""
         )
-        + (" · pale: what the line is the running mean of" if any(map(_swings, added.values())) else ""),
+        + (f" · {' and '.join(swings)}: running mean, its range pale" if swings else ""),
     )
 
 

@@ -104,7 +104,7 @@ def dot_products(
         ),
         (
             strips(
-                "Positions added to the tokens: (x₀ + p₀) · (xₖ + pₖ)",
+                "Positions added: (x₀ + p₀) · (xₖ + pₖ)",
                 places,
                 {
                     "p₀ · pₖ, the positions alone": alone.numpy(),
@@ -164,7 +164,7 @@ def decay_bound(
     among = f" · line: mean of every {run} distances, pale: least to largest" if run > 1 else ""
     highest = max(ones, key=lambda name: _largest(ones[name], far)) if far.any() else own
     under = f"the schedule {highest!r}" if highest != own else "RoPE"
-    comes = f"under {under} ones come back to {100 * _largest(ones[highest], far) / pairs:.0f} %"
+    comes = f"vectors of ones come back to {100 * _largest(ones[highest], far) / pairs:.0f} % under {under}"
     return Analysis(
         "decay_bound",
         "A rotated score falls with distance, but not for good" + (f": {comes}" if far.any() else ""),

@@ -94,7 +94,7 @@ def attention_entropy(
                 y_range=(0.0, float(max(np.log(at).max(), *(each.max() for each in found.values())))),
             ),
             curves(
-                "Less than even weights: ln n taken away",
+                "Less than even weights: ln n taken away" + ("; s·ln n is far below, not drawn" if hidden else ""),
                 at,
                 {shown.get(name, name): each - np.log(at) for name, each in found.items() if name != hidden},
                 x_name="number of keys n",

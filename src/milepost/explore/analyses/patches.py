@@ -100,7 +100,7 @@ def patch_scores(
     called = "score" if q is not None or k is not None else "share of the score with itself"
     return Analysis(
         "patch_scores",
-        "Rotations on a grid of patches: the way that has the fast pairs is the one along which scores fall"
+        "On a grid of patches a score falls most along the coordinate of the fast pairs"
         if ropes is None
         else "Rotations on a grid of patches",
         f"From row {row}, column {column} to the edges of the image the score changes to {'; '.join(ends)}.",

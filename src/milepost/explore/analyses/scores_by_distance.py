@@ -57,9 +57,9 @@ def score_bands(
     count = _width(rope, band)
     return Analysis(
         "score_bands",
-        "No band of the score marks the trained length: slow pairs just go on, to values below those of training"
+        "Scores do not jump at the trained length: the slow pairs pass it and fall below all they reached in training"
         if slowest[here:].min() < slowest[: here + 1].min()
-        else "No band of the score marks the trained length",
+        else "Scores do not jump at the trained length",
         f"The {count} slowest pairs together go from {slowest[0]:.1f} at distance 0 to {slowest[here]:.1f} at "
         f"{trained:,}, the trained length, and to {slowest[here:].min():.1f} past it; the {count} "
         f"fastest swing by {_rms(fastest[1:]):.1f} (root mean square) at "

@@ -86,7 +86,7 @@ def kept_terms(
         ("whole", *TERMS),
         across="key",
         down="query",
-        ends=("− largest of each row of tiles", "+ largest; 0 between"),
+        ends=("negative", "positive: to the largest size in each row of tiles"),
         signed=True,
         side=(104.0, 104.0),
     )

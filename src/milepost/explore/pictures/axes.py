@@ -106,5 +106,5 @@ def _signed(text: str) -> str:
 
 
 __all__ = [
-    "evenly", "named", "number", "of_bar", "of_cells", "power", "powers_of_ten", "round_marks", "straight",
+    "Tick", "evenly", "named", "number", "of_bar", "of_cells", "power", "powers_of_ten", "round_marks", "straight",
 ]  # fmt: skip

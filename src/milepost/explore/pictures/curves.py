@@ -29,8 +29,8 @@ CASING = 3.5
 """How much wider a curve is drawn where another lies on it."""
 LETTERS = 44
 """How many letters of a name are written."""
-STYLES = ("solid", "dashed", "dotted", "dashdot")
-"""What matplotlib calls the dashes d0 … d3."""
+STYLES = ("solid", "dashed", "dotted", "dashdot", (0, (10, 3)), (0, (5, 2, 1, 2, 1, 2)))
+"""What matplotlib calls the dashes d0 … d5."""
 UNDER = "pale edge: another curve under it"
 """What the casings mean."""
 Note = tuple[float, float, str]

@@ -1,4 +1,4 @@
-"""Maps of numbers over two axes: lighter is less, darker is more, and hatched is hidden."""
+"""Maps of numbers over two axes: lighter is less, darker is more, and blank is hidden."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Map:
     unit: str
     limits: tuple[float, float]
     hidden: str = "hidden"
-    """What the hatched cells are."""
+    """What the blank cells are."""
     words: tuple[str, ...] = ()
     """What the cells of both axes are called, instead of their numbers."""
     border: tuple[float, str, str] | None = None

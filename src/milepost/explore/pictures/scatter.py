@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Numbers = NDArray[np.float64]
 LEFT, TOP, SIDE, FOOT = 44.0, 44.0, 300.0, 44.0
 LETTER = 6.6
+MARKERS = ("m0", "m7", "m2", "m9")
+"""Full and hollow in turn: without colour the kinds are apart."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Scatter:
         at = 0.0
         for n, (name, pair) in enumerate(self.dots.items()):
             places = [(x.at(float(a)), y.at(float(b))) for a, b in zip(*pair, strict=True)]
-            kinds.append({"name": name, "look": look(n), "at": at, "places": places})
+            marker = MARKERS[n % len(MARKERS)]
+            kinds.append({"name": name, "look": look(n), "marker": marker, "at": at, "places": places})
             at += 28 + LETTER * len(name)
         return markup(
             "scatter.svg", picture=self, kinds=kinds, x=x, y=y, left=LEFT, top=TOP, side=SIDE,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from milepost.explore.pictures.axes import named, number, round_marks
+from milepost.explore.pictures.axes import Tick, named, number, round_marks
 from milepost.explore.pictures.written import markup
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.float64]
 WIDE, TOP, TALL, FOOT, LETTER = 350.0, 26.0, 250.0, 34.0, 6.3
-NAME, LEAST, APART = 17.0, 64.0, 10.0
+NAME, LEAST, APART = 17.0, 80.0, 10.0
 """The height of a name above its strip, the least height of a strip, and what is between two."""
 
 
@@ -40,14 +40,12 @@ class Strips:
 
     @property
     def _left(self) -> float:
-        return 10 + LETTER * max(len(number(each)) for each in self._levels)
+        return 10 + LETTER * max(len(name) for _, name in self._levels)
 
     @property
-    def _levels(self) -> list[float]:
-        """Return the values that are marked at every strip: both limits, and 0 where it is well inside."""
-        low, high = self.limits
-        inside = min(-low, high) > 0.2 * (high - low)
-        return [low, *([0.0] if inside else []), high]
+    def _levels(self) -> tuple[Tick, ...]:
+        """Return the round values that are marked at every strip, and their names."""
+        return named(round_marks(*self.limits, 3))
 
     @property
     def _each(self) -> float:
@@ -89,7 +87,7 @@ class Strips:
                     "bottom": bottom,
                     "line": _path(at, down(values)),
                     "pale": "" if name not in self.ranges else _outline(at, *map(down, self.ranges[name])),
-                    "levels": [(float(down(each)), number(each)) for each in self._levels],
+                    "levels": [(float(down(each)), name, not each) for each, name in self._levels],
                     "shade": None
                     if self.shaded is None
                     else (float(down(self.shaded[1])), float(down(self.shaded[0]))),
@@ -136,11 +134,11 @@ def strips(
     shaded: tuple[float, float, str] | None = None,
     mark: tuple[float, str] | None = None,
 ) -> Strips:
-    """Return curves one under another; limits: just what is drawn if left out."""
+    """Return curves one under another; limits: what is drawn, and 0, if left out."""
     pale = dict(ranges or {})
     if limits is None:
         drawn = np.concatenate([*lines.values(), *(each for pair in pale.values() for each in pair)])
-        limits = float(np.nanmin(drawn)), float(np.nanmax(drawn))
+        limits = min(float(np.nanmin(drawn)), 0.0), max(float(np.nanmax(drawn)), 0.0)
     if limits[0] == limits[1]:
         limits = limits[0], limits[0] + 1.0
     if shaded is not None:

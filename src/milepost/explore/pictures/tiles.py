@@ -51,7 +51,7 @@ class Tiles:
     ends: tuple[str, str] = ("", "")
     """What is written at both ends of the bar, instead of the limits."""
     hidden: str = "hidden"
-    """What is hatched."""
+    """What is blank."""
     signed: bool = False
     """Two hues that meet at 0, as far from it on both sides."""
 

@@ -158,10 +158,14 @@ def slots(
         # Past its end transformers sees nothing.
         real = nn.functional.pad(real, (0, total - real.shape[1]))
     slot = torch.arange(total, device=device).expand(batch_size, -1)
-    index = real.cumsum(-1) - 1 if local_size is None else slot - real.int().argmax(-1, keepdim=True)
-    documents = torch.where(real & (slot < q_offset + q_length), 0, -1)
-    own = (torch.arange(q_length, device=device) + q_offset).expand(batch_size, -1)
-    rows = (torch.cat((row[:, kv_offset:], row.gather(1, own)), 1) for row in (index.clamp(min=0), documents, slot))
+    so_far, on = real.cumsum(-1), slot - real.int().argmax(-1, keepdim=True)
+    # A query of padding sees the text before it, as in transformers, and counts on behind its end: `generate` goes on
+    # from texts that are padded on the right.
+    index = torch.where(~real & (so_far == so_far[:, -1:]), on, so_far - 1) if local_size is None else on
+    index, own = index.clamp(min=0), (torch.arange(q_length, device=device) + q_offset).expand(batch_size, -1)
+    documents, sees = torch.where(real & (slot < q_offset + q_length), 0, -1), torch.where(so_far > 0, 0, -1)
+    both = ((index, index), (documents, sees), (slot, slot))
+    rows = (torch.cat((keys[:, kv_offset:], queries.gather(1, own)), 1) for keys, queries in both)
     return torch.stack(tuple(rows), 1)[:, None]
 
 
@@ -486,8 +490,9 @@ def count(positions: Tensor, mask: Tensor | None, from_zero: bool) -> tuple[bool
     if mask is None:
         return True, bool(follows.all() & first.all() if from_zero else follows.all())
     real = mask.to(positions.device, torch.bool)
-    starts = real & (real.cumsum(-1) == 1)
-    right = nn.functional.pad(follows & real[:, :-1], (1, 0)) | starts | ~real
+    starts, behind = real & (real.cumsum(-1) == 1), real.cumsum(-1) > 0
+    # Padding behind a text counts on, and a text does not go on behind padding.
+    right = nn.functional.pad(follows & (real[:, :-1] | ~real[:, 1:]), (1, 0)) | starts | ~behind
     if from_zero:
         right = right & ((positions == 0) | ~starts)
     both = cast("list[bool]", torch.stack((real.all(), right.all())).tolist())
