@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
@@ -61,7 +62,7 @@ class Schedule(nn.Module):
             return self._at(layer)
         if layer not in self.layers:
             raise IndexError(
-                f"Schedule: asked for layer {layer}, which does not attend; the layers that do are {ranges(self.layers)}"
+                f"Schedule: asked for layer {layer}, which does not attend; layers that do: {ranges(self.layers)}"
             )
         return self._at(self.layers.index(layer))
 
@@ -194,7 +195,7 @@ def read_schedule(plain: dict[str, Any]) -> Schedule:
 def demand_numbers(layers: Sequence[int], count: int) -> tuple[int, ...] | range:
     """Return the numbers of layers, as many as there are schemes and in order; a range where none is left out."""
     numbers = tuple(layers)
-    rising = all(one < other for one, other in zip(numbers, numbers[1:], strict=False))
+    rising = all(one < other for one, other in pairwise(numbers))
     if len(numbers) != count or not rising or not all(type(each) is int and each >= 0 for each in numbers):
         raise ValueError(
             f"Schedule(layers={list(numbers)}): give the number of each layer that attends, in order, one for each of "

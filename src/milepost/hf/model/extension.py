@@ -34,7 +34,7 @@ from milepost.hf.model.models import (
 from milepost.hf.model.parts import schedule_for
 from milepost.hf.model.positions import Calls, Hooks
 from milepost.hf.model.proof import demand_proof
-from milepost.hf.model.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
+from milepost.hf.model.rotary import Form, Turned, Widths, form_of, plain, same_beside, turn_of, turns_by_type
 from milepost.hf.model.settings import Settings, clear, store, unedited, without, written
 from milepost.hf.model.t5 import Stretched, has_buckets, stretch_buckets
 from milepost.hf.model.tables import Grown, grow, table_of
@@ -258,7 +258,11 @@ def only_turns(own: Scheme, scheme: Scheme) -> str | None:
 
 
 def apply(
-    layers: Layers, schedule: Schedule, path: Path, forms: list[tuple[Form, dict[str | None, int]]], settings: Settings | None
+    layers: Layers,
+    schedule: Schedule,
+    path: Path,
+    forms: list[tuple[Form, Widths]],
+    settings: Settings | None,
 ) -> None:
     """Change the model. Everything that can be refused has been."""
     own_config(layers.model)

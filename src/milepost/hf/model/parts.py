@@ -16,6 +16,7 @@ from milepost.hf.model.models import Layers
 from milepost.hf.model.rotary import turn_of
 from milepost.lab.schemes.expressions import Sum, evaluate, words_in
 from milepost.lab.schemes.named import AND_THE_REST, WITHOUT_TRAINING
+from milepost.schedule import ranges
 from milepost.seams.arguments import did_you_mean, spell
 from milepost.seams.band import both, strips_of
 from milepost.seams.verbs import SlopeStretch, Stretch, answers, verbs_of
@@ -67,10 +68,9 @@ def whole_schedule(layers: Layers, whole: Scheme | Schedule) -> Schedule:
     """A schedule with as many layers as the model, or one scheme for layers that are alike."""
     if isinstance(whole, Schedule):
         if list(whole.layers) != list(layers.own.layers):
-            numbers = ranges(layers.own.layers)
             raise ValueError(
-                f"extend: the schedule has the layers {ranges(whole.layers)}, and this {layers.model_type} model attends "
-                f"in {numbers}: Schedule([…], layers=…) says which"
+                f"extend: the schedule has the layers {ranges(whole.layers)}, and this {layers.model_type} model "
+                f"attends in {ranges(layers.own.layers)}: Schedule([…], layers=…) says which"
             )
         return whole
     if len(layers.own.schemes) > 1:

@@ -25,7 +25,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from milepost import Alibi, Scheme, Stream
+from milepost import Alibi, Schedule, Scheme, Stream
 from milepost.call.documents import over_keys
 from milepost.call.options import Options
 from milepost.hf.model.models import Place, attentions_in, places_of
@@ -286,12 +286,18 @@ class Calls:
     """Hooks around each forward pass of an extended model: what it is given is checked and completed.
 
     by: what the model is extended with, in words that are equal for equal extensions. attends: whether layers go
-    through `attend`. listed: whether its layers are known to pass position_ids on. named: the attention function that layers must call, None where modules of ours are in their
-    place.
+    through `attend`. named: the attention function that layers must call, None where modules of ours are in their
+    place. listed: whether its layers are known to pass position_ids on.
     """
 
     def __init__(
-        self, module: nn.Module, schedule: Iterable[Scheme], by: str, attends: bool, named: str | None, listed: bool = True
+        self,
+        module: nn.Module,
+        schedule: Schedule | tuple[()],
+        by: str,
+        attends: bool,
+        named: str | None,
+        listed: bool = True,
     ) -> None:
         self.schedule, self.by, self.attends, self.named = schedule, by, attends, named
         signature = inspect.signature(type(module).forward).parameters
@@ -433,7 +439,7 @@ class Calls:
 
     def stream(self, stream: Stream, given: dict[str, Any], cache: Any, tokens: Tensor) -> None:
         """Let a stream say which tokens it has, in the place of the mask that transformers would make."""
-        refuse_other(stream, self.schedule, cache)
+        refuse_other(stream, cast("Schedule", self.schedule), cache)
         mask = given.get("attention_mask")
         if mask is not None and (not isinstance(mask, Tensor) or mask.dim() != 2):
             raise ValueError(

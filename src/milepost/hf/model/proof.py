@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from milepost.configs import read
 from milepost.hf.model.models import Layers, as_run, turners_in
-from milepost.hf.model.twin import TOKENS, WINDOWS, draw, is_size, shrunk, twin_of
+from milepost.hf.model.twin import WINDOWS, draw, is_size, shrunk, twin_of
 
 NOTICED, EQUAL, AFAR_EQUAL = 1e-2, 1e-5, 1e-3
 """Of the largest output: what a change must reach, what must not differ, and what must not far from the start, where
 transformers' angles are rounded to float32."""
-ROUNDING = 3e-6
-"""What rounding to float32 may do to a twin: weights that amplify it more say nothing at 1e-5."""
+ROUNDING, EPSILON = 2e-6, 1.2e-7
+"""What rounding its weights, by so much, may do to a twin: one that amplifies it more says nothing at 1e-5."""
 GAINS = (1.0, 2.0, 0.5, 4.0, 0.25)
 LENGTH, AFAR = 21, 20_003
 ELSEWHERE = re.compile("mlp|moe|ffn|expert|sparsity")
@@ -39,11 +39,11 @@ ByItself = Callable[[nn.Module, Any], object]
 
 def demand_proof(layers: Layers, path: str, extend: ByItself) -> None:
     """Refuse a model unless its twin, extended by `extend(twin, path)`, does what stock transformers does."""
-    kind = type(layers.backbone)
+    kind = cast("type[nn.Module]", type(layers.backbone))
     if not kind.__module__.startswith("transformers."):
         raise ValueError(
-            f"extend: {kind.__name__} is a class of {kind.__module__}, and not of transformers; its {layers.model_type} "
-            f"code is not run to see what it does, so it cannot be extended"
+            f"extend: {kind.__name__} is a class of {kind.__module__}, and not of transformers. What it does is not "
+            f"known, and its code is not run to find out, so it cannot be extended"
         )
     asked = question(layers, path)
     if asked not in PROVEN:
@@ -65,29 +65,26 @@ def question(layers: Layers, path: str) -> tuple[object, ...]:
     from milepost import __version__
 
     fields = cast("dict[str, Any]", layers.config.to_dict())
-    kept = {name: each for name, each in fields.items() if not (is_size(name) or name.startswith(("_", "torch_", "dtype")))}
+    kept = {
+        name: each for name, each in fields.items() if not (is_size(name) or name.startswith(("_", "torch_", "dtype")))
+    }
     versions = (torch.__version__, transformers.__version__, __version__, platform.machine())
-    return type(layers.backbone), path, *versions, json.dumps(kept, sort_keys=True, default=repr)
+    kind = cast("type[nn.Module]", type(layers.backbone))
+    return kind, path, *versions, json.dumps(kept, sort_keys=True, default=repr)
 
 
 def unproven(layers: Layers, path: str, extend: ByItself) -> str | None:
     """Return why a twin does not prove that the model is extended rightly; None where it does."""
-    kind, config = type(layers.backbone), as_run(layers.config)
+    kind = cast("type[nn.Module]", type(layers.backbone))
+    config = as_run(layers.config)
     kinds = kinds_of(layers)
     narrow = runs(kind, config, kinds)
     few = crossed(kind, config, kinds, narrow)
     twin = twin_of(kind, shrunk(config, kinds, few, narrow))
-    missed, error = "its weights amplify rounding", 0.0
-    for gain in GAINS:
-        draw(twin, gain)
-        error = rounding(twin)
-        if error > ROUNDING:
-            continue
-        missed = unnoticed(twin)
-        if missed is None:
-            break
+    gain, error, missed = sharpened(twin)
     if missed is not None:
         return f"a small model of its class does not show what it does with positions: {missed}"
+    draw(twin, gain)
     own = dict(answers(twin))
     extend(twin, path)
     for (name, theirs), (_, ours) in zip(own.items(), answers(twin), strict=True):
@@ -118,8 +115,9 @@ def kinds_of(layers: Layers) -> list[object]:
     """Return what each layer is, as far as positions go: its scheme, its module, and what the config lists by layer."""
     fields = cast("dict[str, Any]", layers.config.to_dict())
     count = read(layers.config, "extend").layers
-    listed = [cast("list[Any]", each) for name, each in fields.items() if isinstance(each, list) and not ELSEWHERE.search(name)]
-    named = [each for each in listed if len(each) == count and all(one in (0, 1) or isinstance(one, str) for one in each)]
+    about = (each for name, each in fields.items() if not ELSEWHERE.search(name))
+    lists = [cast("list[Any]", each) for each in about if isinstance(each, list)]
+    named = [each for each in lists if len(each) == count and all(one in (0, 1) or type(one) is str for one in each)]
     schemes = {layer: str(scheme) for layer, scheme in layers.own.items()}
     return [(schemes.get(n), *(each[n] for each in named)) for n in range(count)]
 
@@ -130,11 +128,10 @@ def crossed(kind: type[nn.Module], config: Any, kinds: Sequence[object], narrow:
     An indexer that keeps so many keys does nothing in a shorter text, and would pass unseen.
     """
     fields = cast("dict[str, Any]", shrunk(config, kinds, narrow=narrow).to_dict())
+    large = (name for name, each in fields.items() if type(each) is int and each > LENGTH)
     asked = [
-        name for name, each in fields.items()
-        if type(each) is int and each > LENGTH and not (is_size(name) or WINDOWS.fullmatch(name) or TOKENS.fullmatch(name))
-        and not name.startswith("max_position")
-    ]  # fmt: skip
+        each for each in large if not (is_size(each) or WINDOWS.fullmatch(each) or each.startswith("max_position"))
+    ]
     if not asked:
         return []
     plain = twin_of(kind, shrunk(config, kinds, narrow=narrow))
@@ -149,7 +146,7 @@ def crossed(kind: type[nn.Module], config: Any, kinds: Sequence[object], narrow:
             draw(twin, 1.0)
             if apart(whole(twin), before) > EQUAL:
                 found.append(name)
-        except Exception:  # noqa: S112
+        except Exception:
             # It is a size, or cannot be so small.
             continue
     return found
@@ -222,7 +219,9 @@ def by_steps(model: nn.Module, steps: Sequence[int] = (12, 1, 1, 4, 3), **others
     cache, outs, start = DynamicCache(config=cast("Any", model).config), list[Tensor](), 0
     for step in steps:
         end = start + step
-        given = {name: each[:, :end] if name == "attention_mask" else each[:, start:end] for name, each in others.items()}
+        given = {
+            name: each[:, :end] if name == "attention_mask" else each[:, start:end] for name, each in others.items()
+        }
         outs.append(run(model, tokens()[:, start:end], past_key_values=cache, use_cache=True, **given))
         start = end
     return torch.cat(outs, 1)
@@ -266,17 +265,36 @@ def first_line(error: BaseException) -> str:
 # What it must notice
 
 
+def sharpened(twin: nn.Module) -> tuple[float, float, str | None]:
+    """Return a gain by which a twin notices every change, what rounding does to it then, and what none notices."""
+    tried = list[tuple[float, float]]()
+    missed: str | None = None
+    for gain in GAINS:
+        draw(twin, gain)
+        error = rounding(twin)
+        if error > EQUAL / 2:
+            continue
+        why = unnoticed(twin)
+        missed = missed or why
+        if why is None:
+            tried.append((error, gain))
+            if error <= ROUNDING:
+                break
+    error, gain = min(tried, default=(0.0, 0.0))
+    return gain, error, None if tried else missed or "its weights amplify rounding"
+
+
 def rounding(twin: nn.Module) -> float:
-    """What rounding to float32 does to a twin."""
-    single = whole(twin)
-    twin.double()
-    try:
-        return apart(single, whole(twin))
-    except RuntimeError:
-        # Something in it is float32 whatever it is cast to.
-        return 0.0
-    finally:
-        twin.float()
+    """What rounding to float32 does to a twin: to its weights, for not every class can be run in float64."""
+    single, kept = whole(twin), [each.detach().clone() for each in twin.parameters()]
+    random = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for each in twin.parameters():
+            each.mul_(1 + EPSILON * (2 * torch.rand(each.shape, generator=random) - 1))
+        moved = whole(twin)
+        for each, was in zip(twin.parameters(), kept, strict=True):
+            each.copy_(was)
+    return apart(single, moved)
 
 
 def unnoticed(twin: nn.Module) -> str | None:

@@ -16,6 +16,8 @@ from milepost.seams.verbs import answers
 
 Form = Literal["once", "halves", "neighbours", "complex"]
 """How a model lays cosines out: one a pair, all of them twice in a row, each of them twice, or as complex numbers."""
+Widths = dict[str | None, int]
+"""How many channels a module answers for each type of layers."""
 FORMS: tuple[Form, ...] = ("once", "halves", "neighbours", "complex")
 
 
@@ -40,9 +42,7 @@ class Turned(StandIn):
         self.form: Form = form
 
     @torch.no_grad()
-    def forward(
-        self, x: Tensor, position_ids: Tensor, layer_type: str | None = None
-    ) -> tuple[Tensor, Tensor] | Tensor:
+    def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor] | Tensor:
         """Return cosines and sines [b|1 t channels]; x gives the device and the dtype, position_ids is [b|1 t].
 
         In complex form they are one tensor, as wide as there are pairs.
@@ -50,9 +50,12 @@ class Turned(StandIn):
         turn = self.turns[layer_type]
         if turn is None:
             cos = x.new_ones(*x.shape[-3:-1], self.widths[layer_type])
-            return torch.complex(cos.float(), cos.float() * 0) if self.form == "complex" else (cos, torch.zeros_like(cos))
-        cos, sin = (laid_out(each, self.form) for each in turn.cos_sin(position_ids.to(x.device)))
-        return torch.complex(cos.float(), sin.float()) if self.form == "complex" else (cos.to(x.dtype), sin.to(x.dtype))
+            sin = torch.zeros_like(cos)
+        else:
+            cos, sin = (laid_out(each, self.form) for each in turn.cos_sin(position_ids.to(x.device)))
+        if self.form == "complex":
+            return torch.complex(cos.float(), sin.float())
+        return cos.to(x.dtype), sin.to(x.dtype)
 
     def refuse_edited(self) -> None:
         """Refuse a change of the model's own module, which nobody asks."""
@@ -136,7 +139,7 @@ def turns_by_type(layers: Layers, schedule: Schedule, turner: Turner) -> dict[st
 # What a model's own module answers
 
 
-def form_of(layers: Layers, turner: Turner) -> tuple[Form, dict[str | None, int]]:
+def form_of(layers: Layers, turner: Turner) -> tuple[Form, Widths]:
     """How the model's own module lays cosines out, and in how many channels for each type of layers.
 
     It must answer what the config says, near and far: what could be read wrongly is found here.
@@ -151,7 +154,7 @@ def form_of(layers: Layers, turner: Turner) -> tuple[Form, dict[str | None, int]
             f"cannot be asked how it turns; load the weights first, then extend"
         )
     forms: tuple[Form, ...] = FORMS
-    widths, error = dict[str | None, int](), precision(turner.module)
+    widths, error = Widths(), precision(turner.module)
     for kind, turn in turns.items():
         rope: Rope = getattr(turn, "method", turn)
         for length in lengths(rope):
@@ -160,7 +163,7 @@ def form_of(layers: Layers, turner: Turner) -> tuple[Form, dict[str | None, int]
             angle = position[..., None] * frequencies(rope, length).to(position.device)
             within = 1e-5 + max(1e-5, error.eps) * angle + position[..., None] * error.tiny * error.eps
             # One tensor of complex numbers comes as three.
-            told = [form for form in forms if (form == "complex") == (len(theirs) == 3)]
+            told: list[Form] = [form for form in forms if (form == "complex") == (len(theirs) == 3)]
             forms = tuple(form for form in told if near(theirs[:2], ours, within, form))
         if not forms:
             raise ValueError(

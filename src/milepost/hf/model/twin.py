@@ -37,7 +37,7 @@ SIZES: dict[str, int] = {
     r"linear_num_key_heads": 2,
     r"linear_num_value_heads": 4,
 }
-"""Patterns of the names of sizes, and what each is in a twin; no size grows."""
+"""Patterns of the names of sizes, and what each is in a twin; 0 stays 0."""
 WINDOWS = re.compile(r"sliding_window|attention_chunk_size|.*_window_size")
 GROUPS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "num_global_key_value_heads")
 TOKENS = re.compile(r".*_(token|token_id|token_ids|index)|.*_id|.*_ids")
@@ -71,13 +71,13 @@ def shrunk(config: Any, kinds: Sequence[object], few: Sequence[str] = (), narrow
         if isinstance(value, list) and len(cast("list[Any]", value)) == count and name not in ("architectures",):
             kept = [cast("list[Any]", value)[layer] for layer in keep]
             to = small(name)
-            changes[name] = kept if to is None else [min(each, to) for each in kept]
+            changes[name] = kept if to is None else [to if each else 0 for each in kept]
         elif isinstance(value, bool) or not isinstance(value, int):
             continue
         elif WINDOWS.fullmatch(name) or name in few:
             changes[name] = min(value, WINDOW)
         elif (to := small(name)) is not None:
-            changes[name] = min(value, to)
+            changes[name] = to if value else 0
         elif TOKENS.fullmatch(name):
             changes[name] = min(value, 0)
         elif name in GROUPS:
@@ -99,7 +99,7 @@ def shared_in(fields: dict[str, Any]) -> int:
 
 
 def layers_kept(kinds: Sequence[object], shared: int = 0) -> list[int]:
-    """Return which layers a twin has: the first ones, until there is one of every kind, of the last `shared` as well."""
+    """Return which layers a twin has: the first ones until there is one of every kind, of the last `shared` as well."""
     first = len(kinds) - shared
     parts = [kinds[:first], kinds[first:]]
     kept = [next((n for n in range(len(part) + 1) if set(part[:n]) == set(part)), 0) for part in parts]
