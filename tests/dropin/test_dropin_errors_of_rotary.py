@@ -250,6 +250,11 @@ Q, K, IDS = zeros(2, 4, 5, 8), zeros(2, 2, 5, 8), torch.arange(5)
             "apply_rotary_pos_emb(unsqueeze_dim=3): heads are on axis 1, [b h t d], or on axis 2, [b t h d]",
         ),
         (
+            lambda: dropin.apply_rotary_pos_emb(Q, K, zeros(2, 5, 8), zeros(2, 5, 8), unsqueeze_dim=True),
+            ValueError,
+            "apply_rotary_pos_emb(unsqueeze_dim=True): heads are on axis 1",
+        ),
+        (
             lambda: dropin.apply_rotary_pos_emb(Q, K, zeros(2, 5, 8), zeros(2, 5, 8), unsqueeze_dim=2),
             ValueError,
             "apply_rotary_pos_emb: with unsqueeze_dim=2 q is [b t h d] and k [b t g d]; given q [2, 4, 5, 8], k [2, 2",
@@ -291,3 +296,17 @@ Q, K, IDS = zeros(2, 4, 5, 8), zeros(2, 2, 5, 8), torch.arange(5)
 )
 def test_turning_by_real_tables(ask: Callable[[], Any], kind: type[Exception], text: str):
     refused(kind, text, ask)
+
+
+@pytest.mark.parametrize(
+    "laid",
+    [lambda angle: angle.repeat_interleave(2, -1), lambda angle: angle],
+    ids=["each angle twice in a row, as in Cohere", "each angle once, as in gpt-oss"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_whose_halves_differ_are_other_peoples_tables(laid: Callable[[Tensor], Tensor], dtype: torch.dtype):
+    """The function of the same name in Cohere's and gpt-oss's code takes rows that mean something else."""
+    angle = laid(torch.arange(6.0)[:, None] * 10000.0 ** (-torch.arange(4) / 4))[None]
+    q = torch.randn(1, 2, 6, 8, dtype=dtype)
+    with pytest.raises(ValueError, match="apply_rotary_pos_emb: the halves of a row of cos and sin differ, by "):
+        dropin.apply_rotary_pos_emb(q, q, angle.cos().to(dtype), angle.sin().to(dtype))

@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 import milepost as mp
-from milepost.explore.controls import Choice, NotPossibleError, Slider, Switch, Words
-from milepost.explore.scene import Lines, Map, Say, Table, plain
+from milepost.explore.composer.reading import read_all
+from milepost.explore.composer.settings import SETTINGS
+from milepost.explore.controls import Choice, NotPossibleError, Slider, Switch, Words, read
+from milepost.explore.scene import Digits, Lines, Map, Say, Table, plain
 from milepost.explore.server.told import axes
 from milepost.explore.stories.all import BY_NAME, STORIES
 from milepost.explore.stories.story import Story
@@ -447,11 +449,78 @@ def test_windows_of_dual_chunks_climb_through_a_chunk_and_drop():
 )
 def test_schemes_to_try_are_set_as_the_story_was(name: str, given: dict[str, Any], expected: list[str]):
     found = BY_NAME[name].scene(given).try_own
+    assert found is not None
     assert len(found) == 4
     names = {each: getattr(mp, each) for each in mp.__all__}
     for text, part in zip(found[1:], expected, strict=True):
         assert part in text
         assert isinstance(eval(f"Scheme({text})", names), mp.Scheme)
+
+
+ALIBI12 = "Alibi(12, stretch=Alibi{}(2)), causal"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "schemes", "settings"),
+    [
+        ("order", {"causal": True}, ["Nope(), causal", "Rope(32), causal"], {}),
+        ("order", {}, ["Nope()", "Rope(32)"], {}),
+        ("clocks", {"base": "500000", "position": 8192}, ["Rope(128, theta=500000.0), causal"], {"length": 8192}),
+        ("clocks", {"position": 1}, ["Rope(128, theta=10000.0), causal"], {"length": 64}),
+        (
+            "unseen",
+            {"length": 16_384},
+            ["Rope(64, theta=100000.0), causal", "Rope(64, theta=100000.0, stretch=Yarn(2, 8192)), causal"],
+            {"length": 16_384},
+        ),
+        (
+            "penalties",
+            {"heads": "12", "head": "steepest", "factor": 2},
+            ["Alibi(12), causal", ALIBI12.format("Interpolate"), ALIBI12.format("Ntk"), "Kerple(12), causal"],
+            # Slopes of 12 heads do not fall from head to head.
+            {"head": 8, "vectors": "nothing"},
+        ),
+        (
+            "keys",
+            {"method": "pivot", "trained": 1024, "sharp": 2},
+            ["Nope(), Scale(0.25), causal", "Rope(64), Pivot(Rerope(512), 1024), Scale(0.25), causal"],
+            {"trained": 1024, "vectors": "apart"},
+        ),
+        (
+            "config",
+            {},
+            ["Rope(128, theta=500000), causal & window(4096)", "Rope(128, theta=500000, stretch=Yarn(8, 8192"],
+            {"trained": 8192, "length": 65_536},
+        ),
+    ],
+)
+def test_what_a_story_was_set_to_is_carried_to_the_composer(
+    name: str, given: dict[str, Any], schemes: list[str], settings: dict[str, Any]
+):
+    scene = BY_NAME[name].scene(given)
+    assert scene.try_own is not None
+    for text, wanted in zip(scene.try_own, schemes, strict=False):
+        assert text.startswith(wanted)
+    assert len(schemes) <= len(scene.try_own) <= 4
+    assert dict(scene.try_set) == settings
+    story = BY_NAME[name]
+    state = read(SETTINGS, {"trained": story.try_trained, "length": story.try_length} | settings)
+    read_all(list(scene.try_own), state["trained"], state["length"])
+
+
+def test_a_config_of_which_the_composer_draws_nothing_offers_nothing():
+    config = {"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2, "n_positions": 128, "vocab_size": 50}
+    assert BY_NAME["config"].scene({"config": json.dumps(config)}).try_own == ()
+
+
+def test_digits_have_a_head_that_says_what_each_counts():
+    for method, units in (("direct", "1,000 100 10 1"), ("ntk", "8,000 400 20 1"), ("pi", "8,000 800 80 8")):
+        digits = BY_NAME["stretches"].scene({"method": method, "factor": 8}).figures[2]
+        assert isinstance(digits, Digits)
+        assert [each.en for each in digits.head] == [
+            "position", *(f"pair {3 - n}: × {unit}" for n, unit in enumerate(units.split())),
+        ]  # fmt: skip
+        assert "angle" not in digits.title.en
 
 
 def test_stretches_tell_the_temperature_of_yarn_alone():

@@ -157,6 +157,8 @@ REFUSED: dict[str, Operation] = {
     "cat with new": lambda k: torch.cat((k, torch.zeros(2, 2, 1, 8, dtype=torch.float64)), 2),
     "cat of heads": lambda k: torch.cat((k, k), 1),
     "out=": lambda k: torch.index_select(k, 0, BEAMS, out=torch.empty(3, 2, S, 8, dtype=torch.float64)),
+    "expand of channels": lambda k: k[..., :1].expand(-1, -1, -1, 8),
+    "expand to more axes": lambda k: k.expand(3, -1, -1, -1, -1),
     "sum of heads": lambda k: k.sum(1, keepdim=True),
     "tensor": lambda k: torch.tensor(k),
     "new_tensor": lambda k: torch.zeros(1).new_tensor(k),
@@ -206,6 +208,60 @@ def test_numbers_that_are_no_keys_are_read():
     assert "index=range(5, 11)" in repr(keys)
     assert "turned by Scheme(Rope(head_dim=8" in f"{trimmed(True)[0].keys}"
     assert type(keys.plain) is Tensor
+
+
+@pytest.mark.parametrize("name", [
+    "bfloat16", "clone", "contiguous", "cpu", "detach", "double", "float", "half", "resolve_conj", "resolve_neg",
+])  # fmt: skip
+def test_each_copy_knows_its_tokens(name: str):
+    cache, *_ = trimmed(True)
+    copied = getattr(cache.keys, name)()
+    assert type(copied) is CachedKeys
+    assert copied.token_index == range(FIRST, FIRST + S)
+    assert copied.turned_by is ROPE
+    assert torch.equal(copied.plain, getattr(cache.keys.plain, name)())
+
+
+@pytest.mark.parametrize("join", [torch.cat, torch.concat, torch.concatenate])
+def test_each_name_of_cat_joins_tokens(join: Callable[..., Tensor]):
+    cache, *_ = trimmed(True)
+    joined = join((cache.keys[:, :, :2], cache.keys[:, :, 2:]), 2)
+    assert type(joined) is CachedKeys
+    assert joined.token_index == range(FIRST, FIRST + S)
+
+
+@pytest.mark.parametrize("cut", [
+    lambda k: k.tensor_split(2, 2)[1], lambda k: k.chunk(2, 2)[1], lambda k: k.split(3, 2)[1],
+    lambda k: k.narrow(2, 3, 3),
+], ids=["tensor_split", "chunk", "split", "narrow"])  # fmt: skip
+def test_tokens_that_lie_side_by_side_still_count_up(cut: Operation):
+    keys: Any = cut(trimmed(True)[0].keys)
+    assert keys.token_index == range(FIRST + 3, FIRST + S)
+
+
+def test_rows_repeated_to_a_known_number_know_their_tokens():
+    cache, *_ = trimmed(True, "rows")
+    keys: Any = cache.keys.repeat_interleave(torch.tensor([1, 2]), dim=0, output_size=3)
+    assert keys.token_index.tolist() == [cache.index.tolist()[row] for row in (0, 1, 1)]
+
+
+@pytest.mark.parametrize("name", ["eq", "ge", "gt", "le", "lt", "ne", "isclose", "equal", "allclose"])
+def test_each_comparison_reads_keys(name: str):
+    cache, k, _, _ = trimmed(False)
+    found, expected = getattr(torch, name)(cache.keys, k), getattr(torch, name)(k, k)
+    assert type(found) is type(expected)
+    assert torch.equal(torch.as_tensor(found), torch.as_tensor(expected))
+    if isinstance(found, Tensor) and name != "isclose":
+        signs = {"eq": operator.eq, "ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
+        assert torch.equal(signs.get(name, operator.ne)(cache.keys, k), expected)
+
+
+@pytest.mark.parametrize("name", ["isfinite", "isinf", "isnan", "all", "any", "max", "mean", "min", "sum"])
+def test_each_question_reads_keys(name: str):
+    cache, k, _, _ = trimmed(False)
+    found = getattr(torch, name)(cache.keys)
+    assert type(found) is Tensor
+    assert torch.allclose(found.double(), getattr(torch, name)(k).double())
 
 
 @pytest.mark.slow

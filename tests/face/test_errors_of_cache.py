@@ -90,3 +90,11 @@ def test_trim_wants_a_scheme():
     schedule = mp.Schedule([mp.Scheme(causal & window(3))])
     with pytest.raises(TypeError, match=r"Cache\.trim: .*Scheme.*given Schedule"):
         cache.trim(schedule)
+
+
+def test_positions_have_three_axes_at_most():
+    _, k, v = inputs(t=3)
+    cache = mp.Cache()
+    with pytest.raises(ValueError, match=r"position must be \[3\], \[2, 3\] or \[2, 3, axes\], given \[2, 3, 2, 1\]"):
+        cache.append(k, v, position=torch.zeros(2, 3, 2, 1))
+    assert len(cache) == 0

@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 import milepost as mp
 from milepost.cli import app
+from milepost.configs import read
 from milepost.hf import plan
+from milepost.hf.config.far_layers import reach
 from milepost.hf.planning.plan import Plan
 from tests.configs.published import PUBLISHED
 
@@ -139,6 +141,33 @@ def test_every_published_config_has_a_plan_or_a_reason(name: str):
     assert json.loads(json.dumps(found.to_dict()))["target"] == 1 << 18
     assert max(len(line) for line in str(found).splitlines() if not line.startswith("{")) <= 132
     assert not found.first or found[found.first].parts
+
+
+class Own:
+    """A stretch of a user's, which says nothing of lengths."""
+
+    def frequencies(self, f: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+        return f / 4
+
+    def magnitude(self, length: torch.Tensor) -> float:
+        return 1.0
+
+
+def test_every_stretch_says_how_far_it_reaches_and_an_unknown_one_is_refused():
+    ones, said = (1.0,) * 4, dict[str, float]()
+    given = {"ByParts": (4.0, 64), "DynamicLinear": (64,), "DynamicNtk": (64,), "DynamicYarn": (64,),
+             "Interpolate": (4.0,), "Llama3": (4.0, 64), "LongRope": (ones, ones, 64), "Ntk": (4.0,),
+             "NtkMixed": (4.0,), "Proportional": (0.5,), "Yarn": (4.0, 64)}  # fmt: skip
+    kinds = {name: getattr(mp, name) for name in dir(mp) if isinstance(getattr(mp, name), type)}
+    reader = read(LLAMA | {"max_position_embeddings": 64}, "plan")
+    for name in (each for each, kind in kinds.items() if hasattr(kind, "frequencies") and hasattr(kind, "magnitude")):
+        more = {"factor": 4.0} if name in ("LongRope", "Proportional") else {}
+        rope = mp.Rope(8, stretch=kinds[name](*given[name], **more))
+        said[name] = reach(reader, [mp.Scheme(mp.Partial(rope, of=12), mp.causal)], 64) / 64
+    by_length = ("DynamicLinear", "DynamicNtk", "DynamicYarn", "Ntk")
+    assert said == {name: 1.0 if name in by_length else 4.0 for name in given}
+    with pytest.raises(ValueError, match=r"Own.* does not say how many times the trained length it reaches"):
+        reach(reader, [mp.Scheme(mp.Rope(8, stretch=Own()), mp.causal)], 64)
 
 
 def test_a_stretched_model_goes_further_by_its_own_stretch():

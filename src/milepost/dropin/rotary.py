@@ -9,6 +9,9 @@ from milepost.numerics.rotation import rotate
 from milepost.seams import demand
 from milepost.seams.rotary import over_heads
 
+ALIKE = 2**-6
+"""How far the halves of a row may differ: twice the step of bfloat16 below 2."""
+
 
 def rotary_position_embedding(q: Tensor, k: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:
     """Rotate neighbouring channels of queries and keys by their positions.
@@ -63,7 +66,9 @@ def apply_rotary_pos_emb(
     paired("apply_rotary_pos_emb", q=q, cos=cos)
     _check_tables(cos, sin, q.shape[0], q.shape[axis], q.shape[3])
     width = cos.shape[-1]
-    cos, sin = (_row_of_each(table, position_ids, q.shape[0], q.shape[axis])[..., : width // 2] for table in (cos, sin))
+    cos, sin = (_row_of_each(table, position_ids, q.shape[0], q.shape[axis]) for table in (cos, sin))
+    _check_halves(cos, sin, q.shape[3])
+    cos, sin = cos[..., : width // 2], sin[..., : width // 2]
     cos, sin = (each.unsqueeze(-2) if axis == 1 else over_heads(each) for each in (cos, sin))
     turned = (rotate(x[..., :width], cos, sin) for x in (q, k))
     if width == q.shape[3]:
@@ -92,6 +97,20 @@ def _check_tables(cos: Tensor, sin: Tensor, b: int, t: int, d: int) -> None:
         raise ValueError(
             f"apply_rotary_pos_emb: cos and sin are [{b}, {t}, {d}], a row for each token, or a table [1, 1, n, {d}] "
             f"or [n, {d}]; given {list(cos.shape)} and {list(sin.shape)}"
+        )
+
+
+def _check_halves(cos: Tensor, sin: Tensor, d: int) -> None:
+    """Raise where the halves of a row differ: other functions of this name read such rows in another way."""
+    if not cos.numel() or not demand.checking_values(cos, sin):
+        return
+    by = max(float((a - b).abs().max()) for a, b in (each.detach().chunk(2, -1) for each in (cos, sin)))
+    if by > ALIKE:
+        raise ValueError(
+            f"apply_rotary_pos_emb: the halves of a row of cos and sin differ, by {by:.2g}; a row is (angles, angles) "
+            f"for pairs (n, n + {cos.shape[-1] // 2}) of {d} channels. Rows with each angle twice in a row turn "
+            f"neighbours, as in Cohere: Rope(…, pairs='neighbours').turn; of rows with each angle once, as in gpt-oss, "
+            f"give torch.cat((cos, cos), -1), and sin alike"
         )
 
 

@@ -128,6 +128,8 @@ class Digits:
     rows: tuple[tuple[Say, tuple[float, ...], tuple[bool, ...]], ...]
     """Name, digits, and of each whether training never met it."""
     base: float
+    head: tuple[Say, ...] = ()
+    """Of the column of names and of each digit."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +153,10 @@ class Scene:
     """What is to be seen, with the numbers that were found."""
     code: str = ""
     """Lines of Python that compute it."""
-    try_own: tuple[str, ...] = ()
-    """Schemes to go on from, as they are set here; those of the story where none are given."""
+    try_own: tuple[str, ...] | None = None
+    """Schemes to go on from, as they are set here; those of the story where left out."""
+    try_set: tuple[tuple[str, int | str], ...] = ()
+    """Settings of the composer for those schemes, such as ("trained", 512); the story has the others."""
 
 
 def plain(value: Any) -> Any:

@@ -14,12 +14,27 @@ class _Stretch:
 
     relative = True
 
+    @property
+    def times(self) -> float:
+        """How many times the trained length it is set to reach; 1 where it follows the text, or no number says it."""
+        return 1.0
+
     def magnitude(self, length: Tensor) -> float:
         return 1.0
 
 
+class _ByFactor(_Stretch):
+    """A stretch whose factor is the ratio of lengths."""
+
+    factor: float
+
+    @property
+    def times(self) -> float:
+        return self.factor
+
+
 @dataclass(frozen=True)
-class Interpolate(_Stretch):
+class Interpolate(_ByFactor):
     """Slow every frequency by the same factor, as if positions were divided by it.
 
         θ_n  ←  θ_n / factor
@@ -112,7 +127,7 @@ class DynamicNtk(_Stretch):
 
 
 @dataclass(frozen=True)
-class NtkMixed(_Stretch):
+class NtkMixed(_ByFactor):
     """Slow pair n by a factor that grows with n, up to `factor` for the last.
 
         θ_n  ←  θ_n · exp(−a · (n + 1)^b),   a = ln(factor)/(d/2)^b
@@ -137,7 +152,7 @@ class NtkMixed(_Stretch):
 
 
 @dataclass(frozen=True)
-class Proportional(_Stretch):
+class Proportional(_ByFactor):
     """Keep the frequencies of the first pairs and set those of the others to zero.
 
         θ_n  ←  θ_n/factor  for n < ⌊share · (d/2)⌋,   0  beyond
@@ -163,7 +178,7 @@ class Proportional(_Stretch):
 
 
 @dataclass(frozen=True)
-class Llama3(_Stretch):
+class Llama3(_ByFactor):
     """Blend by the number of turns a pair makes within the trained length.
 
         θ_n  ←  γ_n · θ_n + (1 − γ_n) · θ_n/factor
@@ -192,7 +207,7 @@ class Llama3(_Stretch):
 
 
 @dataclass(frozen=True)
-class LongRope(_Stretch):
+class LongRope(_ByFactor):
     """Divide each frequency by its own factor, chosen by the length L of the text.
 
         θ_n  ←  θ_n/short[n]  for texts of up to trained tokens,   θ_n/long[n]  for longer ones

@@ -85,6 +85,11 @@ class ByParts(_Ramp):
         demand.finite(self, "factor", self.factor, least=1)
         super().__post_init__()
 
+    @property
+    def times(self) -> float:
+        """How many times the trained length it is set to reach."""
+        return self.factor
+
     def frequencies(self, f: Tensor, length: Tensor) -> Tensor:
         return self.slowed(f, self.factor)
 
@@ -145,6 +150,11 @@ class DynamicYarn(_Ramp):
     slow: float = 1.0
     truncate: bool = True
     by_length = True
+
+    @property
+    def times(self) -> float:
+        """1: it follows the text."""
+        return 1.0
 
     def frequencies(self, f: Tensor, length: Tensor) -> Tensor:
         return self.slowed(f, self._factor(length)[..., None])

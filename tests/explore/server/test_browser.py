@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import threading
@@ -27,6 +28,15 @@ def values(page: Any, figure: int = 0, line: int = 0) -> list[float | None]:
 def state(page: Any, name: str) -> float:
     """What a slider is set to."""
     return float(page.locator(f"[data-control={name}] .number").input_value())
+
+
+def tones(page: Any, clip: dict[str, float]) -> set[Any]:
+    """The colours of a place."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(page.screenshot(clip=clip))) as picture:
+        made = picture.convert("RGB")
+        return {made.getpixel((x, y)) for x in range(made.width) for y in range(made.height)}
 
 
 def test_a_curve_is_guessed_by_dragging_and_stays_beside_what_is_computed(trial: Served, open_: Any):
@@ -199,6 +209,46 @@ def test_nothing_is_wider_than_the_window(trial: Served, open_: Any, width: int,
         page.wait_for_selector(f"{COMPUTED}, .guess")
         assert window.wide() == 0, fragment
     assert window.wrong == []
+
+
+def test_on_a_phone_the_first_picture_is_in_the_first_window_and_what_to_look_for_after_the_last(
+    trial: Served, open_: Any
+):
+    window = open_(f"{trial.link}#story=trial&seen=1", 390)
+    page = window.page
+    page.wait_for_selector(COMPUTED)
+    first, last = (getattr(page.locator(".figure"), each).bounding_box() for each in ("first", "last"))
+    settings = page.locator(".controls").bounding_box()
+    look_for = page.locator(".side .block").bounding_box()
+    assert settings["y"] + settings["height"] <= first["y"] < settings["y"] + settings["height"] + 40
+    assert look_for["y"] >= last["y"] + last["height"]
+    assert window.wrong == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_hidden_cells_are_the_tone_of_the_paper_and_no_value_is(trial: Served, open_: Any, dark: bool):
+    page = open_(f"{trial.link}#story=trial&seen=1", dark=dark).page
+    page.wait_for_selector(COMPUTED)
+    assert page.evaluate("getComputedStyle(document.querySelector('.cells')).backgroundImage") == "none"
+    place = page.locator(".map .map-stage").first.locator(".cells").bounding_box()
+    corner = {"x": place["x"] + place["width"] - 12, "y": place["y"] + 4, "width": 8, "height": 8}
+    beside = {"x": 2, "y": 300, "width": 8, "height": 8}
+    bar = page.locator(".map .bar").first.bounding_box()
+    least = {"x": bar["x"] + 3, "y": bar["y"] + bar["height"] - 5, "width": 3, "height": 3}
+    hidden, paper, low = (tones(page, each) for each in (corner, beside, least))
+    assert hidden == paper
+    assert len(paper) == 1
+    assert abs(sum(low.pop()) - sum(paper.pop())) > 45
+
+
+def test_what_a_story_is_set_to_opens_in_the_composer(trial: Served, open_: Any):
+    page = open_(f"{trial.link}#story=trial&seen=1").page
+    page.wait_for_selector(COMPUTED)
+    page.click("button.primary >> text=Try your own")
+    page.wait_for_selector(".scheme-text")
+    assert page.input_value(".scheme-text >> nth=0") == "Alibi(8), causal"
+    assert page.input_value(".settings [data-control=head] .number") == "3"
+    assert page.input_value(".settings [data-control=length] .number") == "8,192"
 
 
 def test_pointing_at_a_distance_marks_it_in_linked_figures(trial: Served, open_: Any):

@@ -189,6 +189,30 @@ def test_the_composer_fits_in_chinese_and_in_the_dark(trial: Served, open_: Any,
     assert window.wrong == []
 
 
+def test_cards_scroll_with_the_page_until_their_end_is_seen(trial: Served, open_: Any):
+    page = open_(composed(trial, *SCHEMES[7:11], length=4096)).page
+    drawn(page, "score", "maps", "angles", "distances")
+    column = page.locator(".schemes")
+    assert page.evaluate("getComputedStyle(document.querySelector('.schemes')).overflowY") == "visible"
+    assert column.bounding_box()["height"] > 900
+    page.mouse.wheel(0, 900)
+    page.wait_for_function("scrollY > 500")
+    page.wait_for_timeout(200)
+    place = column.bounding_box()
+    assert abs(place["y"] + place["height"] - 890) < 3 or place["y"] + place["height"] > 890
+
+
+def test_on_a_phone_cards_are_folded_and_open_at_a_touch(trial: Served, open_: Any):
+    window = open_(composed(trial, "Rope(64), causal", "Alibi(8), causal", length=4096), 390)
+    page = window.page
+    drawn(page, "score")
+    assert not page.locator(".card .part-form").first.is_visible()
+    page.click(".card summary >> nth=0")
+    page.wait_for_selector(".card .part-form")
+    assert window.wide() == 0
+    assert window.wrong == []
+
+
 def test_a_typed_number_moves_the_slider_and_is_written_with_commas(trial: Served, open_: Any):
     window = open_(composed(trial, "Rope(64, stretch=Yarn(8, 4096)), causal"))
     page = window.page

@@ -73,7 +73,8 @@ def compute(period: float, length: float, shape: str, log: bool, text: str) -> S
         Table(Say("Table", "表"), (Say("name", "名"), Say("period", "周期")),
               ((Say("own", "自己"), period), ("x", 1.5))),
     )  # fmt: skip
-    return Scene(figures, Say(f"The period is {period:g}.", f"周期是 {period:g}。"), f"print({period:g})")
+    return Scene(figures, Say(f"The period is {period:g}.", f"周期是 {period:g}。"), f"print({period:g})",
+                 ("Alibi(8), causal",), (("head", 3),))  # fmt: skip
 
 
 TRIAL = Story(

@@ -158,7 +158,8 @@ def hint_of(scheme: Scheme, trained: int) -> Say | None:
         look(part)
     if not found:
         return None
-    listed = [f"{name}: {own:,}" for name, own in found.items()]
+    # Most are written with their length already.
+    listed = [name if re.search(rf"\b{own}\b", name) else f"{name}: {own:,}" for name, own in found.items()]
     return Say(
         f"Trained at another length than the {trained:,} tokens that are set: {', '.join(listed)}.",
         f"训练长度与所设的 {trained:,} 个 token 不同：{'，'.join(listed)}。",

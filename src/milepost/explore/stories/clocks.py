@@ -12,6 +12,8 @@ from milepost.explore.stories.story import Guess, Story
 from milepost.methods.rope import Rope
 
 TRAINED = 4096
+SHORTEST = 64
+"""The composer draws no shorter text."""
 BASES = {
     "10000": Say("10,000 (Llama 2)", "10,000（Llama 2）"),
     "500000": Say("500,000 (Llama 3)", "500,000（Llama 3）"),
@@ -74,6 +76,8 @@ from milepost import explore
 found = explore.angles_seen(mp.Rope(128, theta={theta}), trained={TRAINED}, length={position})
 print(found["turns in training"], found["turns"] % 1)
 """,
+        tuple(f"Rope(128, theta={float(each)}), causal" for each in (base, *(each for each in BASES if each != base))),
+        (("length", max(position, SHORTEST)),),
     )
 
 

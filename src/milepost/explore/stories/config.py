@@ -15,6 +15,8 @@ from milepost.configs.reader import LENGTH, Reader
 from milepost.configs.rotation import Rotary
 from milepost.configs.stored import KEY
 from milepost.explore.analyses.angles import angles_seen
+from milepost.explore.composer.reading import MOST, text_of
+from milepost.explore.composer.reading import read as read_scheme
 from milepost.explore.controls import NotPossibleError, Words
 from milepost.explore.scene import Dial, Dials, Line, Lines, Say, Scene, Table
 from milepost.explore.stories.story import Guess, Story
@@ -99,7 +101,13 @@ def read_config(config: str) -> Scene:
             _reaches(reader.layers, kinds, whole, trained),
             *_clocks(kinds, whole, trained),
         )
-        return Scene(figures, _says(reader, kinds, schemes, whole, trained), _code(given, schemes, whole))
+        return Scene(
+            figures,
+            _says(reader, kinds, schemes, whole, trained),
+            _code(given, schemes, whole),
+            _to_try(kinds),
+            (("trained", min(trained or whole, LONGEST)), ("length", whole)),
+        )
     except REFUSALS as error:
         raise _refused(f"{type(error).__name__}: {error}") from error
 
@@ -213,6 +221,19 @@ def _table(kinds: list[_Layers], trained: int | None) -> Table:
         head[:last],
         tuple(row[:last] for row in rows),
     )
+
+
+def _to_try(kinds: list[_Layers]) -> tuple[str, ...]:
+    """Return the layers as the composer takes them, without those that it cannot draw."""
+    found: list[str] = []
+    for kind in kinds[:MOST]:
+        text = text_of(kind.scheme)
+        try:
+            read_scheme(text)
+        except REFUSALS:
+            continue
+        found.append(text)
+    return tuple(found)
 
 
 def _short(text: str) -> str:

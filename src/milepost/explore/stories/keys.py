@@ -84,6 +84,11 @@ lengths = {lengths}
 found = explore.attention_entropy(schemes, lengths=lengths, head_dim={WIDTH}, heads={HEADS})
 print(found["plain"], found["now"])
 """,
+        (
+            f"Nope(), Scale({scale}), causal",
+            f"{written[method].replace('mp.', '')}, Scale({scale}), causal",
+        ),
+        (("trained", trained), ("vectors", "apart")),
     )
 
 

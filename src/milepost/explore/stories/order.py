@@ -54,7 +54,9 @@ def shuffled(sentence: str, shuffle: int, causal: bool) -> Scene:
         (Say("word", "词"), same("NoPE"), same("RoPE")),
         (*rows, (Say("largest", "最大"), largest["NoPE"], largest["RoPE"])),
     )
-    return Scene((table, *maps), _says(largest, causal), _code(words, shuffle, causal))
+    mask = ", causal" if causal else ""
+    schemes_to_try = (f"Nope(){mask}", f"Rope({WIDTH}){mask}")
+    return Scene((table, *maps), _says(largest, causal), _code(words, shuffle, causal), schemes_to_try)
 
 
 def _words(sentence: str) -> list[str]:

@@ -74,6 +74,14 @@ found = explore.alibi_view(mp.Alibi({count}), factor={factor}, length=2, left={L
 curves = explore.bias_curves(length={LENGTH}, heads={count}, head={chosen}, points={POINTS})
 print(found["field of view, ALiBi"], curves["ALiBi"])
 """,
+        (
+            f"Alibi({count}), causal",
+            f"Alibi({count}, stretch=AlibiInterpolate({factor})), causal",
+            f"Alibi({count}, stretch=AlibiNtk({factor})), causal",
+            f"Kerple({count}), causal",
+        ),
+        # What position adds by itself, as the curves have it.
+        (("head", chosen), ("vectors", "nothing")),
     )
 
 

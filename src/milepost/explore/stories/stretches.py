@@ -13,6 +13,7 @@ from milepost.explore.analyses.angles import angles_seen, wavelengths
 from milepost.explore.analyses.radix import odometer
 from milepost.explore.analysis import Analysis
 from milepost.explore.controls import Choice, Slider
+from milepost.explore.pictures.axes import number
 from milepost.explore.scene import Dial, Dials, Digits, Line, Lines, Say, Scene
 from milepost.explore.stories.names import PAIR, numbers, same
 from milepost.explore.stories.story import Guess, Story
@@ -112,19 +113,25 @@ def _digits(counted: Analysis, method: str) -> Digits:
     digits, angles, seen = counted[f"digit, {name}"], counted[f"angle, {name}"], counted["turns in training"]
     new = (angles > seen * math.tau + 1e-9) & (seen < 1)
     base = float(counted[f"base, {name}"] if method != "yarn" else counted["base, direct"])
+    # A digit counts so many tokens: its pair turns by a radian in as many.
+    units = [number(float(f"{1 / each:.4g}")) for each in counted[f"step, {name}"][::-1]]
+    last = len(units) - 1
     rows = tuple(
         (same(f"{position:,}"), tuple(numbers(digits[row][::-1])), tuple(bool(each) for each in new[row][::-1]))
         for row, position in enumerate(POSITIONS)
     )
     return Digits(
         Say(
-            f"A toy of four pairs, trained up to {COUNTED - 1}, not the head above. Columns: the position, then its "
-            f"digits in base {base:.3g}, from the slowest pair to the fastest. Marked: an angle never met",
-            f"只有四对维度的示意，训练时只到 {COUNTED - 1}，不是上面那个头。"
-            f"各列：位置；写成 {base:.3g} 进制的各位数字，从最慢的一对到最快的一对。标出的是没见过的角度",
+            f"Positions as digits in base {base:.3g}: a toy of four pairs, trained up to {COUNTED - 1}, not the head "
+            "above",
+            f"位置写成 {base:.3g} 进制：只有四对维度的示意，训练时只到 {COUNTED - 1}，不是上面那个头",
         ),
         rows,
         base,
+        (
+            Say("position", "位置"),
+            *(Say(f"pair {last - n}: × {unit}", f"第 {last - n} 对：× {unit}") for n, unit in enumerate(units)),
+        ),
     )
 
 

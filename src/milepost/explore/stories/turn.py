@@ -122,7 +122,12 @@ STORY = Story(
         )
     ),
     compute=turned,
-    try_own=("Rope(64), causal", "Rope(64, theta=100.0), causal", "Xpos(64), causal", "Nope(), causal"),
+    try_own=(
+        "Rope(8, pairs='neighbours'), causal",
+        "Rope(64), causal",
+        "Rope(64, theta=100.0), causal",
+        "Xpos(64), causal",
+    ),
     try_trained=256,
     try_length=512,
     grid=7,

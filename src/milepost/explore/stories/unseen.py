@@ -88,6 +88,12 @@ bound = explore.score_bound(rope, ridge={float(ridge)}, {", ".join(f"{name}={eac
 print(found.says, bound.says)
 # The losses are measured, not computed here: explore.unseen_angles(model, text, tokenizer, length={data["length"]})
 """,
+        (
+            "Rope(64, theta=100000.0), causal",
+            f"Rope(64, theta=100000.0, stretch=Yarn({max(1, math.ceil(length / TRAINED))}, {TRAINED})), causal",
+            "Rope(64, theta=100000.0), Rerope(4096), causal",
+        ),
+        (("length", length),),
     )
 
 

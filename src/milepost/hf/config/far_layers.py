@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import milepost as mp
 from milepost.configs.reader import LENGTH, Reader
+from milepost.seams.arguments import spell
 
 
 def reach(reader: Reader, schemes: Iterable[mp.Scheme], trained: int) -> int:
@@ -15,10 +17,21 @@ def reach(reader: Reader, schemes: Iterable[mp.Scheme], trained: int) -> int:
     if any(isinstance(part, mp.Learned) for part in parts):
         # RoBERTa's longest length counts two rows that no token uses.
         return trained
-    ropes = [part.method if isinstance(part, mp.Partial) else part for part in parts]
-    stretches = [rope.stretch for rope in ropes if isinstance(rope, mp.Rope)]
-    factors = [each.factor for each in stretches if isinstance(each, (mp.Interpolate, mp.LongRope, mp.Llama3, mp.Yarn))]
-    return max(trained, int(reader.get(*LENGTH) or 0), *(int(trained * factor) for factor in factors))
+    turns = [part.method if isinstance(part, mp.Partial) else part for part in parts]
+    stretches: list[Any] = [getattr(turn, "stretch", None) for turn in turns if getattr(turn, "rotary", False)]
+    times = (times_of(reader, each) for each in stretches if each is not None)
+    return max(trained, int(reader.get(*LENGTH) or 0), *(int(trained * each) for each in times))
+
+
+def times_of(reader: Reader, stretch: Any) -> float:
+    """Return how many times the trained length a stretch says that it reaches; refuse one that says nothing of it."""
+    if not hasattr(stretch, "times"):
+        raise ValueError(
+            f"{reader.called}: {spell(stretch)} does not say how many times the trained length it reaches, so how far "
+            f"this model reads is not known; give {type(stretch).__name__} a property times, 1.0 where its numbers say "
+            f"nothing of lengths"
+        )
+    return float(stretch.times)
 
 
 def sees(scheme: mp.Scheme) -> float:

@@ -232,9 +232,10 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> Any:
                 )
             case _:
                 asked = node.func if isinstance(node, ast.Call) else node
-                raise ValueError(
-                    f"the scheme {text!r}: {ast.unparse(node)!r} is not known{_hint(ast.unparse(asked), asked is node)}"
-                )
+                written = ast.unparse(node)
+                # Quoted once where it is all of the scheme.
+                which = f"the scheme {text!r}" + ("" if written == text.strip() else f": {written!r}")
+                raise ValueError(f"{which} is not known{_hint(ast.unparse(asked), asked is node)}")
 
     try:
         return value(tree_of(text))

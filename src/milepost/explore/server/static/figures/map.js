@@ -1,8 +1,8 @@
-// A grid of numbers as cells: lighter is less, darker is more, hatched is hidden; the scale is the house's own.
+// A grid of numbers as cells: lighter is less, darker is more, blank is hidden; the scale is the house's own.
 "use strict";
 ((milepost) => {
   const { make, svg } = milepost;
-  const SCALE = [[246, 243, 236], [176, 204, 226], [96, 149, 196], [38, 95, 158], [12, 36, 74]];
+  const SCALE = [[222, 231, 239], [170, 199, 224], [96, 149, 196], [38, 95, 158], [12, 36, 74]];
   const shade = (share) => {
     const place = Math.min(1, Math.max(0, share)) * (SCALE.length - 1);
     const low = Math.min(SCALE.length - 2, Math.floor(place)), rest = place - low;
@@ -19,8 +19,8 @@
     const scaleTop = make("span"), scaleEnd = make("span"), scaleUnit = make("p.axis-name.unit");
     const scale = make("div.scale", {}, scaleTop, bar, scaleEnd);
     const yName = make("p.axis-name"), xName = make("p.axis-name.x");
-    const hatch = make("p.hatched", {}, make("i"), milepost.word("hidden"));
-    const head = make("div.map-head", {}, yName, hatch, scaleUnit), row = make("div.map-row", {}, stage, scale);
+    const blank = make("p.blank", {}, make("i"), milepost.word("hidden"));
+    const head = make("div.map-head", {}, yName, blank, scaleUnit), row = make("div.map-row", {}, stage, scale);
     body.append(head, row, xName, told);
     const label = (value) => (typeof value === "string" ? value : milepost.number(value));
 
@@ -47,7 +47,7 @@
       const ramp = new ImageData(1, 64);
       for (let n = 0; n < 64; n += 1) ramp.data.set([...shade(1 - n / 63), 255], 4 * n);
       bar.getContext("2d").putImageData(ramp, 0, 0);
-      hatch.classList.toggle("away", !hides);
+      blank.classList.toggle("away", !hides);
     };
 
     const words = () => {

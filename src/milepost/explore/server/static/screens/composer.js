@@ -193,10 +193,17 @@
       exporting.textContent = milepost.word("export");
     } } }, milepost.word("export"));
 
+    // Cards that are higher than the window scroll with the page until their end is seen, and stay.
+    const column = make("div.schemes", {}, board, make("p.buttons", {}, add));
+    const hold = () => { column.style.top = `${Math.min(10, innerHeight - column.offsetHeight - 10)}px`; };
+    const watcher = new ResizeObserver(hold);
+    watcher.observe(column);
+    addEventListener("resize", hold);
+
     const element = make("article.composer", {},
       make("div.question", {}, make("h1", { tabindex: "-1" }, milepost.word("composer")), make("p.lead", {}, milepost.word("composer_about"))),
       make("div.bench", {},
-        make("div.schemes", {}, board, make("p.buttons", {}, add)),
+        column,
         make("div.shown", {},
           make("div.settings", { role: "group", "aria-label": milepost.word("controls") }, own.elements), error,
           make("div.above", {}, toggles, make("p.buttons", {}, milepost.copyButton("copy_link", () => milepost.link.address()), exporting)),
@@ -211,6 +218,8 @@
       element,
       begin: () => readAll(true),
       remove: () => {
+        watcher.disconnect();
+        removeEventListener("resize", hold);
         for (const each of [...views.map((view) => view.ask), readAsk, termAsk]) each.stop();
         for (const each of views) each.drawing.remove();
         aloneDrawing.remove();

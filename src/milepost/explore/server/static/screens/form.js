@@ -70,9 +70,11 @@
       set(kept.join(", "), true);
     });
     const title = make("h3", {}, make("span.letter", { class: `letter c${number}` }, letter), " ", milepost.word("scheme", { n: letter }));
+    // On a phone the pictures come first: what a card is made of opens at a touch.
+    const folded = make("details.parts-of", { open: !matchMedia("(max-width: 560px)").matches }, make("summary", {}, milepost.word("parts_of")), parts, add);
     const element = make("section.card", { "aria-label": milepost.word("scheme", { n: letter }) },
       make("div.card-head", {}, title, remove ? make("button.quiet", { type: "button", on: { click: remove } }, milepost.word("remove_scheme")) : null),
-      parts, add, make("label.text-of", {}, milepost.word("scheme_text"), text), hint, no);
+      folded, make("label.text-of", {}, milepost.word("scheme_text"), text), hint, no);
     let known = { parts: [] };
 
     const draw = () => {

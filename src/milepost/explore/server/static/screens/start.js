@@ -66,7 +66,8 @@
         button.disabled = false;
         button.textContent = milepost.word("export");
       },
-      tryOwn: milepost.composer ? (schemes) => go([["compose", ""], ...schemes.map((each) => ["s", each]), ["trained", one.try_trained], ["length", one.try_length]]) : null,
+      tryOwn: milepost.composer ? (schemes, set) => go([["compose", ""], ...schemes.map((each) => ["s", each]),
+        ...new Map([["trained", one.try_trained], ["length", one.try_length], ...set])]) : null,
     });
     const beside = (step, name) => {
       const other = told.stories[n + step];

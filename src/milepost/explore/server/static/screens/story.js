@@ -10,7 +10,7 @@
     let guess = null, guessed = "", scene = null, asked = false, last = "";
     const section = (name, ...inside) => make("section.block", {}, make("h2", {}, milepost.word(name)), ...inside);
 
-    const panels = make("div.figures");
+    const panels = make("div.figures.panels");
     const said = make("p.said"), off = make("p.off", { role: "status" }), note = make("p.note", { role: "status" });
     const codeSection = section("code");
     const codePlace = make("div");
@@ -34,14 +34,17 @@
       make("div.shown", {}, panels, note, section("says", said), codeSection));
     // Quiet until something is computed: before that, the guess is what to do.
     const tryOwn = around.tryOwn && story.try_own.length ? make("button.quiet", { type: "button", on: {
-      click: () => around.tryOwn(scene?.try_own.length ? scene.try_own : story.try_own),
+      click: () => around.tryOwn(scene?.try_own ?? story.try_own, scene?.try_set ?? []),
     } }, milepost.word("try_own")) : null;
     const links = make("p.buttons.ends", {},
       tryOwn,
       around.link ? milepost.copyButton("copy_link", around.link) : null,
       around.exporting ? make("button.quiet", { type: "button", on: { click: (event) => around.exporting(event.currentTarget, state) } }, milepost.word("export")) : null);
+    // On a narrow window, once something is drawn, the lead is cut to two lines.
+    const lead = make("p.lead", {}, milepost.say(story.lead));
+    const unfold = make("button.quiet.small.unfold", { type: "button", on: { click: () => lead.classList.add("whole") } }, milepost.word("more"));
     const element = make("article.story", {},
-      make("div.question", {}, make("h1", { tabindex: "-1" }, milepost.say(story.question)), make("p.lead", {}, milepost.say(story.lead))),
+      make("div.question", {}, make("h1", { tabindex: "-1" }, milepost.say(story.question)), lead, unfold),
       asking, result, links);
 
     const fail = (problem) => {
@@ -72,7 +75,13 @@
         own.clear();
         error.hidden = true;
         result.hidden = false;
-        if (tryOwn) tryOwn.className = "primary";
+        element.classList.add("computed");
+        if (tryOwn) {
+          tryOwn.className = "primary";
+          // Nothing of it that the composer draws.
+          tryOwn.hidden = found.try_own?.length === 0;
+        }
+        unfold.hidden = lead.scrollHeight <= lead.clientHeight;
         note.textContent = found.note ? milepost.say(found.note) : "";
         said.textContent = milepost.say(found.says);
         codeSection.hidden = !found.code;
