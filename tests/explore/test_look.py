@@ -120,7 +120,7 @@ def test_a_sink_makes_a_window_of_the_whole_text_and_the_window_apart_from_it_do
 
 
 def test_the_picture_says_of_what_it_is_and_what_its_words_mean():
-    found = explore.look(llama(), text(), given=mp.Rerope(8), sinks=3)
+    found = explore.look(llama(), text(), given=mp.Rerope(8), sinks=3, heads=())
     for said in (
         "LlamaForCausalLM, 2 layers of 4 heads, 2 in a row to a key head, trained at 24 tokens",
         "read: 40 tokens; measured: 10 of the last quarter of its queries",
@@ -249,6 +249,50 @@ def test_scores_by_band_sum_to_the_score():
         assert bands[d] == pytest.approx(sum(float(score[i, i - d]) for i in rows) / len(rows), abs=1e-5)
 
 
+@pytest.mark.parametrize(("length", "measure"), [(40, "far keys, sinks apart"), (24, "window, sinks apart")])
+def test_without_a_head_asked_for_that_of_a_middle_layer_which_looks_furthest_is_drawn(length: int, measure: str):
+    found = explore.look(llama(), text(), given=mp.Rerope(8), length=length)
+    furthest = int(found[f"{measure}, as it is"][1].argmax())
+    rows = ("as it is", "with Rerope(8)")
+    assert [each.title for each in found.pictures[-2:]] == [f"Layer 1, head {furthest}, {row}" for row in rows]
+    asked = explore.look(llama(), text(), given=mp.Rerope(8), length=length, heads=[(1, furthest)])
+    assert asked.to_json() == found.to_json()
+    # A model that does not rotate has no pairs.
+    torch.manual_seed(0)
+    bloom = BloomForCausalLM(BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=50)).eval()
+    assert not any("score of" in each.name for each in explore.look(bloom, text()).arrays)
+
+
+def test_the_page_explains_what_is_drawn_and_keeps_three_maps_that_belong_together_in_a_line(tmp_path: Path):
+    from milepost.explore.heads import meanings_of
+    from milepost.explore.page import write_page
+
+    found = explore.look(llama(), text(), given=mp.Rerope(8))
+    assert "sink logit" not in meanings_of(found)
+    assert {"queries", "far keys", "sinks", "fast, middle, slow pairs"} <= set(meanings_of(found))
+    assert "sink logit" in meanings_of(explore.look(gpt_oss(), text()))
+    short = meanings_of(explore.look(llama(), text(24), heads=()))
+    assert set(short) == {"queries", "effective window", "window, sinks apart", "entropy", "sinks"}
+    write_page(found, tmp_path / "look.html", "look", "A model.", meanings_of(found))
+    page = (tmp_path / "look.html").read_text(encoding="utf-8")
+    maps, curves = (each.split("</section>")[0] for each in page.split('<section class="panels')[1:])
+    assert maps.startswith(' three"')
+    assert maps.count('class="panel"') == 15
+    assert curves.startswith('"')
+    assert curves.count('class="panel"') == 2
+    assert "sink logit" not in page
+
+
+def test_a_file_that_is_no_text_is_refused_by_what_to_give(tmp_path: Path):
+    from milepost.hf.files.read import read_model
+
+    file = tmp_path / "stories260K.bin"
+    file.write_bytes(bytes(range(256)))
+    with pytest.raises(ValueError, match=r"is not text; give a config\.json, or the folder of a model") as refused:
+        read_model(str(file), "look")
+    assert "codec" not in str(refused.value)
+
+
 def test_what_cannot_be_looked_at_is_refused():
     model = llama()
     for wrong, error, said in (
@@ -375,9 +419,14 @@ def test_modes_and_the_config_of_the_model_are_left_and_what_is_no_number_shows(
     assert torch.tensor(window).isnan().tolist() == [[False] * 4, [True, False, False, False]]
     assert "1 head of layer 1 has weights that are no numbers" in found.says
     # What is left is drawn on its own scale, and what is lost is hatched.
-    maps: Any = found.pictures
-    assert all(math.isfinite(limit) for each in maps for limit in each.limits)
+    *maps, curves = found.pictures
+    assert all(math.isfinite(limit) for each in maps for limit in each.limits)  # pyright: ignore
     assert ">no numbers<" in found.svg()
+    # No head of which nothing can be drawn.
+    assert "head 0" not in curves.title
+    with torch.no_grad():
+        model.model.layers[1].self_attn.q_proj.weight[:] = math.nan
+    assert not any("score of" in each.name for each in explore.look(model, text()).arrays)
 
 
 def test_a_model_whose_weights_are_no_numbers_is_refused():

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import milepost as mp
 from milepost.explore.composer.reading import read_all
@@ -24,7 +25,7 @@ from milepost.explore.scene import Digits, Lines, Map, Say, Table, plain
 from milepost.explore.server.told import axes
 from milepost.explore.stories.all import BY_NAME, STORIES
 from milepost.explore.stories.story import Story
-from milepost.explore.stories.unseen import measured
+from milepost.explore.stories.unseen import MEASURED, TEXTS, measured
 
 SEED = int(os.environ["MILEPOST_SEED"])
 PAGE = 500_000
@@ -297,6 +298,10 @@ def test_what_was_measured_on_smollm2_is_what_the_look_into_it_found():
     for name, losses in data["loss"].items():
         np.testing.assert_allclose(losses, np.mean(found["arrays"][f"loss, {name}"]["values"], 0), atol=0.0005001)
     for name, (mean, interval) in data["more"].items():
+        # Over which positions, as the story says.
+        past = np.array(found["arrays"]["position"]["values"]) > 8192
+        losses = {each: np.array(found["arrays"][f"loss, {each}"]["values"]) for each in (name, "window")}
+        assert (losses[name] - losses["window"])[:, past].mean() == pytest.approx(mean, abs=6e-4)
         assert f"{name} {mean:+.3f} ± {interval:.3f}" in found["says"]
     assert set(data["more"]) == set(data["loss"]) - {"window"}
 
@@ -307,6 +312,9 @@ def test_unseen_angles_break_the_model_and_slowing_the_others_mends_nothing():
     assert isinstance(losses, Lines)
     assert "not computed here" in losses.title.en
     past = np.array(losses.at) > 8192
+    # The failure itself is no pale line.
+    assert [each.quiet for each in losses.lines] == [False, False, False, True]
+    assert f"Mean over positions {8192:,} to {32_768:,}" in scene.says.en
     mine, others, stock, window = (np.array(each.values)[past].mean() for each in losses.lines)
     assert mine - window == pytest.approx(0.301, abs=0.01)
     assert others - window == pytest.approx(4.307, abs=0.01)
@@ -339,6 +347,8 @@ def test_unseen_text_to_look_for_holds_in_what_was_measured():
     at, stock = np.array(data["position"]), np.array(data["loss"]["as it is"])
     window = np.array(data["loss"]["window"])
     assert "from about 11,000" in says
+    assert data["length"] == MEASURED
+    assert f"{TEXTS} windows of {MEASURED:,}" in data["text"]
     assert (stock[at < 10_900] < 2.7).all()
     assert (stock[at > 11_100] > 3.1).all()
     assert window[(at > 8192) & (at < 10_000)].min() - window[at < 8192].max() > 0.3
@@ -405,6 +415,35 @@ def test_stretches_as_digits(method: str, base: int, squeezed: int):
         assert row == pytest.approx(written, rel=1e-5)
         # The first place alone has angles that were never met: 999 of them, in thousandths of a radian.
         assert new == [method == "direct" and position > 999, False, False, False]
+
+
+@pytest.mark.parametrize("method", ["direct", "pi", "ntk", "yarn"])
+@pytest.mark.parametrize("factor", [2, 8, 21])
+def test_stretches_code_gives_the_digits(method: str, factor: int):
+    scene = BY_NAME["stretches"].scene({"method": method, "factor": factor})
+    shown = plain(scene.figures[2])
+    assert ran(scene.code)["digits"] == pytest.approx(np.array([row[1] for row in shown["rows"]]), rel=1e-5)
+    # Pairs that are slowed unequally are no digits of a base.
+    assert ("base" in shown["title"]["en"].replace("no one base", "")) == (method != "yarn")
+    assert ("进制的" in shown["title"]["zh"]) == (method != "yarn")
+
+
+def test_stretches_text_to_look_for_holds_at_factor_8():
+    turned, says = 4096 * 10_000.0 ** (-np.arange(64) / 64) / math.tau, BY_NAME["stretches"].look_for.en
+    assert np.flatnonzero(turned > 32).tolist() == list(range(21))
+    assert np.flatnonzero(turned < 1).tolist() == list(range(46, 64))
+    assert "46 to 63, all but the last still meet new angles" in says
+    dials = plain(BY_NAME["stretches"].scene({"method": "ntk", "factor": 8}).figures[1])["dials"]
+    new = [n for n, each in enumerate(dials) if min(each["reached"], 1) > each["seen"] + 1e-6]
+    assert new == list(range(46, 63))
+    # "evenly over the pairs' numbers": what YaRN keeps of each pair, from 1 at pair 20 to 0 at 46.
+    slower = BY_NAME["stretches"].scene({"method": "yarn", "factor": 8}).figures[0].lines[0].values  # pyright: ignore
+    kept = (1 / np.array(slower) - 1 / 8) / (1 - 1 / 8)
+    np.testing.assert_allclose(kept, np.clip((46 - np.arange(64)) / 26, 0, 1), atol=1e-9)
+    paper = mp.Rope(128, stretch=mp.Yarn(8, 4096, ramp="paper"))
+    one = torch.ones(1, dtype=torch.float64)
+    by_turns = (mp.Rope(128).angles(one) / paper.angles(one))[0].numpy()
+    assert (by_turns[22:46] > np.array(slower)[22:46]).all()
 
 
 def test_windows_show_the_last_token_the_distances_of_the_formulas():
@@ -532,13 +571,31 @@ def test_stretches_tell_the_temperature_of_yarn_alone():
 
 
 def test_windows_that_are_too_wide_pass_the_trained_length():
-    assert "within the 2,048" in BY_NAME["windows"].scene({"method": "self_extend", "w": 1024}).says.en
-    assert "past the 2,048" in BY_NAME["windows"].scene({"method": "self_extend", "w": 2048}).says.en
+    assert "which training showed: its farthest is 2,047" in _windowed("self_extend", 1024)
+    # A text of 2,048 tokens has no distance of 2,048.
+    for method in ("rerope", "self_extend", "dual_chunk"):
+        assert "which training never showed: its farthest is 2,047" in _windowed(method, 2048)
     chunks = BY_NAME["windows"].scene({"method": "dual_chunk", "w": 2048})
     table = chunks.figures[2]
     assert isinstance(table, Table)
     # No distance exceeds the chunk.
     assert table.rows[2][1] == 2048
+
+
+def _windowed(method: str, w: int) -> str:
+    return BY_NAME["windows"].scene({"method": method, "w": w}).says.en
+
+
+@pytest.mark.parametrize("w", [128, 512, 1024, 1920])
+def test_windows_of_dual_chunks_say_their_chunk_and_keep_so_many_keys_at_least(w: int):
+    scene = BY_NAME["windows"].scene({"method": "dual_chunk", "w": w})
+    for says in (scene.says.en, scene.says.zh):
+        assert f"w − w/4 = {w - w // 4:,}" in says
+        assert f"w/4 + 1 = {w // 4 + 1:,}" in says
+    table = scene.figures[2]
+    assert isinstance(table, Table)
+    assert table.rows[2][2] >= w // 4 + 1  # pyright: ignore[reportOperatorIssue]
+    assert "chunk" not in _windowed("rerope", w)
 
 
 @pytest.mark.parametrize("method", ["rerope", "self_extend", "dual_chunk"])

@@ -45,6 +45,10 @@ def test_the_settings_of_yarn_are_those_that_plan_writes():
     assert ast.literal_eval(shown[1]) == candidate.config == candidate.vllm
 
 
+def test_the_page_that_draws_positions_is_named_where_a_newcomer_reads():
+    assert "`milepost explore`" in README.partition("## Install")[0]
+
+
 def test_it_is_short_and_code_comes_early():
     lines = README.splitlines()
     assert len(lines) <= 310

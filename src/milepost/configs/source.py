@@ -74,6 +74,10 @@ def read_json(file: Path, called: str) -> object:
     """Return what a JSON file has; infinities are written as transformers writes them."""
     try:
         return json.loads(file.read_text(encoding="utf-8"), object_hook=_number)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{called}: {file} is not text; give a {NAME}, or the folder of a model, which has one beside its weights"
+        ) from error
     except ValueError as error:
         raise ValueError(f"{called}: {file} is not JSON: {error}") from error
     except RecursionError:

@@ -25,7 +25,11 @@ def look(
     ] = None,
     head: Annotated[
         list[str] | None,
-        typer.Option("--head", help="LAYER.HEAD, of which scores are drawn by distance; again for more."),
+        typer.Option(
+            "--head",
+            help="LAYER.HEAD, of which scores are drawn by distance; again for more.",
+            show_default="the head of a middle layer that looks furthest",
+        ),
     ] = None,
     rows: Annotated[int, typer.Option("--rows", help="How many of the queries are looked at.")] = 1024,
     out: Annotated[Path, typer.Option("--out", help="The page to write; its numbers go beside it, as .json.")] = Path(
@@ -39,7 +43,7 @@ def look(
     demand_model(model, "look")
     try:
         need("look", "hf")
-        from milepost.explore.heads import MEANINGS, demand_possible
+        from milepost.explore.heads import demand_possible, meanings_of
         from milepost.explore.heads import look as looked
         from milepost.explore.page import write_page
         from milepost.hf.files.read import read_model
@@ -47,13 +51,13 @@ def look(
 
         if out.suffix != ".html":
             raise ValueError(f"--out {out}: name a page, such as look.html")
-        heads = [_head(each) for each in head or []]
-        loaded, tokenizer = read_model(model, "look", lambda bare: demand_possible(bare, given, heads))
+        heads = [_head(each) for each in head] if head else None
+        loaded, tokenizer = read_model(model, "look", lambda bare: demand_possible(bare, given, heads or ()))
         ids = tokens_of(text.read_text(encoding="utf-8", errors="replace"), tokenizer)
         ids = ids[:MOST] if length is None else ids
         found = looked(loaded, ids, given=given, length=length, rows=rows, heads=heads)
         asked = f"{model} reading the first {length or len(ids):,} tokens of {text.name}."
-        write_page(found, out, "look", asked, MEANINGS)
+        write_page(found, out, "look", asked, meanings_of(found))
         found.save(out.with_suffix(".json"))
     except (ValueError, TypeError, OSError, ImportError, IndexError) as error:
         refuse(str(error))

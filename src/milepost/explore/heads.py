@@ -51,9 +51,10 @@ MEANINGS = {
     "far keys": "The weight of keys further back in the text than the trained length, wherever a method puts them. In "
     "the pictures without the first tokens (sinks apart); in the numbers with them too.",
     "fast, middle, slow pairs": "Thirds of the pairs of channels that RoPE turns, the fastest first; mean score by "
-    "distance. Distances that fewer than half of the queries reach are in the numbers and not in the picture.",
+    "distance. Distances that fewer than half of the queries reach are in the numbers and not in the picture. If no "
+    "head was asked for, it is that of a middle layer that looks furthest.",
 }
-"""What the words of the pictures mean."""
+"""What the words of the pictures mean, in their order."""
 UNITS = {
     "effective window": "tokens",
     "window, sinks apart": "tokens",
@@ -83,7 +84,7 @@ def look(
     length: int | None = None,
     sinks: int = 4,
     rows: int = 1024,
-    heads: Sequence[tuple[int, int]] = (),
+    heads: Sequence[tuple[int, int]] | None = None,
 ) -> Analysis:
     """Look at where every head of a model attends in a text, as it is and with other methods.
 
@@ -100,7 +101,8 @@ def look(
       sink logit              the weight of the sink logit, where the model has one
       far keys                the weight of keys further back than the trained length
       far keys, sinks apart   the same without the first `sinks` tokens, which are further back in a long text
-    heads: (layer, head) of which the scores are drawn by distance, in three bands of channel pairs.
+    heads: (layer, head) of which the scores are drawn by distance, in three bands of channel pairs; left out, the head
+    that looks furthest in the first rotated layer from the middle on; () for none.
     The model attends through milepost meanwhile, in one pass, and is left as it was.
     """
     demand_model("look", model)
@@ -114,13 +116,18 @@ def look(
         ids = ids[:length]
     if len(ids) < 8:
         raise ValueError(f"look: the text has {len(ids)} tokens; give at least 8")
-    parts = demand_possible(model, given, heads)
+    parts = demand_possible(model, given, heads or ())
+    with as_it_was(model) as plain:
+        middle = len(layers_of(plain).own) // 2
+    drawn = None if heads is None else tuple(heads)
     named = ", ".join(each if isinstance(each, str) else spell(each) for each in parts)
     found: dict[str, _Watching] = {}
     changes: dict[str, list[object]] = {AS_IT_IS: []} | ({f"with {named}": parts} if parts else {})
     for name, change in changes.items():
-        found[name] = _watched(model, ids, change, _Watching(sinks, rows, tuple(heads)))
-    return _drawn(found, len(ids), heads, called(model))
+        found[name] = _watched(model, ids, change, _Watching(sinks, rows, drawn, middle))
+        # The same head with other methods.
+        drawn = found[name].heads or ()
+    return _drawn(found, len(ids), called(model))
 
 
 def weights_in(model: nn.Module, ids: Tensor, given: object = None) -> list[Tensor]:
@@ -168,7 +175,10 @@ class _Watching:
 
     sinks: int
     rows: int
-    heads: tuple[tuple[int, int], ...]
+    heads: tuple[tuple[int, int], ...] | None
+    """Of which bands are gathered; None for one that is still to be chosen."""
+    middle: int = 0
+    """From which layer on that is."""
     trained: int | None = None
     window: list[Tensor] = field(default_factory=list[Tensor])
     window_apart: list[Tensor] = field(default_factory=list[Tensor])
@@ -213,8 +223,13 @@ class _Watching:
         lists = (self.entropy, self.on_sinks, self.on_logit, self.far, self.far_apart)
         for kept, each in zip(lists, (*sums, *far), strict=True):
             kept.append((each / len(chosen)).cpu())
-        for at in self.heads:
-            if at[0] == layer:
+        rotates = bool(scheme.answering("cos_sin"))
+        if self.heads is None and layer >= self.middle and rotates:
+            furthest = self.far_apart[-1] if beyond < t else self.window_apart[-1]
+            if furthest.isfinite().any():
+                self.heads = ((layer, int(furthest.nan_to_num(-1.0).argmax())),)
+        for at in self.heads or ():
+            if at[0] == layer and rotates:
                 self.bands[at] = _bands(q[:, at[1]], k[:, at[1] * k.shape[1] // h], scheme, chosen)
 
 
@@ -303,7 +318,17 @@ def _attending(model: nn.Module, change: list[object]) -> Generator[tuple[Any, i
             restore(plain)
 
 
-def _drawn(found: dict[str, _Watching], length: int, heads: Sequence[tuple[int, int]], called: str) -> Analysis:
+def meanings_of(found: Analysis) -> dict[str, str]:
+    """Return what the words of a look mean, those that are drawn alone."""
+    names = [each.name for each in found.arrays]
+    drawn = {name: any(each.startswith(f"{name}, ") for each in names) for name in MEANINGS if name in UNITS} | {
+        "queries": True,
+        "fast, middle, slow pairs": any(each.startswith("score of ") for each in names),
+    }
+    return {name: words for name, words in MEANINGS.items() if drawn[name]}
+
+
+def _drawn(found: dict[str, _Watching], length: int, called: str) -> Analysis:
     one = next(iter(found.values()))
     layers, count, trained = len(one.window), len(one.window[0]), one.trained
     kept = {
@@ -323,7 +348,7 @@ def _drawn(found: dict[str, _Watching], length: int, heads: Sequence[tuple[int, 
     }
     arrays = arrays_of(rows)
     pictures = list(maps_of(rows))
-    if heads:
+    if any(each.bands for each in found.values()):
         distance = np.arange(length, dtype=np.float64)
         at = np.unique(np.geomspace(1, _often(one.chosen), 160).astype(int)) - 1
         arrays.append(axis("distance", distance))
@@ -458,4 +483,4 @@ def _middle(values: Numbers) -> int:
     return int(np.nanquantile(values, 0.5, method="lower"))
 
 
-__all__ = ["arrays_of", "called", "look", "maps_of", "said_of", "settings_of"]
+__all__ = ["arrays_of", "called", "look", "maps_of", "meanings_of", "said_of", "settings_of"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 
 from milepost import __version__
 from milepost.explore.analysis import Analysis
-from milepost.explore.pictures.picture import drawn
+from milepost.explore.pictures.picture import Picture, drawn
 from milepost.lab.report.layout import laid_out, write_whole
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -27,6 +28,17 @@ def write_page(found: Analysis, path: Path, command: str, asked: str, meanings: 
         lede=[f"{each.removesuffix('.')}." for each in found.says.split(". ")],
         made=f"milepost {__version__}",
         meanings=meanings,
-        pictures=[Markup(drawn(each.title, [each], headed=False)) for each in found.pictures],
+        groups=[
+            (across, [Markup(drawn(each.title, [each], headed=False)) for each in pictures])
+            for across, pictures in _groups(found)
+        ],
     )
     write_whole(page, path)
+
+
+def _groups(found: Analysis) -> Iterator[tuple[int, list[Picture]]]:
+    """Return pictures of one kind together, and how many are in a line: as many as the analysis has, or two."""
+    for _, each in groupby(found.pictures, type):
+        pictures = list(each)
+        across = found.across or 2
+        yield across if len(pictures) % across == 0 else 2, pictures

@@ -78,6 +78,8 @@ class Map:
     """What the lightest and the darkest shade are; the least and the largest value if left out."""
     small: bool = False
     """Drawn small, without axes, beside others: to be chosen from."""
+    of: str = ""
+    """Which of the compared schemes it is of, as the page calls that one."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ class Dials:
 
     title: Say
     dials: tuple[Dial, ...]
+    of: str = ""
+    """Which of the compared schemes they are of, as the page calls that one."""
 
 
 @dataclass(frozen=True)

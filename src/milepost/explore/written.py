@@ -6,13 +6,41 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from milepost.explore.analysis import Analysis, Array, array, axis
 from milepost.explore.scene import Dials, Figure, Lines, Map, Scene
 
 
 def to_csv(scene: Scene) -> str:
-    """Return every curve, map and clock of a scene as CSV, a table for each figure."""
-    return "\n".join(_analysis(each).to_csv() for each in scene.figures if isinstance(each, (Lines, Map, Dials)))
+    """Return every curve, map and clock of a scene as CSV.
+
+    Figures over the same axes are one table, with a column for each that has its scheme's name. Where one of them lacks
+    a place of an axis, it has no number there.
+    """
+    found = [_analysis(each) for each in scene.figures if isinstance(each, (Lines, Map, Dials))]
+    axes: dict[tuple[str, ...], list[Analysis]] = {}
+    for each in found:
+        axes.setdefault(tuple(one.name for one in each.arrays if one.over == (one.name,)), []).append(each)
+    return "\n".join(_joined(names, each).to_csv() for names, each in axes.items())
+
+
+def _joined(names: Sequence[str], each: Sequence[Analysis]) -> Analysis:
+    """Return analyses over axes of the same names as one."""
+    if len(each) == 1:
+        return each[0]
+    units = {array.name: array.unit for array in each[0].arrays}
+    every = {name: np.unique(np.concatenate([one[name] for one in each])) for name in names}
+    columns: list[Array] = []
+    for one in each:
+        at = np.ix_(*(np.searchsorted(every[name], one[name]) for name in names))
+        for values in one.arrays:
+            if values.name not in names:
+                whole = np.full([len(every[name]) for name in names], math.nan)
+                whole[at] = values.values
+                columns.append(Array(values.name, whole, values.unit, tuple(names)))
+    made = [axis(name, every[name], units[name]) for name in names]
+    return Analysis("explore", each[0].title, "", (*made, *_apart(columns, "")), ())
 
 
 def _analysis(figure: Figure) -> Analysis:
@@ -27,12 +55,15 @@ def _analysis(figure: Figure) -> Analysis:
                 axis(name, list(range(len(each))) if isinstance(each[0], str) else [float(one) for one in each])
                 for name, each in ((figure.y.en, figure.ys), (figure.x.en, figure.xs))
             )
-            cells = array("value", [_numbers(row) for row in figure.values], figure.unit.en, rows.name, columns.name)  # pyright: ignore
+            values = [_numbers(row) for row in figure.values]
+            cells = array(figure.of or "value", values, figure.unit.en, rows.name, columns.name)  # pyright: ignore
             arrays = (rows, columns, cells)
         case Dials():
-            pair = axis("pair", [float(n) for n in range(len(figure.dials))])
-            seen = array("turns in training", [each.seen for each in figure.dials], "turns", "pair")
-            arrays = (pair, seen, array("turns", [each.reached for each in figure.dials], "turns", "pair"))
+            pair = axis("pair", [float(each.name) for each in figure.dials])
+            whose = f"{figure.of}, " if figure.of else ""
+            seen = array(f"{whose}turns in training", [each.seen for each in figure.dials], "turns", "pair")
+            now = array(f"{whose}turns", [each.reached for each in figure.dials], "turns", "pair")
+            arrays = (pair, seen, now)
         case _:
             arrays = ()
     return Analysis("explore", figure.title.en, "", arrays, ())

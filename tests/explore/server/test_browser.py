@@ -101,12 +101,12 @@ def test_a_guess_and_its_verdict_go_with_their_curve(trial: Served, open_: Any):
     assert "on average" in said
     assert page.locator(".ends button.primary").count() == 1
     page.select_option("[data-control=shape] select", "exp")
-    until(page, "document.querySelector('.off').textContent === ''")
+    until(page, "document.querySelector('.off').textContent.includes('other settings')")
     still(page)
     assert page.evaluate(curves) == drawn - 1
     # Back at the curve that was guessed, it stands again.
     page.select_option("[data-control=shape] select", "cos")
-    until(page, "document.querySelector('.off').textContent !== ''")
+    until(page, "document.querySelector('.off').textContent.includes('on average')")
     still(page)
     assert page.inner_text(".off") == said
     assert page.evaluate(curves) == drawn
@@ -116,9 +116,67 @@ def test_a_guess_and_its_verdict_go_with_their_curve(trial: Served, open_: Any):
 def test_over_decades_a_guess_is_off_by_a_factor(trial: Served, open_: Any):
     page = open_(trial.link).page
     figure = "{ y_scale: 'log', y_range: null, lines: [{ values: [1, 10, 100] }] }"
-    found = page.evaluate(f"milepost.offBy([2, 5, 200], {figure}, 0).factor")
+    found = page.evaluate(f"milepost.offBy([2, 5, 200], {figure}, 0, [0.1, 1000]).factor")
     assert found == pytest.approx(2)
-    assert page.evaluate(f"milepost.offBy([2, 5, 200], {{ ...{figure}, y_scale: 'even' }}, 0).factor") is None
+    assert page.evaluate(f"milepost.offBy([2, 5, 200], {{ ...{figure}, y_scale: 'even' }}, 0, [0, 9]).factor") is None
+
+
+def test_a_guess_is_off_by_a_share_of_the_axes_it_was_drawn_on(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#story=trial")
+    page = window.page
+    page.wait_for_selector(".point")
+    board = page.locator(".guess .u-over").bounding_box()
+    story = {"name": "trial", "set": {}}
+    low, high = page.evaluate(f"milepost.ask('axes', {story!r}, 'axes-test').then((each) => each.y_range)")
+    level = board["y"] + board["height"] / 2
+    page.mouse.move(board["x"] + 2, level)
+    page.mouse.down()
+    page.mouse.move(board["x"] + board["width"] - 2, level, steps=5)
+    page.mouse.up()
+    page.click(".guess .primary")
+    page.wait_for_selector(COMPUTED)
+    # A level guess in the middle of the axes.
+    truth, middle = [each for each in values(page) if each is not None], (low + high) / 2
+    share = sum(abs(each - middle) for each in truth) / len(truth) / (high - low)
+    said = re.search(r"(\d+) % of the height of the axes it was drawn on", page.inner_text(".off"))
+    assert said is not None
+    assert float(said[1]) == pytest.approx(100 * share, abs=1.5)
+    assert window.wrong == []
+
+
+def test_the_focus_goes_on_to_the_result_and_to_the_heading_of_a_screen(trial: Served, open_: Any):
+    page = open_(trial.link).page
+    focused = "document.activeElement.tagName + '.' + document.activeElement.className"
+    page.focus("ol.stories a >> nth=1")
+    page.keyboard.press("Enter")
+    until(page, f"{focused} === 'H1.'")
+    page.focus(".answer input >> nth=0")
+    page.keyboard.press("Space")
+    page.focus(".guess .primary")
+    page.keyboard.press("Enter")
+    until(page, f"{focused} === 'DIV.result'")
+    page.click(".top button")
+    until(page, f"{focused} === 'BUTTON.quiet'")
+
+
+def test_pointing_at_a_figure_moves_nothing(trial: Served, open_: Any):
+    page = open_(f"{trial.link}#story=trial&seen=1", width=1000).page
+    page.wait_for_selector(COMPUTED)
+    still(page)
+    ends = "[...document.querySelectorAll('.figure')].map((each) => each.getBoundingClientRect().bottom + scrollY)"
+    before = page.evaluate(ends)
+    for place in (".lines .u-over", ".map .cells >> nth=0", ".clock >> nth=1"):
+        page.hover(place)
+        assert page.evaluate(ends) == before, place
+
+
+def test_quiet_lines_and_a_guess_are_unlike_every_other(trial: Served, open_: Any):
+    page = open_(f"{trial.link}#story=trial&seen=1").page
+    page.wait_for_selector(COMPUTED)
+    looks = page.evaluate(
+        "[...document.querySelectorAll('.lines .swatch path')].map((each) => each.getAttribute('stroke-dasharray'))"
+    )
+    assert len(set(looks)) == len(looks) == 3
 
 
 def test_an_answer_is_chosen(trial: Served, open_: Any):

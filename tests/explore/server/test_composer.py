@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import milepost as mp
+from milepost import explore
 from milepost.explore.composer import views
 from milepost.explore.composer.menus import SECTIONS, STARTS, form, menus
 from milepost.explore.composer.reading import python_of, read, text_of
@@ -20,6 +21,7 @@ from milepost.explore.composer.terms import term, terms_of
 from milepost.explore.controls import NotPossibleError
 from milepost.explore.scene import Dials, Lines, Map
 from milepost.explore.server.app import Explorer
+from milepost.explore.written import to_csv
 from tests.explore.server.serving import Served, served
 from tests.explore.server.trial import STORIES
 
@@ -239,6 +241,58 @@ def test_one_scheme_that_cannot_be_drawn_leaves_the_others():
     drawn = views.maps(found).figures
     assert len(drawn) == 1
     assert "overflows" in found.refused[0].en
+
+
+def rows_of(scene: Any) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(to_csv(scene))))
+
+
+def test_csv_of_maps_and_of_angles_is_one_table_with_a_column_for_each_scheme():
+    found = asked("Rope(64), causal", "Rope(128, stretch=Ntk(8)), causal", "Rope(64), Rerope(256), causal", length=512)
+    maps = rows_of(views.maps(found))
+    assert maps[0] == ["query", "key", "A (score)", "B (score)", "C (score)"]
+    assert len({len(row) for row in maps}) == 1
+    drawn = views.maps(found).figures[1]
+    assert isinstance(drawn, Map)
+    assert [float(row[3]) for row in maps[1:]] == pytest.approx(np.ravel(drawn.values), nan_ok=True)
+    angles = rows_of(views.angles(found))
+    assert angles[0][:3] == ["pair", "A, turns in training (turns)", "A, turns (turns)"]
+    assert len(angles[0]) == 7
+    # 64 pairs of B, and 32 of A and C, which have no others.
+    assert [row[0] for row in angles[1:]] == [str(n) for n in range(64)]
+    assert [row[1] == "nan" for row in angles[1:]] == [n >= 32 for n in range(64)]
+
+
+def test_csv_of_weights_keeps_the_rows_of_every_scheme():
+    found = asked("Rope(64), causal", "Alibi(32), causal", length=4096, cells="weight")
+    scene = views.maps(found)
+    first, second = (each for each in scene.figures if isinstance(each, Map))
+    assert len(first.ys) > len(second.ys)
+    table = rows_of(scene)
+    assert table[0] == ["query", "key", "A (weight)", "B (weight)"]
+    assert len(table) == 1 + len(first.ys) * len(first.xs)
+    known = {(float(row[0]), float(row[1])): float(row[3]) for row in table[1:]}
+    assert known[float(second.ys[3]), float(second.xs[5])] == pytest.approx(second.values[3][5], nan_ok=True)
+
+
+def test_a_stretch_says_what_counts_as_training_and_what_it_leaves_alone():
+    found = asked("Rope(64), causal", "Rope(64, stretch=Yarn(8, 4096)), causal", trained=2048, length=16_384)
+    angles, distances = views.angles(found).says, views.distances(found).says
+    # The same words as the analysis.
+    stretched = mp.Rope(64, stretch=mp.Yarn(8, 2048))
+    words = "Training is counted with {} over 2,048 tokens."
+    alone = explore.angles_seen(stretched, trained=2048, length=16_384)
+    assert words.format("Rope(64, stretch=Yarn(8, 2048))") in alone.says
+    assert "give the rotation without it first" in alone.says
+    both = explore.angles_seen(mp.Rope(64), trained=2048, length=16_384, stretched=stretched)
+    assert "is counted" not in both.says
+    assert angles.en.startswith(f"B: {words.format('Rope(64)')}")
+    assert "Yarn(8, 4096): 4,096" in angles.en
+    assert "Yarn(8, 4096)：4,096" in angles.zh.replace(": ", "：")
+    assert distances.en == "B: Yarn(8, 4096) changes angles and not distances; see the angles."
+    assert "Rope(64)" in angles.zh
+    assert "请看角度" in distances.zh
+    assert views.angles(asked("Rope(64), causal")).says.en == ""
 
 
 def test_the_server_answers_for_the_composer(server: Served):

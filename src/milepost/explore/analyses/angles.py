@@ -12,8 +12,10 @@ from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.asked import by_name, rotation
 from milepost.explore.pictures.clocks import Clocks
 from milepost.explore.pictures.curves import curves
+from milepost.explore.scene import Say
 from milepost.explore.words import in_words
 from milepost.seams import demand
+from milepost.seams.arguments import spell
 
 
 def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) -> Analysis:
@@ -22,8 +24,9 @@ def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) 
         explore.angles_seen(mp.Rope(128), trained=4096, length=32_768)
         explore.angles_seen(mp.Rope(128), trained=4096, length=32_768, stretched=mp.Rope(128, stretch=mp.Ntk(8)))
 
-    rope: the rotation as it was trained; stretched: as it runs at the new length, itself if left out. A pair that made
-    a full turn in training has met every angle. One that did not meets new angles as soon as it goes further.
+    rope: the rotation as it was trained, which a stretch put on later is no part of; stretched: as it runs at the new
+    length, itself if left out. A pair that made a full turn in training has met every angle. One that did not meets new
+    angles as soon as it goes further.
     """
     for name, value in (("trained", trained), ("length", length)):
         demand.whole(angles_seen, name, value)
@@ -39,6 +42,11 @@ def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) 
         f"At {length:,} tokens {new} pairs meet angles for the first time"
         + (f", the widest arc is {unseen.max():.2f} of a turn." if new else ".")
     )
+    if stretched is None and getattr(rope, "stretch", None) is not None:
+        says += (
+            f" {training_with(rope, trained).en} If the stretch came after training, give the rotation without it "
+            f"first, and this one as stretched=."
+        )
     dials = Clocks(
         "Angles of each pair, from the top clockwise; the fastest pairs first",
         before,
@@ -59,6 +67,14 @@ def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) 
         f"{in_words(rope)} · trained at {trained:,} tokens"
         + ("" if stretched is None else f" · then {in_words(now)}")
         + f" · run at {length:,}",
+    )
+
+
+def training_with(rope: Any, trained: int) -> Say:
+    """Return which rotation and length count as training, where a stretch leaves that open."""
+    return Say(
+        f"Training is counted with {spell(rope)} over {trained:,} tokens.",
+        f"训练按 {spell(rope)}、{trained:,} 个 token 计。",
     )
 
 

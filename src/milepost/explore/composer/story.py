@@ -43,8 +43,9 @@ def composed(schemes: list[str], state: dict[str, Any]) -> Story:
             "；".join(f"{'ABCD'[n]}：{text}" for n, text in enumerate(texts)),
         ),
         Say(
-            "Where a curve goes past the trained length, and which scheme keeps every distance within it.",
-            "看曲线在训练长度之外如何变化，哪个方案使所有距离都留在训练长度之内。",
+            "Where a curve goes past the trained length, and which scheme shows the rotation nothing new: no distance "
+            "past the trained length, or, where it is stretched, no new angle.",
+            "看曲线在训练长度之外如何变化，哪个方案不给旋转任何新东西：没有超出训练长度的距离，或者（旋转被拉伸时）没有新角度。",
         ),
         tuple(Slider(e.name, e.label, e.low, e.high, starts[e.name], e.step, e.scale) for e in moving),
         Guess(Say("", "")),

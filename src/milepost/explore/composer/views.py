@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
@@ -14,9 +14,9 @@ from torch import Tensor
 
 import milepost as mp
 from milepost import Scheme
-from milepost.explore.analyses.angles import turns
+from milepost.explore.analyses.angles import training_with, turns
 from milepost.explore.analyses.distances import seen
-from milepost.explore.composer.reading import read_all, width_of
+from milepost.explore.composer.reading import hint_of, read_all, width_of
 from milepost.explore.composer.settings import SETTINGS
 from milepost.explore.controls import NotPossibleError, read
 from milepost.explore.pictures.curves import broken_at_jumps
@@ -219,7 +219,38 @@ def distances(asked: Asked) -> Scene:
         return torch.from_numpy(broken_at_jumps(found))
 
     title = Say("Where the rotation sees each key", "旋转所见的距离")
-    return _lines(asked, at, title, Say("distance as seen", "所见距离"), one, rows=True)
+    scene = _lines(asked, at, title, Say("distance as seen", "所见距离"), one, rows=True)
+    notes = [scene.says]
+    for number, scheme in enumerate(asked.schemes):
+        found = _stretched(scheme)
+        if found is not None:
+            stretch = spell(found.stretch)
+            notes.append(
+                Say(
+                    f"{name_of(number).en}: {stretch} changes angles and not distances; see the angles.",
+                    f"{name_of(number).zh}：{stretch} 改变的是角度，不是距离；请看角度。",
+                )
+            )
+    return Scene(scene.figures, _together(notes))
+
+
+def _rotation(scheme: Scheme) -> Any:
+    """Return what turns pairs by angles; None where nothing does."""
+    # A partial rotation is around another.
+    turning = (getattr(part, "method", part) for part in scheme.answering("turn"))
+    return next((part for part in turning if callable(getattr(part, "angles", None))), None)
+
+
+def _stretched(scheme: Scheme) -> Any:
+    """Return the rotation of a scheme, if that is stretched."""
+    found = _rotation(scheme)
+    return None if getattr(found, "stretch", None) is None else found
+
+
+def _together(notes: Sequence[Say]) -> Say:
+    """Return what is said, one after another."""
+    kept = [each for each in notes if each.en]
+    return Say(" ".join(each.en for each in kept), "".join(each.zh for each in kept))
 
 
 def _drawn(asked: Asked) -> list[int]:
@@ -311,6 +342,7 @@ def maps(asked: Asked) -> Scene:
                 numbers(rows),
                 unit,
                 "distance",
+                of=name_of(number).en,
             )
         )
     return Scene(_on_one_scale(figures), _refusals(asked))
@@ -370,21 +402,33 @@ def angles(asked: Asked) -> Scene:
             asked.refused[number] = why
         elif found is not None:
             figures.append(found)
-    return Scene(tuple(figures), _refusals(asked))
+    return Scene(tuple(figures), _together([_refusals(asked), *_counted(asked)]))
+
+
+def _counted(asked: Asked) -> Iterator[Say]:
+    """Return what counts as training where a rotation is stretched, and where a stretch names another length."""
+    for number, scheme in enumerate(asked.schemes):
+        found = _stretched(scheme)
+        if found is not None:
+            said, other = training_with(_plain(found), asked.trained), hint_of(scheme, asked.trained) or EMPTY
+            yield Say(
+                f"{name_of(number).en}: {said.en} {other.en}".strip(), f"{name_of(number).zh}：{said.zh}{other.zh}"
+            )
+
+
+def _plain(rope: Any) -> Any:
+    """Return a rotation as it was before it was stretched."""
+    if getattr(rope, "stretch", None) is None:
+        return rope
+    return type(rope)(rope.head_dim, theta=rope.theta, pairs=rope.pairs)
 
 
 def _clocks(asked: Asked, scheme: Scheme, number: int) -> Dials:
     """Return the clocks of one scheme."""
-    turning: tuple[Any, ...] = scheme.answering("turn")
-    # A partial rotation is around another.
-    each_ = (getattr(part, "method", part) for part in turning)
-    own: Any = next((part for part in each_ if callable(getattr(part, "angles", None))), None)
+    own = _rotation(scheme)
     if own is None:
         raise NotPossibleError(f"scheme-{number}", Say("no pair of channels is rotated.", "没有旋转任何通道对。"))
-    plain = own
-    if getattr(own, "stretch", None) is not None:
-        plain = type(own)(own.head_dim, theta=own.theta, pairs=own.pairs)
-    before = turns(plain, asked.trained)
+    before = turns(_plain(own), asked.trained)
     furthest = _furthest(asked, scheme)
     after = turns(own, asked.length) * furthest / asked.length
     count = min(DIALS, len(before))
@@ -395,7 +439,7 @@ def _clocks(asked: Asked, scheme: Scheme, number: int) -> Dials:
         f"{name_of(number).en}: {new} of {len(before)} pairs meet new angles",
         f"{name_of(number).zh}：{len(before)} 对通道中有 {new} 对遇到新角度",
     )
-    return Dials(title, dials)
+    return Dials(title, dials, name_of(number).en)
 
 
 def _furthest(asked: Asked, scheme: Scheme) -> float:

@@ -15,9 +15,9 @@ TRAINED = 4096
 SHORTEST = 64
 """The composer draws no shorter text."""
 BASES = {
-    "10000": Say("10,000 (Llama 2)", "10,000（Llama 2）"),
-    "500000": Say("500,000 (Llama 3)", "500,000（Llama 3）"),
-    "1000000": Say("1,000,000 (Code Llama)", "1,000,000（Code Llama）"),
+    "10000": Say("10,000 (as Llama 2)", "10,000（同 Llama 2）"),
+    "500000": Say("500,000 (as Llama 3)", "500,000（同 Llama 3）"),
+    "1000000": Say("1,000,000 (as Code Llama)", "1,000,000（同 Code Llama）"),
 }
 
 
@@ -59,7 +59,7 @@ def read_clocks(position: int, base: str) -> Scene:
                 f"At {position:,} tokens {new} pairs have passed through arcs that training never reached; {standing} "
                 "stand in one there."
                 if new
-                else f"Up to {position:,} tokens no hand leaves what training showed."
+                else f"Up to {position:,} token{'s' * (position > 1)} no hand leaves what training showed."
             ),
             f"{pairs} 对维度中，有 {full} 对在 {TRAINED:,} 个 token 内转满一圈；最快的每个 token 转 {step:.3f} 弧度，"
             f"最慢的总共只转了 {slowest:.2g} 圈。"
@@ -92,9 +92,14 @@ STORY = Story(
     ),
     look_for=Say(
         "Fast hands have pointed everywhere; slow ones have shown an arc and no more. Past the trained length only "
-        "the slow ones go where they never were. A larger base leaves more of them.",
+        "the slow ones go where they never were. A larger base leaves more of them at the same trained length; here it "
+        "alone changes. Models with a larger base were trained on longer texts, Llama 3 at 8,192 tokens and Code Llama "
+        "at 16,384, where slower pairs tell far positions apart. Question 5 raises the base after training, which "
+        "slows pairs towards angles that they know.",
         "快的指针每个方向都指过，慢的只走过一小段弧。超过训练长度后，只有慢的那些会走到没去过的地方。"
-        "底数越大，这样的指针越多。",
+        "训练长度不变时，底数越大，这样的指针越多；这里只改底数。底数更大的模型是用更长的文本训练的"
+        "（Llama 3 为 8,192，Code Llama 为 16,384），更慢的维度可以区分远处的位置。"
+        "第 5 个问题是在训练之后增大底数，让各对转慢，回到见过的角度。",
     ),
     controls=(
         Slider("position", Say("position", "位置"), 1, 32_768, 4 * TRAINED, 0.5, "doubling"),
@@ -102,8 +107,10 @@ STORY = Story(
     ),
     guess=Guess(
         Say(
-            "The fastest pair comes first. How often does each turn within the trained length? Draw it.",
-            "从最快的一对开始，每一对在训练长度内各转多少圈？把曲线画出来。",
+            f"The base is 10,000: pair n of 64 turns by 10,000^(−n/64) radians a token, the fastest first. How often "
+            f"does each turn within {TRAINED:,} tokens? Draw it.",
+            f"底数是 10,000：64 对中的第 n 对每个 token 转 10,000^(−n/64) 弧度，最快的在前。"
+            f"{TRAINED:,} 个 token 内各转多少圈？把曲线画出来。",
         ),
         bare=True,
     ),

@@ -54,6 +54,7 @@ def stretched(method: str, factor: int) -> Scene:
     slower = {name: waves[name] / waves["direct"] for name in ropes}
     more = {"YaRN": Yarn(factor, COUNTED)} if method == "yarn" else None
     counted = odometer(COUNTER, trained=COUNTED, factor=factor, positions=POSITIONS, more=more)
+    also = f', more={{"YaRN": mp.Yarn({factor}, {COUNTED})}}' if more else ""
     return Scene(
         (_slower(slower, method), _dials(found, method), _digits(counted, method)),
         _says(found, slower[method], method, factor),
@@ -65,8 +66,9 @@ now = mp.Rope(128, stretch={written[method]})
 found = explore.angles_seen(mp.Rope(128), trained={TRAINED}, length={LENGTH}, stretched=now)
 waves = explore.wavelengths({{"before": mp.Rope(128), "now": now}}, trained={TRAINED}, length={LENGTH})
 slower = waves["now"] / waves["before"]
-digits = explore.odometer(mp.Rope(8), trained={COUNTED}, factor={factor}, positions={POSITIONS})
-print(found.says, slower)
+toy = explore.odometer(mp.Rope(8), trained={COUNTED}, factor={factor}, positions={POSITIONS}{also})
+digits = toy["digit, {FORMS[method]}"][:, ::-1]
+print(found.says, slower, digits)
 """,
         (
             "Rope(128), causal",
@@ -120,11 +122,23 @@ def _digits(counted: Analysis, method: str) -> Digits:
         (same(f"{position:,}"), tuple(numbers(digits[row][::-1])), tuple(bool(each) for each in new[row][::-1]))
         for row, position in enumerate(POSITIONS)
     )
+    # Pair by pair slowed by another factor, YaRN counts in no one base.
+    columns = {
+        "direct": Say(f"its digits in base {base:.3g}", f"写成 {base:.3g} 进制的各位数字"),
+        "pi": Say(f"position / factor, its digits in base {base:.3g}", f"位置除以倍数，写成 {base:.3g} 进制的各位数字"),
+        "ntk": Say(f"its digits in base {base:.3g}", f"写成 {base:.3g} 进制的各位数字"),
+        "yarn": Say(
+            "of each pair the whole radians of its angle, counted modulo 10 (in no one base, as pairs are slowed "
+            "unequally)",
+            "每一对角度的整数弧度，按模 10 计（各对放慢的倍数不同，不是任何一种进制）",
+        ),
+    }[method]
     return Digits(
         Say(
-            f"Positions as digits in base {base:.3g}: a toy of four pairs, trained up to {COUNTED - 1}, not the head "
-            "above",
-            f"位置写成 {base:.3g} 进制：只有四对维度的示意，训练时只到 {COUNTED - 1}，不是上面那个头",
+            f"A toy of four pairs, trained up to {COUNTED - 1}, not the head above. Columns: the position, then "
+            f"{columns.en}, from the slowest pair to the fastest",
+            f"只有四对维度的示意，训练时只到 {COUNTED - 1}，不是上面那个头。"
+            f"各列：位置；{columns.zh}，从最慢的一对到最快的一对",
         ),
         rows,
         base,
@@ -147,8 +161,10 @@ def _says(found: Analysis, slower: Any, method: str, factor: int) -> Say:
     sharper = Yarn(factor, TRAINED).magnitude(torch.tensor(LENGTH)) ** 2
     warm = (
         Say(
-            f" YaRN also multiplies every score by {sharper:.2f}, its temperature, which no angle shows.",
-            f"YaRN 还把每个分数乘以 {sharper:.2f}（它的温度），这在角度上看不出来。",
+            f" YaRN also multiplies every score by {sharper:.2f}, its temperature, which no angle shows: it sharpens "
+            "the softmax, which more keys spread.",
+            f"YaRN 还把每个分数乘以 {sharper:.2f}（它的温度），这在角度上看不出来："
+            "键越多 softmax 越分散，这使它更集中。",
         )
         if method == "yarn"
         else Say("", "")
@@ -171,10 +187,20 @@ STORY = Story(
         "区别在于怎样对待快的维度，而相邻的 token 正是靠它们区分的。",
     ),
     look_for=Say(
-        "PI squeezes every pair, the fastest too. NTK leaves the fastest alone and slows the last by the whole factor, "
-        "so its middle still meets new angles. YaRN leaves fast pairs, squeezes slow ones and blends between.",
-        "PI 压缩所有维度，最快的也不例外。NTK 让最快的不变，最慢的正好内插：高频外推，低频内插，"
-        "但中间的维度仍会遇到新角度。YaRN 不动快的，内插慢的，中间过渡。",
+        "PI squeezes every pair, the fastest too. NTK leaves the fastest alone and slows the last by the whole factor; "
+        "of the pairs that made no full turn in training, 46 to 63, all but the last still meet new angles at factor "
+        "8. YaRN leaves pairs that turn more than 32 times in training, 0 to 20, slows those that turn less than once "
+        "by the whole factor, and blends between. In the authors' code, as here, the blend falls evenly over the "
+        "pairs' numbers; by the paper's formula (ramp=\"paper\") evenly over their turns, which slows most pairs "
+        "between more. In the toy a digit counts whole radians: it wraps at its base, the angle at 2π = 6.28 "
+        "radians, so a digit that is new can stand for an angle that is known, and has no ring. No loss is "
+        "measured here.",
+        "PI 压缩所有维度，最快的也不例外。NTK 让最快的不变，最慢的正好内插；训练时没转满一圈的 46 到 63 对中，"
+        "倍数为 8 时除最后一对外仍会遇到新角度。YaRN 不动训练时转过 32 圈以上的 0 到 20 对，"
+        "不到一圈的按整个倍数放慢，中间过渡。作者的代码（此处相同）按维度对的序号均匀过渡；"
+        '论文的公式（ramp="paper"）按圈数均匀过渡，中间的维度大多放慢得更多。'
+        "示意图中的数字是整数弧度：数字到底数归零，角度到 2π = 6.28 弧度归零，"
+        "所以新的数字可能是见过的角度，就不圈出。这里没有测损失。",
     ),
     controls=(
         Choice("method", Say("way", "方法"), tuple(METHODS.items()), "ntk"),

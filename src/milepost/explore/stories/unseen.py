@@ -1,4 +1,4 @@
-"""What breaks past the trained length? Angles that are new, a bound that explodes, and what a real model does."""
+"""What breaks past the trained length? Angles that are new, a fit that explodes, and what a real model does."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from milepost.methods.rope import Rope
 ROPE = Rope(64, theta=100_000.0)
 """SmolLM2's rotation."""
 TRAINED = 8192
+MEASURED = 32_768
+"""The length of the texts that the losses were measured on."""
+TEXTS = 8
 BOUND = {"trained": 2048, "length": 4096, "targets": 512, "points": 48}
-"""The bound is fitted on shorter texts, which is faster and shows the same."""
+"""The score is fitted on shorter texts, which is faster and shows the same."""
 CHANGES = {
     "squeezed": Say("turn four times more slowly", "转慢到四分之一"),
     "frozen": Say("do not turn", "不转"),
@@ -37,7 +40,7 @@ def measured() -> dict[str, Any]:
 
 
 def past_training(length: int, change: str, ridge: str) -> Scene:
-    """Return new angles at a length, what was measured with some pairs changed, and the bound with a ridge."""
+    """Return new angles at a length, what was measured with some pairs changed, and the fit with a ridge."""
     found = angles_seen(ROPE, trained=TRAINED, length=length)
     bound = score_bound(ROPE, ridge=float(ridge), **BOUND)
     new, pairs = int((found["unseen arc"] > 0).sum()), len(found["turns"])
@@ -56,19 +59,22 @@ def past_training(length: int, change: str, ridge: str) -> Scene:
     reached = f"{largest:.2g}" if largest < 10 else power(round(math.log10(largest)))
     how = CHANGES[change]
     en = (
-        f"At {length:,} tokens {new} of {pairs} pairs meet new angles. Measured on SmolLM2-135M at {data['length']:,}, "
-        f"nats a token more than with a window of {data['trained']:,}: {stock} as it is, {mine} if only its {those} "
-        f"unseen pairs {how.en}, {others} if only the {rest} others {how.en}. Within {data['trained']:,} already, "
-        f"against the model as it is, that costs {mine_within} for the {those} and {others_within} for the {rest}. "
-        f"The bound says less: with a ridge of {RIDGES[ridge]} a score "
-        f"within {inside:.2g} up to {BOUND['trained']:,} reaches about {reached} past it."
+        f"At {length:,} tokens {new} of {pairs} pairs meet new angles. The losses were measured once, on "
+        f"{TEXTS} texts of {data['length']:,} tokens, and do not follow the length set here. Mean over positions "
+        f"{data['trained']:,} to {data['length']:,}, in nats a token above the same model with a window of "
+        f"{data['trained']:,}, ± 95 % over texts: {stock} as it is, {mine} if only its {those} "
+        f"unseen pairs {how.en}, {others} if only the {rest} others {how.en}. Mean over positions 0 to "
+        f"{data['trained']:,}, above the model as it is: {mine_within} for the {those}, {others_within} for the "
+        f"{rest}. The fit: with a ridge of {RIDGES[ridge]} a score within {inside:.2g} up to "
+        f"{BOUND['trained']:,} reaches about {reached} past it."
     )
     zh = (
-        f"到 {length:,} 个 token，{pairs} 对维度中有 {new} 对会遇到新角度。在 SmolLM2-135M 上实测（{data['length']:,} "
-        f"个 token，与 {data['trained']:,} 的窗口注意力相比每个 token 多出的 nat）：不改动 {stock}；"
-        f"只让没转满一圈的 {those} 对{how.zh}，{mine}；只让其余 {rest} 对{how.zh}，{others}。"
-        f"在 {data['trained']:,} 以内与不改动相比，这已分别多出 {mine_within} 和 {others_within}。"
-        f"分数的上界说明不了多少：正则系数取 {RIDGES[ridge]} 时，{BOUND['trained']:,} 以内"
+        f"到 {length:,} 个 token，{pairs} 对维度中有 {new} 对会遇到新角度。损失只测过一次，用了 {TEXTS} 段 "
+        f"{data['length']:,} 个 token 的文本，不随这里所设的长度变化。位置 {data['trained']:,} 到 {data['length']:,} "
+        f"的平均值，比同一模型加 {data['trained']:,} 的窗口注意力每个 token 多出的 nat，± 为各文本间的 95 % 区间："
+        f"不改动 {stock}；只让没转满一圈的 {those} 对{how.zh}，{mine}；只让其余 {rest} 对{how.zh}，{others}。"
+        f"位置 0 到 {data['trained']:,} 的平均值，与不改动相比：改那 {those} 对 {mine_within}，改其余 {rest} 对 "
+        f"{others_within}。拟合：正则系数取 {RIDGES[ridge]} 时，{BOUND['trained']:,} 以内"
         f"不超过 {inside:.2g} 的分数，之后最大约到 {reached}。"
     )
     return Scene(
@@ -121,7 +127,7 @@ def _losses(data: dict[str, Any], change: str, length: int) -> Lines:
                 loss[f"other pairs {change}"],
                 scheme=1,
             ),
-            Line(Say("as it is", "不改动"), loss["as it is"], scheme=2, quiet=True),
+            Line(Say("as it is", "不改动"), loss["as it is"], scheme=2),
             Line(
                 Say(f"with a window of {data['trained']:,}", f"{data['trained']:,} 的窗口注意力"),
                 loss["window"],
@@ -179,35 +185,48 @@ STORY = Story(
     question=Say("What breaks past the trained length?", "超过训练长度，坏的是什么？"),
     lead=Say(
         "Past its trained length a RoPE model fails. Two accounts are given: slow pairs meet angles they have never "
-        "seen, or scores could grow without bound. A real model was changed to find out: only the pairs that meet new "
-        "angles, then only the others. One model stands here, SmolLM2-135M, which is small. Of the second account "
-        "there is a bound, as PI's paper draws it: a score as a sum of turning pairs is fitted to random values within "
-        f"{BOUND['trained']:,} tokens, a quarter of the trained length to be fast, and read further.",
-        "超过训练长度，RoPE 模型就不行了。常见的解释有两种：转得慢的维度遇到了没见过的角度；或者分数可能无限增大。"
-        "为了弄清楚，我们在真实模型上只改会遇到新角度的那些维度，再只改其余的维度。这里只测了一个模型，"
-        "SmolLM2-135M，而且很小。第二种解释有一个上界，画法同 PI 论文：把分数写成各对旋转之和，"
-        f"在 {BOUND['trained']:,} 以内（为了快，取训练长度的四分之一）对随机值做拟合，再往外看。",
+        "seen, or scores grow without limit. For the first, one small model, SmolLM2-135M, was measured with only the "
+        "pairs changed that meet new angles, then with only the others changed. For the second there is a drawing in "
+        "the paper on position interpolation (PI): a score, which is a sum of turning pairs, is fitted to random "
+        f"values at distances up to {BOUND['trained']:,} (a quarter of this model's training, to be quick) and "
+        "continued past them.",
+        "超过训练长度，RoPE 模型就不行了。常见的解释有两种：转得慢的维度遇到了没见过的角度；或者分数无限增大。"
+        "对第一种，我们测了一个很小的模型 SmolLM2-135M：先只改会遇到新角度的那些维度，再只改其余的。"
+        "对第二种，位置内插（PI）的论文画过一张图：分数是各对旋转之和，在距离 "
+        f"{BOUND['trained']:,} 以内（为了快，取该模型训练长度的四分之一）对随机值做拟合，再延伸到外面。",
     ),
     look_for=Say(
         "Slow the unseen pairs alone and the loss stays down. Stop them or leave them out and it does not: the model "
         "needs these pairs, only at angles they know. Changing the others mends nothing, but read that with care: it "
         f"ruins the model within {TRAINED:,} as well. Angles are new from {TRAINED + 1:,} on, yet the model as it is "
         "fails only from about 11,000 on; why it holds so long was not measured. The window's loss jumps at "
-        f"{TRAINED:,}, where it begins to lose the first tokens. Then change the ridge, which regularises the fit: we "
-        "choose that number, and the bound outside moves with it by six orders of magnitude. The model's loss does "
-        "not depend on it.",
+        f"{TRAINED:,}, where it begins to lose the first tokens. This tells which pairs break the model. It does not "
+        "refute the second account: slowing these pairs would keep scores small, too. Then change the ridge, the "
+        "penalty on large coefficients of the fit. It is ours to choose, and past the fitted distances the largest "
+        "score moves with it by six orders of magnitude over the last plot. So the fit does not tell how large the "
+        "scores of a real model become, and they were not measured here.",
         "只放慢没转满一圈的那些对，损失就稳住了；让它们不转或去掉则不行：模型需要这些维度，只是角度要是见过的。"
         f"改其余的毫无改善，但这一点要小心看：{TRAINED:,} 以内模型也已经坏了。从 {TRAINED + 1:,} 起就有新角度，"
         "而不改动的模型大约到 11,000 才开始变坏；为什么能撑这么久，没有测过。"
-        f"窗口注意力的损失在 {TRAINED:,} 处跳升，窗口从那里起看不到开头的 token。再改正则系数（拟合的正则化强度）："
-        "这个数由我们选，外面的上界随它能差六个数量级，而模型的损失与它无关。",
+        f"窗口注意力的损失在 {TRAINED:,} 处跳升，窗口从那里起看不到开头的 token。这说明了是哪些维度弄坏了模型，"
+        "但没有否定第二种解释：放慢这些维度，分数也会变小。再改正则系数（对拟合中大系数的惩罚）："
+        "这个数由我们选，拟合范围之外的最大分数随它变化，在最后一张图上差六个数量级。"
+        "所以拟合说明不了真实模型的分数会有多大，这里也没有测。",
     ),
     controls=(
-        Slider("length", Say("length of the text", "文本长度"), TRAINED, 65_536, 32_768, 1, "doubling"),
+        Slider(
+            "length",
+            Say("length of the text, for the clocks", "文本长度（表盘用）"),
+            TRAINED,
+            MEASURED,
+            MEASURED,
+            1,
+            "doubling",
+        ),
         Choice("change", Say("the changed pairs", "被改动的维度"), tuple(CHANGES.items()), "squeezed"),
         Choice(
             "ridge",
-            Say("ridge of the bound", "上界的正则系数"),
+            Say("ridge of the fit: its regularisation", "拟合的正则系数"),
             tuple((value, Say(shown, shown)) for value, shown in RIDGES.items()),
             "1e-10",
         ),

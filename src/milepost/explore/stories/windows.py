@@ -45,6 +45,17 @@ def windowed(method: str, w: int) -> Scene:
     written["dual_chunk"] = f"mp.DualChunk({w}, {w // 4})"
     name, most = NAMES[method], far[method]
     over = most >= TRAINED
+    chunks = (
+        Say(
+            f" Its chunk is w and its local part w/4: tokens count anew every w − w/4 = {w - w // 4:,}, and the "
+            f"nearest w/4 + 1 = {w // 4 + 1:,} keys at least keep their distance; how many more depends on where "
+            "in its chunk the last token is.",
+            f"这里 chunk = w，local = w/4：每 w − w/4 = {w - w // 4:,} 个 token 重新计数，"
+            f"最近的 w/4 + 1 = {w // 4 + 1:,} 个键至少保持原距离；还能多几个，取决于最后一个 token 在块中的位置。",
+        )
+        if method == "dual_chunk"
+        else Say("", "")
+    )
     return Scene(
         (
             _last_token(found, method, w),
@@ -55,7 +66,7 @@ def windowed(method: str, w: int) -> Scene:
                     Say("method", "方法"),
                     Say("farthest distance", "最远距离"),
                     Say("keys at their own distance", "距离不变的键"),
-                    Say("within the trained length", "不超出训练长度"),
+                    Say(f"met in training (up to {TRAINED - 1:,})", f"训练时见过（至多 {TRAINED - 1:,}）"),
                 ),
                 tuple(
                     (NAMES[each], far[each], exact[each], Say("no", "否") if far[each] >= TRAINED else Say("yes", "是"))
@@ -65,11 +76,15 @@ def windowed(method: str, w: int) -> Scene:
         ),
         Say(
             f"{name.en} with w = {w:,}: of {LENGTH:,} keys the last token sees none further than {most:,.0f}, "
-            + (f"which is past the {TRAINED:,} of training" if over else f"within the {TRAINED:,} of training")
-            + f". The nearest {exact[method]:,} stand at their own distance; the others share distances.",
+            + (
+                f"which training never showed: its farthest is {TRAINED - 1:,}"
+                if over
+                else f"which training showed: its farthest is {TRAINED - 1:,}"
+            )
+            + f". The nearest {exact[method]:,} stand at their own distance; the others share distances.{chunks.en}",
             f"{name.zh}，w = {w:,}：在 {LENGTH:,} 个键中，最后一个 token 看到的最远距离是 {most:,.0f}，"
-            + (f"超出了训练时的 {TRAINED:,}" if over else f"没有超出训练时的 {TRAINED:,}")
-            + f"。最近的 {exact[method]:,} 个距离保持原样，更远的共用一些距离。",
+            + (f"训练时没有见过：训练时最远是 {TRAINED - 1:,}" if over else f"训练时见过：训练时最远是 {TRAINED - 1:,}")
+            + f"。最近的 {exact[method]:,} 个距离保持原样，更远的共用一些距离。{chunks.zh}",
         ),
         f"""\
 import milepost as mp
@@ -141,10 +156,10 @@ STORY = Story(
         f"Drag w. ReRoPE never passes w; Self-Extend climbs by one for every group of {GROUP}, and passes the trained "
         "length if w is too large. Where the curve is flat, keys share a distance and their order is lost. Dual chunks "
         "draw a saw-tooth: keys count anew in every chunk, so back through a chunk the distance climbs, to w at most, "
-        "and drops where the next one begins.",
+        "and drops where the next one begins. No quality is measured here.",
         f"拖动 w。ReRoPE 永远不超过 w；Self-Extend 每组（{GROUP} 个）只加一，w 太大就会超出训练长度。曲线平的地方，"
         "几个键共用一个距离，它们之间的顺序就丢了。双块注意力画出锯齿：键在每一块里重新计数，"
-        "所以往回看时，距离在一块之内上升，最多到 w，到下一块又落回来。",
+        "所以往回看时，距离在一块之内上升，最多到 w，到下一块又落回来。这里没有测质量。",
     ),
     controls=(
         Choice("method", Say("method", "方法"), tuple(METHODS.items()), "rerope"),

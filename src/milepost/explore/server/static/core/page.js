@@ -35,6 +35,9 @@
     return text.replace("-", "−");
   };
 
+  // A number that was drawn by hand: whole, or three digits.
+  milepost.byHand = (value) => milepost.number(value === null ? null : Math.abs(value) >= 100 ? Math.round(value) : Number(value.toPrecision(3)));
+
   milepost.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   // How lines differ for who sees no colours.
   milepost.dashes = [[], [7, 4], [2, 3], [10, 3, 2, 3], [14, 5], [4, 2], [1, 5], [12, 3, 2, 3, 2, 3]];

@@ -7,17 +7,19 @@
   // The look of each line: one colour for a scheme, and a dash for who sees no colours.
   const looks = (lines) => {
     const seen = new Map();
-    return lines.map((line, n) => {
+    return lines.map((line) => {
       const nth = seen.get(line.scheme) ?? 0;
       seen.set(line.scheme, nth + 1);
-      if (line.guess) return { colour: "accent", dash: [1, 4], width: 3 };
-      if (line.quiet) return { colour: "cx", dash: milepost.dashes[(n + 1) % 8], width: 1.2, quiet: true };
+      // A broad band, which no dash is like.
+      if (line.guess) return { colour: "accent", dash: [], width: 6, alpha: 0.35 };
+      // One dash in every setting of a figure.
+      if (line.quiet) return { colour: "cx", dash: milepost.dashes[(line.scheme + nth) % 8], width: 1.2, alpha: 0.75 };
       return { colour: `c${line.scheme % 9}`, dash: milepost.dashes[(line.scheme + nth) % 8], width: nth ? 1.6 : 2.1 };
     });
   };
 
   const swatch = (look) => svg("svg.swatch", { viewBox: "0 0 26 10", "aria-hidden": "true" },
-    svg("path", { d: "M1 5H25", fill: "none", stroke: `var(--${look.colour})`, "stroke-width": look.width, "stroke-dasharray": look.dash.join(" ") || null, opacity: look.quiet ? 0.75 : 1 }));
+    svg("path", { d: "M1 5H25", fill: "none", stroke: `var(--${look.colour})`, "stroke-width": look.width, "stroke-dasharray": look.dash.join(" ") || null, opacity: look.alpha ?? 1 }));
 
   const ready = (figure) => {
     const log = figure.x_scale === "log";
@@ -84,12 +86,14 @@
   milepost.figures.lines = (first, context, body) => {
     let figure = first, plot = null, data = ready(figure), names = [], telling = false, at = null;
     const key = make("ul.key.values");
-    const yName = make("p.axis-name"), xName = make("p.axis-name.x");
+    const yName = make("span"), xName = make("p.axis-name.x");
+    // On a line that is there anyway, so that pointing moves nothing.
+    const place = make("span.place", { "aria-hidden": "true" });
     const stage = make("div.stage", { tabindex: "0", role: "group" });
     const marks = make("div.marks");
     // Beside the plot, not in it: a new plot must not end a drag or take the focus away.
     stage.append(marks);
-    body.append(key, yName, stage, xName);
+    body.append(key, make("p.axis-name.y", {}, yName, place), stage, xName);
 
     const drawKey = () => {
       const styles = looks(figure.lines);
@@ -98,10 +102,7 @@
         key.append(make("li", {}, swatch(styles[n]), make("span.of", {}, milepost.say(line.name)), value));
         return value;
       });
-      place = make("li.place", { "aria-hidden": "true" });
-      key.append(place);
     };
-    let place = null;
 
     const words = () => {
       yName.textContent = milepost.say(figure.y);
@@ -132,7 +133,7 @@
         cursor: { y: false, drag: { x: false, y: false }, points: { size: 6, fill: (u, n) => milepost.colour(styles[n - 1].colour) }, bind: { dblclick: () => null } },
         series: [{}, ...figure.lines.map((line, n) => ({
           label: milepost.say(line.name), stroke: milepost.colour(styles[n].colour), width: styles[n].width, dash: styles[n].dash,
-          alpha: styles[n].quiet ? 0.75 : 1, spanGaps: false,
+          alpha: styles[n].alpha ?? 1, spanGaps: false,
           points: { show: true, size: 5, width: 0, fill: milepost.colour(styles[n].colour), filter: dots },
         }))],
         hooks: { setCursor: [pointed], draw: [() => drawMarks()] },
@@ -164,7 +165,7 @@
     };
 
     const tellValues = (index) => {
-      names.forEach((each, n) => { each.textContent = index === null ? "" : milepost.number(data[n + 1][index]); });
+      names.forEach((each, n) => { each.textContent = index === null ? "" : (figure.lines[n].guess ? milepost.byHand : milepost.number)(data[n + 1][index]); });
       place.textContent = index === null ? "" : `${milepost.say(figure.x)}: ${milepost.number(data[0][index])}`;
     };
 

@@ -18,9 +18,9 @@
 
   // changed(parts' text, settle): a new text; settle where the card has to be read anew, since another method was chosen.
   const fields = (form, menus, changed) => {
-    const shown = [], more = [];
+    const shown = [], rest = [];
     for (const field of form.fields) {
-      const place = field.more ? more : shown;
+      const place = field.more ? rest : shown;
       if (field.menu) {
         const menu = menus.find((each) => each.name === field.menu);
         const choose = make("select", { "aria-label": `${form.method} ${field.name}` },
@@ -45,7 +45,7 @@
         place.push(made.element);
       }
     }
-    if (more.length) shown.push(make("details.more", {}, make("summary", {}, "…"), more));
+    if (rest.length) shown.push(make("details.more", {}, make("summary", {}, milepost.word("more_of", { name: form.method })), rest));
     return shown;
   };
 
@@ -102,6 +102,7 @@
       // What the server read of the text; parts are drawn anew only where they are others.
       show: (read, settle) => {
         if (document.activeElement !== text) text.value = read.text;
+        text.title = read.text;
         if (settle || !known.parts.length) {
           known = read;
           draw();

@@ -17,7 +17,7 @@
     const figure = () => ({ ...axes, kind: "lines", at, lines: [{ ...line, values: [...values] }], link: "", marks: axes.marks.map((each) => ({ ...each, control: "" })) });
     const place = make("div.drawing-board");
     const element = make("div.guess", {}, make("p.hint", {}, milepost.word("guess_draw")), place);
-    const show = make("button.primary", { type: "button", disabled: true, on: { click: () => done(within()) } }, milepost.word(story.guess.measured ? "guess_show_measured" : "guess_show"));
+    const show = make("button.primary", { type: "button", disabled: true, on: { click: () => done(within(), axes.y_range) } }, milepost.word(story.guess.measured ? "guess_show_measured" : "guess_show"));
     const clear = make("button.quiet", { type: "button", on: { click: () => { values.fill(null); points.fill(null); draw(); } } }, milepost.word("guess_clear"));
     const skip = make("button.quiet", { type: "button", on: { click: () => done(null) } }, milepost.word("guess_skip"));
     element.append(make("p.buttons", {}, show, clear, skip));
@@ -52,7 +52,7 @@
         each.style.left = `${u.valToPos(at[index], "x")}px`;
         each.style.top = `${u.valToPos(value, "y")}px`;
         each.setAttribute("aria-valuenow", value);
-        each.setAttribute("aria-valuetext", milepost.number(Number(value.toPrecision(3))));
+        each.setAttribute("aria-valuetext", milepost.byHand(value));
         each.classList.toggle("set", values[index] !== null);
       });
     };
@@ -79,7 +79,7 @@
         const { min, max } = u.scales.y;
         handles = points.map((_, n) => {
           const index = Math.round(n * FINE / (POINTS - 1));
-          const handle = make("div.point", { tabindex: "0", role: "slider", "aria-orientation": "vertical", "aria-valuemin": min, "aria-valuemax": max, "aria-label": milepost.word("guess_point", { x: milepost.number(Number(at[index].toPrecision(3))) }) });
+          const handle = make("div.point", { tabindex: "0", role: "slider", "aria-orientation": "vertical", "aria-valuemin": min, "aria-valuemax": max, "aria-label": milepost.word("guess_point", { x: milepost.byHand(at[index]) }) });
           handle.addEventListener("keydown", (event) => {
             const steps = milepost.steps(event);
             if (!steps || event.key === "ArrowLeft" || event.key === "ArrowRight") {
@@ -147,8 +147,8 @@
     return { element, begin: () => {}, remove: () => {} };
   };
 
-  // How far a drawn guess is off where it was drawn: the mean difference and its share of the axis; over decades a factor.
-  milepost.offBy = (guess, figure, line) => {
+  // How far a drawn guess is off: the mean difference and its share of the axis it was drawn over; over decades a factor.
+  milepost.offBy = (guess, figure, line, drawnOver) => {
     const truth = figure.lines[line].values;
     const log = figure.y_scale === "log";
     const found = truth.map((each, n) => [each, guess[n]]).filter(([each, mine]) => each !== null && mine !== null && mine !== undefined && (!log || (each > 0 && mine > 0)));
@@ -156,8 +156,6 @@
     const mean = found.reduce((sum, [each, mine]) => sum + Math.abs(each - mine), 0) / found.length;
     const size = (each) => (log ? Math.log(each) : each);
     const height = found.reduce((sum, [each, mine]) => sum + Math.abs(size(each) - size(mine)), 0) / found.length;
-    const all = [...truth.filter((each) => each !== null && (!log || each > 0)), ...found.map(([, mine]) => mine)].map(size);
-    const span = figure.y_range ? size(figure.y_range[1]) - size(figure.y_range[0]) : Math.max(...all) - Math.min(...all);
-    return { mean, factor: log ? Math.exp(height) : null, percent: Math.round(100 * height / (span || 1)) };
+    return { mean, factor: log ? Math.exp(height) : null, percent: 100 * height / (size(drawnOver[1]) - size(drawnOver[0])) };
   };
 })((globalThis.milepost ??= {}));

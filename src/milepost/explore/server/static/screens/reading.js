@@ -21,6 +21,10 @@
     });
     const large = make("div.figures.large"), small = make("div.heads", { role: "group", "aria-label": milepost.word("chosen_head") });
     const said = make("p.said"), error = make("p.no", { role: "alert", hidden: true }), code = make("div");
+    // A model takes seconds to load and read: no empty headings meanwhile.
+    const busy = make("p.hint", { role: "status" }, milepost.word("computing"));
+    const found = make("div", { hidden: true }, large, make("section.block", {}, make("h2", {}, milepost.word("heads")), small),
+      make("section.block", {}, make("h2", {}, milepost.word("says")), said), make("section.block", {}, make("h2", {}, milepost.word("code")), code));
     const drawing = milepost.scene(large, {}), heads = milepost.scene(small, {});
     const chosen = () => heads.figures.forEach((each, n) => each.frame.setAttribute("aria-pressed", String(n === state.head)));
     const ask = milepost.asker(
@@ -28,6 +32,8 @@
       (scene) => {
         own.clear();
         error.hidden = true;
+        busy.hidden = true;
+        found.hidden = false;
         drawing.show(scene.figures.filter((each) => !each.small));
         heads.show(scene.figures.filter((each) => each.small));
         heads.figures.forEach((each, n) => {
@@ -46,6 +52,7 @@
         element.dispatchEvent(new CustomEvent("computed", { bubbles: true }));
       },
       (problem) => {
+        busy.hidden = true;
         const control = problem.control || last;
         error.hidden = own.no(control, problem.message);
         error.textContent = error.hidden ? "" : problem.message;
@@ -54,8 +61,7 @@
     const element = make("article.reading", {}, head, make("p.hint", {}, told.model.name),
       make("div.result", {},
         make("div.side", {}, make("div.controls", { role: "group", "aria-label": milepost.word("controls") }, own.elements, error)),
-        make("div.shown", {}, large, make("section.block", {}, make("h2", {}, milepost.word("heads")), small),
-          make("section.block", {}, make("h2", {}, milepost.word("says")), said), make("section.block", {}, make("h2", {}, milepost.word("code")), code))),
+        make("div.shown", {}, busy, found)),
       make("p.buttons.ends", {}, milepost.copyButton("copy_link", () => milepost.link.address())));
     return {
       element,

@@ -8,7 +8,7 @@
   const storyOf = (name) => told.stories.find((each) => each.name === name);
   const go = (values) => {
     milepost.link.write(values, true);
-    open();
+    open("h1");
   };
   const inner = (values, words, kind = "a") => make(kind, { href: `#${new URLSearchParams(values)}`, on: { click: (event) => {
     if (event.metaKey || event.ctrlKey) return;
@@ -21,7 +21,7 @@
       milepost.setLanguage(milepost.lang === "zh" ? "en" : "zh");
       const values = [...milepost.link.read()].filter(([name]) => name !== "lang");
       milepost.link.write(values);
-      open();
+      open(".top button");
     } } }, milepost.word("language"));
     return make("nav.top", { "aria-label": milepost.word("title") },
       inner([], make("span.eyebrow", {}, milepost.word("title"))),
@@ -77,7 +77,8 @@
     return made;
   };
 
-  const open = () => {
+  // focus: where it goes on from, as what was pressed is no more.
+  const open = (focus = "") => {
     const link = milepost.link.read();
     milepost.setLanguage(link.get("lang") ?? milepost.firstLanguage);
     screen?.remove();
@@ -90,6 +91,7 @@
     page.replaceChildren(top(), make("main", {}, screen.element), make("p.live", { "aria-live": "polite", id: "live" }));
     screen.begin();
     scrollTo(0, 0);
+    if (focus) page.querySelector(focus).focus({ preventScroll: true });
     document.body.dataset.screen = one ? one.name : link.has("compose") ? "compose" : link.has("words") ? "words" : "start";
   };
 
@@ -100,7 +102,7 @@
       milepost.told = told;
       milepost.firstLanguage = told.lang;
       open();
-      milepost.link.onChange(open);
+      milepost.link.onChange(() => open("h1"));
     } catch (problem) {
       page.replaceChildren(make("main", {}, make("p.lead", {}, problem.message)));
     }

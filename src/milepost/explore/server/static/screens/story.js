@@ -7,7 +7,7 @@
   // around: { previous, next, tryOwn, exporting, link } where the page has them.
   milepost.storyScreen = (story, given, sources, around = {}) => {
     const state = { ...milepost.starts(story.controls), ...given.set };
-    let guess = null, guessed = "", scene = null, asked = false, last = "";
+    let guess = null, drawnOver = null, guessed = "", scene = null, left = false, asked = false, last = "";
     const section = (name, ...inside) => make("section.block", {}, make("h2", {}, milepost.word(name)), ...inside);
 
     const panels = make("div.figures.panels");
@@ -29,7 +29,7 @@
     const settings = make("div.controls", { role: "group", "aria-label": milepost.word("controls") }, own.elements,
       error, make("p.buttons", {}, reset, again));
     const asking = make("section.block.ask");
-    const result = make("div.result", { hidden: true },
+    const result = make("div.result", { hidden: true, role: "region", tabindex: "-1", "aria-label": milepost.word("result") },
       make("div.side", {}, settings, off, section("look_for", make("p", {}, milepost.say(story.look_for)))),
       make("div.shown", {}, panels, note, section("says", said), codeSection));
     // Quiet until something is computed: before that, the guess is what to do.
@@ -89,6 +89,8 @@
         if (first) guessed = about();
         drawn();
         offBy();
+        // What had the focus is hidden: it goes on to what was computed.
+        if (first && left && document.activeElement === document.body) result.focus({ preventScroll: true });
         element.dispatchEvent(new CustomEvent("computed", { bubbles: true }));
       },
       fail,
@@ -96,13 +98,16 @@
     const offBy = () => {
       const figure = scene.figures[story.guess.figure];
       let text = "";
-      if (!stands()) {
+      if (guess === null) {
         // Nothing is said of it.
+      } else if (!stands()) {
+        text = milepost.word("guess_of_other");
       } else if (Array.isArray(guess) && figure?.kind === "lines") {
-        const found = milepost.offBy(guess, figure, story.guess.line);
+        const found = milepost.offBy(guess, figure, story.guess.line, drawnOver);
         const short = (each) => milepost.number(Number(each.toPrecision(2)));
-        if (found) text = found.factor ? milepost.word("guess_off_factor", { f: short(found.factor) })
-          : milepost.word("guess_off", { d: short(found.mean), p: found.percent });
+        if (found?.factor) text = found.factor < 1.1 ? milepost.word("guess_off_close", { p: Math.max(1, Math.ceil(100 * (found.factor - 1))) })
+          : milepost.word("guess_off_factor", { f: short(found.factor) });
+        else if (found) text = milepost.word(found.percent < 1 ? "guess_off_little" : "guess_off", { d: short(found.mean), p: Math.round(found.percent) });
       } else if (typeof guess === "number") {
         text = guess === story.guess.right ? milepost.word("guess_right") : milepost.word("guess_wrong", { answer: milepost.say(story.guess.answers[story.guess.right]) });
       }
@@ -113,8 +118,10 @@
       around.changed?.(state, true);
       ask({ ...state });
     };
-    const done = (made) => {
+    const done = (made, over = null) => {
       guess = made;
+      drawnOver = over;
+      left = asking.contains(document.activeElement);
       asked = true;
       asking.hidden = true;
       around.changed?.(state, true);
