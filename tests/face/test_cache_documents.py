@@ -181,3 +181,21 @@ def test_no_keys_say_nothing_of_the_index_of_the_next():
     cache.append(k[:, :, :0], v[:, :, :0], index=range(5, 5))
     cache.append(k, v)
     assert cache.index.tolist() == [[0, 1]] * 2
+
+
+def test_queries_of_other_documents_than_the_last_keys_are_refused_over_turned_keys():
+    """Such a query stands where a key of another text does, and turned keys were counted through both texts."""
+    q, k, v = inputs(b=1, t=5)
+    scheme = mp.Scheme(mp.Rope(8))
+    held, own = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([0, 0, 1, 0, -1])
+    raw, turned = mp.Cache(), mp.Cache(scheme)
+    for cache in (raw, turned):
+        cache.append(k, v)
+    expected = mp.attend(q, k, v, scheme, documents=own, key_documents=held)
+    assert torch.allclose(mp.attend(q, raw.keys, v, scheme, documents=own, key_documents=held), expected)
+    with pytest.raises(ValueError, match="queries are of other documents than the last keys"):
+        mp.attend(q, turned.keys, v, scheme, documents=own, key_documents=held)
+    # Padding among the queries stands nowhere.
+    own = torch.tensor([0, 0, 1, 1, -1])
+    expected = mp.attend(q, k, v, scheme, documents=own, key_documents=held)
+    assert torch.allclose(mp.attend(q, turned.keys, v, scheme, documents=own, key_documents=held), expected)

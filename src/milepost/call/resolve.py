@@ -28,7 +28,7 @@ def resolve(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options, re
     documents, key_documents = inputs.documents(
         options.get("documents"), options.get("key_documents"), b, t, s, q.device
     )
-    options, keys_turned = _out_of_cache(k, scheme, options, key_documents)
+    options, keys_turned = _out_of_cache(k, scheme, options, documents, key_documents)
     k = plain
     x = options.get("x")
     if x is not None and (x.dim() != 3 or x.shape[:2] != (b, s)):
@@ -90,7 +90,9 @@ def is_step(q: Tensor, k: Tensor, v: Tensor, scheme: Parts, options: Options) ->
     return q.shape[2] <= FEW and q.shape[2] < keys.shape[2]
 
 
-def _out_of_cache(k: Tensor, scheme: Parts, options: Options, documents: Tensor | None) -> tuple[Options, bool]:
+def _out_of_cache(
+    k: Tensor, scheme: Parts, options: Options, documents: Tensor | None, key_documents: Tensor | None
+) -> tuple[Options, bool]:
     """Return the options with what the cache of keys knows put where nothing was said; and whether keys are turned."""
     if not isinstance(k, CachedKeys):
         return options, False
@@ -109,16 +111,17 @@ def _out_of_cache(k: Tensor, scheme: Parts, options: Options, documents: Tensor 
             )
     known: dict[str, Any] = {"key_index": k.token_index, "key_position": k.token_position}
     given = {name: value for name, value in options.items() if value is not None}
-    if documents is not None and k.token_counted is not False and "key_index" not in given:
-        known |= _restarted(k, scheme, documents, given)
+    told = documents is not None and key_documents is not None
+    if told and k.token_counted is not False and "key_index" not in given:
+        known |= _restarted(k, scheme, documents, key_documents, given)
     return {**{name: value for name, value in known.items() if value is not None}, **given}, k.turned_by is not None  # pyright: ignore
 
 
-def _restarted(k: CachedKeys, scheme: Parts, documents: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+def _restarted(k: CachedKeys, scheme: Parts, own: Tensor, documents: Tensor, given: dict[str, Any]) -> dict[str, Any]:
     """Return what is known of counted keys where an index restarts in each document, as in one pass over the text.
 
-    That needs every token from the first on, in order. documents: [b|1 s], those of the keys; given: what else was
-    said of the call.
+    That needs every token from the first on, in order. own: [b|1 t], the documents of the queries; documents:
+    [b|1 s], those of the keys; given: what else was said of the call.
     """
     index = k.token_index
     if k.token_counted is None:
@@ -157,6 +160,13 @@ def _restarted(k: CachedKeys, scheme: Parts, documents: Tensor, given: dict[str,
             f"attend: {said} says where queries stand, but these keys were turned by their cache as it counted them, "
             f"and documents count them anew; leave {said} out, append keys with their index, append(k, v, index=…), or "
             f"keep raw keys: Cache()"
+        )
+    last = k.shape[2] - own.shape[1]
+    if said is None and last >= 0 and not inputs.are(lambda: (own == documents[:, last:]) | (own < 0)):
+        raise ValueError(
+            "attend: these keys were turned by their cache as it counted them, and queries are of other documents than "
+            "the last keys, so that no query can be turned to its distances; append keys with their index, "
+            "append(k, v, index=…), or keep raw keys: Cache()"
         )
     # Turned as they were counted, queries have to be turned the same way.
     return {"key_index": None, "key_position": torch.arange(k.shape[2], device=k.device)}
