@@ -241,7 +241,10 @@ def dense(mask: Tensor | None, t: int, s: int, hidden: bool, check: bool, by_len
     count = (real.cumsum(-1) - 1).clamp(min=0)
     index = count - torch.where(new, count, 0).cummax(-1).values
     documents = torch.where(real, new.cumsum(-1), -1)
-    query = [index.gather(1, own), torch.where(some, documents.gather(1, own), -1)]
+    # A query of padding behind a text counts on, as in `slots`; all queries are one behind the other.
+    there = torch.arange(t, device=mask.device) + (own - torch.arange(t, device=mask.device)).amax()
+    on = torch.where(some & (own == last[:, -1:]), there - own, 0)
+    query = [index.gather(1, own) + on, torch.where(some, documents.gather(1, own), -1)]
     if check:
         causal = (index[:, None] <= query[0][..., None]) & (documents[:, None] == query[1][..., None])
         must(
@@ -252,7 +255,7 @@ def dense(mask: Tensor | None, t: int, s: int, hidden: bool, check: bool, by_len
             t,
             s,
         )
-    both = zip((index, documents, slot), (*query, own), strict=True)
+    both = zip((index, documents, slot), (*query, own + on), strict=True)
     return torch.stack([torch.cat(each, 1) for each in both], 1)[:, None]
 
 
