@@ -67,6 +67,10 @@ def schedule_for(layers: Layers, given: Sequence[object], to: int | None, stored
 def whole_schedule(layers: Layers, whole: Scheme | Schedule) -> Schedule:
     """A schedule with as many layers as the model, or one scheme for layers that are alike."""
     if isinstance(whole, Schedule):
+        if len(whole) != len(layers.own):
+            raise ValueError(
+                f"extend: the schedule has {len(whole)} layers and this {layers.model_type} model {len(layers.own)}"
+            )
         if list(whole.layers) != list(layers.own.layers):
             raise ValueError(
                 f"extend: the schedule has the layers {ranges(whole.layers)}, and this {layers.model_type} model "
