@@ -258,3 +258,15 @@ def test_an_unknown_type_of_layer_is_refused(hybrid: Any):
     config["layer_types"] = ["compressed_attention", *config["layer_types"][1:]]
     with pytest.raises(ValueError, match="layer 0 is 'compressed_attention', and it is not known whether"):
         mp.Schedule.of(config)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("through", ["rotary", "attend"])
+def test_what_was_proven_on_a_cpu_holds_on_a_gpu(through: Any, hybrid: Any):
+    for model in (small_flex(), hybrid):
+        model.to("cuda")
+        ids = torch.randint(1, 64, (2, 90), generator=torch.Generator().manual_seed(3)).cuda()
+        with torch.no_grad():
+            stock = model(ids)[0]
+            extend(model, through=through)
+            assert (model(ids)[0] - stock).abs().max() < 1e-4 * stock.abs().max()
