@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
 
-from milepost.configs import read
+from milepost.configs import attending, read
 from milepost.configs.reader import Reader
 from milepost.configs.stored import METHODS, changed, entries, unread_in
 from milepost.scheme import Scheme, with_trained
@@ -21,12 +22,15 @@ class Schedule(nn.Module):
     local = Scheme(Rope(64), causal & window(512))
     schedule = Schedule([local, local, local, Scheme(Nope(), causal)] * 8)
     out = attend(q, k, v, schedule[layer])
+
+    layers: the numbers of the layers that attend, where others do not (linear, state-space, convolution). A schedule
+    counts and yields those that attend; `schedule[layer]` takes the number that a layer has in the model.
     """
 
     trained: int | None = None
     """The length its model was trained at; `Schedule.of` sets it, saving keeps it, and `same_as` ignores it."""
 
-    def __init__(self, schemes: Sequence[Scheme]) -> None:
+    def __init__(self, schemes: Sequence[Scheme], *, layers: Sequence[int] | None = None) -> None:
         super().__init__()
         if not isinstance(schemes, (list, tuple)):
             raise TypeError(f"Schedule({type(schemes).__name__}): give a list of schemes, one for each layer")
@@ -38,6 +42,8 @@ class Schedule(nn.Module):
         distinct = list({id(scheme): scheme for scheme in schemes}.values())
         self.schemes = nn.ModuleList(distinct)
         self.order = tuple(next(n for n, each in enumerate(distinct) if each is scheme) for scheme in schemes)
+        self.layers = range(len(schemes)) if layers is None else demand_numbers(layers, len(schemes))
+        """The numbers of the layers that attend."""
 
     @staticmethod
     def of(config: object) -> Schedule:
@@ -50,9 +56,18 @@ class Schedule(nn.Module):
         return own if stored is None else schedule_in(stored, own, reader.decodes, "Schedule.of")
 
     def __getitem__(self, layer: int) -> Scheme:
-        if not -len(self) <= layer < len(self):
-            raise IndexError(f"Schedule: asked for layer {layer} of {len(self)} layers")
-        scheme = self.schemes[self.order[layer]]
+        if isinstance(self.layers, range):
+            if not -len(self) <= layer < len(self):
+                raise IndexError(f"Schedule: asked for layer {layer} of {len(self)} layers")
+            return self._at(layer)
+        if layer not in self.layers:
+            raise IndexError(
+                f"Schedule: asked for layer {layer}, which does not attend; layers that do: {ranges(self.layers)}"
+            )
+        return self._at(self.layers.index(layer))
+
+    def _at(self, place: int) -> Scheme:
+        scheme = self.schemes[self.order[place]]
         assert isinstance(scheme, Scheme)
         return scheme
 
@@ -60,11 +75,15 @@ class Schedule(nn.Module):
         return len(self.order)
 
     def __iter__(self) -> Iterator[Scheme]:
-        return (self[layer] for layer in range(len(self)))
+        return map(self._at, range(len(self)))
+
+    def items(self) -> Iterator[tuple[int, Scheme]]:
+        """Yield the number and the scheme of each layer that attends."""
+        return zip(self.layers, self, strict=True)
 
     def same_as(self, other: object) -> bool:
         """Return True if the other schedule is built the same way, shared layers included."""
-        if not isinstance(other, Schedule) or self.order != other.order:
+        if not isinstance(other, Schedule) or (self.order, list(self.layers)) != (other.order, list(other.layers)):
             return False
         ours, theirs = self._distinct(), other._distinct()
         alike = all(one.same_as(another) for one, another in zip(ours, theirs, strict=True))
@@ -80,6 +99,7 @@ class Schedule(nn.Module):
             "schedule": list(self.order),
             "schemes": [scheme.to_dict() for scheme in schemes],
             "shared": [list(places) for places in _shared(schemes)],
+            **({} if isinstance(self.layers, range) else {"layers": list(self.layers)}),
             **({} if self.trained is None else {"trained": self.trained}),
         }
 
@@ -101,28 +121,32 @@ class Schedule(nn.Module):
         rebuilt = [Scheme(*each) for each in parts]
         for new, scheme in zip(rebuilt, schemes, strict=True):
             new.trained = scheme.trained
-        schedule = Schedule([rebuilt[number] for number in order])
+        schedule = Schedule([rebuilt[number] for number in order], layers=plain.get("layers"))
         schedule.trained = plain.get("trained")
         return schedule
 
     def __repr__(self) -> str:
         """The schemes as one would write them, each after the layers that use it."""
         kinds = [f"{ranges(layers)}{weights}: {called(scheme)}" for layers, weights, scheme in self._kinds()]
-        return f"Schedule({_counted(self.order)}; {'; '.join(kinds)})"
+        return f"Schedule({self._counted()}; {'; '.join(kinds)})"
 
     def __str__(self) -> str:
         """The schemes as their equations, each after the layers that use it."""
-        lines = [_counted(self.order)]
+        lines = [self._counted()]
         for layers, weights, scheme in self._kinds():
             word = "layer" if len(layers) == 1 else "layers"
             lines += [f"{word} {ranges(layers)}{weights}:", textwrap.indent(str(scheme), "  ")]
         return "\n".join(lines)
 
+    def _counted(self) -> str:
+        attending = "" if isinstance(self.layers, range) else " that attend"
+        return f"{len(self)} layer{'s' if len(self) > 1 else ''}{attending}"
+
     def _kinds(self) -> Iterator[tuple[list[int], str, Scheme]]:
         """Each kind of scheme, as it is printed: its layers, how many sets of weights these have if several, and it."""
         printed = [str(scheme) for scheme in self.schemes]
         kinds: dict[str, list[int]] = {}
-        for layer, number in enumerate(self.order):
+        for layer, number in zip(self.layers, self.order, strict=True):
             kinds.setdefault(printed[number], []).append(layer)
         for layers in kinds.values():
             weights = {tuple(map(id, self[layer].parameters())) for layer in layers}
@@ -130,16 +154,20 @@ class Schedule(nn.Module):
 
 
 def stock_schedule(reader: Reader) -> Schedule:
-    """Return what a config describes to stock transformers, whatever extension it stores besides."""
+    """Return what a config describes to stock transformers, whatever extension it stores besides.
+
+    Layers that do not attend are passed over.
+    """
     distinct: dict[tuple[object, ...], Scheme] = {}
     schemes: list[Scheme] = []
-    for layer in range(reader.layers):
+    layers = attending(reader)
+    for layer in range(reader.layers) if layers is None else layers:
         # Parts that learn equal only themselves, so layers with weights of their own stay apart.
         parts = tuple(reader.family.parts(reader, layer))
         if parts not in distinct:
             distinct[parts] = with_trained(reader, parts)
         schemes.append(distinct[parts])
-    schedule = Schedule(schemes)
+    schedule = Schedule(schemes, layers=layers)
     schedule.trained = schemes[0].trained
     return schedule
 
@@ -164,8 +192,16 @@ def read_schedule(plain: dict[str, Any]) -> Schedule:
     return Schedule.from_dict(plain, methods=METHODS)
 
 
-def _counted(layers: Sequence[int]) -> str:
-    return f"{len(layers)} layer{'s' if len(layers) > 1 else ''}"
+def demand_numbers(layers: Sequence[int], count: int) -> tuple[int, ...] | range:
+    """Return the numbers of layers, as many as there are schemes and in order; a range where none is left out."""
+    numbers = tuple(layers)
+    rising = all(one < other for one, other in pairwise(numbers))
+    if len(numbers) != count or not rising or not all(type(each) is int and each >= 0 for each in numbers):
+        raise ValueError(
+            f"Schedule(layers={list(numbers)}): give the number of each layer that attends, in order, one for each of "
+            f"the {count} schemes"
+        )
+    return range(count) if numbers == tuple(range(count)) else numbers
 
 
 def ranges(layers: Sequence[int]) -> str:

@@ -104,7 +104,7 @@ def test_a_file_that_is_not_json(tmp_path: Path):
         f"column 2 (char 1)"
     )
     file.write_bytes(b"\x80\xff\x00\x01")
-    assert f"{file} is not JSON" in text_of(file, ValueError)
+    assert f"{file} is not text" in text_of(file, ValueError)
     file.write_text("[1, 2]", encoding="utf-8")
     assert text_of(file, ValueError) == (
         f"Scheme.of({str(file)!r}): {file} contains a list, where a config.json contains an object, "

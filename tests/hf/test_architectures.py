@@ -10,7 +10,7 @@ from torch import Tensor
 
 from milepost.hf import extend, restore
 from milepost.hf.model import attention
-from milepost.hf.model.models import DISPATCH
+from milepost.hf.model.models import KNOWN
 from milepost.hf.model.rotary import Turned
 from tests.hf.tiny import continued, padded, tiny, tokens
 
@@ -46,7 +46,7 @@ def near(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and bool((one - other).abs().max() < CLOSE)
 
 
-@pytest.mark.parametrize("model_type", sorted(DISPATCH))
+@pytest.mark.parametrize("model_type", sorted(KNOWN))
 def test_one_pass_is_stock_along_both_ways(model_type: str, monkeypatch: pytest.MonkeyPatch):
     model, counted = tiny(model_type), Counted(monkeypatch)
     texts, mask = padded()

@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, apply_rotar
 
 import milepost as mp
 from milepost.hf import extend, load, restore, save
-from milepost.hf.model.models import DISPATCH, NOT_COMPARED, REPLACED, as_built, attentions_in, settings_of, turners_in
+from milepost.hf.model.models import KNOWN, NOT_COMPARED, REPLACED, as_built, attentions_in, settings_of, turners_in
 from tests.hf.test_architectures import near
 from tests.hf.test_buckets import tiny as bucketed
 from tests.hf.tiny import continued, tiny, tokens
@@ -73,7 +73,7 @@ def test_a_model_as_built_is_the_model_and_draws_no_random_numbers(kind: str):
     assert all(settings_of(one) == settings_of(other) for one, other in pairs)
 
 
-@pytest.mark.parametrize("kind", sorted(DISPATCH | REPLACED))
+@pytest.mark.parametrize("kind", sorted(KNOWN | REPLACED))
 def test_every_setting_that_a_module_is_built_with_is_compared(kind: str):
     model = tiny(kind)
     for module in (*attentions_in(model), *(each.module for each in turners_in(model))):

@@ -19,7 +19,7 @@ from transformers import DynamicCache, StaticCache
 
 import milepost as mp
 from milepost.hf import extend, restore
-from milepost.hf.model.models import DISPATCH, REPLACED
+from milepost.hf.model.models import KNOWN, REPLACED
 from milepost.hf.model.positions import dense
 from tests.hf.tiny import continued, tiny, tokens
 
@@ -110,7 +110,7 @@ def _no_gradient():
 
 @pytest.mark.sample(36)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("model_type", sorted(DISPATCH | REPLACED))
+@pytest.mark.parametrize("model_type", sorted(KNOWN | REPLACED))
 def test_every_call_is_stock(model_type: str, kind: str):
     model, calls = tiny(model_type), KINDS[kind]
     if model_type == "nemotron":

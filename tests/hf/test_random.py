@@ -13,7 +13,7 @@ from torch import Tensor
 
 import milepost as mp
 from milepost.hf import check, extend, load, restore, save
-from milepost.hf.model.models import DISPATCH, REPLACED
+from milepost.hf.model.models import KNOWN, REPLACED
 from milepost.hf.model.t5 import BUCKETED
 from milepost.hf.model.tables import TABLES
 from tests.hf.test_buckets import FURTHER
@@ -43,7 +43,7 @@ def undrawn(work: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("kind", sorted(DISPATCH | REPLACED))
+@pytest.mark.parametrize("kind", sorted(KNOWN | REPLACED))
 def test_extend_and_restore_draw_nothing(kind: str, device: str):
     model = tiny(kind).to(device)
     assert undrawn(lambda: extend(model, through="attend"))

@@ -29,7 +29,7 @@ import transformers
 
 import milepost as mp
 from milepost.hf import extend, load, restore
-from milepost.hf.model.models import DISPATCH, REPLACED
+from milepost.hf.model.models import KNOWN, REPLACED
 from tests.hf.tiny import tiny, tokens
 
 TRAINED, LENGTH = 64, 96
@@ -44,7 +44,7 @@ OWN: dict[str, dict[str, Any]] = {
     "llama with Llama3": {"rope_parameters": LLAMA3},
 }
 """What else a model is made with."""
-TYPES = tuple(sorted({*DISPATCH, *REPLACED, *OWN}))
+TYPES = tuple(sorted({*KNOWN, *REPLACED, *OWN}))
 READER = Path(__file__).with_name("stock_reader.py")
 
 

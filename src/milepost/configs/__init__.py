@@ -5,7 +5,7 @@ from typing import Any, cast
 from milepost.configs.layer_types import attention_layers, layer_type
 from milepost.configs.model_types import FAMILIES, NOT_READ, PALIGEMMA, SAME
 from milepost.configs.reader import Family, Reader, look_up
-from milepost.configs.rotation import family_of
+from milepost.configs.rotation import Rotary, family_of
 from milepost.configs.source import configuration, text_of
 from milepost.configs.stored import changed, entries, parts_in, unread_in
 from milepost.methods import rope
@@ -55,6 +55,14 @@ def turns_of(reader: Reader, layer: int | None) -> dict[int, Any]:
         for each in layers
         if family.rotates(reader, each, layer_type(reader, each, family.rule))
     }
+
+
+def attending(reader: Reader) -> list[int] | None:
+    """Return which layers of a model attend, where others do not; None where all do."""
+    if not isinstance(reader.family, Rotary):
+        return None
+    found = attention_layers(reader, reader.family.rule)
+    return None if found == list(range(reader.layers)) else found
 
 
 def read(config: object, asked: str) -> Reader:

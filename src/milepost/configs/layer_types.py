@@ -9,6 +9,8 @@ from milepost.seams.visible import Visible, causal, chunks, window
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 ATTENTION = (FULL, SLIDING, CHUNKED)
 LINEAR = "linear_attention"
+PASSED_OVER = frozenset({LINEAR, "conv", "mamba", "mamba2", "moe", "mlp", "recurrent", "cross_attention"})
+"""Types of layers that are not attention over the text. Any other type is refused until somebody has read it."""
 
 SAME_TYPE = {"attention": FULL, "hybrid": FULL, "indexed_attention": FULL, "deepseek_sparse_attention": FULL}
 """Layer types under other names: old ones, attention next to a Mamba mixer (Falcon-H1), and attention that an indexer
@@ -183,7 +185,18 @@ def attention_layers(reader: Reader, rule: Rule) -> list[int]:
     """Return the layers that are attention over tokens."""
     listed = reader.given("layer_types", "layers_block_type", "hybrid_override_pattern")
     count = len(listed) if listed and not reader.get(*LAYERS) else reader.layers
-    return [layer for layer in range(count) if any_type(reader, layer, rule) in ATTENTION]
+    kinds = [any_type(reader, layer, rule) for layer in range(count)]
+    for layer, kind in enumerate(kinds):
+        if kind not in ATTENTION and kind not in PASSED_OVER:
+            raise ValueError(
+                f"{reader.called}: layer {layer} is {kind!r}, and it is not known whether and how such a layer "
+                f"attends. Layers that attend: {', '.join((*ATTENTION, *SAME_TYPE))}; layers that do not: "
+                f"{', '.join(sorted(PASSED_OVER))}"
+            )
+    found = [layer for layer, kind in enumerate(kinds) if kind in ATTENTION]
+    if not found:
+        raise ValueError(f"{reader.called}: layer 0 is {kinds[0]!r}, and no layer is attention over tokens")
+    return found
 
 
 # Which layers rotate

@@ -6,7 +6,6 @@ take the place of the model's own, with its weights.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,7 +15,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from milepost import DeepseekScale, Partial, Rope, Schedule, Scheme, attend
+from milepost import DeepseekScale, Llama4Scale, Partial, Rope, Schedule, Scheme, attend
 from milepost.call.options import Options
 from milepost.hf.model.models import (
     Place,
@@ -28,12 +27,22 @@ from milepost.hf.model.models import (
     settings_of,
     switches_of,
 )
-from milepost.hf.model.positions import demand_marked, dense, read, refuse_edited, refuse_unnamed, refuse_weights, slots
+from milepost.hf.model.positions import (
+    POSITIONS,
+    REAL,
+    demand_marked,
+    dense,
+    read,
+    reads_positions,
+    refuse_edited,
+    refuse_unnamed,
+    refuse_weights,
+    slots,
+)
 from milepost.hf.model.rotary import Turned
 from milepost.memory.surroundings import autocast_dtype
 from milepost.seams.verbs import answers
 
-POSITIONS = "milepost_positions"
 NAME = "milepost"
 """What the two functions are called in transformers' registries, and where a layer keeps its scheme."""
 READ = frozenset({"scaling"})
@@ -181,7 +190,7 @@ class Ordered:
     """A hook before a state_dict is made: refuses layers that were moved, and would be loaded under others' schemes."""
 
     def __init__(self, attentions: Sequence[nn.Module], schedule: Schedule) -> None:
-        self.attentions, self.schedule = attentions, schedule
+        self.attentions, self.schemes = attentions, list(schedule)
 
     def put(self, module: nn.Module) -> list[Any]:
         """Register it on the module that has the layers; returns what removes it."""
@@ -192,9 +201,9 @@ class Ordered:
         was = {id(each): layer for layer, each in enumerate(self.attentions)}
         here = (each.stood_for() if isinstance(each, StandIn) else each for each in module.modules())
         now = [was[id(each)] for each in here if id(each) in was]
-        if now == list(was.values()) or all(self.schedule[0].same_as(each) for each in self.schedule):
+        if now == list(was.values()) or all(self.schemes[0].same_as(each) for each in self.schemes):
             return
-        if len(now) < len(was) or not all(self.schedule[n].same_as(self.schedule[at]) for at, n in enumerate(now)):
+        if len(now) < len(was) or not all(self.schemes[n].same_as(self.schemes[at]) for at, n in enumerate(now)):
             raise RuntimeError(
                 f"milepost: layers of this {type(module).__name__} were moved or replaced after extend (now in order: "
                 f"{', '.join(map(str, now))}), and their schemes differ, which are saved by number; put them back, or "
@@ -217,8 +226,19 @@ class Sinks:
         return "Sinks(of its layer)"
 
 
-def bound(scheme: Scheme, module: nn.Module) -> Scheme:
-    """The scheme with the module's own sinks in place of new ones, and channels where the module leaves them."""
+def bound(scheme: Scheme, own: Scheme, module: nn.Module) -> Scheme:
+    """The scheme with the module's own sinks in place of new ones, and channels where the module leaves them.
+
+    What the module does to its queries before it attends is left out.
+    """
+    for part in (each for each in own.parts if isinstance(each, APPLIED)):
+        if part not in scheme.parts:
+            raise ValueError(
+                f"extend: {type(module).__name__} multiplies its queries by {part!r} before they come here, and the "
+                f"scheme for it, {scheme!r}, leaves that out; give parts, which are added to what a layer does, or a "
+                f"scheme that has it"
+            )
+        scheme = Scheme(*(each for each in scheme.parts if each != part))
     if getattr(getattr(module, "config", None), "rope_interleave", False):
         # DeepSeek's turn brings neighbouring channels half a head apart, whatever the angle.
         scheme = Scheme(*(halved(part) for part in scheme.parts))
@@ -226,6 +246,10 @@ def bound(scheme: Scheme, module: nn.Module) -> Scheme:
         return scheme
     return Scheme(*(Sinks(module) if isinstance(part, nn.Module) and answers(part, "rest") else part
                     for part in scheme.parts))  # fmt: skip
+
+
+APPLIED = (Llama4Scale,)
+"""Parts that modules of transformers apply to their queries, where the config says so."""
 
 
 def halved(part: Any) -> Any:
@@ -243,7 +267,7 @@ def layer_for(scheme: Scheme, own: Scheme, module: Any, width: int) -> Layer:
         scale *= float(part.sharpen(torch.zeros(1, 1), torch.ones(1, 1)))
     asked = None if is_stock(module) else Asked()
     still = getattr(module, "qk_nope_head_dim", 0)
-    return Layer(bound(scheme, module), scale, still, settings_of(module, READ), asked)
+    return Layer(bound(scheme, own, module), scale, still, settings_of(module, READ), asked)
 
 
 def attention(
@@ -270,7 +294,7 @@ def attention(
         layer.asked.yes = True
     refuse(others)
     refuse_edited(layer.edits, {name: getattr(module, name, None) for name in layer.edits}, type(module).__name__)
-    positions = others.get("position_ids", others.get(POSITIONS))
+    positions = others.get(POSITIONS, others.get("position_ids"))
     if positions is None:
         raise RuntimeError(
             f"milepost: this transformers does not pass position_ids on to {type(module).__name__}, so where tokens "
@@ -324,8 +348,11 @@ def refuse(others: dict[str, Any]) -> None:
 
 
 def passed_on(module: nn.Module) -> list[Any]:
-    """Let a module that reads position_ids itself pass them on (Persimmon); returns what undoes it."""
-    if "position_ids" not in inspect.signature(type(module).forward).parameters:
+    """Let a module that takes position_ids itself pass ours on (Persimmon), and read those of its tokens (Ministral 3).
+
+    Returns what undoes it.
+    """
+    if not reads_positions(module):
         return []
     return [module.register_forward_pre_hook(_with_positions, with_kwargs=True)]
 
@@ -333,7 +360,8 @@ def passed_on(module: nn.Module) -> list[Any]:
 def _with_positions(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return args, kwargs | {POSITIONS: kwargs.get("position_ids")}
+    ours = kwargs.get("position_ids")
+    return args, kwargs | {POSITIONS: ours, "position_ids": kwargs.get(REAL, ours)}
 
 
 def register() -> None:

@@ -16,6 +16,8 @@ from milepost import Schedule, Scheme
 from milepost.configs import read
 from milepost.hf.model.attention import NAME, OURS, READ, Ordered, Unchanged, layer_for, passed_on, put_back, register
 from milepost.hf.model.models import (
+    KNOWN,
+    REPLACED,
     Layers,
     Place,
     as_built,
@@ -31,7 +33,8 @@ from milepost.hf.model.models import (
 )
 from milepost.hf.model.parts import schedule_for
 from milepost.hf.model.positions import Calls, Hooks
-from milepost.hf.model.rotary import Form, Turned, form_of, plain, same_beside, turn_of, turns_by_type
+from milepost.hf.model.proof import demand_proof
+from milepost.hf.model.rotary import Form, Turned, Widths, form_of, plain, same_beside, turn_of, turns_by_type
 from milepost.hf.model.settings import Settings, clear, store, unedited, without, written
 from milepost.hf.model.t5 import Stretched, has_buckets, stretch_buckets
 from milepost.hf.model.tables import Grown, grow, table_of
@@ -148,6 +151,8 @@ def extended(
     path = chosen(layers, schedule, through)
     if path == "attend":
         demand_unchanged(layers)
+    if layers.model_type not in KNOWN | REPLACED:
+        demand_proof(layers, path, by_itself)
     first = Settings.of(layers.config) if before is None else before.before
     settings = written(layers, schedule, first)
     if before is not None:
@@ -158,6 +163,13 @@ def extended(
         restore(model)
         raise
     return model
+
+
+def by_itself(model: nn.Module, through: Path) -> None:
+    """Put a model under the scheme that it has already, without asking for a proof: it is one."""
+    layers = layers_of(model)
+    forms = [form_of(layers, turner) for turner in layers.turners]
+    apply(layers, layers.own, through, forms, written(layers, layers.own, Settings.of(layers.config)))
 
 
 def restore(model: Model) -> Model:
@@ -246,16 +258,20 @@ def only_turns(own: Scheme, scheme: Scheme) -> str | None:
 
 
 def apply(
-    layers: Layers, schedule: Schedule, path: Path, forms: list[tuple[Form, int]], settings: Settings | None
+    layers: Layers,
+    schedule: Schedule,
+    path: Path,
+    forms: list[tuple[Form, Widths]],
+    settings: Settings | None,
 ) -> None:
     """Change the model. Everything that can be refused has been."""
     own_config(layers.model)
     attended = implementations(layers)
     done = Extension(schedule, path, layers, settings, Settings.of(layers.config), attended, Hooks())
     layers.backbone.__dict__[NAME] = done
-    for turner, (form, width) in zip(layers.turners, forms, strict=True):
+    for turner, (form, widths) in zip(layers.turners, forms, strict=True):
         turns = turns_by_type(layers, schedule if path == "rotary" else layers.own, turner) or {}
-        turner.put(Turned(turner.module, turns if path == "rotary" else dict.fromkeys(turns), form, width))
+        turner.put(Turned(turner.module, turns if path == "rotary" else dict.fromkeys(turns), form, widths))
     for place, scheme in zip(layers.places, schedule, strict=False):
         place.put(OURS[layers.model_type](place.module, scheme))
     if path == "attend" and not layers.places:
@@ -274,7 +290,8 @@ def apply(
     done.hooks.add(partial(Ordered(layers.attentions, schedule).put, layers.backbone))
     done.hooks.add(partial(unedited, layers.backbone))
     named = NAME if path == "attend" and not layers.places else None
-    calls = Calls(layers.backbone, schedule, f"{path} {schedule!r}", path == "attend", named)
+    listed = layers.model_type in KNOWN | REPLACED
+    calls = Calls(layers.backbone, schedule, f"{path} {schedule!r}", path == "attend", named, listed)
     done.hooks.add(partial(calls.put, layers.backbone, unwrapped(layers.model)))
     if settings is not None:
         settings.put(layers.config)

@@ -20,18 +20,19 @@ from torch import nn
 from milepost import Alibi, Learned, Schedule, Scheme
 from milepost.configs import read
 from milepost.configs.falcon_slopes import FalconSlopes
+from milepost.configs.layer_types import PASSED_OVER
 from milepost.configs.reader import LENGTH, Reader
 from milepost.hf.config.far_layers import reach, sees
 from milepost.hf.config.rope_parameters import has_types
 from milepost.schedule import stock_schedule
 
-DISPATCH = frozenset({
+KNOWN = frozenset({
     "apertus", "arcee", "bitnet", "cohere", "cohere2", "deepseek_v3", "ernie4_5", "exaone4", "gemma", "gemma2",
     "gemma3_text", "glm", "glm4", "gpt_neox", "gpt_oss", "granite", "helium", "llama", "ministral", "mistral",
     "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "persimmon", "phi", "phi3", "qwen2", "qwen2_moe",
     "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2",
 })  # fmt: skip
-"""Model types whose attention goes by name, and whose queries and keys their rotary module turns."""
+"""Model types whose attention is known to go by name; any other is proven at first, see `proof`."""
 
 
 REPLACED = frozenset({"bloom", "falcon", "gptj", "mpt"})
@@ -41,7 +42,7 @@ NOT_YET: dict[str, str] = {
     "opt": "its table is not grown yet",
 }
 """Why some model types that milepost can read are not extended."""
-SERVED = ", ".join(sorted(DISPATCH | REPLACED))
+SERVED = ", ".join(sorted(KNOWN | REPLACED))
 MODELS = ("transformers.models.", "transformers_modules.")
 """Where transformers has the classes of models, and those that come with a checkpoint."""
 Kept = TypeVar("Kept")
@@ -105,7 +106,7 @@ class Layers:
         return next(getattr(module, name) for name in names if getattr(module, name, None))
 
     def layer_type(self, layer: int) -> str | None:
-        """The type of a layer, where the config lists types."""
+        """The type of a layer, by its number in the model, where the config lists types."""
         listed = getattr(self.config, "layer_types", None)
         return listed[layer] if listed else None
 
@@ -116,11 +117,6 @@ def layers_of(model: object) -> Layers:
     config = cast("Any", backbone).config
     reader = read(config, "extend")
     model_type = reader.model_type
-    if model_type not in DISPATCH | REPLACED:
-        raise ValueError(
-            f"extend: a {model_type} model cannot be extended: its attention is not reached by name, or does more than "
-            f"a scheme says; those that can are {SERVED}"
-        )
     if as_run(config) is not config:
         bias_max = config.attn_config.alibi_bias_max
         raise ValueError(
@@ -130,7 +126,7 @@ def layers_of(model: object) -> Layers:
         )
     own = own_schedule(config)
     attentions = tuple(attentions_in(backbone))
-    if [each.layer_idx for each in attentions] != list(range(len(own))):
+    if [each.layer_idx for each in attentions] != list(own.layers):
         raise ValueError(
             f"extend: the {model_type} config has {len(own)} layers, and the model has attention in the layers "
             f"{', '.join(str(each.layer_idx) for each in attentions)}; the config disagrees with the model"
@@ -218,7 +214,13 @@ def attentions_in(backbone: nn.Module) -> Iterator[Any]:
     found = [
         each for each in backbone.modules() if type(each).__name__.endswith("Attention") and hasattr(each, "layer_idx")
     ]
-    return iter(sorted(cast("list[Any]", found), key=lambda each: each.layer_idx))
+    listed = getattr(getattr(backbone, "config", None), "layer_types", None)
+    return iter(
+        sorted(
+            (each for each in cast("list[Any]", found) if not listed or listed[each.layer_idx] not in PASSED_OVER),
+            key=lambda each: each.layer_idx,
+        )
+    )
 
 
 def places_of(backbone: nn.Module, modules: Sequence[nn.Module]) -> Iterator[Place]:

@@ -16,6 +16,7 @@ from milepost.hf.model.models import Layers
 from milepost.hf.model.rotary import turn_of
 from milepost.lab.schemes.expressions import Sum, evaluate, words_in
 from milepost.lab.schemes.named import AND_THE_REST, WITHOUT_TRAINING
+from milepost.schedule import ranges
 from milepost.seams.arguments import did_you_mean, spell
 from milepost.seams.band import both, strips_of
 from milepost.seams.verbs import SlopeStretch, Stretch, answers, verbs_of
@@ -58,7 +59,7 @@ def schedule_for(layers: Layers, given: Sequence[object], to: int | None, stored
     if whole and not stored:
         demand_trained(layers, whole)
     schedule = whole_schedule(layers, whole[0]) if whole else changed(layers, named)
-    for layer, scheme in enumerate(schedule):
+    for layer, scheme in schedule.items():
         check(layers, layer, scheme)
     return schedule
 
@@ -70,13 +71,18 @@ def whole_schedule(layers: Layers, whole: Scheme | Schedule) -> Schedule:
             raise ValueError(
                 f"extend: the schedule has {len(whole)} layers and this {layers.model_type} model {len(layers.own)}"
             )
+        if list(whole.layers) != list(layers.own.layers):
+            raise ValueError(
+                f"extend: the schedule has the layers {ranges(whole.layers)}, and this {layers.model_type} model "
+                f"attends in {ranges(layers.own.layers)}: Schedule([…], layers=…) says which"
+            )
         return whole
     if len(layers.own.schemes) > 1:
         raise ValueError(
             f"extend: the layers of this {layers.model_type} model differ, so one scheme for all would undo that: "
             f"{layers.own!r}. Give parts, which change each layer's own, or a Schedule"
         )
-    return Schedule([whole] * len(layers.own))
+    return Schedule([whole] * len(layers.own), layers=layers.own.layers)
 
 
 def changed(layers: Layers, given: Sequence[object]) -> Schedule:
@@ -97,7 +103,7 @@ def changed(layers: Layers, given: Sequence[object]) -> Schedule:
                 f"extend: no layer of this {layers.model_type} model turns queries and keys or has slopes that "
                 f"{spell(part)} could change. For another encoding beside its own give a whole scheme"
             )
-    schedule = Schedule([made[number][0] for number in layers.own.order])
+    schedule = Schedule([made[number][0] for number in layers.own.order], layers=layers.own.layers)
     schedule.trained = layers.own.trained
     return schedule
 

@@ -25,7 +25,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from milepost import Alibi, Scheme, Stream
+from milepost import Alibi, Schedule, Scheme, Stream
 from milepost.call.documents import over_keys
 from milepost.call.options import Options
 from milepost.hf.model.models import Place, attentions_in, places_of
@@ -38,6 +38,8 @@ Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """A mask function of transformers: batch, head, slot of the query and slot of the key to whether it is visible."""
 COUNTED = torch.int64
 """The dtype of positions that count one by one."""
+POSITIONS, REAL = "milepost_positions", "milepost_real_positions"
+"""Arguments in which layers get ours where they do not pass position_ids on, and those of the new tokens as stock."""
 HAS_POSITIONS = "milepost_positions"
 """The attribute of a cache's layer whose keys are positions."""
 
@@ -288,14 +290,23 @@ class Calls:
 
     by: what the model is extended with, in words that are equal for equal extensions. attends: whether layers go
     through `attend`. named: the attention function that layers must call, None where modules of ours are in their
-    place.
+    place. listed: whether its layers are known to pass position_ids on.
     """
 
     def __init__(
-        self, module: nn.Module, schedule: Iterable[Scheme], by: str, attends: bool, named: str | None
+        self,
+        module: nn.Module,
+        schedule: Schedule | tuple[()],
+        by: str,
+        attends: bool,
+        named: str | None,
+        listed: bool = True,
     ) -> None:
         self.schedule, self.by, self.attends, self.named = schedule, by, attends, named
-        self.parameters = list(inspect.signature(type(module).forward).parameters)[1:]
+        signature = inspect.signature(type(module).forward).parameters
+        self.parameters = list(signature)[1:]
+        passes = any(each.kind is each.VAR_KEYWORD for each in signature.values())
+        self.hands_on = attends and passes and not listed
         self.edits = of_config(cast("Any", module).config)
         # peft adapts the last layers.
         self.last = next(places_of(module, list(attentions_in(module))[-1:]), None) if named is not None else None
@@ -426,10 +437,12 @@ class Calls:
             if plain and all_real:
                 given["attention_mask"] = None
         given["position_ids"] = _counted(new) if plain else whole if whole.is_floating_point() else _narrow(whole)
+        if self.hands_on:
+            given |= {POSITIONS: given["position_ids"], REAL: new.expand(b, -1)}
 
     def stream(self, stream: Stream, given: dict[str, Any], cache: Any, tokens: Tensor) -> None:
         """Let a stream say which tokens it has, in the place of the mask that transformers would make."""
-        refuse_other(stream, self.schedule, cache)
+        refuse_other(stream, cast("Schedule", self.schedule), cache)
         mask = given.get("attention_mask")
         if mask is not None and (not isinstance(mask, Tensor) or mask.dim() != 2):
             raise ValueError(
@@ -442,6 +455,11 @@ class Calls:
             )
         b, t = tokens.shape[:2]
         given["attention_mask"] = cache.begin(mask, b, t, tokens.device, self.by_slot)
+
+
+def reads_positions(module: nn.Module) -> bool:
+    """Whether an attention module takes position_ids by name, and does not only pass them on."""
+    return "position_ids" in inspect.signature(type(module).forward).parameters
 
 
 def refuse_reread(cache: Any, t: int) -> None:
@@ -779,9 +797,9 @@ def refuse_adapted(place: Place) -> None:
         )
 
 
-def refuse_other(stream: Stream, schedule: Iterable[Scheme], cache: Any) -> None:
+def refuse_other(stream: Stream, schedule: Schedule, cache: Any) -> None:
     """Refuse a cache that drops keys which the layers see, or that they would place elsewhere."""
-    for layer, scheme in enumerate(schedule):
+    for layer, scheme in schedule.items():
         if stream not in scheme.parts:
             raise ValueError(
                 f"milepost: {cache!r} keeps what {spell(stream)} sees, and layer {layer} of this model has {scheme!r}; "

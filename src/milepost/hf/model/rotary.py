@@ -9,14 +9,16 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from milepost import Partial, Rope, Scheme
+from milepost import Partial, Rope, Schedule, Scheme
 from milepost.hf.config.rope_parameters import frequencies, reached
 from milepost.hf.model.models import Layers, StandIn, Turner, settings_of
 from milepost.seams.verbs import answers
 
-Form = Literal["once", "halves", "neighbours"]
-"""How a model lays cosines out: one a pair, all of them twice in a row, or each of them twice."""
-FORMS: tuple[Form, ...] = ("once", "halves", "neighbours")
+Form = Literal["once", "halves", "neighbours", "complex"]
+"""How a model lays cosines out: one a pair, all of them twice in a row, each of them twice, or as complex numbers."""
+Widths = dict[str | None, int]
+"""How many channels a module answers for each type of layers."""
+FORMS: tuple[Form, ...] = ("once", "halves", "neighbours", "complex")
 
 
 class Turned(StandIn):
@@ -26,25 +28,33 @@ class Turned(StandIn):
     model until it is put back.
     """
 
-    own = StandIn.own | {"edits", "form", "turns", "waves", "width"}
+    own = StandIn.own | {"edits", "form", "turns", "waves", "widths"}
 
-    def __init__(self, original: nn.Module, turns: Mapping[str | None, Any], form: Form, width: int) -> None:
+    def __init__(
+        self, original: nn.Module, turns: Mapping[str | None, Any], form: Form, widths: Mapping[str | None, int]
+    ) -> None:
         # The original is a child: hooks of its state dict are called there.
         super().__init__(original, "ward_")
         self.original = original
         self.edits = settings_of(original)
         self.waves = {name: Waves(each) for name, each in original._buffers.items() if each is not None}
-        self.turns, self.width = dict(turns), width
+        self.turns, self.widths = dict(turns), dict(widths)
         self.form: Form = form
 
     @torch.no_grad()
-    def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines [b|1 t channels]; x gives the device and the dtype, position_ids is [b|1 t]."""
+    def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor] | Tensor:
+        """Return cosines and sines [b|1 t channels]; x gives the device and the dtype, position_ids is [b|1 t].
+
+        In complex form they are one tensor, as wide as there are pairs.
+        """
         turn = self.turns[layer_type]
         if turn is None:
-            cos = x.new_ones(*x.shape[:2], self.width)
-            return cos, torch.zeros_like(cos)
-        cos, sin = (laid_out(each, self.form) for each in turn.cos_sin(position_ids.to(x.device)))
+            cos = x.new_ones(*x.shape[-3:-1], self.widths[layer_type])
+            sin = torch.zeros_like(cos)
+        else:
+            cos, sin = (laid_out(each, self.form) for each in turn.cos_sin(position_ids.to(x.device)))
+        if self.form == "complex":
+            return torch.complex(cos.float(), sin.float())
         return cos.to(x.dtype), sin.to(x.dtype)
 
     def refuse_edited(self) -> None:
@@ -89,7 +99,7 @@ def version(buffer: Tensor) -> int:
 
 def laid_out(table: Tensor, form: Form) -> Tensor:
     """A number for each pair [… n] as the model wants it."""
-    if form == "once":
+    if form in ("once", "complex"):
         return table
     return torch.cat((table, table), -1) if form == "halves" else table.repeat_interleave(2, -1)
 
@@ -114,10 +124,10 @@ def plain(turn: object) -> bool:
     return isinstance(turn, Rope) and not turn.by_length
 
 
-def turns_by_type(layers: Layers, schedule: list[Scheme] | Any, turner: Turner) -> dict[str | None, Any] | None:
+def turns_by_type(layers: Layers, schedule: Schedule, turner: Turner) -> dict[str | None, Any] | None:
     """The one rotation of each type of layers, or None where layers that share the cosines turn differently."""
     found: dict[str | None, Any] = {}
-    for layer, scheme in enumerate(schedule):
+    for layer, scheme in schedule.items():
         turn = turn_of(scheme)
         kind = layers.layer_type(layer) if turner.by_type else None
         # Layers that do not turn at all do not ask for cosines (SmolLM3, Cohere 2).
@@ -129,8 +139,8 @@ def turns_by_type(layers: Layers, schedule: list[Scheme] | Any, turner: Turner) 
 # What a model's own module answers
 
 
-def form_of(layers: Layers, turner: Turner) -> tuple[Form, int]:
-    """How the model's own module lays cosines out, and in how many channels.
+def form_of(layers: Layers, turner: Turner) -> tuple[Form, Widths]:
+    """How the model's own module lays cosines out, and in how many channels for each type of layers.
 
     It must answer what the config says, near and far: what could be read wrongly is found here.
     """
@@ -144,22 +154,24 @@ def form_of(layers: Layers, turner: Turner) -> tuple[Form, int]:
             f"cannot be asked how it turns; load the weights first, then extend"
         )
     forms: tuple[Form, ...] = FORMS
-    width, error = 0, precision(turner.module)
+    widths, error = Widths(), precision(turner.module)
     for kind, turn in turns.items():
         rope: Rope = getattr(turn, "method", turn)
         for length in lengths(rope):
             position, theirs = asked(turner.module, kind, length)
-            ours, width = turn.cos_sin(position, length), theirs[0].shape[-1]
+            ours, widths[kind] = turn.cos_sin(position, length), theirs[0].shape[-1]
             angle = position[..., None] * frequencies(rope, length).to(position.device)
             within = 1e-5 + max(1e-5, error.eps) * angle + position[..., None] * error.tiny * error.eps
-            forms = tuple(form for form in forms if near(theirs, ours, within, form))
+            # One tensor of complex numbers comes as three.
+            told: list[Form] = [form for form in forms if (form == "complex") == (len(theirs) == 3)]
+            forms = tuple(form for form in told if near(theirs[:2], ours, within, form))
         if not forms:
             raise ValueError(
                 f"extend: {type(turner.module).__name__} of this {layers.model_type} model turns otherwise than its "
                 f"config says: {turn!r}. The module was built before the config, or its frequencies, were changed: set "
                 f"model.config to what the module does, or build the model anew from the config; nothing was changed"
             )
-    return forms[0], width
+    return forms[0], widths
 
 
 def lengths(rope: Rope) -> list[int]:
@@ -168,7 +180,7 @@ def lengths(rope: Rope) -> list[int]:
     return [trained, trained + 1, max(2 * trained, reached(rope, trained))]
 
 
-def asked(module: nn.Module, kind: str | None, length: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def asked(module: nn.Module, kind: str | None, length: int) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Positions of a text of some length [1 n], and the cosines and sines that a rotary module has for them."""
     # Some modules remember the longest text that they have seen, until they see a short one; the model's own is not
     # touched.
@@ -178,8 +190,10 @@ def asked(module: nn.Module, kind: str | None, length: int) -> tuple[Tensor, tup
     for places in ([0, 1], [0, *(each for each in powers if each < length - 1), length - 1]):
         position = torch.tensor([places], device=device)
         given = (torch.zeros(1, len(places), 1, device=device), position)
-        theirs = cast("tuple[Tensor, Tensor]", module(*given, *(() if kind is None else (kind,))))
-    return position, theirs
+        theirs = module(*given, *(() if kind is None else (kind,)))
+    if isinstance(theirs, Tensor) and theirs.is_complex():
+        theirs = (theirs.real, theirs.imag, theirs)
+    return position, cast("tuple[Tensor, ...]", theirs)
 
 
 def precision(module: nn.Module) -> torch.finfo:
@@ -192,7 +206,7 @@ def precision(module: nn.Module) -> torch.finfo:
     return torch.finfo(torch.float32)
 
 
-def near(theirs: tuple[Tensor, Tensor], ours: tuple[Tensor, Tensor], within: Tensor, form: Form) -> bool:
+def near(theirs: tuple[Tensor, ...], ours: tuple[Tensor, Tensor], within: Tensor, form: Form) -> bool:
     """Whether cosines and sines agree in a layout. within: how far each may lie apart, [… n]."""
     pairs = [(one, laid_out(its, form)) for one, its in zip(theirs, ours, strict=True)]
     most = laid_out(within, form)

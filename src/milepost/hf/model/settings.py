@@ -60,7 +60,7 @@ def written(layers: Layers, schedule: Schedule, before: Settings) -> Settings | 
     reader = read(stock_config(layers.config, before.values), "extend")
     by_type = has_types(reader)
     turns: dict[str, Any] = {}
-    for layer, scheme in enumerate(schedule):
+    for layer, scheme in schedule.items():
         turn = turn_of(scheme)
         kind = (layers.layer_type(layer) or FULL) if by_type else FULL
         if turn is not None and (rope_of(turn) is None or turns.setdefault(kind, turn) != turn):

@@ -136,7 +136,7 @@ def plan(model: object, to: int, trained: int | None = None) -> Plan:
         # `extend` starts from there, whatever the config says meanwhile.
         reader = read(copy.deepcopy(config_of(model, "plan")), "plan")
     schedule = stock_schedule(reader)
-    original = trained or trained_length(reader, schedule[0].parts)
+    original = trained or trained_length(reader, next(iter(schedule)).parts)
     if not isinstance(original, int):
         raise ValueError(
             f"{reader.called}: the config does not say at which length the model was trained; pass trained=2048"
@@ -151,7 +151,7 @@ def plan(model: object, to: int, trained: int | None = None) -> Plan:
 
 
 def _planned(reader: Reader, schedule: mp.Schedule, original: int, reached: int, target: int) -> Plan:
-    far = [layer for layer, scheme in enumerate(schedule) if sees(scheme) > reached]
+    far = [layer for layer, scheme in schedule.items() if sees(scheme) > reached]
     head: dict[str, Any] = {"model_type": reader.model_type, "trained": original, "reached": reached, "target": target}
     head["layers"] = _counted(schedule, far)
     if not far:

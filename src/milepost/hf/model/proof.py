@@ -1,0 +1,328 @@
+"""Whether a model of transformers that nobody has listed can be extended: a small twin of it answers.
+
+The twin of a model's class and config is run as transformers has it, and again as `extend` changes it, under the scheme
+that it has by itself: whole texts, padded, packed, far from the start, and by a cache in steps. Both must agree to
+1e-5. The twin must also notice when its rotation is taken away, when its positions are changed and when its mask is
+dropped, by 1e-2 each: what it does not notice, equal answers say nothing of.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from milepost.configs import read
+from milepost.hf.model.models import Layers, as_run, turners_in
+from milepost.hf.model.twin import WINDOWS, draw, is_size, shrunk, twin_of
+
+NOTICED, EQUAL, AFAR_EQUAL = 1e-2, 1e-5, 1e-3
+"""Of the largest output: what a change must reach, what must not differ, and what must not far from the start, where
+transformers' angles are rounded to float32."""
+ROUNDING, EPSILON = 2e-6, 1.2e-7
+"""What rounding its weights, by so much, may do to a twin: one that amplifies it more says nothing at 1e-5."""
+GAINS = (1.0, 2.0, 0.5, 4.0, 0.25)
+LENGTH, AFAR = 21, 20_003
+ELSEWHERE = re.compile("mlp|moe|ffn|expert|sparsity")
+"""What configs list by layer that is not about attention."""
+PROVEN: dict[tuple[object, ...], str | None] = {}
+"""What was proven in this process: None, or why not."""
+Run = Callable[[nn.Module], Tensor]
+ByItself = Callable[[nn.Module, Any], object]
+
+
+def demand_proof(layers: Layers, path: str, extend: ByItself) -> None:
+    """Refuse a model unless its twin, extended by `extend(twin, path)`, does what stock transformers does."""
+    kind = cast("type[nn.Module]", type(layers.backbone))
+    if not kind.__module__.startswith("transformers."):
+        raise ValueError(
+            f"extend: {kind.__name__} is a class of {kind.__module__}, and not of transformers. What it does is not "
+            f"known, and its code is not run to find out, so it cannot be extended"
+        )
+    asked = question(layers, path)
+    if asked not in PROVEN:
+        try:
+            PROVEN[asked] = unproven(layers, path, extend)
+        except Exception as error:
+            PROVEN[asked] = f"a small model of its class does not run: {type(error).__name__}: {first_line(error)}"
+    why = PROVEN[asked]
+    if why is not None:
+        raise ValueError(
+            f"extend: a {layers.model_type} model cannot be extended through {path!r}: {why}. Nothing was changed"
+        )
+
+
+def question(layers: Layers, path: str) -> tuple[object, ...]:
+    """What a proof answers: the class, versions, the path, and every field of the config that is not a size."""
+    import transformers
+
+    from milepost import __version__
+
+    fields = cast("dict[str, Any]", layers.config.to_dict())
+    kept = {
+        name: each for name, each in fields.items() if not (is_size(name) or name.startswith(("_", "torch_", "dtype")))
+    }
+    versions = (torch.__version__, transformers.__version__, __version__, platform.machine())
+    kind = cast("type[nn.Module]", type(layers.backbone))
+    return kind, path, *versions, json.dumps(kept, sort_keys=True, default=repr)
+
+
+def unproven(layers: Layers, path: str, extend: ByItself) -> str | None:
+    """Return why a twin does not prove that the model is extended rightly; None where it does."""
+    kind = cast("type[nn.Module]", type(layers.backbone))
+    config = as_run(layers.config)
+    kinds = kinds_of(layers)
+    narrow = runs(kind, config, kinds)
+    few = crossed(kind, config, kinds, narrow)
+    twin = twin_of(kind, shrunk(config, kinds, few, narrow))
+    gain, error, missed = sharpened(twin)
+    if missed is not None:
+        return f"a small model of its class does not show what it does with positions: {missed}"
+    draw(twin, gain)
+    own = dict(answers(twin))
+    extend(twin, path)
+    for (name, theirs), (_, ours) in zip(own.items(), answers(twin), strict=True):
+        if isinstance(theirs, str):
+            continue
+        if isinstance(ours, str):
+            return f"a small model of its class, extended by its own scheme, fails on {name}: {ours}"
+        # Far from the start transformers' angles are rounded to float32.
+        off, most = apart(ours, theirs), max(AFAR_EQUAL, 1000 * error) if "far" in name else EQUAL
+        if not off <= most:
+            return (
+                f"a small model of its class, extended by its own scheme, is {off:.2g} of its largest output off on "
+                f"{name}, so its attention does more than its config was read to say"
+            )
+    return None
+
+
+def runs(kind: type[nn.Module], config: Any, kinds: Sequence[object]) -> bool:
+    """Return whether a twin may be narrower than its heads together: in some classes the one is read for the other."""
+    try:
+        whole(twin_of(kind, shrunk(config, kinds)))
+    except Exception:
+        return False
+    return True
+
+
+def kinds_of(layers: Layers) -> list[object]:
+    """Return what each layer is, as far as positions go: its scheme, its module, and what the config lists by layer."""
+    fields = cast("dict[str, Any]", layers.config.to_dict())
+    count = read(layers.config, "extend").layers
+    about = (each for name, each in fields.items() if not ELSEWHERE.search(name))
+    lists = [cast("list[Any]", each) for each in about if isinstance(each, list)]
+    named = [each for each in lists if len(each) == count and all(one in (0, 1) or type(one) is str for one in each)]
+    schemes = {layer: str(scheme) for layer, scheme in layers.own.items()}
+    return [(schemes.get(n), *(each[n] for each in named)) for n in range(count)]
+
+
+def crossed(kind: type[nn.Module], config: Any, kinds: Sequence[object], narrow: bool) -> list[str]:
+    """Return the fields of a config that count tokens under names nobody knows: a twin notices when they are few.
+
+    An indexer that keeps so many keys does nothing in a shorter text, and would pass unseen.
+    """
+    fields = cast("dict[str, Any]", shrunk(config, kinds, narrow=narrow).to_dict())
+    large = (name for name, each in fields.items() if type(each) is int and each > LENGTH)
+    asked = [
+        each for each in large if not (is_size(each) or WINDOWS.fullmatch(each) or each.startswith("max_position"))
+    ]
+    if not asked:
+        return []
+    plain = twin_of(kind, shrunk(config, kinds, narrow=narrow))
+    draw(plain, 1.0)
+    shapes, before = [each.shape for each in plain.parameters()], whole(plain)
+    found: list[str] = []
+    for name in asked:
+        try:
+            twin = twin_of(kind, shrunk(config, kinds, [name], narrow))
+            if [each.shape for each in twin.parameters()] != shapes:
+                continue
+            draw(twin, 1.0)
+            if apart(whole(twin), before) > EQUAL:
+                found.append(name)
+        except Exception:
+            # It is a size, or cannot be so small.
+            continue
+    return found
+
+
+# What a twin is asked
+
+
+def tokens(rows: int = 2) -> Tensor:
+    """Texts [b t]."""
+    random = torch.Generator().manual_seed(1)
+    return torch.randint(1, 128, (rows, LENGTH), generator=random)
+
+
+@torch.no_grad()
+def run(model: nn.Module, given: Tensor, **others: Any) -> Tensor:
+    """Return what a model puts out for tokens, [b t width]."""
+    others = {"use_cache": False} | others
+    out = model(input_ids=given, **others)
+    return out[0].double()
+
+
+def whole(model: nn.Module) -> Tensor:
+    """A text at once."""
+    return run(model, tokens())
+
+
+def padding() -> Tensor:
+    """Which tokens count: 5 of the first text do not."""
+    mask = torch.ones(2, LENGTH, dtype=torch.long)
+    mask[0, :5] = 0
+    return mask
+
+
+def real(out: Tensor) -> Tensor:
+    """What is put out for tokens that count."""
+    return out[padding()[:, -out.shape[1] :].bool()]
+
+
+def padded(model: nn.Module) -> Tensor:
+    """A padded text at once."""
+    return real(run(model, tokens(), attention_mask=padding()))
+
+
+def counted() -> Tensor:
+    """Positions by which padding does not count."""
+    return (padding().cumsum(-1) - 1).clamp(min=0)
+
+
+def padded_and_counted(model: nn.Module) -> Tensor:
+    """A padded text whose positions count its own tokens."""
+    return real(run(model, tokens(), attention_mask=padding(), position_ids=counted()))
+
+
+def packed(model: nn.Module) -> Tensor:
+    """Two texts in a row."""
+    position = torch.cat((torch.arange(9), torch.arange(LENGTH - 9)))[None].expand(2, -1)
+    return run(model, tokens(), position_ids=position)
+
+
+def far(model: nn.Module) -> Tensor:
+    """A text far from the start."""
+    return run(model, tokens(), position_ids=torch.arange(AFAR, AFAR + LENGTH)[None].expand(2, -1))
+
+
+def by_steps(model: nn.Module, steps: Sequence[int] = (12, 1, 1, 4, 3), **others: Tensor) -> Tensor:
+    """A text by a cache, piece by piece."""
+    from transformers import DynamicCache
+
+    cache, outs, start = DynamicCache(config=cast("Any", model).config), list[Tensor](), 0
+    for step in steps:
+        end = start + step
+        given = {
+            name: each[:, :end] if name == "attention_mask" else each[:, start:end] for name, each in others.items()
+        }
+        outs.append(run(model, tokens()[:, start:end], past_key_values=cache, use_cache=True, **given))
+        start = end
+    return torch.cat(outs, 1)
+
+
+def steps_padded(model: nn.Module) -> Tensor:
+    """A padded text by a cache."""
+    return real(by_steps(model, attention_mask=padding(), position_ids=counted()))
+
+
+CALLS: dict[str, Run] = {
+    "a text at once": whole,
+    "a padded text": padded,
+    "a padded text with positions": padded_and_counted,
+    "two texts packed in a row": packed,
+    "a text far from the start": far,
+    "a text read by a cache": by_steps,
+    "a padded text read by a cache": steps_padded,
+}
+
+
+def answers(model: nn.Module) -> Iterator[tuple[str, Tensor | str]]:
+    """Yield what a model answers to every call, or its error."""
+    for name, call in CALLS.items():
+        try:
+            yield name, call(model)
+        except Exception as error:
+            yield name, f"{type(error).__name__}: {first_line(error)}"
+
+
+def apart(ours: Tensor, theirs: Tensor) -> float:
+    """How far two outputs differ, in parts of the largest; NaN where one has them."""
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error."""
+    return str(error).split("\n", 1)[0]
+
+
+# What it must notice
+
+
+def sharpened(twin: nn.Module) -> tuple[float, float, str | None]:
+    """Return a gain by which a twin notices every change, what rounding does to it then, and what none notices."""
+    tried = list[tuple[float, float]]()
+    missed: str | None = None
+    for gain in GAINS:
+        draw(twin, gain)
+        error = rounding(twin)
+        if error > EQUAL / 2:
+            continue
+        why = unnoticed(twin)
+        missed = missed or why
+        if why is None:
+            tried.append((error, gain))
+            if error <= ROUNDING:
+                break
+    error, gain = min(tried, default=(0.0, 0.0))
+    return gain, error, None if tried else missed or "its weights amplify rounding"
+
+
+def rounding(twin: nn.Module) -> float:
+    """What rounding to float32 does to a twin: to its weights, for not every class can be run in float64."""
+    single, kept = whole(twin), [each.detach().clone() for each in twin.parameters()]
+    random = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for each in twin.parameters():
+            each.mul_(1 + EPSILON * (2 * torch.rand(each.shape, generator=random) - 1))
+        moved = whole(twin)
+        for each, was in zip(twin.parameters(), kept, strict=True):
+            each.copy_(was)
+    return apart(single, moved)
+
+
+def unnoticed(twin: nn.Module) -> str | None:
+    """Return which change of positions a twin does not notice; None where it notices all."""
+    plain, mask = whole(twin), torch.ones(2, LENGTH, dtype=torch.long)
+    with unturned(twin):
+        if not apart(whole(twin), plain) >= NOTICED:
+            return "nothing changes without its rotation"
+    doubled = 2 * torch.arange(LENGTH)[None].expand(2, -1)
+    if not apart(run(twin, tokens(), attention_mask=mask, position_ids=doubled), plain) >= NOTICED:
+        return "nothing changes with other positions"
+    if not apart(run(twin, tokens(), attention_mask=torch.zeros(2, 1, LENGTH, LENGTH)), plain) >= NOTICED:
+        return "nothing changes without a mask"
+    return None
+
+
+@contextmanager
+def unturned(model: nn.Module) -> Generator[None]:
+    """Let the rotary modules of a model turn nothing."""
+
+    def still(module: nn.Module, args: Any, output: Any) -> Any:
+        if isinstance(output, Tensor):
+            return torch.ones_like(output)
+        return torch.ones_like(output[0]), torch.zeros_like(output[1])
+
+    hooks = [turner.module.register_forward_hook(still) for turner in turners_in(model)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,272 @@
+"""A model type that nobody listed is served if a small twin of it proves equal to stock, and refused if it does not."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.flex_olmo import FlexOlmoConfig, FlexOlmoModel
+from transformers.models.llama import modeling_llama
+from transformers.models.qwen3_next import Qwen3NextConfig, Qwen3NextForCausalLM
+
+import milepost as mp
+from milepost.hf import extend, load, restore
+from milepost.hf.model import proof
+from milepost.hf.model.extension import by_itself
+from milepost.hf.model.models import KNOWN, layers_of
+from milepost.hf.model.twin import layers_kept
+
+UNLISTED = (
+    "afmoe", "aria_text", "cwm", "ernie4_5_moe", "exaone_moe", "falcon_h1", "flex_olmo", "gemma4_text", "granitemoe",
+    "granitemoeshared", "jais2", "lfm2", "llama4_text", "minicpm3", "minimax", "minimax_m2", "ministral3", "mistral4",
+    "qwen3_next", "solar_open", "vaultgemma", "youtu",
+)  # fmt: skip
+"""Types that are served by proof alone; `make sweep-types` tries every type of transformers."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "PROVEN", {})
+
+
+def unloaded(model_type: str) -> Any:
+    """A model of a type as its config is by default, without weights."""
+    with torch.device("meta"):
+        return AutoModel.from_config(CONFIG_MAPPING[model_type]())
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("model_type", UNLISTED)
+def test_an_unlisted_type_proves_itself_along_both_ways(model_type: str):
+    layers = layers_of(unloaded(model_type))
+    assert layers.model_type not in KNOWN
+    for path in ("rotary", "attend"):
+        proof.demand_proof(layers, path, by_itself)
+    assert list(proof.PROVEN.values()) == [None, None]
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("model_type", sorted(KNOWN))
+def test_the_same_proof_holds_for_listed_types(model_type: str):
+    layers = layers_of(unloaded(model_type))
+    assert [proof.unproven(layers, path, by_itself) for path in ("rotary", "attend")] == [None, None]
+
+
+# Twins that are broken on purpose
+
+
+def rotated_backwards(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """Keys are turned the other way: scores see sums of positions."""
+    turn = modeling_llama.apply_rotary_pos_emb
+    patch.setattr(
+        modeling_llama, "apply_rotary_pos_emb", lambda q, k, c, s, *a: (turn(q, q, c, s)[0], turn(k, k, c, -s)[0])
+    )
+
+
+def scaled_after(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """Channels are scaled unevenly behind the rotation, as a norm with weights does."""
+    turn = modeling_llama.apply_rotary_pos_emb
+
+    def uneven(q: torch.Tensor, k: torch.Tensor, *others: Any) -> Any:
+        q, k = turn(q, k, *others)
+        return q * torch.linspace(0.5, 1.5, q.shape[-1]), k
+
+    patch.setattr(modeling_llama, "apply_rotary_pos_emb", uneven)
+
+
+def hidden_keys(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """A window that no config says."""
+    make = modeling_llama.create_causal_mask
+
+    def narrow(*args: Any, **given: Any) -> Any:
+        mask = make(*args, **given)
+        if not isinstance(mask, torch.Tensor) or not mask.is_floating_point():
+            return mask
+        t, s = mask.shape[-2:]
+        far = torch.arange(s)[None] < torch.arange(s - t, s)[:, None] - 8
+        return mask.masked_fill(far, torch.finfo(mask.dtype).min)
+
+    patch.setattr(modeling_llama, "create_causal_mask", narrow)
+
+
+def without_positions(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """position_ids are passed over: tokens are counted."""
+    forward = modeling_llama.LlamaRotaryEmbedding.forward
+
+    def counted(self: Any, x: torch.Tensor, position_ids: torch.Tensor) -> Any:
+        return forward(self, x, torch.arange(position_ids.shape[1])[None].expand_as(position_ids))
+
+    patch.setattr(modeling_llama.LlamaRotaryEmbedding, "forward", counted)
+
+
+def by_itself_attending(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """Attention that asks no registry."""
+
+    class Own:
+        def get_interface(self, *given: Any) -> Callable[..., Any]:
+            return modeling_llama.eager_attention_forward
+
+    patch.setattr(modeling_llama, "ALL_ATTENTION_FUNCTIONS", Own())
+
+
+def two_thresholds(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """Past so many keys as a field says that nobody knows, the score is another."""
+    attend = modeling_llama.eager_attention_forward
+
+    def indexed(module: Any, q: Any, k: Any, v: Any, mask: Any, **given: Any) -> Any:
+        top = module.config.keys_that_count
+        v = v * (1 + (torch.arange(v.shape[2]) >= top)[None, None, :, None])
+        return attend(module, q, k, v, mask, **given)
+
+    patch.setattr(modeling_llama, "eager_attention_forward", indexed)
+
+
+BROKEN = (
+    (rotated_backwards, "attend", "off on a text at once|turns"), (scaled_after, "attend", "off on a text at once"),
+    (hidden_keys, "attend", "off on a text at once"), (without_positions, "rotary", "with other positions|off"),
+    (by_itself_attending, "attend", "off on|fails on|mask"), (two_thresholds, "attend", "off on a text at once"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("broken", "path", "says"), BROKEN, ids=[each[0].__name__ for each in BROKEN])
+def test_a_twin_that_does_more_than_its_config_says_is_refused(
+    broken: Callable[..., None], path: str, says: str, monkeypatch: pytest.MonkeyPatch
+):
+    config = CONFIG_MAPPING["llama"](keys_that_count=4096)
+    with torch.device("meta"):
+        layers = layers_of(AutoModel.from_config(config))
+    assert proof.unproven(layers, path, by_itself) is None
+    broken(None, monkeypatch)
+    with pytest.raises(ValueError, match=says):
+        proof.demand_proof(layers, path, by_itself)
+
+
+# What extend does with it
+
+
+def small_flex() -> Any:
+    torch.manual_seed(0)
+    return FlexOlmoModel(FlexOlmoConfig(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
+        vocab_size=64, num_experts=4, num_experts_per_tok=2, pad_token_id=0, max_position_embeddings=64,
+    )).eval()  # fmt: skip
+
+
+def test_a_proof_is_asked_once_and_for_every_other_config_again(monkeypatch: pytest.MonkeyPatch):
+    model, asked = small_flex(), list[str]()
+    inner = proof.unproven
+    monkeypatch.setattr(proof, "unproven", lambda *given: asked.append(given[1]) or inner(*given))
+    for _ in range(3):
+        extend(model, mp.Yarn(4, trained=64))
+        restore(model)
+    wider = small_flex()
+    wider.config.intermediate_size = 99
+    extend(small_flex(), mp.Yarn(4, trained=64))
+    assert asked == ["rotary"]
+    extend(model, mp.Rerope(16))
+    restore(model)
+    assert asked == ["rotary", "attend"]
+    other = small_flex()
+    other.config.attention_dropout = 0.1
+    extend(other, mp.Yarn(4, trained=64))
+    assert asked == ["rotary", "attend", "rotary"]
+
+
+def test_a_refusal_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch):
+    model = small_flex()
+    before, config = (
+        {name: each.clone() for name, each in model.state_dict().items()},
+        copy.deepcopy(model.config.to_dict()),
+    )
+    ids, state = torch.arange(1, 12)[None], torch.get_rng_state()
+    out = model(ids)[0]
+    monkeypatch.setattr(proof, "unproven", lambda *given: "it differs in a test")
+    with pytest.raises(ValueError, match="a flex_olmo model cannot be extended through 'attend': it differs in a test"):
+        extend(model, mp.Rerope(16))
+    assert torch.equal(model(ids)[0], out)
+    assert model.config.to_dict() == config
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_class_outside_transformers_is_refused_and_never_run():
+    class Mine(FlexOlmoModel):
+        def forward(self, *args: Any, **given: Any) -> Any:
+            raise AssertionError("it was run")
+
+    model = Mine(small_flex().config)
+    with pytest.raises(ValueError, match=r"Mine is a class of tests\.hf\.test_proof, and not of transformers"):
+        extend(model, mp.Yarn(4, trained=64))
+
+
+def test_a_twin_keeps_a_layer_of_every_kind():
+    assert layers_kept(["a", "a", "b", "a", "b"]) == [0, 1, 2]
+    assert layers_kept(["a", "b", "a", "b", "a", "a"], shared=2) == [0, 1, 4]
+    assert layers_kept(["a", "b", "a", "b", "a", "b"], shared=2) == [0, 1, 4, 5]
+
+
+# Layers that do not attend
+
+
+@pytest.fixture
+def hybrid() -> Generator[Any]:
+    torch.manual_seed(0)
+    config = Qwen3NextConfig(
+        hidden_size=32, intermediate_size=32, moe_intermediate_size=16, shared_expert_intermediate_size=16,
+        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16, vocab_size=64, num_experts=4,
+        num_experts_per_tok=2, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+        linear_value_head_dim=8, max_position_embeddings=64,
+    )  # fmt: skip
+    with torch.no_grad():
+        yield Qwen3NextForCausalLM(config).eval()
+
+
+def test_a_schedule_of_a_hybrid_has_the_layers_that_attend(hybrid: Any):
+    schedule = mp.Schedule.of(hybrid)
+    assert list(schedule.layers) == [3]
+    assert len(schedule) == 1
+    assert schedule[3].same_as(mp.Scheme.of(hybrid, layer=3))
+    with pytest.raises(IndexError, match="layer 0, which does not attend; layers that do: 3"):
+        schedule[0]
+    assert mp.Schedule.from_dict(schedule.to_dict()).same_as(schedule)
+    assert not mp.Schedule([schedule[3]]).same_as(schedule)
+
+
+def test_a_hybrid_is_extended_saved_and_read(hybrid: Any, tmp_path: Any):
+    ids = torch.randint(1, 64, (2, 90), generator=torch.Generator().manual_seed(3))
+    stock = hybrid(ids).logits
+    extend(hybrid, through="attend")
+    assert (hybrid(ids).logits - stock).abs().max() < 1e-5
+    extend(hybrid, mp.Rerope(16))
+    extended = hybrid(ids).logits
+    assert (extended - stock).abs().max() > 1e-4
+    hybrid.save_pretrained(tmp_path)
+    assert (load(tmp_path).eval()(ids).logits - extended).abs().max() < 1e-5
+    assert list(mp.Schedule.of(hybrid).layers) == [3]
+    given = mp.Schedule([mp.Scheme(*mp.Schedule.of(restore(hybrid))[3].parts)])
+    with pytest.raises(ValueError, match="the schedule has the layers 0, and this qwen3_next model attends in 3"):
+        extend(hybrid, given)
+
+
+def test_an_unknown_type_of_layer_is_refused(hybrid: Any):
+    config = hybrid.config.to_dict()
+    config["layer_types"] = ["compressed_attention", *config["layer_types"][1:]]
+    with pytest.raises(ValueError, match="layer 0 is 'compressed_attention', and it is not known whether"):
+        mp.Schedule.of(config)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("through", ["rotary", "attend"])
+def test_what_was_proven_on_a_cpu_holds_on_a_gpu(through: Any, hybrid: Any):
+    for model in (small_flex(), hybrid):
+        model.to("cuda")
+        ids = torch.randint(1, 64, (2, 90), generator=torch.Generator().manual_seed(3)).cuda()
+        with torch.no_grad():
+            stock = model(ids)[0]
+            extend(model, through=through)
+            assert (model(ids)[0] - stock).abs().max() < 1e-4 * stock.abs().max()
