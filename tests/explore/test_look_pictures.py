@@ -76,7 +76,11 @@ def test_the_page_says_what_the_numbers_are():
     entropy = [found[f"entropy, {name}"].mean() for found, name in four]
     far = [long[f"far keys, {name}"] - long[f"sinks, {name}"] for name in (STOCK, REROPE)]
     window = [found[f"effective window, {name}"][:12].mean() for found, name in four]
+    apart = [found[f"window, sinks apart, {name}"] for found, name in four]
     for wanted in (
+        row("window, sinks apart, of layers 0 to 11", [f"{each[:12].mean():,.0f}" for each in apart]),
+        row("window, sinks apart, of layers 12 to 29", [f"{each[12:].mean():,.0f}" for each in apart]),
+        f"with their sinks apart from {apart[0][12:].mean():,.0f} to {apart[1][12:].mean():,.0f}",
         row("weight on the first four tokens", [f"{100 * each.mean():.1f} %" for each in sinks]),
         row("of layers 12 to 29", [f"{100 * each[12:].mean():.1f} %" for each in sinks]),
         row("heads of 270 with more than half of it there", [f"{(each > 0.5).sum()}" for each in sinks]),
