@@ -281,7 +281,9 @@ def as_built(model: nn.Module, config: Any) -> Any:
     config._attn_implementation = "eager"
     # Neither matters here, and a model cannot be built from some: a padding token that the vocabulary lacks, and the
     # name of a dtype, which save_pretrained leaves in the config.
-    config.pad_token_id, config.dtype = None, torch.float32
+    # Some classes refuse None there.
+    config.pad_token_id = None if getattr(config, "pad_token_id", None) is None else 0
+    config.dtype = torch.float32
     with undrawn("meta"):
         return kind(config)
 
