@@ -70,7 +70,7 @@ def short(error: str) -> str:
     line = error.split("\n", 1)[0]
     for between in ("through 'attend': ", "through 'rotary': ", "cannot be extended: ", "extend: "):
         line = line.split(between, 1)[-1]
-    line = line.removesuffix(" Nothing was changed").split("; model types that can be")[0]
+    line = line.removesuffix(" Nothing was changed").split(". Models that have one are")[0]
     return (line[:237] + " …" if len(line) > 240 else line).replace("|", "/")
 
 
@@ -147,9 +147,10 @@ def page_of(found: Sequence[Found]) -> str:
         "",
         f"All {len(found)} causal types of transformers. A small random twin of each class and config is run as",
         "transformers has it and as `extend` changes it, under its own scheme: whole, padded, packed, far from the start,",
-        "by a cache; both agree to 1e-5 of the largest output, and the twin notices a missing rotation, other positions and",
-        "a missing mask by 1e-2. Types that were listed before there was a proof are asked for the same one. A type is tried",
-        "with its default config; another config is proven again when a model with it is extended.",
+        "by a cache. Both agree to 1e-5 of the largest output, and the twin notices a missing rotation, other positions",
+        "and a missing mask by 1e-2. Types that were listed before there was a proof are asked for the same one. A type is",
+        "tried with its default config, or with ordinary sizes where that gives no model; a model with another config is",
+        "proven again when it is extended.",
         "",
         "| | types |",
         "|---|---:|",
