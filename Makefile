@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Compiled once, not by each of the forty processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-positions sweep-settings sweep-explorer docs clean
+.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-types sweep-positions sweep-settings sweep-explorer docs clean
 
 install: $(READY)
 
@@ -55,6 +55,10 @@ sweep-memory: $(READY)
 # Every served model type under every method, saved and read by stock transformers; positions in every kind of call.
 sweep-saved: $(READY)
 	$(BIN)/python -m tests.sweeps.saved --out docs/sweeps/saved.md
+
+# Every causal model type of transformers: whether a small twin of it, extended, equals stock.
+sweep-types: $(READY)
+	$(BIN)/python -m tests.sweeps.types --out docs/sweeps/types.md
 
 sweep-positions: $(READY)
 	MILEPOST_SWEEP=1 $(BIN)/python -m pytest -n 2 tests/hf/test_positions.py

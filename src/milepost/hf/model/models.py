@@ -42,7 +42,8 @@ NOT_YET: dict[str, str] = {
     "opt": "its table is not grown yet",
 }
 """Why some model types that milepost can read are not extended."""
-SERVED = ", ".join(sorted(KNOWN | REPLACED))
+ROTARY = ("rotary_emb", "pos_emb")
+"""What models call the module that answers cosines and sines."""
 MODELS = ("transformers.models.", "transformers_modules.")
 """Where transformers has the classes of models, and those that come with a checkpoint."""
 Kept = TypeVar("Kept")
@@ -196,16 +197,17 @@ def backbone_of(model: nn.Module) -> nn.Module:
         )
     why = NOT_YET.get(str(kind), "it has no rotary_emb module that answers cosines and sines")
     raise ValueError(
-        f"extend: {name} ({kind}) cannot be extended: {why}; model types that can be are {SERVED}, the tables of "
-        f"BERT, RoBERTa and GPT-2 can be grown, and the buckets of T5 stretched"
+        f"extend: {name} ({kind}) cannot be extended: {why}. Models that have one are, if a small model of their class "
+        f"proves equal to stock transformers; so are {', '.join(sorted(REPLACED))}. The tables of BERT, RoBERTa and "
+        f"GPT-2 can be grown, and the buckets of T5 stretched"
     )
 
 
 def turners_in(model: nn.Module) -> Iterator[Turner]:
-    """The modules called rotary_emb, each with the module it stands in."""
+    """The modules that answer cosines and sines for the layers, each with the module it stands in."""
     for parent in model.modules():
         for name, child in parent.named_children():
-            if name == "rotary_emb" and hasattr(parent, "config"):
+            if name in ROTARY and hasattr(parent, "config"):
                 yield Turner(parent, name, child)
 
 
@@ -281,7 +283,9 @@ def as_built(model: nn.Module, config: Any) -> Any:
     config._attn_implementation = "eager"
     # Neither matters here, and a model cannot be built from some: a padding token that the vocabulary lacks, and the
     # name of a dtype, which save_pretrained leaves in the config.
-    config.pad_token_id, config.dtype = None, torch.float32
+    # Some classes refuse None there.
+    config.pad_token_id = None if getattr(config, "pad_token_id", None) is None else 0
+    config.dtype = torch.float32
     with undrawn("meta"):
         return kind(config)
 

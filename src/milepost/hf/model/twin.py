@@ -85,11 +85,15 @@ def shrunk(config: Any, kinds: Sequence[object], few: Sequence[str] = (), narrow
     whole = {HEADS: 4, WIDTH: SMALL if narrow else 4 * (width // heads), LAYERS: len(keep)}
     for names, value in whole.items():
         changes.update({name: value for name in names if isinstance(fields.get(name), int)})
+    if fields.get("mamba_n_heads"):
+        # Its heads together are as wide as the mixer.
+        wide = (fields.get("mamba_expand") or 1) * changes[next(name for name in WIDTH if name in changes)]
+        changes |= {"mamba_d_head": 16, "mamba_n_heads": wide // 16, "mamba_n_groups": 1}
+        changes |= {"mamba_d_ssm": wide} if fields.get("mamba_d_ssm") else {}
     if shared_in(fields):
         changes["num_kv_shared_layers"] = sum(layer >= count - shared_in(fields) for layer in keep)
     for name, value in changes.items():
         setattr(config, name, value)
-    config.pad_token_id = None
     return config
 
 
