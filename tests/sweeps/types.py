@@ -145,9 +145,9 @@ def page_of(found: Sequence[Found]) -> str:
         f"Commit {commit.stdout.strip()}, {datetime.now(timezone.utc):%Y-%m-%d}, torch {torch.__version__}, "
         f"transformers {transformers.__version__}; `make sweep-types`, on a CPU.",
         "",
-        f"All {len(found)} causal types of transformers. A small random twin of each class and config is run as stock and",
-        "as `extend` changes it, under its own scheme: whole, padded, packed, far from the start, by a cache. Both agree",
-        "to 1e-5 of the largest output, and the twin notices a missing rotation, other positions and a missing mask by",
+        f"All {len(found)} causal types of transformers. A small random twin of each class and config is run as stock",
+        "and as `extend` changes it, under its own scheme: whole, padded, packed, far from the start, by a cache. Both",
+        "agree to 1e-5 of the largest output, and the twin notices a missing rotation, other positions and a missing mask by",
         "1e-2. Types that were listed before there was a proof are asked for the same one. A type is tried with its",
         "default config, or with ordinary sizes where that gives no model; a model with another config is proven again",
         "when it is extended.",
