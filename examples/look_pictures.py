@@ -1,6 +1,6 @@
 """Draw the pictures of docs/look.md from the numbers beside them: python examples/look_pictures.py docs/look
 
-The numbers were measured on an H200 (docs/look.md says of what). Where "far keys, sinks apart" is absent, it is derived:
+The numbers were measured on an H200 (docs/look.md says of what). Where "far keys, sinks apart" is absent it is derived:
 every query that was looked at in 32,768 tokens is further than the trained length from the first four tokens, so all
 weight on these is far, and far keys without them are the difference.
 """
