@@ -12,6 +12,8 @@ from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.flex_olmo import FlexOlmoConfig, FlexOlmoModel
 from transformers.models.llama import modeling_llama
+from transformers.models.llama4.configuration_llama4 import Llama4TextConfig
+from transformers.models.llama4.modeling_llama4 import Llama4ForCausalLM
 from transformers.models.qwen3_next import Qwen3NextConfig, Qwen3NextForCausalLM
 
 import milepost as mp
@@ -36,8 +38,10 @@ def _nothing_proven(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def unloaded(model_type: str) -> Any:
     """A model of a type as its config is by default, without weights."""
+    # The default of one is null, from which its own class cannot be built.
+    given = {"head_dim": 128} if model_type == "ministral" else {}
     with torch.device("meta"):
-        return AutoModel.from_config(CONFIG_MAPPING[model_type]())
+        return AutoModel.from_config(CONFIG_MAPPING[model_type](**given))
 
 
 @pytest.mark.sample(4)
@@ -48,13 +52,16 @@ def test_an_unlisted_type_proves_itself_along_both_ways(model_type: str):
     for path in ("rotary", "attend"):
         proof.demand_proof(layers, path, by_itself)
     assert list(proof.PROVEN.values()) == [None, None]
+    why = proof.unproven(layers, "attend", by_itself, tempered=True)
+    assert (why is None) == (model_type != "llama4_text")
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("model_type", sorted(KNOWN))
 def test_the_same_proof_holds_for_listed_types(model_type: str):
     layers = layers_of(unloaded(model_type))
-    assert [proof.unproven(layers, path, by_itself) for path in ("rotary", "attend")] == [None, None]
+    assert proof.unproven(layers, "rotary", by_itself) is None
+    assert proof.unproven(layers, "attend", by_itself, tempered=True) is None
 
 
 # Twins that are broken on purpose
@@ -146,6 +153,34 @@ def test_a_twin_that_does_more_than_its_config_says_is_refused(
         proof.demand_proof(layers, path, by_itself)
 
 
+# A norm behind the rotation
+
+
+def small_llama4(**more: Any) -> Any:
+    torch.manual_seed(0)
+    return Llama4ForCausalLM(Llama4TextConfig(
+        hidden_size=32, intermediate_size=32, intermediate_size_mlp=32, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, vocab_size=64, num_local_experts=2, pad_token_id=0, initializer_range=0.2,
+        max_position_embeddings=64, attention_chunk_size=64, **more,
+    )).eval()  # fmt: skip
+
+
+@pytest.mark.parametrize("normed", [True, False])
+def test_a_temperature_goes_through_attend_only_where_no_norm_takes_it_off(normed: bool):
+    model, ids = small_llama4(use_qk_norm=normed), torch.arange(1, 64)[None]
+    with torch.no_grad():
+        stretched = extend(model, mp.Yarn(4, trained=64))(ids).logits
+        if normed:
+            with pytest.raises(ValueError, match=r"behind the rotation, .* leave it out: Yarn\(…, scaled=1\.0\)"):
+                extend(model, mp.Yarn(4, trained=64), through="attend")
+            with pytest.raises(ValueError, match="behind the rotation"):
+                extend(model, mp.Rerope(16), mp.Yarn(4, trained=64))
+        given = mp.Yarn(4, trained=64, scaled=1.0) if normed else mp.Yarn(4, trained=64)
+        attended = extend(model, given, through="attend")(ids).logits
+        assert (attended - stretched).abs().max() < 1e-5 * stretched.abs().max()
+        extend(model, mp.Rerope(16))
+
+
 # What extend does with it
 
 
@@ -175,6 +210,16 @@ def test_a_proof_is_asked_once_and_for_every_other_config_again(monkeypatch: pyt
     other.config.attention_dropout = 0.1
     extend(other, mp.Yarn(4, trained=64))
     assert asked == ["rotary", "attend", "rotary"]
+
+
+def test_an_extension_that_replaces_another_asks_for_the_proof_of_the_model_as_it_was():
+    model, ids = small_flex(), torch.arange(1, 60)[None]
+    with torch.no_grad():
+        first = extend(model, mp.Rerope(16))(ids)[0]
+        extend(model, mp.Yarn(4, trained=64))
+        second = extend(model, mp.Rerope(16))(ids)[0]
+    assert (second - first).abs().max() < 1e-6
+    assert len(proof.PROVEN) == 2
 
 
 def test_a_refusal_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch):

@@ -10,6 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, cast
 
+import torch
 from torch import nn
 
 from milepost import Schedule, Scheme
@@ -151,9 +152,11 @@ def extended(
     path = chosen(layers, schedule, through)
     if path == "attend":
         demand_unchanged(layers)
-    if layers.model_type not in KNOWN | REPLACED:
-        demand_proof(layers, path, by_itself)
     first = Settings.of(layers.config) if before is None else before.before
+    if layers.model_type not in KNOWN | REPLACED:
+        was = without(layers.config)
+        first.put(was)
+        demand_proof(layers, path, by_itself, was, brings_temperature(layers, schedule))
     settings = written(layers, schedule, first)
     if before is not None:
         restore(model)
@@ -163,6 +166,18 @@ def extended(
         restore(model)
         raise
     return model
+
+
+def brings_temperature(layers: Layers, schedule: Schedule) -> bool:
+    """Whether rotations have another factor on cosines and sines than the model's own, at some length."""
+    lengths = torch.tensor([1.0, 2.0**31], dtype=torch.float64)
+
+    def factors(scheme: Scheme) -> list[float]:
+        turn = turn_of(scheme)
+        found = getattr(getattr(turn, "method", turn), "magnitude", lambda length: 1.0)(lengths)
+        return torch.as_tensor(found, dtype=torch.float64).expand(2).tolist()
+
+    return any(factors(one) != factors(other) for one, other in zip(layers.own, schedule, strict=True))
 
 
 def by_itself(model: nn.Module, through: Path) -> None:

@@ -3,7 +3,8 @@
 The twin of a model's class and config is run as transformers has it, and again as `extend` changes it, under the scheme
 that it has by itself: whole texts, padded, packed, far from the start, and by a cache in steps. Both must agree to
 1e-5. The twin must also notice when its rotation is taken away, when its positions are changed and when its mask is
-dropped, by 1e-2 each: what it does not notice, equal answers say nothing of.
+dropped, by 1e-2 each: what it does not notice, equal answers say nothing of. Where `attend` brings a temperature, the
+twin's queries and keys must also follow it: a norm behind the rotation takes it off, and no equal answer shows that.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from milepost.configs import read
-from milepost.hf.model.models import Layers, as_run, turners_in
+from milepost.hf.model.attention import watched
+from milepost.hf.model.models import Layers, as_run, attentions_in, turners_in
 from milepost.hf.model.twin import WINDOWS, draw, is_size, shrunk, twin_of
 
 NOTICED, EQUAL, AFAR_EQUAL = 1e-2, 1e-5, 1e-3
@@ -37,18 +39,24 @@ Run = Callable[[nn.Module], Tensor]
 ByItself = Callable[[nn.Module, Any], object]
 
 
-def demand_proof(layers: Layers, path: str, extend: ByItself) -> None:
-    """Refuse a model unless its twin, extended by `extend(twin, path)`, does what stock transformers does."""
+def demand_proof(layers: Layers, path: str, extend: ByItself, config: Any = None, tempered: bool = False) -> None:
+    """Refuse a model unless its twin, extended by `extend(twin, path)`, does what stock transformers does.
+
+    config: that of the model as it was, where it is extended now. tempered: whether the rotations that are put in have
+    another factor on cosines and sines than the model's own.
+    """
     kind = cast("type[nn.Module]", type(layers.backbone))
     if not kind.__module__.startswith("transformers."):
         raise ValueError(
             f"extend: {kind.__name__} is a class of {kind.__module__}, and not of transformers. What it does is not "
             f"known, and its code is not run to find out, so it cannot be extended"
         )
-    asked = question(layers, path)
+    tempered = tempered and path == "attend"
+    config = layers.config if config is None else config
+    asked = question(layers, path, config, tempered)
     if asked not in PROVEN:
         try:
-            PROVEN[asked] = unproven(layers, path, extend)
+            PROVEN[asked] = unproven(layers, path, extend, config, tempered)
         except Exception as error:
             PROVEN[asked] = f"a small model of its class does not run: {type(error).__name__}: {first_line(error)}"
     why = PROVEN[asked]
@@ -58,26 +66,26 @@ def demand_proof(layers: Layers, path: str, extend: ByItself) -> None:
         )
 
 
-def question(layers: Layers, path: str) -> tuple[object, ...]:
+def question(layers: Layers, path: str, config: Any, tempered: bool) -> tuple[object, ...]:
     """What a proof answers: the class, versions, the path, and every field of the config that is not a size."""
     import transformers
 
     from milepost import __version__
 
-    fields = cast("dict[str, Any]", layers.config.to_dict())
+    fields = cast("dict[str, Any]", config.to_dict())
     kept = {
         name: each for name, each in fields.items() if not (is_size(name) or name.startswith(("_", "torch_", "dtype")))
     }
     versions = (torch.__version__, transformers.__version__, __version__, platform.machine())
     kind = cast("type[nn.Module]", type(layers.backbone))
-    return kind, path, *versions, json.dumps(kept, sort_keys=True, default=repr)
+    return kind, path, tempered, *versions, json.dumps(kept, sort_keys=True, default=repr)
 
 
-def unproven(layers: Layers, path: str, extend: ByItself) -> str | None:
+def unproven(layers: Layers, path: str, extend: ByItself, config: Any = None, tempered: bool = False) -> str | None:
     """Return why a twin does not prove that the model is extended rightly; None where it does."""
     kind = cast("type[nn.Module]", type(layers.backbone))
-    config = as_run(layers.config)
-    kinds = kinds_of(layers)
+    config = as_run(layers.config if config is None else config)
+    kinds = kinds_of(layers, config)
     narrow = runs(kind, config, kinds)
     few = crossed(kind, config, kinds, narrow)
     twin = twin_of(kind, shrunk(config, kinds, few, narrow))
@@ -99,6 +107,11 @@ def unproven(layers: Layers, path: str, extend: ByItself) -> str | None:
                 f"a small model of its class, extended by its own scheme, is {off:.2g} of its largest output off on "
                 f"{name}, so its attention does more than its config was read to say"
             )
+    if tempered and not follows_cosines(twin):
+        return (
+            "it normalizes queries and keys behind the rotation, which takes the temperature of the rotation off "
+            "there, and `attend` would put it on; leave it out: Yarn(…, scaled=1.0)"
+        )
     return None
 
 
@@ -111,10 +124,10 @@ def runs(kind: type[nn.Module], config: Any, kinds: Sequence[object]) -> bool:
     return True
 
 
-def kinds_of(layers: Layers) -> list[object]:
+def kinds_of(layers: Layers, config: Any) -> list[object]:
     """Return what each layer is, as far as positions go: its scheme, its module, and what the config lists by layer."""
-    fields = cast("dict[str, Any]", layers.config.to_dict())
-    count = read(layers.config, "extend").layers
+    fields = cast("dict[str, Any]", config.to_dict())
+    count = read(config, "extend").layers
     about = (each for name, each in fields.items() if not ELSEWHERE.search(name))
     lists = [cast("list[Any]", each) for each in about if isinstance(each, list)]
     named = [each for each in lists if len(each) == count and all(one in (0, 1) or type(one) is str for one in each)]
@@ -311,6 +324,27 @@ def unnoticed(twin: nn.Module) -> str | None:
     return None
 
 
+def follows_cosines(twin: nn.Module) -> bool:
+    """Return whether queries and keys of a twin, extended through `attend`, grow in step with its cosines."""
+
+    def nothing(module: nn.Module, args: Any, output: Any) -> Any:
+        return torch.zeros_like(output[0]), *output[1:]
+
+    def runs_with(size: int) -> list[Tensor]:
+        def larger(module: nn.Module, args: Any, output: Any) -> Any:
+            return output * size if isinstance(output, Tensor) else tuple(each * size for each in output)
+
+        seen: list[Tensor] = []
+        # Where attention adds nothing, every layer reads the same.
+        see = watched(lambda q, k, *others: seen.extend((q.double(), k.double())))
+        with hooked(attentions_in(twin), nothing), hooked(rotary_in(twin), larger), see:
+            whole(twin)
+        return seen
+
+    steps = zip(*(runs_with(size) for size in (0, 1, 2)), strict=True)
+    return all(float((c - 2 * b + a).abs().max()) <= EQUAL * float(c.abs().max()) for a, b, c in steps)
+
+
 @contextmanager
 def unturned(model: nn.Module) -> Generator[None]:
     """Let the rotary modules of a model turn nothing."""
@@ -320,9 +354,21 @@ def unturned(model: nn.Module) -> Generator[None]:
             return torch.ones_like(output)
         return torch.ones_like(output[0]), torch.zeros_like(output[1])
 
-    hooks = [turner.module.register_forward_hook(still) for turner in turners_in(model)]
+    with hooked(rotary_in(model), still):
+        yield
+
+
+def rotary_in(model: nn.Module) -> Iterator[nn.Module]:
+    """The rotary modules of a model."""
+    return (turner.module for turner in turners_in(model))
+
+
+@contextmanager
+def hooked(modules: Iterator[nn.Module], hook: Callable[[nn.Module, Any, Any], Any]) -> Generator[None]:
+    """Let a hook change what modules put out."""
+    hooks = [each.register_forward_hook(hook) for each in modules]
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        for each in hooks:
+            each.remove()
