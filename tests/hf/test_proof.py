@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.flex_olmo import FlexOlmoConfig, FlexOlmoModel
+from transformers.models.lfm2 import Lfm2Config, Lfm2ForCausalLM
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen3_next import Qwen3NextConfig, Qwen3NextForCausalLM
 
@@ -251,6 +252,25 @@ def test_a_hybrid_is_extended_saved_and_read(hybrid: Any, tmp_path: Any):
     given = mp.Schedule([mp.Scheme(*mp.Schedule.of(restore(hybrid))[3].parts)])
     with pytest.raises(ValueError, match="the schedule has the layers 0, and this qwen3_next model attends in 3"):
         extend(hybrid, given)
+
+
+def test_each_layer_of_an_extended_hybrid_answers_by_its_own_number(tmp_path: Any):
+    kinds = ["conv", "conv", "full_attention", "conv", "full_attention", "full_attention"]
+    config = Lfm2Config(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=64, max_position_embeddings=64, layer_types=kinds,
+    )  # fmt: skip
+    model = Lfm2ForCausalLM(config).eval()
+    rope = mp.Rope.of(model)
+    windows = {2: 3, 4: 5, 5: 7}
+    schemes = [mp.Scheme(rope, mp.Rerope(window), mp.causal) for window in windows.values()]
+    extend(model, mp.Schedule(schemes, layers=list(windows)))
+    model.save_pretrained(tmp_path)
+    for each in (model, model.config, tmp_path):
+        assert mp.Rope.of(each) == mp.Rope.of(each, layer=4) == rope
+        for layer, scheme in mp.Schedule.of(each).items():
+            assert mp.Scheme.of(each, layer=layer).same_as(scheme)
+            assert mp.Rerope(windows[layer]) in scheme.parts
 
 
 def test_an_unknown_type_of_layer_is_refused(hybrid: Any):
