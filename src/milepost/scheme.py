@@ -18,7 +18,7 @@ from milepost.call.resolve import resolve
 from milepost.configs import read
 from milepost.configs.reader import Reader
 from milepost.configs.rope_types import trained_length
-from milepost.configs.stored import changed, entries, parts_in, unread_in
+from milepost.configs.stored import changed, entries, parts_in, scheme_in, unread_in
 from milepost.memory.surroundings import without_autocast
 from milepost.numerics.precision import exact_device, float_type, returned
 from milepost.seams import demand
@@ -80,7 +80,7 @@ class Scheme(Parts):
         if not before or not Scheme(*parts_in(before, layer)).same_as(own):
             raise changed("Scheme.of", own)
         scheme = Scheme(*parts_in(now, layer))
-        scheme.trained = now["schemes"][now["schedule"][layer]].get("trained", own.trained)
+        scheme.trained = scheme_in(now, layer).get("trained", own.trained)
         return scheme
 
     def bias(

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,7 +17,16 @@ import milepost as mp
 
 pytest.importorskip("transformers")
 
-from transformers import BloomConfig, BloomForCausalLM, GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from milepost import explore
 from milepost.hf import extend
@@ -247,6 +257,26 @@ def test_scores_by_band_sum_to_the_score():
     for d in (0, 1, 5, 30):
         rows = [i for i in late if i >= d]
         assert bands[d] == pytest.approx(sum(float(score[i, i - d]) for i in rows) / len(rows), abs=1e-5)
+
+
+def test_a_layer_of_a_hybrid_is_called_by_its_number_in_the_model():
+    kinds = ["conv", "conv", "full_attention", "conv", "full_attention", "full_attention"]
+    torch.manual_seed(0)
+    config = Lfm2Config(
+        **SMALL | {"num_hidden_layers": 6}, num_key_value_heads=2, intermediate_size=48, max_position_embeddings=24,
+        layer_types=kinds,
+    )  # fmt: skip
+    model = Lfm2ForCausalLM(config).eval()
+    with torch.no_grad():
+        model.model.layers[5].self_attn.q_layernorm.weight.zero_()
+    found = explore.look(model, text(), heads=[(2, 0), (5, 1)])
+    assert found["layer"].tolist() == [2, 4, 5]
+    for pairs in ("fast pairs", "middle pairs", "slow pairs"):
+        assert np.nanmax(np.abs(found[f"score of {pairs}, layer 2 head 0, as it is"])) > 0
+        assert np.nanmax(np.abs(found[f"score of {pairs}, layer 5 head 1, as it is"])) == 0
+    assert any("layer 4 head" in each.name for each in explore.look(model, text()).arrays)
+    with pytest.raises(IndexError, match="3 layers that attend, 2, 4–5, and layer 3 is not among them"):
+        explore.look(model, text(), heads=[(3, 0)])
 
 
 @pytest.mark.parametrize(("length", "measure"), [(40, "far keys, sinks apart"), (24, "window, sinks apart")])

@@ -11,13 +11,14 @@ import torch
 from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.flex_olmo import FlexOlmoConfig, FlexOlmoModel
+from transformers.models.lfm2 import Lfm2Config, Lfm2ForCausalLM
 from transformers.models.llama import modeling_llama
 from transformers.models.llama4.configuration_llama4 import Llama4TextConfig
 from transformers.models.llama4.modeling_llama4 import Llama4ForCausalLM
 from transformers.models.qwen3_next import Qwen3NextConfig, Qwen3NextForCausalLM
 
 import milepost as mp
-from milepost.hf import extend, load, restore
+from milepost.hf import extend, load, measure, restore
 from milepost.hf.model import proof
 from milepost.hf.model.extension import by_itself
 from milepost.hf.model.models import KNOWN, layers_of
@@ -296,6 +297,38 @@ def test_a_hybrid_is_extended_saved_and_read(hybrid: Any, tmp_path: Any):
     given = mp.Schedule([mp.Scheme(*mp.Schedule.of(restore(hybrid))[3].parts)])
     with pytest.raises(ValueError, match="the schedule has the layers 0, and this qwen3_next model attends in 3"):
         extend(hybrid, given)
+
+
+@pytest.fixture
+def convolutions() -> Generator[Any]:
+    """A model whose first layers do not attend."""
+    kinds = ["conv", "conv", "full_attention", "conv", "full_attention", "full_attention"]
+    config = Lfm2Config(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=64, max_position_embeddings=64, layer_types=kinds,
+    )  # fmt: skip
+    with torch.no_grad():
+        yield Lfm2ForCausalLM(config).eval()
+
+
+def test_each_layer_of_an_extended_hybrid_answers_by_its_own_number(convolutions: Any, tmp_path: Any):
+    rope = mp.Rope.of(convolutions)
+    windows = {2: 3, 4: 5, 5: 7}
+    schemes = [mp.Scheme(rope, mp.Rerope(window), mp.causal) for window in windows.values()]
+    extend(convolutions, mp.Schedule(schemes, layers=list(windows)))
+    convolutions.save_pretrained(tmp_path)
+    for each in (convolutions, convolutions.config, tmp_path):
+        assert mp.Rope.of(each) == mp.Rope.of(each, layer=4) == rope
+        for layer, scheme in mp.Schedule.of(each).items():
+            assert mp.Scheme.of(each, layer=layer).same_as(scheme)
+            assert mp.Rerope(windows[layer]) in scheme.parts
+
+
+def test_a_hybrid_is_extended_by_a_row_and_measured(convolutions: Any):
+    quick = {"lengths": [64, 128], "window": 0, "distances": (), "needle": (), "windows": 2, "last": 16}
+    assert measure(convolutions, torch.randint(1, 64, (400,)), **quick).trained == 64
+    extend(convolutions, "ReRoPE", to=256)
+    assert all(mp.Rerope(32) in scheme.parts for scheme in mp.Schedule.of(convolutions))
 
 
 def test_an_unknown_type_of_layer_is_refused(hybrid: Any):

@@ -7,7 +7,7 @@ from milepost.configs.model_types import FAMILIES, NOT_READ, PALIGEMMA, SAME
 from milepost.configs.reader import Family, Reader, look_up
 from milepost.configs.rotation import Rotary, family_of
 from milepost.configs.source import configuration, text_of
-from milepost.configs.stored import changed, entries, parts_in, unread_in
+from milepost.configs.stored import changed, entries, layers_in, parts_in, unread_in
 from milepost.methods import rope
 from milepost.methods.partial import Partial
 from milepost.methods.rope import AxialRope, TwoPartRope
@@ -28,7 +28,7 @@ def rope_of(config: object, layer: int | None = None) -> Rope | Partial | AxialR
             raise changed("Rope.of", turns)
         turns = {
             each: cast("Any", part)
-            for each in (range(reader.layers) if layer is None else [reader.layer(layer)])
+            for each in (layers_in(now) if layer is None else [reader.layer(layer)])
             for part in parts_in(now, each)
             if getattr(part, "rotary", False)
         }

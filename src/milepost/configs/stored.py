@@ -12,7 +12,7 @@ milepost.json, and the config without marks.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from milepost.configs.falcon_slopes import FalconSlopes
@@ -127,9 +127,17 @@ def entries(stored: Plain, decodes: bool) -> tuple[Plain, Plain]:
 
 def parts_in(plain: Plain, layer: int) -> list[object]:
     """Return the parts of one layer out of the dict of a schedule; none out of an empty one."""
-    if not plain:
-        return []
-    return list(from_plain(plain["schemes"][plain["schedule"][layer]]["scheme"], Known(METHODS)))
+    return list(from_plain(scheme_in(plain, layer)["scheme"], Known(METHODS))) if plain else []
+
+
+def scheme_in(plain: Plain, layer: int) -> Plain:
+    """Return the dict of one layer's scheme out of that of a schedule, by the number the layer has in the model."""
+    return plain["schemes"][plain["schedule"][layers_in(plain).index(layer)]]
+
+
+def layers_in(plain: Plain) -> Sequence[int]:
+    """Return the numbers of the layers that attend, out of the dict of a schedule."""
+    return plain.get("layers", range(len(plain["schedule"])))
 
 
 def changed(called: str, own: object) -> ValueError:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from pathlib import PurePath
 from typing import Any, cast
 
@@ -118,22 +119,22 @@ def look(
         raise ValueError(f"look: the text has {len(ids)} tokens; give at least 8")
     parts = demand_possible(model, given, heads or ())
     with as_it_was(model) as plain:
-        middle = len(layers_of(plain).own) // 2
+        layers = layers_of(plain).own.layers
     drawn = None if heads is None else tuple(heads)
     named = ", ".join(each if isinstance(each, str) else spell(each) for each in parts)
     found: dict[str, _Watching] = {}
     changes: dict[str, list[object]] = {AS_IT_IS: []} | ({f"with {named}": parts} if parts else {})
     for name, change in changes.items():
-        found[name] = _watched(model, ids, change, _Watching(sinks, rows, drawn, middle))
+        found[name] = _watched(model, ids, change, _Watching(sinks, rows, drawn, layers))
         # The same head with other methods.
         drawn = found[name].heads or ()
     return _drawn(found, len(ids), called(model))
 
 
-def weights_in(model: nn.Module, ids: Tensor, given: object = None) -> list[Tensor]:
-    """Return the attention weights of every layer, [h t t] in float32: of the model as it is, or with methods.
+def weights_in(model: nn.Module, ids: Tensor, given: object = None) -> dict[int, Tensor]:
+    """Return the attention weights of every layer that attends, [h t t] in float32, by the layer's number.
 
-    ids: token ids [n]; given: as `look` takes it. One pass; the model is left as it was.
+    ids: token ids [n]; given: as `look` takes it, or the model as it is. One pass; the model is left as it was.
     """
     found: list[Tensor] = []
 
@@ -141,11 +142,13 @@ def weights_in(model: nn.Module, ids: Tensor, given: object = None) -> list[Tens
         found.append(mp.weights(q, k, scheme, v=v, **options)[0].float().cpu())
 
     parts = demand_possible(model, given, ())
+    with as_it_was(model) as plain:
+        layers = layers_of(plain).own.layers
     with _attending(model, parts) as (plain, _), watched(watch), torch.no_grad():
         plain(input_ids=ids.to(device_of(plain))[None], use_cache=False)
     if not found:
         raise ValueError("weights_in: no layer of this model showed what it attends with")
-    return found
+    return dict(zip(layers, found, strict=True))
 
 
 def demand_possible(model: nn.Module, given: object, heads: Sequence[tuple[int, int]]) -> list[object]:
@@ -156,8 +159,11 @@ def demand_possible(model: nn.Module, given: object, heads: Sequence[tuple[int, 
         schedule = schedule_for(layers, parts, None) if parts else layers.own
     count = read(layers.config, "look").get(*HEADS)
     for layer, head in heads:
-        if not 0 <= layer < len(schedule):
-            raise IndexError(f"look(heads={list(heads)}): there are {len(schedule)} layers, 0 to {len(schedule) - 1}")
+        if layer not in schedule.layers:
+            raise IndexError(
+                f"look(heads={list(heads)}): there are {len(schedule)} layers that attend, {ranges(schedule.layers)}, "
+                f"and layer {layer} is not among them"
+            )
         if not 0 <= head < count:
             raise IndexError(f"look(heads={list(heads)}): there are {count} heads, 0 to {count - 1}")
         for each in (layers.own, schedule):
@@ -177,8 +183,8 @@ class _Watching:
     rows: int
     heads: tuple[tuple[int, int], ...] | None
     """Of which bands are gathered; None for one that is still to be chosen."""
-    middle: int = 0
-    """From which layer on that is."""
+    layers: Sequence[int]
+    """The number of each layer that attends."""
     trained: int | None = None
     window: list[Tensor] = field(default_factory=list[Tensor])
     window_apart: list[Tensor] = field(default_factory=list[Tensor])
@@ -195,7 +201,7 @@ class _Watching:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, options: Options) -> None:
         """Gather what one layer does."""
-        layer, t, s = len(self.window), q.shape[2], k.shape[2]
+        layer, t, s = self.layers[len(self.window)], q.shape[2], k.shape[2]
         if t != s or q.shape[0] != 1:
             raise ValueError(f"look: layer {layer} attends with {t} queries and {s} keys; only one whole text is read")
         first = t - max(1, t // 4)
@@ -224,7 +230,7 @@ class _Watching:
         for kept, each in zip(lists, (*sums, *far), strict=True):
             kept.append((each / len(chosen)).cpu())
         rotates = bool(scheme.answering("cos_sin"))
-        if self.heads is None and layer >= self.middle and rotates:
+        if self.heads is None and layer >= self.layers[len(self.layers) // 2] and rotates:
             furthest = self.far_apart[-1] if beyond < t else self.window_apart[-1]
             if furthest.isfinite().any():
                 self.heads = ((layer, int(furthest.nan_to_num(-1.0).argmax())),)
@@ -346,8 +352,8 @@ def _drawn(found: dict[str, _Watching], length: int, called: str) -> Analysis:
     rows: Measured = {
         row: {name: torch.stack(getattr(each, at)).numpy() for name, at in kept.items()} for row, each in found.items()
     }
-    arrays = arrays_of(rows)
-    pictures = list(maps_of(rows))
+    arrays = arrays_of(rows, one.layers)
+    pictures = list(maps_of(rows, one.layers))
     if any(each.bands for each in found.values()):
         distance = np.arange(length, dtype=np.float64)
         at = np.unique(np.geomspace(1, _often(one.chosen), 160).astype(int)) - 1
@@ -371,7 +377,7 @@ def _drawn(found: dict[str, _Watching], length: int, called: str) -> Analysis:
     return Analysis(
         "look",
         f"Where {layers * count} heads look in {length:,} tokens",
-        said_of(rows, length),
+        said_of(rows, length, one.layers),
         tuple(arrays),
         tuple(pictures),
         settings_of(called, (layers, count, one.key_heads), trained, length, len(one.chosen), one.sinks),
@@ -379,11 +385,10 @@ def _drawn(found: dict[str, _Watching], length: int, called: str) -> Analysis:
     )
 
 
-def arrays_of(rows: Measured) -> list[Array]:
-    """Return what was measured as arrays with their axes."""
+def arrays_of(rows: Measured, layers: Sequence[int] | None = None) -> list[Array]:
+    """Return what was measured as arrays with their axes. layers: their numbers, where some do not attend."""
     first = next(iter(rows.values()))
-    layers, count = next(iter(first.values())).shape
-    made = [axis("layer", np.arange(layers, dtype=np.float64)), axis("head", np.arange(count, dtype=np.float64))]
+    made = list(starmap(axis, _axes(next(iter(first.values())), layers).items()))
     return made + [
         array(f"{name}, {row}", each[name], UNITS[name], "layer", "head")
         for name in first
@@ -391,7 +396,7 @@ def arrays_of(rows: Measured) -> list[Array]:
     ]
 
 
-def maps_of(rows: Measured) -> list[Picture]:
+def maps_of(rows: Measured, layers: Sequence[int] | None = None) -> list[Picture]:
     """Return a map of every measure of every row, and of their difference where there are two."""
     made: list[Picture] = []
     for name in next(iter(rows.values())):
@@ -403,22 +408,37 @@ def maps_of(rows: Measured) -> list[Picture]:
         for row, each in values.items():
             largest = float(np.nanmax(each)) if np.isfinite(each).any() else most
             faint = f" (at most {number(largest)})" if largest < FAINT * most else ""
-            made.append(_map(f"{title}: {row}{faint}", each, UNITS[name], (0.0, most), len(rows) > 1))
+            made.append(_map(f"{title}: {row}{faint}", each, layers, UNITS[name], (0.0, most), len(rows) > 1))
         if len(values) == 2:
             before, after = values.values()
             found = np.abs(after - before)
             limits = (0.0, float(np.nanmax(found)) if np.isfinite(found).any() else 1.0)
             row = list(values)[1]
-            made.append(_map(f"{title}: {row}, minus {AS_IT_IS}", after - before, UNITS[name], limits, True, True))
+            named = f"{title}: {row}, minus {AS_IT_IS}"
+            made.append(_map(named, after - before, layers, UNITS[name], limits, True, True))
     return made
 
 
+def _axes(values: Numbers, layers: Sequence[int] | None) -> dict[str, Numbers]:
+    """Return the numbers of the layers and of the heads."""
+    count, heads = values.shape
+    return {
+        "layer": np.array(range(count) if layers is None else layers, dtype=np.float64),
+        "head": np.arange(heads, dtype=np.float64),
+    }
+
+
 def _map(
-    title: str, values: Numbers, unit: str, limits: tuple[float, float], narrow: bool, signed: bool = False
+    title: str,
+    values: Numbers,
+    layers: Sequence[int] | None,
+    unit: str,
+    limits: tuple[float, float],
+    narrow: bool,
+    signed: bool = False,
 ) -> Picture:
-    layer, head = (np.arange(size, dtype=np.float64) for size in values.shape)
     return map_of(
-        title, values, layer, head, row_name="layer", column_name="head", unit=unit, limits=limits,
+        title, values, *_axes(values, layers).values(), row_name="layer", column_name="head", unit=unit, limits=limits,
         hidden="no numbers", signed=signed, wide=NARROW if narrow else WIDE,
     )  # fmt: skip
 
@@ -453,7 +473,7 @@ def _often(chosen: list[int]) -> int:
     return sorted(chosen)[len(chosen) // 2] + 1
 
 
-def said_of(rows: Measured, length: int) -> str:
+def said_of(rows: Measured, length: int, layers: Sequence[int] | None = None) -> str:
     """Return what was found, in sentences."""
     lines: list[str] = []
     for row, each in rows.items():
@@ -468,7 +488,8 @@ def said_of(rows: Measured, length: int) -> str:
             line += f" ({_middle(apart):,} with the first tokens left out)"
         line += f", {int((sinks > 0.5).sum())} heads put more than half of it on the first tokens"
         line += f", {int((each['sink logit'] > 0.5).sum())} heads on their sink logit" if "sink logit" in each else ""
-        where = [n for n, layer in enumerate(window) if np.isnan(layer).any()]
+        numbers = range(len(window)) if layers is None else layers
+        where = [n for n, layer in zip(numbers, window, strict=True) if np.isnan(layer).any()]
         heads = f"{lost} head{'s' * (lost > 1)} of layer{'s' * (len(where) > 1)} {ranges(where)}"
         line += f", {heads} {'have' if lost > 1 else 'has'} weights that are no numbers" if lost else ""
         if "far keys, sinks apart" in each:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from milepost.configs import attending
 from milepost.configs import read as read_config
 from milepost.configs.reader import HEADS
 from milepost.explore.composer.reading import demand_small
@@ -15,6 +16,7 @@ from milepost.explore.scene import Figure, Map, Say, Scene
 from milepost.hf.config.source import config_of
 from milepost.hf.files.read import read_model
 from milepost.hf.measuring.trials import tokens_of
+from milepost.schedule import ranges
 
 SENTENCE = "Enhanced Transformer with Rotary Position Embedding"
 MOST = 64
@@ -28,7 +30,8 @@ class Reader:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         config = read_config(config_of(folder, f"explore --model {folder}"), "explore")
-        self.layers, self.heads = config.layers, int(config.need("the number of heads", *HEADS))
+        self.layers = attending(config) or range(config.layers)
+        self.heads = int(config.need("the number of heads", *HEADS))
         self._loaded: tuple[Any, Any] | None = None
 
     @property
@@ -36,7 +39,7 @@ class Reader:
         """What a reader sets."""
         return (
             Words("text", Say("Sentence", "句子"), SENTENCE, 400, 2),
-            Slider("layer", Say("Layer", "层"), 0, max(1, self.layers - 1), 0),
+            Slider("layer", Say("Layer", "层"), 0, max(1, self.layers[-1]), self.layers[0]),
             Slider("head", Say("Head", "头"), 0, max(1, self.heads - 1), 0),
             Switch("changed", Say("Compare with a scheme", "与一个方案比较"), True),
             Words("scheme", Say("Scheme, as extend takes it", "方案（extend 的写法）"), "Rerope(4)", 200),
@@ -63,9 +66,9 @@ class Reader:
                 why = " ".join(str(error).split())[:400]
                 raise NotPossibleError("scheme", Say(why, f"无法使用：{why}")) from error
             found[Say(f"with {state['scheme']}", f"使用 {state['scheme']}")] = changed
-        for name, value, count in (("layer", layer, self.layers), ("head", head, self.heads)):
-            if value >= count:
-                raise NotPossibleError(name, Say(f"give 0 to {count - 1}", f"请给 0 至 {count - 1}"))
+        for name, value, numbers in (("layer", layer, self.layers), ("head", head, range(self.heads))):
+            if value not in numbers:
+                raise NotPossibleError(name, Say(f"give one of {ranges(numbers)}", f"请给 {ranges(numbers)} 之一"))
         large = [
             _map(Say(f"Head {head}, {name.en}", f"头 {head}，{name.zh}"), weights[layer][head], words)
             for name, weights in found.items()
@@ -84,7 +87,7 @@ def _map(title: Say, weights: Tensor, words: tuple[str, ...], *, small: bool = F
     )
 
 
-def said_of(layer: int, head: int, name: Say, found: dict[Say, list[Tensor]]) -> Say:
+def said_of(layer: int, head: int, name: Say, found: dict[Say, dict[int, Tensor]]) -> Say:
     """Return what changed, with its number."""
     plain, last = next(iter(found.values())), found[name]
     if len(found) == 1:
@@ -122,7 +125,7 @@ def _code(folder: str, state: dict[str, Any]) -> str:
         "from milepost.hf.measuring.trials import tokens_of\n\n"
         f"model, tokenizer = read_model({folder!r}, 'explore')\n"
         f"ids = tokens_of({state['text']!r}, tokenizer)\n"
-        f"weights = weights_in(model, ids{given})  # of each layer, [h t t]\n"
+        f"weights = weights_in(model, ids{given})  # of each layer by its number, [h t t]\n"
         f"print(weights[{int(state['layer'])}][{int(state['head'])}])"
     )
 

@@ -94,7 +94,7 @@ def unseen_angles(
             raise ValueError(
                 f"unseen_angles: {unseen.sum()} of {len(unseen)} pairs meet unseen angles; there is nothing to compare"
             )
-        bare = [layer for layer, scheme in enumerate(Schedule.of(plain)) if not scheme.answering("turn")]
+        bare = [layer for layer, scheme in Schedule.of(plain).items() if not scheme.answering("turn")]
         edges = _edges(trained, length - 1, bins)
         found: dict[str, Numbers] = {}
         for name, more in _rows(rope, unseen, length / trained, trained):
@@ -160,7 +160,9 @@ def _with(scheme: Scheme, more: tuple[object, ...]) -> Scheme:
 def _losses(model: nn.Module, more: tuple[object, ...], texts: Tensor, edges: Any) -> Numbers:
     """Return the mean loss in each bin of positions, [windows bins], in nats."""
     if more:
-        extended(model, [Schedule([_with(each, more) for each in Schedule.of(model)])], through="attend", stored=True)
+        own = Schedule.of(model)
+        changed = Schedule([_with(each, more) for each in own], layers=own.layers)
+        extended(model, [changed], through="attend", stored=True)
     try:
         nats = judge(Row("unseen_angles", model), texts, texts.shape[1] - 1).nats.double().numpy()
     finally:

@@ -401,7 +401,7 @@ class _Comparison:
 def _told(config: dict[str, Any]) -> object:
     """Return what a config says of positions, or its error; None where the model type is not known."""
     try:
-        return [scheme.to_dict() for scheme in Schedule.of(config)]
+        return [(layer, scheme.to_dict()) for layer, scheme in Schedule.of(config).items()]
     except (ValueError, TypeError, IndexError) as error:
         return None if "is not known" in str(error) or "cannot be read" in str(error) else first_line(error)
 

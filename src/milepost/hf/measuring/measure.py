@@ -167,7 +167,7 @@ def _trained(models: Iterable[object]) -> int:
                 # A learned table of a scheme is drawn, and only its length is asked for.
                 with as_it_was(model), torch.random.fork_rng(devices=[]):
                     config = config_of(model, "measure")
-                    length = trained_length(read(config, "measure"), Schedule.of(config)[0].parts)
+                    length = trained_length(read(config, "measure"), next(iter(Schedule.of(config))).parts)
             except ValueError:
                 # A model of a type that is not read here can be measured all the same.
                 continue

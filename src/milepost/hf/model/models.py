@@ -395,7 +395,7 @@ def longest(model: nn.Module) -> int | None:
     """Return how many tokens a model of transformers can read as it is now, None where no table ends."""
     config: Any = getattr(model, "config", None)
     try:
-        ends = [part.length for part in own_schedule(config)[0].parts if isinstance(part, Learned)]
+        ends = [part.length for part in next(iter(own_schedule(config))).parts if isinstance(part, Learned)]
     except (ValueError, TypeError):
         # A model of a type that is not read here.
         ends = []

@@ -298,7 +298,7 @@ OF_MODELS: dict[str, dict[str, str]] = {"rope": {"ReRoPE, sinks kept": f"Rope(di
 
 def parts_of_row(name: str, layers: Layers, to: int | None) -> tuple[object, ...]:
     """The parts of a row, sized for this model; what turns in it stands for the layer's own rotation."""
-    family = "alibi" if any(isinstance(part, Alibi) for part in layers.own[0].parts) else "rope"
+    family = "alibi" if any(isinstance(part, Alibi) for part in next(iter(layers.own)).parts) else "rope"
     rows = WITHOUT_TRAINING[family] | AND_THE_REST[family] | OF_MODELS[family]
     text = {plain(each): expression for each, expression in rows.items()}.get(plain(name))
     if text is None and "(" not in name:
