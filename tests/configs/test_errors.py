@@ -205,13 +205,6 @@ def test_a_layer_type_without_settings():
             {"model_type": "chatglm", "kv_channels": 128, "rope_ratio": 16},
             "ChatGLM2 divides positions and ChatGLM3 multiplies the base",
         ),
-        (
-            {
-                "model_type": "qwen2_vl", "head_dim": 16, "rope_theta": 1e6, "max_position_embeddings": 64,
-                "rope_scaling": {"type": "yarn", "factor": 4.0, "mrope_section": [2, 3, 3]},
-            },
-            "AxialRope takes no stretch",
-        ),
     ],
     ids=lambda each: each if isinstance(each, str) else each["model_type"],
 )  # fmt: skip

@@ -239,7 +239,9 @@ def test_an_omni_model_is_read_as_its_thinkers_text():
     assert Scheme.of(whole).parts == (AxialRope(128, (24, 20, 20), theta=1e6, order="interleaved"), causal)
 
 
-def test_a_stretch_beside_sections_that_a_family_leaves_out_is_refused_by_name():
+def test_a_stretch_beside_sections_stretches_the_frequencies_of_all_axes():
     plain = {"model_type": "qwen3_vl_text", "head_dim": 128, "rope_theta": 5e6, "max_position_embeddings": 262144}
-    with pytest.raises(ValueError, match=r"mrope_section is \(24, 20, 20\), and AxialRope takes no stretch"):
-        Scheme.of(plain | {"rope_scaling": {"rope_type": "yarn", "factor": 3.0}})
+    rope, *_ = Scheme.of(plain | {"rope_scaling": {"rope_type": "yarn", "factor": 3.0}}).parts
+    assert isinstance(rope, AxialRope)
+    assert (rope.sections, rope.order) == ((24, 20, 20), "interleaved")
+    assert rope.stretch == Yarn(3.0, 262144)

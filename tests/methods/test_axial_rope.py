@@ -9,13 +9,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLTextConfig
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRotaryEmbedding
 from transformers.models.qwen2_vl.modeling_qwen2_vl import (
     Qwen2VLRotaryEmbedding,
     Qwen2VLVisionRotaryEmbedding,
 )
+from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding
 
-from milepost import Alibi, AxialRope, Rope, Scheme, attend, causal
+from milepost import Alibi, AxialRope, DynamicNtk, Ntk, Rope, Scheme, Yarn, attend, causal
 from tests.oracles import Score, assert_same, inputs, plain
 
 # The axis of each pair, written out.
@@ -209,3 +212,70 @@ def test_several_axes_are_refused_where_a_part_reads_one():
         attend(q, k, v, Scheme(Rope(8), causal), position=position, key_position=position)
     with pytest.raises(ValueError, match=r"position has 2 axes, but Alibi\(4\) reads one"):
         attend(q, k, v, Scheme(AxialRope(8, (2, 2)), Alibi(4), causal), position=position, key_position=position)
+
+
+# Stretched
+
+STRETCHES = {
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 32},
+    "linear": {"factor": 4.0},
+    "llama3": {
+        "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
+    },
+    "dynamic": {"factor": 4.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRETCHES)
+@pytest.mark.parametrize(
+    ("kind", "module", "sections", "dealt"),
+    [
+        (Qwen2_5_VLTextConfig, Qwen2_5_VLRotaryEmbedding, [4, 2, 2], False),
+        (Qwen3VLTextConfig, Qwen3VLTextRotaryEmbedding, [4, 2, 2], True),
+    ],
+    ids=["Qwen2.5-VL, blocks", "Qwen3-VL, in turn"],
+)
+def test_a_stretch_of_every_axis_is_that_of_transformers(kind, module, sections, dealt, name):
+    settings = {"rope_type": name, "rope_theta": 1e4, "mrope_section": sections} | STRETCHES[name]
+    if dealt:
+        settings["mrope_interleaved"] = True
+    config = kind(
+        hidden_size=64, num_attention_heads=4, num_key_value_heads=4, head_dim=16, num_hidden_layers=2,
+        max_position_embeddings=32, rope_parameters=settings,
+    )  # fmt: skip
+    rope, *_ = Scheme.of(config).parts
+    assert isinstance(rope, AxialRope)
+    assert rope.stretch is not None
+    p = places(50, 3)
+    p[:, -1] = 47
+    cos, sin = module(config)(torch.zeros(2, 50, 1, dtype=torch.float64), p.permute(2, 0, 1))
+    ours = rope.cos_sin(p, length=int(p.max()) + 1, dtype=torch.float64)
+    for one, other in zip(ours, (cos, sin), strict=True):
+        assert (torch.cat((one, one), -1) - other).abs().max() < 2e-6
+    x = inputs(t=50, d=16)[0]
+    theirs = through_theirs(x, tuple(each.to(x.dtype) for each in (cos, sin)))
+    assert (rope.turn(x, p, length=int(p.max()) + 1) - theirs).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("stretch", [Yarn(4, 32), Ntk(4.0), DynamicNtk(32)])
+@pytest.mark.parametrize("order", ["blocks", "interleaved"])
+def test_stretched_on_plain_positions_it_is_the_stretched_rope(order, stretch):
+    x, p = inputs(t=40, d=16)[0], torch.arange(40) + 9
+    axial, rope = AxialRope(16, (4, 2, 2), order=order, stretch=stretch), Rope(16, stretch=stretch)
+    assert axial.by_length == rope.by_length
+    assert_same(axial.turn(x, p), rope.turn(x, p))
+    q, k, v = inputs(t=40, s=40, d=16, dv=16)
+    assert_same(attend(q, k, v, Scheme(axial, causal)), attend(q, k, v, Scheme(rope, causal)))
+
+
+def test_without_a_length_a_stretch_counts_up_to_the_largest_coordinate():
+    rope, p = AxialRope(16, (4, 2, 2), stretch=DynamicNtk(32)), places(50, 3)
+    p[..., 1] += 60
+    longest = p.amax((1, 2)) + 1
+    each = torch.cat([rope.angles(row[None], length=int(n)) for row, n in zip(p, longest, strict=True)])
+    assert_same(rope.angles(p), each)
+
+
+def test_a_stretch_of_axes_with_frequencies_of_their_own_is_refused():
+    with pytest.raises(ValueError, match=r"a stretch is for the frequencies of one RoPE"):
+        AxialRope(16, (4, 4), own=True, stretch=Yarn(4, 32))

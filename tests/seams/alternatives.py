@@ -16,11 +16,11 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "AlibiNtk": ({"factor": 3.0}, {"factor": 2.5}),
     "AxialRope": (
         {"head_dim": 8, "sections": (2, 1, 1), "theta": 100.0, "order": "blocks", "own": False,
-         "pairs": "halves"},
+         "pairs": "halves", "stretch": None},
         # As many channels as the sections have pairs: the two change together.
         {"head_dim": {"head_dim": 10, "sections": (3, 1, 1)}, "sections": (1, 2, 1), "theta": 50.0,
          "order": "interleaved",
-         "own": True, "pairs": "neighbours"},
+         "own": True, "pairs": "neighbours", "stretch": mp.Interpolate(2.0)},
     ),
     "ByParts": (
         {"factor": 4.0, "trained": 16, "ramp": "code", "fast": 32.0, "slow": 1.0, "truncate": True},

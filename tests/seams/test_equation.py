@@ -20,7 +20,9 @@ from tests.stretches import stretched
 SAMPLERS = ("Pose", "Randomized")
 EVERY_ARGUMENT = [(name, argument) for name, (first, _) in ARGUMENTS.items() for argument in first]
 EVERY_FLOAT = [(name, each) for name, each in EVERY_ARGUMENT if isinstance(ARGUMENTS[name][0][each], float)]
-STRETCHES = [name for name in ARGUMENTS if hasattr(getattr(mp, name), "magnitude") and name != "Rope"]
+STRETCHES = [
+    name for name in ARGUMENTS if hasattr(getattr(mp, name), "frequencies") and hasattr(getattr(mp, name), "magnitude")
+]
 SLOPE_STRETCHES = [name for name in ARGUMENTS if name.startswith("Alibi") and name != "Alibi"]
 
 

@@ -124,15 +124,12 @@ def pairs_of(reader: Reader) -> Pairs:
 def axial(reader: Reader, settings: Settings, made: Rope) -> AxialRope:
     """Return a rotation by time, height and width (M-RoPE)."""
     sections = tuple(settings.get("mrope_section") or reader.get("mrope_section"))
-    if made.stretch is not None:
-        raise reader.refuse(
-            "mrope_section", sections, f"and AxialRope takes no stretch, but {made.stretch!r} was asked for"
-        )
     inside = settings.get("mrope_interleaved")
     dealt = reader.get("mrope_interleaved") if inside is None else inside
     return AxialRope(
-        made.head_dim, sections, theta=made.theta, order="interleaved" if dealt else "blocks", pairs=made.pairs
-    )
+        made.head_dim, sections, theta=made.theta, order="interleaved" if dealt else "blocks", pairs=made.pairs,
+        stretch=made.stretch,
+    )  # fmt: skip
 
 
 # The settings, and what they are called

@@ -14,7 +14,7 @@ from milepost.numerics.precision import exact_device, float64
 from milepost.numerics.rotation import PAIRS, Pairs
 from milepost.seams import demand
 from milepost.seams.arguments import Learner
-from milepost.seams.rotary import Rotary, powers, reached
+from milepost.seams.rotary import Rotary, Stretched, powers
 from milepost.seams.verbs import Side, Stretch
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _demand_pairs(owner: Any, why: str = "channels are turned in pairs") -> None
 
 
 @dataclass(frozen=True)
-class Rope(Rotary):
+class Rope(Stretched):
     """Rotate pair n of the channels by position · θ^(−2n/d).
 
         turn(x, p)[n]  =  x[n] rotated by the angle p · θ_n,   θ_n = θ^(−2n/d)
@@ -70,16 +70,8 @@ class Rope(Rotary):
         _demand_pairs(self, f"channels are turned in pairs; for a partial rotation use {partial}")
         demand.stretch(self, "stretch", self.stretch, Stretch, "Yarn(factor=8, trained=4096)")
 
-    @property
-    def by_length(self) -> bool:
-        """True if the angles depend on the number of tokens."""
-        return getattr(self.stretch, "by_length", False)
-
     def angles(self, position: Tensor, length: Tensor | int | None = None) -> Tensor:
-        f = powers(self.theta, self.head_dim, position.device)
-        if self.stretch is not None:
-            f = self.stretch.frequencies(f, reached(position, length))
-        return position.double()[..., None] * f
+        return position.double()[..., None] * self.paced(position, length)
 
     def steps(self, device: torch.device) -> tuple[Tensor, float] | None:
         # A subclass that overrides one of these defines its rotation there, not here.
@@ -90,18 +82,6 @@ class Rope(Rotary):
             return None
         size = self.magnitude(torch.ones(1, dtype=torch.float64, device=device))
         return None if isinstance(size, Tensor) else (self.angles(torch.ones((), device=device)), float(size))
-
-    def sizes(
-        self, position: Tensor, length: Tensor | int | None = None, side: Side = "query"
-    ) -> Tensor | float | None:
-        if self.stretch is None:
-            return None
-        size = self.magnitude(reached(position, length))
-        return size[..., None] if isinstance(size, Tensor) else size
-
-    def magnitude(self, length: Tensor) -> Tensor | float:
-        """Return the factor on cos and sin: 1, or that of the stretch."""
-        return 1.0 if self.stretch is None else self.stretch.magnitude(length)
 
 
 class LearnedRope(Rotary, Learner):
@@ -242,7 +222,7 @@ class Xpos(Rotary):
 
 
 @dataclass(frozen=True)
-class AxialRope(Rotary):
+class AxialRope(Stretched):
     """Rotate pair n by the coordinate its section belongs to.
 
         turn(x, p)[n]  =  x[n] rotated by the angle p[axis_n] · θ_n
@@ -256,7 +236,9 @@ class AxialRope(Rotary):
     sections counts the pairs of each axis: (16, 24, 24) for time, height and width in Qwen2-VL. order="blocks" gives
     each axis consecutive pairs; "interleaved" deals them out in turn, what is left over going to the first axis
     (Qwen3-VL, (24, 20, 20)). own=True gives every axis the whole range of frequencies, θ^(−n/pairs of the axis), as
-    vision towers do. Positions are [b t axes]; plain ones [t] or [b t] set all coordinates to the same value.
+    vision towers do. Positions are [b t axes]; plain ones [t] or [b t] set all coordinates to the same value. A stretch
+    changes the frequencies θ^(−2n/d) before pairs are dealt to axes, as in Qwen2.5-VL with YaRN; one that follows the
+    length counts up to the largest coordinate.
     """
 
     paper = "Axial RoPE: each pair of channels by one of several coordinates (Qwen2-VL, 2024, arXiv:2409.12191)."
@@ -267,6 +249,7 @@ class AxialRope(Rotary):
     order: Literal["blocks", "interleaved"] = "blocks"
     own: bool = False
     pairs: Pairs = "halves"
+    stretch: Stretch | None = None
     relative = True
 
     def __post_init__(self) -> None:
@@ -281,6 +264,12 @@ class AxialRope(Rotary):
                 f"but {self.head_dim} channels make {self.head_dim // 2}"
             )
         demand.flag(self, "own", self.own)
+        demand.stretch(self, "stretch", self.stretch, Stretch, "Yarn(factor=4, trained=32768)")
+        if self.own and self.stretch is not None:
+            raise ValueError(
+                f"AxialRope(own=True, stretch={self.stretch!r}): a stretch is for the frequencies of one RoPE, and "
+                f"with own=True each axis has its own; leave one of them out"
+            )
         demand.one_of(self, "order", self.order, ("blocks", "interleaved"))
         dealt = [self.axis_of().count(axis) for axis in range(self.axes)]
         if dealt != list(self.sections):
@@ -301,25 +290,35 @@ class AxialRope(Rotary):
         dealt = range(self.head_dim // 2)
         return [n % self.axes if n < self.axes * self.sections[n % self.axes] else 0 for n in dealt]
 
-    def frequencies(self, device: torch.device) -> Tensor:
-        """Return the frequency of each pair, float64 [d/2]."""
+    def paced(self, position: Tensor, length: Tensor | int | None = None) -> Tensor:
         if not self.own:
-            return powers(self.theta, self.head_dim, device)
+            return super().paced(position, length)
         axes = self.axis_of()
         rank = [axes[:place].count(axis) / self.sections[axis] for place, axis in enumerate(axes)]
-        return self.theta ** -torch.tensor(rank, dtype=torch.float64, device=device)
+        return self.theta ** -torch.tensor(rank, dtype=torch.float64, device=position.device)
 
     def angles(self, position: Tensor, length: Tensor | int | None = None) -> Tensor:
         """position: [b t axes], [b t] or [t]."""
+        f = self.paced(furthest(position), length)
         if position.dim() < 3:
-            return position.double()[..., None] * self.frequencies(position.device)
+            return position.double()[..., None] * f
         if position.shape[-1] != self.axes:
             raise ValueError(
                 f"AxialRope(sections={self.sections}): positions have {position.shape[-1]} axes, but there are "
                 f"{self.axes} sections"
             )
         axis = torch.tensor(self.axis_of(), device=position.device)
-        return position.double()[..., axis] * self.frequencies(position.device)
+        return position.double()[..., axis] * f
+
+    def sizes(
+        self, position: Tensor, length: Tensor | int | None = None, side: Side = "query"
+    ) -> Tensor | float | None:
+        return super().sizes(furthest(position), length, side)
+
+
+def furthest(position: Tensor) -> Tensor:
+    """The largest coordinate of each token, [b t] or [t]."""
+    return position.amax(-1) if position.dim() == 3 else position
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from milepost.numerics.precision import exact_device, float64, has_float64
 from milepost.numerics.rotation import Pairs, rotate, waves
 from milepost.seams import demand
-from milepost.seams.verbs import Side
+from milepost.seams.verbs import Side, Stretch
 
 
 class Rotary:
@@ -98,6 +98,36 @@ class Rotary:
         if self.blocks == 1:
             return rotate(x, cos, sin, pairs=self.pairs)
         return rotate(*(_parted(each, self.blocks) for each in (x, cos, sin)), pairs=self.pairs).flatten(-2)
+
+
+class Stretched(Rotary):
+    """A rotation by RoPE's frequencies, which a stretch may change (`Rope`, `AxialRope`)."""
+
+    head_dim: int
+    theta: float
+    stretch: Stretch | None
+
+    @property
+    def by_length(self) -> bool:
+        """True if the angles depend on the number of tokens."""
+        return getattr(self.stretch, "by_length", False)
+
+    def paced(self, position: Tensor, length: Tensor | int | None = None) -> Tensor:
+        """Return the frequency of each pair in a text with these positions [b|1 t], float64 [… d/2]."""
+        f = powers(self.theta, self.head_dim, position.device)
+        return f if self.stretch is None else self.stretch.frequencies(f, reached(position, length))
+
+    def sizes(
+        self, position: Tensor, length: Tensor | int | None = None, side: Side = "query"
+    ) -> Tensor | float | None:
+        if self.stretch is None:
+            return None
+        size = self.magnitude(reached(position, length))
+        return size[..., None] if isinstance(size, Tensor) else size
+
+    def magnitude(self, length: Tensor) -> Tensor | float:
+        """Return the factor on cos and sin: 1, or that of the stretch."""
+        return 1.0 if self.stretch is None else self.stretch.magnitude(length)
 
 
 def _parted(x: Tensor, blocks: int) -> Tensor:
