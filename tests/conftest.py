@@ -35,10 +35,20 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
+    for item in items:
+        if item.get_closest_marker("gpu") is not None and not has_gpu():
+            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
     if not os.environ.get("MILEPOST_SWEEP"):
         left_out = not_drawn(items)
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+def has_gpu() -> bool:
+    """True with a GPU; torch is loaded here, and only for tests that ask."""
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def not_drawn(items: list[pytest.Item]) -> set[pytest.Item]:

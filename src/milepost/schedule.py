@@ -193,7 +193,7 @@ def read_schedule(plain: dict[str, Any]) -> Schedule:
 
 
 def demand_numbers(layers: Sequence[int], count: int) -> tuple[int, ...] | range:
-    """Return the numbers of layers, as many as there are schemes and in order; a range where none is left out."""
+    """Return the numbers of layers, as many as there are schemes, in order; a range stays one, and leaves none out."""
     numbers = tuple(layers)
     rising = all(one < other for one, other in pairwise(numbers))
     if len(numbers) != count or not rising or not all(type(each) is int and each >= 0 for each in numbers):
@@ -201,7 +201,7 @@ def demand_numbers(layers: Sequence[int], count: int) -> tuple[int, ...] | range
             f"Schedule(layers={list(numbers)}): give the number of each layer that attends, in order, one for each of "
             f"the {count} schemes"
         )
-    return range(count) if numbers == tuple(range(count)) else numbers
+    return range(count) if layers == range(count) else numbers
 
 
 def ranges(layers: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ from milepost.backends import BACKENDS
 from tests.cases import CASES
 from tests.layers import DV, T, fresh, project, tokens
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+pytestmark = pytest.mark.gpu
 
 Answers = tuple[Tensor, list[Tensor]]
 

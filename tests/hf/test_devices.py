@@ -19,7 +19,7 @@ from tests.hf.test_t5 import given as given_t5
 from tests.hf.tiny import continued, padded, tiny, tokens
 
 PIVOT = mp.Pivot(mp.Rerope(6), 12)
-gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+gpu = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)

@@ -281,6 +281,10 @@ def test_a_schedule_of_a_hybrid_has_the_layers_that_attend(hybrid: Any):
         schedule[0]
     assert mp.Schedule.from_dict(schedule.to_dict()).same_as(schedule)
     assert not mp.Schedule([schedule[3]]).same_as(schedule)
+    first = mp.Schedule([schedule[3]] * 2, layers=[0, 1])
+    assert first.same_as(mp.Schedule.from_dict(first.to_dict()))
+    with pytest.raises(IndexError, match="layer -1, which does not attend"):
+        first[-1]
 
 
 def test_a_hybrid_is_extended_saved_and_read(hybrid: Any, tmp_path: Any):

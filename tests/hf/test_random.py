@@ -21,8 +21,7 @@ from tests.hf.test_buckets import tiny as bucketed
 from tests.hf.test_tables import made
 from tests.hf.tiny import tiny
 
-no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, no_gpu])]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(autouse=True)

@@ -232,7 +232,6 @@ def test_what_it_cannot_do_is_refused_in_the_forward_pass():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_pass_and_generation_are_stock_on_a_gpu(kind: str):
     model, texts = tiny(kind).cuda(), {name: each.cuda() for name, each in given().items()}

@@ -173,7 +173,6 @@ def test_rounding_is_at_most_twice_that_of_plain_torch(number: int):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not GPU, reason="needs a GPU")
 @pytest.mark.parametrize("number", range(len(FAMILIES)))
 def test_the_same_bits_twice(number: int):
     call = drawn(number)

@@ -121,7 +121,6 @@ def test_two_fields_agree_with_float64(near: int, more: dict[str, float], entrie
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not GPU, reason="torch's own kernel for the far keys needs a GPU")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize(("strength", "entries"), [(0.0, 0), (0.8, 0), (0.0, 200)])

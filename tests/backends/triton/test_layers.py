@@ -173,7 +173,6 @@ def test_queries_of_layers_are_rotated_where_they_stand(neighbours: bool, repeat
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not GPU, reason="needs a GPU")
 @pytest.mark.parametrize("name", SCHEMES)
 @torch.no_grad()
 def test_graphs_and_streams_have_launches_of_their_own(name: str, repeated: list[int]):
@@ -203,7 +202,6 @@ def test_graphs_and_streams_have_launches_of_their_own(name: str, repeated: list
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not GPU, reason="needs a GPU")
 @pytest.mark.parametrize("name", ["ReRoPE", "sinks kept", "RoPE"])
 @pytest.mark.parametrize("b", [1, 24])
 @torch.no_grad()

@@ -268,7 +268,6 @@ def test_on_torchs_own_kernel(b: int, t: int, s: int, of: str, monkeypatch: pyte
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not GPU, reason="torch's own kernel needs a GPU")
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize(("b", "h", "g", "t"), [(1, 4, 4, 3000), (2, 4, 4, 1500), (1, 4, 2, 1500), (1, 4, 4, 513)])
 def test_two_bytes_err_no_more_than_torch(width: int, b: int, h: int, g: int, t: int, noted: list[Any]):

@@ -195,7 +195,6 @@ def test_rest_is_weighed_against_far_keys_that_are_apart(monkeypatch: pytest.Mon
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not GPU, reason="torch's own kernel for the far keys needs a GPU")
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize("kind", ["keys", "keys and queries", "biased queries"])
 def test_far_keys_on_torchs_own_kernel_err_no_more_than_torch(kind: str, width: int):
