@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -72,11 +71,18 @@ Text = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", help="A folder for the extended model and its report.")]
-Try = Annotated[list[str] | None, typer.Option("--try", help="A candidate of the plan; again for more. Otherwise all.")]
-Windows = Annotated[int, typer.Option("--windows", help="How many endings are judged.")]
+Try = Annotated[list[str] | None, typer.Option("--try", help="A candidate of the plan; again for more.")]
+Windows = Annotated[
+    int | None,
+    typer.Option("--windows", help="How many endings are judged.", show_default="3, or more where texts are short; 16"),
+]
 Last = Annotated[
     int | None,
-    typer.Option("--last", help="How many tokens of each ending are judged; 64, or half of the trained length."),
+    typer.Option("--last", help="How many tokens of each ending.", show_default="512, or a quarter of the trained length"),
+]
+Thorough = Annotated[bool, typer.Option("--thorough", help="Measure all candidates on all endings, at all lengths.")]
+Method = Annotated[
+    str | None, typer.Option("--method", help="Save this candidate, whatever the rule chooses; it is measured as well.")
 ]
 
 
@@ -86,77 +92,45 @@ def extend(
     to: Far = None,
     text: Text = None,
     attempt: Try = None,
-    windows: Windows = 16,
+    windows: Windows = None,
     last: Last = None,
+    thorough: Thorough = False,
+    method: Method = None,
 ) -> None:
-    """Take a model further: measure the candidates of its plan on a text, keep the best, save it.
+    """Take a model further: measure candidates of its plan on a text, choose by one rule, save what was chosen.
 
-    All are judged on the same last tokens, beside the model as it is and a window with and without sinks. The best that
-    sees every key is saved, and can be read with milepost.hf.load(folder); report.html and report.json stand beside it.
-    Without MODEL a small one is trained first, on the source text of Python's standard library.
+    All are judged on the same endings, beside a window with sinks. The rule: of the rows that see every token and read
+    at most 0.02 nats worse than the window (one-sided 95 % interval), the one that recalls best. Where none does, none
+    is saved, and the command ends with 1: --method saves one all the same. At most eight long passes are made, or all
+    with --thorough; how long that takes is said first. What is measured is kept: rerun the command to resume.
+    report.html and report.json stand in the folder, which milepost.hf.load(folder) reads.
+    Without MODEL a small one is trained first, on the source text of Python's standard library. Learned tables of
+    positions (GPT-2, BERT) are grown: there is nothing to choose.
     """
     if model is not None:
         demand_model(model, "extend")
-    from milepost.hf.files.saving import save
-    from milepost.hf.model.extension import extended
-    from milepost.hf.planning.choosing import choose
+    from milepost.hf.choosing import command
 
     try:
         need("extend", "hf")
-        _refuse_out(out)
-        loaded, tokenizer, words, target = _asked(model, to, text)
-        found = choose(loaded, words, tokenizer, to=target, names=attempt or None, windows=windows, last=last)
-        typer.echo(str(found))
-        save(extended(loaded, found.best.parts), out)
-        tokenizer.save_pretrained(out)
-        found.measured.to_html(out / "report.html")
-        (out / "report.json").write_text(found.measured.to_json(), encoding="utf-8")
+        refuse_unwritable(out)
+        done = command.extend(out, model, to, text, attempt or None, windows, last, thorough, method)
     except (ValueError, TypeError, OSError, ImportError, IndexError, KeyError) as error:
         refuse(str(error.args[0] if isinstance(error, KeyError) else error))
-    typer.echo(f"\nsaved: {out}\nread it with: milepost.hf.load({str(out)!r})\nreport: {out / 'report.html'}")
+    except KeyboardInterrupt:
+        typer.echo("\nmilepost: stopped; rerun the command to resume", err=True)
+        raise SystemExit(130) from None
+    if not done:
+        raise SystemExit(1)
 
 
-def _refuse_out(out: Path) -> None:
+def refuse_unwritable(out: Path) -> None:
     """Refuse a folder that cannot be written, before minutes are spent on what would go there."""
     if out.is_file():
         raise ValueError(f"--out {out}: this is a file; name a folder")
-    if out.exists() and any(out.iterdir()):
-        raise ValueError(f"--out {out}: this folder is not empty; name another")
     above = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise ValueError(f"--out {out}: this folder cannot be made, since {above} cannot be written to; name another")
-
-
-def _asked(model: str | None, to: int | None, text: Path | None) -> tuple[Any, Any, object, int]:
-    """A model, its tokenizer, what to measure on and how far to go; without a model, those of the lab."""
-    from milepost.configs.source import text_of
-    from milepost.configs.stored import unread_in
-    from milepost.hf.config.source import config_of
-    from milepost.hf.files.read import read_model
-    from milepost.hf.planning.plan import plan as planned
-
-    words = None if text is None else text.read_text(encoding="utf-8", errors="replace")
-    if model is not None:
-        if to is None or words is None:
-            lacking = " and ".join(["--to N"] * (to is None) + ["--text FILE"] * (words is None))
-            raise ValueError(f"extend {model}: give {lacking} as well: how far it should read, and what to measure on")
-        if Path(model).exists():
-            found = config_of(model, f"extend {model}")
-            if unread_in(text_of(found) or found) is not None:
-                raise ValueError(
-                    f"extend {model}: this folder is extended already; give the folder that it was made of, or read it "
-                    f"with milepost.hf.load({model!r}) and measure that"
-                )
-            # What the config alone shows to be wrong is said before the weights are read.
-            planned(found, to)
-        return *read_model(model, "extend"), words, to
-    from milepost.hf.files.small import FAR, train_small
-
-    with TemporaryDirectory() as folder:
-        corpus = train_small(folder)
-        typer.echo(f"trained a small model of bytes on {corpus.source}\n")
-        # What was kept from training; any text is measured on where it is given.
-        return *read_model(folder, "extend"), corpus.test.long() if words is None else words, to or FAR
 
 
 def export(

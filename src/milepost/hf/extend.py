@@ -32,9 +32,10 @@ def extend(
     A stretch of the rotation goes to every layer that rotates; where a model has rope settings for each type of layers
     (Gemma 3, OLMo 3), to those alone that see past the trained length. A Schedule gives each layer what it says.
 
-    to: the length to reach, for rows that go by it. With a text in place of a method, every candidate of `plan` is
-    measured at that length, and the best that sees every key is kept; `choose` does the same and answers the scores.
-    text, tokenizer: as in `measure`; windows, last, names and progress are passed on to `choose`.
+    to: the length to reach, for rows that go by it. With a text in place of a method, candidates of `plan` are measured
+    at that length and one is chosen by the rule of `choose`, which returns the scores as well; where the rule chooses
+    none, or the model as it is, an error says so and nothing is changed.
+    text, tokenizer: as in `measure`; windows, last, names, thorough and progress are passed on to `choose`.
     through: "rotary" where only cosines and sines change, which is what transformers' own attention then goes on with;
     "attend" for everything else: queries, keys and caches stay raw. Chosen where it is left out.
 
@@ -76,4 +77,10 @@ def best(
         raise ValueError(
             "extend(text=…): a learned table and buckets change in one way; nothing is measured, leave it out"
         )
-    return choose(model, text, tokenizer, to=to, **measuring).best.parts
+    found = choose(model, text, tokenizer, to=to, **measuring)
+    if found.best is not None:
+        return found.best.parts
+    other = "" if found.nearest is None else (
+        f'. To extend it all the same: extend(model, *plan(model, to={to})["{found.nearest.row}"].parts)'
+    )  # fmt: skip
+    raise ValueError(f"extend(to={to}, text=…): {found.verdict()}{other}")

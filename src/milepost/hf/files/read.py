@@ -21,7 +21,7 @@ def read_model(name: str, asked: str, fits: Callable[[Any], object] | None = Non
     cannot be done with it.
     """
     from safetensors import SafetensorError
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     # What is no model is said before its tokenizer is looked for.
     config_of(name, f"{asked} {name}")
@@ -29,15 +29,7 @@ def read_model(name: str, asked: str, fits: Callable[[Any], object] | None = Non
     options = {"local_files_only": True} if here else {}
     if here and not any(Path(name).glob("*.safetensors")):
         raise ValueError(f"{asked} {name}: the folder has a config and no weights in safetensors; others are not read")
-    try:
-        tokenizer: Any = cast("Any", AutoTokenizer).from_pretrained(name, **options)
-    except (OSError, ValueError, TypeError) as error:
-        if here and not any(any(Path(name).glob(each)) for each in TOKENIZERS):
-            raise ValueError(
-                f"{asked} {name}: there is no tokenizer in it; copy tokenizer.json and tokenizer_config.json from the "
-                f"model that it was made of"
-            ) from error
-        raise ValueError(f"{asked} {name}: its tokenizer cannot be read: {' '.join(str(error).split())}") from error
+    tokenizer = read_tokenizer(name, asked)
     if fits is not None:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             bare: Any = cast("Any", AutoModelForCausalLM).from_config(AutoConfig.from_pretrained(name, **options))
@@ -49,3 +41,32 @@ def read_model(name: str, asked: str, fits: Callable[[Any], object] | None = Non
             f"{asked} {name}: its weights cannot be read, which happens where a download was cut off: {error}"
         ) from error
     return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+
+
+def read_tokenizer(name: str, asked: str) -> Any:
+    """Return the tokenizer of a folder or the hub."""
+    from transformers import AutoTokenizer
+
+    here = Path(name).is_dir()
+    try:
+        return cast("Any", AutoTokenizer).from_pretrained(name, **({"local_files_only": True} if here else {}))
+    except (OSError, ValueError, TypeError) as error:
+        if here and not any(any(Path(name).glob(each)) for each in TOKENIZERS):
+            raise ValueError(
+                f"{asked} {name}: there is no tokenizer in it; copy tokenizer.json and tokenizer_config.json from the "
+                f"model that it was made of"
+            ) from error
+        raise ValueError(f"{asked} {name}: its tokenizer cannot be read: {' '.join(str(error).split())}") from error
+
+
+def read_with_table(name: str, asked: str) -> tuple[Any, Any]:
+    """Return a model of any task, as the class that it was saved as, and its tokenizer."""
+    import transformers
+
+    config = config_of(name, f"{asked} {name}")
+    named: list[str] = (config.get("architectures") if isinstance(config, dict) else config.architectures) or []
+    kind: Any = getattr(transformers, named[0], None) if named else transformers.AutoModel
+    if kind is None:
+        raise ValueError(f"{asked} {name}: this transformers has no {named[0]}; nothing else is run")
+    options = {"local_files_only": True} if Path(name).is_dir() else {}
+    return kind.from_pretrained(name, use_safetensors=True, **options).eval(), read_tokenizer(name, asked)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from milepost.hf.model.extension import as_it_was, changed_by
+from milepost.hf.model.extension import as_it_was, changed_by, extended, restore
 from milepost.hf.model.models import demand_causal, device_of, longest
 
 STOCK, EXTENDED, WINDOW = "stock", "extended", "window"
@@ -75,6 +75,20 @@ class AsItWas:
     def __call__(self, ids: Tensor, last: int = 0) -> Tensor:
         with as_it_was(self.model) as model:
             return _logits(model, ids, last)
+
+
+class Under:
+    """A model under the parts of a candidate, as a function from token ids to logits; it is restored afterwards."""
+
+    def __init__(self, model: nn.Module, parts: tuple[object, ...]) -> None:
+        self.model, self.parts = model, parts
+
+    def __call__(self, ids: Tensor, last: int = 0) -> Tensor:
+        extended(self.model, self.parts)
+        try:
+            return _logits(self.model, ids, last)
+        finally:
+            restore(self.model)
 
 
 def named(models: object) -> dict[str, Any]:
@@ -180,7 +194,7 @@ def _judged(row: Row, given: Tensor, targets: Tensor) -> Judged:
 
 def _logits(model: nn.Module | Logits, ids: Tensor, last: int) -> Tensor:
     """The logits of the next tokens at the last places, or at all."""
-    if isinstance(model, AsItWas):
+    if isinstance(model, (AsItWas, Under)):
         return model(ids, last)
     if not isinstance(model, nn.Module) or getattr(model, "config", None) is None:
         return model(ids)

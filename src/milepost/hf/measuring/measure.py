@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -34,8 +35,10 @@ from milepost.hf.model.extension import as_it_was
 from milepost.refusal import need
 from milepost.seams import demand
 
-Advance = Callable[..., None]
-"""Called with what was just done, and in how many steps where that is not one."""
+Told = Callable[..., None]
+"""Called with what was just done, in how many steps where that is not one, and the seconds left where they are known."""
+OFTEN = 5.0
+"""Seconds between two lines in a pipe, at the least."""
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SHORT = 1024
 """The longest text whose attention is looked at: a matrix of weights is formed for every layer."""
@@ -215,17 +218,33 @@ def _refuse_short(
 
 
 @contextmanager
-def bar(what: str, steps: int, shown: bool) -> Generator[Advance]:
-    """Show a progress bar on stderr."""
+def bar(what: str, steps: int, shown: bool) -> Generator[Told]:
+    """Show progress on stderr: a bar in a terminal, a line every few seconds in a pipe."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True),
-               TextColumn("{task.description}"))  # fmt: skip
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=not shown) as progress:
-        task = progress.add_task("", total=steps)
+    from milepost.lab.command.progress import duration
 
-        def advance(done: str, by: int = 1) -> None:
-            progress.update(task, advance=by, description=done)
+    console = Console(file=sys.stderr)
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"),
+               TextColumn("{task.description}", markup=False))  # fmt: skip
+    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as progress:
+        task = progress.add_task("", total=steps, left="")
+        begun = last = time.monotonic()
+        count, first = 0, True
+
+        def advance(done: str, by: int = 1, left: float | None = None) -> None:
+            nonlocal count, last, first
+            now, count = time.monotonic(), count + by
+            if left is None and by and 0 < count < steps:
+                left = (now - begun) / count * (steps - count)
+            words = "" if left is None else f"about {duration(left)} left"
+            progress.update(task, advance=by, description=done, left=words)
+            # What is no step is news, and shown in any case, as are the first step and the last.
+            if not shown or (console.is_terminal and by) or (by and not first and count < steps and now - last < OFTEN):
+                return
+            first, last = first and not by, now
+            line = f"{what}: {count} of {steps}, {done}{f', {words}' if words else ''}" if by else f"{what}: {done}"
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
 
         yield advance

@@ -15,10 +15,10 @@ from milepost.lab.report.look import COLOURS, MARKERS, Look
 from milepost.lab.report.scale import broken, doubling
 from milepost.refusal import need
 
-BITS = "bits per token"
+NATS = "nats per token"
 SIDES = LEFT + INSET, RIGHT - INSET
-NEAR = 0.6
-"""What a picture shows at full size above its least value, in bits."""
+NEAR = 0.4
+"""What a picture shows at full size above its least value, in nats."""
 
 
 def page(measured: Scores) -> str:
@@ -61,7 +61,7 @@ def _lede(measured: Scores) -> list[str]:
     return lines + [f"{each}." for each in measured.left_out()]
 
 
-def _look(measured: Scores, row: str) -> Look:
+def look_of(measured: Scores, row: str) -> Look:
     if row in measured.trivial:
         n = measured.trivial.index(row)
         return Look(f"cx d{1 + n % 3}", f"m{n % MARKERS}")
@@ -72,9 +72,9 @@ def _look(measured: Scores, row: str) -> Look:
 def _panels(measured: Scores) -> list[Panel]:
     recall = {row: {n: each.second for n, each in found.items()} for row, found in measured.recall.items()}
     panels = [
-        _panel(measured, "Loss on the same last tokens", measured.nats, "length in tokens", BITS),
-        _panel(measured, "Recall: loss on the second copy of a passage", recall, "distance in tokens", BITS),
-        _panel(measured, "Entropy of the guess", measured.entropy, "length in tokens", "bits"),
+        _panel(measured, "Loss on the same last tokens", measured.nats, "length in tokens", NATS),
+        _panel(measured, "Recall: loss on the second copy of a passage", recall, "distance in tokens", NATS),
+        _panel(measured, "Entropy of the guess", measured.entropy, "length in tokens", NATS),
     ]
     return [panel for panel in panels if panel is not None]
 
@@ -86,7 +86,7 @@ def _panel(
         Curve(
             n,
             row,
-            _look(measured, row),
+            look_of(measured, row),
             finite([_point(*each) for each in by_row[row].items()]),
             row in measured.trivial,
         )
@@ -108,7 +108,7 @@ def _panel(
 
 
 def _point(x: int, score: Score) -> Point:
-    return Point(float(x), score.mean / LOG2, score.half / LOG2 if math.isfinite(score.half) else None)
+    return Point(float(x), score.mean, score.half if math.isfinite(score.half) else None)
 
 
 def _perplexity(measured: Scores, row: str, length: int) -> tuple[str, str]:

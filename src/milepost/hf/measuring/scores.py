@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -103,7 +103,10 @@ class Scores:
 
     def against(self, row: str, other: str, length: int) -> Score:
         """How many nats a token a row has more than another at a length, paired over the same tokens."""
-        return paired(self.nats[row][length], self.nats[other][length])
+        one, two = self.nats[row][length], self.nats[other][length]
+        # A row that was given up early has read the first of the texts alone.
+        n = min(len(one.values), len(two.values))
+        return paired(*(replace(each, values=each.values[:n]) for each in (one, two)))
 
     def grown(self, row: str, length: int, since: int | None = None) -> tuple[float, float, float]:
         """The perplexity at a length over that at another (the trained one): the ratio and its 95 % interval."""

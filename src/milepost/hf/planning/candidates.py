@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
@@ -48,6 +48,11 @@ class Candidate:
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON can hold it."""
         return asdict(replace(self, parts=())) | {"parts": [spell(part, whole=True) for part in self.parts]}
+
+
+def joined(names: Iterable[str]) -> str:
+    """Return names in a row; those with commas in them are quoted."""
+    return ", ".join(f'"{each}"' if "," in each else each for each in names)
 
 
 # RoPE

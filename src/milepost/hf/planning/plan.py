@@ -24,7 +24,7 @@ from milepost.hf.config.rope_parameters import frequencies, has_types, numbers
 from milepost.hf.config.source import config_of
 from milepost.hf.model.extension import as_it_was, changed_by
 from milepost.hf.planning import candidates as of
-from milepost.hf.planning.candidates import Candidate
+from milepost.hf.planning.candidates import Candidate, joined
 from milepost.schedule import stock_schedule
 from milepost.seams import demand
 from milepost.seams.arguments import spell
@@ -32,6 +32,13 @@ from milepost.seams.arguments import spell
 TWO_COORDINATES = "turns by several coordinates at once, for which no stretch is known here"
 LEFT_ALONE = ", and a stretch leaves them alone"
 STRETCHED_TOO = "; one rope setting serves all layers, so they are stretched with the others"
+FEW = ("self-extend", "dual chunk", "YaRN", "the same, further", "ReRoPE, sinks kept")
+"""The candidates of a quick choice: one setting of each method, from the two lengths alone."""
+DIFFERS = (
+    "which method is best differs from model to model and shows on a text alone (docs/extended.md): milepost extend "
+    "measures them"
+)
+"""Why a plan names several."""
 PIPE, WIDEST = 80, 118
 """How wide a plan is in a pipe, and at most."""
 
@@ -58,8 +65,8 @@ class Plan:
     """What to do with a model that is asked for longer texts; `print(plan)` shows it, `to_dict()` is JSON.
 
     trained is the length before any stretch, reached the one that the config promises now. extension is the schedule of
-    a model that milepost extended, empty for others. first names the candidate to try first without training, served
-    the first that plain transformers and vLLM run.
+    a model that milepost extended, empty for others. measure names the candidates that `extend` measures, first the
+    first of them, served the first of all that plain transformers and vLLM run.
     """
 
     model_type: str
@@ -77,6 +84,7 @@ class Plan:
     tuning: str = ""
     facts: Facts | None = None
     notes: tuple[str, ...] = field(default_factory=tuple[str, ...])
+    measure: tuple[str, ...] = ()
 
     @property
     def factor(self) -> float:
@@ -88,7 +96,7 @@ class Plan:
         for each in self.candidates:
             if each.name.lower() == name.lower():
                 return each
-        raise KeyError(f"no candidate is called {name!r}; there are {', '.join(each.name for each in self.candidates)}")
+        raise KeyError(f"no candidate is called {name!r}; there are {joined(each.name for each in self.candidates)}")
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON can hold it."""
@@ -107,7 +115,9 @@ class Plan:
             lines += _seen(self.facts, self.reached, self.target)
         for note in self.notes:
             lines += _said("note", note)
-        lines += _said("try first", f"{self.first}: {self.why}" if self.first else self.why)
+        several = len(self.measure) > 1
+        named = joined(self.measure) if several else self.first
+        lines += _said("measure" if several else "try", f"{named}: {self.why}" if named else self.why)
         if self.served is not None:
             lines += _said("to serve", f"{self.served}: plain transformers runs it from the config alone")
         if self.tuning:
@@ -174,11 +184,11 @@ def _planned(reader: Reader, schedule: mp.Schedule, original: int, reached: int,
     if table is not None:
         found = of.rows(table, target)
         why = "the table has no row for later positions, and the square of its rows is the only reach it has untrained"
-        return Plan(**head, kind="learned table", candidates=tuple(found), first=found[0].name, why=why)
+        return Plan(**head, kind="learned table", candidates=tuple(found), first=found[0].name, why=why, measure=(found[0].name,))
     note = "distances are looked up in buckets or clipped, or there are none: every length has its encoding already"
     found = [of.log_n(reached, causal, note)]
     why = "no distance is new to it; with more keys the softmax blurs, and log-n sharpens it"
-    return Plan(**head, kind="relative", candidates=tuple(found), first="log-n", why=why)
+    return Plan(**head, kind="relative", candidates=tuple(found), first="log-n", why=why, measure=("log-n",))
 
 
 def _counted(schedule: mp.Schedule, far: Sequence[int], after: str = "") -> str:
@@ -217,10 +227,10 @@ def _rotary(
         found = of.grown(reader, whole, kinds, reached, target, temperature)
     found += of.places(rope, reached, target, causal)
     found.append(of.log_n(reached, causal, "sharpens the softmax by the number of keys; goes with any of the above"))
-    first, why = _first(facts, head, causal, rope)
+    measure, why = _measure(facts, head, causal, found)
     served = next((each.name for each in _by_merit(found) if each.config is not None), None)
-    return Plan(**head, kind="rotary", candidates=tuple(found), first=first, why=why, served=served,
-                tuning=_tuning(facts, rope, target), facts=facts, notes=_notes(reader, found))  # fmt: skip
+    return Plan(**head, kind="rotary", candidates=tuple(found), first=measure[0], why=why, served=served,
+                tuning=_tuning(facts, rope, target), facts=facts, notes=_notes(reader, found), measure=measure)  # fmt: skip
 
 
 def _facts(turn: object, rope: mp.Rope, trained: int, reached: int, target: int) -> Facts:
@@ -232,22 +242,23 @@ def _facts(turn: object, rope: mp.Rope, trained: int, reached: int, target: int)
     return Facts(spell(turn), rope.head_dim // 2, rope.theta, turns, whole, critical, base)
 
 
-def _first(facts: Facts, head: dict[str, Any], causal: bool, rope: mp.Rope) -> tuple[str, str]:
-    """The candidate to try first without training, and why."""
+def _measure(
+    facts: Facts, head: dict[str, Any], causal: bool, found: Sequence[Candidate]
+) -> tuple[tuple[str, ...], str]:
+    """Return the candidates to measure, as they are measured, and why these."""
     new = facts.pairs - facts.whole
     if not new:
-        return "log-n", (
+        return ("log-n",), (
             f"all {facts.pairs} pairs have made a whole turn within {head['reached']:,} tokens, so longer texts show "
             f"no new angle; what is left is that more keys blur the softmax"
         )
     seen = f"{new} of {facts.pairs} pairs have not made a whole turn within {head['reached']:,} tokens, so longer " \
            f"texts would show angles they never met"  # fmt: skip
+    names = [each.name for each in found]
     if not causal:
-        return ("YaRN" if rope.stretch is None else "ReRoPE, log-n"), f"{seen}; this slows exactly those"
-    return "self-extend", (
-        f"{seen}; this keeps every distance within the trained ones, sees every key, and read closest to a window on "
-        f"both real models that were measured (docs/extended.md)"
-    )
+        few = ("self-extend", "YaRN", "the same, further", "ReRoPE, log-n")
+        return tuple(each for each in few if each in names), f"{seen}. Which is best shows on a task alone"
+    return tuple(each for each in FEW if each in names), f"{seen}; {DIFFERS}"
 
 
 MERIT = ("the same, further", "YaRN", "dynamic NTK", "NTK", "Llama 3", "by parts")
@@ -281,11 +292,9 @@ def _alibi(head: dict[str, Any], alibi: mp.Alibi, reached: int) -> Plan:
         f"slopes now run from {float(slopes.max()):.4g} to {float(slopes.min()):.4g}: the flattest head lowers a key "
         f"{reached:,} tokens back by {float(slopes.min()) * reached:.1f}",
     )
-    why = (
-        "ALiBi reads any length, but its penalties hide what is far; NTK-ALiBi flattens the heads that look far and "
-        "keeps those that look near (BLOOM 1.7B found a topic 3,000 tokens back in 96 % of cases, 2 % as it was)"
-    )
-    return Plan(**head, kind="ALiBi", candidates=tuple(found), first="NTK", why=why, notes=notes)
+    names = tuple(each.name for each in found)
+    why = f"ALiBi reads any length, but its penalties hide what is far: these flatten them; {DIFFERS}"
+    return Plan(**head, kind="ALiBi", candidates=tuple(found), first=names[0], why=why, notes=notes, measure=names)
 
 
 # Printed

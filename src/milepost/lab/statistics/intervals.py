@@ -70,6 +70,11 @@ def student(freedom: int) -> float:
     return float(_scipy("special").stdtrit(freedom, 0.975))
 
 
+def one_sided(half: float, freedom: int) -> float:
+    """Return by how much a mean can be off to one side at 95 %, from half its two-sided interval."""
+    return half * float(_scipy("special").stdtrit(freedom, 0.95)) / student(freedom)
+
+
 def freedom_over_windows(n: int, drawn: bool = False) -> int:
     """Return the degrees of freedom of an interval over n windows: how many cosines, or n - 1 for independent ones."""
     if drawn or n < 2:
