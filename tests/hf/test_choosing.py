@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import string
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,15 @@ from typer.testing import CliRunner
 
 import milepost as mp
 from milepost.cli import app
-from milepost.hf import choose, extend, load
+from milepost.hf import choose, extend, load, plan
+from milepost.hf.choosing.kept import NAME, Kept
+from milepost.hf.choosing.rule import MARGIN, chosen, ranked, standing
+from milepost.hf.choosing.trial import Result
 from milepost.hf.files import small
+from milepost.hf.measuring.judged import Judged, Row
 from milepost.hf.model.extension import extension_of
+from milepost.hf.planning import choosing
+from milepost.lab.statistics.intervals import one_sided
 from milepost.lab.text.corpus import of_bytes
 from milepost.lab.training.model import Shape
 from milepost.lab.training.recipe import Recipe, Size
@@ -47,7 +55,111 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_best_that_sees_every_key_is_chosen_and_the_model_is_as_it_was():
+LOSS = {"stock": 9.0, "self-extend": 2.0, "dual chunk": 2.0, "YaRN": 2.3, "ReRoPE, sinks kept": 1.99}
+"""Nats of each row at the target; the window has 2, and so has every row within its length."""
+COPY = {"self-extend": 0.5, "dual chunk": 1.0, "ReRoPE, sinks kept": 1.2}
+"""Nats on passages that come again; 5 where they are not seen."""
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """Rows whose scores are made up: the name, the tokens that are given and how many texts, of every pass."""
+    calls: list[tuple[str, int, int]] = []
+
+    def judge(row: Row, ids: torch.Tensor, last: int) -> Judged:
+        calls.append((row.name, row.given(ids[:, :-1]).shape[1], len(ids)))
+        nats = torch.full((len(ids), last), 2.0 if row.window else LOSS[row.name])
+        # What is judged is as hard as its text; what comes again is behind it, 8 tokens at 4 depths of 2 tokens.
+        nats += 0.001 * ids[:, -last:] % 7
+        nats[:, -8:] = 5.0 if row.window else COPY.get(row.name, 5.0)
+        return Judged(nats, nats, torch.zeros_like(nats, dtype=torch.bool))
+
+    monkeypatch.setattr(choosing, "judge", judge)
+    monkeypatch.setattr(choosing, "seconds_of", lambda row, ids, last: 1.0)
+    return calls
+
+
+Calls = list[tuple[str, int, int]]
+QUIET: dict[str, Any] = {"to": 64, "windows": 3, "last": 8, "progress": False}
+
+
+def test_of_the_rows_that_read_as_well_as_the_window_the_one_that_recalls_best_is_chosen(judged: Calls):
+    found = choose(llama(), ids(), **QUIET)
+    assert found.best is not None
+    assert found.best.name == "self-extend"
+    by_row = {each.row: each for each in found.standings}
+    assert {row: each.verdict for row, each in by_row.items() if each.texts == 3} == {"self-extend": "within"}
+    assert by_row["stock"].verdict == by_row["YaRN"].verdict == "above"
+    assert by_row["self-extend"].recalled == pytest.approx(4.5)
+    assert "chosen at 64: self-extend" in str(found)
+    assert json.loads(found.to_json())["chosen"] == "self-extend"
+
+
+def test_a_quick_choice_makes_eight_long_passes(judged: Calls):
+    choose(llama(), ids(), **QUIET)
+    long = [row for row, given, _ in judged if given == 64]
+    assert long == ["stock", "self-extend", "dual chunk", "YaRN", "ReRoPE, sinks kept", "self-extend", "dual chunk",
+                    "self-extend"]  # fmt: skip
+    # Beside them the window, and what it costs within the trained length.
+    assert {(row, given) for row, given, _ in judged if given != 64} == {("stock", 32), ("self-extend", 32)}
+
+
+def test_a_thorough_one_reads_every_ending_with_every_candidate(judged: Calls, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(choosing, "THOROUGH", 4)
+    names = [each.name for each in plan(llama().config, 64).candidates]
+    for name in names:
+        monkeypatch.setitem(LOSS, name, LOSS.get(name, 2.5))
+    found = choose(llama(), ids(), to=64, last=8, progress=False, thorough=True)
+    assert {each.texts for each in found.standings} == {4}
+    assert {each.row for each in found.standings} | set(found.left_out) == {"stock", *names}
+    assert list(found.left_out) == ["streaming"]
+
+
+def test_where_none_reads_as_well_none_is_chosen_and_the_price_is_said(judged: Calls, monkeypatch: pytest.MonkeyPatch):
+    for row in ("self-extend", "dual chunk", "ReRoPE, sinks kept"):
+        monkeypatch.setitem(LOSS, row, 2.1)
+    found = choose(llama(), ids(), **QUIET)
+    assert found.best is None
+    assert "none: at 64 no row is shown to read within 0.02 nats of the window with sinks. Of those that" in str(found)
+    with pytest.raises(ValueError, match=r'none: at 64 no row.*extend\(model, \*plan\(model, to=64\)\["self-extend"\]'):
+        extend(llama(), to=64, text=ids(), windows=3, last=8, progress=False)
+
+
+def test_a_model_that_needs_nothing_is_told_so(judged: Calls, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(LOSS, "stock", 2.0)
+    monkeypatch.setitem(COPY, "stock", 0.1)
+    found = choose(llama(), ids(), **QUIET)
+    assert found.stock
+    assert found.best is None
+    assert "nothing needs to be changed" in found.verdict()
+
+
+def results(*blocks: float, copy: float = 1.0) -> dict[int, Result]:
+    return {n: Result((each, each + 0.001), (copy,), None) for n, each in enumerate(blocks)}
+
+
+def test_the_verdict_is_by_one_sided_intervals():
+    window = results(*[2.0] * 12, copy=5.0)
+    alike, worse = (standing(name, results(*[nats] * 12), window) for name, nats in (("one", 2.0), ("two", 2.1)))
+    assert (alike.verdict, worse.verdict) == ("within", "above")
+    unsure = standing("three", results(*[1.9, 2.15] * 6, copy=0.5), window)
+    assert unsure.more.mean == pytest.approx(0.025)
+    assert unsure.verdict == "undecided"
+    # One that may be too dear is not chosen, however well it recalls; of those that are, the cheapest goes on.
+    assert [each.row for each in ranked([worse, unsure, alike])] == ["one", "three", "two"]
+    assert chosen([alike, worse, unsure]) is alike
+    assert chosen([worse, unsure]) is None
+    cheap = standing("four", results(*[1.9, 2.13] * 6, copy=0.5), window)
+    assert cheap.more.mean < MARGIN
+    assert [each.row for each in ranked([alike, cheap])] == ["four", "one"]
+
+
+def test_an_interval_to_one_side_is_students():
+    # 0.95 and 0.975 points of Student's t with 5 degrees of freedom, from a printed table.
+    assert one_sided(2.571, 5) == pytest.approx(2.015, abs=1e-3)
+
+
+def test_choosing_leaves_the_model_as_it_was():
     model = llama()
     before, config, state = model(ids()[None, :50]).logits, model.config, torch.get_rng_state()
     found = choose(model, ids(), to=64, windows=4, last=8, progress=False)
@@ -55,36 +167,149 @@ def test_the_best_that_sees_every_key_is_chosen_and_the_model_is_as_it_was():
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(model(ids()[None, :50]).logits, before)
     assert extension_of(model) is None
-    nats = {name: found.measured.nats[name][64].mean for name in found.measured.rows}
-    able = {name: each for name, each in nats.items() if name not in ("stock", *found.measured.trivial)}
-    seeing = {name for name in able if not any(hasattr(part, "see") for part in plan_of(model)[name].parts)}
-    assert found.best.name == min(seeing, key=able.__getitem__)
-    assert len(able) > 5
-    assert "best that sees every key at 64" in str(found)
+    assert len(found.standings) == 5
 
 
-def plan_of(model: Any) -> Any:
-    from milepost.hf import plan
+# Kept and resumed
 
-    return plan(model.config, 64)
+
+def stopped_after(calls: Calls, count: int) -> Callable[..., Judged]:
+    """The judge of the fixture, which is interrupted after so many passes."""
+    judge: Any = choosing.judge
+
+    def interrupted(*given: Any) -> Judged:
+        if len(calls) >= count:
+            raise KeyboardInterrupt
+        return judge(*given)
+
+    return interrupted
+
+
+@pytest.mark.parametrize("count", [1, 4, 9])
+def test_a_choice_that_was_stopped_goes_on_and_measures_nothing_twice(
+    count: int, judged: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    whole = json.loads(choose(llama(), ids(), **QUIET).to_json())
+    passes = len(judged)
+    judged.clear()
+    judge = choosing.judge
+    monkeypatch.setattr(choosing, "judge", stopped_after(judged, count))
+    kept = Kept(tmp_path / "out", {"--to": 64})
+    with pytest.raises(KeyboardInterrupt):
+        choose(llama(), ids(), **QUIET, kept=kept)
+    kept.close()
+    monkeypatch.setattr(choosing, "judge", judge)
+    kept = Kept(tmp_path / "out", {"--to": 64})
+    again = json.loads(choose(llama(), ids(), **QUIET, kept=kept).to_json())
+    kept.close()
+    assert len(judged) == passes
+    assert again.pop("times")["took"] > 0
+    assert again == {name: each for name, each in whole.items() if name != "times"}
+
+
+def test_a_folder_of_another_command_or_of_a_stranger_is_refused(tmp_path: Path):
+    kept = Kept(tmp_path / "out", {"--to": 64, "--text": "a"})
+    assert not (tmp_path / "out").exists()
+    kept.note("forecast", {"said": 1.0})
+    kept.close()
+    with pytest.raises(ValueError, match=r"of another command: --to is 128 now and was 64; give the same command to"):
+        Kept(tmp_path / "out", {"--to": 128, "--text": "a"})
+    with pytest.raises(ValueError, match="--text is left out now and was a"):
+        Kept(tmp_path / "out", {"--to": 64})
+    held = Kept(tmp_path / "out", {"--to": 64, "--text": "a"})
+    with pytest.raises(ValueError, match="another process is at work in this folder"):
+        Kept(tmp_path / "out", {"--to": 64, "--text": "a"})
+    held.close()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    with pytest.raises(ValueError, match="this folder is not empty; name another"):
+        Kept(tmp_path / "other", {})
+
+
+# The command
 
 
 def test_one_command_measures_saves_and_reports(folder: Path, tmp_path: Path):
     text, out = tmp_path / "text.txt", tmp_path / "out"
     text.write_text(WORDS)
     command = ["extend", str(folder), "--to", "64", "--text", str(text), "--out", str(out)]
-    command += ["--windows", "3", "--last", "8", "--try", "YaRN", "--try", "ReRoPE, pivot"]
+    command += ["--windows", "3", "--last", "8", "--try", "YaRN", "--method", "ReRoPE, pivot"]
     done = CliRunner().invoke(app(), command)
     assert done.exit_code == 0, done.output
     assert f"saved: {out}" in done.output
-    assert {"report.html", "report.json", "config.json"} <= {each.name for each in out.iterdir()}
-    model = load(out)
-    kept = extension_of(model)
+    # Lines where nobody watches a bar, and the time first.
+    assert re.search(r"extend: will take about \d+ s\n", done.output)
+    assert "extend: timing window" in done.output
+    assert {"report.html", "report.json", "config.json", NAME} <= {each.name for each in out.iterdir()}
+    kept = extension_of(load(out))
     assert kept is not None
-    parts = kept.schedule[0].parts
-    assert any(isinstance(part, mp.Pivot) for part in parts) or parts[0].stretch is not None
+    assert any(isinstance(part, mp.Pivot) for part in kept.schedule[0].parts)
+    before = (out / "report.html").read_text()
     again = CliRunner().invoke(app(), command)
-    assert again.exit_code != 0
+    assert again.exit_code == 0, again.output
+    assert "kept from before" in again.output
+    assert (out / "report.html").read_text() == before
+    other = CliRunner().invoke(app(), [*command, "--windows", "4"])
+    assert other.exit_code == 2
+    assert "--windows is 4 now and was 3" in other.output
+
+
+def test_the_page_alone_says_what_why_at_which_price_and_how_to_serve_it(folder: Path, tmp_path: Path, judged: Calls):
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_bytes(WORDS.encode() + b"\xff\xfe")
+    command = ["extend", str(folder), "--to", "64", "--text", str(text), "--out", str(out), "--windows", "3"]
+    done = CliRunner().invoke(app(), [*command, "--last", "8"])
+    assert done.exit_code == 0, done.output
+    page = (out / "report.html").read_text()
+    for said in (
+        "<h1>Self-extend</h1>", "Chosen at 64: self-extend", "Within the trained length, 32 tokens, it costs",
+        "keep their exact distances.", f"model = load(&#34;{out}&#34;)", "nearest that vLLM serves", "sha256",
+        "could not be decoded as UTF-8", "The rule: of the rows that see every token", "llama", "milepost 0",
+    ):  # fmt: skip
+        assert said in page, said
+    assert "nan" not in re.sub(r"<style>.*?</style>|<script>.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_where_the_rule_chooses_none_nothing_is_saved_until_one_is_named(
+    folder: Path, tmp_path: Path, judged: Calls, monkeypatch: pytest.MonkeyPatch
+):
+    for row in LOSS:
+        monkeypatch.setitem(LOSS, row, 2.5)
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_text(WORDS)
+    command = ["extend", str(folder), "--to", "64", "--text", str(text), "--out", str(out), "--windows", "3"]
+    done = CliRunner().invoke(app(), [*command, "--last", "8"])
+    assert done.exit_code == 1, done.output
+    assert "nothing is saved" in done.output
+    assert "--method 'self-extend'" in done.output
+    assert not (out / "config.json").exists()
+    passes = len(judged)
+    done = CliRunner().invoke(app(), [*command, "--last", "8", "--method", "self-extend"])
+    assert done.exit_code == 0, done.output
+    assert len(judged) == passes
+    assert extension_of(load(out)) is not None
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+def test_a_learned_table_is_grown_from_the_command_line(kind: str, folder: Path, tmp_path: Path):
+    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+
+    own, out = tmp_path / "model", tmp_path / "out"
+    if kind == "gpt2":
+        made: Any = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=32, vocab_size=40))
+    else:
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        made = BertForMaskedLM(BertConfig(max_position_embeddings=32, vocab_size=40, **sizes))
+    made.eval().save_pretrained(own)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(own)
+    done = CliRunner().invoke(app(), ["extend", str(own), "--to", "80", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "Grown from 32 to 80 positions" in done.output
+    grown = type(made).from_pretrained(out).eval()
+    assert grown.config.max_position_embeddings == 80
+    text = ids()[None, :80]
+    assert torch.allclose(grown(text[:, :32]).logits, made(text[:, :32]).logits, atol=1e-5)
+    assert torch.isfinite(grown(text).logits).all()
 
 
 @pytest.mark.parametrize(
@@ -108,11 +333,12 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(
     assert not out.exists()
 
 
-def test_extend_chooses_by_measuring():
+def test_extend_chooses_by_measuring(judged: Calls):
     model = llama()
     extend(model, mp.Yarn(2, trained=32))
-    assert extend(model, to=64, text=ids(), windows=4, last=8, progress=False) is model
-    best = choose(llama(), ids(), to=64, windows=4, last=8, progress=False).best
+    assert extend(model, to=64, text=ids(), windows=3, last=8, progress=False) is model
+    best = choose(llama(), ids(), **QUIET).best
+    assert best is not None
     assert extension_of(model).schedule.same_as(extension_of(extend(llama(), *best.parts)).schedule)
 
 
@@ -122,7 +348,8 @@ def test_measuring_leaves_an_extended_model_as_it_was():
     names = ["YaRN", "ReRoPE, pivot"]
     found = choose(model, ids(), to=64, names=names, windows=4, last=8, progress=False)
     alone = choose(llama(), ids(), to=64, names=names, windows=4, last=8, progress=False)
-    assert found.measured.nats["stock"][64].mean == pytest.approx(alone.measured.nats["stock"][64].mean)
+    one, two = ({each.row: each.nats for each in side.standings} for side in (found, alone))
+    assert one == pytest.approx(two)
     assert torch.equal(model(ids()[None, :50]).logits, before)
     with pytest.raises(ValueError, match="tokens"):
         choose(model, ids()[:70], to=64, windows=9, last=8, progress=False)
@@ -133,7 +360,7 @@ def test_dropout_is_off_while_choosing_and_back_after():
     model = llama(attention_dropout=0.5).train()
     model.model.layers[0].eval()
     one, two = (choose(model, ids(), to=64, names=["YaRN"], windows=4, last=8, progress=False) for _ in range(2))
-    assert one.measured.nats["YaRN"][64].values == two.measured.nats["YaRN"][64].values
+    assert one.standings == two.standings
     assert [each.training for each in model.model.layers] == [False, True]
     assert model.training
 
@@ -143,10 +370,10 @@ def test_without_a_model_one_is_trained_on_the_spot(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(small.SIZES, small.SMALL, size)
     monkeypatch.setattr(small, "of_python", lambda: of_bytes(WORDS.encode() * 4, "forty cats"))
     command = ["extend", "--to", "64", "--out", str(tmp_path / "out"), "--windows", "3", "--try", "YaRN"]
-    done = CliRunner().invoke(app(), command)
+    done = CliRunner().invoke(app(), [*command, "--method", "YaRN"])
     assert done.exit_code == 0, done.output
     # What the command judges by itself fits into the window of however short a model.
-    assert json.loads((tmp_path / "out" / "report.json").read_text())["last"] == 8
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["last"] == 4
     assert "trained a small model of bytes on forty cats" in done.output
     model = load(tmp_path / "out")
     assert extension_of(model).schedule[0].parts[0] == mp.Rope(8, stretch=mp.Yarn(4.0, 16))

@@ -17,6 +17,7 @@ from torch import Tensor
 import milepost as mp
 from milepost.hf import choose, extend, measure, restore
 from milepost.hf.measuring.judged import Row, judge
+from milepost.hf.measuring.scores import Score, perplexity_range, with_interval
 from milepost.hf.measuring.trials import copies, endings, haystack, needles
 from tests.hf.tiny import tiny
 
@@ -136,15 +137,25 @@ def test_a_row_is_left_out_of_texts_that_its_model_has_no_positions_for(kind: st
 def test_candidates_are_measured_where_stock_has_no_positions(ids: Tensor):
     model = tiny("gptj", vocab_size=VOCABULARY, n_positions=32, max_position_embeddings=32)
     found = choose(model, ids, to=64, names=["YaRN"], windows=3, last=4, progress=False)
+    assert [each.row for each in found.standings] == ["YaRN"]
     assert list(found.measured.nats["stock"]) == [32]
     assert list(found.measured.nats["YaRN"]) == [32, 64]
     assert "stock: left out past 32 tokens" in str(found)
 
 
+def test_an_interval_wider_than_its_mean_is_a_range():
+    assert with_interval(3.0, 0.25) == "3.000 ±0.250"
+    assert with_interval(0.1, 0.25) == "0.100 (-0.150 to 0.350)"
+    assert with_interval(0.1, 0.25, signed=True) == "+0.100 ±0.250"
+    assert with_interval(3.0, math.nan) == "3.000"
+    # e^3, e^1 and e^5: no ± on either side of it.
+    assert perplexity_range(Score(3.0, 2.0)) == "20.09 (2.718 to 148.4)"
+
+
 def test_rows_that_show_no_attention_for_one_reason_are_named_together(ids: Tensor):
     found = measure({"stock": copier, "twice": copier}, ids, lengths=[32], trained=32, distances=(), needle=(), **QUICK)
-    assert str(found).count("gives logits alone") == 1
-    assert "any row: not to be seen; a function gives logits alone" in str(found)
+    assert str(found).count("logits alone") == 1
+    assert "no weights of all rows: a function returns logits alone" in str(found)
 
 
 def test_entropy_and_growth(ids: Tensor):
@@ -242,8 +253,8 @@ def test_where_attention_cannot_be_seen_it_says_so(ids: Tensor):
     model.set_attn_implementation("milepost_test")
     found = measure({"own": model, "function": copier}, ids, lengths=[32], distances=(), needle=(), **QUICK)
     assert "'milepost_test', which forms no matrix" in str(found.mass["own"])
-    assert "gives logits alone" in str(found.mass["function"])
-    assert "own: not to be seen" in str(found)
+    assert "returns logits alone" in str(found.mass["function"])
+    assert "no weights of own: its attention" in str(found)
 
 
 # What comes out

@@ -20,27 +20,35 @@ class Kept:
 
     def __init__(self, folder: Path | None = None, asked: Mapping[str, Any] | None = None) -> None:
         """asked: what was asked for; a folder in which something else was asked for is refused by name."""
+        self.folder, self.asked = folder, dict(asked or {})
         self.store: Store | None = None
         self.known: dict[tuple[str, int, int], Result] = {}
         self.notes: dict[str, dict[str, Any]] = {}
-        if folder is None:
-            return
-        refuse_folder(folder)
-        there = (folder / NAME).exists()
+        if folder is not None:
+            refuse_folder(folder)
+            if (folder / NAME).exists():
+                self._open(folder)
+
+    def _open(self, folder: Path) -> Store:
+        """Open the file, or begin it: what is refused before there is something to keep leaves no folder behind."""
         self.locks = Locks(folder)
         if not self.locks.take(f".{CELL}"):
             raise ValueError(f"--out {folder}: another process is at work in this folder; wait for it, or name another")
         self.store = Store(folder / NAME)
-        asked = dict(asked or {})
         before = self.store.noted("asked")
         if before is None:
-            self.store.note("asked", asked)
-        elif before != asked:
+            self.store.note("asked", self.asked)
+        elif before != self.asked:
             self.close()
-            raise ValueError(f"--out {folder}: {differs(before, asked)}; give the same command to resume, or another folder")
-        if there:
-            for each in self.store.scores(CELL):
-                self.known[each.variant, each.length, int(each.protocol.removeprefix("text "))] = from_plain(each.detail)
+            raise ValueError(
+                f"--out {folder}: {differs(before, self.asked)}; give the same command to resume, or another folder"
+            )
+        for each in self.store.scores(CELL):
+            self.known[each.variant, each.length, int(each.protocol.removeprefix("text "))] = from_plain(each.detail)
+        return self.store
+
+    def _writing(self) -> Store | None:
+        return self._open(self.folder) if self.store is None and self.folder is not None else self.store
 
     def __len__(self) -> int:
         return len(self.known)
@@ -51,17 +59,19 @@ class Kept:
 
     def put(self, row: str, length: int, text: int, result: Result) -> None:
         """Keep a measurement; it is on the disk when this returns."""
+        store = self._writing()
         self.known[row, length, text] = result
-        if self.store is not None:
+        if store is not None:
             nats = sum(result.blocks) / len(result.blocks)
             kept = Score(CELL, row, f"text {text}", length, nats, None, len(result.blocks), plain(result))
-            self.store.judged(kept)
+            store.judged(kept)
 
     def note(self, name: str, value: dict[str, Any]) -> None:
         """Keep something besides measurements, such as the time that was said."""
         self.notes[name] = value
-        if self.store is not None:
-            self.store.note(name, value)
+        store = self._writing()
+        if store is not None:
+            store.note(name, value)
 
     def noted(self, name: str) -> dict[str, Any] | None:
         """Return what was noted under a name."""

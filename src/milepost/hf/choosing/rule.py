@@ -57,7 +57,7 @@ class Standing:
         if self.more.high <= MARGIN:
             return "within"
         # A single text of one block has no interval, and decides nothing.
-        return "above" if self.more.low > MARGIN or math.isnan(self.more.mean) else "undecided"
+        return "above" if self.more.low > MARGIN else "undecided"
 
     @property
     def recalled(self) -> float:
@@ -87,10 +87,13 @@ def standing(row: str, results: Mapping[int, Result], window: Mapping[int, Resul
 
 
 def ranked(standings: Sequence[Standing]) -> list[Standing]:
-    """Return rows as the halving goes by them: those not shown to read worse by recall, then the others by loss."""
+    """Return rows as the halving goes by them: those that seem to read as well by recall, then the others by loss.
+
+    By means alone: by intervals a row that varies would go on in place of one that is surely a little too dear.
+    """
     return sorted(
         standings,
-        key=lambda each: (True, each.more.mean) if each.verdict == "above" else (False, -each.recalled, each.more.mean),
+        key=lambda each: (True, each.more.mean) if each.more.mean > MARGIN else (False, -each.recalled, each.more.mean),
     )
 
 

@@ -20,7 +20,7 @@ SWITCHED = ("sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 
 @dataclass(frozen=True)
 class Mass:
-    """Means over the last quarter of the queries, one for each layer: the share of the first tokens, and bits."""
+    """Means over the last quarter of the queries, one for each layer: the share of the first tokens, and nats."""
 
     length: int
     sinks: int
@@ -35,7 +35,7 @@ def attention_mass(row: Row, ids: Tensor, sinks: int) -> Mass | str:
             return attention_mass(replace(row, model=plain), ids, sinks)
     model = row.model
     if not isinstance(model, nn.Module) or getattr(model, "config", None) is None:
-        return "a function gives logits alone, and no attention weights"
+        return "a function returns logits alone"
     if row.trivial:
         return "the same as stock, within its window"
     own: Any = model
@@ -58,5 +58,5 @@ def attention_mass(row: Row, ids: Tensor, sinks: int) -> Mass | str:
         return "the model gives no attention weights, though it was asked for them"
     late = [each[:, :, -max(1, ids.shape[1] // 4) :].float() for each in formed]
     mass = tuple(float(each[..., :sinks].sum(-1).mean()) for each in late)
-    bits = tuple(float(-(each * each.clamp(min=1e-30).log2()).sum(-1).mean()) for each in late)
-    return Mass(ids.shape[1], sinks, mass, bits)
+    nats = tuple(float(-(each * each.clamp(min=1e-30).log()).sum(-1).mean()) for each in late)
+    return Mass(ids.shape[1], sinks, mass, nats)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from milepost import __version__
-from milepost.hf.measuring.scores import LOG2, NONE, Score, Scores
+from milepost.hf.measuring.scores import NONE, Score, Scores, perplexity_range, with_interval
 from milepost.lab.report.figure import BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, ends_of_bars, finite
 from milepost.lab.report.layout import laid_out, write_whole
 from milepost.lab.report.look import COLOURS, MARKERS, Look
@@ -35,7 +35,7 @@ def page(measured: Scores) -> str:
         panels=_panels(measured),
         beside=measured.beside,
         lengths=measured.lengths,
-        perplexities={row: [_perplexity(measured, row, n) for n in measured.lengths] for row in measured.rows},
+        losses={row: [_loss(measured, row, n) for n in measured.lengths] for row in measured.rows},
         needles=[
             (row, list(found), {depth: [each[depth] for each in found.values()] for depth in measured.depths(row)})
             for row, found in measured.needle.items()
@@ -51,7 +51,11 @@ def _lede(measured: Scores) -> list[str]:
     if not whole:
         return measured.left_out()
     best = min(whole, key=lambda row: measured.nats[row][longest].mean)
-    lines = [f"At {longest:,} tokens {best} has a perplexity of {measured.nats[best][longest].perplexity:.4g}."]
+    own = measured.nats[best][longest]
+    lines = [
+        f"At {longest:,} tokens {best} has a loss of {with_interval(own.mean, own.half)} nats a token, a perplexity of "
+        f"{perplexity_range(own)}."
+    ]
     if measured.trained in measured.nats[best] and longest > measured.trained:
         ratio, low, high = measured.grown(best, longest)
         between = f" ({low:.3f} to {high:.3f})" if math.isfinite(low) else ""
@@ -111,24 +115,28 @@ def _point(x: int, score: Score) -> Point:
     return Point(float(x), score.mean, score.half if math.isfinite(score.half) else None)
 
 
-def _perplexity(measured: Scores, row: str, length: int) -> tuple[str, str]:
-    """Return a perplexity, and the nats a token more than the row that others are compared with."""
+def _loss(measured: Scores, row: str, length: int) -> tuple[str, str]:
+    """Return nats a token, and how many more than those of the row that others are compared with."""
     if length not in measured.nats[row]:
         return NONE, ""
-    more = measured.more(row, length).replace(" ", "\N{NO-BREAK SPACE}")
-    return f"{measured.nats[row][length].perplexity:.4g}", more
+    own, more = measured.nats[row][length], measured.more(row, length)
+    return _unbroken(with_interval(own.mean, own.half)), _unbroken(more)
+
+
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _masses(measured: Scores) -> list[tuple[str, str]]:
-    """Return rows, and where their attention goes, or why that is not to be seen."""
+    """Return rows, and where their attention goes, or why they have no weights."""
     items: list[tuple[str, str]] = []
     seen, unseen = measured.masses()
     for row, found in seen.items():
         layers = ", ".join(f"{each:.0%}" for each in found.mass)
-        bits = ", ".join(f"{each:.2f}" for each in found.entropy)
+        nats = ", ".join(f"{each:.2f}" for each in found.entropy)
         on = f"on the first {found.sinks} of {found.length:,} tokens"
-        items.append((row, f"layer by layer {layers} {on}; entropy {bits} bits"))
-    return items + [(", ".join(rows), f"not to be seen: {why}") for why, rows in unseen.items()]
+        items.append((row, f"layer by layer {layers} {on}; entropy {nats} nats"))
+    return items + [(", ".join(rows), f"no weights: {why}") for why, rows in unseen.items()]
 
 
 @dataclass

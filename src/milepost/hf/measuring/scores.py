@@ -53,12 +53,24 @@ def paired(one: Score, two: Score) -> Score:
     return score(torch.tensor(differences, dtype=torch.float64), one.drawn)
 
 
-def plus_minus(half: float, form: str = ".3f") -> str:
-    """Write an interval after its mean; nothing where there is none, of a single window."""
-    return f" ±{half:{form}}" if math.isfinite(half) else ""
+def with_interval(mean: float, half: float, form: str = ".3f", signed: bool = False) -> str:
+    """Write a mean with its interval: a range where that is wider than the mean, nothing where there is none."""
+    sign = "+" if signed else ""
+    if not math.isfinite(half):
+        return f"{mean:{sign}{form}}"
+    if half > abs(mean) and not signed:
+        return f"{mean:{form}} ({mean - half:{form}} to {mean + half:{form}})"
+    return f"{mean:{sign}{form}} ±{half:{form}}"
 
 
-LOG2 = math.log(2)
+def perplexity_range(score: Score) -> str:
+    """Write a perplexity with the range that its nats have; an interval of nats is not symmetric any more there."""
+    if not math.isfinite(score.half):
+        return f"{score.perplexity:.4g}"
+    low, high = (math.exp(min(score.mean + side * score.half, 700.0)) for side in (-1, 1))
+    return f"{score.perplexity:.4g} ({low:.4g} to {high:.4g})"
+
+
 NONE = "–"
 """In the place of a score that there is none of."""
 
@@ -119,9 +131,10 @@ class Scores:
 
     def __str__(self) -> str:
         parts = [
-            self._by_length(f"perplexity of the last {self.last} tokens, {self.windows} windows", self._perplexity),
+            self._by_length(f"nats a token on the last {self.last} tokens, {self.windows} windows", self._nats),
+            self._by_length("the same as perplexity, with its range", self._perplexity),
             self._by_length(f"nats a token more than {self.beside}, paired", self.more) if self.beside else "",
-            self._by_length("entropy of the guess, in bits", self._entropy),
+            self._by_length("entropy of the guess, in nats", self._entropy),
             self._recalled(),
             self._needles(),
             self._masses(),
@@ -141,22 +154,22 @@ class Scores:
             for row, longest in self.ends.items()
         ]
 
+    def _nats(self, row: str, length: int) -> str:
+        found = self.nats[row].get(length)
+        return NONE if found is None else with_interval(found.mean, found.half)
+
     def _perplexity(self, row: str, length: int) -> str:
-        if length not in self.nats[row]:
-            return NONE
-        found = self.nats[row][length]
-        # Half of the interval of the perplexity, from that of the nats.
-        return f"{found.perplexity:.4g}{plus_minus(found.perplexity * math.expm1(found.half), '.2g')}"
+        return perplexity_range(self.nats[row][length]) if length in self.nats[row] else NONE
 
     def more(self, row: str, length: int) -> str:
         """Write the nats a token more than the row that others are compared with; nothing for that row itself."""
         if row == self.beside or not self.beside or any(length not in self.nats[each] for each in (row, self.beside)):
             return ""
         found = self.against(row, self.beside, length)
-        return f"{found.mean:+.3f}{plus_minus(found.half)}"
+        return with_interval(found.mean, found.half, signed=True)
 
     def _entropy(self, row: str, length: int) -> str:
-        return f"{self.entropy[row][length].mean / LOG2:.2f}" if length in self.entropy[row] else NONE
+        return f"{self.entropy[row][length].mean:.2f}" if length in self.entropy[row] else NONE
 
     def _by_length(self, title: str, cell: Callable[[str, int], str]) -> str:
         cells = [[cell(row, length) for length in self.lengths] for row in self.rows]
@@ -168,7 +181,7 @@ class Scores:
             return ""
         found = [self.recall.get(row, {}) for row in self.rows]
         cells = [[_copied(row[each]) if each in row else NONE for each in distances] for row in found]
-        title = "bits a token on the second copy of a passage (on the first), by distance"
+        title = "nats a token on the second copy of a passage (on the first), by distance"
         return table(title, [f"{each:,}" for each in distances], self.rows, cells)
 
     def _needles(self) -> str:
@@ -181,7 +194,7 @@ class Scores:
         return "\n\n".join(parts)
 
     def masses(self) -> tuple[dict[str, Mass], dict[str, list[str]]]:
-        """Return where the attention of rows goes, and of the others why it is not to be seen: the rows by reason."""
+        """Return where the attention of rows goes, and why others have no weights: the rows by reason."""
         unseen: dict[str, list[str]] = {}
         for row, found in self.mass.items():
             if isinstance(found, str):
@@ -189,24 +202,23 @@ class Scores:
         return {row: found for row, found in self.mass.items() if isinstance(found, Mass)}, unseen
 
     def _masses(self) -> str:
-        lines = ["attention on the first tokens, and bits of its entropy"] if self.mass else []
+        lines = ["attention on the first tokens, and its entropy in nats"] if self.mass else []
         seen, unseen = self.masses()
         for row, found in seen.items():
-            share, bits = (sum(each) / len(each) for each in (found.mass, found.entropy))
+            share, nats = (sum(each) / len(each) for each in (found.mass, found.entropy))
             layers = " ".join(f"{each:.0%}" for each in found.mass)
             lines.append(
                 f"  {row}: {share:.1%} on the first {found.sinks} of {found.length:,} tokens ({layers} by layer), "
-                f"{bits:.2f} bits"
+                f"{nats:.2f} nats"
             )
         for why, rows in unseen.items():
-            whose = "any row" if len(rows) == len(self.mass) > 1 else ", ".join(rows)
-            lines.append(f"  {whose}: not to be seen; {why}")
+            whose = "all rows" if len(rows) == len(self.mass) > 1 else ", ".join(rows)
+            lines.append(f"  no weights of {whose}: {why}")
         return "\n".join(lines)
 
 
 def _copied(found: Recall) -> str:
-    half = plus_minus(found.second.half / LOG2, ".2f")
-    return f"{found.second.mean / LOG2:.2f}{half} ({found.first.mean / LOG2:.2f})"
+    return f"{with_interval(found.second.mean, found.second.half, '.2f')} ({found.first.mean:.2f})"
 
 
 def table(title: str, heads: Sequence[str], names: Sequence[str], cells: Sequence[Sequence[str]]) -> str:

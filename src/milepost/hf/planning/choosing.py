@@ -24,7 +24,7 @@ from milepost.hf.measuring.measured_page import Measured
 from milepost.hf.measuring.scores import Recall, score, table
 from milepost.hf.measuring.trials import doubling, need_tokens, tokens_of
 from milepost.hf.model.extension import as_it_was, extended, restore
-from milepost.hf.model.models import demand_causal, demand_model, same_config
+from milepost.hf.model.models import demand_causal, demand_model, device_of, same_config
 from milepost.hf.planning.candidates import Candidate, joined
 from milepost.hf.planning.plan import Plan, plan
 from milepost.refusal import need
@@ -37,6 +37,8 @@ KEPT = (None, 2, 1)
 """How many rows go on in each round; None is all."""
 TOGETHER = 8
 """Endings of a quick choice that are read at once, where AT_ONCE tokens hold as many."""
+SEEN = 0.01
+"""Nats a token from which on a row is said to recall."""
 THOROUGH = 16
 """Endings of a thorough choice."""
 
@@ -112,6 +114,7 @@ class Chosen:
         if self.best is not None and self.best.name in self.inside:
             more = self.inside[self.best.name].more
             lines.append(f"within the trained length it costs {more} nats a token more than the model as it is")
+        lines += self.measured.left_out()
         lines += [f"not tried: {name}, {why}" for name, why in self.left_out.items()]
         return "\n".join(lines)
 
@@ -151,7 +154,10 @@ def _of(found: tuple[int, int]) -> str:
 
 
 def _comes_to(own: Standing) -> str:
-    saved = f", and saves {own.recalled:.2f} nats a token on passages out of its sight" if own.recall else ""
+    saved = ""
+    if own.recall:
+        what = f"saves {own.recalled:.2f} nats a token on" if own.recalled >= SEEN else "recalls nothing of"
+        saved = f", and {what} passages out of the window's sight"
     return f"{own.more} nats a token beside the window{saved}"
 
 
@@ -309,7 +315,8 @@ class Work:
             return
         going = self.reads
         for number, texts in enumerate(self.rounds[1:], 1):
-            going = [each.row for each in ranked(self.standings(going))][: KEPT[number]]
+            # By what was read until then: a run that is resumed knows what came later already.
+            going = [each.row for each in ranked(self.standings(going, texts.start))][: KEPT[number]]
             for row in going:
                 self._pass(row, self.sizes.target, texts, advance)
         # The price within the trained length, of the one that went furthest.
@@ -317,12 +324,13 @@ class Work:
             if row != STOCK:
                 self._pass(row, self.sizes.trained, range(len(self.tests)), advance)
 
-    def standings(self, rows: Sequence[str]) -> list[Standing]:
-        """Return how rows stand at the target now."""
-        return [standing(row, self._results(row, self.sizes.target), self._results(STOCK, self.sizes.trained)) for row in rows]
+    def standings(self, rows: Sequence[str], until: int | None = None) -> list[Standing]:
+        """Return how rows stand at the target, by the first texts or by all."""
+        window = self._results(STOCK, self.sizes.trained)
+        return [standing(row, self._results(row, self.sizes.target, until), window) for row in rows]
 
-    def _results(self, row: str, length: int) -> dict[int, Result]:
-        found = {n: self.kept.get(row, length, n) for n in range(len(self.tests))}
+    def _results(self, row: str, length: int, until: int | None = None) -> dict[int, Result]:
+        found = {n: self.kept.get(row, length, n) for n in range(len(self.tests) if until is None else until)}
         return {n: each for n, each in found.items() if each is not None}
 
     def _row(self, row: str, length: int) -> Row:
@@ -368,7 +376,9 @@ class Work:
                 if called in by_kind:
                     continue
                 advance(f"timing {self._called(row, length)}", 0)
-                together = max(1, min(AT_ONCE // length, len(self.tests)))
+                # On a CPU texts cost as much together as one by one.
+                apart = device_of(self.model).type == "cpu"
+                together = 1 if apart else max(1, min(AT_ONCE // length, len(self.tests)))
                 ids = torch.cat([each.ids for each in self.tests[:together]])
                 last = max(each.judged(self.sizes) for each in self.tests)
                 by_kind[called] = seconds_of(self._row(row, length), ids, last) / together
