@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def test_the_ending_is_that_of_the_text_and_endings_do_not_overlap():
         own = trial.ids[0, end - sizes.last : end].tolist()
         ends += [n for n in range(len(ids)) if ids[n : n + sizes.last].tolist() == own]
     assert len(ends) == 5
-    assert all(b - a >= sizes.last for a, b in zip(ends, ends[1:], strict=False))
+    assert all(b - a >= sizes.last for a, b in itertools.pairwise(ends))
 
 
 def test_who_looks_back_recalls_and_finds_the_key_and_a_window_does_not():
@@ -176,7 +177,8 @@ class Layers(nn.Module):
         for number, layer in enumerate(self.layers):
             took = 3.0 if self.config.layer_types[number] == "far" else 1.0
             self.clock.now += took if number else 10 * took
-            x, self.ran = layer(x), self.ran + 1
+            self.ran += 1
+            x = layer(x)
         return type("Out", (), {"logits": x})()
 
 

@@ -78,7 +78,9 @@ Windows = Annotated[
 ]
 Last = Annotated[
     int | None,
-    typer.Option("--last", help="How many tokens of each ending.", show_default="512, or a quarter of the trained length"),
+    typer.Option(
+        "--last", help="How many tokens of each ending.", show_default="512, or a quarter of the trained length"
+    ),
 ]
 Thorough = Annotated[bool, typer.Option("--thorough", help="Measure all candidates on all endings, at all lengths.")]
 Method = Annotated[

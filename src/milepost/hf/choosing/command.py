@@ -199,5 +199,3 @@ def grow_table(out: Path, model: str, kind: str, to: int | None, text: Path | No
         f"{kind} serves it"
     )
     return True
-
-

@@ -75,8 +75,8 @@ def _undecodable(text: object) -> list[str]:
         return []
     count = text.count(REPLACED)
     return [
-        f"{count:,} of {len(text):,} characters could not be decoded as UTF-8 ({count / len(text):.2%}): the text is in "
-        f"another encoding, or is no text. Convert it first: iconv -f latin1 -t utf8"
+        f"{count:,} of {len(text):,} characters could not be decoded as UTF-8 ({count / len(text):.2%}): the text is "
+        f"in another encoding, or is no text. Convert it first: iconv -f latin1 -t utf8"
     ]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from milepost.hf.measuring.judged import AsItWas, Row, Under, judge
 
 
-class Enough(Exception):
+class TimedEnoughError(Exception):
     """Raised inside a forward pass that has been timed for long enough."""
 
 
@@ -34,12 +34,12 @@ def seconds_of(row: Row, ids: Tensor, last: int) -> float:
         ended.append(time.monotonic())
         # The first layer is slower than others: memory is taken there.
         if set(kinds) <= set(kinds[1 : len(ended)]):
-            raise Enough
+            raise TimedEnoughError
 
     hooks = [each.register_forward_hook(note) for each in layers]
     try:
         judge(row, ids, last)
-    except Enough:
+    except TimedEnoughError:
         took = {kind: later - earlier for kind, earlier, later in zip(kinds[1:], ended, ended[1:], strict=False)}
         # Embedding and head are as much as another layer, about.
         return (ended[0] - begun) + sum(took[kind] for kind in kinds[1:]) + took[kinds[1]]

@@ -110,7 +110,9 @@ def _lede(found: Chosen, saved: str | None, own: Standing | None) -> list[str]:
     lines = [f"{found.verdict()[:1].upper()}{found.verdict()[1:]}."]
     named = None if found.best is None else found.best.name
     if own is not None and saved != named:
-        lines.append(f"{saved} was named by --method and is saved all the same: {own.more} nats a token beside the window.")
+        lines.append(
+            f"{saved} was named by --method and is saved all the same: {own.more} nats a token beside the window."
+        )
     if saved is not None:
         price = found.inside.get(saved)
         lines.append(

@@ -99,7 +99,9 @@ def trials_for(ids: Tensor, tokenizer: object, sizes: Sizes, count: int, first: 
     room = len(ids) - sizes.target - 1
     ends = [sizes.target + 1 + n * room // max(1, count - 1) for n in range(count)]
     hidden = needles(ids, tokenizer, count, 0)
-    return [_trial(ids, end, number, key, sizes, first) for number, (end, key) in enumerate(zip(ends, hidden, strict=True))]
+    return [
+        _trial(ids, end, number, key, sizes, first) for number, (end, key) in enumerate(zip(ends, hidden, strict=True))
+    ]
 
 
 def _trial(ids: Tensor, end: int, number: int, needle: Needle, sizes: Sizes, first: int | None) -> Trial:
@@ -132,7 +134,7 @@ def _between(sizes: Sizes, number: int, room: int) -> int | None:
 
 
 def read_off(nats: Tensor, right: Tensor, trial: Trial, sizes: Sizes) -> Result:
-    """Return what a row came to, from the nats [n] of at least the last tokens that are judged, and which it guessed."""
+    """Return what a row came to, from the nats [n] of at least the tokens that are judged, and which it guessed."""
     end = len(nats) - trial.answer - trial.asked
     repeated = nats[end - len(trial.order) * sizes.passage : end].view(len(trial.order), -1)
     ending = end - len(trial.order) * sizes.passage

@@ -37,13 +37,13 @@ def _sentences(part: Any) -> list[str]:
     if isinstance(part, mp.SelfExtend):
         return [
             f"The last {part.neighbours:,} keys keep their exact distances.",
-            f"Keys further back share positions in groups of {part.group}, so that no distance is larger than those met "
-            f"in training; {VISIBLE.lower()}",
+            f"Keys further back share positions in groups of {part.group}, so that no distance is larger than those "
+            f"met in training; {VISIBLE.lower()}",
         ]
     if isinstance(part, mp.DualChunk):
         return [
-            f"Positions start over in chunks of {part.chunk - part.local:,} tokens, and the {part.local:,} nearest keys "
-            f"keep their exact distances.",
+            f"Positions start over in chunks of {part.chunk - part.local:,} tokens, and the {part.local:,} nearest "
+            f"keys keep their exact distances.",
             f"Earlier chunks are seen at distances that were met in training. {VISIBLE}",
         ]
     if isinstance(part, mp.Rerope):
@@ -87,5 +87,7 @@ def loading(candidate: Candidate, folder: str) -> str:
     if candidate.config is None:
         first = f'from milepost.hf import load\n\nmodel = load("{folder}")'
     else:
-        first = f'from transformers import AutoModelForCausalLM\n\nmodel = AutoModelForCausalLM.from_pretrained("{folder}")'
+        first = (
+            f'from transformers import AutoModelForCausalLM\n\nmodel = AutoModelForCausalLM.from_pretrained("{folder}")'
+        )
     return f'from transformers import AutoTokenizer\n{first}\ntokenizer = AutoTokenizer.from_pretrained("{folder}")'

@@ -36,7 +36,7 @@ from milepost.refusal import need
 from milepost.seams import demand
 
 Told = Callable[..., None]
-"""Called with what was just done, in how many steps where that is not one, and the seconds left where they are known."""
+"""Called with what was just done, in how many steps where that is not one, and the seconds left where known."""
 OFTEN = 5.0
 """Seconds between two lines in a pipe, at the least."""
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -66,6 +66,7 @@ def _lede(measured: Scores) -> list[str]:
 
 
 def look_of(measured: Scores, row: str) -> Look:
+    """Return the look of a row: grey where it needs no method."""
     if row in measured.trivial:
         n = measured.trivial.index(row)
         return Look(f"cx d{1 + n % 3}", f"m{n % MARKERS}")

@@ -122,7 +122,14 @@ class Chosen:
         heads = ["endings", "nats", "more than the window", "recall", "keys", "reads as well"]
         rows = [*self.standings]
         cells = [
-            [str(each.texts), f"{each.nats:.3f}", str(each.more), f"{each.recalled:+.2f}", _of(each.found), SAYS[each.verdict]]
+            [
+                str(each.texts),
+                f"{each.nats:.3f}",
+                str(each.more),
+                f"{each.recalled:+.2f}",
+                _of(each.found),
+                SAYS[each.verdict],
+            ]
             for each in rows
         ]
         title = (
@@ -225,7 +232,9 @@ def choose(
 
 def _count(ids: Tensor, sizes: Sizes, windows: int | None, thorough: bool) -> int:
     """Return how many endings are judged: as many as the text gives, where no number was asked for."""
-    need_tokens(ids, sizes.target + 1 + ((windows or 1) - 1) * sizes.last, f"{windows or 1} endings at {sizes.target:,} tokens")
+    need_tokens(
+        ids, sizes.target + 1 + ((windows or 1) - 1) * sizes.last, f"{windows or 1} endings at {sizes.target:,} tokens"
+    )
     if windows is not None:
         return windows
     fits = 1 + max(0, len(ids) - sizes.target - 1) // sizes.last
@@ -269,7 +278,9 @@ class Work:
         self.rows |= {name: Under(model, each.parts) for name, each in able.items()}
         n = len(tests)
         self.window = f"window {sizes.trained - sizes.sinks:,} and {sizes.sinks} sinks"
-        self.lengths = [*doubling(sizes.trained, sizes.target - 1), sizes.target] if thorough else [sizes.trained, sizes.target]
+        self.lengths = (
+            [*doubling(sizes.trained, sizes.target - 1), sizes.target] if thorough else [sizes.trained, sizes.target]
+        )
         self.rounds = [range(n * k // ROUNDS, n * (k + 1) // ROUNDS) for k in range(ROUNDS)]
         self.rounds = [each for each in self.rounds if len(each)] if n < ROUNDS else self.rounds
         self.reach = reach(self.rows[STOCK])
@@ -343,7 +354,11 @@ class Work:
         """Read some trials under a row, as many at once as fit, and keep what it came to."""
         left = [n for n in texts if self.kept.get(row, length, n) is None]
         if len(left) < len(texts):
-            advance(f"{self._called(row, length)}: {len(texts) - len(left)} kept from before", len(texts) - len(left))
+            advance(
+                f"{self._called(row, length)}: {len(texts) - len(left)} kept from before",
+                len(texts) - len(left),
+                self.left(),
+            )
         together = max(1, AT_ONCE // length)
         for start in range(0, len(left), together):
             batch = left[start : start + together]
@@ -407,7 +422,9 @@ class Work:
 
     def found(self, doubted: Sequence[str], facts: Mapping[str, str]) -> Chosen:
         """Return what was chosen, with everything that was measured."""
-        standings = sorted(self.standings(self.reads), key=lambda each: (each.verdict == "above", -each.texts, each.more.mean))
+        standings = sorted(
+            self.standings(self.reads), key=lambda each: (each.verdict == "above", -each.texts, each.more.mean)
+        )
         most = max(each.texts for each in standings)
         best = chosen([each for each in standings if each.texts == most])
         window = self._results(STOCK, self.sizes.trained)
@@ -436,9 +453,14 @@ class Work:
         blocks = score(torch.tensor([each for n in window for each in window[n].blocks]))
         found.nats[self.window] = dict.fromkeys(self.lengths, blocks)
         found.entropy[self.window] = {}
-        for row, results in {**{row: self._results(row, self.sizes.target) for row in self.reads}, self.window: window}.items():
+        for row, results in {
+            **{row: self._results(row, self.sizes.target) for row in self.reads},
+            self.window: window,
+        }.items():
             for depth, distance in enumerate(self.sizes.distances):
-                second, fresh = (score(torch.tensor([each[n].copies[depth] for n in results])) for each in (results, window))
+                second, fresh = (
+                    score(torch.tensor([each[n].copies[depth] for n in results])) for each in (results, window)
+                )
                 found.recall.setdefault(row, {})[distance] = Recall(second, fresh)
         if self.reach is not None and self.reach < self.sizes.target:
             found.ends[STOCK] = self.reach

@@ -184,7 +184,14 @@ def _planned(reader: Reader, schedule: mp.Schedule, original: int, reached: int,
     if table is not None:
         found = of.rows(table, target)
         why = "the table has no row for later positions, and the square of its rows is the only reach it has untrained"
-        return Plan(**head, kind="learned table", candidates=tuple(found), first=found[0].name, why=why, measure=(found[0].name,))
+        return Plan(
+            **head,
+            kind="learned table",
+            candidates=tuple(found),
+            first=found[0].name,
+            why=why,
+            measure=(found[0].name,),
+        )
     note = "distances are looked up in buckets or clipped, or there are none: every length has its encoding already"
     found = [of.log_n(reached, causal, note)]
     why = "no distance is new to it; with more keys the softmax blurs, and log-n sharpens it"
@@ -230,7 +237,8 @@ def _rotary(
     measure, why = _measure(facts, head, causal, found)
     served = next((each.name for each in _by_merit(found) if each.config is not None), None)
     return Plan(**head, kind="rotary", candidates=tuple(found), first=measure[0], why=why, served=served,
-                tuning=_tuning(facts, rope, target), facts=facts, notes=_notes(reader, found), measure=measure)  # fmt: skip
+                tuning=_tuning(facts, rope, target), facts=facts, notes=_notes(reader, found),
+                measure=measure)  # fmt: skip
 
 
 def _facts(turn: object, rope: mp.Rope, trained: int, reached: int, target: int) -> Facts:
