@@ -134,7 +134,8 @@ class Chosen:
         ]
         title = (
             f"at {self.target:,} tokens; window: the last {self.sizes.trained:,} with {self.sizes.sinks} sinks. Nats a "
-            f"token; recall: nats saved on passages out of the window's sight; 90 % intervals, each end one-sided at 95 %"
+            f"token; recall: nats saved on passages out of the window's sight; 90 % intervals, each end one-sided at "
+            f"95 %"
         )
         return [title, *table("", heads, [each.row for each in rows], cells).splitlines()[1:]]
 
@@ -185,8 +186,8 @@ def choose(
     """Measure candidates of `plan(model, to)` on a text, and choose by one rule; `best` is None where none passes.
 
     The rule: of the rows that see every token and whose loss is at most 0.02 nats above that of a window with sinks
-    (by a one-sided 95 % interval, over the same endings), the one that recalls best. Each forward pass reads one text of
-    `to` tokens, or as many as 16,384 tokens hold, and shows loss, recall at four depths, and a pass key.
+    (by a one-sided 95 % interval, over the same endings), the one that recalls best. Each forward pass reads one text
+    of `to` tokens, or as many as 16,384 tokens hold, and shows loss, recall at four depths, and a pass key.
 
     Quick, the default, takes at most eight such passes: the model as it is and the candidates of `plan(…).measure`
     read the first third of the endings, the better two the second, the better one the last. thorough: all candidates
