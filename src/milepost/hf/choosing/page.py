@@ -208,7 +208,7 @@ def _panel(found: Chosen, title: str, by_row: dict[str, list[Point]], x_name: st
         else broken(ends, [0.0], BOTTOM, TOP, near=0.3)
     )
     x = doubling(sorted({point.x for point in points}), *SIDES)
-    level = (0.0, f"{found.window}: 0")
+    level = (0.0, "the window")
     return Panel(title, curves, x, y, x_name, NATS, level=level)
 
 
