@@ -760,6 +760,40 @@ def test_a_schedule_is_compared_layer_by_layer():
     assert [(each.convention, each.layers) for each in found.differences] == [("mask", ("layer 1",))]
 
 
+def hybrid(*attending: int) -> Any:
+    """A model of six layers, of which some attend."""
+    kinds = ["full_attention" if n in attending else "conv" for n in range(6)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return transformers.Lfm2ForCausalLM(transformers.Lfm2Config(
+            hidden_size=32, intermediate_size=64, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2,
+            vocab_size=64, max_position_embeddings=4096, layer_types=kinds,
+        )).eval()  # fmt: skip
+
+
+def test_layers_of_a_hybrid_are_compared_by_their_numbers(tmp_path: Path):
+    numbers = [2, 4, 5]
+    schemes = [mp.Scheme(mp.Rope(8, theta=1e6), mp.Rerope(2000 * n), mp.causal) for n in numbers]
+    extended = extend(hybrid(*numbers), mp.Schedule(schemes, layers=numbers))
+    extended.save_pretrained(tmp_path)
+    for one in (extended, tmp_path, mp.Schedule(schemes, layers=numbers)):
+        for other in (hybrid(*numbers), hybrid(*numbers).config):
+            found = check(one, other)
+            said = [(each.convention, each.layers, each.a) for each in found.differences]
+            assert said == [("position remapping", (f"layer {n}",), f"Rerope({2000 * n})") for n in numbers], str(found)
+        assert not check(one, extended)
+    assert not check(hybrid(*numbers), hybrid(*numbers).config).not_compared
+
+
+def test_layers_that_attend_elsewhere_are_a_difference():
+    scheme = mp.Scheme(mp.Rope(8), mp.causal)
+    pairs = [(hybrid(2, 4), hybrid(1, 4)), (mp.Schedule([scheme] * 2, layers=[2, 4]), hybrid(1, 4))]
+    for pair in (*pairs, tuple(mp.Schedule([scheme] * 2, layers=[n, 4]) for n in (2, 1))):
+        found = next(each for each in check(*pair).differences if each.convention == "layers that attend")
+        assert (found.a, found.b) == ("layer 2", "layer 1")
+    assert "layers" in check(hybrid(2, 4), hybrid(2, 3, 4)).conventions
+
+
 # The command
 
 
