@@ -721,6 +721,21 @@ def test_a_folder_that_was_saved_extended_is_read_as_such(tmp_path: Path):
     assert check(model("T5"), tmp_path / "t5").conventions == ("softmax temperature",)
 
 
+@pytest.mark.parametrize("kind", ["rope", "T5"])
+def test_a_saved_folder_whose_config_was_edited_is_refused(tmp_path: Path, kind: str):
+    made, part = (model("T5"), mp.LogN(4096)) if kind == "T5" else (model(), mp.Rerope(64))
+    extend(made, part).save_pretrained(tmp_path)
+    stored = tmp_path / "config.json"
+    config = json.loads(stored.read_text())
+    stored.write_text(json.dumps(config | {"relative_attention_max_distance": 99, "partial_rotary_factor": 0.5}))
+    if kind == "rope":
+        config["rope_parameters"]["rope_theta"] = 5e5
+        stored.write_text(json.dumps(config))
+    for pair in ((tmp_path, made), (made, tmp_path)):
+        with pytest.raises(ValueError, match="check: this config was changed after milepost stored an extension"):
+            check(*pair)
+
+
 @pytest.mark.parametrize("part", [mp.Yarn(4, 4096), mp.Rerope(64), mp.LogN(4096)], ids=["rotary", "place", "scale"])
 def test_extended_models_are_compared_by_what_they_do(part: object):
     one, two = (extend(model(), part) for _ in range(2))

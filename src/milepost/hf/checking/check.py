@@ -155,7 +155,7 @@ def _of_model(model: nn.Module, name: str) -> Side:
 
 def _of_config(given: object, name: str) -> Side:
     config = config_of(given, "check")
-    kept = schedules_in(given)
+    kept = schedules_in(given, "check")
     if kept:
         why = f"attention outputs: {name} was saved extended; load it with milepost.hf.load to run it"
         return Side(f"{name} (saved extended)", _layers(*kept), config=config, extended=True, lacks=[why])
