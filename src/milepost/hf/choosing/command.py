@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import typer
 
@@ -99,8 +99,9 @@ def run(
 
 def kind_of(model: str) -> object:
     """Return the model_type that the config of a folder or a name says."""
-    config = config_of(model, f"extend {model}")
-    return config.get("model_type") if isinstance(config, Mapping) else getattr(config, "model_type", None)
+    config: Any = config_of(model, f"extend {model}")
+    plain = cast("dict[str, Any]", config) if isinstance(config, Mapping) else vars(config)
+    return plain.get("model_type", getattr(type(config), "model_type", None))
 
 
 def asked_for(model: str | None, to: int | None, text: Path | None, kind: object) -> Asked:

@@ -81,7 +81,8 @@ def _undecodable(text: object) -> list[str]:
 
 
 def _repeats(ids: Tensor) -> list[str]:
-    stretches = Counter(tuple(each) for each in ids[: len(ids) // LONG * LONG].view(-1, LONG).tolist())
+    lines: list[list[int]] = ids[: len(ids) // LONG * LONG].view(-1, LONG).tolist()
+    stretches = Counter(tuple(each) for each in lines)
     total = sum(stretches.values())
     again = total - len(stretches)
     if total < 2 or again < AGAIN * total:

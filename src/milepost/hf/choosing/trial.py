@@ -8,8 +8,9 @@ comes after the natural ending is hidden from it, so the loss there is that of t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -139,7 +140,7 @@ def read_off(nats: Tensor, right: Tensor, trial: Trial, sizes: Sizes) -> Result:
     repeated = nats[end - len(trial.order) * sizes.passage : end].view(len(trial.order), -1)
     ending = end - len(trial.order) * sizes.passage
     own = nats[ending - sizes.last : ending].double()
-    blocks = tuple(float(each.mean()) for each in own.split(sizes.block))
+    blocks = tuple(float(each.mean()) for each in cast("Iterable[Tensor]", own.split(sizes.block)))
     by_depth = dict(zip(trial.order, (float(each.double().mean()) for each in repeated), strict=True))
     found = bool(right[-trial.answer :].all()) if trial.answer else None
     return Result(blocks, tuple(by_depth[n] for n in range(len(trial.order))), found)

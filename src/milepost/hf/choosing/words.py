@@ -16,14 +16,14 @@ def does(candidate: Candidate) -> list[str]:
     """Return what a candidate does to a model, a sentence each."""
     parts = [each for part in candidate.parts for each in _within(part)]
     found = [sentence for part in parts for sentence in _sentences(part)]
-    sharper = {type(each) for each in parts} & {mp.Pivot, mp.Dilute, mp.LogN}
+    sharper = any(isinstance(each, (mp.Pivot, mp.Dilute, mp.LogN)) for each in parts)
     if any(isinstance(each, (mp.Rerope, mp.LeakyRerope, mp.SelfExtend)) for each in parts) and sharper:
         kept = " and the first tokens" if any(isinstance(each, mp.KeepSinks) for each in parts) else ""
         found.append(
             f"Far keys must outweigh near ones{kept}, or scores are sharpened, so that thousands of them do not blur "
             f"attention."
         )
-    return [*found[:2], *found[2:3]] if found else [f"{candidate.name}: {candidate.note}.", VISIBLE]
+    return found[:3] if found else [f"{candidate.name}: {candidate.note}.", VISIBLE]
 
 
 def _within(part: Any) -> Iterator[Any]:

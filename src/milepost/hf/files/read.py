@@ -63,8 +63,9 @@ def read_with_table(name: str, asked: str) -> tuple[Any, Any]:
     """Return a model of any task, as the class that it was saved as, and its tokenizer."""
     import transformers
 
-    config = config_of(name, f"{asked} {name}")
-    named: list[str] = (config.get("architectures") if isinstance(config, dict) else config.architectures) or []
+    config: Any = config_of(name, f"{asked} {name}")
+    plain = cast("dict[str, Any]", config) if isinstance(config, dict) else vars(config)
+    named: list[str] = plain.get("architectures") or []
     kind: Any = getattr(transformers, named[0], None) if named else transformers.AutoModel
     if kind is None:
         raise ValueError(f"{asked} {name}: this transformers has no {named[0]}; nothing else is run")

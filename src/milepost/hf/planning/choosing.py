@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -401,7 +401,7 @@ class Work:
             said = sum(by_kind[f"{row}|{length}"] * len(texts) for row, length, texts in self.expected())
             known = {"each": by_kind, "said": said, "timing": time.monotonic() - begun}
             self.kept.note("forecast", known)
-        each: dict[str, float] = known["each"]
+        each = cast("dict[str, float]", known["each"])
         self.seconds = {(name.rpartition("|")[0], int(name.rpartition("|")[2])): value for name, value in each.items()}
         left = self.left()
         done = f", {len(self.kept):,} of {self.steps:,} measurements kept from before" if len(self.kept) else ""
