@@ -100,8 +100,8 @@ def run(
 def kind_of(model: str) -> object:
     """Return the model_type that the config of a folder or a name says."""
     config: Any = config_of(model, f"extend {model}")
-    plain = cast("dict[str, Any]", config) if isinstance(config, Mapping) else vars(config)
-    return plain.get("model_type", getattr(type(config), "model_type", None))
+    # The class of a config of transformers has its model_type.
+    return cast("Any", config).get("model_type") if isinstance(config, Mapping) else getattr(config, "model_type", None)
 
 
 def asked_for(model: str | None, to: int | None, text: Path | None, kind: object) -> Asked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -81,7 +81,7 @@ def _undecodable(text: object) -> list[str]:
 
 
 def _repeats(ids: Tensor) -> list[str]:
-    lines: list[list[int]] = ids[: len(ids) // LONG * LONG].view(-1, LONG).tolist()
+    lines = cast("list[list[int]]", ids[: len(ids) // LONG * LONG].view(-1, LONG).tolist())
     stretches = Counter(tuple(each) for each in lines)
     total = sum(stretches.values())
     again = total - len(stretches)

@@ -51,8 +51,8 @@ def seconds_of(row: Row, ids: Tensor, last: int) -> float:
 
 def layers_in(model: nn.Module) -> Sequence[nn.Module]:
     """Return the layers of a model, in order: its longest list of modules; none where it has no list."""
-    lists: list[list[nn.Module]] = [list(each) for each in model.modules() if isinstance(each, nn.ModuleList)]
-    return max(lists, key=len, default=[])
+    lists = [list(each.children()) for each in model.modules() if isinstance(each, nn.ModuleList)]
+    return max(lists, key=len) if lists else []
 
 
 def kinds_of(model: Any, count: int) -> list[str]:

@@ -64,7 +64,7 @@ def read_with_table(name: str, asked: str) -> tuple[Any, Any]:
     import transformers
 
     config: Any = config_of(name, f"{asked} {name}")
-    plain = cast("dict[str, Any]", config) if isinstance(config, dict) else vars(config)
+    plain = cast("dict[str, Any]", config if isinstance(config, dict) else vars(cast("object", config)))
     named: list[str] = plain.get("architectures") or []
     kind: Any = getattr(transformers, named[0], None) if named else transformers.AutoModel
     if kind is None:
