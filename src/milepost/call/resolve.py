@@ -214,6 +214,9 @@ def _order(
     inputs.check_index("index", given, documents)
     if key_index is None and key_documents is None:
         key_first = 0
+    elif key_index is None and t == s and index is not None and _given_once(options):
+        # Documents said once are those of the same tokens on both sides, and so is their index.
+        key_first, key_given = first, given
     elif key_index is None and key_documents is not None:
         # Numbered when somebody asks: not everybody does.
         numbered = Tokens(s, device, None, lambda: order_within(key_documents))
@@ -224,6 +227,11 @@ def _order(
     elif index is None and key_given is not None:
         given = key_given[:, s - t :]
     return Tokens(t, device, first, given), Tokens(s, device, key_first, key_given)
+
+
+def _given_once(options: Options) -> bool:
+    """Whether one argument says the documents of queries and keys."""
+    return (options.get("documents") is None) != (options.get("key_documents") is None)
 
 
 def _stand(options: Options, queries: Tokens, keys: Tokens, scheme: Parts, b: int, keys_turned: bool) -> None:
