@@ -111,8 +111,8 @@ def _out_of_cache(
             )
     known: dict[str, Any] = {"key_index": k.token_index, "key_position": k.token_position}
     given = {name: value for name, value in options.items() if value is not None}
-    told = documents is not None and key_documents is not None
-    if told and k.token_counted is not False and "key_index" not in given:
+    counted = k.token_counted is not False and "key_index" not in given
+    if documents is not None and key_documents is not None and counted:
         known |= _restarted(k, scheme, documents, key_documents, given)
     return {**{name: value for name, value in known.items() if value is not None}, **given}, k.turned_by is not None  # pyright: ignore
 
