@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from milepost import Schedule, Scheme
 from milepost.configs import read
@@ -172,12 +172,12 @@ def brings_temperature(layers: Layers, schedule: Schedule) -> bool:
     """Whether rotations have another factor on cosines and sines than the model's own, at some length."""
     lengths = torch.tensor([1.0, 2.0**31], dtype=torch.float64)
 
-    def factors(scheme: Scheme) -> list[float]:
+    def factors(scheme: Scheme) -> Tensor:
         turn = turn_of(scheme)
-        found = getattr(getattr(turn, "method", turn), "magnitude", lambda length: 1.0)(lengths)
-        return torch.as_tensor(found, dtype=torch.float64).expand(2).tolist()
+        magnitude = getattr(getattr(turn, "method", turn), "magnitude", None)
+        return torch.as_tensor(1.0 if magnitude is None else magnitude(lengths), dtype=torch.float64).expand(2)
 
-    return any(factors(one) != factors(other) for one, other in zip(layers.own, schedule, strict=True))
+    return any(not torch.equal(factors(one), factors(other)) for one, other in zip(layers.own, schedule, strict=True))
 
 
 def by_itself(model: nn.Module, through: Path) -> None:

@@ -401,9 +401,12 @@ def follows_cosines(twin: nn.Module) -> bool:
             return output * size if isinstance(output, Tensor) else tuple(each * size for each in output)
 
         seen: list[Tensor] = []
+
+        def see(q: Tensor, k: Tensor, *others: object) -> None:
+            seen.extend((q.double(), k.double()))
+
         # Where attention adds nothing, every layer reads the same.
-        see = watched(lambda q, k, *others: seen.extend((q.double(), k.double())))
-        with hooked(attentions_in(twin), nothing), hooked(rotary_in(twin), larger), see:
+        with hooked(attentions_in(twin), nothing), hooked(rotary_in(twin), larger), watched(see):
             whole(twin)
         return seen
 
