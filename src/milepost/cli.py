@@ -22,6 +22,7 @@ NEEDS = {
     "diff": "lab",
     "export": "lab",
     "plan": "hf",
+    "show": "hf",
     "check": "hf",
     "extend": "hf",
     "look": "hf",
@@ -54,7 +55,7 @@ def app() -> typer.Typer:
     from milepost.catalogue.command import methods
     from milepost.explore.command import look
     from milepost.explore.server.command import explore
-    from milepost.hf.command import check, export, extend, plan
+    from milepost.hf.command import check, export, extend, plan, show
     from milepost.lab.command.commands import diff, report
     from milepost.lab.command.compare import Compare, compare
     from milepost.lab.command.settings import table
@@ -74,7 +75,7 @@ def app() -> typer.Typer:
 
     hub.command()(methods)
     hub.command(cls=Compare, epilog=table())(compare)
-    for command in (report, diff, export, plan, check, extend, look, explore, bench):
+    for command in (report, diff, export, plan, show, check, extend, look, explore, bench):
         hub.command()(command)
     return hub
 
