@@ -76,7 +76,7 @@ class Shown:
     def __str__(self) -> str:
         counted = ", ".join(f"{each.name} {_counted(each)}".strip() for each in self.stacks)
         lines = wrapped(f"{self.model_type}: {counted}, {self._lengths()}", indent=2)
-        lines += said("state", self._state())
+        lines += said("state", self.state_in_words)
         for stack in self.stacks:
             if stack.before is not None:
                 lines += said("was", f"{stack.name} {stack.before!r}".strip())
@@ -92,7 +92,9 @@ class Shown:
         more = f", reads {self.reached:,} by its config" if self.reached not in (None, self.trained) else ""
         return f"trained at {self.trained:,} tokens{more}"
 
-    def _state(self) -> str:
+    @property
+    def state_in_words(self) -> str:
+        """Stock or extended, and who reads it."""
         if self.state == STOCK:
             return "stock: milepost changed nothing; transformers alone reads it"
         if self.transformers:
