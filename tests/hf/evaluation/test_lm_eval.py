@@ -15,7 +15,7 @@ from torch import Tensor
 import milepost as mp
 from milepost.hf import extend, load, save
 from milepost.hf.evaluation.answering import answers
-from tests.hf.evaluation.folders import LETTERS, tokenizer, write
+from tests.hf.folders import LETTERS, tokenizer, write
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'milepost[eval]'")
 

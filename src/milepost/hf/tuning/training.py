@@ -99,7 +99,7 @@ def seconds_a_step(model: Any, passages: Passages, batch: int) -> float:
                 loss = model(**given, use_cache=False).loss
             loss.backward()
             # Waits for the device.
-            float(loss)
+            float(loss.detach())
             took = time.monotonic() - began
             model.zero_grad(set_to_none=True)
     return took
