@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,6 +56,8 @@ def tune(
         from milepost.hf.tuning.recipe import Recipe
         from milepost.hf.tuning.tune import tune as tuned
 
+        # Its bars of files are no news, and ours is one bar.
+        importlib.import_module("transformers.utils.logging").disable_progress_bar()
         recipe = Recipe(given, to, steps, batch, rate, 0 if whole else rank, pose, seed, checkpointing, save_every)
         torch.manual_seed(seed)
         first_read, tokenizer = read_model(model, "tune")
