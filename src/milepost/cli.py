@@ -22,9 +22,12 @@ NEEDS = {
     "diff": "lab",
     "export": "lab",
     "plan": "hf",
+    "show": "hf",
     "check": "hf",
     "extend": "hf",
     "look": "hf",
+    "eval": "eval",
+    "tune": "tune",
     "explore": "explore",
 }
 """Commands that need more than the command line itself, and the extra that has it."""
@@ -54,7 +57,9 @@ def app() -> typer.Typer:
     from milepost.catalogue.command import methods
     from milepost.explore.command import look
     from milepost.explore.server.command import explore
-    from milepost.hf.command import check, export, extend, plan
+    from milepost.hf.command import check, export, extend, plan, show
+    from milepost.hf.evaluation.command import evaluate
+    from milepost.hf.tuning.command import tune
     from milepost.lab.command.commands import diff, report
     from milepost.lab.command.compare import Compare, compare
     from milepost.lab.command.settings import table
@@ -74,8 +79,10 @@ def app() -> typer.Typer:
 
     hub.command()(methods)
     hub.command(cls=Compare, epilog=table())(compare)
-    for command in (report, diff, export, plan, check, extend, look, explore, bench):
+    for command in (report, diff, export, plan, show, check, extend, tune, look, explore, bench):
         hub.command()(command)
+    # Whatever it does not know is for lm-eval.
+    hub.command("eval", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(evaluate)
     return hub
 
 

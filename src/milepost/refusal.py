@@ -17,6 +17,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     # safetensors needs numpy to write what torch has.
     "lab": ("typer", "rich", "safetensors", "numpy", "scipy", "filelock", "jinja2"),
     "hf": ("transformers", "safetensors", "numpy", "scipy", "typer", "rich", "jinja2"),
+    "eval": ("lm_eval", "transformers", "safetensors", "numpy", "scipy", "typer", "rich", "jinja2"),
+    "tune": ("accelerate", "peft", "transformers", "safetensors", "numpy", "scipy", "typer", "rich", "jinja2"),
     "explore": ("typer", "rich", "numpy", "jinja2", "starlette", "uvicorn"),
     "floater": ("torchdiffeq",),
     "wandb": ("wandb",),

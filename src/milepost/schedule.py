@@ -127,13 +127,13 @@ class Schedule(nn.Module):
 
     def __repr__(self) -> str:
         """The schemes as one would write them, each after the layers that use it."""
-        kinds = [f"{ranges(layers)}{weights}: {called(scheme)}" for layers, weights, scheme in self._kinds()]
+        kinds = [f"{ranges(layers)}{weights}: {called(scheme)}" for layers, weights, scheme in self.kinds()]
         return f"Schedule({self._counted()}; {'; '.join(kinds)})"
 
     def __str__(self) -> str:
         """The schemes as their equations, each after the layers that use it."""
         lines = [self._counted()]
-        for layers, weights, scheme in self._kinds():
+        for layers, weights, scheme in self.kinds():
             word = "layer" if len(layers) == 1 else "layers"
             lines += [f"{word} {ranges(layers)}{weights}:", textwrap.indent(str(scheme), "  ")]
         return "\n".join(lines)
@@ -142,8 +142,8 @@ class Schedule(nn.Module):
         attending = "" if isinstance(self.layers, range) else " that attend"
         return f"{len(self)} layer{'s' if len(self) > 1 else ''}{attending}"
 
-    def _kinds(self) -> Iterator[tuple[list[int], str, Scheme]]:
-        """Each kind of scheme, as it is printed: its layers, how many sets of weights these have if several, and it."""
+    def kinds(self) -> Iterator[tuple[list[int], str, Scheme]]:
+        """Yield each kind of scheme, as it is printed: its layers, its sets of weights if several, and it."""
         printed = [str(scheme) for scheme in self.schemes]
         kinds: dict[str, list[int]] = {}
         for layer, number in zip(self.layers, self.order, strict=True):

@@ -13,3 +13,4 @@ from milepost.hf.measuring.measure import measure as measure
 from milepost.hf.model.extension import restore as restore
 from milepost.hf.planning.choosing import choose as choose
 from milepost.hf.planning.plan import plan as plan
+from milepost.hf.show import show as show

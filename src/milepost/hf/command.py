@@ -34,6 +34,23 @@ def plan(model: Model, to: To, trained: Trained = None, as_json: AsJson = False)
     typer.echo(json.dumps(found.to_dict(), ensure_ascii=False, indent=2) if as_json else str(found))
 
 
+def show(model: Model, as_json: AsJson = False) -> None:
+    """Show what a model does now, layer by layer, as equations.
+
+    Stock, extended or saved: the trained length, who can read the folder, which layers attend, and what each of them
+    computes. It is read from the config alone; no weights are needed.
+    """
+    demand_model(model, "show")
+    from milepost.hf.show import show as shown
+
+    try:
+        need("show", "hf")
+        found = shown(model)
+    except (ValueError, TypeError, OSError, ImportError, IndexError) as error:
+        refuse(str(error))
+    typer.echo(json.dumps(found.to_dict(), ensure_ascii=False, indent=2) if as_json else str(found))
+
+
 A = Annotated[str, typer.Argument(help="A folder with a config.json, that file, or a name of the hub.")]
 B = Annotated[str, typer.Argument(help="Another one.")]
 

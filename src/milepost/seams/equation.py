@@ -57,8 +57,11 @@ def describe(part: object) -> list[Description]:
     return [each for each in found if each.lines]
 
 
-def equation(scheme: Parts) -> str:
-    """The equation of attention with just the seams this scheme uses, then each seam with its parts."""
+def equation(scheme: Parts, widest: int = WIDTH) -> str:
+    """The equation of attention with just the seams this scheme uses, then each seam with its parts.
+
+    widest: how long a line may be, but for the first.
+    """
     used = {verb for part in scheme.parts for verb in verbs_of(part)}
     width = max((len(verb) for verb in used), default=1)
     lines = [_sum(used)]
@@ -67,12 +70,12 @@ def equation(scheme: Parts) -> str:
         first, *others = verbs_of(part) or ("—",)
         visible = isinstance(part, Visible)
         spelled = repr(part) if visible else spell(part, whole=True)
-        lines += _wrapped(spelled, f"  {first:<{width}}  ", beneath)
+        lines += _wrapped(spelled, f"  {first:<{width}}  ", beneath, widest)
         for each in [] if visible else describe(part):
             label = f"{each.name}:  " if each.name else ""
             for number, line in enumerate(each.lines):
                 start = beneath + (label if number == 0 else " " * len(label))
-                lines += _wrapped(line, start, " " * (len(start) + 4))
+                lines += _wrapped(line, start, " " * (len(start) + 4), widest)
         lines += [f"  {verb:<{width}}  {type(part).__name__}, as above" for verb in others]
     return "\n".join(lines)
 
@@ -185,14 +188,14 @@ def _unstretched(part: object) -> object:
 # Layout
 
 
-def _wrapped(line: str, start: str, further: str) -> list[str]:
+def _wrapped(line: str, start: str, further: str, widest: int) -> list[str]:
     """One line, or several that are cut between equations where that is enough."""
     first, *others = re.split(r"(?<=[,;]) {2,}", line)
     made = [start + first]
     for equation in others:
-        if len(made[-1]) + 3 + len(equation) <= WIDTH:
+        if len(made[-1]) + 3 + len(equation) <= widest:
             made[-1] += f"   {equation}"
         else:
             made.append(further + equation)
-    cut = textwrap.TextWrapper(WIDTH, subsequent_indent=further, break_long_words=False, break_on_hyphens=False)
+    cut = textwrap.TextWrapper(widest, subsequent_indent=further, break_long_words=False, break_on_hyphens=False)
     return [each for one in made for each in cut.wrap(one)]

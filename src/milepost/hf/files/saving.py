@@ -7,6 +7,7 @@ Nothing is unpickled, and no code of the folder is run.
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 from pathlib import Path
@@ -142,6 +143,15 @@ def config_in(folder: Path, called: str) -> Plain:
     return dict(config)
 
 
+def plain_config(config: Plain) -> Any:
+    """Return the config object of a dict that `config_in` gave, without what it stores of an extension."""
+    import transformers
+
+    made = copy.deepcopy(config)
+    layered(made).pop(KEY, None)
+    return transformers.CONFIG_MAPPING[made["model_type"]].from_dict(made)
+
+
 def layered(config: Plain) -> Plain:
     """Return the dict that stores an extension: that of a config, or of the text inside it."""
     text = text_of(config)
@@ -167,8 +177,12 @@ def read_weights(folder: Path, config: Plain, options: dict[str, Any], called: s
             f"{called}: the folder has {WEIGHTS} and shards as well, one of which an earlier save left there; remove "
             f"the older of them, or save the model into an empty folder"
         )
-    made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
-    given = {"config": made, "use_safetensors": True, "local_files_only": True, "output_loading_info": True}
+    given = {
+        "config": plain_config(config),
+        "use_safetensors": True,
+        "local_files_only": True,
+        "output_loading_info": True,
+    }
     try:
         return kind.from_pretrained(folder, **(options | given))
     except RuntimeError as error:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from shutil import get_terminal_size
 from typing import Any, cast
 
 import milepost as mp
@@ -25,6 +23,7 @@ from milepost.hf.config.source import config_of
 from milepost.hf.model.extension import as_it_was, changed_by
 from milepost.hf.planning import candidates as of
 from milepost.hf.planning.candidates import Candidate, joined
+from milepost.hf.wrapped import said, wrapped
 from milepost.schedule import stock_schedule
 from milepost.seams import demand
 from milepost.seams.arguments import spell
@@ -39,8 +38,6 @@ DIFFERS = (
     "measures them"
 )
 """Why a plan names several."""
-PIPE, WIDEST = 80, 118
-"""How wide a plan is in a pipe, and at most."""
 
 
 @dataclass(frozen=True)
@@ -105,23 +102,23 @@ class Plan:
 
     def __str__(self) -> str:
         asked = f"asked for {self.target:,}, {self.factor:g} times as far"
-        lines = [f"{self.model_type}: reads {self.reached:,} tokens, {asked}", *_said("layers", self.layers)]
+        lines = [f"{self.model_type}: reads {self.reached:,} tokens, {asked}", *said("layers", self.layers)]
         if self.reached != self.trained:
-            lines += _said("trained", f"at {self.trained:,} tokens before it was stretched")
+            lines += said("trained", f"at {self.trained:,} tokens before it was stretched")
         if self.extension:
             start = "what the config says" if self.stretched else "the checkpoint"
-            lines += _said("extended", f"{self.extension}. What follows starts from {start}, as extend does")
+            lines += said("extended", f"{self.extension}. What follows starts from {start}, as extend does")
         if self.facts is not None:
             lines += _seen(self.facts, self.reached, self.target)
         for note in self.notes:
-            lines += _said("note", note)
+            lines += said("note", note)
         several = len(self.measure) > 1
         named = joined(self.measure) if several else self.first
-        lines += _said("measure" if several else "try", f"{named}: {self.why}" if named else self.why)
+        lines += said("measure" if several else "try", f"{named}: {self.why}" if named else self.why)
         if self.served is not None:
-            lines += _said("to serve", f"{self.served}: plain transformers runs it from the config alone")
+            lines += said("to serve", f"{self.served}: plain transformers runs it from the config alone")
         if self.tuning:
-            lines += _said("to tune", self.tuning)
+            lines += said("to tune", self.tuning)
         if self.candidates:
             lines += ["", *(_table if self.kind == "rotary" else _short)(self)]
         return "\n".join([*lines, *_settings(self)])
@@ -308,20 +305,8 @@ def _alibi(head: dict[str, Any], alibi: mp.Alibi, reached: int) -> Plan:
 # Printed
 
 
-def _said(name: str, text: str) -> list[str]:
-    return _wrapped(text, f"  {name:<10}", 12)
-
-
-def _wrapped(text: str, head: str = "", indent: int = 0) -> list[str]:
-    """Return text in lines as wide as the terminal, broken at blanks alone, so that no number is cut."""
-    width = min(get_terminal_size((PIPE, 24)).columns, WIDEST)
-    return textwrap.wrap(
-        text, width, initial_indent=head, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-    ) or [head]  # fmt: skip
-
-
 def _seen(facts: Facts, reached: int, target: int) -> list[str]:
-    lines = _said("rotation", f"{facts.rotation}: {facts.pairs} pairs of channels")
+    lines = said("rotation", f"{facts.rotation}: {facts.pairs} pairs of channels")
     seen = f"within {reached:,} tokens"
     if facts.whole == facts.pairs:
         text = f"every pair makes a whole turn {seen}"
@@ -332,8 +317,8 @@ def _seen(facts: Facts, reached: int, target: int) -> list[str]:
         )
     else:
         text = f"no pair makes a whole turn {seen}"
-    lines += _said("turned", text)
-    return lines + _said(
+    lines += said("turned", text)
+    return lines + said(
         "critical",
         f"dimension {facts.critical_dimension} of {2 * facts.pairs}; base {facts.critical_base:,.0f} for {target:,} "
         f"tokens (the model has {facts.theta:,.10g})",
@@ -360,7 +345,7 @@ def _call(plan: Plan, each: Candidate, width: int) -> list[str]:
     """Return the call as it can be pasted: parts too long to be written are taken from the plan."""
     short = each.call == ", ".join(spell(part, whole=True) for part in each.parts)
     parts = each.call if short else f'*plan(model, to={plan.target})["{each.name}"].parts'
-    return _wrapped(f"extend(model, {parts})", f"  {each.name:<{width}}  ", width + 8)
+    return wrapped(f"extend(model, {parts})", f"  {each.name:<{width}}  ", width + 8)
 
 
 def _slowest(found: tuple[float, ...], facts: Facts) -> float:
@@ -374,7 +359,7 @@ def _short(plan: Plan) -> list[str]:
     for each in plan.candidates:
         sets = ", ".join(f"{name} {value:.6g}" for name, value in each.sets.items())
         words = f"{each.name}: {each.call}" + (f" ({sets})" if sets else "") + (f"; {each.note}" if each.note else "")
-        lines += _said("", words)
+        lines += said("", words)
     return lines
 
 
@@ -384,9 +369,9 @@ def _settings(plan: Plan) -> list[str]:
         return []
     chosen = plan[plan.served]
     lines = ["", f"config.json, for {chosen.name}" + (" (vLLM reads the same)" if chosen.vllm == chosen.config else "")]
-    lines += _wrapped(json.dumps(chosen.config))
+    lines += wrapped(json.dumps(chosen.config))
     if chosen.vllm is not None and chosen.vllm != chosen.config:
-        lines += ["for vLLM (--hf-overrides)", *_wrapped(json.dumps(chosen.vllm))]
+        lines += ["for vLLM (--hf-overrides)", *wrapped(json.dumps(chosen.vllm))]
     if chosen.note:
-        lines += _said("note", chosen.note)
+        lines += said("note", chosen.note)
     return lines

@@ -1,0 +1,1 @@
+"""Extended models in lm-evaluation-harness, and their answers where it is not installed."""

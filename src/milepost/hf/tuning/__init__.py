@@ -1,0 +1,1 @@
+"""Fine-tuning at length: stretched models trained for a few hundred steps."""
