@@ -192,10 +192,13 @@ def backbone_of(model: nn.Module) -> nn.Module:
     if len(found) == 1:
         return next(iter(found.values()))
     # A tower for images or sound rotates by a module of its own, and has a config of its own.
-    text = text_of(cast("Any", model).config)
-    spoken = [each for each in found.values() if text is not None and reads_text(each, text)]
-    if len(spoken) == 1:
-        return spoken[0]
+    config: Any = cast("Any", model).config
+    text = text_of(config) or config
+    spoken = [each for each in found.values() if reads_text(each, text)]
+    # Attention may have a rotary module of its own besides (Nemotron in older releases).
+    whole = [each for each in spoken if set(spoken) <= set(each.modules())]
+    if len(whole) == 1:
+        return whole[0]
     if found:
         raise ValueError(
             f"extend: {name} has rotary modules in {len(found)} places, so it is not clear which layers are meant; "

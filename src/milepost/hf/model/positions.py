@@ -648,10 +648,14 @@ class Filled:
         setattr(layer, HAS_POSITIONS, True)
         layer.is_compileable = self.cache.is_compileable
         layer.is_sliding = self.cache.is_sliding[0]
+        for name in ("max_batch_size", "max_cache_len"):
+            # Older releases of transformers ask every layer of a static cache.
+            if hasattr(self.cache.layers[0], name):
+                setattr(layer, name, getattr(self.cache.layers[0], name))
         if hasattr(self.cache, "stream"):
             positions = positions[:, -1:]
         if layer.is_compileable:
-            room = max(self.cache.get_max_length() - positions.shape[1], 0)
+            room = max(longest_in(self.cache) - positions.shape[1], 0)
             positions = followed(positions, room)
         self.cache.layers.append(layer)
         self._set(positions.long() if not positions.is_floating_point() else positions)
@@ -698,6 +702,11 @@ class Filled:
         layer.keys = positions[:, None, :, None] if positions.dim() == 2 else positions[:, None]
         layer.values = layer.keys[..., :0]
         layer.is_initialized, layer.dtype, layer.device = True, positions.dtype, positions.device
+
+
+def longest_in(cache: Any) -> int:
+    """Return how many tokens a cache of fixed size takes; older releases of transformers have another name for it."""
+    return cache.get_max_length() if hasattr(cache, "get_max_length") else cache.get_max_cache_shape()
 
 
 def followed(positions: Tensor, n: int) -> Tensor:

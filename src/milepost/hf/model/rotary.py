@@ -14,11 +14,12 @@ from milepost.hf.config.rope_parameters import frequencies, reached
 from milepost.hf.model.models import Layers, StandIn, Turner, settings_of
 from milepost.seams.verbs import answers
 
-Form = Literal["once", "halves", "neighbours", "complex"]
-"""How a model lays cosines out: one a pair, all of them twice in a row, each of them twice, or as complex numbers."""
+Form = Literal["once", "halves", "neighbours", "complex", "apart"]
+"""How a model lays cosines out: one a pair, all of them twice in a row, each of them twice, or as complex numbers; or
+those of all pairs for each axis of positions, all twice in a row, of which it takes what it needs itself."""
 Widths = dict[str | None, int]
 """How many channels a module answers for each type of layers."""
-FORMS: tuple[Form, ...] = ("once", "halves", "neighbours", "complex")
+FORMS: tuple[Form, ...] = ("once", "halves", "neighbours", "complex", "apart")
 
 
 class Turned(StandIn):
@@ -50,7 +51,8 @@ class Turned(StandIn):
         """
         turn = self.turns[layer_type]
         if turn is None:
-            cos = x.new_ones(*x.shape[-3:-1], self.widths[layer_type])
+            axes = position_ids.shape[:1] if self.form == "apart" else ()
+            cos = x.new_ones(*axes, *x.shape[-3:-1], self.widths[layer_type])
             sin = torch.zeros_like(cos)
         else:
             position = axes_last(position_ids.to(x.device))
@@ -58,7 +60,7 @@ class Turned(StandIn):
                 raise ValueError(
                     f"milepost: position_ids are {list(position_ids.shape)}, and {turn!r} reads one position of a token"
                 )
-            cos, sin = (laid_out(each, self.form) for each in turn.cos_sin(position))
+            cos, sin = (laid_out(each, self.form) for each in waves(turn, position, self.form))
         if self.form == "complex":
             return torch.complex(cos.float(), sin.float())
         return cos.to(x.dtype), sin.to(x.dtype)
@@ -107,7 +109,16 @@ def laid_out(table: Tensor, form: Form) -> Tensor:
     """A number for each pair [… n] as the model wants it."""
     if form in ("once", "complex"):
         return table
-    return torch.cat((table, table), -1) if form == "halves" else table.repeat_interleave(2, -1)
+    return table.repeat_interleave(2, -1) if form == "neighbours" else torch.cat((table, table), -1)
+
+
+def waves(turn: Any, position: Tensor, form: Form, length: int | None = None) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of pairs at positions [b|1 t] or [b|1 t axes]; in the form "apart" [axes b|1 t n]."""
+    if form != "apart":
+        return turn.cos_sin(position, length)
+    # On plain positions every pair turns by the one that there is.
+    each = [turn.cos_sin(one, length) for one in position.unbind(-1)]
+    return torch.stack([cos for cos, _ in each]), torch.stack([sin for _, sin in each])
 
 
 def turn_of(scheme: Scheme) -> Any:
@@ -189,14 +200,15 @@ def forms_at(
 ) -> tuple[tuple[Form, ...], int]:
     """In which forms a rotary module answers what a rotation says in a text of some length, and how many channels."""
     position, theirs = asked(module, kind, length, axes_of(turn))
-    ours = turn.cos_sin(position, length)
     most = position.amax(-1, keepdim=True) if position.dim() == 3 else position[..., None]
     angle = most * frequencies(getattr(turn, "method", turn), length).to(position.device)
     # What rounding makes of an angle.
     within = 1e-5 + max(1e-5, error.eps) * angle + most * error.tiny * error.eps
     # One tensor of complex numbers comes as three.
-    told: list[Form] = [form for form in FORMS if (form == "complex") == (len(theirs) == 3)]
-    return tuple(form for form in told if near(theirs[:2], ours, within, form)), theirs[0].shape[-1]
+    apart, complexes = theirs[0].dim() == 4, len(theirs) == 3
+    told: list[Form] = [form for form in FORMS if (form == "complex", form == "apart") == (complexes, apart)]
+    found: list[Form] = [form for form in told if near(theirs[:2], waves(turn, position, form, length), within, form)]
+    return tuple(found), theirs[0].shape[-1]
 
 
 def lengths(rope: Rope | AxialRope) -> list[int]:
