@@ -48,11 +48,9 @@ def stored_in(config: object) -> Plain | None:
     return stored if "schedule" in stored else None
 
 
-def stamp() -> Plain:
-    """Return what tells other releases how an extension is stored, and which release stored it."""
-    from milepost import __version__
-
-    return {"format": FORMAT, "version": __version__}
+def stamp(version: str) -> Plain:
+    """Return what tells other releases how an extension is stored, and which release of milepost stored it."""
+    return {"format": FORMAT, "version": version}
 
 
 def demand_format(stored: Plain) -> None:

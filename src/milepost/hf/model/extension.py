@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, cast
 import torch
 from torch import nn
 
-from milepost import Schedule, Scheme
+from milepost import Schedule, Scheme, __version__
 from milepost.configs import read
 from milepost.configs.stored import stamp
 from milepost.hf.model.attention import NAME, OURS, READ, Ordered, Unchanged, layer_for, passed_on, put_back, register
@@ -72,7 +72,7 @@ class Extension:
         """What the config stores. config: what the rest of it describes, so that an edit by hand is noticed."""
         turns = any(turn_of(scheme) is not None for scheme in self.layers.own)
         by = "rope_type" if turns and self.before.values.get("rope_parameters") else "model_type"
-        return stamp() | {
+        return stamp(__version__) | {
             "schedule": self.schedule.to_dict(),
             "through": self.through,
             "transformers_reads_it": self.settings is not None,
