@@ -211,7 +211,9 @@ def outcomes(cases: Sequence[tuple[str, str]]) -> list[Outcome]:
     try:
         made = list(saved(cases, place))
         folders = [str(here) for here, outcome in made if not outcome.refused]
-        done = subprocess.run([sys.executable, str(READER)], input="\n".join(folders), capture_output=True, text=True)
+        # -I: the files beside the reader are no modules; one of them is called as a module of Python.
+        command = [sys.executable, "-I", str(READER)]
+        done = subprocess.run(command, input="\n".join(folders), capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(done.stderr)
         answers = {each["folder"]: each for each in map(json.loads, done.stdout.splitlines())}

@@ -26,6 +26,7 @@ MODERN_BASES = {FULL: "global_rope_theta", SLIDING: "local_rope_theta"}
 QUARTER = {"partial_rotary_factor": 0.25}
 MROPE = ("mrope_section", "mrope_interleaved")
 QWEN35 = QUARTER | {"mrope_section": (11, 11, 10), "mrope_interleaved": True}
+QWEN2_VL = {"mrope_section": (16, 24, 24)}
 QWEN3_VL = {"mrope_section": (24, 20, 20), "mrope_interleaved": True}
 GLM_VL = {"mrope_section": (8, 12, 12)}
 DEEPSEEK = ("mscale_all_dim",)
@@ -107,7 +108,7 @@ ROTARY: dict[str, Family] = {
     "hyperclovax": Rotary(extra=own.granite_if_given),
     # Images next to the text
     **alike(
-        Rotary(rule=layers.if_enabled(layers.windowed_from), settings=MROPE),
+        Rotary(rule=layers.if_enabled(layers.windowed_from), defaults=QWEN2_VL, settings=MROPE),
         *("qwen2_5_omni_text", "qwen2_5_vl_text", "qwen2_vl_text"),
     ),
     **alike(Rotary(defaults=QWEN3_VL, settings=MROPE), "qwen3_omni_moe_text", "qwen3_vl_moe_text", "qwen3_vl_text"),

@@ -2,12 +2,15 @@
 
 The key "milepost" of an extended model's config has the scheme of every layer:
 
-    "milepost": {"schedule": …, "through": …, "config": …, "transformers_reads_it": …, "marked": …}
+    "milepost": {"format": 1, "version": …, "schedule": …, "through": …, "config": …, "transformers_reads_it": …,
+                 "marked": …}
 
-schedule is what the layers do; config is what the rest of the config describes, by which an edit by hand is noticed.
-For an encoder-decoder both have an entry for each stack. Where transformers reads the rest of the config as the same
-model, there is no mark. Otherwise the config that is written is marked by a rope type or by a model type that no other
-reader has, so that `AutoModel` raises an error that names milepost. Version 0.1 wrote the key into a file of its own,
+format counts the ways in which this was ever written; a later one than this release knows is refused. version is the
+release of milepost that wrote it. Folders of 0.2 and before have neither, and are read as format 1. schedule is what
+the layers do; config is what the rest of the config describes, by which an edit by hand is noticed. For an
+encoder-decoder both have an entry for each stack. Where transformers reads the rest of the config as the same model,
+there is no mark. Otherwise the config that is written is marked by a rope type or by a model type that no other reader
+has, so that `AutoModel` raises an error that names milepost. Version 0.1 wrote the key into a file of its own,
 milepost.json, and the config without marks.
 """
 
@@ -28,6 +31,8 @@ READ_BY = f"read this folder with {LOADED_BY}"
 the error of other readers repeats it. Folders saved before have LOADED_BY alone."""
 PREFIX = "milepost-"
 STOCK, STOCK_SIZE = "stock_rope_type", "stock_vocab_size"
+FORMAT = 1
+"""The way in which an extension is stored now; a change that earlier releases would read wrongly counts it up."""
 METHODS = (FalconSlopes,)
 """Methods of the configs of others, which no export names."""
 Plain = dict[str, Any]
@@ -36,7 +41,27 @@ Plain = dict[str, Any]
 def stored_in(config: object) -> Plain | None:
     """Return what a config stores of an extension; None where it stores nothing."""
     found = look_up(config, KEY)
-    return cast("Plain", found) if isinstance(found, Mapping) and "schedule" in found else None
+    if not isinstance(found, Mapping):
+        return None
+    stored = cast("Plain", found)
+    demand_format(stored)
+    return stored if "schedule" in stored else None
+
+
+def stamp(version: str) -> Plain:
+    """Return what tells other releases how an extension is stored, and which release of milepost stored it."""
+    return {"format": FORMAT, "version": version}
+
+
+def demand_format(stored: Plain) -> None:
+    """Refuse an extension that another release stored in a way that is not known here."""
+    number = stored.get("format", FORMAT)
+    if type(number) is not int or not 1 <= number <= FORMAT:
+        by = stored.get("version")
+        raise ValueError(
+            f"milepost: this config stores an extension in format {number!r}{f', of milepost {by}' if by else ''}, and "
+            f"this release reads formats up to {FORMAT}; install a later one: pip install -U milepost"
+        )
 
 
 def unread_in(config: object) -> Plain | None:

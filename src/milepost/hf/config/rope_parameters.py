@@ -18,7 +18,19 @@ from typing import Any
 
 import torch
 
-from milepost import ByParts, DeepseekScale, DynamicNtk, Interpolate, Llama3, LongRope, Ntk, Partial, Rope, Yarn
+from milepost import (
+    AxialRope,
+    ByParts,
+    DeepseekScale,
+    DynamicNtk,
+    Interpolate,
+    Llama3,
+    LongRope,
+    Ntk,
+    Partial,
+    Rope,
+    Yarn,
+)
 from milepost.configs.layer_types import FULL, SLIDING
 from milepost.configs.reader import Reader
 from milepost.configs.rope_types import TRAINED, by_layer_type, magnitude_of
@@ -26,6 +38,8 @@ from milepost.configs.rotation import base, family_of, parameters
 from milepost.seams.rotary import powers
 
 Settings = dict[str, Any]
+Turning = Rope | AxialRope
+"""What the settings describe: the frequencies of pairs, whichever position of a token turns them."""
 NO_ROPE_PARAMETERS = ("chatglm", "codegen", "gptj", "roformer")
 """Model types whose rotation is fixed in the code of transformers: no setting changes it."""
 LONGROPE_ONLY = ("phi3",)
@@ -45,7 +59,7 @@ class Expressed:
 
 def expressed(
     reader: Reader,
-    turns: Mapping[str, Rope | Partial],
+    turns: Mapping[str, Rope | AxialRope | Partial],
     trained: int,
     target: int | None = None,
     temperature: DeepseekScale | None = None,
@@ -64,14 +78,14 @@ def expressed(
     by_type = has_types(reader)
     for kind, turn in turns.items():
         rope, of = (turn.method, turn.of) if isinstance(turn, Partial) else (turn, turn.head_dim)
-        if not isinstance(rope, Rope):
+        if not isinstance(rope, (Rope, AxialRope)) or getattr(rope, "own", False):
             return Expressed(note=f"{type(rope).__name__} is no rotation that rope_parameters describe")
         reach = target or reached(rope, trained)
         written = written_as(reader, rope, trained, reach, temperature, by_type)
         if isinstance(written, str):
             return Expressed(note=written)
         own, served, note = written
-        kept = share(reader, kind, rope, of)
+        kept = share(reader, kind, rope, of) | sections(reader, kind)
         theirs[kind] = kept | own
         if served is not None:
             to_vllm[kind] = kept | served
@@ -89,7 +103,7 @@ def expressed(
 
 
 def written_as(
-    reader: Reader, rope: Rope, trained: int, reach: int, temperature: DeepseekScale | None, by_type: bool
+    reader: Reader, rope: Turning, trained: int, reach: int, temperature: DeepseekScale | None, by_type: bool
 ) -> Written | str:
     """The settings of one rotation, or the reason why there are none."""
     native = WRITERS.get(type(rope.stretch))
@@ -108,7 +122,7 @@ def written_as(
 
 
 def weighted(
-    reader: Reader, rope: Rope, found: Written, trained: int, reach: int, temperature: DeepseekScale
+    reader: Reader, rope: Turning, found: Written, trained: int, reach: int, temperature: DeepseekScale
 ) -> Written | str:
     """The settings with DeepSeek's temperature, which its attention makes of `factor` and `mscale_all_dim`."""
     weight = {"mscale_all_dim": temperature.weight}
@@ -125,7 +139,7 @@ def weighted(
     return own | weight | {"factor": float(temperature.factor)}, None, note
 
 
-def reached(rope: Rope, trained: int) -> int:
+def reached(rope: Turning, trained: int) -> int:
     """Return the length that a rotation is stretched to."""
     return round(getattr(rope.stretch, "factor", 1.0) * getattr(rope.stretch, "trained", trained))
 
@@ -133,7 +147,7 @@ def reached(rope: Rope, trained: int) -> int:
 # What a config has of its own
 
 
-def share(reader: Reader, kind: str, rope: Rope, of: int) -> Settings:
+def share(reader: Reader, kind: str, rope: Turning, of: int) -> Settings:
     """The share of the channels that turn; left out where all do and the config does not name it."""
     if family_of(reader).latent:
         return {}
@@ -142,6 +156,12 @@ def share(reader: Reader, kind: str, rope: Rope, of: int) -> Settings:
     if given and int(of * given) == rope.head_dim:
         return {"partial_rotary_factor": given}
     return {} if rope.head_dim == of else {"partial_rotary_factor": rope.head_dim / of}
+
+
+def sections(reader: Reader, kind: str) -> Settings:
+    """Which pairs turn by which position of a token, where the settings say so (M-RoPE)."""
+    given = parameters(reader, kind)
+    return {name: given[name] for name in ("mrope_section", "mrope_interleaved") if given.get(name) is not None}
 
 
 def has_types(reader: Reader) -> bool:
@@ -165,27 +185,27 @@ def laid_out(reader: Reader, by_kind: Mapping[str, Settings], by_type: bool) -> 
 Written = tuple[Settings, Settings | None, str]
 
 
-def plain(rope: Rope, trained: int = 0, reach: int = 0) -> Written:
+def plain(rope: Turning, trained: int = 0, reach: int = 0) -> Written:
     """No stretch."""
     found: Settings = {"rope_type": "default", "rope_theta": rope.theta}
     return found, found, ""
 
 
-def linear(rope: Rope, trained: int, reach: int) -> Written:
+def linear(rope: Turning, trained: int, reach: int) -> Written:
     """Position interpolation."""
     stretch: Any = rope.stretch
     found = plain(rope)[0] | {"rope_type": "linear", "factor": float(stretch.factor)}
     return found, found, ""
 
 
-def larger_base(rope: Rope, trained: int, reach: int) -> Written:
+def larger_base(rope: Turning, trained: int, reach: int) -> Written:
     """NTK: a larger base, which needs no rope type."""
     if rope.head_dim == 2:
         return as_long_rope(rope, trained, reach)
     return plain(replace(rope, theta=base_of(rope, reach)))
 
 
-def dynamic(rope: Rope, trained: int, reach: int) -> Written:
+def dynamic(rope: Turning, trained: int, reach: int) -> Written:
     """Dynamic NTK; transformers counts from max_position_embeddings."""
     stretch: Any = rope.stretch
     found = plain(rope)[0] | {"rope_type": "dynamic", "factor": float(stretch.factor)}
@@ -196,7 +216,7 @@ def dynamic(rope: Rope, trained: int, reach: int) -> Written:
     )  # fmt: skip
 
 
-def yarn(rope: Rope, trained: int, reach: int) -> Written:
+def yarn(rope: Turning, trained: int, reach: int) -> Written:
     """YaRN, and NTK-by-parts as YaRN whose magnitude is 1; what is the default of both readers is left out.
 
     The paper's own ramp is known to nobody else.
@@ -215,7 +235,7 @@ def yarn(rope: Rope, trained: int, reach: int) -> Written:
     return found | {"attention_factor": float(scaled)}, to_vllm, "vLLM calls its magnitude attn_factor"
 
 
-def llama3(rope: Rope, trained: int, reach: int) -> Written:
+def llama3(rope: Turning, trained: int, reach: int) -> Written:
     """Llama 3.1's blend."""
     stretch: Any = rope.stretch
     found = plain(rope)[0] | {"rope_type": "llama3", "factor": float(stretch.factor)}
@@ -223,7 +243,7 @@ def llama3(rope: Rope, trained: int, reach: int) -> Written:
     return found, found, ""
 
 
-def longrope(rope: Rope, trained: int, reach: int) -> Written:
+def longrope(rope: Turning, trained: int, reach: int) -> Written:
     """LongRoPE."""
     stretch: Any = rope.stretch
     found = plain(rope)[0] | {"rope_type": "longrope", "factor": float(stretch.factor)}
@@ -234,7 +254,7 @@ def longrope(rope: Rope, trained: int, reach: int) -> Written:
     return found | {"attention_factor": float(stretch.scaled)}, found | sizes, "vLLM calls its magnitude short_mscale"
 
 
-def as_long_rope(rope: Rope, trained: int, reach: int) -> Written:
+def as_long_rope(rope: Turning, trained: int, reach: int) -> Written:
     """Any stretch that does not depend on the text: a factor for each pair, the same for short texts and long."""
     slowed = powers(rope.theta, rope.head_dim, torch.device("cpu")) / frequencies(rope, reach)
     by = numbers(slowed.clamp(max=STILL))
@@ -243,7 +263,7 @@ def as_long_rope(rope: Rope, trained: int, reach: int) -> Written:
     return found, to_vllm, f"written as longrope, pair by pair{'; ' if note else ''}{note}"
 
 
-WRITERS: dict[type, Callable[[Rope, int, int], Written]] = {
+WRITERS: dict[type, Callable[[Turning, int, int], Written]] = {
     type(None): plain,
     Interpolate: linear,
     Ntk: larger_base,
@@ -258,7 +278,7 @@ WRITERS: dict[type, Callable[[Rope, int, int], Written]] = {
 # The numbers of a rotation
 
 
-def frequencies(rope: Rope, length: int) -> torch.Tensor:
+def frequencies(rope: Turning, length: int) -> torch.Tensor:
     """Return the frequency of each pair in a text of so many tokens, float64 [pairs]."""
     f = powers(rope.theta, rope.head_dim, torch.device("cpu"))
     if rope.stretch is None:
@@ -266,12 +286,12 @@ def frequencies(rope: Rope, length: int) -> torch.Tensor:
     return rope.stretch.frequencies(f, torch.tensor([float(length)], dtype=torch.float64)).flatten()
 
 
-def magnitude(rope: Rope, length: int) -> float:
+def magnitude(rope: Turning, length: int) -> float:
     """Return the factor on cos and sin in a text of so many tokens."""
     return float(rope.magnitude(torch.tensor([float(length)], dtype=torch.float64)))
 
 
-def base_of(rope: Rope, length: int) -> float:
+def base_of(rope: Turning, length: int) -> float:
     """Return the base whose plain frequencies have the same first and last pair."""
     f = frequencies(rope, length)
     return float((f[0] / f[-1]) ** (rope.head_dim / (rope.head_dim - 2)))

@@ -141,6 +141,9 @@ class StreamingCache(Cache):
         """There is no longest text."""
         return -1
 
+    get_max_cache_shape = get_max_length
+    """What older releases of transformers call it."""
+
     def reset(self) -> None:
         """Start over."""
         super().reset()

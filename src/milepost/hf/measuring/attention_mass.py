@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from milepost.configs.source import text_of
 from milepost.hf.config.source import first_line
 from milepost.hf.measuring.judged import AsItWas, Row
 from milepost.hf.model.extension import as_it_was
@@ -39,7 +40,7 @@ def attention_mass(row: Row, ids: Tensor, sinks: int) -> Mass | str:
     if row.trivial:
         return "the same as stock, within its window"
     own: Any = model
-    before = str(getattr(own.config, "_attn_implementation", "") or GIVES_WEIGHTS)
+    before = str(getattr(text_of(own.config) or own.config, "_attn_implementation", "") or GIVES_WEIGHTS)
     if before not in (GIVES_WEIGHTS, *SWITCHED):
         return f"its attention is {before!r}, which forms no matrix of weights; only eager attention does"
     try:

@@ -32,6 +32,7 @@ from milepost.hf.model.positions import (
     REAL,
     demand_marked,
     dense,
+    of_rows,
     read,
     reads_positions,
     refuse_edited,
@@ -323,7 +324,7 @@ def attended(
     """
     q, k, v = under_autocast(q, k, v)
     by_length = scheme.by_length and not by_slot
-    where: Options = read(mask, positions.expand(q.shape[0], -1), q.shape[2], k.shape[2], by_length)
+    where: Options = read(mask, of_rows(positions, q.shape[0]), q.shape[2], k.shape[2], by_length)
     for watch in () if torch.compiler.is_compiling() else WATCHING.get():
         watch(q, k, v, scheme, where)
     where["dropout"] = dropout
@@ -360,7 +361,7 @@ def passed_on(module: nn.Module) -> list[Any]:
 def _with_positions(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    ours = kwargs.get("position_ids")
+    ours = kwargs.get(POSITIONS, kwargs.get("position_ids"))
     return args, kwargs | {POSITIONS: ours, "position_ids": kwargs.get(REAL, ours)}
 
 

@@ -13,8 +13,9 @@ from typing import Any, Literal, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from milepost import Schedule, Scheme
+from milepost import Schedule, Scheme, __version__
 from milepost.configs import read
+from milepost.configs.stored import stamp
 from milepost.hf.model.attention import NAME, OURS, READ, Ordered, Unchanged, layer_for, passed_on, put_back, register
 from milepost.hf.model.models import (
     KNOWN,
@@ -39,6 +40,7 @@ from milepost.hf.model.rotary import Form, Turned, Widths, form_of, plain, same_
 from milepost.hf.model.settings import Settings, clear, store, unedited, without, written
 from milepost.hf.model.t5 import Stretched, has_buckets, stretch_buckets
 from milepost.hf.model.tables import Grown, grow, table_of
+from milepost.hf.model.weights import demand_heads, demand_loaded
 from milepost.refusal import need
 from milepost.schedule import stock_schedule
 from milepost.seams import demand
@@ -70,7 +72,7 @@ class Extension:
         """What the config stores. config: what the rest of it describes, so that an edit by hand is noticed."""
         turns = any(turn_of(scheme) is not None for scheme in self.layers.own)
         by = "rope_type" if turns and self.before.values.get("rope_parameters") else "model_type"
-        return {
+        return stamp(__version__) | {
             "schedule": self.schedule.to_dict(),
             "through": self.through,
             "transformers_reads_it": self.settings is not None,
@@ -148,6 +150,9 @@ def extended(
             )
     schedule = schedule_for(layers, given, to, stored)
     demand_scale(layers)
+    if before is None:
+        demand_loaded(layers)
+        demand_heads(layers)
     forms = [form_of(layers, turner) for turner in layers.turners]
     path = chosen(layers, schedule, through)
     if path == "attend":

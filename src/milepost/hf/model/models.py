@@ -22,6 +22,7 @@ from milepost.configs import read
 from milepost.configs.falcon_slopes import FalconSlopes
 from milepost.configs.layer_types import PASSED_OVER
 from milepost.configs.reader import LENGTH, Reader
+from milepost.configs.source import text_of
 from milepost.hf.config.far_layers import reach, sees
 from milepost.hf.config.rope_parameters import has_types
 from milepost.schedule import stock_schedule
@@ -190,6 +191,14 @@ def backbone_of(model: nn.Module) -> nn.Module:
     found = {id(each.parent): each.parent for each in turners_in(model)}
     if len(found) == 1:
         return next(iter(found.values()))
+    # A tower for images or sound rotates by a module of its own, and has a config of its own.
+    config: Any = cast("Any", model).config
+    text = text_of(config) or config
+    spoken = [each for each in found.values() if reads_text(each, text)]
+    # Attention may have a rotary module of its own besides (Nemotron in older releases).
+    whole = [each for each in spoken if set(spoken) <= set(each.modules())]
+    if len(whole) == 1:
+        return whole[0]
     if found:
         raise ValueError(
             f"extend: {name} has rotary modules in {len(found)} places, so it is not clear which layers are meant; "
@@ -201,6 +210,12 @@ def backbone_of(model: nn.Module) -> nn.Module:
         f"proves equal to stock transformers; so are {', '.join(sorted(REPLACED))}. The tables of BERT, RoBERTa and "
         f"GPT-2 can be grown, and the buckets of T5 stretched"
     )
+
+
+def reads_text(module: nn.Module, text: Any) -> bool:
+    """Whether a module with a config is the language model that the config of a text is for."""
+    config: Any = getattr(module, "config", None)
+    return config is text or config.model_type == text.model_type
 
 
 def turners_in(model: nn.Module) -> Iterator[Turner]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from milepost import Alibi, Learned, Partial, QkNorm, Rope, Schedule, Scheme, Sinusoidal, T5Bias, causal
+from milepost import Alibi, AxialRope, Learned, Partial, QkNorm, Rope, Schedule, Scheme, Sinusoidal, T5Bias, causal
 from milepost.catalogue.spelling import plain
 from milepost.configs.falcon_slopes import FalconSlopes
 from milepost.hf.config.rope_parameters import frequencies
@@ -246,14 +246,16 @@ def check(layers: Layers, layer: int, scheme: Scheme) -> None:
     if turn is not None and old is not None and turn.head_dim != old.head_dim:
         raise ValueError(f"{where} has heads of {old.head_dim} channels, and {spell(turn)} turns {turn.head_dim}")
     rope = turn.method if isinstance(turn, Partial) else turn
-    if isinstance(rope, Rope):
+    if isinstance(rope, (Rope, AxialRope)):
         try:
             frequencies(rope, 2)
         except ValueError as error:
             # A stretch with numbers for other pairs, or for more of them.
             raise ValueError(f"{where} turns {rope.head_dim // 2} pairs of channels: {error}") from error
     if turn is not None and old is not None and getattr(turn, "axes", None) != getattr(old, "axes", None):
-        raise ValueError(f"{where} has one position a token, and {spell(turn)} reads {turn.axes}")
+        told = {None: "one position"}
+        reads, has = (told.get(axes := getattr(each, "axes", None), f"{axes} positions") for each in (turn, old))
+        raise ValueError(f"{where} has {has} of a token, and {spell(turn)} reads {reads}; change its stretch alone")
     if answers_rest(own) and not answers_rest(scheme):
         raise ValueError(f"{where} was trained with a logit of attending to nothing: add SinkLogit(heads)")
     for part in scheme.answering("embed"):

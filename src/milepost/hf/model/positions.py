@@ -7,7 +7,8 @@ must be given what stock transformers knows:
   those of the cache and hands them on in their place. transformers passes them to every layer, through checkpoints,
   devices and compiled graphs. int64 [b|1, t + 1], one more than there are tokens, means that they count one by one, so
   nobody needs to read them; any other dtype is to be read, [b|1, n] for all n slots. int64 [b|1, t] is what
-  transformers makes by itself: nobody has looked at them, and they are refused.
+  transformers makes by itself: nobody has looked at them, and they are refused. Where tokens of images have a position
+  on each of several axes (M-RoPE), those that are read are [b|1, n, axes], and the model keeps its own position_ids.
 - **Slots**: which of these tokens a layer's keys are, and which are padding. transformers calls the registered mask
   function `slots` for each type of layer, and takes any tensor with four axes for a finished mask. Ours are integers,
   [b, 1, rows, s + t], for s keys and then t queries: documents (one row: packed texts), index and documents (a
@@ -30,7 +31,7 @@ from milepost import Alibi, Schedule, Scheme, Stream
 from milepost.call.documents import over_keys
 from milepost.call.options import Options
 from milepost.hf.model.models import Place, attentions_in, places_of
-from milepost.hf.model.rotary import plain, turn_of
+from milepost.hf.model.rotary import axes_last, axes_of, plain, turn_of
 from milepost.seams.arguments import spell
 from milepost.seams.demand import checking_values
 from milepost.seams.visible import Causal
@@ -85,16 +86,24 @@ def read(mask: Tensor | None, positions: Tensor, t: int, s: int, by_length: bool
 
 
 def located(at: Tensor, slot: Tensor | None, t: int, s: int) -> tuple[Tensor, Options]:
-    """Return where queries and keys stand. at: positions of all slots, [b|1, n]; slot: those of keys and queries."""
+    """Return where queries and keys stand. at: positions of all slots, [b|1, n] or [b|1, n axes]; slot: those of keys
+    and queries.
+    """
     if slot is None:
         if at.shape[1] != s:
             raise RuntimeError(f"milepost: the positions of {at.shape[1]} tokens are known, and a layer has {s} keys")
         keys, queries = at, at[:, s - t :]
     else:
         # A slot that is not filled yet has no position; its document is −1.
-        both = at.expand(slot.shape[0], -1).gather(1, slot.clamp(max=at.shape[1] - 1))
+        row = torch.arange(slot.shape[0], device=slot.device)[:, None]
+        both = of_rows(at, slot.shape[0])[row, slot.clamp(max=at.shape[1] - 1)]
         keys, queries = both[:, :s], both[:, s:]
     return keys, {"position": queries, "key_position": keys}
+
+
+def of_rows(positions: Tensor, b: int) -> Tensor:
+    """Return positions [b|1 n] or [b|1 n axes] for b rows."""
+    return positions.expand(b, *positions.shape[1:])
 
 
 def lasting(
@@ -103,6 +112,7 @@ def lasting(
     """Return the length of each text, 1 + its last position, if the scheme depends on it. at: of the keys, [b|1 s]."""
     if not by_length:
         return {}
+    at = at.amax(-1) if at.dim() == 3 else at
     # With a cache there is one text a row: `slots` makes no more, and `dense` refuses them.
     if t != s or documents is None or key_documents is None:
         real = at if key_documents is None else at.masked_fill(key_documents < 0, 0)
@@ -313,6 +323,8 @@ class Calls:
         self.last = next(places_of(module, list(attentions_in(module))[-1:]), None) if named is not None else None
         self.by_slot = all(map(by_slot, schedule))
         self.absolute = any(not scheme.relative or scheme.by_length for scheme in schedule)
+        self.axes = next((each for each in (axes_of(turn_of(scheme)) for scheme in schedule) if each), None)
+        self.single = next((part for scheme in schedule for part in by_one_position(scheme)), None)
 
     def put(self, module: nn.Module, outer: nn.Module) -> list[Any]:
         """Register the hooks on the module with the layers and on the model around it; returns what removes them."""
@@ -391,12 +403,12 @@ class Calls:
             if output is None:
                 return
             filled = cache.__dict__["update"] = Filled(cache, self.by)
-            positions = kwargs.get("position_ids")
+            positions = kwargs.get(POSITIONS, kwargs.get("position_ids"))
             if self.attends and positions is not None:
                 tokens = next(
                     each for each in (kwargs.get("inputs_embeds"), kwargs.get("input_ids")) if each is not None
                 )
-                filled.keep(positions[:, : tokens.shape[1]].expand(tokens.shape[0], -1))
+                filled.keep(of_rows(self.on_axes(positions[:, : tokens.shape[1]]), tokens.shape[0]))
         filled.close(output is None)
 
     def locate(self, given: dict[str, Any], filled: Filled | None, cache: Any, tokens: Tensor) -> None:
@@ -414,32 +426,63 @@ class Calls:
                 new = (new - before_text(padding, None if filled is None else filled.positions, past)).clamp(min=0)
         elif ids.dim() == 2 and ids.shape[0] in (1, b) and ids.shape[1] == t:
             new = ids
+        elif self.axes is not None and self.fits(ids, b, t):
+            # One more than there are axes: the first row counts tokens, and tells packed texts apart.
+            new = axes_last(ids[-self.axes :])
         else:
+            axes = "" if self.axes is None else f", or with {self.axes} axes [{self.axes}, {b}, {t}]"
             raise ValueError(
                 f"milepost: position_ids are {list(ids.shape)} for {b} rows of {t} tokens; give [{b}, {t}] or [1, {t}]"
+                f"{axes}"
             )
+        if self.single is not None and new.dim() == 3:
+            must(
+                (new == new[..., :1]).all(),
+                f"milepost: {spell(self.single)} reads one position of a token, and tokens of this text have "
+                f"{self.axes} that differ (an image or a video), between which no distance is defined for it. Give "
+                f"text alone, or extend by a stretch (Yarn, Ntk, Interpolate), LogN or a window, which read them all",
+            )
+            new = new[..., 0]
         if padding is not None and not fixed and isinstance(past, int) and padding.shape[1] < past + t:
             raise ValueError(
                 f"milepost: the attention mask has {padding.shape[1]} columns, and with those in the cache there are "
                 f"{past + t} tokens; give one column for each of them"
             )
-        whole = new if filled is None or filled.positions is None else filled.put(new.expand(b, -1), past)
+        whole = new
+        if filled is not None and filled.positions is not None:
+            whole = filled.put(of_rows(self.on_axes(new), b), past)
         if fixed and isinstance(past, int):
             # A window of fixed size hands on the whole text until it is full, without the slots still to be filled.
             whole = whole[:, : past + t]
         if cache is not None and fixed and isinstance(past, Tensor) and any(cache.is_sliding):
-            given["attention_mask"] = with_slots(mask, cache, whole.expand(b, -1), t)
+            given["attention_mask"] = with_slots(mask, cache, of_rows(whole, b), t)
+        if whole.dim() == 3 and not torch.compiler.is_compiling() and bool((whole == whole[..., :1]).all()):
+            whole = whole[..., 0]
         plain = mask is None and ids is None and whole is new
         if not plain and not torch.compiler.is_compiling() and not fixed and (mask is None or padding is not None):
             # A stream keeps the last position alone.
             columns = None if padding is None else padding[:, : past + t][:, -whole.shape[1] :]
             start = self.absolute and ids is not None and not streams
-            all_real, plain = count(whole, columns, start)
+            all_real, plain = count(whole, columns, start) if whole.dim() == 2 else (False, False)
             if plain and all_real:
                 given["attention_mask"] = None
-        given["position_ids"] = _counted(new) if plain else whole if whole.is_floating_point() else _narrow(whole)
+        first = whole[:, -t:] if new.dim() == 3 else new
+        ours = _counted(first) if plain else whole if whole.is_floating_point() else _narrow(whole)
+        if ids is None or ids.dim() == 2:
+            given["position_ids"] = ours
         if self.hands_on:
-            given |= {POSITIONS: given["position_ids"], REAL: new.expand(b, -1)}
+            given |= {POSITIONS: ours, REAL: of_rows(new, b)}
+
+    def fits(self, ids: Tensor, b: int, t: int) -> bool:
+        """Whether positions on axes are [axes|axes + 1, b|1, t]."""
+        rows = (self.axes or 0, (self.axes or 0) + 1)
+        return ids.dim() == 3 and ids.shape[0] in rows and ids.shape[1] in (1, b) and ids.shape[2] == t
+
+    def on_axes(self, positions: Tensor) -> Tensor:
+        """Return positions as the cache keeps them: on every axis, where one may differ from the others later."""
+        if self.axes is None or self.single is not None or positions.dim() == 3:
+            return positions
+        return positions[..., None].expand(*positions.shape, self.axes)
 
     def stream(self, stream: Stream, given: dict[str, Any], cache: Any, tokens: Tensor) -> None:
         """Let a stream say which tokens it has, in the place of the mask that transformers would make."""
@@ -456,6 +499,11 @@ class Calls:
             )
         b, t = tokens.shape[:2]
         given["attention_mask"] = cache.begin(mask, b, t, tokens.device, self.by_slot)
+
+
+def by_one_position(scheme: Scheme) -> list[Any]:
+    """Return the parts of a scheme that measure distances from one position of a token."""
+    return [part for verb in ("place", "bend", "relate") for part in scheme.answering(verb)]
 
 
 def reads_positions(module: nn.Module) -> bool:
@@ -481,7 +529,7 @@ def with_slots(mask: Any, cache: Any, whole: Tensor, t: int) -> Any:
     `whole`, so that no mask would say too little.
     """
     if mask is None:
-        return torch.ones_like(whole, dtype=torch.bool)
+        return torch.ones(whole.shape[:2], dtype=torch.bool, device=whole.device)
     by_type = cast("dict[str, Any]", mask if isinstance(mask, dict) else {})
     if None not in by_type.values():
         return cast("Any", mask)
@@ -518,6 +566,8 @@ def before_text(padding: Tensor, kept: Tensor | None, past: int | Tensor) -> Ten
     first = padding.bool().int().argmax(-1, keepdim=True)
     if kept is None or kept.shape[0] != first.shape[0]:
         return first
+    # The first token of a text stands at one place on all axes.
+    kept = kept[..., 0] if kept.dim() == 3 else kept
     began = kept.gather(1, first.clamp(max=kept.shape[1] - 1).to(kept.device)).to(first)
     return torch.where(first < past, (first - began).clamp(min=0), first)
 
@@ -577,7 +627,7 @@ class Filled:
 
     @property
     def layer(self) -> Any:
-        """The layer beside those of the model whose keys are positions, [b 1 n 1]; None where none are kept.
+        """The layer beside those of the model whose keys are positions, [b 1 n axes|1]; None where none are kept.
 
         It is cropped, reordered, repeated and copied with the others.
         """
@@ -586,34 +636,38 @@ class Filled:
 
     @property
     def positions(self) -> Tensor | None:
-        """The positions of the tokens in the cache, [b n]; None where they are not kept."""
+        """The positions of the tokens in the cache, [b n] or [b n axes]; None where they are not kept."""
         layer = self.layer
         keys = None if layer is None else layer.keys
-        return None if keys is None else keys[:, 0, :, 0]
+        return None if keys is None else keys[:, 0] if keys.shape[-1] > 1 else keys[:, 0, :, 0]
 
     def keep(self, positions: Tensor) -> None:
-        """Keep the positions [b n] of the first tokens."""
+        """Keep the positions [b n] or [b n axes] of the first tokens."""
         from transformers.cache_utils import DynamicLayer
 
         layer: Any = DynamicLayer()
         setattr(layer, HAS_POSITIONS, True)
         layer.is_compileable = self.cache.is_compileable
         layer.is_sliding = self.cache.is_sliding[0]
+        for name in ("max_batch_size", "max_cache_len"):
+            # Older releases of transformers ask every layer of a static cache.
+            if hasattr(self.cache.layers[0], name):
+                setattr(layer, name, getattr(self.cache.layers[0], name))
         if hasattr(self.cache, "stream"):
             positions = positions[:, -1:]
         if layer.is_compileable:
             # Layers that attend beside a mixer (Falcon-H1) say −1, which is the answer of the mixer.
             room = max(getattr(each, "max_cache_len", -1) for each in self.cache.layers)
-            positions = nn.functional.pad(positions, (0, max(room - positions.shape[1], 0)))
+            positions = followed(positions, max(room - positions.shape[1], 0))
         demand_whole(self.cache)
         self.cache.layers.append(layer)
         self._set(positions.long() if not positions.is_floating_point() else positions)
 
     def put(self, positions: Tensor, past: int | Tensor) -> Tensor:
-        """Keep those of new tokens [b t] behind the `past` first; returns those of all."""
+        """Keep those of new tokens [b t] or [b t axes] behind the `past` first; returns those of all."""
         kept = self.positions
         assert kept is not None
-        b, t = positions.shape
+        b, t = positions.shape[:2]
         if hasattr(self.cache, "stream"):
             # Of an endless text the last position is enough to see that the next one follows.
             both = torch.cat((kept, positions), 1)
@@ -633,7 +687,7 @@ class Filled:
         else:
             if isinstance(past, int) and past + t > kept.shape[1]:
                 # A window of fixed size goes on for ever, and its length is a number.
-                kept = nn.functional.pad(kept, (0, past + t))
+                kept = followed(kept, past + t)
                 self._set(kept)
             kept[:, torch.arange(t, device=kept.device) + past] = positions.to(kept.dtype)
         found = self.positions
@@ -648,9 +702,14 @@ class Filled:
 
     def _set(self, positions: Tensor) -> None:
         layer = self.layer
-        layer.keys = positions[:, None, :, None]
+        layer.keys = positions[:, None, :, None] if positions.dim() == 2 else positions[:, None]
         layer.values = layer.keys[..., :0]
         layer.is_initialized, layer.dtype, layer.device = True, positions.dtype, positions.device
+
+
+def followed(positions: Tensor, n: int) -> Tensor:
+    """Return positions [b t] or [b t axes] with room for n tokens behind them."""
+    return nn.functional.pad(positions, (0, n) if positions.dim() == 2 else (0, 0, 0, n))
 
 
 ROWS = ("batch_repeat_interleave", "batch_select_indices")

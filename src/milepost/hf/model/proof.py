@@ -23,7 +23,9 @@ from torch import Tensor, nn
 
 from milepost.configs import read
 from milepost.hf.model.attention import watched
-from milepost.hf.model.models import Layers, as_run, attentions_in, turners_in
+from milepost.hf.model.models import Layers, as_run, attentions_in, own_schedule, turners_in
+from milepost.hf.model.rotary import axes_of, turn_of
+from milepost.hf.model.settings import without
 from milepost.hf.model.twin import WINDOWS, draw, is_size, shrunk, twin_of
 
 NOTICED, EQUAL, AFAR_EQUAL = 1e-2, 1e-5, 1e-3
@@ -264,7 +266,7 @@ def by_steps(model: nn.Module, steps: Sequence[int] = (12, 1, 1, 4, 3), **others
     for step in steps:
         end = start + step
         given = {
-            name: each[:, :end] if name == "attention_mask" else each[:, start:end] for name, each in others.items()
+            name: each[:, :end] if name == "attention_mask" else each[..., start:end] for name, each in others.items()
         }
         outs.append(run(model, tokens()[:, start:end], past_key_values=cache, use_cache=True, **given))
         start = end
@@ -291,9 +293,54 @@ CALLS: dict[str, Run] = {
 ROUNDED = ("a text far from the start", "a long text")
 
 
+def of_an_image(axes: int) -> Tensor:
+    """Positions [axes 2 t] of a text with an image of 2 × 3 tokens in it, a token later in the second row."""
+    axis, image = torch.arange(axes)[:, None], torch.arange(6)
+    # Time stands still; rows and columns count on from it.
+    grid = 7 + torch.where(axis == 0, 0, torch.where(axis == 1, image // 3, image % 3))
+    before, behind = (each[None].expand(axes, -1) for each in (torch.arange(7), torch.arange(10, LENGTH - 3)))
+    first = torch.cat((before, grid, behind), 1)
+    return torch.stack((first, first + 1), 1)
+
+
+def axial(model: nn.Module) -> Tensor:
+    """A text with the positions of an image in it."""
+    return run(model, tokens(), position_ids=of_an_image(axes_in(model)))
+
+
+def axial_packed(model: nn.Module) -> Tensor:
+    """Two texts in a row, each with an image, told apart by one more row of positions."""
+    one = of_an_image(axes_in(model))[..., :12]
+    both = torch.cat((one, one[..., : LENGTH - 12]), -1)
+    return run(model, tokens(), position_ids=torch.cat((starts_over(12), both)))
+
+
+def starts_over(at: int) -> Tensor:
+    """Positions [1 2 t] that count tokens, and begin again at one of them."""
+    return torch.cat((torch.arange(at), torch.arange(LENGTH - at)))[None, None].expand(1, 2, -1)
+
+
+def axial_by_steps(model: nn.Module) -> Tensor:
+    """A padded text with an image, by a cache in which it is cut in two."""
+    return real(by_steps(model, attention_mask=padding(), position_ids=of_an_image(axes_in(model))))
+
+
+AXIAL: dict[str, Run] = {
+    "a text with an image's positions": axial,
+    "two texts packed in a row, with images' positions": axial_packed,
+    "a text with an image's positions read by a cache": axial_by_steps,
+}
+
+
+def axes_in(model: nn.Module) -> int:
+    """How many positions of a token the rotations of a model read; 1 where they read one."""
+    own = own_schedule(without(cast("Any", model).config))
+    return next((axes for axes in (axes_of(turn_of(scheme)) for scheme in own) if axes), 1)
+
+
 def answers(model: nn.Module) -> Iterator[tuple[str, Tensor | str]]:
     """Yield what a model answers to every call, or its error."""
-    for name, call in CALLS.items():
+    for name, call in (CALLS | AXIAL if axes_in(model) > 1 else CALLS).items():
         try:
             yield name, call(model)
         except Exception as error:

@@ -9,16 +9,17 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from milepost import Partial, Rope, Schedule, Scheme
+from milepost import AxialRope, Partial, Rope, Schedule, Scheme
 from milepost.hf.config.rope_parameters import frequencies, reached
 from milepost.hf.model.models import Layers, StandIn, Turner, settings_of
 from milepost.seams.verbs import answers
 
-Form = Literal["once", "halves", "neighbours", "complex"]
-"""How a model lays cosines out: one a pair, all of them twice in a row, each of them twice, or as complex numbers."""
+Form = Literal["once", "halves", "neighbours", "complex", "apart"]
+"""How a model lays cosines out: one a pair, all of them twice in a row, each of them twice, or as complex numbers; or
+those of all pairs for each axis of positions, all twice in a row, of which it takes what it needs itself."""
 Widths = dict[str | None, int]
 """How many channels a module answers for each type of layers."""
-FORMS: tuple[Form, ...] = ("once", "halves", "neighbours", "complex")
+FORMS: tuple[Form, ...] = ("once", "halves", "neighbours", "complex", "apart")
 
 
 class Turned(StandIn):
@@ -43,16 +44,23 @@ class Turned(StandIn):
 
     @torch.no_grad()
     def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor] | Tensor:
-        """Return cosines and sines [b|1 t channels]; x gives the device and the dtype, position_ids is [b|1 t].
+        """Return cosines and sines [b|1 t channels]; x gives the device and the dtype.
 
-        In complex form they are one tensor, as wide as there are pairs.
+        position_ids: [b|1 t], or [axes b|1 t] where tokens of images have several positions. In complex form cosines
+        and sines are one tensor, as wide as there are pairs.
         """
         turn = self.turns[layer_type]
         if turn is None:
-            cos = x.new_ones(*x.shape[-3:-1], self.widths[layer_type])
+            axes = position_ids.shape[:1] if self.form == "apart" else ()
+            cos = x.new_ones(*axes, *x.shape[-3:-1], self.widths[layer_type])
             sin = torch.zeros_like(cos)
         else:
-            cos, sin = (laid_out(each, self.form) for each in turn.cos_sin(position_ids.to(x.device)))
+            position = axes_last(position_ids.to(x.device))
+            if position.dim() == 3 and axes_of(turn) is None:
+                raise ValueError(
+                    f"milepost: position_ids are {list(position_ids.shape)}, and {turn!r} reads one position of a token"
+                )
+            cos, sin = (laid_out(each, self.form) for each in waves(turn, position, self.form))
         if self.form == "complex":
             return torch.complex(cos.float(), sin.float())
         return cos.to(x.dtype), sin.to(x.dtype)
@@ -101,12 +109,31 @@ def laid_out(table: Tensor, form: Form) -> Tensor:
     """A number for each pair [… n] as the model wants it."""
     if form in ("once", "complex"):
         return table
-    return torch.cat((table, table), -1) if form == "halves" else table.repeat_interleave(2, -1)
+    return table.repeat_interleave(2, -1) if form == "neighbours" else torch.cat((table, table), -1)
+
+
+def waves(turn: Any, position: Tensor, form: Form, length: int | None = None) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of pairs at positions [b|1 t] or [b|1 t axes]; in the form "apart" [axes b|1 t n]."""
+    if form != "apart":
+        return turn.cos_sin(position, length)
+    # On plain positions every pair turns by the one that there is.
+    each = [turn.cos_sin(one, length) for one in position.unbind(-1)]
+    return torch.stack([cos for cos, _ in each]), torch.stack([sin for _, sin in each])
 
 
 def turn_of(scheme: Scheme) -> Any:
     """The part of a scheme that turns pairs of channels, or None."""
     return next((part for part in scheme.parts if getattr(part, "rotary", False)), None)
+
+
+def axes_of(turn: object) -> int | None:
+    """How many positions of a token a rotation reads, None where it is one."""
+    return getattr(turn, "axes", None)
+
+
+def axes_last(position: Tensor) -> Tensor:
+    """Positions as milepost has them, [b t axes], from those of transformers, [axes b t]; [b t] stays."""
+    return position if position.dim() < 3 else position.movedim(0, -1)
 
 
 def same_beside(one: Scheme, other: Scheme) -> bool:
@@ -121,7 +148,7 @@ def plain(turn: object) -> bool:
     """Whether cosines and sines by position say all of a rotation, and every key may be turned when it comes."""
     if isinstance(turn, Partial):
         return turn.temperature == "rotary" and plain(turn.method)
-    return isinstance(turn, Rope) and not turn.by_length
+    return isinstance(turn, (Rope, AxialRope)) and not turn.by_length
 
 
 def turns_by_type(layers: Layers, schedule: Schedule, turner: Turner) -> dict[str | None, Any] | None:
@@ -156,15 +183,9 @@ def form_of(layers: Layers, turner: Turner) -> tuple[Form, Widths]:
     forms: tuple[Form, ...] = FORMS
     widths, error = Widths(), precision(turner.module)
     for kind, turn in turns.items():
-        rope: Rope = getattr(turn, "method", turn)
-        for length in lengths(rope):
-            position, theirs = asked(turner.module, kind, length)
-            ours, widths[kind] = turn.cos_sin(position, length), theirs[0].shape[-1]
-            angle = position[..., None] * frequencies(rope, length).to(position.device)
-            within = 1e-5 + max(1e-5, error.eps) * angle + position[..., None] * error.tiny * error.eps
-            # One tensor of complex numbers comes as three.
-            told: list[Form] = [form for form in forms if (form == "complex") == (len(theirs) == 3)]
-            forms = tuple(form for form in told if near(theirs[:2], ours, within, form))
+        for length in lengths(getattr(turn, "method", turn)):
+            found, widths[kind] = forms_at(turner.module, kind, turn, length, error)
+            forms = tuple(form for form in forms if form in found)
         if not forms:
             raise ValueError(
                 f"extend: {type(turner.module).__name__} of this {layers.model_type} model turns otherwise than its "
@@ -174,14 +195,35 @@ def form_of(layers: Layers, turner: Turner) -> tuple[Form, Widths]:
     return forms[0], widths
 
 
-def lengths(rope: Rope) -> list[int]:
+def forms_at(
+    module: nn.Module, kind: str | None, turn: Any, length: int, error: torch.finfo
+) -> tuple[tuple[Form, ...], int]:
+    """In which forms a rotary module answers what a rotation says in a text of some length, and how many channels."""
+    position, theirs = asked(module, kind, length, axes_of(turn))
+    most = position.amax(-1, keepdim=True) if position.dim() == 3 else position[..., None]
+    angle = most * frequencies(getattr(turn, "method", turn), length).to(position.device)
+    # What rounding makes of an angle.
+    within = 1e-5 + max(1e-5, error.eps) * angle + most * error.tiny * error.eps
+    # One tensor of complex numbers comes as three.
+    apart, complexes = theirs[0].dim() == 4, len(theirs) == 3
+    told: list[Form] = [form for form in FORMS if (form == "complex", form == "apart") == (complexes, apart)]
+    found: list[Form] = [form for form in told if near(theirs[:2], waves(turn, position, form, length), within, form)]
+    return tuple(found), theirs[0].shape[-1]
+
+
+def lengths(rope: Rope | AxialRope) -> list[int]:
     """Lengths on both sides of every change of a rotation's frequencies."""
     trained = getattr(rope.stretch, "trained", 64)
     return [trained, trained + 1, max(2 * trained, reached(rope, trained))]
 
 
-def asked(module: nn.Module, kind: str | None, length: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Positions of a text of some length [1 n], and the cosines and sines that a rotary module has for them."""
+def asked(
+    module: nn.Module, kind: str | None, length: int, axes: int | None = None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Positions of a text of some length, and the cosines and sines that a rotary module has for them.
+
+    Positions are [1 n], or [1 n axes], of which no two axes are alike.
+    """
     # Some modules remember the longest text that they have seen, until they see a short one; the model's own is not
     # touched.
     module = copy.deepcopy(module)
@@ -189,7 +231,10 @@ def asked(module: nn.Module, kind: str | None, length: int) -> tuple[Tensor, tup
     powers = (4**n for n in range(length.bit_length()))
     for places in ([0, 1], [0, *(each for each in powers if each < length - 1), length - 1]):
         position = torch.tensor([places], device=device)
-        given = (torch.zeros(1, len(places), 1, device=device), position)
+        if axes is not None:
+            position = torch.stack([position.roll(-axis, -1) for axis in range(axes)], -1)
+        theirs_of = position if axes is None else position.movedim(-1, 0)
+        given = (torch.zeros(1, len(places), 1, device=device), theirs_of)
         theirs = module(*given, *(() if kind is None else (kind,)))
     if isinstance(theirs, Tensor) and theirs.is_complex():
         theirs = (theirs.real, theirs.imag, theirs)

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import torch
 
-from milepost import DeepseekScale, Partial, Rope, Schedule, Scheme
+from milepost import AxialRope, DeepseekScale, Partial, Rope, Schedule, Scheme
 from milepost.configs import read
 from milepost.configs.layer_types import FULL
 from milepost.configs.rope_types import TRAINED
@@ -24,7 +24,7 @@ from milepost.configs.source import text_of
 from milepost.configs.stored import KEY, LOADED_BY, marked, stored_in, unmarked
 from milepost.hf.config.rope_parameters import expressed, frequencies, has_types, magnitude
 from milepost.hf.model.models import MODELS, Layers, Turner, own_schedule, turners_in, undrawn
-from milepost.hf.model.rotary import FORMS, lengths, near, same_beside, turn_of, turns_by_type
+from milepost.hf.model.rotary import forms_at, lengths, same_beside, turn_of, turns_by_type
 from milepost.schedule import schedule_in, stock_schedule
 
 NAMES = ("rope_parameters", "max_position_embeddings", TRAINED)
@@ -76,11 +76,11 @@ def written(layers: Layers, schedule: Schedule, before: Settings) -> Settings | 
     return settings if read_back(layers, schedule, settings) else None
 
 
-def rope_of(turn: object) -> Rope | None:
-    """The RoPE of a rotation that rope_parameters can describe; a subclass may rotate otherwise."""
+def rope_of(turn: object) -> Rope | AxialRope | None:
+    """The rotation that rope_parameters can describe, of all channels or a part; a subclass may turn otherwise."""
     if isinstance(turn, Partial):
         return rope_of(turn.method) if turn.temperature == "rotary" else None
-    return turn if type(turn) is Rope else None
+    return turn if isinstance(turn, (Rope, AxialRope)) and type(turn) in (Rope, AxialRope) else None
 
 
 # Read back
@@ -110,6 +110,10 @@ def same(one: Scheme, other: Scheme) -> bool:
         its_rope.head_dim, its_rope.pairs, its.head_dim,
     ):  # fmt: skip
         return False
+    if isinstance(rope, AxialRope) or isinstance(its_rope, AxialRope):
+        both = (each.axis_of() if isinstance(each, AxialRope) else None for each in (rope, its_rope))
+        if next(both) != next(both):
+            return False
     return all(
         torch.allclose(frequencies(rope, n), frequencies(its_rope, n), rtol=1e-9, atol=1e-20)
         and abs(magnitude(rope, n) - magnitude(its_rope, n)) < 1e-9
@@ -120,16 +124,10 @@ def same(one: Scheme, other: Scheme) -> bool:
 def rotates(layers: Layers, config: Any, turner: Turner, schedule: Schedule) -> bool:
     """True if a rotary module of the model's class, built from a config, has the cosines and sines of the schedule."""
     for kind, turn in (turns_by_type(layers, schedule, turner) or {}).items():
-        rope = cast("Rope", rope_of(turn))
-        for length in lengths(rope):
+        for length in lengths(cast("Rope", rope_of(turn))):
             # Some modules remember the longest text that they have seen.
             module = cast("Any", type(turner.module))(config)
-            position = torch.tensor([[0, 1, length // 2, length - 1]])
-            theirs = module(torch.zeros(1, 4, 1), position, *(() if kind is None else (kind,)))
-            ours = turn.cos_sin(position, length)
-            # What float32 makes of an angle.
-            within = 1e-5 + 1e-5 * position[..., None] * frequencies(rope, length)
-            if not any(near(theirs, ours, within, form) for form in FORMS):
+            if not forms_at(module, kind, turn, length, torch.finfo(torch.float32))[0]:
                 return False
     return True
 

@@ -17,7 +17,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from milepost import Learner, Schedule, Scheme, T5Bias
+from milepost import Learner, Schedule, Scheme, T5Bias, __version__
+from milepost.configs.stored import stamp
 from milepost.hf.model.attention import NAME, Replaced, Unchanged, heads, put_back, refuse
 from milepost.hf.model.models import (
     Layers,
@@ -222,7 +223,7 @@ class Stretched:
 
     def to_dict(self) -> dict[str, Any]:
         """What the config stores."""
-        return {
+        return stamp(__version__) | {
             "schedule": {name: schedule.to_dict() for name, schedule in self.schedules.items()},
             "through": "attend",
             "transformers_reads_it": False,

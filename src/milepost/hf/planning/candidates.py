@@ -57,18 +57,18 @@ def joined(names: Iterable[str]) -> str:
 
 # RoPE
 
-Turn = mp.Rope | mp.Partial
+Turn = mp.Rope | mp.AxialRope | mp.Partial
 
 
 def rope_of(turn: Turn) -> mp.Rope:
-    """Return the RoPE inside a rotation of some channels."""
-    return turn if isinstance(turn, mp.Rope) else cast("mp.Rope", turn.method)
+    """Return the RoPE inside a rotation of some channels; of one on several axes too, whose frequencies are RoPE's."""
+    return cast("mp.Rope", turn.method if isinstance(turn, mp.Partial) else turn)
 
 
 def with_stretch(turn: Turn, stretch: Any) -> Turn:
     """Return the rotation with another stretch."""
     rope = replace(rope_of(turn), stretch=stretch)
-    return rope if isinstance(turn, mp.Rope) else replace(turn, method=rope)
+    return replace(turn, method=rope) if isinstance(turn, mp.Partial) else rope
 
 
 def stretches(reader: Reader, turn: Turn, kinds: Sequence[str], trained: int, target: int) -> list[Candidate]:

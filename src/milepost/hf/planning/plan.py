@@ -220,10 +220,11 @@ def _rotary(
         )
     turn = turns[0]
     rope = turn.method if isinstance(turn, mp.Partial) else turn
-    if not isinstance(rope, mp.Rope):
+    if not isinstance(rope, (mp.Rope, mp.AxialRope)) or getattr(rope, "own", False):
         raise ValueError(f"{reader.called}: {spell(turn)} {TWO_COORDINATES}")
     reached, target = head["reached"], head["target"]
-    whole = cast("mp.Rope | mp.Partial", turn)
+    whole = cast("of.Turn", turn)
+    rope = of.rope_of(whole)
     facts = _facts(turn, rope, head["trained"], reached, target)
     if rope.stretch is None:
         found = of.stretches(reader, whole, kinds, reached, target)
@@ -234,8 +235,8 @@ def _rotary(
     measure, why = _measure(facts, head, causal, found)
     served = next((each.name for each in _by_merit(found) if each.config is not None), None)
     return Plan(**head, kind="rotary", candidates=tuple(found), first=measure[0], why=why, served=served,
-                tuning=_tuning(facts, rope, target), facts=facts, notes=_notes(reader, found),
-                measure=measure)  # fmt: skip
+                tuning=_tuning(facts, rope, target), facts=facts,
+                notes=(*_notes(reader, found), *_on_axes(whole)), measure=measure)  # fmt: skip
 
 
 def _facts(turn: object, rope: mp.Rope, trained: int, reached: int, target: int) -> Facts:
@@ -285,6 +286,16 @@ def _notes(reader: Reader, found: Sequence[Candidate]) -> tuple[str, ...]:
         return ()
     why = next((each.note.rpartition("; ")[2] for each in found if each.note), "")
     return (f"nothing of this can be written into a config: {why}",) if why else ()
+
+
+def _on_axes(turn: of.Turn) -> tuple[str, ...]:
+    """What to know where tokens of images stand on several axes."""
+    if getattr(turn, "axes", None) is None:
+        return ()
+    return (
+        "what gives tokens other distances (Self-Extend, ReRoPE, dual chunk) reads text alone here: tokens of images "
+        "have several positions; stretches, log-n and windows read images too",
+    )
 
 
 # ALiBi
