@@ -24,7 +24,7 @@ from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from milepost.hf.model.extension import by_itself, changed_by
+from milepost.hf.model.extension import by_itself, changed_by, demand_way
 from milepost.hf.model.models import KNOWN, REPLACED, layers_of
 from milepost.hf.model.proof import demand_proof
 from milepost.hf.model.t5 import has_buckets
@@ -41,6 +41,7 @@ OF_THEIR_OWN: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1, 3]},
     "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 4, "topk_group": 1, "n_group": 1},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 16, "position_embedding_type": "rope"},
+    "minimax_m3_vl_text": {"rotary_dim": 128},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2, "num_hidden_layers": 4, "num_dense_layers": 1},
 }
 
@@ -123,6 +124,7 @@ def tried(model_type: str) -> Found:
     ways: dict[str, str] = {}
     for way in WAYS:
         try:
+            demand_way(layers, way)
             demand_proof(layers, way, by_itself)
             ways[way] = ""
         except ValueError as error:

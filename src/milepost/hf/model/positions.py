@@ -25,7 +25,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from milepost import Alibi, Schedule, Scheme, Stream
+from milepost import Alibi, QkNorm, Schedule, Scheme, Stream
 from milepost.call.documents import over_keys
 from milepost.call.options import Options
 from milepost.hf.model.models import Place, attentions_in, places_of
@@ -312,6 +312,8 @@ class Calls:
         self.last = next(places_of(module, list(attentions_in(module))[-1:]), None) if named is not None else None
         self.by_slot = all(map(by_slot, schedule))
         self.absolute = any(not scheme.relative or scheme.by_length for scheme in schedule)
+        # A model's own norms behind its rotation see the positions that stock transformers counts, padding included.
+        self.skips_padding = any(not each.relative or each.by_length for each in map(without_norms, schedule))
 
     def put(self, module: nn.Module, outer: nn.Module) -> list[Any]:
         """Register the hooks on the module with the layers and on the model around it; returns what removes them."""
@@ -409,7 +411,7 @@ class Calls:
         streams = hasattr(cache, "stream")
         if ids is None:
             new = (torch.arange(t, device=tokens.device) + past)[None]
-            if self.absolute and padding is not None and not streams:
+            if self.skips_padding and padding is not None and not streams:
                 new = (new - before_text(padding, None if filled is None else filled.positions, past)).clamp(min=0)
         elif ids.dim() == 2 and ids.shape[0] in (1, b) and ids.shape[1] == t:
             new = ids
@@ -432,7 +434,7 @@ class Calls:
         if not plain and not torch.compiler.is_compiling() and not fixed and (mask is None or padding is not None):
             # A stream keeps the last position alone.
             columns = None if padding is None else padding[:, : past + t][:, -whole.shape[1] :]
-            start = self.absolute and ids is not None and not streams
+            start = self.absolute and (ids is not None or not self.skips_padding) and not streams
             all_real, plain = count(whole, columns, start)
             if plain and all_real:
                 given["attention_mask"] = None
@@ -455,6 +457,11 @@ class Calls:
             )
         b, t = tokens.shape[:2]
         given["attention_mask"] = cache.begin(mask, b, t, tokens.device, self.by_slot)
+
+
+def without_norms(scheme: Scheme) -> Scheme:
+    """Return a scheme without the norms of its model."""
+    return Scheme(*(part for part in scheme.parts if not isinstance(part, QkNorm)))
 
 
 def reads_positions(module: nn.Module) -> bool:

@@ -49,7 +49,8 @@ class Turned(StandIn):
         """
         turn = self.turns[layer_type]
         if turn is None:
-            cos = x.new_ones(*x.shape[-3:-1], self.widths[layer_type])
+            # RecurrentGemma asks with values, which have heads.
+            cos = x.new_ones(x.shape[0] if x.dim() > 2 else 1, x.shape[-2], self.widths[layer_type])
             sin = torch.zeros_like(cos)
         else:
             cos, sin = (laid_out(each, self.form) for each in turn.cos_sin(position_ids.to(x.device)))
@@ -128,6 +129,8 @@ def turns_by_type(layers: Layers, schedule: Schedule, turner: Turner) -> dict[st
     """The one rotation of each type of layers, or None where layers that share the cosines turn differently."""
     found: dict[str | None, Any] = {}
     for layer, scheme in schedule.items():
+        if turner.layers is not None and layer not in turner.layers:
+            continue
         turn = turn_of(scheme)
         kind = layers.layer_type(layer) if turner.by_type else None
         # Layers that do not turn at all do not ask for cosines (SmolLM3, Cohere 2).
