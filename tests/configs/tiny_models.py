@@ -99,6 +99,8 @@ BY_TYPE = {"full_attention": DEFAULT | {"rope_theta": 5e5}, "sliding_attention":
 HALVES = {kind: each | {"partial_rotary_factor": 0.5} for kind, each in BY_TYPE.items()}
 BY_LAYER = WINDOWED | {"attention_multiplier": 0.2, "layer_rope_theta": [1e4, 5e5]}
 
+TWICE = {"head_dim": 8, "num_layers": 1, "moe_topk": 2, "expert_ffn_hidden_size": 16}
+
 MODELS |= {
     "axk1": LATENT | {"rope_parameters": YARN},
     "axk2": LATENT | INDEXED | {"n_shared_experts": 1},
@@ -113,7 +115,7 @@ MODELS |= {
     "jetmoe": {"kv_channels": 8, "num_local_experts": 2, "num_experts_per_tok": 2},
     "kolibri1": WINDOWED | EXPERTS | {"head_dim": 8},
     "laguna": WINDOWED | EXPERTS | {"head_dim": 8, "rope_parameters": HALVES},
-    "longcat_flash": LATENT | {"head_dim": 8, "num_layers": 1, "rope_parameters": YARN, "moe_topk": 2, "expert_ffn_hidden_size": 16},
+    "longcat_flash": LATENT | TWICE | {"rope_parameters": YARN},
     "mellum": WINDOWED | EXPERTS | {"head_dim": 8, "rope_parameters": BY_TYPE},
     "mimo_v2_flash": WINDOWED | EXPERTS | {"head_dim": 12, "v_head_dim": 8, "rope_parameters": HALVES},
     "minimax_m3_vl_text": EXPERTS | {"head_dim": 16, "rotary_dim": 8, "rope_parameters": HALVES["full_attention"]},

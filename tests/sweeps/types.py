@@ -1,19 +1,22 @@
 """Every causal model type of transformers: served or not, through which of the two ways, and why not.
 
-    python -m tests.sweeps.types [--types llama,phi3] [--out docs/sweeps/types.md]
+    python -m tests.sweeps.types [--types llama,phi3] [--out docs/sweeps/types.md] [--results types.jsonl]
 
 Types that `extend` knows are asked for the same proof as all others: a small twin, extended by its own scheme, against
-stock transformers. A type whose default config cannot be built is tried with ordinary sizes. `make sweep-types` writes
-a page; `tests/hf/test_proof.py` runs a sample.
+stock transformers. A type whose default config cannot be built is tried with ordinary sizes. Then a small causal model
+of each served type is run: its logits, what it generates, compiled, under three methods, and restored; see
+`tests/sweeps/types_checked.py`. `make sweep-types` writes a page; `tests/hf/test_proof.py` runs a sample. With
+--results a run that was stopped goes on with the types that are missing there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,7 @@ from milepost.hf.model.models import KNOWN, REPLACED, layers_of
 from milepost.hf.model.proof import demand_proof
 from milepost.hf.model.t5 import has_buckets
 from milepost.hf.model.tables import table_of
+from tests.sweeps.types_checked import COMPILED, checks
 
 WAYS = ("rotary", "attend")
 ORDINARY = {
@@ -54,6 +58,8 @@ class Found:
     ways: dict[str, str]
     """The error of each way, empty where it is proven; of a type that is not asked, one error under ""."""
     seconds: float
+    checked: dict[str, str] = field(default_factory=dict[str, str])
+    """What came of each check, where the type is served; see `CHECKS`."""
 
     @property
     def served(self) -> list[str]:
@@ -129,7 +135,10 @@ def tried(model_type: str) -> Found:
             ways[way] = ""
         except ValueError as error:
             ways[way] = str(error)
-    return Found(model_type, ways, time.monotonic() - begun)
+    seconds = time.monotonic() - begun
+    served = [way for way, why in ways.items() if not why]
+    checked = checks(layers, served, model_type in COMPILED) if served else {}
+    return Found(model_type, ways, seconds, checked)
 
 
 def page_of(found: Sequence[Found]) -> str:
@@ -191,13 +200,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--types", help="some of them, with commas")
     parser.add_argument("--out", type=Path, help="where the page goes")
+    parser.add_argument("--results", type=Path, help="where each type's result goes as it comes, a line of JSON each")
     asked = parser.parse_args()
     transformers.logging.set_verbosity_error()
     types = asked.types.split(",") if asked.types else sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    done: dict[str, Found] = {}
+    if asked.results is not None and asked.results.exists():
+        done = {
+            each.model_type: each
+            for line in asked.results.read_text().splitlines()
+            if (each := Found(**json.loads(line)))
+        }
     found: list[Found] = []
     for each in types:
-        found.append(tried(each))
-        print(f"{each}: {', '.join(found[-1].served) or 'not served'}; {found[-1].why}"[:200], flush=True)
+        found.append(done.get(each) or tried(each))
+        if asked.results is not None and each not in done:
+            with asked.results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(found[-1])) + "\n")
+        print(f"{each}: {', '.join(found[-1].served) or 'not served'}; {found[-1].why} {found[-1].checked}", flush=True)
     if asked.out is not None:
         asked.out.write_text(page_of(found), encoding="utf-8")
 
