@@ -29,7 +29,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from milepost.hf.model.extension import by_itself, changed_by, demand_way
 from milepost.hf.model.models import KNOWN, REPLACED, layers_of
-from milepost.hf.model.proof import demand_proof
+from milepost.hf.model.proof import EQUAL, demand_proof
 from milepost.hf.model.t5 import has_buckets
 from milepost.hf.model.tables import table_of
 from tests.sweeps.types_checked import COMPILED, checks
@@ -59,7 +59,7 @@ class Found:
     """The error of each way, empty where it is proven; of a type that is not asked, one error under ""."""
     seconds: float
     checked: dict[str, str] = field(default_factory=dict[str, str])
-    """What came of each check, where the type is served; see `CHECKS`."""
+    """What came of each check, where the type is served; see `tests/sweeps/types_checked.py`."""
 
     @property
     def served(self) -> list[str]:
@@ -108,9 +108,9 @@ def of(config: Any) -> Any:
         return AutoModel.from_config(config.get_text_config())
 
 
-def tried(model_type: str) -> Found:
-    """Ask for the proof of one type along both ways."""
-    begun = time.monotonic()
+def tried(model_type: str, check: bool = True) -> Found:
+    """Ask for the proof of one type along both ways. check: whether a small causal model of it is run besides."""
+    begun = time.process_time()
     try:
         model = built(model_type)
     except Exception as error:
@@ -135,9 +135,9 @@ def tried(model_type: str) -> Found:
             ways[way] = ""
         except ValueError as error:
             ways[way] = str(error)
-    seconds = time.monotonic() - begun
+    seconds = time.process_time() - begun
     served = [way for way, why in ways.items() if not why]
-    checked = checks(layers, served, model_type in COMPILED) if served else {}
+    checked = checks(layers, served, model_type in COMPILED) if served and check else {}
     return Found(model_type, ways, seconds, checked)
 
 
@@ -149,29 +149,32 @@ def page_of(found: Sequence[Found]) -> str:
     replaced = [each for each in found if "replaced by ours" in each.why]
     tables = [each for each in found if "is grown" in each.why or "are stretched" in each.why]
     others = [each for each in found if each not in (*both, *one, *replaced, *tables)]
-    slowest = max((each.seconds / len(WAYS) for each in found), default=0.0)
+    proven = [*both, *one]
+    slow = sorted((each.seconds / len(WAYS), each.model_type) for each in proven)[::-1][:3]
+    asked = [each for each in proven if each.checked and "no causal model" not in each.checked["logits"]]
     lines = [
         "# Which model types are served",
         "",
         f"Commit {commit.stdout.strip()}, {datetime.now(timezone.utc):%Y-%m-%d}, torch {torch.__version__}, "
         f"transformers {transformers.__version__}; `make sweep-types`, on a CPU.",
         "",
-        f"All {len(found)} causal types of transformers. A small random twin of each class and config is run as stock",
-        "and as `extend` changes it, under its own scheme: whole, padded, packed, far from the start, by a cache.",
-        "Both agree to 1e-5 of the largest output, and the twin notices a missing rotation, other positions and a",
-        "missing mask by 1e-2. Types that were listed before there was a proof are asked for the same one. A type is",
-        "tried with its default config, or with ordinary sizes where that gives no model; a model with another config",
-        "is proven again when it is extended.",
+        f"{len(found)} of the {len(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)} causal types of transformers. A small random",
+        "twin of each class and config is run as stock and as `extend` changes it, under its own scheme: whole,",
+        "padded, packed, far from the start, by a cache. Both agree to 1e-5 of the largest output, and the twin",
+        "notices a missing rotation, other positions (where it has any) and a missing mask by 1e-2. Types that were",
+        "listed before there was a proof are asked for the same one. A type is tried with its default config, or with",
+        "ordinary sizes where that gives no model; a model with another config is proven again when it is extended.",
         "",
         "| | types |",
         "|---|---:|",
+        f"| **served** | **{len(proven) + len(replaced) + len(tables)}** |",
         f"| proven through both ways (cosines alone, or attention) | {len(both)} |",
         f"| proven through one | {len(one)} |",
         f"| attention modules replaced by ours, tested type by type | {len(replaced)} |",
         f"| learned tables grown, buckets stretched | {len(tables)} |",
         f"| not served, refused by name | {len(others)} |",
         "",
-        f"The slowest proof took {slowest:.1f} s.",
+        f"The slowest proofs took {', '.join(f'{seconds:.1f} s ({name})' for seconds, name in slow)} of one core.",
         "",
         f"**Both ways**: {', '.join(named(each) for each in both)}.",
         "",
@@ -184,11 +187,55 @@ def page_of(found: Sequence[Found]) -> str:
         "|---|---|---|",
         *(f"| {named(each)} | {each.served[0]} | {each.why} |" for each in one),
         "",
+        *checked_lines(asked),
         "| not served | why |",
         "|---|---|",
         *(f"| {each.model_type} | {each.why} |" for each in others),
     ]
     return "\n".join(lines) + "\n"
+
+
+def checked_lines(asked: Sequence[Found]) -> list[str]:
+    """Return the part of the page about small causal models."""
+    if not asked:
+        return []
+    fails = [(each, check, said) for each in asked for check, said in each.checked.items() if not passed(said)]
+    most = {check: max(number(each.checked[check]) for each in asked) for check in ("logits", "padded", "packed")}
+    compiled = [each.model_type for each in asked if "compiled" in each.checked]
+    return [
+        "## A small causal model of each",
+        "",
+        f"{len(asked)} served types, each with a causal model of its twin's config: logits under its own scheme",
+        "through every way that is served, against stock's, of the largest (at once, padded on the left, packed",
+        "by positions); what it generates from two prompts, one padded; three methods, a text by a cache against the",
+        "text at once; all as before, bit for bit, after `restore`. The methods are ReRoPE, YaRN and log-n with a window and",
+        "kept sinks; YaRN, linear interpolation and NTK where only cosines are changed; log-n and windows where there",
+        "are no positions. Types: " + ", ".join(each.model_type for each in asked) + ".",
+        f"Compiled besides (`torch.compile`, backend aot_eager): {', '.join(compiled)}.",
+        "",
+        "| | worst of all |",
+        "|---|---:|",
+        *(f"| {check} | {off:.1g} |" for check, off in most.items()),
+        f"| compiled | {max((number(each.checked.get('compiled', '0')) for each in asked), default=0.0):.1g} |",
+        f"| the same tokens generated | {sum(each.checked['generated'] == 'yes' for each in asked)} of {len(asked)} |",
+        f"| restored bit for bit | {sum(each.checked['restored'] == 'yes' for each in asked)} of {len(asked)} |",
+        "",
+        "| what is not as it should be | check | what came |",
+        "|---|---|---|",
+        *(f"| {each.model_type} | {check} | {said} |" for each, check, said in fails),
+        "",
+    ]
+
+
+def number(said: str) -> float:
+    """Read how far off something was."""
+    return float(said)
+
+
+def passed(said: str) -> bool:
+    """Whether a check came out: yes, or every number within 1e-5."""
+    parts = [each.rpartition(": ")[2] for each in said.split("; ")]
+    return all(each == "yes" or (each[:1].isdigit() and float(each) <= EQUAL) for each in parts)
 
 
 def named(found: Found) -> str:
@@ -199,6 +246,7 @@ def named(found: Found) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--types", help="some of them, with commas")
+    parser.add_argument("--checked", help="of which of them a small causal model is run; all where it is left out")
     parser.add_argument("--out", type=Path, help="where the page goes")
     parser.add_argument("--results", type=Path, help="where each type's result goes as it comes, a line of JSON each")
     asked = parser.parse_args()
@@ -213,7 +261,7 @@ def main() -> None:
         }
     found: list[Found] = []
     for each in types:
-        found.append(done.get(each) or tried(each))
+        found.append(done.get(each) or tried(each, asked.checked is None or each in asked.checked.split(",")))
         if asked.results is not None and each not in done:
             with asked.results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(found[-1])) + "\n")

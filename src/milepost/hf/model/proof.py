@@ -83,7 +83,8 @@ def question(layers: Layers, path: str, config: Any, tempered: bool) -> tuple[ob
 
 def unproven(layers: Layers, path: str, extend: ByItself, config: Any = None, tempered: bool = False) -> str | None:
     """Return why a twin does not prove that the model is extended rightly; None where it does."""
-    twin = twin_of(type(layers.backbone), small_config(layers, config))
+    kind = cast("type[nn.Module]", type(layers.backbone))
+    twin = twin_of(kind, small_config(layers, config))
     gain, error, missed = sharpened(twin)
     if missed is not None:
         return f"a small model of its class does not show what it does with positions: {missed}"

@@ -101,7 +101,7 @@ def shrunk(config: Any, kinds: Sequence[object], few: Sequence[str] = (), narrow
     for name, value in changes.items():
         setattr(config, name, value)
     # What hears and sees beside the text (Phi-4 multimodal) is in no text.
-    for beside in (each for each in vars(config).values() if hasattr(each, "to_dict")):
+    for beside in (each for each in cast("dict[str, Any]", vars(config)).values() if hasattr(each, "to_dict")):
         for name in BESIDE:
             if hasattr(beside, name):
                 setattr(beside, name, 1)
