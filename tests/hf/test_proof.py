@@ -23,7 +23,7 @@ from transformers.models.qwen3_next import Qwen3NextConfig, Qwen3NextForCausalLM
 import milepost as mp
 from milepost.hf import extend, load, measure, restore
 from milepost.hf.model import proof
-from milepost.hf.model.extension import by_itself
+from milepost.hf.model.extension import by_itself, demand_way
 from milepost.hf.model.models import KNOWN, layers_of
 from milepost.hf.model.twin import layers_kept
 
@@ -432,6 +432,30 @@ def test_a_hybrid_is_extended_by_a_row_and_measured(convolutions: Any):
     assert measure(convolutions, torch.randint(1, 64, (400,)), **quick).trained == 64
     extend(convolutions, "ReRoPE", to=256)
     assert all(mp.Rerope(32) in scheme.parts for scheme in mp.Schedule.of(convolutions))
+
+
+WITHOUT_ROTATION = ("jamba", "nemotron_h")
+WITH_INDEXER = ("deepseek_v32", "hy_v4")
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("model_type", WITHOUT_ROTATION)
+def test_layers_without_positions_are_served_through_attention_alone(model_type: str):
+    layers = layers_of(unloaded(model_type))
+    assert proof.unproven(layers, "attend", by_itself) is None
+    with pytest.raises(ValueError, match="attend without positions, so there are no cosines to change"):
+        demand_way(layers, "rotary")
+    demand_way(layers, "attend")
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("model_type", WITH_INDEXER)
+def test_layers_that_pick_their_keys_are_served_through_cosines_alone(model_type: str):
+    layers = layers_of(unloaded(model_type))
+    assert proof.unproven(layers, "rotary", by_itself) is None
+    with pytest.raises(ValueError, match=r"attend to the keys that an indexer picks.*such as Yarn"):
+        demand_way(layers, "attend")
+    demand_way(layers, "rotary")
 
 
 def test_an_unknown_type_of_layer_is_refused(hybrid: Any):

@@ -210,7 +210,7 @@ def checked_lines(asked: Sequence[Found]) -> list[str]:
         "by positions); what it generates from two prompts, one padded; three methods, a text by a cache against the",
         "text at once; all as before, bit for bit, after `restore`. The methods are ReRoPE, YaRN and log-n with a window and",
         "kept sinks; YaRN, linear interpolation and NTK where only cosines are changed; log-n and windows where there",
-        "are no positions. Types: " + ", ".join(each.model_type for each in asked) + ".",
+        f"are no positions. Types: {', '.join(each.model_type for each in asked)}.",
         f"Compiled besides (`torch.compile`, backend aot_eager): {', '.join(compiled)}.",
         "",
         "| | worst of all |",

@@ -185,6 +185,17 @@ def baichuan(reader: Reader, layer: int) -> list[object]:
     return [without_rotation.slopes(reader), *without_rotation.behind(reader)]
 
 
+def minicpm(reader: Reader, layer: int) -> list[object]:
+    """MiniCPM; the fourth may attend to blocks of keys that it picks."""
+    if reader.given("sparse_config") is not None:
+        raise reader.refuse(
+            "sparse_config",
+            reader.given("sparse_config"),
+            "by which its layers attend to the blocks of keys that they pick, which no scheme describes",
+        )
+    return parts_of(reader, layer)
+
+
 def phimoe_rotation(reader: Reader, layer: int) -> Any:
     """Phi-3.5-MoE: transformers turns by the short factors of LongRoPE at every length."""
     settings = parameters(reader, FULL)

@@ -52,7 +52,7 @@ ROTARY: dict[str, Family] = {
         *("internlm2", "internlm3", "jais2", "jetmoe", "olmo", "olmo2", "olmoe", "seed_oss", "solar_open"),
         "step3_text",
     ),
-    "minicpm": Rotary(defaults=FIXED),
+    "minicpm": Rotary(parts=own.minicpm, defaults=FIXED),
     "baichuan": Rotary(parts=own.baichuan, rotates=layers.if_width_is(4096), defaults=FIXED),
     "nanochat": Rotary(turned_back=True),
     "llama": Rotary(once_fixed=True),

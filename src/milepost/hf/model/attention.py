@@ -6,7 +6,7 @@ take the place of the model's own, with its weights.
 
 from __future__ import annotations
 
-import inspect
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from milepost import DeepseekScale, Llama4Scale, Partial, QkNorm, Rope, Schedule, Scheme, attend
 from milepost.call.options import Options
 from milepost.hf.model.models import (
+    MODELS,
     Place,
     StandIn,
     attentions_in,
@@ -287,8 +288,10 @@ def brings_apart(module: nn.Module) -> bool:
     DeepSeek's config says whether it does; LongCat's and others' always do.
     """
     said = getattr(getattr(module, "config", None), "rope_interleave", None)
-    forward = inspect.unwrap(type(module).forward)
-    return bool(said) if said is not None else "apply_rotary_pos_emb_interleave" in forward.__code__.co_names
+    if said is not None:
+        return bool(said)
+    files = {each.__module__ for each in type(module).__mro__ if each.__module__.startswith(MODELS)}
+    return any(hasattr(sys.modules[each], "apply_rotary_pos_emb_interleave") for each in files)
 
 
 def halved(part: Any) -> Any:
