@@ -23,12 +23,13 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING
 
+from milepost.configs.model_types import NOT_READ
 from milepost.hf.model.extension import by_itself, changed_by, demand_way
-from milepost.hf.model.models import KNOWN, REPLACED, layers_of
+from milepost.hf.model.models import KNOWN, NOT_YET, REPLACED, layers_of
 from milepost.hf.model.proof import EQUAL, demand_proof
 from milepost.hf.model.t5 import has_buckets
 from milepost.hf.model.tables import table_of
@@ -104,13 +105,17 @@ def built(model_type: str) -> Any:
 
 def of(config: Any) -> Any:
     """A model of a config, of its text where it has several, and what there is to change in it."""
+    text = config.get_text_config()
     with torch.device("meta"):
-        return AutoModel.from_config(config.get_text_config())
+        # Emu 3's text is there as a causal model alone.
+        return (AutoModel if type(text) in MODEL_MAPPING else AutoModelForCausalLM).from_config(text)
 
 
 def tried(model_type: str, check: bool = True) -> Found:
     """Ask for the proof of one type along both ways. check: whether a small causal model of it is run besides."""
     begun = time.process_time()
+    if model_type in NOT_READ | NOT_YET:
+        return Found(model_type, {"": (NOT_READ | NOT_YET)[model_type]}, 0.0)
     try:
         model = built(model_type)
     except Exception as error:
@@ -208,8 +213,8 @@ def checked_lines(asked: Sequence[Found]) -> list[str]:
         f"{len(asked)} served types, each with a causal model of its twin's config: logits under its own scheme",
         "through every way that is served, against stock's, of the largest (at once, padded on the left, packed",
         "by positions); what it generates from two prompts, one padded; three methods, a text by a cache against the",
-        "text at once; all as before, bit for bit, after `restore`. The methods are ReRoPE, YaRN and log-n with a window and",
-        "kept sinks; YaRN, linear interpolation and NTK where only cosines are changed; log-n and windows where there",
+        "text at once; all as before, bit for bit, after `restore`. The methods are ReRoPE, YaRN and log-n with a window",
+        "and kept sinks; YaRN, linear interpolation and NTK where only cosines are changed; log-n and windows where there",
         f"are no positions. Types: {', '.join(each.model_type for each in asked)}.",
         f"Compiled besides (`torch.compile`, backend aot_eager): {', '.join(compiled)}.",
         "",

@@ -12,8 +12,9 @@ LINEAR = "linear_attention"
 PASSED_OVER = frozenset({LINEAR, "conv", "mamba", "mamba2", "moe", "mlp", "recurrent", "cross_attention"})
 """Types of layers that are not attention over the text. Any other type is refused until somebody has read it."""
 
-SAME_TYPE = {"attention": FULL, "hybrid": FULL, "hybrid_sliding": SLIDING}
-SAME_TYPE |= dict.fromkeys(("indexed_attention", "deepseek_sparse_attention", "minimax_m3_sparse"), FULL)
+SAME_TYPE = {"attention": FULL, "hybrid": FULL, "hybrid_sliding": SLIDING} | dict.fromkeys(
+    ("indexed_attention", "deepseek_sparse_attention", "minimax_m3_sparse"), FULL
+)
 """Layer types under other names: old ones, attention next to a Mamba mixer or a convolution (Falcon-H1, ZAYA), and
 attention that an indexer makes sparse past so many keys (DeepSeek-V3.2, MiniMax-M3)."""
 

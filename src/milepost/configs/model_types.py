@@ -48,7 +48,18 @@ def alike(family: Family, *names: str) -> dict[str, Family]:
 ROTARY: dict[str, Family] = {
     **alike(
         Rotary(),
-        *("apertus", "arcee", "aria_text", "bitnet", "diffllama", "falcon_h1", "flex_olmo", "gemma", "hy_v3"),
+        *(
+            "apertus",
+            "arcee",
+            "aria_text",
+            "bitnet",
+            "diffllama",
+            "emu3_text_model",
+            "falcon_h1",
+            "flex_olmo",
+            "gemma",
+            "hy_v3",
+        ),
         *("internlm2", "internlm3", "jais2", "jetmoe", "olmo", "olmo2", "olmoe", "seed_oss", "solar_open"),
         "step3_text",
     ),
@@ -254,6 +265,8 @@ NOT_READ = {
     "dbrx": "its base is in attn_config, where transformers' rotary module does not look",
     "deepseek_v4": "its values are its keys, turned with them and turned back behind attention, and most layers attend "
     "to keys that a learned module compresses; no scheme describes either",
+    "blt": "it has several transformers inside, over bytes and over patches of them; give the one that is meant",
+    "moshi": "it has two transformers inside, over time and over codebooks, with a rotary module in every layer",
     "doge": "its layers hide keys by a mask that they learn from the values, which no scheme describes",
     "hrm_text": "its layers are run several times over, each time with keys of its own, and may see a prefix both ways",
     "inkling_text": "its layers add learned numbers for every distance to the scores, made from the hidden states",
@@ -263,6 +276,21 @@ NOT_READ = {
         "heads have learned temperatures",
     ),
     "nezha": "it adds waves of the distance to keys and to values, and no part adds to values",
+    "cohere_compass_text": "transformers builds no model of its default config to compare with, and it is not read yet",
+    **dict.fromkeys(
+        ("gemma4_assistant", "gemma4_unified_assistant"),
+        "it drafts with the keys of the model that it drafts for; extend that one",
+    ),
+    **dict.fromkeys(
+        ("musicgen", "musicgen_melody"),
+        "its decoder adds waves to the embeddings, which no method of attention changes",
+    ),
+    "trocr": "its positions are rows of a table that are added to the embeddings, and its table is not grown",
+    **dict.fromkeys(
+        ("qwen4_exp", "qwen4_exp_text"),
+        "its layers attend to the keys that an indexer picks of compressed ones, at positions of the whole text, and "
+        "transformers builds no model of its default config to compare with",
+    ),
     **dict.fromkeys(
         ("zamba", "zamba2"),
         "its attention modules are shared by several layers, on two hidden states joined; schemes go by layers",

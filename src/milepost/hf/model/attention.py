@@ -253,7 +253,11 @@ def left_to_us(module: nn.Module, scheme: Scheme) -> list[Any]:
     if not any(isinstance(part, Norms) for part in scheme.parts):
         return []
     norms = (getattr(module, name) for name in ("query_layernorm", "key_layernorm"))
-    return [each.register_forward_hook(lambda norm, args, out: args[0]) for each in norms]
+    return [each.register_forward_hook(_as_given) for each in norms]
+
+
+def _as_given(norm: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    return args[0]
 
 
 def bound(scheme: Scheme, own: Scheme, module: nn.Module) -> Scheme:

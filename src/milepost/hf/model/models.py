@@ -39,9 +39,18 @@ KNOWN = frozenset({
 
 REPLACED = frozenset({"bloom", "falcon", "gptj", "mpt"})
 """Model types whose attention is not reached by name: their attention modules are replaced by ours."""
-NOT_YET: dict[str, str] = {
-    "gpt_neo": "its table is not grown yet",
-    "opt": "its table is not grown yet",
+ROWS = "its positions are rows of a table that are added to the embeddings, and its table is not grown"
+NOT_YET: dict[str, str] = dict.fromkeys(
+    ("bigbird_pegasus", "git", "gpt_neo", "megatron-bert", "openai-gpt", "opt", "prophetnet", "rembert", "roc_bert"),
+    ROWS,
+) | {
+    "codegen": "it keeps a table of its own cosines in every layer, and attends by code that no registry reaches",
+    "cpmant": "it adds learned numbers for buckets of distances to its scores, by code of its own",
+    "ctrl": "its positions are waves that are added to the embeddings, which no method of attention changes",
+    "roformer": "its cosines are an embedding of its own, and it attends by code that no registry reaches",
+    "xlm": ROWS,
+    "xlnet": "its distances are projected to keys by code of its own, which no registry reaches",
+    "xmod": ROWS,
 }
 """Why some model types that milepost can read are not extended."""
 ROTARY, ROTARIES = ("rotary_emb", "pos_emb"), "rotary_embs"
