@@ -17,8 +17,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 import milepost as mp
 from milepost.hf.model.extension import by_itself, extended, restore
 from milepost.hf.model.models import Layers, own_schedule
-from milepost.hf.model.proof import apart, small_config
-from milepost.hf.model.twin import draw, twin_of
+from milepost.hf.model.proof import apart, sizes_of
+from milepost.hf.model.twin import draw, shrunk, twin_of
 
 COMPILED = frozenset({
     "deepseek_v3", "gemma3_text", "granite_swa", "hunyuan_v1_dense", "lfm2", "llama", "mimo_v2_flash", "nanochat",
@@ -77,7 +77,7 @@ def checks(layers: Layers, served: Sequence[str], compiled: bool) -> dict[str, s
 
 def causal(layers: Layers) -> Any:
     """A small causal model of the type."""
-    config = small_config(layers)
+    config = shrunk(*sizes_of(layers))
     if hasattr(config, "max_position_embeddings"):
         config.max_position_embeddings = TRAINED
     kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
