@@ -49,8 +49,8 @@ class Turned(StandIn):
         """
         turn = self.turns[layer_type]
         if turn is None:
-            # RecurrentGemma asks with values, which have heads.
-            cos = x.new_ones(x.shape[0] if x.dim() > 2 else 1, x.shape[-2], self.widths[layer_type])
+            # RecurrentGemma asks with values, which have heads, Gemma 3n with several hidden states.
+            cos = x.new_ones(1, x.shape[-2], self.widths[layer_type])
             sin = torch.zeros_like(cos)
         else:
             cos, sin = (laid_out(each, self.form) for each in turn.cos_sin(position_ids.to(x.device)))

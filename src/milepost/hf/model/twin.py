@@ -18,7 +18,7 @@ from torch import nn
 from milepost.configs.reader import HEADS, LAYERS, WIDTH
 from milepost.hf.model.models import undrawn
 
-MOST = 70_000_000
+MOST = 90_000_000
 """Weights that a twin may have; one of a second has about one million."""
 WINDOW = 6
 """Keys of a window or a chunk in a twin: the texts it reads are longer."""
