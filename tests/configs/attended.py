@@ -34,6 +34,7 @@ INNER = {
     "qwen2_5_omni_text": "Qwen2_5OmniThinkerTextModel",
     "qwen3_omni_moe_text": "Qwen3OmniMoeThinkerTextModel",
     "siglip_text_model": "SiglipTextModel",
+    "step3p5": "Step3p7TextModel",
 }
 """Models that transformers makes only inside others, by the class of theirs."""
 
@@ -89,7 +90,7 @@ def attended(model: Any, t: int = 14, **given: Any) -> list[Call]:
     hooks = [
         each.register_forward_pre_hook(remember, with_kwargs=True)
         for each in model.modules()
-        if "Attention" in type(each).__name__
+        if "Attention" in type(each).__name__ or "MLA" in type(each).__name__
     ]
     with recording(model, turned, arguments):
         model(**given if "input_features" in given else {"input_ids": ids} | given)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from milepost import AxialRope, Nope, Partial, QkNorm, Rope, Scheme, attend, causal
+from milepost import AxialRope, Nope, Partial, QkNorm, Rope, Scheme, SinkLogit, attend, causal
 from milepost.configs.reader import look_up
 from milepost.seams.visible import Visible
 from tests.configs.attended import Call, attended, tiny
@@ -95,6 +95,9 @@ def compare(config: Any, layer: int, call: Call) -> None:
     q, k, v = (x.double() for x in (call.q, call.k, call.v))
     if look_up(config, "qk_rope_head_dim"):
         q, k = (turned_first(x, look_up(config, "qk_rope_head_dim")) for x in (q, k))
+    if look_up(config, "model_type") == "nanochat":
+        # Its second half turns into its first.
+        q, k = (turned_first(x, x.shape[-1] // 2) for x in (q, k))
     if look_up(config, "model_type") == "esm":
         # It divides its queries by √d before it turns them.
         q = q * q.shape[-1] ** 0.5
@@ -104,8 +107,10 @@ def compare(config: Any, layer: int, call: Call) -> None:
 
 
 def with_weights(scheme: Scheme, module: Any) -> Scheme:
-    """The scheme as attention needs it, with the norms of the module."""
+    """The scheme as attention needs it, with the norms and the sinks of the module."""
     for part in scheme.parts:
+        if isinstance(part, SinkLogit):
+            part.logit.data.copy_(module.sinks)
         if isinstance(part, QkNorm):
             part.query_weight.data.copy_(module.query_layernorm.weight)
             part.key_weight.data.copy_(module.key_layernorm.weight)

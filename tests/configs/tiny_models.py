@@ -94,6 +94,45 @@ MODELS |= {
     "youtu": LATENT | {"rope_parameters": YARN},
 }
 
+DEFAULT = {"rope_type": "default", "rope_theta": 1e4}
+BY_TYPE = {"full_attention": DEFAULT | {"rope_theta": 5e5}, "sliding_attention": DEFAULT}
+HALVES = {kind: each | {"partial_rotary_factor": 0.5} for kind, each in BY_TYPE.items()}
+BY_LAYER = WINDOWED | {"attention_multiplier": 0.2, "layer_rope_theta": [1e4, 5e5]}
+
+TWICE = {"head_dim": 8, "num_layers": 1, "moe_topk": 2, "expert_ffn_hidden_size": 16}
+
+MODELS |= {
+    "axk1": LATENT | {"rope_parameters": YARN},
+    "axk2": LATENT | INDEXED | {"n_shared_experts": 1},
+    "bailing_hybrid": LATENT | {"layer_types": HYBRID["layer_types"], "head_dim": 8, "num_shared_experts": 1},
+    "cohere2_moe": WINDOWED | EXPERTS | {"head_dim": 8},
+    "flint": WINDOWED | EXPERTS | {"head_dim": 8},
+    "gemma4_unified_text": {"head_dim": 8, "global_head_dim": 16} | WINDOWED,
+    "granite_swa": BY_LAYER,
+    "granitemoe_swa": BY_LAYER | EXPERTS,
+    "hy_v3": EXPERTS | {"head_dim": 8},
+    "hy_v4": LATENT | INDEXED | {"n_shared_experts": 1, "hc_mult": 2},
+    "jetmoe": {"kv_channels": 8, "num_local_experts": 2, "num_experts_per_tok": 2},
+    "kolibri1": WINDOWED | EXPERTS | {"head_dim": 8},
+    "laguna": WINDOWED | EXPERTS | {"head_dim": 8, "rope_parameters": HALVES},
+    "longcat_flash": LATENT | TWICE | {"rope_parameters": YARN},
+    "mellum": WINDOWED | EXPERTS | {"head_dim": 8, "rope_parameters": BY_TYPE},
+    "mimo_v2_flash": WINDOWED | EXPERTS | {"head_dim": 12, "v_head_dim": 8, "rope_parameters": HALVES},
+    "minimax_m3_vl_text": EXPERTS | {"head_dim": 16, "rotary_dim": 8, "rope_parameters": HALVES["full_attention"]},
+    "muse_spark_text": WINDOWED | EXPERTS | {"head_dim": 8, "layer_rope_theta": [1e4, 0]},
+    "nanochat": {},
+    "olmo_hybrid": HYBRID | {"linear_key_head_dim": 8, "linear_value_head_dim": 8},
+    "phi4_multimodal": {"rope_parameters": DEFAULT | {"partial_rotary_factor": 0.5}},
+    "phimoe": EXPERTS | {"sliding_window": 5},
+    "recurrent_gemma": {"block_types": ["recurrent", "attention"], "attention_window_size": 5, "lru_width": 32},
+    "step3p5": WINDOWED | EXPERTS | {"head_dim": 8, "rope_parameters": HALVES, "query_pre_attn_scalar": 12},
+    "zaya": {
+        "layer_types": ["hybrid", "hybrid_sliding"], "sliding_window": 5, "head_dim": 16, "num_experts": 2,
+        "router_hidden_size": 8,
+        "rope_parameters": dict(zip(("hybrid", "hybrid_sliding"), HALVES.values(), strict=True)),
+    },
+}  # fmt: skip
+
 WITH_IMAGES = (
     "glm4v_moe_text", "glm4v_text", "glm_image_text", "glm_ocr_text", "qwen2_5_omni_text", "qwen3_5_moe_text",
     "qwen3_5_text", "qwen3_omni_moe_text", "qwen3_vl_moe_text", "qwen3_vl_text",

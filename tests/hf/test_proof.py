@@ -12,26 +12,34 @@ from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.falcon_h1 import FalconH1Config, FalconH1ForCausalLM
 from transformers.models.flex_olmo import FlexOlmoConfig, FlexOlmoModel
+from transformers.models.gemma2 import modeling_gemma2
+from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.lfm2 import Lfm2Config, Lfm2ForCausalLM, Lfm2Model
 from transformers.models.llama import modeling_llama
 from transformers.models.llama4.configuration_llama4 import Llama4TextConfig
 from transformers.models.llama4.modeling_llama4 import Llama4ForCausalLM
 from transformers.models.minimax import MiniMaxConfig, MiniMaxForCausalLM
+from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen3_next import Qwen3NextConfig, Qwen3NextForCausalLM
 
 import milepost as mp
 from milepost.hf import extend, load, measure, restore
 from milepost.hf.model import proof
-from milepost.hf.model.extension import by_itself
+from milepost.hf.model.extension import by_itself, demand_way
 from milepost.hf.model.models import KNOWN, layers_of
 from milepost.hf.model.twin import layers_kept
 
 UNLISTED = (
-    "afmoe", "aria_text", "cwm", "ernie4_5_moe", "exaone_moe", "falcon_h1", "flex_olmo", "gemma4_text", "granitemoe",
-    "granitemoeshared", "jais2", "lfm2", "llama4_text", "minicpm3", "minimax", "minimax_m2", "ministral3", "mistral4",
-    "qwen3_next", "solar_open", "vaultgemma", "youtu",
+    "afmoe", "aria_text", "axk1", "cohere2_moe", "cwm", "diffllama", "ernie4_5_moe", "exaone_moe", "falcon_h1",
+    "flex_olmo", "flint", "gemma4_text", "gemma4_unified_text", "granite_swa", "granitemoe", "granitemoe_swa",
+    "granitemoeshared", "hunyuan_v1_dense", "hy_v3", "jais2", "jetmoe", "kolibri1", "laguna", "lfm2", "llama4_text",
+    "longcat_flash", "mellum", "mimo_v2_flash", "minicpm3", "minimax", "minimax_m2", "ministral3", "mistral4",
+    "modernbert-decoder", "nanochat", "olmo_hybrid", "phimoe", "qwen3_next", "recurrent_gemma", "solar_open",
+    "vaultgemma", "youtu", "zaya",
 )  # fmt: skip
 """Types that are served by proof alone; `make sweep-types` tries every type of transformers."""
+NORMS_BEHIND = ("hunyuan_v1_dense", "llama4_text", "nanochat")
+"""Types that normalize queries and keys behind the rotation."""
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +66,7 @@ def test_an_unlisted_type_proves_itself_along_both_ways(model_type: str):
         proof.demand_proof(layers, path, by_itself)
     assert list(proof.PROVEN.values()) == [None, None]
     why = proof.unproven(layers, "attend", by_itself, tempered=True)
-    assert (why is None) == (model_type != "llama4_text")
+    assert (why is None) == (model_type not in NORMS_BEHIND)
 
 
 @pytest.mark.sample(2)
@@ -138,6 +146,74 @@ def two_thresholds(old: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(modeling_llama, "eager_attention_forward", indexed)
 
 
+def wrong_pairs(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """Neighbouring channels are turned, and the config means halves."""
+    patch.setattr(modeling_llama, "rotate_half", lambda x: torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2))
+
+
+def mask_passed_over(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """Every key is seen."""
+    attend = modeling_llama.eager_attention_forward
+    patch.setattr(
+        modeling_llama, "eager_attention_forward", lambda m, q, k, v, mask, **g: attend(m, q, k, v, None, **g)
+    )
+
+
+def turned_otherwise(by: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., None]:
+    """Positions are changed before they become angles, other than by counting from elsewhere."""
+
+    def broken(old: Any, patch: pytest.MonkeyPatch) -> None:
+        kind = modeling_llama.LlamaRotaryEmbedding
+        forward = kind.forward
+        patch.setattr(kind, "forward", lambda self, x, position_ids: forward(self, x, by(position_ids)))
+
+    return broken
+
+
+packed_still = turned_otherwise(lambda at: at * ((at.diff(dim=-1, prepend=at[:, :1]) < 0).cumsum(-1) == 0))
+packed_still.__name__ = "packed_still"
+cached_one_off = turned_otherwise(lambda at: at + ((at[:, :1] > 0) & (at[:, :1] < 100)))
+cached_one_off.__name__ = "cached_one_off"
+
+
+def wrong_base_in_some_layers(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """Layers with a window turn by another base than the config says."""
+    kind = modeling_gemma3.Gemma3RotaryEmbedding
+    forward = kind.forward
+    patch.setattr(kind, "forward", lambda self, x, at, layer_type: forward(self, x, at, "full_attention"))
+
+
+def window_one_off(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """A window has one key less than the config says."""
+    make = modeling_mistral.create_sliding_window_causal_mask
+
+    def narrower(config: Any, **given: Any) -> Any:
+        config = copy.deepcopy(config)
+        config.sliding_window -= config._attn_implementation != "milepost"
+        return make(config=config, **given)
+
+    patch.setattr(modeling_mistral, "create_sliding_window_causal_mask", narrower)
+
+
+def temperature_dropped(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """YaRN's factor on cosines and sines is left out."""
+    forward = modeling_llama.LlamaRotaryEmbedding.forward
+
+    def plain(self: Any, x: torch.Tensor, position_ids: torch.Tensor) -> Any:
+        return tuple(each / self.attention_scaling for each in forward(self, x, position_ids))
+
+    patch.setattr(modeling_llama.LlamaRotaryEmbedding, "forward", plain)
+
+
+def cap_dropped(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """Scores are not capped."""
+    attend = modeling_gemma2.eager_attention_forward
+    patch.setattr(modeling_gemma2, "eager_attention_forward", lambda *a, softcap=None, **given: attend(*a, **given))
+
+
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64}
+
+
 def turned_if(turns: Callable[[Any, torch.Tensor], bool], patch: pytest.MonkeyPatch) -> None:
     """Attention modules turn queries and keys under a condition."""
     forward = modeling_llama.LlamaAttention.forward
@@ -191,6 +267,9 @@ BROKEN = (
     (rotated_backwards, "attend", "off on a text at once|turns"), (scaled_after, "attend", "off on a text at once"),
     (hidden_keys, "attend", "off on a text at once"), (without_positions, "rotary", "with other positions|off"),
     (by_itself_attending, "attend", "off on|fails on|mask"), (two_thresholds, "attend", "off on a text at once"),
+    (wrong_pairs, "attend", "off on a text at once"), (mask_passed_over, "attend", "without a mask|off on"),
+    (packed_still, "rotary", "off on two texts packed in a row"),
+    (cached_one_off, "rotary", "off on a text read by a cache"),
     (seventh_layer, "attend", "its layer 7 attends otherwise"), (past_a_length, "attend", "off on a long text"),
     (only_in_training, "attend", "off on a text in training"), (one_text_alone, "attend", "off on a long text"),
     (kept_beside_weights, "rotary", "off on a text at once|turns"),
@@ -204,6 +283,26 @@ def test_a_twin_that_does_more_than_its_config_says_is_refused(
     config = CONFIG_MAPPING["llama"](keys_that_count=4096)
     with torch.device("meta"):
         layers = layers_of(AutoModel.from_config(config))
+    assert proof.unproven(layers, path, by_itself) is None
+    broken(None, monkeypatch)
+    with pytest.raises(ValueError, match=says):
+        proof.demand_proof(layers, path, by_itself)
+
+
+OTHERS = (
+    (wrong_base_in_some_layers, "gemma3_text", {}, "rotary", "turns otherwise than its config says"),
+    (window_one_off, "mistral", {"sliding_window": 9}, "attend", "off on a text at once"),
+    (temperature_dropped, "llama", {"rope_parameters": YARN}, "rotary", "turns otherwise than its config says"),
+    (cap_dropped, "gemma2", {"attn_logit_softcapping": 2.0}, "attend", "off on a text at once"),
+)
+
+
+@pytest.mark.parametrize(("broken", "model_type", "given", "path", "says"), OTHERS, ids=[x[0].__name__ for x in OTHERS])
+def test_a_twin_that_does_less_than_its_config_says_is_refused(
+    broken: Callable[..., None], model_type: str, given: Any, path: str, says: str, monkeypatch: pytest.MonkeyPatch
+):
+    with torch.device("meta"):
+        layers = layers_of(AutoModel.from_config(CONFIG_MAPPING[model_type](**given)))
     assert proof.unproven(layers, path, by_itself) is None
     broken(None, monkeypatch)
     with pytest.raises(ValueError, match=says):
@@ -399,6 +498,30 @@ def test_a_hybrid_is_extended_by_a_row_and_measured(convolutions: Any):
     assert measure(convolutions, torch.randint(1, 64, (400,)), **quick).trained == 64
     extend(convolutions, "ReRoPE", to=256)
     assert all(mp.Rerope(32) in scheme.parts for scheme in mp.Schedule.of(convolutions))
+
+
+WITHOUT_ROTATION = ("jamba", "nemotron_h")
+WITH_INDEXER = ("deepseek_v32", "hy_v4")
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("model_type", WITHOUT_ROTATION)
+def test_layers_without_positions_are_served_through_attention_alone(model_type: str):
+    layers = layers_of(unloaded(model_type))
+    assert proof.unproven(layers, "attend", by_itself) is None
+    with pytest.raises(ValueError, match="attend without positions, so there are no cosines to change"):
+        demand_way(layers, "rotary")
+    demand_way(layers, "attend")
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("model_type", WITH_INDEXER)
+def test_layers_that_pick_their_keys_are_served_through_cosines_alone(model_type: str):
+    layers = layers_of(unloaded(model_type))
+    assert proof.unproven(layers, "rotary", by_itself) is None
+    with pytest.raises(ValueError, match=r"attend to the keys that an indexer picks.*such as Yarn"):
+        demand_way(layers, "attend")
+    demand_way(layers, "rotary")
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from milepost.configs.reader import LAYERS, Reader
+from milepost.configs.reader import Reader
 from milepost.seams.visible import Visible, causal, chunks, window
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
@@ -12,9 +12,11 @@ LINEAR = "linear_attention"
 PASSED_OVER = frozenset({LINEAR, "conv", "mamba", "mamba2", "moe", "mlp", "recurrent", "cross_attention"})
 """Types of layers that are not attention over the text. Any other type is refused until somebody has read it."""
 
-SAME_TYPE = {"attention": FULL, "hybrid": FULL, "indexed_attention": FULL, "deepseek_sparse_attention": FULL}
-"""Layer types under other names: old ones, attention next to a Mamba mixer (Falcon-H1), and attention that an indexer
-makes sparse past index_topk keys (DeepSeek-V3.2)."""
+SAME_TYPE = {"attention": FULL, "hybrid": FULL, "hybrid_sliding": SLIDING} | dict.fromkeys(
+    ("indexed_attention", "deepseek_sparse_attention", "minimax_m3_sparse"), FULL
+)
+"""Layer types under other names: old ones, attention next to a Mamba mixer or a convolution (Falcon-H1, ZAYA), and
+attention that an indexer makes sparse past so many keys (DeepSeek-V3.2, MiniMax-M3)."""
 
 PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
 
@@ -24,6 +26,11 @@ Rule = Callable[[Reader, int], str]
 
 def full(reader: Reader, layer: int) -> str:
     """Every layer sees all keys."""
+    return FULL
+
+
+def full_unless_listed(reader: Reader, layer: int) -> str:
+    """Every layer sees all keys, unless layer_types says otherwise (Laguna)."""
     return FULL
 
 
@@ -77,6 +84,39 @@ def first_of(reader: Reader, layer: int) -> str:
     return SLIDING if layer % reader.get("global_attn_every_n_layers") else FULL
 
 
+def first_and_every(n: int) -> Rule:
+    """The first and every n-th layer see all keys; hybrid_layer_pattern has 1 for a window (MiMo-V2)."""
+
+    def rule(reader: Reader, layer: int) -> str:
+        listed = reader.given("hybrid_layer_pattern")
+        near = bool(layer and (layer + 1) % n) if listed is None else bool(listed[layer])
+        return SLIDING if near else FULL
+
+    return rule
+
+
+def counted_from_the_last(n: int) -> Rule:
+    """The last of the layers and every n-th before it see all keys (Muse Spark)."""
+    return lambda reader, layer: SLIDING if (reader.layers - 1 - layer) % n else FULL
+
+
+def flint(reader: Reader, layer: int) -> str:
+    """The first two, the last, and the second of every four layers see all keys (Flint)."""
+    return FULL if layer < 2 or layer % 4 == 1 or layer == reader.layers - 1 else SLIDING
+
+
+def after_the_first(rule: Rule) -> Rule:
+    """The first layers, which are dense, have a pattern of their own; the others go by the rule (Command A MoE)."""
+
+    def prefixed(reader: Reader, layer: int) -> str:
+        first, n = reader.get("first_k_dense_replace") or 0, reader.get("prefix_dense_sliding_window_pattern") or 1
+        if layer < first:
+            return SLIDING if (layer + 1) % n else FULL
+        return rule(reader, layer - first)
+
+    return prefixed
+
+
 def chunked_where_rotated(reader: Reader, layer: int) -> str:
     """Layers that rotate see their own chunk (Llama 4)."""
     return CHUNKED if unless_in_no_rope_layers(reader, layer) else FULL
@@ -91,8 +131,8 @@ def windowed_where_not_rotated(reader: Reader, layer: int) -> str:
 
 
 def last_of(reader: Reader, layer: int) -> str:
-    """The last of every full_attention_interval is attention, the others are linear (Qwen3-Next)."""
-    return LINEAR if (layer + 1) % (reader.get("full_attention_interval") or 4) else FULL
+    """The last of every full_attention_interval is attention, the others are linear (Qwen3-Next, Ling)."""
+    return LINEAR if (layer + 1) % (reader.get("full_attention_interval", "layer_group_size") or 4) else FULL
 
 
 def by_turns(reader: Reader, layer: int) -> str:
@@ -124,6 +164,12 @@ def one_a_period(reader: Reader, layer: int) -> str:
     """One layer in every attn_layer_period attends, that at attn_layer_offset (Jamba)."""
     period, offset = reader.get("attn_layer_period"), reader.get("attn_layer_offset")
     return FULL if layer % (8 if period is None else period) == (4 if offset is None else offset) else LINEAR
+
+
+def blocks(reader: Reader, layer: int) -> str:
+    """block_types are repeated over the layers; attention is every third without them (RecurrentGemma)."""
+    kinds: Sequence[str] = reader.get("block_types") or ("recurrent", "recurrent", "attention")
+    return SAME_TYPE.get(kinds[layer % len(kinds)], kinds[layer % len(kinds)])
 
 
 def all_linear(reader: Reader, layer: int) -> str:
@@ -169,7 +215,7 @@ def any_type(reader: Reader, layer: int, rule: Rule) -> str:
         raise IndexError(
             f"{reader.called}: layer_types lists {len(listed)} layers, and layer {layer} is not among them"
         )
-    if reader.get(*LAYERS) and len(listed) > reader.layers:
+    if reader.counted and len(listed) > reader.layers:
         raise reader.refuse(
             "layer_types", listed, f"a list of {len(listed)} layers, of which the model has {reader.layers}"
         )
@@ -184,7 +230,7 @@ def any_type(reader: Reader, layer: int, rule: Rule) -> str:
 def attention_layers(reader: Reader, rule: Rule) -> list[int]:
     """Return the layers that are attention over tokens."""
     listed = reader.given("layer_types", "layers_block_type", "hybrid_override_pattern")
-    count = len(listed) if listed and not reader.get(*LAYERS) else reader.layers
+    count = len(listed) if listed and not reader.counted else reader.layers
     kinds = [any_type(reader, layer, rule) for layer in range(count)]
     for layer, kind in enumerate(kinds):
         if kind not in ATTENTION and kind not in PASSED_OVER:
@@ -229,6 +275,11 @@ def unless_in_no_rope_layers(reader: Reader, layer: int, kind: str = FULL) -> bo
     return bool((layer + 1) % (reader.get("no_rope_layer_interval") or 4))
 
 
+def if_width_is(width: int) -> Callable[[Reader, int, str], bool]:
+    """Layers rotate if the model is so wide (Baichuan)."""
+    return lambda reader, layer, kind: reader.width == width
+
+
 def unless_alibi(reader: Reader, layer: int, kind: str) -> bool:
     """Falcon rotates, Falcon-RW has ALiBi instead."""
     return not reader.get("alibi")
@@ -237,6 +288,28 @@ def unless_alibi(reader: Reader, layer: int, kind: str) -> bool:
 def where_windowed(reader: Reader, layer: int, kind: str) -> bool:
     """Layers with a window rotate, those that see everything do not (Command R7B, EXAONE 4)."""
     return kind == SLIDING or reader.get("sliding_window") is None
+
+
+def only_where_windowed(reader: Reader, layer: int, kind: str) -> bool:
+    """Layers with a window rotate (Flint)."""
+    return kind == SLIDING
+
+
+def windowed_or_dense(reader: Reader, layer: int, kind: str) -> bool:
+    """Layers with a window rotate; so do dense ones, unless these have a pattern of their own (Command A MoE)."""
+    listed, first = reader.given("mlp_layer_types"), reader.get("first_k_dense_replace") or 0
+    dense = layer < first if listed is None else listed[layer] == "dense"
+    return kind == SLIDING or (dense and (reader.get("prefix_dense_sliding_window_pattern") or 1) == 1)
+
+
+def by_layer_rope_theta(reader: Reader, layer: int, kind: str) -> bool:
+    """layer_rope_theta has a zero for the layers that do not rotate (Muse Spark, Granite)."""
+    listed: list[Any] | None = reader.given("layer_rope_theta")
+    return reader.model_type not in LAST_DO_NOT or kind != FULL if listed is None else bool(listed[layer])
+
+
+LAST_DO_NOT = ("muse_spark_text",)
+"""Types whose layers that see everything do not rotate where layer_rope_theta is not listed."""
 
 
 # Visible keys
@@ -265,7 +338,11 @@ def seen(reader: Reader, kind: str, encodes: bool = False, prefixed: bool = Fals
 def one_sided(reader: Reader) -> int:
     """Return how many keys a causal query sees, itself included; ModernBERT's decoder has half of local_attention."""
     both: int | None = reader.get("local_attention")
-    return reader.need("the window", "sliding_window") if both is None else both // 2
+    if both is not None:
+        return both // 2
+    # MiMo's config.json counts the keys behind the query's own.
+    behind = reader.given("sliding_window_size") if isinstance(reader.source, Mapping) else None
+    return reader.need("the window", *WINDOW) if behind is None else behind + 1
 
 
 def half_window(reader: Reader, encodes: bool) -> int:
@@ -280,4 +357,6 @@ def half_window(reader: Reader, encodes: bool) -> int:
     return n // 2 + 1 if reader.model_type in HALVED and isinstance(reader.source, Mapping) else n
 
 
-HALVED = ("gemma3_text", "gemma4_text")
+HALVED = ("gemma3_text", "gemma4_text", "gemma4_unified_text")
+WINDOW = ("sliding_window", "attention_window_size")
+"""What the window is called; the second in RecurrentGemma."""

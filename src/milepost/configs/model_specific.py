@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from milepost.configs import without_rotation
-from milepost.configs.layer_types import FULL, SLIDING, any_type, seen, unless_in_no_rope_layers
+from milepost.configs.layer_types import FULL, SLIDING, WINDOW, any_type, seen, unless_in_no_rope_layers
 from milepost.configs.reader import Reader, look_up
-from milepost.configs.rope_types import ratio, rope_type, trained
-from milepost.configs.rotation import family_of, parameters, parts_of, rotation
+from milepost.configs.rope_types import BASE, ratio, rope_type, settings_given, trained
+from milepost.configs.rotation import family_of, parameters, parts_of, rotated_share, rotation
 from milepost.methods.partial import Partial
 from milepost.methods.qk_norm import QkNorm
 from milepost.methods.rope import Rope, TwoPartRope
@@ -70,6 +71,21 @@ def gpt_oss_rotation(reader: Reader, layer: int) -> Any:
 def sink(reader: Reader, layer: int) -> list[object]:
     """gpt-oss: each head may attend to nothing."""
     return [reader.learned(SinkLogit, reader.heads)]
+
+
+def sink_where_windowed(reader: Reader, layer: int) -> list[object]:
+    """MiMo-V2: each head of a layer with a window may attend to nothing."""
+    return sink(reader, layer) if any_type(reader, layer, family_of(reader).rule) == SLIDING else []
+
+
+def granite_with_sinks(reader: Reader, layer: int) -> list[object]:
+    """Granite with windows: a scale of its own, and each head may attend to nothing."""
+    return [*granite(reader, layer), *sink(reader, layer)]
+
+
+def hy_v4(reader: Reader, layer: int) -> list[object]:
+    """Hunyuan 4: DeepSeek's half of YaRN's temperature, and each head may attend to nothing."""
+    return [*deepseek(reader, layer), *sink(reader, layer)]
 
 
 def deepseek(reader: Reader, layer: int) -> list[object]:
@@ -156,10 +172,65 @@ def gemma4_width(reader: Reader, layer: int) -> int:
     return reader.head_width
 
 
-def minimax(reader: Reader, layer: int) -> list[object]:
-    """MiniMax-Text: the layers that are called full have the window, where the config has one."""
+def windowed(reader: Reader, layer: int) -> list[object]:
+    """MiniMax-Text, RecurrentGemma: the layers that are called full have the window, where the config has one."""
     parts = parts_of(reader, layer)
-    return parts if reader.get("sliding_window") is None else [*parts[:-1], *seen(reader, SLIDING)]
+    return parts if reader.get(*WINDOW) is None else [*parts[:-1], *seen(reader, SLIDING)]
+
+
+def baichuan(reader: Reader, layer: int) -> list[object]:
+    """Baichuan rotates where it is 4096 wide (7B), and has ALiBi elsewhere (13B); its code knows it by the class."""
+    if reader.width == 4096:
+        return parts_of(reader, layer)
+    return [without_rotation.slopes(reader), *without_rotation.behind(reader)]
+
+
+def minicpm(reader: Reader, layer: int) -> list[object]:
+    """MiniCPM; the fourth may attend to blocks of keys that it picks."""
+    if reader.given("sparse_config") is not None:
+        raise reader.refuse(
+            "sparse_config",
+            reader.given("sparse_config"),
+            "by which its layers attend to the blocks of keys that they pick, which no scheme describes",
+        )
+    return parts_of(reader, layer)
+
+
+def phimoe_rotation(reader: Reader, layer: int) -> Any:
+    """Phi-3.5-MoE: transformers turns by the short factors of LongRoPE at every length."""
+    settings = parameters(reader, FULL)
+    if rope_type(reader, settings) != "default":
+        raise reader.refuse(
+            "rope_type",
+            rope_type(reader, settings),
+            "and transformers' Phi-3.5-MoE then turns by the short factors at every length, with a magnitude that "
+            "changes with it, which no stretch does; only 'default' can be read",
+        )
+    return rotation(reader, layer)
+
+
+def minimax_m3_rotation(reader: Reader, layer: int) -> Any:
+    """MiniMax-M3: transformers goes by partial_rotary_factor, and has a rotary_dim that it does not read."""
+    dim, share = reader.given("rotary_dim"), rotated_share(reader, parameters(reader, FULL))
+    if dim not in (None, int(reader.head_width * share)):
+        raise reader.refuse(
+            "rotary_dim",
+            dim,
+            f"and partial_rotary_factor is {share}, by which transformers rotates {int(reader.head_width * share)} of "
+            f"{reader.head_width} channels; let them agree",
+        )
+    return rotation(reader, layer)
+
+
+def granite_rotation(reader: Reader, layer: int) -> Any:
+    """Granite with windows: layer_rope_theta has the base of each layer."""
+    made, listed = rotation(reader, layer), reader.given("layer_rope_theta")
+    return made if not listed else replace(made, theta=float(listed[layer]))
+
+
+def has_a_base(reader: Reader, layer: int, kind: str) -> bool:
+    """OLMo Hybrid rotates where its config has a base."""
+    return reader.given(*BASE) is not None or settings_given(reader)[0].get("rope_theta") is not None
 
 
 def nomic(reader: Reader, layer: int) -> list[object]:

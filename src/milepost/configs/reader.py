@@ -33,9 +33,10 @@ FLAGS = frozenset(
 """Keys whose value is true or false."""
 OWN_HEAD_WIDTH = frozenset(
     (
-        *("afmoe", "cwm", "ernie4_5", "gemma", "gemma2", "glm", "glm4", "gpt_oss", "helium", "llama4_text"),
-        *("minimax_m2", "ministral3", "nemotron_h", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
-        *("qwen3_vl_text", "seed_oss", "solar_open", "t5_gemma_module", "vaultgemma"),
+        *("afmoe", "cohere2_moe", "cwm", "ernie4_5", "flint", "gemma", "gemma2", "glm", "glm4", "gpt_oss", "helium"),
+        *("hy_v3", "kolibri1", "laguna", "llama4_text", "mellum", "mimo_v2_flash", "minimax_m2", "minimax_m3_vl_text"),
+        *("ministral3", "muse_spark_text", "nemotron_h", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
+        *("qwen3_vl_text", "seed_oss", "solar_open", "step3p5", "t5_gemma_module", "vaultgemma", "zaya"),
     )
 )
 """Types that have a head_dim of their own in transformers where the config gives none, and not width / heads."""
@@ -46,12 +47,14 @@ class Family:
     """The facts shared by all models of one model_type.
 
     parts makes the parts of one layer's scheme. defaults are what published configs of this family leave out. shares
-    means that a learned part belongs to the model, one for all layers.
+    means that a learned part belongs to the model, one for all layers. twice: every layer that the config counts has
+    two attention modules, which are layers here (LongCat).
     """
 
     parts: Callable[[Reader, int], list[object]]
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     shares: bool = True
+    twice: bool = False
 
 
 class Reader:
@@ -154,13 +157,20 @@ class Reader:
         """The number of layers; of an encoder-decoder, those of its encoder unless is_decoder is set."""
         if self.decodes and self.given("num_decoder_layers", "decoder_layers") is not None:
             return self.given("num_decoder_layers", "decoder_layers")
+        if self.family.twice:
+            return 2 * self.need("the number of layers", "num_layers")
         return self.need("the number of layers", *LAYERS)
+
+    @property
+    def counted(self) -> bool:
+        """True if the config says how many layers there are."""
+        return look_up(self.source, *LAYERS) is not None or look_up(self.family.defaults, *LAYERS) is not None
 
     def layer(self, layer: int) -> int:
         """Return the layer counted from 0; raise where there is no such layer."""
         if not isinstance(layer, int) or isinstance(layer, bool):
             raise TypeError(f"{self.asked}(layer={layer!r}): a layer is an integer, not {type(layer).__name__}")
-        count = self.get(*LAYERS) and self.layers
+        count = self.layers if self.counted else None
         if count and not -count <= layer < count:
             raise IndexError(f"{self.asked}(layer={layer}): the {self.model_type} config has {count} layers")
         return layer % count if count else layer

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
+from milepost.configs.layer_types import SAME_TYPE
 from milepost.configs.reader import LENGTH, Reader
 from milepost.methods.embeddings import Learned
 from milepost.methods.rope_stretches import DynamicNtk, Interpolate, Llama3, LongRope, Ntk
@@ -39,7 +40,7 @@ def settings_of(reader: Reader, kind: str, own: tuple[str, ...] = (), stretched:
     settings, new = settings_given(reader)
     nested = by_layer_type(settings)
     if nested:
-        beside = [key for key, each in settings.items() if key not in nested and each is not None]
+        beside = [key for key, each in settings.items() if SAME_TYPE.get(key, key) not in nested and each is not None]
         if beside:
             raise reader.refuse(beside[0], settings[beside[0]], "next to settings by layer type; move it into them")
         if kind not in nested:
@@ -53,7 +54,8 @@ def settings_of(reader: Reader, kind: str, own: tuple[str, ...] = (), stretched:
 
 def by_layer_type(settings: Settings) -> dict[str, Settings]:
     """Return the settings of each layer type; empty where all layers have the same."""
-    return {key: cast("Settings", each) for key, each in settings.items() if isinstance(each, Mapping)}
+    return {SAME_TYPE.get(key, key): cast("Settings", each) for key, each in settings.items()
+            if isinstance(each, Mapping)}  # fmt: skip
 
 
 def check_settings(reader: Reader, settings: Settings, own: tuple[str, ...] = ()) -> None:

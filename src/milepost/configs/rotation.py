@@ -22,7 +22,8 @@ class Rotary(Family):
     rule gives a layer's type where the config lists none; rotates is True for the layers that rotate, and rotation
     makes what they rotate by; extra makes the scales, caps and sinks next to it. base names the keys of the base, and
     bases the one of each layer type. An old-style rope_scaling is about the layer types in `stretched` only. latent:
-    queries have channels without position next to those that rotate (MLA). once_fixed: the base was 10000 in the code
+    queries have channels without position next to those that rotate (MLA). turned_back: the second half of the
+    channels turns into the first (nanochat), so a scheme has it first. once_fixed: the base was 10000 in the code
     before transformers 4.33 made it a key. encodes: every key is seen; prefixed: a prefix is, whose length no config
     has (PaliGemma). partial: partial_rotary_factor is read; transformers' other models rotate all channels whatever it
     is, and cannot run with it once they are stretched. hybrid: some layers are not attention at all. width gives the
@@ -39,6 +40,7 @@ class Rotary(Family):
     bases: Mapping[str, str] = field(default_factory=dict[str, str])
     stretched: tuple[str, ...] = ()
     latent: bool = False
+    turned_back: bool = False
     once_fixed: bool = False
     encodes: bool = False
     prefixed: bool = False

@@ -6,6 +6,7 @@ take the place of the model's own, with its weights.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,13 +16,15 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from milepost import DeepseekScale, Llama4Scale, Partial, Rope, Schedule, Scheme, attend
+from milepost import DeepseekScale, Llama4Scale, Partial, QkNorm, Rope, Schedule, Scheme, attend
 from milepost.call.options import Options
 from milepost.hf.model.models import (
+    MODELS,
     Place,
     StandIn,
     attentions_in,
     forward_of,
+    is_attention,
     is_stock,
     places_of,
     settings_of,
@@ -42,7 +45,7 @@ from milepost.hf.model.positions import (
 )
 from milepost.hf.model.rotary import Turned
 from milepost.memory.surroundings import autocast_dtype
-from milepost.seams.verbs import answers
+from milepost.seams.verbs import Side, answers
 
 NAME = "milepost"
 """What the two functions are called in transformers' registries, and where a layer keeps its scheme."""
@@ -74,7 +77,7 @@ class Layer:
     scale: float
     """The softmax scale that the model's own scheme has; where the module says another, the ratio is kept."""
     still: int = 0
-    """How many channels without position stand before those that turn (DeepSeek); a scheme has them after."""
+    """How many channels stand before those that a scheme has first: those that do not turn (DeepSeek), or half."""
     edits: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the module says of windows, caps, causality and all else, which is in the scheme."""
     asked: Asked | None = None
@@ -227,6 +230,37 @@ class Sinks:
         return "Sinks(of its layer)"
 
 
+class Norms:
+    """The norms that a module of HunYuan has behind the rotation: its own weights, on queries and keys as they turn."""
+
+    relative = False
+
+    def __init__(self, module: nn.Module, norm: QkNorm) -> None:
+        self.module, self.norm = module, norm
+
+    def turn(self, x: Tensor, position: Tensor, side: Side = "query", length: Tensor | int | None = None) -> Tensor:
+        """Normalize queries and keys, which the module leaves to us."""
+        if side == "value":
+            return x
+        name = "query_layernorm" if side == "query" else "key_layernorm"
+        return getattr(self.module, name).forward(x)
+
+    def __repr__(self) -> str:
+        return "QkNorm(of its layer)"
+
+
+def left_to_us(module: nn.Module, scheme: Scheme) -> list[Any]:
+    """Let a module pass over the norms that the scheme has behind the rotation; returns what undoes it."""
+    if not any(isinstance(part, Norms) for part in scheme.parts):
+        return []
+    norms = (getattr(module, name) for name in ("query_layernorm", "key_layernorm"))
+    return [each.register_forward_hook(_as_given) for each in norms]
+
+
+def _as_given(norm: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    return args[0]
+
+
 def bound(scheme: Scheme, own: Scheme, module: nn.Module) -> Scheme:
     """The scheme with the module's own sinks in place of new ones, and channels where the module leaves them.
 
@@ -240,9 +274,9 @@ def bound(scheme: Scheme, own: Scheme, module: nn.Module) -> Scheme:
                 f"scheme that has it"
             )
         scheme = Scheme(*(each for each in scheme.parts if each != part))
-    if getattr(getattr(module, "config", None), "rope_interleave", False):
-        # DeepSeek's turn brings neighbouring channels half a head apart, whatever the angle.
+    if brings_apart(module):
         scheme = Scheme(*(halved(part) for part in scheme.parts))
+    scheme = Scheme(*(Norms(module, part) if isinstance(part, QkNorm) else part for part in scheme.parts))
     if not scheme.answering("rest"):
         return scheme
     return Scheme(*(Sinks(module) if isinstance(part, nn.Module) and answers(part, "rest") else part
@@ -253,6 +287,18 @@ APPLIED = (Llama4Scale,)
 """Parts that modules of transformers apply to their queries, where the config says so."""
 
 
+def brings_apart(module: nn.Module) -> bool:
+    """Return whether the turn of a module brings neighbouring channels half a head apart, whatever the angle.
+
+    DeepSeek's config says whether it does; LongCat's and others' always do.
+    """
+    said = getattr(getattr(module, "config", None), "rope_interleave", None)
+    if said is not None:
+        return bool(said)
+    files = {each.__module__ for each in type(module).__mro__ if each.__module__.startswith(MODELS)}
+    return any(hasattr(sys.modules[each], "apply_rotary_pos_emb_interleave") for each in files)
+
+
 def halved(part: Any) -> Any:
     """A rotation of neighbours as one of halves; anything else as it is."""
     if isinstance(part, Partial):
@@ -260,14 +306,14 @@ def halved(part: Any) -> Any:
     return replace(part, pairs="halves") if isinstance(part, Rope) else part
 
 
-def layer_for(scheme: Scheme, own: Scheme, module: Any, width: int) -> Layer:
+def layer_for(scheme: Scheme, own: Scheme, module: Any, width: int, turned_back: bool = False) -> Layer:
     """What the attention of a module is given; what DeepSeek folds into its scale is in the own scheme already."""
     folded = [part for part in own.parts if isinstance(part, DeepseekScale)]
     scale = own.scale(width)
     for part in folded:
         scale *= float(part.sharpen(torch.zeros(1, 1), torch.ones(1, 1)))
     asked = None if is_stock(module) else Asked()
-    still = getattr(module, "qk_nope_head_dim", 0)
+    still = width // 2 if turned_back else getattr(module, "qk_nope_head_dim", 0)
     return Layer(bound(scheme, own, module), scale, still, settings_of(module, READ), asked)
 
 
@@ -363,6 +409,29 @@ def _with_positions(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     ours = kwargs.get(POSITIONS, kwargs.get("position_ids"))
     return args, kwargs | {POSITIONS: ours, "position_ids": kwargs.get(REAL, ours)}
+
+
+def as_stock(module: nn.Module) -> list[Any]:
+    """Let a module that does not attend, and reads position_ids, read those of its tokens (RecurrentGemma).
+
+    Returns what undoes it.
+    """
+    return [module.register_forward_pre_hook(_with_real, with_kwargs=True)]
+
+
+def _with_real(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    if REAL not in kwargs or "position_ids" not in kwargs:
+        return None
+    return args, kwargs | {"position_ids": kwargs[REAL]}
+
+
+def beside_attention(backbone: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules that read position_ids and have no attention in them."""
+    for each in backbone.modules():
+        if reads_positions(each) and not any(is_attention(inner) for inner in each.modules()):
+            yield each
 
 
 def register() -> None:

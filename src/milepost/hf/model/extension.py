@@ -16,7 +16,20 @@ from torch import Tensor, nn
 from milepost import Schedule, Scheme, __version__
 from milepost.configs import read
 from milepost.configs.stored import stamp
-from milepost.hf.model.attention import NAME, OURS, READ, Ordered, Unchanged, layer_for, passed_on, put_back, register
+from milepost.hf.model.attention import (
+    NAME,
+    OURS,
+    READ,
+    Ordered,
+    Unchanged,
+    as_stock,
+    beside_attention,
+    layer_for,
+    left_to_us,
+    passed_on,
+    put_back,
+    register,
+)
 from milepost.hf.model.models import (
     KNOWN,
     REPLACED,
@@ -155,6 +168,7 @@ def extended(
         demand_heads(layers)
     forms = [form_of(layers, turner) for turner in layers.turners]
     path = chosen(layers, schedule, through)
+    demand_way(layers, path)
     if path == "attend":
         demand_unchanged(layers)
     first = Settings.of(layers.config) if before is None else before.before
@@ -241,7 +255,23 @@ def chosen(layers: Layers, schedule: Schedule, through: Path | None) -> Path:
         why = "layers that share one rotary module turn differently"
     if through == "rotary" and why is not None:
         raise ValueError(f'extend(through="rotary"): {why}, and cosines and sines cannot say that; use "attend"')
-    return through or ("attend" if why else "rotary")
+    return through or ("attend" if why or not layers.turners else "rotary")
+
+
+def demand_way(layers: Layers, path: Path) -> None:
+    """Refuse a way on which a model's layers cannot be reached, with the reason."""
+    if path == "rotary" and not (layers.turners or layers.places):
+        raise ValueError(
+            f"extend: layers of this {layers.model_type} model attend without positions, so there are no cosines to "
+            f'change; leave `through` out, or write through="attend"'
+        )
+    picking = [each for each in layers.attentions if getattr(each, "indexer", None) is not None]
+    if path == "attend" and picking:
+        raise ValueError(
+            f"extend: layers of this {layers.model_type} model attend to the keys that an indexer picks, after "
+            f"rotations of its own ({type(picking[0].indexer).__name__}), and `attend` sees all; give a method that "
+            f"changes cosines and sines alone, such as Yarn"
+        )
 
 
 def demand_scale(layers: Layers) -> None:
@@ -297,10 +327,14 @@ def apply(
     if path == "attend" and not layers.places:
         register()
         for module, scheme, own in zip(layers.attentions, schedule, layers.own, strict=True):
-            layer = module.__dict__[NAME] = layer_for(scheme, own, module, layers.head_width(module))
+            width = layers.head_width(module)
+            layer = module.__dict__[NAME] = layer_for(scheme, own, module, width, layers.turned_back)
             done.hooks.add(partial(passed_on, module))
+            done.hooks.add(partial(left_to_us, module, layer.scheme))
             if layer.asked is not None:
                 done.hooks.add(partial(layer.asked.put, module))
+        for module in beside_attention(layers.backbone):
+            done.hooks.add(partial(as_stock, module))
         put_implementations(layers, [NAME] * len(attended))
     places = (*layers.turners, *layers.places)
     ours = [Place(each.parent, each.name, getattr(each.parent, each.name)) for each in places]

@@ -17,15 +17,17 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from milepost import Alibi, Learned, Schedule, Scheme
+from milepost import Alibi, Learned, Nope, Scale, Schedule, Scheme, Sinusoidal
 from milepost.configs import read
 from milepost.configs.falcon_slopes import FalconSlopes
 from milepost.configs.layer_types import PASSED_OVER
+from milepost.configs.model_types import NOT_READ
 from milepost.configs.reader import LENGTH, Reader
 from milepost.configs.source import text_of
 from milepost.hf.config.far_layers import reach, sees
 from milepost.hf.config.rope_parameters import has_types
 from milepost.schedule import stock_schedule
+from milepost.seams.visible import Visible
 
 KNOWN = frozenset({
     "apertus", "arcee", "bitnet", "cohere", "cohere2", "deepseek_v3", "ernie4_5", "exaone4", "gemma", "gemma2",
@@ -38,13 +40,22 @@ KNOWN = frozenset({
 
 REPLACED = frozenset({"bloom", "falcon", "gptj", "mpt"})
 """Model types whose attention is not reached by name: their attention modules are replaced by ours."""
-NOT_YET: dict[str, str] = {
-    "gpt_neo": "its table is not grown yet",
-    "opt": "its table is not grown yet",
+ROWS = "its positions are rows of a table that are added to the embeddings, and its table is not grown"
+NOT_YET: dict[str, str] = dict.fromkeys(
+    ("bigbird_pegasus", "git", "gpt_neo", "megatron-bert", "openai-gpt", "opt", "prophetnet", "rembert", "roc_bert"),
+    ROWS,
+) | {
+    "codegen": "it keeps a table of its own cosines in every layer, and attends by code that no registry reaches",
+    "cpmant": "it adds learned numbers for buckets of distances to its scores, by code of its own",
+    "ctrl": "its positions are waves that are added to the embeddings, which no method of attention changes",
+    "roformer": "its cosines are an embedding of its own, and it attends by code that no registry reaches",
+    "xlm": ROWS,
+    "xlnet": "its distances are projected to keys by code of its own, which no registry reaches",
+    "xmod": ROWS,
 }
 """Why some model types that milepost can read are not extended."""
-ROTARY = ("rotary_emb", "pos_emb")
-"""What models call the module that answers cosines and sines."""
+ROTARY, ROTARIES = ("rotary_emb", "pos_emb"), "rotary_embs"
+"""What models call the module that answers cosines and sines, and several of them."""
 MODELS = ("transformers.models.", "transformers_modules.")
 """Where transformers has the classes of models, and those that come with a checkpoint."""
 Kept = TypeVar("Kept")
@@ -67,8 +78,12 @@ class Place:
         setattr(self.parent, self.name, module)
 
 
+@dataclass(frozen=True)
 class Turner(Place):
     """A module that answers cosines and sines."""
+
+    layers: frozenset[int] | None = None
+    """The layers that ask it; None where all do."""
 
     @property
     def by_type(self) -> bool:
@@ -96,6 +111,8 @@ class Layers:
     """Which of the own schemes no stretch of the rotation goes to: see `near_in`."""
     longest: int | None = None
     """The longest length that the config says, before an extension may say another."""
+    turned_back: bool = False
+    """Whether the second half of the channels turns into the first; schemes have it first."""
 
     @property
     def config(self) -> Any:
@@ -136,8 +153,12 @@ def layers_of(model: object) -> Layers:
     if model_type in REPLACED:
         places = tuple(places_of(backbone, attentions))
         return Layers(model, backbone, model_type, own, attentions, (), places, longest=reader.get(*LENGTH))
-    turners, near = tuple(turners_in(backbone)), near_in(reader, own)
-    return Layers(model, backbone, model_type, own, attentions, turners, (), near, reader.get(*LENGTH))
+    turners, near, back = (
+        tuple(turners_in(backbone)),
+        near_in(reader, own),
+        getattr(reader.family, "turned_back", False),
+    )
+    return Layers(model, backbone, model_type, own, attentions, turners, (), near, reader.get(*LENGTH), back)
 
 
 def near_in(reader: Reader, own: Schedule) -> frozenset[int]:
@@ -184,12 +205,10 @@ def backbone_of(model: nn.Module) -> nn.Module:
     name = type(model).__name__
     kind = getattr(cast("Any", model).config, "model_type", None)
     if kind in REPLACED:
-        # The innermost of the models inside one another.
-        return [each for each in model.modules() if hasattr(each, "config") and hasattr(each, "get_input_embeddings")][
-            -1
-        ]
-    found = {id(each.parent): each.parent for each in turners_in(model)}
-    if len(found) == 1:
+        return innermost(model)
+    turners = list(turners_in(model))
+    found = {id(each.parent): each.parent for each in turners if each.layers is None}
+    if len(found) == 1 and all(each.layers is None for each in turners):
         return next(iter(found.values()))
     # A tower for images or sound rotates by a module of its own, and has a config of its own.
     config: Any = cast("Any", model).config
@@ -204,7 +223,9 @@ def backbone_of(model: nn.Module) -> nn.Module:
             f"extend: {name} has rotary modules in {len(found)} places, so it is not clear which layers are meant; "
             f"give the language model in it"
         )
-    why = NOT_YET.get(str(kind), "it has no rotary_emb module that answers cosines and sines")
+    why = NOT_YET.get(str(kind)) or NOT_READ.get(str(kind)) or (None if turners else without_rotation(model))
+    if why is None:
+        return innermost(model)
     raise ValueError(
         f"extend: {name} ({kind}) cannot be extended: {why}. Models that have one are, if a small model of their class "
         f"proves equal to stock transformers; so are {', '.join(sorted(REPLACED))}. The tables of BERT, RoBERTa and "
@@ -218,19 +239,56 @@ def reads_text(module: nn.Module, text: Any) -> bool:
     return config is text or config.model_type == text.model_type
 
 
+def innermost(model: nn.Module) -> nn.Module:
+    """The innermost of the models inside one another."""
+    return [each for each in model.modules() if hasattr(each, "config") and hasattr(each, "get_input_embeddings")][-1]
+
+
+def without_rotation(model: nn.Module) -> str | None:
+    """Why a model without a rotary module is not extended; None where its layers attend without any positions."""
+    try:
+        parts = [part for scheme in own_schedule(cast("Any", model).config) for part in scheme.parts]
+    except (ValueError, TypeError):
+        return "it has no rotary_emb module that answers cosines and sines"
+    if any(isinstance(part, Learned) for part in parts):
+        return "its positions are rows of a table that are added to the embeddings, and its table is not grown"
+    if any(isinstance(part, Sinusoidal) for part in parts):
+        return "its positions are waves that are added to the embeddings, which no method of attention changes"
+    if all(isinstance(part, (Nope, Scale, Visible)) for part in parts):
+        return None
+    return f"positions come in by {parts[0]!r}, which is not read from its attention"
+
+
 def turners_in(model: nn.Module) -> Iterator[Turner]:
     """The modules that answer cosines and sines for the layers, each with the module it stands in."""
     for parent in model.modules():
+        if not hasattr(parent, "config"):
+            continue
+        several = dict(parent.named_children()).get(ROTARIES)
+        if several is not None:
+            yield from by_base(several, cast("Any", parent).config.layer_rope_theta)
+            continue
         for name, child in parent.named_children():
-            if name in ROTARY and hasattr(parent, "config"):
-                yield Turner(parent, name, child)
+            if name in ROTARY:
+                alone = frozenset({parent.layer_idx}) if is_attention(parent) else None
+                yield Turner(parent, name, child, cast("Any", alone))
+
+
+def by_base(several: nn.Module, listed: Sequence[float]) -> Iterator[Turner]:
+    """The rotary modules of a model that has one for each base, of which every layer has its own (Granite)."""
+    for name, child in several.named_children():
+        theta = cast("Any", child).config.rope_parameters["rope_theta"]
+        yield Turner(several, name, child, frozenset(n for n, each in enumerate(listed) if each == theta))
+
+
+def is_attention(module: nn.Module) -> bool:
+    """Whether a module is the attention of one layer."""
+    return type(module).__name__.endswith(("Attention", "MLA")) and hasattr(module, "layer_idx")
 
 
 def attentions_in(backbone: nn.Module) -> Iterator[Any]:
     """The attention modules, in the order of their layers."""
-    found = [
-        each for each in backbone.modules() if type(each).__name__.endswith("Attention") and hasattr(each, "layer_idx")
-    ]
+    found = [each for each in backbone.modules() if is_attention(each)]
     listed = getattr(getattr(backbone, "config", None), "layer_types", None)
     return iter(
         sorted(

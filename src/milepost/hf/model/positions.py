@@ -27,7 +27,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from milepost import Alibi, Schedule, Scheme, Stream
+from milepost import Alibi, QkNorm, Schedule, Scheme, Stream
 from milepost.call.documents import over_keys
 from milepost.call.options import Options
 from milepost.hf.model.models import Place, attentions_in, places_of
@@ -325,6 +325,8 @@ class Calls:
         self.absolute = any(not scheme.relative or scheme.by_length for scheme in schedule)
         self.axes = next((each for each in (axes_of(turn_of(scheme)) for scheme in schedule) if each), None)
         self.single = next((part for scheme in schedule for part in by_one_position(scheme)), None)
+        # A model's own norms behind its rotation see the positions that stock transformers counts, padding included.
+        self.skips_padding = any(not each.relative or each.by_length for each in map(without_norms, schedule))
 
     def put(self, module: nn.Module, outer: nn.Module) -> list[Any]:
         """Register the hooks on the module with the layers and on the model around it; returns what removes them."""
@@ -422,7 +424,7 @@ class Calls:
         streams = hasattr(cache, "stream")
         if ids is None:
             new = (torch.arange(t, device=tokens.device) + past)[None]
-            if self.absolute and padding is not None and not streams:
+            if self.skips_padding and padding is not None and not streams:
                 new = (new - before_text(padding, None if filled is None else filled.positions, past)).clamp(min=0)
         elif ids.dim() == 2 and ids.shape[0] in (1, b) and ids.shape[1] == t:
             new = ids
@@ -462,7 +464,7 @@ class Calls:
         if not plain and not torch.compiler.is_compiling() and not fixed and (mask is None or padding is not None):
             # A stream keeps the last position alone.
             columns = None if padding is None else padding[:, : past + t][:, -whole.shape[1] :]
-            start = self.absolute and ids is not None and not streams
+            start = self.absolute and (ids is not None or not self.skips_padding) and not streams
             all_real, plain = count(whole, columns, start) if whole.dim() == 2 else (False, False)
             if plain and all_real:
                 given["attention_mask"] = None
@@ -504,6 +506,11 @@ class Calls:
 def by_one_position(scheme: Scheme) -> list[Any]:
     """Return the parts of a scheme that measure distances from one position of a token."""
     return [part for verb in ("place", "bend", "relate") for part in scheme.answering(verb)]
+
+
+def without_norms(scheme: Scheme) -> Scheme:
+    """Return a scheme without the norms of its model."""
+    return Scheme(*(part for part in scheme.parts if not isinstance(part, QkNorm)))
 
 
 def reads_positions(module: nn.Module) -> bool:

@@ -92,18 +92,17 @@ def question(layers: Layers, path: str, config: Any, tempered: bool) -> tuple[ob
 def unproven(layers: Layers, path: str, extend: ByItself, config: Any = None, tempered: bool = False) -> str | None:
     """Return why a twin does not prove that the model is extended rightly; None where it does."""
     kind = cast("type[nn.Module]", type(layers.backbone))
-    config = as_run(layers.config if config is None else config)
-    kinds = kinds_of(layers, config)
-    narrow = runs(kind, config, kinds)
-    few = crossed(kind, config, kinds, narrow)
-    twin = twin_of(kind, shrunk(config, kinds, few, narrow))
+    sizes = sizes_of(layers, config)
+    twin = twin_of(kind, shrunk(*sizes))
     gain, error, missed = sharpened(twin)
     if missed is not None:
         return f"a small model of its class does not show what it does with positions: {missed}"
     draw(twin, gain)
     own = dict(answers(twin))
+    calls = CALLS if counts(own) else CALLS | {CACHED: by_counted_steps}
+    own = own if calls is CALLS else dict(answers(twin, calls))
     extend(twin, path)
-    for (name, theirs), (_, ours) in zip(own.items(), answers(twin), strict=True):
+    for (name, theirs), (_, ours) in zip(own.items(), answers(twin, calls), strict=True):
         if isinstance(theirs, str):
             continue
         if isinstance(ours, str):
@@ -115,7 +114,7 @@ def unproven(layers: Layers, path: str, extend: ByItself, config: Any = None, te
                 f"a small model of its class, extended by its own scheme, is {off:.2g} of its largest output off on "
                 f"{name}, so its attention does more than its config was read to say"
             )
-    deep = twin_of(kind, shrunk(config, kinds, few, narrow, deep=True))
+    deep = twin_of(kind, shrunk(*sizes, deep=True))
     draw(deep, gain)
     odd = differing(deep, lambda: extend(deep, path))
     if odd is not None:
@@ -129,6 +128,15 @@ def unproven(layers: Layers, path: str, extend: ByItself, config: Any = None, te
             "there, and `attend` would put it on; leave it out: Yarn(…, scaled=1.0)"
         )
     return None
+
+
+def sizes_of(layers: Layers, config: Any = None) -> tuple[Any, list[object], list[str], bool]:
+    """Return what the config of a model's twin is made of. config: that of the model as it was, if it is extended."""
+    kind = cast("type[nn.Module]", type(layers.backbone))
+    config = as_run(layers.config if config is None else config)
+    kinds = kinds_of(layers, config)
+    narrow = runs(kind, config, kinds)
+    return config, kinds, crossed(kind, config, kinds, narrow), narrow
 
 
 def runs(kind: type[nn.Module], config: Any, kinds: Sequence[object]) -> bool:
@@ -273,20 +281,26 @@ def by_steps(model: nn.Module, steps: Sequence[int] = (12, 1, 1, 4, 3), **others
     return torch.cat(outs, 1)
 
 
+def by_counted_steps(model: nn.Module) -> Tensor:
+    """A text by a cache, with its positions."""
+    return by_steps(model, position_ids=torch.arange(LENGTH)[None].expand(2, -1))
+
+
 def steps_padded(model: nn.Module) -> Tensor:
     """A padded text by a cache."""
     return real(by_steps(model, attention_mask=padding(), position_ids=counted()))
 
 
+AT_ONCE, CACHED = "a text at once", "a text read by a cache"
 CALLS: dict[str, Run] = {
-    "a text at once": whole,
+    AT_ONCE: whole,
     "a padded text": padded,
     "a padded text with positions": padded_and_counted,
     "two texts packed in a row": packed,
     "a text far from the start": far,
     "a long text": long,
     "a text in training": in_training,
-    "a text read by a cache": by_steps,
+    CACHED: by_steps,
     "a padded text read by a cache": steps_padded,
 }
 
@@ -338,9 +352,15 @@ def axes_in(model: nn.Module) -> int:
     return next((axes for axes in (axes_of(turn_of(scheme)) for scheme in own) if axes), 1)
 
 
-def answers(model: nn.Module) -> Iterator[tuple[str, Tensor | str]]:
+def counts(own: dict[str, Tensor | str]) -> bool:
+    """Return whether stock counts on behind a cache by itself: Bamba begins at 0 again unless it is given positions."""
+    whole, steps = own[AT_ONCE], own[CACHED]
+    return isinstance(whole, str) or isinstance(steps, str) or apart(steps, whole) < AFAR_EQUAL
+
+
+def answers(model: nn.Module, calls: dict[str, Run] = CALLS) -> Iterator[tuple[str, Tensor | str]]:
     """Yield what a model answers to every call, or its error."""
-    for name, call in (CALLS | AXIAL if axes_in(model) > 1 else CALLS).items():
+    for name, call in (calls | AXIAL if axes_in(model) > 1 else calls).items():
         try:
             yield name, call(model)
         except Exception as error:
@@ -426,12 +446,14 @@ def rounding(twin: nn.Module) -> float:
 def unnoticed(twin: nn.Module) -> str | None:
     """Return which change of positions a twin does not notice; None where it notices all."""
     plain, mask = whole(twin), torch.ones(2, LENGTH, dtype=torch.long)
-    with unturned(twin):
-        if not apart(whole(twin), plain) >= NOTICED:
-            return "nothing changes without its rotation"
-    doubled = 2 * torch.arange(LENGTH)[None].expand(2, -1)
-    if not apart(run(twin, tokens(), attention_mask=mask, position_ids=doubled), plain) >= NOTICED:
-        return "nothing changes with other positions"
+    # Layers that attend without positions notice the mask alone.
+    if next(rotary_in(twin), None) is not None:
+        with unturned(twin):
+            if not apart(whole(twin), plain) >= NOTICED:
+                return "nothing changes without its rotation"
+        doubled = 2 * torch.arange(LENGTH)[None].expand(2, -1)
+        if not apart(run(twin, tokens(), attention_mask=mask, position_ids=doubled), plain) >= NOTICED:
+            return "nothing changes with other positions"
     if not apart(run(twin, tokens(), attention_mask=torch.zeros(2, 1, LENGTH, LENGTH)), plain) >= NOTICED:
         return "nothing changes without a mask"
     return None

@@ -51,8 +51,9 @@ class Turned(StandIn):
         """
         turn = self.turns[layer_type]
         if turn is None:
+            # RecurrentGemma asks with values, which have heads, Gemma 3n with several hidden states.
             axes = position_ids.shape[:1] if self.form == "apart" else ()
-            cos = x.new_ones(*axes, *x.shape[-3:-1], self.widths[layer_type])
+            cos = x.new_ones(*axes, 1, x.shape[-2], self.widths[layer_type])
             sin = torch.zeros_like(cos)
         else:
             position = axes_last(position_ids.to(x.device))
@@ -155,6 +156,8 @@ def turns_by_type(layers: Layers, schedule: Schedule, turner: Turner) -> dict[st
     """The one rotation of each type of layers, or None where layers that share the cosines turn differently."""
     found: dict[str | None, Any] = {}
     for layer, scheme in schedule.items():
+        if turner.layers is not None and layer not in turner.layers:
+            continue
         turn = turn_of(scheme)
         kind = layers.layer_type(layer) if turner.by_type else None
         # Layers that do not turn at all do not ask for cosines (SmolLM3, Cohere 2).

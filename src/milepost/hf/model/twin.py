@@ -18,7 +18,7 @@ from torch import nn
 from milepost.configs.reader import HEADS, LAYERS, WIDTH
 from milepost.hf.model.models import undrawn
 
-MOST = 60_000_000
+MOST = 90_000_000
 """Weights that a twin may have; one of a second has about one million."""
 WINDOW = 6
 """Keys of a window or a chunk in a twin: the texts it reads are longer."""
@@ -33,12 +33,16 @@ SIZES: dict[str, int] = {
     r"(q|kv|o)_lora_rank|laurel_rank": 16,
     r"hidden_size_per_layer_input|.*d_state|.*state_size": 16,
     r"(mamba_)?chunk_size": 8,
-    r"linear_(key|value)_head_dim": 16,
+    r"linear_((key|value)_)?head_dim": 16,
     r"linear_num_key_heads": 2,
-    r"linear_num_value_heads": 4,
+    r"linear_num_(value_)?heads": 4,
 }
 """Patterns of the names of sizes, and what each is in a twin; 0 stays 0."""
+BESIDE = ("num_hidden_layers", "num_blocks")
+"""What the configs of towers beside the text call their layers."""
 WINDOWS = re.compile(r"sliding_window|attention_chunk_size|.*_window_size")
+BOTH_SIDES = "local_attention"
+"""The name of a window that counts keys on both sides (ModernBERT)."""
 GROUPS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "num_global_key_value_heads")
 DROPPED = re.compile(r".*(dropout|dropout_rate|dropout_prob|layerdrop|_pdrop)")
 TOKENS = re.compile(r".*_(token|token_id|token_ids|index)|.*_id|.*_ids")
@@ -82,6 +86,8 @@ def shrunk(
             continue
         elif WINDOWS.fullmatch(name) or name in few:
             changes[name] = min(value, WINDOW)
+        elif name == BOTH_SIDES:
+            changes[name] = min(value, 2 * WINDOW)
         elif (to := small(name)) is not None:
             changes[name] = to if value else 0
         elif TOKENS.fullmatch(name):
@@ -100,6 +106,11 @@ def shrunk(
         changes["num_kv_shared_layers"] = sum(layer >= count - shared_in(fields) for layer in keep)
     for name, value in changes.items():
         setattr(config, name, value)
+    # What hears and sees beside the text (Phi-4 multimodal) is in no text.
+    for beside in (each for each in cast("dict[str, Any]", vars(config)).values() if hasattr(each, "to_dict")):
+        for name in BESIDE:
+            if hasattr(beside, name):
+                setattr(beside, name, 1)
     return config
 
 
