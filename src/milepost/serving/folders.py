@@ -24,7 +24,7 @@ Plain = dict[str, Any]
 
 def is_ours(config: Plain) -> bool:
     """True if the rest of a config does not describe the extension that it stores, so that vLLM alone cannot run it."""
-    return unread_in(text_of(config) or config) is not None
+    return any(unread_in(each) is not None for each in (config, text_of(config) or {}))
 
 
 def served(config: Plain) -> Plain:
