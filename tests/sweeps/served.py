@@ -62,7 +62,6 @@ METHODS: dict[str, Parts] = {
     "window with sinks": (mp.causal & (mp.window(60) | mp.sinks(4)),),
 }
 STRETCHES: dict[str, Parts] = {
-    "none": (),
     "linear": (mp.Interpolate(4),),
     "NTK": (mp.Ntk(4),),
     "NTK-by-parts": (mp.ByParts(4, trained=TRAINED),),
@@ -104,6 +103,9 @@ class Found:
     """The largest difference of a log-probability."""
     past: float | None = None
     """The same of tokens past the trained length alone."""
+    stock: float | None = None
+    """The largest difference from stock transformers, of a folder that it reads; in bfloat16, of the model of
+    transformers in bfloat16 from the same in float32."""
     moved: float | None = None
     """How much the method changes a log-probability at most: far more than `worst`, or nothing was tested."""
     tokens_equal: bool | None = None
@@ -145,7 +147,9 @@ def built(kind: str, name: str) -> Any:
     more = SHAPE | ({"layer_types": ["full_attention"] * 2} if kind in ("qwen2", "qwen3") else {})
     if kind in ("gemma2", "gpt_oss"):
         more = {each: SHAPE[each] for each in ("hidden_size", "head_dim", "max_position_embeddings", "vocab_size")}
-        more |= {"sliding_window": 32} | ({"query_pre_attn_scalar": 32} if kind == "gemma2" else {})
+        more |= {"sliding_window": 32} | (
+            {"query_pre_attn_scalar": 32, "tie_word_embeddings": True} if kind == "gemma2" else {}
+        )
     if kind == "mistral":
         more |= {"sliding_window": None}
     model = tiny(kind, **{key: each for key, each in more.items() if each is not None or key == "sliding_window"})
@@ -229,6 +233,20 @@ def moved_by(model: Any, stock: Any, text: list[int]) -> float:
     return float((said(model) - said(stock)).abs().max())
 
 
+@torch.no_grad()
+def rounded(model: Any, prompts: Sequence[list[int]]) -> float:
+    """How far a model of transformers in bfloat16 is from itself in float32, at most."""
+    worst = 0.0
+    for each in prompts:
+        given = torch.tensor([each])
+        exact = model(given).logits[0, :-1].log_softmax(-1).gather(-1, given[0, 1:, None])
+        half = model.bfloat16()(given).logits[0, :-1].float().log_softmax(-1).gather(-1, given[0, 1:, None])
+        # What was rounded stays so: the next text compares with weights of bfloat16, as the engine has them.
+        model.float()
+        worst = max(worst, float((exact - half).abs().max()))
+    return worst
+
+
 def measure(cell: Cell, folder: Path) -> Found:
     """Make, save, serve and compare one model."""
     parts = (STRETCHES if cell.group == "stretch" else METHODS).get(cell.name, METHODS["Dilute, Pivot, sinks kept"])
@@ -247,7 +265,14 @@ def measure(cell: Cell, folder: Path) -> Found:
         more = {"enforce_eager": False}
     with Engine(folder, longest if cell.group == "stretch" else 1024, **more) as engine:
         prompts = texts(lengths)
-        compare(model, engine.run(prompts, of_prompt=True), found)
+        first = engine.run(prompts, of_prompt=True)
+        compare(model, first, found)
+        if cell.group == "stretch":
+            beside = Found()
+            compare(AutoModelForCausalLM.from_pretrained(folder), first, beside)
+            found.stock = beside.worst
+        elif cell.name == "bfloat16":
+            found.stock = rounded(model, prompts)
         shared = prompts[-1][: lengths[-1] * 3 // 4]
         engine.run([prompts[-1]])
         found.cached = 0
@@ -339,10 +364,11 @@ def page(found: Sequence[dict[str, Any]]) -> str:
         f"cores that were shared with other work.",
         "",
         f"Small models with random weights, trained length {TRAINED}, float32: prompts of {LENGTHS[0]} to "
-        f"{LENGTHS[-1]} tokens, {len(LENGTHS)} at once, at most {BUDGET} tokens a step; then two prompts whose first three quarters "
-        f"are in the prefix cache; {NEW} greedy tokens each. Compared with one pass of the model of transformers under "
-        f"`milepost.hf`. Difference: the largest of a log-probability, of tokens past the trained length. Moved: how "
-        f"much the method itself changes one. Cached: prompt tokens that came out of the prefix cache.",
+        f"{LENGTHS[-1]} tokens, {len(LENGTHS)} at once, at most {BUDGET} tokens a step; then two prompts whose first "
+        f"three quarters are in the prefix cache; {NEW} greedy tokens each. Compared with one pass of the model of "
+        f"transformers under `milepost.hf`. Difference: the largest of a log-probability, of tokens past the trained "
+        f"length. Moved: how much the method itself changes one. Cached: prompt tokens that came out of the prefix "
+        f"cache.",
     ]
     for name, (title, note) in HEADS.items():
         rows = groups[name]
@@ -375,14 +401,19 @@ HEADS = {
 def compared(rows: Sequence[dict[str, Any]]) -> list[str]:
     """A table of differences."""
     lines = ["| model | method | difference | moved | greedy tokens | cached |", "|---|---|---|---|---|---|"]
+    if any(each.get("stock") is not None for each in rows):
+        beside = "from stock transformers" if rows[0]["group"] == "stretch" else "transformers in the same dtype"
+        lines = [lines[0].replace("| moved", f"| {beside} | moved"), lines[1] + "---|"]
     for each in rows:
         if each["error"]:
-            lines.append(f"| {each['model']} | {each['name']} | {each['error'][:300].splitlines()[0]} | | | |")
+            why = each["error"].splitlines()[0][:200].replace("|", "/")
+            lines.append(f"| {each['model']} | {each['name']} | {why} {'| ' * (lines[1].count('|') - 4)}|")
             continue
         worst, moved = each["past"] or each["worst"], each["moved"]
         same = "equal" if each["tokens_equal"] else f"differ, least lead {each['gap']:.0e}"
         by = "" if moved is None else f"{moved:.2g}"
-        lines.append(f"| {each['model']} | {each['name']} | {worst:.0e} | {by} | {same} | {each['cached']} |")
+        beside = "" if len(lines[1]) < 25 else " | " if each.get("stock") is None else f"{each['stock']:.0e} | "
+        lines.append(f"| {each['model']} | {each['name']} | {worst:.0e} | {beside}{by} | {same} | {each['cached']} |")
     return lines
 
 
@@ -391,7 +422,11 @@ def told(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = ["| asked | answer |", "|---|---|"]
     for each in rows:
         at = each["error"].find("milepost in vLLM")
-        answer = each["error"][max(at, 0) :].splitlines()[0] if each["error"] else "served, which it must not be"
+        answer = (
+            each["error"][max(at, 0) :].splitlines()[0].split(" [type=")[0]
+            if each["error"]
+            else "served, which it must not be"
+        )
         lines.append(f"| {each['name']} | {answer} |")
     return lines
 
