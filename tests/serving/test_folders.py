@@ -85,7 +85,10 @@ def engine(**more: Any) -> Any:
     [
         ({"parallel_config": SimpleNamespace(tensor_parallel_size=2)}, "tensor_parallel_size=2: leave --tensor-par"),
         ({"cache_config": SimpleNamespace(cache_dtype="fp8")}, "keys kept as fp8: leave --kv-cache-dtype out"),
-        ({"speculative_config": object()}, "speculative_config: leave --speculative-config out"),
+        (
+            {"speculative_config": SimpleNamespace(method="eagle")},
+            "drafts by eagle: draft by n-grams of the prompt, or",
+        ),
         ({"lora_config": object()}, "lora_config: leave --enable-lora out"),
         ({"kv_transfer_config": object()}, "kv_transfer_config: leave --kv-transfer-config out"),
         ({"model_config": SimpleNamespace(quantization="awq", runner_type="generate")}, "weights in awq: serve"),

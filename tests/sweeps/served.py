@@ -66,6 +66,7 @@ STRETCHES: dict[str, Parts] = {
     "NTK": (mp.Ntk(4),),
     "NTK-by-parts": (mp.ByParts(4, trained=TRAINED),),
     "YaRN": (mp.Yarn(4, trained=TRAINED),),
+    "YaRN, its ramp given": (mp.Yarn(4, trained=TRAINED, fast=31.0, slow=2.0),),
     "Llama 3": (mp.Llama3(4, trained=TRAINED),),
     "NTK mixed": (mp.NtkMixed(4),),
 }
@@ -78,9 +79,7 @@ REAL: dict[str, Parts] = {
 """What SmolLM2 is extended with. Its far keys are moved within its trained 8,192 tokens too."""
 REFUSED: dict[str, dict[str, Any]] = {
     "keys of 8 bits": {"kv_cache_dtype": "fp8"},
-    "speculative decoding": {
-        "speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
-    },
+    "drafts by suffixes": {"speculative_config": {"method": "suffix", "num_speculative_tokens": 3}},
     "tensor parallelism": {"tensor_parallel_size": 2},
     "LoRA": {"enable_lora": True},
 }
@@ -117,6 +116,8 @@ class Found:
     """Prompts' tokens a second."""
     written: float | None = None
     """New tokens a second."""
+    accepted: int = 0
+    """How many drafted tokens were accepted."""
     error: str = ""
     seconds: float = 0.0
 
@@ -129,11 +130,14 @@ def cells() -> Iterator[Cell]:
         for name in ("dual chunk", "Dilute, Pivot, sinks kept", "Self-Extend"):
             yield Cell("method", name, model)
     for name in STRETCHES:
-        yield Cell("stretch", name, "llama")
-    for model in ("gemma2", "gpt_oss"):
-        yield Cell("stretch", "YaRN", model)
+        if name != "YaRN, its ramp given":
+            yield Cell("stretch", name, "llama")
+    yield Cell("stretch", "YaRN", "gemma2")
+    yield Cell("stretch", "YaRN", "gpt_oss")
+    yield Cell("stretch", "YaRN, its ramp given", "gpt_oss")
     yield Cell("setting", "bfloat16", "llama")
     yield Cell("setting", "compiled", "llama")
+    yield Cell("setting", "n-grams drafted", "llama")
     for name in REFUSED:
         yield Cell("refused", name, "llama")
     for name in REAL:
@@ -152,6 +156,9 @@ def built(kind: str, name: str) -> Any:
         )
     if kind == "mistral":
         more |= {"sliding_window": None}
+    if name == "n-grams drafted":
+        # Its tokens repeat, so that drafts are accepted.
+        more |= {"tie_word_embeddings": True, "initializer_range": 0.1}
     model = tiny(kind, **{key: each for key, each in more.items() if each is not None or key == "sliding_window"})
     for called, weight in model.named_parameters():
         if called.endswith("bias"):
@@ -176,6 +183,7 @@ class Engine:
             "enforce_eager": True, "skip_tokenizer_init": True, "enable_prefix_caching": True, "block_size": 32,
             "kv_cache_memory_bytes": 1 << 26, "disable_log_stats": True,
         }  # fmt: skip
+        self.counts = not more.get("disable_log_stats", True)
         self.llm = LLM(str(folder), **(settings | more))
 
     def __enter__(self) -> Engine:
@@ -187,6 +195,12 @@ class Engine:
         del self.llm
         gc.collect()
         cleanup_dist_env_and_memory()
+
+    def accepted(self) -> int:
+        """How many drafted tokens were accepted; 0 where the engine counts nothing."""
+        if not self.counts:
+            return 0
+        return sum(each.value for each in self.llm.get_metrics() if each.name.endswith("num_accepted_tokens"))
 
     def run(self, prompts: Sequence[list[int]], new: int = NEW, of_prompt: bool = False) -> list[Any]:
         """The outputs for some prompts at once, greedy, with the log-probability of each token."""
@@ -263,19 +277,24 @@ def measure(cell: Cell, folder: Path) -> Found:
         more = {"dtype": "bfloat16"}
     elif cell.name == "compiled":
         more = {"enforce_eager": False}
+    elif cell.name == "n-grams drafted":
+        drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+        more = {"speculative_config": drafts, "disable_log_stats": False}
     with Engine(folder, longest if cell.group == "stretch" else 1024, **more) as engine:
         prompts = texts(lengths)
         first = engine.run(prompts, of_prompt=True)
         compare(model, first, found)
         if cell.group == "stretch":
             beside = Found()
-            compare(AutoModelForCausalLM.from_pretrained(folder), first, beside)
+            how = {"attn_implementation": "eager"} if cell.model == "gemma2" else {}
+            compare(AutoModelForCausalLM.from_pretrained(folder, **how), first, beside)
             found.stock = beside.worst
         elif cell.name == "bfloat16":
             found.stock = rounded(model, prompts)
         shared = prompts[-1][: lengths[-1] * 3 // 4]
         engine.run([prompts[-1]])
         found.cached = 0
+        found.accepted = engine.accepted()
         compare(model, engine.run([shared + texts([40], 2)[0], shared + texts([77], 3)[0]]), found)
     return found
 

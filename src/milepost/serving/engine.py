@@ -38,6 +38,10 @@ def refused(config: Any) -> Iterator[tuple[str, str]]:
         count = getattr(parallel, name, 1)
         if count and count > 1:
             yield f"{name}={count}", f"leave {option} at 1"
+    drafts = config.speculative_config
+    if drafts is not None and drafts.method != "ngram":
+        # Whatever drafts by a model has layers of its own, which no scheme was stored for.
+        yield f"drafts by {drafts.method}", "draft by n-grams of the prompt, or leave --speculative-config out"
     for name, option in ASKED.items():
         if getattr(config, name, None) is not None:
             yield name, f"leave {option} out"
@@ -58,7 +62,6 @@ PARALLEL = {
 }
 """The sizes of an engine that is spread over several processes, and their options."""
 ASKED = {
-    "speculative_config": "--speculative-config",
     "lora_config": "--enable-lora",
     "kv_transfer_config": "--kv-transfer-config",
     "ec_transfer_config": "--ec-transfer-config",
