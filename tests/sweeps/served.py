@@ -79,7 +79,6 @@ REAL: dict[str, Parts] = {
 """What SmolLM2 is extended with. Its far keys are moved within its trained 8,192 tokens too."""
 REFUSED: dict[str, dict[str, Any]] = {
     "keys of 8 bits": {"kv_cache_dtype": "fp8"},
-    "drafts by suffixes": {"speculative_config": {"method": "suffix", "num_speculative_tokens": 3}},
     "tensor parallelism": {"tensor_parallel_size": 2},
     "LoRA": {"enable_lora": True},
 }
@@ -420,19 +419,21 @@ HEADS = {
 def compared(rows: Sequence[dict[str, Any]]) -> list[str]:
     """A table of differences."""
     lines = ["| model | method | difference | moved | greedy tokens | cached |", "|---|---|---|---|---|---|"]
-    if any(each.get("stock") is not None for each in rows):
+    wide = any(each.get("stock") is not None for each in rows)
+    if wide:
         beside = "from stock transformers" if rows[0]["group"] == "stretch" else "transformers in the same dtype"
         lines = [lines[0].replace("| moved", f"| {beside} | moved"), lines[1] + "---|"]
     for each in rows:
         if each["error"]:
             why = each["error"].splitlines()[0][:200].replace("|", "/")
-            lines.append(f"| {each['model']} | {each['name']} | {why} {'| ' * (lines[1].count('|') - 4)}|")
+            lines.append(f"| {each['model']} | {each['name']} | {why} {'| ' * (4 + wide)}|")
             continue
         worst, moved = each["past"] or each["worst"], each["moved"]
         same = "equal" if each["tokens_equal"] else f"differ, least lead {each['gap']:.0e}"
         by = "" if moved is None else f"{moved:.2g}"
-        beside = "" if len(lines[1]) < 25 else " | " if each.get("stock") is None else f"{each['stock']:.0e} | "
-        lines.append(f"| {each['model']} | {each['name']} | {worst:.0e} | {beside}{by} | {same} | {each['cached']} |")
+        name = each["name"] + (f", {each['accepted']} accepted" if each.get("accepted") else "")
+        beside = "" if not wide else " | " if each.get("stock") is None else f"{each['stock']:.0e} | "
+        lines.append(f"| {each['model']} | {name} | {worst:.0e} | {beside}{by} | {same} | {each['cached']} |")
     return lines
 
 
