@@ -22,8 +22,8 @@ METHODS = {
     "Dilute, Pivot, sinks kept": (mp.Dilute(mp.Pivot(mp.KeepSinks(mp.Rerope(5)), TRAINED, strength=0.25), TRAINED),),
     "StreamingLLM": (mp.Stream(2, 6),),
 }
-LENGTHS = (37, 3, 22)
-CHUNKS = ((9, 3, 1), (0, 0, 20), (27, 0, 1), (1, 0, 0))
+LENGTHS = (39, 5, 34)
+CHUNKS = ((9, 3, 1), (0, 0, 30), (27, 0, 1), (1, 0, 0), (1, 1, 1), (1, 1, 1))
 """How many new tokens each text has in each step: chunks of prompts beside single tokens."""
 
 

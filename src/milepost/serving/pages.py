@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from milepost import Scheme, attend
 
@@ -63,12 +64,32 @@ def attend_in_pages(q: Tensor, pages: Tensor, texts: Texts, scheme: Scheme, out:
     """Attend from the new tokens of every text to all of its tokens, in the pages, and write the result into out.
 
     q: [n h d], raw, and out: [n h dv], the new tokens of all texts one after the other. Rows past the last text stay.
+    scheme: a causal one. Texts of similar length that have one new token each are attended to in one call.
     """
+    steps: dict[int, list[int]] = {}
     for n, length in enumerate(texts.lengths):
         first, end = texts.starts[n], texts.starts[n + 1]
-        if first < end:
+        if end - first == 1:
+            steps.setdefault(length.bit_length(), []).append(n)
+        elif first < end:
             keys, values = gather(pages, texts.tables[n], length, q.shape[2])
             # Queries are the last tokens of the keys, which count up from 0: that is what attend takes them for.
             found = attend(q[first:end].transpose(0, 1)[None], keys, values, scheme)
             out[first:end] = found[0].transpose(0, 1)
+    for alike in steps.values():
+        step(q, pages, texts, scheme, out, alike)
     return out
+
+
+def step(q: Tensor, pages: Tensor, texts: Texts, scheme: Scheme, out: Tensor, alike: Sequence[int]) -> None:
+    """Attend from the only new token of some texts in one call: what lies past a text is ahead of it, and hidden."""
+    lengths = [texts.lengths[n] for n in alike]
+    longest = max(lengths)
+    gathered = [gather(pages, texts.tables[n], length, q.shape[2]) for n, length in zip(alike, lengths, strict=True)]
+    keys, values = (
+        torch.cat([pad(each[part], (0, 0, 0, longest - each[part].shape[2])) for each in gathered]) for part in (0, 1)
+    )
+    at = torch.tensor([texts.starts[n] for n in alike], device=q.device)
+    # Where all are as long, attend finds out by itself that they are the last.
+    index = None if min(lengths) == longest else torch.tensor(lengths, device=q.device)[:, None] - 1
+    out[at] = attend(q[at][:, :, None], keys, values, scheme, index=index)[:, :, 0]
