@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Compiled once, not by each of the forty processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-types sweep-positions sweep-settings sweep-explorer docs clean
+.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-types sweep-positions sweep-settings sweep-explorer sweep-vllm docs clean
 
 install: $(READY)
 
@@ -66,6 +66,10 @@ sweep-positions: $(READY)
 # The explorer's page in a browser: times, memory and sizes.
 sweep-explorer: $(READY)
 	$(BIN)/python -m tests.sweeps.explorer
+
+# Extended models in vLLM on the CPU; VLLM_PYTHON is the Python of an environment that has vLLM and milepost.
+sweep-vllm:
+	$(VLLM_PYTHON) -m tests.sweeps.served --kept out/served --out docs/sweeps/vllm.md
 
 # Every setting of the tests that `make test` draws a sample of.
 sweep-settings: $(READY)

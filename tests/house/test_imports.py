@@ -28,7 +28,7 @@ FLOORS = (
     ("milepost",),
     *(("lab.text", "lab.training"), ("lab.schemes",), ("lab.tasks",), ("lab.statistics",), ("lab.judging",)),
     *(("lab.cells",), ("lab.engines",), ("lab.sweep",), ("lab.report", "lab.exported"), ("lab.command",), ("lab",)),
-    ("hf",),
+    ("hf", "serving"),
     ("explore.pictures",),
     ("explore",),
     ("bench",),
