@@ -120,6 +120,11 @@ def sources(data: Path | None) -> Iterator[tuple[str, Any, Tensor]]:
     """Yield each model with its name and a text past its trained length."""
     for model_type in OWN:
         yield f"{model_type}, random", model_of(model_type), tokens(1, LENGTH)
+    # All that is left without GELU: attention, norms and windows.
+    quiet = model_of("gemma3_text")
+    for layer in quiet.model.layers:
+        layer.mlp.down_proj.weight.data.zero_()
+    yield "gemma3_text, random, MLP off", quiet, tokens(1, LENGTH)
     if data is not None and (data / "stories260K.bin").is_file():
         model, ids = stories(data)
         yield "stories260K", model, ids[:, :1500]
@@ -144,7 +149,8 @@ def in_llama_cpp(place: Path, data: Path | None) -> Table:
     table.notes = [
         "Float32 weights, keys and values, no flash attention; log-probabilities of every next token at all positions, "
         "beside milepost's in PyTorch. llama.cpp makes angles in float32, from one pair of channels to the next, and "
-        "GELU by a table of 16-bit numbers. *Rounded alike*: the difference where PyTorch rounds both so too."
+        "GELU by a table of 16-bit numbers. *Rounded alike*: the difference where PyTorch rounds both so too; a number next to a step of the table may still fall on either side of it. *MLP off*: "
+        "Gemma 3 whose MLP adds nothing, so that no GELU is left."
     ]
     if llama_cpp.library() is None:
         table.notes = ["Left out: xllamacpp is not installed."]
