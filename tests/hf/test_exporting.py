@@ -1,4 +1,4 @@
-"""Models carried away: what each engine is given, what is refused and with which nearest, and that folders are whole."""
+"""Models carried away: what each engine is given, what is refused with which nearest, and that folders are whole."""
 
 from __future__ import annotations
 
@@ -259,3 +259,23 @@ def test_a_tokenizer_is_written_by_what_its_file_describes(checkpoint: Path, tmp
     pieces = vocabulary_of(source)
     assert isinstance(pieces, Vocabulary)
     assert (pieces.model, pieces.scores[:3]) == ("llama", [-2.0, -2.0, 0.0])
+
+
+def test_a_model_as_its_config_has_it_keeps_its_length(tmp_path: Path):
+    llama3 = {
+        "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    }  # fmt: skip
+    model = tiny("llama", rope_parameters=llama3, max_position_embeddings=128)
+    export(model, tmp_path / "out", to="vllm")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["max_position_embeddings"] == 128
+    assert config["rope_parameters"] == llama3
+
+
+def test_a_program_is_traced_in_float32_and_the_model_stays_as_it_is(tmp_path: Path):
+    model = tiny("llama").bfloat16()
+    with pytest.raises(ValueError, match=r"this model is in torch.bfloat16 on cpu; export a folder, or give"):
+        export(model, tmp_path / "out", to="torch")
+    assert model.dtype == torch.bfloat16
+    assert not list(tmp_path.iterdir())

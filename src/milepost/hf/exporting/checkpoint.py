@@ -21,6 +21,11 @@ CACHED = (
     "differs from one pass over the text by about 10⁻² in the logits"
 )
 
+READ_BACK = {
+    "What was checked": "The rope settings were read back as the rotation below, by milepost and by the rotary module "
+    "of transformers built from them."
+}
+
 
 @dataclass(frozen=True)
 class Transformers:
@@ -44,7 +49,7 @@ class Transformers:
     def write(self, source: Source, folder: Path) -> dict[str, str]:
         put(source, folder)
         read = 'AutoModelForCausalLM.from_pretrained("DIR")'
-        found = {"Read it with": f"transformers, without milepost:\n\n    {read}"}
+        found = {"Read it with": f"transformers, without milepost:\n\n    {read}"} | READ_BACK
         return found | ({"Note": f"Without a cache it is exact; with one, {CACHED}."} if follows(source) else {})
 
 
@@ -68,6 +73,8 @@ class Served:
         if why is not None:
             # The place of a plug-in: what it serves is written as --to milepost writes it, and not refused here.
             return f"{self.name} reads rope_parameters alone, and {why}{self.beyond}"
+        if source.unextended and not follows(source):
+            return None
         if follows(source):
             return f"{self.name} rotates by one table for all lengths, and this stretch follows the length of the text"
         if changes_for_both(source) is None:
@@ -81,6 +88,7 @@ class Served:
         put(source, folder, changes_for_both(source))
         length = "" if source.reaches is None else f" {self.option} {source.reaches}"
         found = {"Read it with": f"{self.name}, without milepost ({self.tested}):\n\n    {self.command} DIR{length}"}
+        found |= READ_BACK
         switch = two_tables(source)
         if switch is not None:
             found["Note"] = (
@@ -130,10 +138,15 @@ def put(source: Source, folder: Path, changes: Changes | None = None) -> None:
 
 
 def changes_for_both(source: Source) -> Changes | None:
-    """Return what of the config is written so that vLLM and transformers rotate alike, or None."""
+    """Return what of the config is written so that vLLM and transformers rotate alike, or None.
+
+    Of a model as its config has it nothing is written, but where vLLM has other words for what it says.
+    """
     if not source.before.values.get("rope_parameters"):
         return None
-    return proposed(source.layers, source.schedule, source.before).for_both
+    found = proposed(source.layers, source.schedule, source.before)
+    same = found.vllm is not None and found.vllm == found.transformers
+    return None if same and source.unextended else found.for_both
 
 
 def follows(source: Source) -> bool:

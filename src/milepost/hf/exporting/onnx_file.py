@@ -41,7 +41,7 @@ class Program:
         return None
 
     def write(self, source: Source, folder: Path) -> dict[str, str]:
-        step = Step(source.model().to("cpu"))
+        step = Step(in_float32(source))
         shapes = said_of(step)
         program = traced(step)
         if self.name == "torch":
@@ -63,6 +63,19 @@ class Program:
         source.copy_beside(folder)
         checked += " on two short texts, one padded, in three steps with the cache." if checked[0] != "N" else "."
         return {"Read it with": read, "Inputs and outputs": shapes, "What was checked": checked}
+
+
+def in_float32(source: Source) -> Any:
+    """Return the model in float32 on the CPU and in evaluation mode; one in memory must be so, and is not changed."""
+    model = source.model(torch.float32)
+    weight = next(model.parameters())
+    if weight.dtype != torch.float32 or weight.device.type != "cpu" or model.training:
+        raise ValueError(
+            f"{source.called}: programs are traced in float32 on the CPU, and this model is in {weight.dtype} on "
+            f"{weight.device}{', in training' if model.training else ''}; export a folder, or give "
+            f"copy.deepcopy(model).float().cpu().eval()"
+        )
+    return model
 
 
 def said_of(step: Step) -> str:

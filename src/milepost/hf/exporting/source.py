@@ -112,19 +112,19 @@ class Source:
         if self.folder is not None and not any(self.folder.glob("*.safetensors")):
             raise ValueError(f"{self.called}: the folder has no weights in safetensors; others are not read")
 
-    def model(self) -> Any:
-        """Return the model with its weights, extended, in evaluation mode."""
+    def model(self, dtype: Any = "auto") -> Any:
+        """Return the model with its weights, extended, in evaluation mode; one in memory as it is."""
         if self.loaded is not None:
-            return self.loaded.eval()
+            return self.loaded
         from transformers import AutoModelForCausalLM
 
         self.demand_weights()
         assert self.folder is not None
         if unread_in(_text(from_disk(self.folder, self.called))) is not None:
-            model = load(self.folder)
+            model = load(self.folder, dtype=dtype)
         else:
             model = AutoModelForCausalLM.from_pretrained(
-                self.folder, dtype="auto", use_safetensors=True, local_files_only=True
+                self.folder, dtype=dtype, use_safetensors=True, local_files_only=True
             )
         return (extended(model, self.given, self.length) if self.given else model).eval()
 
