@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 from milepost.hf.exporting.card import write_card
 from milepost.hf.exporting.engines import engines
@@ -48,7 +48,7 @@ def export(
     engine, folder = known[to], Path(out).expanduser()
     need(f"export(to={to!r})", "hf", NEEDED)
     demand_new(folder, "export: the folder")
-    parts = tuple(method) if isinstance(method, (list, tuple)) else (method,)
+    parts = tuple(cast("Sequence[object]", method)) if isinstance(method, (list, tuple)) else (method,)
     with TemporaryDirectory() as place:
         if isinstance(model, Model) or str(model).endswith(".safetensors"):
             write_lab_model(model, place, trained)
@@ -58,7 +58,7 @@ def export(
                 f"export({type(model).__name__}): give a model of transformers or of the lab, the folder of one, or "
                 f"the path of a checkpoint that milepost compare wrote"
             )
-        source = source_of(model, parts, length)
+        source = source_of(cast("object", model), parts, length)
         if engine.needs:
             need(f"export --to {to}", to, engine.needs)
         demand_runs(engine, source, known)

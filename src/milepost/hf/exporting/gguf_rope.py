@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from milepost import ByParts, Interpolate, LongRope, Ntk, Rope, Yarn
 from milepost.hf.config.rope_parameters import as_long_rope, base_of, reached
@@ -51,7 +51,7 @@ def written_in_gguf(rope: Rope, trained: int) -> Written:
     if stretch is None:
         return Written(rope.theta)
     # A subclass may do anything.
-    kind: object = type(stretch)
+    kind = cast("object", type(stretch))
     if kind is Interpolate:
         return Written(rope.theta, _scaling("linear", factor=float(stretch.factor)))
     if kind is Ntk and rope.head_dim > 2:

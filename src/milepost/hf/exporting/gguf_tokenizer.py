@@ -136,7 +136,7 @@ def _bytes(found: dict[str, Any], source: Source) -> Vocabulary | str:
             "the rule by which its tokenizer splits text is none of those that are known here by llama.cpp's names "
             f"({', '.join(SPLITS)}); llama.cpp's convert_hf_to_gguf.py --vocab-only knows more"
         )
-    normal: str | None = (found.get("normalizer") or {}).get("type")
+    normal = cast("dict[str, Any]", found.get("normalizer") or {}).get("type")
     if normal not in (None, "NFC"):
         return f"its tokenizer rewrites text ({normal}) before it is split, which llama.cpp does not"
     tokens, types = _listed(found, source.config.vocab_size)

@@ -18,9 +18,15 @@ FACTOR = 4
 class Engine(Protocol):
     """Something that runs models: whether it can run this one, and how that is written."""
 
-    name: str
-    needs: tuple[str, ...]
-    """Libraries beside those of milepost.hf."""
+    @property
+    def name(self) -> str:
+        """Return what --to calls it."""
+        ...
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Return the libraries that it needs beside those of milepost.hf."""
+        ...
 
     def refuses_model(self, source: Source) -> str | None:
         """Return why it runs no model of this type, whatever the scheme, or None."""
