@@ -55,7 +55,8 @@ def attend(
     position, key_position  where tokens stand, [t], [b t] or [b t axes]; the indices if left out. With as many queries
                             as keys, one of the two stands for both.
     documents               [t] or [b t]: a token sees its own document only; −1 is padding, which sees nothing and is
-    key_documents           not seen. Each defaults from the other. Without an index, it restarts in each document.
+    key_documents           not seen. Each defaults from the other. Without an index, it restarts in each document;
+                            with as many queries as keys and one of the two, an index stands for both sides.
     length                  how many tokens the text has, a number or [b], where these keys are not all of them; [b t]
                             where each of as many queries as keys has its own.
     x                       the layer inputs of all s keys [b s D], for methods that gate on them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -59,6 +60,18 @@ def test_documents_of_a_varlen_batch_attend_as_each_alone():
     alone = [rows_alone(scheme, q, k, v, 0, a, b) for a, b in itertools.pairwise(cuts)]
     for told in ({"index": index, "key_index": index}, {}):
         assert_same(mp.attend(q, k, v, scheme, documents=documents, **told), torch.cat(alone, 2))
+
+
+@pytest.mark.parametrize("backend", [None, "sdpa", "chunked", "reference"])
+@pytest.mark.parametrize("name", ["documents", "key_documents"])
+def test_an_index_beside_documents_is_that_of_both_sides(name: str, backend: str | None):
+    """It counted queries through the row and keys anew in each document, so that later texts saw what was to come."""
+    q, k, v = inputs(b=1, t=9)
+    scheme = mp.Scheme(mp.Rope(8, theta=100.0), causal & mp.window(3))
+    told: dict[str, Any] = {name: torch.tensor([0, 0, 0, 1, 2, 2, 2, 2, 2])}
+    alone = torch.cat([rows_alone(scheme, q, k, v, 0, a, b) for a, b in itertools.pairwise([0, 3, 4, 9])], 2)
+    for index in (torch.arange(9), range(9), torch.arange(9)[None] + 2, mp.documents_of(torch.tensor([0, 3, 4, 9]))[1]):
+        assert_same(mp.attend(q, k, v, scheme, index=index, backend=backend, **told), alone)
 
 
 @pytest.mark.parametrize(

@@ -154,3 +154,13 @@ def test_tables_by_whole_distance_refuse_what_lies_between(name: str):
     for moves in (mp.LeakyRerope(2, 4.0), mp.Dilute(mp.LeakyRerope(2, 4.0), 4)):
         with pytest.raises(ValueError, match=rf"Scheme: .*moves tokens to fractions of a step, and {name}\("):
             mp.Scheme(part, mp.Rope(8), moves, causal)
+
+
+def test_no_tokens_have_no_lengths_of_their_own():
+    q, k, v = (each[:, :, :0] for each in inputs(t=3))
+    assert (
+        mp.attend(q, k, v, mp.Scheme(mp.LogN(2, count="length")), length=torch.ones(len(q), 0, dtype=torch.long)).shape[
+            2
+        ]
+        == 0
+    )

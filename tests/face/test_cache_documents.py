@@ -175,6 +175,20 @@ def test_a_position_of_the_queries_is_refused_where_documents_count_turned_keys_
     assert_same(mp.attend(q, cache.keys, cache.values, scheme, **told), want)
 
 
+@pytest.mark.parametrize("form", [torch.arange, range, lambda *ends: torch.arange(*ends)[None]])
+def test_an_index_through_the_row_is_refused_where_documents_count_the_keys_of_a_cache_anew(form: Any):
+    """Queries counted on through the row and keys anew in each document, so that every distance was wrong."""
+    scheme = mp.Scheme(mp.Alibi(4), causal)
+    cache, q, k, v = filled(scheme, False)
+    for t in (1, 3, T):
+        told: dict[str, Any] = {"documents": PADDED[-t:], "key_documents": PADDED}
+        with pytest.raises(ValueError, match=r"attend: index is not known to count queries as.*append keys with their"):
+            mp.attend(q[:, :, -t:], cache.keys, cache.values, scheme, index=form(T - t, T), **told)
+        anew = form(T - t - 5, T - 5) if t < T else (torch.arange(T) - 5).clamp(min=0)
+        out = mp.attend(q[:, :, -t:], cache.keys, cache.values, scheme, index=anew, **told)
+        assert_same(out[:, :, -1:], alone(scheme, q, k, v))
+
+
 def test_no_keys_say_nothing_of_the_index_of_the_next():
     _, k, v = inputs(t=2)
     cache = mp.Cache()

@@ -721,6 +721,21 @@ def test_a_folder_that_was_saved_extended_is_read_as_such(tmp_path: Path):
     assert check(model("T5"), tmp_path / "t5").conventions == ("softmax temperature",)
 
 
+@pytest.mark.parametrize("kind", ["rope", "T5"])
+def test_a_saved_folder_whose_config_was_edited_is_refused(tmp_path: Path, kind: str):
+    made, part = (model("T5"), mp.LogN(4096)) if kind == "T5" else (model(), mp.Rerope(64))
+    extend(made, part).save_pretrained(tmp_path)
+    stored = tmp_path / "config.json"
+    config = json.loads(stored.read_text())
+    stored.write_text(json.dumps(config | {"relative_attention_max_distance": 99, "partial_rotary_factor": 0.5}))
+    if kind == "rope":
+        config["rope_parameters"]["rope_theta"] = 5e5
+        stored.write_text(json.dumps(config))
+    for pair in ((tmp_path, made), (made, tmp_path)):
+        with pytest.raises(ValueError, match="check: this config was changed after milepost stored an extension"):
+            check(*pair)
+
+
 @pytest.mark.parametrize("part", [mp.Yarn(4, 4096), mp.Rerope(64), mp.LogN(4096)], ids=["rotary", "place", "scale"])
 def test_extended_models_are_compared_by_what_they_do(part: object):
     one, two = (extend(model(), part) for _ in range(2))
@@ -758,6 +773,40 @@ def test_a_schedule_is_compared_layer_by_layer():
     assert not check(mp.Schedule([one, one]), one)
     found = check(mp.Schedule([one, two, one]), mp.Schedule([one, one, one]))
     assert [(each.convention, each.layers) for each in found.differences] == [("mask", ("layer 1",))]
+
+
+def hybrid(*attending: int) -> Any:
+    """A model of six layers, of which some attend."""
+    kinds = ["full_attention" if n in attending else "conv" for n in range(6)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return transformers.Lfm2ForCausalLM(transformers.Lfm2Config(
+            hidden_size=32, intermediate_size=64, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2,
+            vocab_size=64, max_position_embeddings=4096, layer_types=kinds,
+        )).eval()  # fmt: skip
+
+
+def test_layers_of_a_hybrid_are_compared_by_their_numbers(tmp_path: Path):
+    numbers = [2, 4, 5]
+    schemes = [mp.Scheme(mp.Rope(8, theta=1e6), mp.Rerope(2000 * n), mp.causal) for n in numbers]
+    extended = extend(hybrid(*numbers), mp.Schedule(schemes, layers=numbers))
+    extended.save_pretrained(tmp_path)
+    for one in (extended, tmp_path, mp.Schedule(schemes, layers=numbers)):
+        for other in (hybrid(*numbers), hybrid(*numbers).config):
+            found = check(one, other)
+            said = [(each.convention, each.layers, each.a) for each in found.differences]
+            assert said == [("position remapping", (f"layer {n}",), f"Rerope({2000 * n})") for n in numbers], str(found)
+        assert not check(one, extended)
+    assert not check(hybrid(*numbers), hybrid(*numbers).config).not_compared
+
+
+def test_layers_that_attend_elsewhere_are_a_difference():
+    scheme = mp.Scheme(mp.Rope(8), mp.causal)
+    pairs = [(hybrid(2, 4), hybrid(1, 4)), (mp.Schedule([scheme] * 2, layers=[2, 4]), hybrid(1, 4))]
+    for pair in (*pairs, tuple(mp.Schedule([scheme] * 2, layers=[n, 4]) for n in (2, 1))):
+        found = next(each for each in check(*pair).differences if each.convention == "layers that attend")
+        assert (found.a, found.b) == ("layer 2", "layer 1")
+    assert "layers" in check(hybrid(2, 4), hybrid(2, 3, 4)).conventions
 
 
 # The command

@@ -10,11 +10,13 @@ import pytest
 import torch
 from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.falcon_h1 import FalconH1Config, FalconH1ForCausalLM
 from transformers.models.flex_olmo import FlexOlmoConfig, FlexOlmoModel
 from transformers.models.lfm2 import Lfm2Config, Lfm2ForCausalLM
 from transformers.models.llama import modeling_llama
 from transformers.models.llama4.configuration_llama4 import Llama4TextConfig
 from transformers.models.llama4.modeling_llama4 import Llama4ForCausalLM
+from transformers.models.minimax import MiniMaxConfig, MiniMaxForCausalLM
 from transformers.models.qwen3_next import Qwen3NextConfig, Qwen3NextForCausalLM
 
 import milepost as mp
@@ -134,10 +136,62 @@ def two_thresholds(old: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(modeling_llama, "eager_attention_forward", indexed)
 
 
+def turned_if(turns: Callable[[Any, torch.Tensor], bool], patch: pytest.MonkeyPatch) -> None:
+    """Attention modules turn queries and keys under a condition."""
+    forward = modeling_llama.LlamaAttention.forward
+
+    def sometimes(self: Any, hidden_states: torch.Tensor, position_embeddings: Any, *args: Any, **given: Any) -> Any:
+        cos, sin = position_embeddings
+        if not turns(self, hidden_states):
+            cos, sin = torch.ones_like(cos), torch.zeros_like(sin)
+        return forward(self, hidden_states, (cos, sin), *args, **given)
+
+    patch.setattr(modeling_llama.LlamaAttention, "forward", sometimes)
+
+
+def seventh_layer(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """One layer far behind the first ones does not turn, and no list says so."""
+    turned_if(lambda module, x: module.layer_idx != 7, patch)
+
+
+def past_a_length(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """Long texts are not turned, and no field says from where on."""
+    turned_if(lambda module, x: x.shape[1] < 512, patch)
+
+
+def only_in_training(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """Training goes without positions."""
+    turned_if(lambda module, x: not module.training, patch)
+
+
+def one_text_alone(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """A batch of one goes without positions."""
+    turned_if(lambda module, x: x.shape[0] > 1, patch)
+
+
+def kept_beside_weights(old: Any, patch: pytest.MonkeyPatch) -> None:
+    """A buffer that checkpoints fill is added to angles, and begins with zeros."""
+    begin, turn = modeling_llama.LlamaModel.__init__, modeling_llama.LlamaRotaryEmbedding.forward
+
+    def begun(self: Any, config: Any) -> None:
+        begin(self, config)
+        self.rotary_emb.register_buffer("further", torch.zeros(1))
+
+    def further(self: Any, x: torch.Tensor, position_ids: torch.Tensor) -> Any:
+        cos, sin = turn(self, x, position_ids)
+        return cos * (1 + self.further), sin
+
+    patch.setattr(modeling_llama.LlamaModel, "__init__", begun)
+    patch.setattr(modeling_llama.LlamaRotaryEmbedding, "forward", further)
+
+
 BROKEN = (
     (rotated_backwards, "attend", "off on a text at once|turns"), (scaled_after, "attend", "off on a text at once"),
     (hidden_keys, "attend", "off on a text at once"), (without_positions, "rotary", "with other positions|off"),
     (by_itself_attending, "attend", "off on|fails on|mask"), (two_thresholds, "attend", "off on a text at once"),
+    (seventh_layer, "attend", "its layer 7 attends otherwise"), (past_a_length, "attend", "off on a long text"),
+    (only_in_training, "attend", "off on a text in training"), (one_text_alone, "attend", "off on a long text"),
+    (kept_beside_weights, "rotary", "off on a text at once|turns"),
 )  # fmt: skip
 
 
@@ -211,6 +265,16 @@ def test_a_proof_is_asked_once_and_for_every_other_config_again(monkeypatch: pyt
     other.config.attention_dropout = 0.1
     extend(other, mp.Yarn(4, trained=64))
     assert asked == ["rotary", "attend", "rotary"]
+
+
+@pytest.mark.parametrize("other", [{"num_key_value_heads": 1}, {"num_key_value_heads": 4}, {"num_hidden_layers": 3}])
+def test_a_size_that_may_be_a_switch_asks_for_another_proof(other: dict[str, int]):
+    for each in ({"num_key_value_heads": 2, "num_hidden_layers": 2}, other):
+        config = FlexOlmoConfig(hidden_size=32, num_attention_heads=4, vocab_size=64, pad_token_id=0, **each)
+        with torch.device("meta"):
+            layers = layers_of(FlexOlmoModel(config))
+        proof.demand_proof(layers, "rotary", by_itself)
+    assert len(proof.PROVEN) == 2
 
 
 def test_an_extension_that_replaces_another_asks_for_the_proof_of_the_model_as_it_was():
@@ -333,6 +397,42 @@ def test_a_hybrid_is_extended_by_a_row_and_measured(convolutions: Any):
     assert measure(convolutions, torch.randint(1, 64, (400,)), **quick).trained == 64
     extend(convolutions, "ReRoPE", to=256)
     assert all(mp.Rerope(32) in scheme.parts for scheme in mp.Schedule.of(convolutions))
+
+
+@pytest.fixture
+def mixers() -> Generator[Any]:
+    """A model with attention beside a state-space mixer in every layer."""
+    torch.manual_seed(0)
+    config = FalconH1Config(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=8, vocab_size=64, mamba_d_ssm=32, mamba_n_heads=2, mamba_d_head=16, mamba_d_state=8, mamba_n_groups=1,
+        mamba_chunk_size=8, max_position_embeddings=64, eos_token_id=None,
+    )  # fmt: skip
+    with torch.no_grad():
+        yield FalconH1ForCausalLM(config).eval()
+
+
+def test_a_fixed_cache_of_a_layer_with_a_mixer_has_room_for_the_positions_of_new_tokens(mixers: Any):
+    ids = torch.randint(1, 64, (2, 20), generator=torch.Generator().manual_seed(3))
+    fixed = {"max_new_tokens": 6, "do_sample": False, "cache_implementation": "static", "disable_compile": True}
+    stock = mixers.generate(ids, **fixed)
+    assert torch.equal(extend(mixers, through="attend").generate(ids, **fixed), stock)
+
+
+def test_a_cache_that_would_leave_positions_behind_refuses_to_choose_rows():
+    kinds = ["full_attention", "linear_attention"]
+    config = MiniMaxConfig(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=8, vocab_size=64, num_local_experts=2, num_experts_per_tok=1, block_size=8, layer_types=kinds,
+    )  # fmt: skip
+    model = extend(MiniMaxForCausalLM(config).eval(), through="attend")
+    with torch.no_grad():
+        cache = model(torch.arange(1, 9)[None].expand(2, -1), use_cache=True).past_key_values
+    for rows in (cache, copy.deepcopy(cache)):
+        with pytest.raises(ValueError, match=r"batch_select_indices of a MiniMaxCache .* may leave the positions"):
+            rows.batch_select_indices(torch.tensor([1, 0]))
+        with pytest.raises(ValueError, match="batch_repeat_interleave of a MiniMaxCache"):
+            rows.batch_repeat_interleave(2)
 
 
 def test_an_unknown_type_of_layer_is_refused(hybrid: Any):

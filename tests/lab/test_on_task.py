@@ -83,7 +83,7 @@ def test_a_task_decides_whether_the_model_looks_ahead():
 REFUSED = {
     "a decoder that sees ahead": ({"name": "Rope(dim) + everything", "on": Copy(), "lengths": (1, 4)}, "sees ahead"),
     "an encoder that does not": ({"name": "window-rope"}, "where tokens look ahead: it hides them"),
-    "a scheme that nobody knows": ({"name": "ropee"}, r"the scheme 'ropee': "),
+    "a scheme that nobody knows": ({"name": "ropee"}, r"the scheme 'ropee' is not known"),
     "a table that is too short": ({"name": "Learned(20, width)"}, "cannot be trained on ReverseString"),
     "fewer examples than a batch": ({"examples": 2, "on": Copy(), "lengths": (1, 8)}, "examples must be at least 8"),
 }

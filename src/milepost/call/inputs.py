@@ -145,7 +145,8 @@ def length(value: int | Tensor | None, b: int, t: int, s: int, device: torch.dev
                 f"attend: length must be a whole number, or [{b}] of them, or one for each of as many queries as keys, "
                 f"given {value.dtype} {list(value.shape)}"
             )
-        return value.to(device, torch.int64).reshape(-1, value.shape[1] if value.dim() == 2 else 1)
+        value = value.to(device, torch.int64)
+        return value if value.dim() == 2 else value.reshape(-1, 1)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"attend(length={value!r}): length is how many tokens there are, a whole number of at least 1")
     return torch.full((1, 1), value, device=device)

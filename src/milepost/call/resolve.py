@@ -140,6 +140,11 @@ def _restarted(k: CachedKeys, scheme: Parts, own: Tensor, documents: Tensor, giv
             f"append keys with their index: append(k, v, index=…)"
         )
     if k.turned_by is None or k.token_position is not None:
+        if "index" in given and not inputs.are(lambda: _count_anew(given["index"], own, documents, len(k))):
+            raise ValueError(
+                "attend: index is not known to count queries as documents count these keys, anew in each; leave index "
+                "out, or append keys with their index: append(k, v, index=…)"
+            )
         return {"key_index": None}
     if not scheme.relative:
         part = next(part for part in scheme.parts if not getattr(part, "relative", False))
@@ -170,6 +175,13 @@ def _restarted(k: CachedKeys, scheme: Parts, own: Tensor, documents: Tensor, giv
         )
     # Turned as they were counted, queries have to be turned the same way.
     return {"key_index": None, "key_position": torch.arange(k.shape[2], device=k.device)}
+
+
+def _count_anew(index: Any, own: Tensor, documents: Tensor, b: int) -> Tensor:
+    """Return whether queries, which are the last of the keys or padding, have the index that their documents give."""
+    t, device = own.shape[1], own.device
+    numbers = Tokens(t, device, *inputs.index("index", index, b, t, device)).index
+    return (numbers == order_within(documents)[:, documents.shape[1] - t :]) | (own < 0)
 
 
 def _is_same(given: object, own: Numbers) -> bool:
@@ -214,6 +226,9 @@ def _order(
     inputs.check_index("index", given, documents)
     if key_index is None and key_documents is None:
         key_first = 0
+    elif key_index is None and t == s and index is not None and _given_once(options):
+        # Documents said once are those of the same tokens on both sides, and so is their index.
+        key_first, key_given = first, given
     elif key_index is None and key_documents is not None:
         # Numbered when somebody asks: not everybody does.
         numbered = Tokens(s, device, None, lambda: order_within(key_documents))
@@ -224,6 +239,11 @@ def _order(
     elif index is None and key_given is not None:
         given = key_given[:, s - t :]
     return Tokens(t, device, first, given), Tokens(s, device, key_first, key_given)
+
+
+def _given_once(options: Options) -> bool:
+    """Whether one argument says the documents of queries and keys."""
+    return (options.get("documents") is None) != (options.get("key_documents") is None)
 
 
 def _stand(options: Options, queries: Tokens, keys: Tokens, scheme: Parts, b: int, keys_turned: bool) -> None:

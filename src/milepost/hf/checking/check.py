@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from milepost import Schedule, Scheme
-from milepost.configs import read
-from milepost.configs.reader import LENGTH, look_up
+from milepost.configs import attending, read
+from milepost.configs.reader import LENGTH, Reader, look_up
 from milepost.hf.checking.diagnosis import diagnose, odd_places
 from milepost.hf.checking.report import Checked, Difference, between, number, together
 from milepost.hf.checking.running import TOKENS, Runs, Table, skeleton
@@ -42,7 +42,8 @@ UNRELATED = {
 class Side:
     """One of the two: its schemes by layer ("" for one that serves all), and what of it can be run.
 
-    only: the kinds of encoding that it has, None for a whole model. width: the channels of a head. model: what is run;
+    labels: its layers that attend, those whose scheme cannot be read among them. only: the kinds of encoding that it
+    has, None for a whole model. width: the channels of a head. model: what is run;
     own: True if that has weights. extended: True if it runs by a scheme of ours. lacks: what is not known of it, and
     failed: what should have been, and raised an error.
     """
@@ -60,8 +61,10 @@ class Side:
     runs: Runs | None = None
     stock: Runs | None = None
     """The run of the model that transformers builds from the model's own config."""
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        self.labels = self.labels or tuple(self.layers)
         parts = (part for scheme in self.layers.values() for part in cast("Iterable[Any]", scheme.parts))
         self.width = next((part.head_dim for part in parts if getattr(part, "rotary", False)), self.width)
 
@@ -123,7 +126,8 @@ def side_of(given: object, name: str) -> Side:
     if isinstance(given, Scheme):
         return Side(name, {"": given})
     if isinstance(given, Schedule):
-        return Side(name, {"": given[0]} if len(given.schemes) == 1 else _layers(given))
+        alike = len(given.schemes) == 1 and isinstance(given.layers, range)
+        return Side(name, {"": next(iter(given))} if alike else _layers(given))
     if isinstance(given, nn.Module) and look_up(given, "config") is not None:
         return _of_model(unwrapped(given), name)
     kind = kind_of(given)
@@ -132,11 +136,11 @@ def side_of(given: object, name: str) -> Side:
     return _of_config(given, name)
 
 
-def _layers(*stacks: Iterable[Scheme]) -> dict[str, Scheme]:
-    """Label the layers of one stack, or of an encoder and a decoder."""
+def _layers(*stacks: Schedule) -> dict[str, Scheme]:
+    """Label the layers that attend, by their numbers in the model, of one stack or of an encoder and a decoder."""
     names = ("",) if len(stacks) == 1 else ("encoder ", "decoder ")
     pairs = zip(names, stacks, strict=False)
-    return {f"{name}layer {n}": each for name, stack in pairs for n, each in enumerate(stack)}
+    return {f"{name}layer {n}": each for name, stack in pairs for n, each in stack.items()}
 
 
 def _of_model(model: nn.Module, name: str) -> Side:
@@ -146,12 +150,12 @@ def _of_model(model: nn.Module, name: str) -> Side:
         return _read(Side(f"{name} (model)", config=as_run(config), model=model, own=True))
     layers = _layers(*([done.schedule] if done is not None else cast("Any", buckets).schedules.values()))
     width = read(config, "check").head_width
-    return Side(f"{name} (extended)", layers, None, width, config, model, own=True, extended=True)
+    return Side(f"{name} (extended)", layers, width=width, config=config, model=model, own=True, extended=True)
 
 
 def _of_config(given: object, name: str) -> Side:
     config = config_of(given, "check")
-    kept = schedules_in(given)
+    kept = schedules_in(given, "check")
     if kept:
         why = f"attention outputs: {name} was saved extended; load it with milepost.hf.load to run it"
         return Side(f"{name} (saved extended)", _layers(*kept), config=config, extended=True, lacks=[why])
@@ -191,16 +195,26 @@ def _read(side: Side) -> Side:
     stacks = {"": reader}
     if look_up(config, "is_encoder_decoder") and not reader.decodes:
         stacks = {"encoder ": reader, "decoder ": read({**_plain(config), "is_decoder": True}, "check")}
-    layers, distinct = dict[str, Scheme](), dict[tuple[object, ...], Scheme]()
+    layers, labels, distinct = dict[str, Scheme](), list[str](), dict[tuple[object, ...], Scheme]()
     for stack, each in stacks.items():
-        for n in range(each.layers):
+        for n in _attending(each):
+            labels.append(f"{stack}layer {n}")
             try:
                 parts = tuple(each.family.parts(each, n))
                 layers[f"{stack}layer {n}"] = distinct.setdefault(parts, with_trained(each, parts))
             except (ValueError, IndexError) as error:
                 why = first_line(error).split(": ", 1)[-1].split(", so no scheme")[0]
                 lacks.append(f"scheme of {stack}layer {n} of {side.name}: {why}")
-    return replace(side, layers=layers, width=reader.head_width, lacks=lacks)
+    return replace(side, layers=layers, labels=tuple(labels), width=reader.head_width, lacks=lacks)
+
+
+def _attending(reader: Reader) -> Sequence[int]:
+    """Return the layers that attend; all where that is not known."""
+    try:
+        found = attending(reader)
+    except (ValueError, IndexError):
+        found = None
+    return range(reader.layers) if found is None else found
 
 
 def _plain(config: Any) -> dict[str, Any]:
@@ -236,9 +250,12 @@ class _Comparison:
             self._run(side)
             if side.only is not None:
                 self.missing.append(f"everything but {', '.join(side.only)}: {side.name} has nothing else")
-        counts = [len(side.layers) for side in self.sides if side.layers and "" not in side.layers]
-        if len(set(counts)) > 1:
-            self.found.append(between("layers", (f"{each} layers" for each in counts)))
+        labels = [side.labels for side in self.sides if side.labels and "" not in side.labels]
+        if len(set(map(len, labels))) > 1:
+            self.found.append(between("layers", (f"{len(each)} layers" for each in labels)))
+        elif len(set(labels)) > 1:
+            others = (sorted({*each} - {*other}) for each, other in (labels, labels[::-1]))
+            self.found.append(between("layers that attend", (", ".join(each[:4]) for each in others)))
         for label in self._labels():
             self._layer(label)
         if self.only is None:

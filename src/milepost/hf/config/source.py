@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from milepost import Schedule
+from milepost.configs import read
 from milepost.configs.source import configuration, text_of
 from milepost.configs.stored import stored_in
 from milepost.refusal import HUB, need
-from milepost.schedule import read_schedule
+from milepost.schedule import schedule_in, stock_schedule
 
 
 def config_of(given: object, asked: str) -> Any:
@@ -31,15 +32,27 @@ def config_of(given: object, asked: str) -> Any:
         ) from error
 
 
-def schedules_in(given: object) -> list[Schedule]:
-    """Return the schedules of a folder or a config that stores an extension: one, or one for each stack of T5."""
-    config = configuration(given, "schedules_in")
-    stored = stored_in(text_of(config) or config)
+def schedules_in(given: object, asked: str) -> list[Schedule]:
+    """Return the schedules of a folder or a config that stores an extension: one, or one for each stack of T5.
+
+    A config whose rest was edited since is refused.
+    """
+    config = configuration(given, asked)
+    text = text_of(config)
+    source = config if text is None else text
+    stored = stored_in(source)
     if stored is None:
         return []
     plain: dict[str, Any] = stored["schedule"]
-    stacks = [plain] if "schedule" in plain else [plain[name] for name in ("encoder", "decoder") if name in plain]
-    return [read_schedule(each) for each in stacks]
+    if "schedule" in plain:
+        return [schedule_in(stored, stock_schedule(read(config, asked)), False, asked)]
+    fields: dict[str, Any] = cast("Any", source if isinstance(source, dict) else cast("Any", source).to_dict())
+    found: list[Schedule] = []
+    for name, decodes in (("encoder", False), ("decoder", True)):
+        if name in plain:
+            own = stock_schedule(read(fields | {"is_decoder": decodes}, asked))
+            found.append(schedule_in(stored, own, decodes, asked))
+    return found
 
 
 def first_line(error: BaseException) -> str:

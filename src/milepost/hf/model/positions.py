@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -605,8 +606,10 @@ class Filled:
         if hasattr(self.cache, "stream"):
             positions = positions[:, -1:]
         if layer.is_compileable:
-            room = max(self.cache.get_max_length() - positions.shape[1], 0)
-            positions = nn.functional.pad(positions, (0, room))
+            # Layers that attend beside a mixer (Falcon-H1) say −1, which is the answer of the mixer.
+            room = max(getattr(each, "max_cache_len", -1) for each in self.cache.layers)
+            positions = nn.functional.pad(positions, (0, max(room - positions.shape[1], 0)))
+        demand_whole(self.cache)
         self.cache.layers.append(layer)
         self._set(positions.long() if not positions.is_floating_point() else positions)
 
@@ -652,6 +655,31 @@ class Filled:
         layer.keys = positions[:, None, :, None]
         layer.values = layer.keys[..., :0]
         layer.is_initialized, layer.dtype, layer.device = True, positions.dtype, positions.device
+
+
+ROWS = ("batch_repeat_interleave", "batch_select_indices")
+"""What a cache does to all of its rows."""
+
+
+def demand_whole(cache: Any) -> None:
+    """Let operations on rows raise where the class of a cache has its own: they may pass over the positions.
+
+    That of MiniMax takes a layer for linear attention by its number.
+    """
+    from transformers import Cache
+
+    kind = cast("type[Any]", type(cache))
+    for name in ROWS:
+        if getattr(kind, name, None) is not getattr(Cache, name, None) and not hasattr(cache, "stream"):
+            setattr(cache, name, partial(refuse_rows, kind.__name__, name))
+
+
+def refuse_rows(kind: str, name: str, *args: Any, **given: Any) -> None:
+    """Say that positions would not follow the keys."""
+    raise ValueError(
+        f"milepost: {name} of a {kind} is not that of other caches, and may leave the positions of its tokens where "
+        f"they were, which an extended model reads; use reorder_cache, or start with a new cache for other rows"
+    )
 
 
 def filled_by(cache: Any, by: str, placed: bool) -> Filled | None:

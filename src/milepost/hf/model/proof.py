@@ -1,10 +1,12 @@
 """Whether a model of transformers that nobody has listed can be extended: a small twin of it answers.
 
 The twin of a model's class and config is run as transformers has it, and again as `extend` changes it, under the scheme
-that it has by itself: whole texts, padded, packed, far from the start, and by a cache in steps. Both must agree to
-1e-5. The twin must also notice when its rotation is taken away, when its positions are changed and when its mask is
-dropped, by 1e-2 each: what it does not notice, equal answers say nothing of. Where `attend` brings a temperature, the
-twin's queries and keys must also follow it: a norm behind the rotation takes it off, and no equal answer shows that.
+that it has by itself: whole texts, padded, packed, far from the start, long, in training, and by a cache in steps. Both
+must agree to 1e-5. A second twin has all the layers of the model, and the attention of each is compared with that of
+stock for the same input: what goes by the number of a layer is seen there. The first must also notice when its rotation
+is taken away, when its positions are changed and when its mask is dropped, by 1e-2 each: what it does not notice, equal
+answers say nothing of. Where `attend` brings a temperature, the twin's queries and keys must also follow it: a norm
+behind the rotation takes it off, and no equal answer shows that.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ transformers' angles are rounded to float32."""
 ROUNDING, EPSILON = 2e-6, 1.2e-7
 """What rounding its weights, by so much, may do to a twin: one that amplifies it more says nothing at 1e-5."""
 GAINS = (1.0, 2.0, 0.5, 4.0, 0.25)
-LENGTH, AFAR = 21, 20_003
+LENGTH, AFAR, LONG = 21, 20_003, 600
+IN_A_LAYER = 1e-4
+"""What must not differ in one layer, which no change that is noticed reaches."""
 ELSEWHERE = re.compile("mlp|moe|ffn|expert|sparsity")
 """What configs list by layer that is not about attention."""
 PROVEN: dict[tuple[object, ...], str | None] = {}
@@ -67,18 +71,20 @@ def demand_proof(layers: Layers, path: str, extend: ByItself, config: Any = None
 
 
 def question(layers: Layers, path: str, config: Any, tempered: bool) -> tuple[object, ...]:
-    """What a proof answers: the class, versions, the path, and every field of the config that is not a size."""
+    """What a proof answers: the class, versions, the path, its layers, its twin, and all of its config but sizes."""
     import transformers
 
     from milepost import __version__
 
+    kinds = kinds_of(layers, config)
     fields = cast("dict[str, Any]", config.to_dict())
-    kept = {
-        name: each for name, each in fields.items() if not (is_size(name) or name.startswith(("_", "torch_", "dtype")))
-    }
+    kept = {name: each for name, each in fields.items() if not is_size(name)}
+    # A size may be a switch: one group of keys, as many as heads, or a rank that is null.
+    both = [kept, cast("dict[str, Any]", shrunk(config, kinds).to_dict())]
+    told = [{name: each[name] for name in each if not name.startswith(("_", "torch_", "dtype"))} for each in both]
     versions = (torch.__version__, transformers.__version__, __version__, platform.machine())
     kind = cast("type[nn.Module]", type(layers.backbone))
-    return kind, path, tempered, *versions, json.dumps(kept, sort_keys=True, default=repr)
+    return kind, path, tempered, *versions, str(kinds), json.dumps(told, sort_keys=True, default=repr)
 
 
 def unproven(layers: Layers, path: str, extend: ByItself, config: Any = None, tempered: bool = False) -> str | None:
@@ -101,12 +107,20 @@ def unproven(layers: Layers, path: str, extend: ByItself, config: Any = None, te
         if isinstance(ours, str):
             return f"a small model of its class, extended by its own scheme, fails on {name}: {ours}"
         # Far from the start transformers' angles are rounded to float32.
-        off, most = apart(ours, theirs), max(AFAR_EQUAL, 1000 * error) if "far" in name else EQUAL
+        off, most = apart(ours, theirs), max(AFAR_EQUAL, 1000 * error) if name in ROUNDED else EQUAL
         if not off <= most:
             return (
                 f"a small model of its class, extended by its own scheme, is {off:.2g} of its largest output off on "
                 f"{name}, so its attention does more than its config was read to say"
             )
+    deep = twin_of(kind, shrunk(config, kinds, few, narrow, deep=True))
+    draw(deep, gain)
+    odd = differing(deep, lambda: extend(deep, path))
+    if odd is not None:
+        return (
+            f"its layer {odd} attends otherwise than its config was read to say, and the layers that a small model "
+            f"needs do not show it"
+        )
     if tempered and not follows_cosines(twin):
         return (
             "it normalizes queries and keys behind the rotation, which takes the temperature of the rotation off "
@@ -225,6 +239,23 @@ def far(model: nn.Module) -> Tensor:
     return run(model, tokens(), position_ids=torch.arange(AFAR, AFAR + LENGTH)[None].expand(2, -1))
 
 
+def long(model: nn.Module) -> Tensor:
+    """One longer text, by itself."""
+    random = torch.Generator().manual_seed(3)
+    return run(model, torch.randint(1, 128, (1, LONG), generator=random))
+
+
+def in_training(model: nn.Module) -> Tensor:
+    """A text as in training."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        model.train()
+        try:
+            return whole(model)
+        finally:
+            model.eval()
+
+
 def by_steps(model: nn.Module, steps: Sequence[int] = (12, 1, 1, 4, 3), **others: Tensor) -> Tensor:
     """A text by a cache, piece by piece."""
     from transformers import DynamicCache
@@ -251,9 +282,13 @@ CALLS: dict[str, Run] = {
     "a padded text with positions": padded_and_counted,
     "two texts packed in a row": packed,
     "a text far from the start": far,
+    "a long text": long,
+    "a text in training": in_training,
     "a text read by a cache": by_steps,
     "a padded text read by a cache": steps_padded,
 }
+
+ROUNDED = ("a text far from the start", "a long text")
 
 
 def answers(model: nn.Module) -> Iterator[tuple[str, Tensor | str]]:
@@ -273,6 +308,37 @@ def apart(ours: Tensor, theirs: Tensor) -> float:
 def first_line(error: BaseException) -> str:
     """The first line of an error."""
     return str(error).split("\n", 1)[0]
+
+
+# Every layer
+
+
+def differing(twin: nn.Module, change: Callable[[], object]) -> int | None:
+    """Return the first layer whose attention `change` changes, each given what the others put out before."""
+    before = dict[int, Tensor]()
+
+    def keep(module: nn.Module, args: Any, output: Any) -> None:
+        before[cast("Any", module).layer_idx] = first_of(output)
+
+    with hooked(attentions_in(twin), keep):
+        out = whole(twin)
+    change()
+    odd = list[int]()
+
+    def compare(module: nn.Module, args: Any, output: Any) -> Any:
+        layer = cast("int", cast("Any", module).layer_idx)
+        if not apart(first_of(output), before[layer]) <= IN_A_LAYER:
+            odd.append(layer)
+        return before[layer] if isinstance(output, Tensor) else (before[layer], *output[1:])
+
+    with hooked(attentions_in(twin), compare):
+        after = whole(twin)
+    return odd[0] if odd else None if apart(after, out) <= IN_A_LAYER else max(before)
+
+
+def first_of(output: Any) -> Tensor:
+    """What an attention module puts out, without its weights."""
+    return output if isinstance(output, Tensor) else output[0]
 
 
 # What it must notice

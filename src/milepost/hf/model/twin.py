@@ -2,7 +2,7 @@
 
 Sizes are made small by the names that configs have for them; a config whose sizes have other names gives a large model,
 which is refused. Widths of heads stay, for frequencies are listed by them. Of the layers as many are kept, from the
-first on, as hold one of every kind.
+first on, as hold one of every kind, or all. Nothing is dropped in training.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ SIZES: dict[str, int] = {
 """Patterns of the names of sizes, and what each is in a twin; 0 stays 0."""
 WINDOWS = re.compile(r"sliding_window|attention_chunk_size|.*_window_size")
 GROUPS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "num_global_key_value_heads")
+DROPPED = re.compile(r".*(dropout|dropout_rate|dropout_prob|layerdrop|_pdrop)")
 TOKENS = re.compile(r".*_(token|token_id|token_ids|index)|.*_id|.*_ids")
 """Names of tokens: a twin has other ones."""
 KINDLESS = (*HEADS, *WIDTH, *LAYERS, *GROUPS)
@@ -55,15 +56,18 @@ def small(name: str) -> int | None:
     return next((each for pattern, each in SIZES.items() if re.fullmatch(pattern, name)), None)
 
 
-def shrunk(config: Any, kinds: Sequence[object], few: Sequence[str] = (), narrow: bool = True) -> Any:
+def shrunk(
+    config: Any, kinds: Sequence[object], few: Sequence[str] = (), narrow: bool = True, deep: bool = False
+) -> Any:
     """Return a config with the sizes of a twin. kinds: one for each layer; few: fields that count tokens besides.
 
-    narrow: whether the width of the model is free; else it is that of its heads together.
+    narrow: whether the width of the model is free; else it is that of its heads together. deep: whether it has as many
+    layers as the model.
     """
     config = copy.deepcopy(config)
     fields = cast("dict[str, Any]", config.to_dict())
     count = len(kinds)
-    keep = layers_kept(kinds, shared_in(fields))
+    keep = list(range(count)) if deep else layers_kept(kinds, shared_in(fields))
     heads = next(each for name in HEADS if isinstance(each := fields.get(name), int))
     width = next(each for name in WIDTH if isinstance(each := fields.get(name), int))
     changes: dict[str, Any] = {}
@@ -72,6 +76,8 @@ def shrunk(config: Any, kinds: Sequence[object], few: Sequence[str] = (), narrow
             kept = [cast("list[Any]", value)[layer] for layer in keep]
             to = small(name)
             changes[name] = kept if to is None else [to if each else 0 for each in kept]
+        elif isinstance(value, float) and DROPPED.fullmatch(name):
+            changes[name] = 0.0
         elif isinstance(value, bool) or not isinstance(value, int):
             continue
         elif WINDOWS.fullmatch(name) or name in few:
@@ -134,10 +140,16 @@ def twin_of(kind: Callable[[Any], nn.Module], config: Any) -> nn.Module:
 
 @torch.no_grad()
 def draw(model: nn.Module, gain: float, seed: int = 0) -> None:
-    """Give a model random weights: matrices of a gain, everything else near what the class begins with."""
+    """Give a model random weights: matrices of a gain, everything else near what the class begins with.
+
+    Buffers that checkpoints have, and that the class begins with zeros, are drawn as well.
+    """
     random = torch.Generator().manual_seed(seed)
     begun: dict[str, torch.Tensor] = model.__dict__.setdefault("milepost_begun", {})
-    for name, each in model.named_parameters():
+    for name, each in model.state_dict(keep_vars=True).items():
+        empty = each.is_floating_point() and (name in begun or not each.any())
+        if not (isinstance(each, nn.Parameter) or empty):
+            continue
         first = begun.setdefault(name, each.detach().clone() if each.dim() < 2 else each.new_empty(0))
         noise = torch.randn(each.shape, generator=random)
         if each.dim() < 2:
