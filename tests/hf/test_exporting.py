@@ -279,3 +279,27 @@ def test_a_program_is_traced_in_float32_and_the_model_stays_as_it_is(tmp_path: P
         export(model, tmp_path / "out", to="torch")
     assert model.dtype == torch.bfloat16
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("to", "broken", "why"), [
+    ("torch", "traced", "torch.export cannot trace this model: KeyError: 'an operator'. Nearest that works: milepost "),
+    ("onnx", "write_onnx", "torch.onnx cannot translate this model: KeyError: 'an operator'. Nearest that works: mile"),
+])  # fmt: skip
+def test_what_torch_cannot_trace_is_refused_and_leaves_nothing(
+    to: str, broken: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from milepost.hf.exporting import export as exporting
+    from milepost.hf.exporting import onnx_file
+
+    def fail(*given: object) -> None:
+        try:
+            raise KeyError("an operator")
+        except KeyError as error:
+            raise RuntimeError("step 3/3") from error
+
+    monkeypatch.setattr(onnx_file, "traced", lambda step: None)
+    monkeypatch.setattr(onnx_file, broken, fail)
+    monkeypatch.setattr(exporting, "need", lambda *given: None)
+    with pytest.raises(ValueError, match=re.escape(why)):
+        export(tiny("llama"), tmp_path / "out", to=to)
+    assert not list(tmp_path.iterdir())

@@ -51,7 +51,7 @@ def written_in_gguf(rope: Rope, trained: int) -> Written:
     if stretch is None:
         return Written(rope.theta)
     # A subclass may do anything.
-    kind = cast("object", type(stretch))
+    kind = cast("Any", type(stretch))
     if kind is Interpolate:
         return Written(rope.theta, _scaling("linear", factor=float(stretch.factor)))
     if kind is Ntk and rope.head_dim > 2:

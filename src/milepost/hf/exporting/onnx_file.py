@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from milepost.hf.config.source import first_line
 from milepost.hf.exporting.program import Pairs, Step, demand_exportable, demand_same, inputs_for, traced
 from milepost.hf.exporting.source import Source
 
@@ -43,7 +44,7 @@ class Program:
     def write(self, source: Source, folder: Path) -> dict[str, str]:
         step = Step(in_float32(source))
         shapes = said_of(step)
-        program = traced(step)
+        program = demand_traced(source, step)
         if self.name == "torch":
             worst = demand_same(step, program.module(check_guards=False), source.called)
             torch.export.save(program, folder / TORCH)
@@ -53,7 +54,14 @@ class Program:
             read += "\n    logits, cache = step(input_ids, attention_mask, cache)  # [(key, value) of each layer]"
             checked = f"The program gave the model's logits to {worst:.1e}"
         else:
-            write_onnx(program, step, folder / ONNX)
+            try:
+                write_onnx(program, step, folder / ONNX)
+            except Exception as error:
+                # Errors of torch.onnx are its own, and no ValueError.
+                raise ValueError(
+                    f"{source.called} --to onnx: torch.onnx cannot translate this model: {innermost(error)}. Nearest "
+                    f"that works: {source.line('torch')}"
+                ) from error
             read = f'onnxruntime, without milepost:\n\n    onnxruntime.InferenceSession("DIR/{ONNX}")'
             if importlib.util.find_spec("onnxruntime") is None:
                 checked = "Not run: onnxruntime is not installed where it was written"
@@ -63,6 +71,24 @@ class Program:
         source.copy_beside(folder)
         checked += " on two short texts, one padded, in three steps with the cache." if checked[0] != "N" else "."
         return {"Read it with": read, "Inputs and outputs": shapes, "What was checked": checked}
+
+
+def demand_traced(source: Source, step: Step) -> Any:
+    """Return the program of a step; a ValueError where torch.export cannot trace it."""
+    try:
+        return traced(step)
+    except Exception as error:
+        raise ValueError(
+            f"{source.called}: torch.export cannot trace this model: {innermost(error)}. Nearest that works: "
+            f"{source.line('milepost')}"
+        ) from error
+
+
+def innermost(error: BaseException) -> str:
+    """Return the first line of the error that began a chain of them."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def in_float32(source: Source) -> Any:
