@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Compiled once, not by each of the forty processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-types sweep-positions sweep-settings sweep-explorer sweep-vllm docs clean
+.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-types sweep-export sweep-vllm sweep-positions sweep-settings sweep-explorer docs clean
 
 install: $(READY)
 
@@ -59,6 +59,10 @@ sweep-saved: $(READY)
 # Every causal model type of transformers: whether a small twin of it, extended, equals stock.
 sweep-types: $(READY)
 	$(BIN)/python -m tests.sweeps.types --out docs/sweeps/types.md
+
+# Exported models in llama.cpp, onnxruntime and vLLM, as far as they are installed (pip install xllamacpp onnxruntime).
+sweep-export: $(READY)
+	$(BIN)/python -m tests.sweeps.export --out docs/sweeps/export.md
 
 sweep-positions: $(READY)
 	MILEPOST_SWEEP=1 $(BIN)/python -m pytest -n 2 tests/hf/test_positions.py

@@ -20,7 +20,7 @@ NEEDS = {
     "compare": "lab",
     "report": "lab",
     "diff": "lab",
-    "export": "lab",
+    "export": "hf",
     "plan": "hf",
     "show": "hf",
     "check": "hf",

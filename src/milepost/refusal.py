@@ -21,6 +21,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "tune": ("accelerate", "peft", "transformers", "safetensors", "numpy", "scipy", "typer", "rich", "jinja2"),
     "explore": ("typer", "rich", "numpy", "jinja2", "starlette", "uvicorn"),
     "floater": ("torchdiffeq",),
+    "gguf": ("gguf",),
+    "onnx": ("onnx", "onnxscript"),
     "wandb": ("wandb",),
     "ray": ("ray", "fsspec"),
     "datasets": ("datasets",),

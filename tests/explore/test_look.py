@@ -422,7 +422,7 @@ def test_a_folder_without_a_tokenizer_is_refused_in_whole_sentences(tmp_path: Pa
 
 
 def test_weights_that_were_cut_off_are_refused_by_name(tmp_path: Path):
-    from milepost.hf.files.export import tokenizer_of_bytes
+    from milepost.hf.files.from_lab import tokenizer_of_bytes
     from milepost.hf.files.read import read_model
 
     llama().save_pretrained(tmp_path)

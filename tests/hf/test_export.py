@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import milepost as mp
 from milepost.hf import export
-from milepost.hf.files.export import tokenizer_of_bytes
+from milepost.hf.files.from_lab import tokenizer_of_bytes
 from milepost.lab.cells.cell import Cell, make
 from milepost.lab.cells.store import Store
 from milepost.lab.judging.scoring import Judging

@@ -54,10 +54,7 @@ WRONG: dict[str, tuple[type[Exception], Callable[[], object], str]] = {
         TypeError, lambda: nbce(tiny("llama"), "some words", "why?", str), "nbce(contexts=…): this is one text; give a",
     ),
     "no model to answer": (TypeError, lambda: asker(3, None), "asker(int): the first argument is a model"),
-    "a number to export": (TypeError, lambda: export(3, "x"), "export(int): give a model of the lab or the path of"),
-    "transformers' own to export": (
-        TypeError, lambda: export(tiny("llama"), "x"), "a model of transformers is written by its own save_pretrained",
-    ),
+    "a number to export": (TypeError, lambda: export(3, "x"), "export(int): give a model of transformers or of the"),
     "the path of a text": (TypeError, lambda: judged(tiny("llama"), Path("a.txt")), "read it first: path.read_text()"),
     "a list of words": (TypeError, lambda: judged(tiny("llama"), ["a", "b"]), "or token ids, integers [n]; given a"),
     "ids of another tokenizer": (

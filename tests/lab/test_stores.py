@@ -112,7 +112,8 @@ def test_a_sweep_that_ends_early_writes_its_report(
 
 
 def test_a_folder_without_a_store_is_named_and_none_is_made(tmp_path: Path):
-    for words in (("report", tmp_path), ("diff", tmp_path, tmp_path), ("export", tmp_path, "rope")):
+    new = ("--to", "milepost", "--out", tmp_path / "new")
+    for words in (("report", tmp_path), ("diff", tmp_path, tmp_path), ("export", tmp_path, "rope", *new)):
         found = said(*words)
         assert found.exit_code == 2
         assert f"{words[0]}: {tmp_path}: there is no lab.sqlite in it" in found.stderr
@@ -233,32 +234,26 @@ def test_no_two_models_share_a_folder(tmp_path: Path):
     store.close()
     for text in texts:
         for seed in (0, 1):
-            found = said("export", tmp_path, text, "--seed", seed)
-            assert found.exit_code == 0, found.stderr
+            export(tmp_path, text, tmp_path / "exported" / f"{texts.index(text)}-{seed}", seed)
     folders = sorted((tmp_path / "exported").iterdir())
-    assert len(folders) == 6
-    assert {"rope-seed-0", "rope-seed-1"} < {each.name for each in folders}
-    again = said("export", tmp_path, "RoPE", "--seed", 1)
-    assert again.exit_code == 0, again.stderr
-    assert len(list((tmp_path / "exported").iterdir())) == 6
+    # The same model once more.
+    export(tmp_path, "RoPE", tmp_path / "exported" / "2-1", 1)
     kept = (folders[0] / "milepost.json").read_text()
-    refused = said("export", tmp_path, "rope", "--to", folders[0])
-    assert refused.exit_code == 2
-    assert f"export: {folders[0]} has another model, " in refused.stderr
-    assert re.search(
-        r"of seed \d, which differs in its scheme.*give another folder with --to", refused.stderr, re.DOTALL
-    )
+    with pytest.raises(ValueError, match=r"(?s)has another model, .*of seed \d, which differs in its scheme.*another"):
+        export(tmp_path, "rope", folders[0])
     assert (folders[0] / "milepost.json").read_text() == kept
-    # The same scheme, seed and text, trained for longer.
-    longer = tmp_path / "exported" / "rope-seed-1" / "milepost.json"
-    longer.write_text(re.sub(r'"steps": (\d+)', r'"steps": 1\1', longer.read_text()))
-    refused = said("export", tmp_path, "rope", "--seed", 1, "--to", longer.parent)
+    refused = said("export", tmp_path, "rope", "--to", "milepost", "--out", folders[0])
     assert refused.exit_code == 2
-    assert "differs in its recipe" in " ".join(refused.stderr.split())
+    assert "this folder is not empty; name another" in refused.stderr
+    # The same scheme, seed and text, trained for longer.
+    longer = tmp_path / "exported" / "2-1" / "milepost.json"
+    longer.write_text(re.sub(r'"steps": (\d+)', r'"steps": 1\1', longer.read_text()))
+    with pytest.raises(ValueError, match="differs in its recipe"):
+        export(tmp_path, "rope", longer.parent, 1)
 
 
 def test_an_exported_model_computes_what_was_trained(filled: Path, tmp_path: Path):
-    found = said("export", filled, "kerple", "--to", tmp_path / "folder")
+    found = said("export", filled, "kerple", "--to", "milepost", "--out", tmp_path / "folder")
     assert found.exit_code == 0, found.stderr
     assert f'milepost.lab.exported.load("{tmp_path / "folder"}")' in found.stdout
     kerple = SMALL.cells()[1]
@@ -287,7 +282,7 @@ def test_a_model_is_found_under_every_spelling(filled: Path, tmp_path: Path):
     ids=["another", "no expression", "seed"],
 )
 def test_a_model_that_is_not_there_is_refused(words: list[str], why: str, filled: Path):
-    found = said("export", filled, *words)
+    found = said("export", filled, *words, "--to", "milepost", "--out", filled / "new")
     assert found.exit_code == 2
     assert why.format(filled) in found.stderr
 
@@ -307,12 +302,12 @@ def test_a_rope_model_is_exported_to_transformers(filled: Path, tmp_path: Path):
     pytest.importorskip("transformers")
     from transformers import AutoModelForCausalLM
 
-    found = said("export", filled, "rope", "--to", tmp_path, "--transformers")
+    found = said("export", filled, "rope", "--to", "transformers", "--out", tmp_path / "new")
     assert found.exit_code == 0, found.stderr
     rope, tokens = SMALL.cells()[0], torch.randint(256, (1, 12))
     with torch.no_grad():
         ours = load(rope, filled / f"{rope.key}.safetensors", "cpu")(tokens)
-        theirs = AutoModelForCausalLM.from_pretrained(tmp_path)(tokens).logits
+        theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "new")(tokens).logits
     assert torch.allclose(ours, theirs, atol=1e-4)
-    refused = said("export", filled, "kerple", "--to", tmp_path, "--transformers")
+    refused = said("export", filled, "kerple", "--to", "transformers", "--out", tmp_path / "other")
     assert "export a model that was trained with rope" in refused.stderr

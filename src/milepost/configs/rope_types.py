@@ -14,6 +14,8 @@ from milepost.seams.verbs import Stretch
 
 TRAINED = "original_max_position_embeddings"
 BASE = ("rope_theta", "rotary_emb_base", "rope_base")
+OF_VLLM = ("attn_factor", "short_mscale", "long_mscale")
+"""vLLM's words for attention_factor, which transformers reads and vLLM does not: a config for both has both."""
 Settings = Mapping[str, Any]
 
 # Reading the settings
@@ -65,6 +67,8 @@ def check_settings(reader: Reader, settings: Settings, own: tuple[str, ...] = ()
     if kind == "default":
         # DeepSeek's attention reads its temperature next to every stretch, and without one ignores it.
         read.discard("mscale_all_dim")
+    if settings.get("attention_factor") is not None:
+        read.update(OF_VLLM)
     for key, value in settings.items():
         if value is None or (key == "factor" and kind == "default" and value == 1):
             continue

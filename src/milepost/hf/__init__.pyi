@@ -5,8 +5,8 @@ from milepost.hf.contexts.memwalker import MemWalker as MemWalker
 from milepost.hf.contexts.memwalker import asker as asker
 from milepost.hf.contexts.nbce import nbce as nbce
 from milepost.hf.contexts.streaming import StreamingCache as StreamingCache
+from milepost.hf.exporting.export import export as export
 from milepost.hf.extend import extend as extend
-from milepost.hf.files.export import export as export
 from milepost.hf.files.saving import load as load
 from milepost.hf.files.saving import save as save
 from milepost.hf.measuring.measure import measure as measure

@@ -1,15 +1,14 @@
-"""`milepost plan`, `check` and `extend`. Only the command line loads this module, once it knows that typer is there."""
+"""`milepost plan`, `check`, `extend`, `export`. Only the command line loads this, once it knows that typer is there."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from milepost.refusal import demand_model, need, refuse
+from milepost.refusal import HUB, demand_model, did_you_mean, need, no_such, refuse
 
 Model = Annotated[str, typer.Argument(help="A folder with a config.json, that file, or a name of the hub.")]
 To = Annotated[int, typer.Option("--to", help="How many tokens it should read.")]
@@ -20,7 +19,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON, with every field.
 def plan(model: Model, to: To, trained: Trained = None, as_json: AsJson = False) -> None:
     """Say how to take a model further, from its config alone.
 
-    Which pairs of channels have turned fully within the trained length, what each method would set, which to try first
+    Which pairs of channels have turned fully within the trained length, what each method would set, which to measure
     and why, and the exact rope_parameters. Nothing is loaded or changed.
     """
     demand_model(model, "plan")
@@ -129,10 +128,11 @@ def extend(
     if model is not None:
         demand_model(model, "extend")
     from milepost.hf.choosing import command
+    from milepost.hf.files.folder import demand_writable
 
     try:
         need("extend", "hf")
-        refuse_unwritable(out)
+        demand_writable(out)
         done = command.extend(out, model, to, text, attempt or None, windows, last, thorough, method)
     except (ValueError, TypeError, OSError, ImportError, IndexError, KeyError) as error:
         refuse(str(error.args[0] if isinstance(error, KeyError) else error))
@@ -143,50 +143,102 @@ def extend(
         raise SystemExit(1)
 
 
-def refuse_unwritable(out: Path) -> None:
-    """Refuse a folder that cannot be written, before minutes are spent on what would go there."""
-    if out.is_file():
-        raise ValueError(f"--out {out}: this is a file; name a folder")
-    above = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise ValueError(f"--out {out}: this folder cannot be made, since {above} cannot be written to; name another")
+ENGINES = ("transformers", "vllm", "sglang", "gguf", "onnx", "torch", "milepost")
+"""The engines of hf/exporting/engines.py, which is not loaded for --help."""
 
 
 def export(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The --out of a milepost compare.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A scheme that was trained there, as the report has it.")],
-    to: Annotated[
-        Path | None, typer.Option("--to", help="The folder to write.", show_default="OUT/exported/NAME-seed-SEED")
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A folder (a checkpoint, or one saved extended), a name of the hub, or the --out of "
+            "a milepost compare.",
+        ),
+    ],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Which scheme of a milepost compare, as its report has it.")
     ] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="ENGINE", help=", ".join(ENGINES) + ".")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The folder to write, new or empty.")] = None,
+    parts: Annotated[
+        list[str] | None,
+        typer.Option("--with", help="What to extend it with on the way, as 'Yarn(4, trained=8192)'; again for more."),
+    ] = None,
+    length: Annotated[int | None, typer.Option("--length", help="The length to reach, for a --with by name.")] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Which of its models, by the random seed.", show_default="the first")
+        int | None,
+        typer.Option(help="Which model of a milepost compare, by the random seed.", show_default="the first"),
     ] = None,
-    transformers: Annotated[
-        bool,
-        typer.Option("--transformers", help="Write a folder of transformers, for a model that was trained with rope."),
-    ] = False,
+    transformers: Annotated[bool, typer.Option("--transformers", hidden=True)] = False,
 ) -> None:
-    """Write a trained model as a folder of its own: weights, scheme, shape and recipe.
+    """Write a model for an engine, into a new folder, or say why it cannot run it and what is nearest.
 
-    milepost.lab.exported.load(FOLDER) reads it back; with --transformers, AutoModelForCausalLM.from_pretrained(FOLDER).
+    A README.md in the folder says how it is read without milepost, or that it cannot be. With --to milepost a model
+    keeps any scheme, and milepost alone reads it.
     """
+    _refuse_old_call(source, name, to, out, transformers)
+    assert to is not None
+    assert out is not None
+    from milepost.hf.files.folder import demand_new
     from milepost.lab.cells.store import opened
 
     try:
-        # Refused before torch is loaded.
-        opened(out).close()
-        from milepost.lab.exported import checkpoint_of, default_folder
-        from milepost.lab.exported import export as as_folder
-
-        folder = default_folder(out, name, seed) if to is None else to
-        if transformers:
-            need("export --transformers", "hf")
-            from milepost.hf.files.export import export as as_checkpoint
-
-            as_checkpoint(checkpoint_of(out, name, seed)[1], folder)
+        demand_new(out)
+        if name is not None:
+            # Refused before torch is loaded.
+            opened(Path(source)).close()
+            if parts and to == "milepost":
+                raise ValueError("a model of the lab keeps its own scheme with --to milepost; leave --with out")
+        need(f"export --to {to}", "hf")
+        if name is not None and to == "milepost":
+            said = _lab_folder(source, name, out, seed)
         else:
-            as_folder(out, name, folder, seed)
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        refuse(f"export: {str(error).removeprefix('export: ')}")
-    reader = "AutoModelForCausalLM.from_pretrained" if transformers else "milepost.lab.exported.load"
-    typer.echo(f'{folder}: {reader}("{folder}")')
+            from milepost.hf.exporting.export import export as written
+
+            model = source
+            if name is not None:
+                from milepost.lab.exported import checkpoint_of
+
+                model = str(checkpoint_of(Path(source), name, seed)[1])
+            said = written(model, out, to=to, method=tuple(parts or ()), length=length)
+    except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as error:
+        longer = "; here: --length N" if "the length to reach; say it" in str(error) else ""
+        refuse(f"export: {str(error).removeprefix('export: ')}{longer}")
+    typer.echo(f"saved: {out}\nread it with: {said}")
+
+
+def _lab_folder(source: str, name: str, out: Path, seed: int | None) -> str:
+    """Write a model of the lab as a folder that the lab reads; any scheme."""
+    from milepost.hf.files.folder import written_whole
+    from milepost.lab.exported import export as as_folder
+
+    with written_whole(out) as part:
+        as_folder(source, name, part, seed)
+    return f'milepost.lab.exported.load("{out}")'
+
+
+def _refuse_old_call(source: str, name: str | None, to: str | None, out: Path | None, transformers: bool) -> None:
+    """Refuse what version 0.2 took (--to was a folder, --transformers a switch), and what is missing, with the call."""
+    words = f"milepost export {source}" + ("" if name is None else f" {name}")
+    engine = to if to in ENGINES else "transformers" if transformers or name is None else "milepost"
+    folder = out if out is not None else to if to is not None and to not in ENGINES else "DIR"
+    call = f"{words} --to {engine} --out {folder}"
+    if transformers:
+        refuse(f"export --transformers: it is an engine now: {call}")
+    if to is None:
+        refuse(f"export {source}: say for which engine, of {', '.join(ENGINES)}: {call}")
+    if to not in ENGINES:
+        looks_old = out is None and name is not None
+        why = "a folder is named by --out now; --to names an engine" if looks_old else "no such engine"
+        refuse(f"export --to {to}: {why}: there are {', '.join(ENGINES)}{did_you_mean(to, ENGINES)}. {call}")
+    if out is None:
+        refuse(f"export {source}: name the folder to write: {call}")
+    if not Path(source).expanduser().exists() and not HUB.fullmatch(source):
+        refuse(str(no_such(source, "export")))
+    here = Path(source)
+    if name is None and (here / "lab.sqlite").is_file():
+        refuse(
+            f"export {source}: this is the --out of a milepost compare; name one of its schemes: milepost export "
+            f"{source} NAME --to {engine} --out {folder}"
+        )

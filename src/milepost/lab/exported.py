@@ -1,6 +1,6 @@
 """A trained model as a folder of its own: weights, scheme, shape and recipe, and the methods it was made with.
 
-milepost export out/compare t5 --to folder
+milepost export out/compare t5 --to milepost --out folder
 
 from milepost.lab.exported import load
 model = load("folder")        # a milepost.lab.training.model.Model
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -69,17 +68,8 @@ def _refuse_other(folder: Path, about: dict[str, Any]) -> None:
     if other:
         raise ValueError(
             f"{folder} has another model, {there['scheme']} of seed {there['seed']}, which differs in its "
-            f"{' and '.join(other)}; give another folder with --to"
+            f"{' and '.join(other)}; give another folder"
         )
-
-
-def default_folder(out: Path, name: str, seed: int | None) -> Path:
-    """Where a model goes if nobody says: no two models of a sweep share a folder."""
-    cell, _ = checkpoint_of(out, name, seed)
-    plain = re.sub(r"[^\w.-]+", "-", cell.name).strip("-")[:40] or "model"
-    # What tells two expressions apart is often what a file name cannot have.
-    own_name = plain if cell.name == plain else f"{plain}-{cell.key[:8]}"
-    return out / "exported" / f"{own_name}-seed-{cell.seed}"
 
 
 def load(folder: str | os.PathLike[str]) -> Model:

@@ -56,6 +56,15 @@ class Expressed:
     vllm: Settings | None = None
     note: str = ""
 
+    @property
+    def for_both(self) -> Settings | None:
+        """One set of changes that both read: what vLLM alone knows stands beside what transformers knows."""
+        if self.transformers is None or self.vllm is None:
+            return None
+        ours, theirs = (each["rope_parameters"] for each in (self.transformers, self.vllm))
+        both = {key: theirs[key] | each if isinstance(each, dict) else each for key, each in ours.items()}
+        return self.transformers | {"rope_parameters": theirs | both}
+
 
 def expressed(
     reader: Reader,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from milepost.hf.files.export import export
+from milepost.hf.files.from_lab import write_lab_model
 from milepost.hf.measuring.measure import bar
 from milepost.lab.schemes.named import build
 from milepost.lab.text.corpus import Corpus, of_python
@@ -40,5 +40,5 @@ def train_small(
             loss = trainer.advance()
             if trainer.step % 20 == 0:
                 advance(f"loss {float(loss):.3f} nats a byte", 20)
-    export(model, folder, recipe.length)
+    write_lab_model(model, folder, recipe.length)
     return corpus

@@ -172,7 +172,7 @@ def slots(
     so_far, on = real.cumsum(-1), slot - real.int().argmax(-1, keepdim=True)
     # A query of padding sees the text before it, as in transformers, and counts on behind its end: `generate` goes on
     # from texts that are padded on the right.
-    index = torch.where(~real & (so_far == so_far[:, -1:]), on, so_far - 1) if local_size is None else on
+    index = torch.where(~real & (so_far == real.sum(-1, keepdim=True)), on, so_far - 1) if local_size is None else on
     index, own = index.clamp(min=0), (torch.arange(q_length, device=device) + q_offset).expand(batch_size, -1)
     documents, sees = torch.where(real & (slot < q_offset + q_length), 0, -1), torch.where(so_far > 0, 0, -1)
     both = ((index, index), (documents, sees), (slot, slot))
@@ -193,11 +193,15 @@ def packed(seen: Seen | None, b: int, n: int, device: Any) -> Tensor | None:
 
 
 def refuse_ahead(seen: Seen | None, b: int, first: int | Tensor, n: int, device: Any) -> None:
-    """Refuse tokens that see the one after them."""
-    if n == 1 or seen is None:
+    """Refuse tokens that see the one after them; in a traced graph there may be any number of them, one among these."""
+    if seen is None or (isinstance(n, int) and n == 1):
         return
+    rows, here = torch.arange(b, device=device)[:, None], torch.arange(n, device=device)[None] + first
+    # The last one is asked about itself, and its answer does not count.
+    last = first + n - 1
+    ahead = torch.as_tensor(seen(rows, torch.zeros_like(rows), here, (here + 1).clamp(max=last))).expand(b, n)
     must(
-        ~_sees(seen, b, first, n - 1, 1, device).any(),
+        ~(ahead & (here < last)).any(),
         "milepost: this call shows some tokens what comes after them (an image or another block that is seen both "
         "ways), and the layers' schemes are causal; leave the block out, or restore(model) first",
     )

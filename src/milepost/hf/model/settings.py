@@ -22,7 +22,7 @@ from milepost.configs.layer_types import FULL
 from milepost.configs.rope_types import TRAINED
 from milepost.configs.source import text_of
 from milepost.configs.stored import KEY, LOADED_BY, marked, stored_in, unmarked
-from milepost.hf.config.rope_parameters import expressed, frequencies, has_types, magnitude
+from milepost.hf.config.rope_parameters import Expressed, expressed, frequencies, has_types, magnitude
 from milepost.hf.model.models import MODELS, Layers, Turner, own_schedule, turners_in, undrawn
 from milepost.hf.model.rotary import forms_at, lengths, same_beside, turn_of, turns_by_type
 from milepost.schedule import schedule_in, stock_schedule
@@ -57,23 +57,32 @@ def written(layers: Layers, schedule: Schedule, before: Settings) -> Settings | 
         return None
     if all(own.same_as(scheme) for own, scheme in zip(layers.own, schedule, strict=True)):
         return before
+    found = proposed(layers, schedule, before).transformers
+    if found is None:
+        return None
+    settings = Settings(before.values | {name: value for name, value in found.items() if name in before.values})
+    return settings if read_back(layers, schedule, settings) else None
+
+
+def proposed(layers: Layers, schedule: Schedule, before: Settings) -> Expressed:
+    """Return the settings that the one writer has for the rotations of a schedule; nobody has read them back yet."""
     reader = read(stock_config(layers.config, before.values), "extend")
     by_type = has_types(reader)
     turns: dict[str, Any] = {}
     for layer, scheme in schedule.items():
         turn = turn_of(scheme)
         kind = (layers.layer_type(layer) or FULL) if by_type else FULL
-        if turn is not None and (rope_of(turn) is None or turns.setdefault(kind, turn) != turn):
-            return None
+        if turn is None:
+            continue
+        if rope_of(turn) is None:
+            return Expressed(note=f"{type(turn).__name__} is no rotation that rope_parameters describe")
+        if turns.setdefault(kind, turn) != turn:
+            return Expressed(note="its layers rotate differently, and rope_parameters say one rotation for all of them")
     if not turns:
-        return None
+        return Expressed(note="none of its layers rotates")
     temperature = next((part for each in schedule for part in each.parts if isinstance(part, DeepseekScale)), None)
     trained = layers.own.trained or before.values["max_position_embeddings"]
-    found = expressed(reader, turns, trained, temperature=temperature).transformers
-    if found is None:
-        return None
-    settings = Settings(before.values | {name: value for name, value in found.items() if name in before.values})
-    return settings if read_back(layers, schedule, settings) else None
+    return expressed(reader, turns, trained, temperature=temperature)
 
 
 def rope_of(turn: object) -> Rope | AxialRope | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -26,19 +27,20 @@ from milepost.lab.training.train import read_checkpoint
 from milepost.refusal import need
 from milepost.seams import demand
 
+ASKED = SimpleNamespace(called="export")
+"""Whom errors name."""
 EPS = 1e-6
 """The lab's norms add it to the mean square."""
 BYTES = 256
 
 
-def export(model: Model | str | os.PathLike[str], folder: str | os.PathLike[str], trained: int | None = None) -> None:
+def write_lab_model(
+    model: Model | str | os.PathLike[str], folder: str | os.PathLike[str], trained: int | None = None
+) -> None:
     """Write a RoPE model of the lab into a folder that stock transformers reads, with the same logits.
 
-        export("out/demo/0f….safetensors", "folder")   # a checkpoint of milepost compare
-        export(model, "folder", trained=128)           # a milepost.lab.training.model.Model
-
-    trained: the length it was trained at, which a checkpoint says itself. The tokenizer is one of bytes, with the lab's
-    own ids; a model of another vocabulary gets none.
+    model: the checkpoint of a milepost compare, or a model. trained: the length it was trained at, which a checkpoint
+    says itself. The tokenizer is one of bytes, with the lab's own ids; a model of another vocabulary gets none.
     """
     need("export", "hf", ("transformers", "safetensors"))
     from transformers import AutoConfig
@@ -46,7 +48,7 @@ def export(model: Model | str | os.PathLike[str], folder: str | os.PathLike[str]
 
     if not isinstance(model, Model):
         model, trained = _checkpoint(model)
-    demand.whole(export, "trained", trained)
+    demand.whole(ASKED, "trained", trained)
     assert trained is not None
     rope = _rope(model)
     config = AutoConfig.for_model(**_config(model.shape, rope, trained))
@@ -63,8 +65,8 @@ def _checkpoint(given: object) -> tuple[Model, int]:
     """Return a model that `milepost compare` trained, and at which length, by the store in the same folder."""
     if not isinstance(given, (str, os.PathLike)):
         raise TypeError(
-            f"export({type(given).__name__}): give a model of the lab or the path of a checkpoint that milepost "
-            f"compare wrote; a model of transformers is written by its own save_pretrained"
+            f"export({type(given).__name__}): give a model of transformers or of the lab, the folder of one, or the "
+            f"path of a checkpoint that milepost compare wrote"
         )
     path = Path(cast("str | os.PathLike[str]", given))
     called, store = f"export({str(path)!r})", path.parent / "lab.sqlite"
