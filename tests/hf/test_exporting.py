@@ -21,6 +21,7 @@ from milepost.hf.exporting.engines import engines
 from milepost.hf.exporting.gguf_rope import written_in_gguf
 from milepost.hf.exporting.gguf_tokenizer import Vocabulary, vocabulary_of
 from milepost.hf.exporting.source import source_of
+from milepost.serving.folders import unserved
 from tests.hf.tiny import tiny, tokens
 
 YARN = "Yarn(4, trained=64)"
@@ -88,9 +89,33 @@ def test_sinks_and_caps_go_along_where_the_architecture_has_them(tmp_path: Path)
             assert (stock - model(ids).logits).abs().max() < 1e-5
 
 
+def test_what_the_plug_in_of_vllm_serves_is_written_with_its_marks(checkpoint: Path, tmp_path: Path):
+    said = export(checkpoint, tmp_path / "out", to="vllm", method="Rerope(16)")
+    assert "with milepost installed beside it" in said
+    assert f"vllm serve {tmp_path / 'out'}" in said
+    with pytest.raises(ValueError, match="milepost"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    ids = tokens(1, 200)
+    with torch.no_grad():
+        ours = extend(tiny("llama"), mp.Rerope(16))(ids).logits
+        assert (load(tmp_path / "out")(ids).logits - ours).abs().max() < 1e-5
+    assert unserved("LlamaForCausalLM", mp.Schedule.of(tmp_path / "out")) is None
+    with pytest.raises(ValueError, match="the architecture GPTNeoXForCausalLM was never run by the plug-in"):
+        export(extend(tiny("gpt_neox"), mp.Rerope(16)), tmp_path / "other", to="vllm")
+
+
 REFUSED: dict[str, tuple[str, str, str]] = {
     "rotary beyond": ("transformers", "Rerope(16)", "Rerope(16) in layer 0 changes more than the rotation"),
-    "a plug-in": ("vllm", "SelfExtend(4, 16)", "which needs milepost's plug-in in vLLM"),
+    "rope_parameters alone": (
+        "sglang",
+        "SelfExtend(4, 16)",
+        "reads rope_parameters alone, and SelfExtend(4, 16)",
+    ),
+    "a plug-in": (
+        "vllm",
+        "LogN(64, count='length')",
+        "plug-in does not serve it either: layer 0 of this folder has LogN(64, count='length'), which follows",
+    ),
     "follows the text": ("vllm", "DynamicNtk(64)", "this stretch follows the length of the text"),
     "no rope type": ("sglang", "DynamicYarn(64)", "this stretch follows the length of the text"),
 }
@@ -129,8 +154,8 @@ def test_weights_are_not_read_before_a_refusal(checkpoint: Path, tmp_path: Path)
     folder = tmp_path / "hollow"
     folder.mkdir()
     shutil.copy(checkpoint / "config.json", folder)
-    with pytest.raises(ValueError, match="plug-in"):
-        export(folder, tmp_path / "out", to="vllm", method="Rerope(16)")
+    with pytest.raises(ValueError, match="reads rope_parameters alone"):
+        export(folder, tmp_path / "out", to="sglang", method="Rerope(16)")
     with pytest.raises(ValueError, match="no weights in safetensors"):
         export(folder, tmp_path / "out", to="vllm", method=YARN)
     assert {each.name for each in tmp_path.iterdir()} == {"hollow"}

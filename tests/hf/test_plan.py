@@ -96,14 +96,15 @@ def test_the_golden_base_of_ntk():
     assert found.rope_parameters == {"rope_type": "default", "rope_theta": found.sets["base"]}
 
 
-def test_vllm_is_given_its_own_words_where_they_differ():
+def test_the_words_of_vllm_stand_beside_those_of_transformers():
     found = plan(LLAMA, 16384)
     by_parts, yarn = found["by parts"], found["YaRN"]
     assert by_parts.rope_parameters is not None
     assert by_parts.vllm is not None
     assert by_parts.rope_parameters["attention_factor"] == 1.0
-    # vLLM multiplies this with YaRN's usual magnitude, which comes to 1.
+    # Older releases of vLLM multiply this with YaRN's usual magnitude, which comes to 1.
     assert by_parts.vllm["rope_parameters"]["attn_factor"] * (0.1 * math.log(4) + 1) == pytest.approx(1.0)
+    assert by_parts.vllm == by_parts.config
     assert yarn.vllm == yarn.config
     assert found["dynamic NTK"].vllm is None
     assert "vLLM holds one base" in found["dynamic NTK"].note

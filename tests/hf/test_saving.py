@@ -699,3 +699,13 @@ def test_a_model_around_an_extended_one_is_never_read_back_as_stock(name: str, p
     assert (
         difference(auto.from_pretrained(tmp_path).eval()(input_ids=LONG).logits, other(input_ids=LONG).logits) < CLOSE
     )
+
+
+def test_what_is_saved_has_the_words_of_vllm_beside_those_of_transformers(tmp_path: Path):
+    """vLLM's longrope does not read attention_factor, and would take a temperature of its own without a word."""
+    extend(tiny("llama"), mp.NtkMixed(4.0)).save_pretrained(tmp_path / "mixed")
+    mixed = json.loads((tmp_path / "mixed" / "config.json").read_text())["rope_parameters"]
+    assert mixed["rope_type"] == "longrope"
+    assert mixed["short_mscale"] == mixed["long_mscale"] == mixed["attention_factor"] == 1
+    extend(tiny("llama"), mp.Yarn(4, trained=64)).save_pretrained(tmp_path / "yarn")
+    assert "attn_factor" not in json.loads((tmp_path / "yarn" / "config.json").read_text())["rope_parameters"]

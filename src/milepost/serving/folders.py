@@ -15,6 +15,8 @@ ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "
 """The architectures that were run in vLLM under every method (docs/vllm.md)."""
 PREFIX = "Milepost"
 """Before the name of an architecture it names ours in vLLM's registry."""
+CALLED = "milepost in vLLM"
+"""What errors begin with."""
 LONGEST = 2**31 - 1
 """The longest text that --max-model-len may ask for: raw keys have no table of angles that ends."""
 SERVE = "read it in Python, milepost.hf.load(folder), or serve a stretch that vLLM reads itself: Yarn, Ntk, Interpolate"
@@ -34,24 +36,39 @@ def served(config: Plain) -> Plain:
     """
     if unread_in(config) is None:
         raise ValueError(
-            "milepost in vLLM: the extension is stored in the config of the text of a model that reads more than text, "
+            f"{CALLED}: the extension is stored in the config of the text of a model that reads more than text, "
             f"which the plug-in does not serve; {SERVE}"
         )
     made = cast("Plain", unmarked(config))
     named: list[str] = made.get("architectures") or []
-    if len(named) != 1 or named[0] not in ARCHITECTURES:
-        raise ValueError(
-            f"milepost in vLLM: the architecture {', '.join(named) or 'that is not named'} was never run by the "
-            f"plug-in, which serves {', '.join(ARCHITECTURES)}; {SERVE}"
-        )
+    demand_architecture(named)
     demand_served(Schedule.of(config))
     return made | {"architectures": [PREFIX + named[0]], "model_max_length": LONGEST}
+
+
+def unserved(architecture: str, schedule: Schedule) -> str | None:
+    """Return why the plug-in does not serve a model of an architecture under a schedule, or None."""
+    try:
+        demand_architecture([architecture])
+        demand_served(schedule)
+    except ValueError as error:
+        return str(error).removeprefix(f"{CALLED}: ").removesuffix(f"; {SERVE}")
+    return None
+
+
+def demand_architecture(named: list[str]) -> None:
+    """Refuse all but one architecture that was run. named: those of a config."""
+    if len(named) != 1 or named[0] not in ARCHITECTURES:
+        raise ValueError(
+            f"{CALLED}: the architecture {', '.join(named) or 'that is not named'} was never run by the "
+            f"plug-in, which serves {', '.join(ARCHITECTURES)}; {SERVE}"
+        )
 
 
 def demand_served(schedule: Schedule) -> None:
     """Refuse schemes whose result would depend on how the server cuts a text into steps, or that lack their weights."""
     for layer, scheme in schedule.items():
-        where = f"milepost in vLLM: layer {layer} of this folder"
+        where = f"{CALLED}: layer {layer} of this folder"
         if scheme.by_length:
             part = next(each for each in scheme.parts if getattr(each, "by_length", False))
             raise ValueError(

@@ -4,9 +4,9 @@
 has a rope type for a stretch, that type is written. Any other stretch that does not depend on the length of the text is
 written as longrope, with a factor for each pair of channels, the same for short texts and for long ones.
 
-vLLM reads the same settings with three differences. It knows `attn_factor`, by which it multiplies YaRN's own
-magnitude, where transformers knows `attention_factor`. Its longrope has `short_mscale` and `long_mscale`. Its "dynamic"
-has one base for all lengths.
+vLLM reads the same settings with three differences. Older releases than 0.32 know `attn_factor`, by which they multiply
+YaRN's own magnitude, where transformers knows `attention_factor`. Its longrope has `short_mscale` and `long_mscale`.
+What it does not know it passes over, so both are written. Its "dynamic" has one base for all lengths.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from milepost import (
 )
 from milepost.configs.layer_types import FULL, SLIDING
 from milepost.configs.reader import Reader
-from milepost.configs.rope_types import TRAINED, by_layer_type, magnitude_of
+from milepost.configs.rope_types import OF_VLLM, TRAINED, by_layer_type, magnitude_of
 from milepost.configs.rotation import base, family_of, parameters
 from milepost.seams.rotary import powers
 
@@ -50,20 +50,14 @@ STILL = 1e30
 
 @dataclass(frozen=True)
 class Expressed:
-    """The changes of a config, for transformers and for vLLM; None, with the reason in `note`, where there are none."""
+    """The changes of a config; None, with the reason in `note`, where there are none.
+
+    vllm: the same changes, where vLLM rotates by them as transformers does, or None.
+    """
 
     transformers: Settings | None = None
     vllm: Settings | None = None
     note: str = ""
-
-    @property
-    def for_both(self) -> Settings | None:
-        """One set of changes that both read: what vLLM alone knows stands beside what transformers knows."""
-        if self.transformers is None or self.vllm is None:
-            return None
-        ours, theirs = (each["rope_parameters"] for each in (self.transformers, self.vllm))
-        both = {key: theirs[key] | each if isinstance(each, dict) else each for key, each in ours.items()}
-        return self.transformers | {"rope_parameters": theirs | both}
 
 
 def expressed(
@@ -135,6 +129,7 @@ def weighted(
 ) -> Written | str:
     """The settings with DeepSeek's temperature, which its attention makes of `factor` and `mscale_all_dim`."""
     weight = {"mscale_all_dim": temperature.weight}
+    found = {key: value for key, value in found[0].items() if key not in OF_VLLM}, None, ""
     if found[0]["rope_type"] == "yarn" and found[0]["factor"] == temperature.factor:
         other = parameters(reader, FULL).get("mscale") or temperature.weight
         size = magnitude_of(temperature.factor, other) / magnitude_of(temperature.factor, temperature.weight)
@@ -144,8 +139,8 @@ def weighted(
         return found[0] | weight | {"attention_factor": magnitude(rope, reach)}, None, "vLLM has no word for it"
     if rope.by_length:
         return f"{type(rope.stretch).__name__} and DeepSeek's temperature do not share one factor"
-    own, _, note = as_long_rope(rope, trained, reach)
-    return own | weight | {"factor": float(temperature.factor)}, None, note
+    own = {key: value for key, value in as_long_rope(rope, trained, reach)[0].items() if key not in OF_VLLM}
+    return own | weight | {"factor": float(temperature.factor)}, None, "written as longrope, pair by pair"
 
 
 def reached(rope: Turning, trained: int) -> int:
@@ -240,8 +235,8 @@ def yarn(rope: Turning, trained: int, reach: int) -> Written:
     found |= {name: value for name, (value, default) in usual.items() if value != default}
     if scaled is None:
         return found, found, ""
-    to_vllm = found | {"attn_factor": scaled / magnitude_of(stretch.factor, 1.0)}
-    return found | {"attention_factor": float(scaled)}, to_vllm, "vLLM calls its magnitude attn_factor"
+    found |= {"attention_factor": float(scaled), "attn_factor": scaled / magnitude_of(stretch.factor, 1.0)}
+    return found, found, "attn_factor says the same to older releases of vLLM"
 
 
 def llama3(rope: Turning, trained: int, reach: int) -> Written:
@@ -259,8 +254,8 @@ def longrope(rope: Turning, trained: int, reach: int) -> Written:
     found |= {"short_factor": list(stretch.short), "long_factor": list(stretch.long), TRAINED: stretch.trained}
     if stretch.scaled is None:
         return found, found, ""
-    sizes = {"short_mscale": stretch.scaled, "long_mscale": stretch.scaled}
-    return found | {"attention_factor": float(stretch.scaled)}, found | sizes, "vLLM calls its magnitude short_mscale"
+    found |= dict.fromkeys(("attention_factor", "short_mscale", "long_mscale"), float(stretch.scaled))
+    return found, found, "short_mscale and long_mscale say the same to vLLM"
 
 
 def as_long_rope(rope: Turning, trained: int, reach: int) -> Written:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from milepost import LongRope
+from milepost import LongRope, Schedule
+from milepost.configs.rope_types import OF_VLLM, by_layer_type
 from milepost.hf.config.rope_parameters import Settings as Changes
 from milepost.hf.exporting.refused import beyond_rotation
 from milepost.hf.exporting.source import Source
@@ -15,6 +17,8 @@ from milepost.hf.files.saving import save
 from milepost.hf.model.extension import extension_of
 from milepost.hf.model.rotary import turn_of
 from milepost.hf.model.settings import proposed, written
+from milepost.serving.engine import RUN_WITH
+from milepost.serving.folders import unserved
 
 CACHED = (
     "the rotation follows the length of the text, and cached keys keep the angles they were rotated with, so decoding "
@@ -61,8 +65,8 @@ class Served:
     command: str
     option: str
     tested: str
-    beyond: str = ""
-    """What it would need to go beyond rope_parameters."""
+    plug_in: Callable[[str, Schedule], str | None] | None = None
+    """Why a plug-in of milepost's does not serve an architecture under a schedule that rope_parameters cannot say."""
     needs: tuple[str, ...] = ()
 
     def refuses_model(self, source: Source) -> str | None:
@@ -71,8 +75,11 @@ class Served:
     def refuses(self, source: Source) -> str | None:
         why = beyond_rotation(source)
         if why is not None:
-            # The place of a plug-in: what it serves is written as --to milepost writes it, and not refused here.
-            return f"{self.name} reads rope_parameters alone, and {why}{self.beyond}"
+            unserved = "" if self.plug_in is None else self.plug_in(architecture_of(source), source.schedule)
+            if unserved is None:
+                return None
+            also = f"; milepost's plug-in does not serve it either: {unserved}" if unserved else ""
+            return f"{self.name} reads rope_parameters alone, and {why}{also}"
         if source.unextended and not follows(source):
             return None
         if follows(source):
@@ -85,8 +92,14 @@ class Served:
         return None
 
     def write(self, source: Source, folder: Path) -> dict[str, str]:
-        put(source, folder, changes_for_both(source))
         length = "" if source.reaches is None else f" {self.option} {source.reaches}"
+        if beyond_rotation(source) is not None:
+            put(source, folder)
+            read = (
+                f"{self.name} {RUN_WITH} on a CPU, with milepost installed beside it, whose plug-in it finds by itself"
+            )
+            return {"Read it with": f"{read}:\n\n    {self.command} DIR{length}"}
+        put(source, folder, changes_for_both(source))
         found = {"Read it with": f"{self.name}, without milepost ({self.tested}):\n\n    {self.command} DIR{length}"}
         found |= READ_BACK
         switch = two_tables(source)
@@ -137,6 +150,13 @@ def put(source: Source, folder: Path, changes: Changes | None = None) -> None:
         file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
+def architecture_of(source: Source) -> str:
+    """Return the class of transformers that a causal model of its type has."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return str(cast("Any", MODEL_FOR_CAUSAL_LM_MAPPING_NAMES).get(source.model_type))
+
+
 def changes_for_both(source: Source) -> Changes | None:
     """Return what of the config is written so that vLLM and transformers rotate alike, or None.
 
@@ -144,9 +164,12 @@ def changes_for_both(source: Source) -> Changes | None:
     """
     if not source.before.values.get("rope_parameters"):
         return None
-    found = proposed(source.layers, source.schedule, source.before)
-    same = found.vllm is not None and found.vllm == found.transformers
-    return None if same and source.unextended else found.for_both
+    found = proposed(source.layers, source.schedule, source.before).vllm
+    if found is None or not source.unextended:
+        return found
+    settings = found["rope_parameters"]
+    own = (settings, *by_layer_type(settings).values())
+    return found if any(word in each for each in own for word in OF_VLLM) else None
 
 
 def follows(source: Source) -> bool:
@@ -169,9 +192,7 @@ def _rope(scheme: Any) -> Any:
 
 ENGINES = (
     Transformers(),
-    Served(
-        "vllm", "vllm serve", "--max-model-len", "not run by this export", ", which needs milepost's plug-in in vLLM"
-    ),
+    Served("vllm", "vllm serve", "--max-model-len", "not run by this export", unserved),
     Served("sglang", "python -m sglang.launch_server --model-path", "--context-length", "untested"),
     Milepost(),
 )
