@@ -34,7 +34,7 @@ from tests.configs.tiny_models import MODELS
 from tests.stretches import assert_ratio
 
 # Types that transformers does not have, or no longer.
-REMOTE = {"chatglm", "transfo-xl"}
+REMOTE = {"baichuan", "bailing_moe_v2", "chatglm", "minicpm", "step3_text", "transfo-xl"}
 # Those of tiny_models.py are judged by whole models; most of them have no usable default settings.
 BY_DEFAULT = sorted(set(ROTARY) - REMOTE - (set(MODELS) - {"hunyuan_v1_dense", "qwen3_vl_text"}) - {"t5_gemma_module"})
 

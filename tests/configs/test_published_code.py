@@ -10,7 +10,6 @@ from milepost import Alibi, Nope, Partial, Rope, Schedule, Scheme, SinkLogit, ca
 from milepost.configs.model_types import NOT_READ
 
 SMALL: dict[str, Any] = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 4}
-DYNAMIC = {"rope_theta": 5e7, "rope_scaling": {"rope_type": "dynamic", "factor": 6.0}, "max_position_embeddings": 32768}
 
 
 @pytest.mark.parametrize(
@@ -28,12 +27,6 @@ DYNAMIC = {"rope_theta": 5e7, "rope_scaling": {"rope_type": "dynamic", "factor":
 )
 def test_a_scheme_is_that_of_the_published_code(config: Any, scheme: Scheme):
     assert Scheme.of(SMALL | config).same_as(scheme)
-
-
-def test_internlm_is_a_llama_under_another_name():
-    llama = Scheme.of(SMALL | DYNAMIC | {"model_type": "llama", "head_dim": 128})
-    for name in ("internlm2", "internlm3"):
-        assert Scheme.of(SMALL | DYNAMIC | {"model_type": name, "head_dim": 128}).same_as(llama)
 
 
 def test_a_layer_pattern_and_a_window_of_mimo_are_those_of_its_own_config():

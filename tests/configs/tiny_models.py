@@ -99,7 +99,7 @@ BY_TYPE = {"full_attention": DEFAULT | {"rope_theta": 5e5}, "sliding_attention":
 HALVES = {kind: each | {"partial_rotary_factor": 0.5} for kind, each in BY_TYPE.items()}
 BY_LAYER = WINDOWED | {"attention_multiplier": 0.2, "layer_rope_theta": [1e4, 5e5]}
 
-TWICE = {"head_dim": 8, "num_layers": 1, "moe_topk": 2, "expert_ffn_hidden_size": 16}
+TWICE = {"head_dim": 8, "num_layers": 1, "num_experts_per_tok": 2, "expert_ffn_hidden_size": 16}
 
 MODELS |= {
     "axk1": LATENT | {"rope_parameters": YARN},

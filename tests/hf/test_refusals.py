@@ -76,7 +76,7 @@ WRONG: dict[str, tuple[type[Exception], Callable[[], object], str]] = {
         TypeError, lambda: extend(tiny("gpt2"), to="far"), "extend(to='far'): to must be an integer",
     ),
     "no weights yet": (
-        ValueError, lambda: extend(tiny("llama").to("meta"), mp.Rerope(8)), "on the meta device, so it cannot be asked",
+        ValueError, lambda: extend(tiny("llama").to("meta"), mp.Rerope(8)), "on the meta device, without weights",
     ),
 }  # fmt: skip
 

@@ -59,7 +59,8 @@ def test_no_template_lets_anything_pass_unescaped():
     templates = [
         each for kind in ("html", "svg") for each in Path(milepost.__file__).parent.rglob(f"templates/*.{kind}")
     ]
-    pages = {"report.html", "figure.html", "tables.html", "compare.html", "measure.html", "markers.html", "page.html"}
+    pages = {"report.html", "figure.html", "tables.html", "compare.html", "measure.html", "markers.html"}
+    pages |= {"extend.html", "page.html"}
     assert pages == {each.name for each in templates if each.suffix == ".html"}
     assert {"pictures.svg", "map.svg", "clocks.svg"} < {each.name for each in templates}
     for path in templates:

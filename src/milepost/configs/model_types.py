@@ -61,7 +61,7 @@ ROTARY: dict[str, Family] = {
             "gemma",
             "hy_v3",
         ),
-        *("internlm2", "internlm3", "jais2", "jetmoe", "olmo", "olmo2", "olmoe", "seed_oss", "solar_open"),
+        *("jais2", "jetmoe", "olmo", "olmo2", "olmoe", "seed_oss", "solar_open"),
         "step3_text",
     ),
     "minicpm": Rotary(parts=own.minicpm, defaults=FIXED),
