@@ -306,10 +306,10 @@ def test_seen_distances_have_axes_of_one_kind_so_that_a_true_distance_is_a_strai
         assert figure.y_scale == scale, schemes
 
 
-def test_new_angles_that_no_dial_can_show_are_said_to_be_narrow():
+def test_new_angles_that_a_dial_hardly_shows_are_said_to_be_less_than_a_degree():
     found = asked("Rope(64), Rerope(2048), causal", "Rope(64), causal", trained=2048, length=8192)
     narrow, wide = (each.title.en for each in views.angles(found).figures)
-    assert narrow == "A: 11 of 32 pairs meet new angles, by arcs too narrow to draw"
+    assert narrow == "A: 11 of 32 pairs meet new angles, by less than a degree"
     assert wide == "B: 11 of 32 pairs meet new angles"
 
 

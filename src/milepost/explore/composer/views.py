@@ -439,8 +439,8 @@ def _clocks(asked: Asked, scheme: Scheme, number: int) -> Dials:
     dials = tuple(Dial(str(n), float(before[n]), float(after[n])) for n in shown)
     arcs = np.minimum(after, 1) - before
     new, widest = int((arcs > 1e-9).sum()), float(arcs.max())
-    # A degree, about what a dial can show.
-    thin = Say(", by arcs too narrow to draw", "，弧段窄得画不出") if new and widest < 1 / 360 else EMPTY
+    # A dial hardly shows a degree.
+    thin = Say(", by less than a degree", "，不到一度") if new and widest < 1 / 360 else EMPTY
     title = Say(
         f"{name_of(number).en}: {new} of {len(before)} pairs meet new angles{thin.en}",
         f"{name_of(number).zh}：{len(before)} 对通道中有 {new} 对遇到新角度{thin.zh}",
