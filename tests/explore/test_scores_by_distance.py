@@ -120,6 +120,22 @@ def test_a_bound_is_interpolated_in_the_rotations_own_frequencies(rope: Any):
     assert found["largest at all distances, stretched"] == pytest.approx(found["largest at trained distances"], rel=0.5)
 
 
+def test_a_whole_scheme_is_refused_and_its_rotation_named():
+    rope = mp.Rope(64, stretch=mp.Yarn(4, 4096))
+    scheme, words = mp.Scheme(rope, mp.LogN(4096), mp.causal), "give its rotation, Rope(64, stretch=Yarn(4, 4096))"
+    for draw in (
+        explore.score_bands,
+        explore.score_bound,
+        lambda each: explore.angles_seen(each, trained=4096, length=16_384),
+        lambda each: explore.angles_seen(rope, trained=4096, length=16_384, stretched=each),
+        lambda each: explore.wavelengths({"mine": each}, trained=4096, length=16_384),
+    ):
+        with pytest.raises(TypeError, match=re.escape(f"this is a whole scheme; {words}")):
+            draw(scheme)
+    with pytest.raises(TypeError, match="this is a whole scheme; it has none"):
+        explore.score_bands(mp.Scheme(mp.Alibi(8), mp.causal))
+
+
 def test_what_has_no_bands_is_refused():
     with pytest.raises(TypeError, match=re.escape("score_bands: AxialRope(8, (2, 2)) does not turn all channels")):
         explore.score_bands(mp.AxialRope(8, (2, 2)))

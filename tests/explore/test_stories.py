@@ -25,7 +25,7 @@ from milepost.explore.scene import Digits, Lines, Map, Say, Table, plain
 from milepost.explore.server.told import axes
 from milepost.explore.stories.all import BY_NAME, STORIES
 from milepost.explore.stories.story import Story
-from milepost.explore.stories.unseen import MEASURED, TEXTS, measured
+from milepost.explore.stories.unseen import LOSS, MEASURED, TEXTS, measured
 
 SEED = int(os.environ["MILEPOST_SEED"])
 PAGE = 500_000
@@ -353,6 +353,13 @@ def test_unseen_text_to_look_for_holds_in_what_was_measured():
     assert (stock[at > 11_100] > 3.1).all()
     assert window[(at > 8192) & (at < 10_000)].min() - window[at < 8192].max() > 0.3
     assert {name for name, (more, _) in data["more"].items() if more < 1} == {"unseen pairs squeezed"}
+
+
+def test_unseen_guess_names_the_loss_at_trained_positions():
+    data = measured()
+    within = np.array(data["position"]) < data["trained"]
+    assert round(float(np.array(data["loss"]["as it is"])[within].mean()), 1) == LOSS
+    assert f"about {LOSS} nats" in BY_NAME["unseen"].guess.question.en
 
 
 def test_unseen_bound_depends_on_its_ridge_by_six_orders():

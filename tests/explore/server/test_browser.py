@@ -229,6 +229,15 @@ def test_a_link_restores_everything(trial: Served, open_: Any):
     assert page.inner_text(".said") == "周期是 32。"
 
 
+def test_a_link_to_no_question_says_so(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#story=<b>trail</b>")
+    window.page.wait_for_selector("main .no")
+    assert window.page.inner_text("main .no") == "No question has the name “<b>trail</b>”; choose one."
+    window.page.click("ol.stories a")
+    assert not window.page.locator("main .no:text('No question')").count()
+    assert window.wrong == []
+
+
 def test_a_no_stands_beside_its_control_and_the_last_picture_stays(trial: Served, open_: Any):
     window = open_(f"{trial.link}#story=trial&seen=1")
     window.expected = ("422",)

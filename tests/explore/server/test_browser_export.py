@@ -35,6 +35,20 @@ def test_an_exported_story_answers_as_the_server_does(trial: Served, open_: Any,
         assert here.wrong == []
 
 
+def test_a_file_that_cannot_be_written_is_said_beside_its_button(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#story=trial")
+    window.expected = ("ERR_FAILED",)
+    page = window.page
+    page.route("**/api/export", lambda route: route.abort())
+    page.click("text=Save as one HTML file")
+    page.wait_for_selector(".ends .no:visible")
+    assert page.inner_text(".ends .no").startswith("The server does not answer")
+    page.unroute("**/api/export")
+    with page.expect_download():
+        page.click("text=Save as one HTML file")
+    assert not page.locator(".ends .no").count()
+
+
 def test_between_the_places_the_nearest_is_shown_and_said(open_: Any, tmp_path: Path):
     file = tmp_path / "story.html"
     file.write_text(export(TRIAL).html)

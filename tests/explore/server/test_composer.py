@@ -296,6 +296,23 @@ def test_a_stretch_says_what_counts_as_training_and_what_it_leaves_alone():
     assert views.angles(asked("Rope(64), causal")).says.en == ""
 
 
+def test_seen_distances_have_axes_of_one_kind_so_that_a_true_distance_is_a_straight_line():
+    for schemes, axis, scale in (
+        (("Rope(64), causal", "Rope(64), Rerope(1024), causal"), "log", "log"),
+        (("Rope(64), causal",), "even", "even"),
+        (("Rope(64), causal", "Nope(), causal"), "log", "even"),  # what sees no distance has no place on a log axis
+    ):
+        figure = lines(views.distances(asked(*schemes, trained=2048, length=8192, axis=axis)).figures[0])
+        assert figure.y_scale == scale, schemes
+
+
+def test_new_angles_that_a_dial_hardly_shows_are_said_to_be_less_than_a_degree():
+    found = asked("Rope(64), Rerope(2048), causal", "Rope(64), causal", trained=2048, length=8192)
+    narrow, wide = (each.title.en for each in views.angles(found).figures)
+    assert narrow == "A: 11 of 32 pairs meet new angles, by less than a degree"
+    assert wide == "B: 11 of 32 pairs meet new angles"
+
+
 def test_the_server_answers_for_the_composer(server: Served):
     given = {"schemes": ["Rope(64), SelfExtend(8, 512), causal", "Rope(63)"], "state": {"length": 4096}}
     read_, bad = server.call("read", given).json

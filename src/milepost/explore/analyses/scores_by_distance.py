@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from milepost.explore.analysis import Analysis, array, axis
+from milepost.explore.asked import demand_part
 from milepost.explore.pictures.axes import power
 from milepost.explore.pictures.curves import Curves, curves, extremes, smoothed
 from milepost.explore.words import in_words, stretch_in_words
@@ -314,6 +315,7 @@ def _score(rope: Any, q: Tensor, k: Tensor, distances: Tensor, length: int) -> N
 
 def _channels(caller: FunctionType | Any, rope: Any) -> Tensor:
     """Return the two channels of each pair, [pairs 2], the fastest pair first."""
+    demand_part(caller, rope)
     if not isinstance(rope, (Rope, LearnedRope, Xpos)):
         raise TypeError(
             f"{caller.__name__}: {spell(rope)} does not turn all channels in pairs by one position; give a Rope, a "

@@ -16,6 +16,7 @@ import milepost as mp
 from milepost import Scheme
 from milepost.explore.analyses.angles import training_with, turns
 from milepost.explore.analyses.distances import seen
+from milepost.explore.asked import turning
 from milepost.explore.composer.reading import hint_of, read_all, width_of
 from milepost.explore.composer.settings import SETTINGS
 from milepost.explore.controls import NotPossibleError, read
@@ -220,6 +221,7 @@ def distances(asked: Asked) -> Scene:
 
     title = Say("Where the rotation sees each key", "旋转所见的距离")
     scene = _lines(asked, at, title, Say("distance as seen", "所见距离"), one, rows=True)
+    scene = replace(scene, figures=tuple(_both_log(each) for each in scene.figures))
     notes = [scene.says]
     for number, scheme in enumerate(asked.schemes):
         found = _stretched(scheme)
@@ -234,16 +236,9 @@ def distances(asked: Asked) -> Scene:
     return Scene(scene.figures, _together(notes))
 
 
-def _rotation(scheme: Scheme) -> Any:
-    """Return what turns pairs by angles; None where nothing does."""
-    # A partial rotation is around another.
-    turning = (getattr(part, "method", part) for part in scheme.answering("turn"))
-    return next((part for part in turning if callable(getattr(part, "angles", None))), None)
-
-
 def _stretched(scheme: Scheme) -> Any:
     """Return the rotation of a scheme, if that is stretched."""
-    found = _rotation(scheme)
+    found = turning(scheme)
     return None if getattr(found, "stretch", None) is None else found
 
 
@@ -309,6 +304,14 @@ def _refusals(asked: Asked) -> Say:
         " ".join(f"{name_of(n).en}: {why.en}" for n, why in asked.refused.items()),
         "".join(f"{name_of(n).zh}：{why.zh}" for n, why in asked.refused.items()),
     )
+
+
+def _both_log(figure: Figure) -> Figure:
+    """Return a figure of distances with both axes of one kind: on one log axis a straight line looks like a blow-up."""
+    assert isinstance(figure, Lines)
+    shown = (y for line in figure.lines for x, y in zip(figure.at, line.values, strict=True) if x > 0)
+    # A log axis has no 0, which is all that a scheme without positions sees.
+    return replace(figure, y_scale="log") if figure.x_scale == "log" and not any(y <= 0 for y in shown) else figure
 
 
 # Maps
@@ -425,7 +428,7 @@ def _plain(rope: Any) -> Any:
 
 def _clocks(asked: Asked, scheme: Scheme, number: int) -> Dials:
     """Return the clocks of one scheme."""
-    own = _rotation(scheme)
+    own = turning(scheme)
     if own is None:
         raise NotPossibleError(f"scheme-{number}", Say("no pair of channels is rotated.", "没有旋转任何通道对。"))
     before = turns(_plain(own), asked.trained)
@@ -434,10 +437,13 @@ def _clocks(asked: Asked, scheme: Scheme, number: int) -> Dials:
     count = min(DIALS, len(before))
     shown = sorted({round(n * (len(before) - 1) / max(1, count - 1)) for n in range(count)})
     dials = tuple(Dial(str(n), float(before[n]), float(after[n])) for n in shown)
-    new = int((np.minimum(after, 1) > before + 1e-9).sum())
+    arcs = np.minimum(after, 1) - before
+    new, widest = int((arcs > 1e-9).sum()), float(arcs.max())
+    # A dial hardly shows a degree.
+    thin = Say(", by less than a degree", "，不到一度") if new and widest < 1 / 360 else EMPTY
     title = Say(
-        f"{name_of(number).en}: {new} of {len(before)} pairs meet new angles",
-        f"{name_of(number).zh}：{len(before)} 对通道中有 {new} 对遇到新角度",
+        f"{name_of(number).en}: {new} of {len(before)} pairs meet new angles{thin.en}",
+        f"{name_of(number).zh}：{len(before)} 对通道中有 {new} 对遇到新角度{thin.zh}",
     )
     return Dials(title, dials, name_of(number).en)
 

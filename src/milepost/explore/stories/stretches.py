@@ -54,7 +54,7 @@ def stretched(method: str, factor: int) -> Scene:
     slower = {name: waves[name] / waves["direct"] for name in ropes}
     more = {"YaRN": Yarn(factor, COUNTED)} if method == "yarn" else None
     counted = odometer(COUNTER, trained=COUNTED, factor=factor, positions=POSITIONS, more=more)
-    also = f', more={{"YaRN": mp.Yarn({factor}, {COUNTED})}}' if more else ""
+    also = f',\n    more={{"YaRN": mp.Yarn({factor}, {COUNTED})}},' if more else ""
     return Scene(
         (_slower(slower, method), _dials(found, method), _digits(counted, method)),
         _says(found, slower[method], method, factor),

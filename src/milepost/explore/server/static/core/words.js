@@ -6,6 +6,7 @@
     lede: ["How a Transformer knows where a token stands, and what happens past the length it was trained at. The curves on these pages are computed by the library on this machine, all but the losses of question 4, which were measured.",
       "Transformer 怎样知道一个 token 在哪里？超出训练长度又会怎样？这里的曲线都由本机上的程序库当场算出；只有第 4 个问题中的损失是实测的。"],
     questions: ["Nine questions", "九个问题"],
+    no_question: ["No question has the name “{name}”; choose one.", "没有名为“{name}”的问题，请选一个。"],
     questions_lead: ["Guess first, then let it be computed.", "先猜，再算。"],
     workshop: ["Build your own", "自己动手"],
     composer: ["Compose schemes", "组合方案"],

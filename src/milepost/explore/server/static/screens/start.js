@@ -31,9 +31,11 @@
       language);
   };
 
-  const questions = () => ({
+  // missing: a question that a link asks for, and that there is none of.
+  const questions = (missing) => ({
     element: make("article.home", {},
       make("div.question", {}, make("h1", { tabindex: "-1" }, milepost.word("questions")), make("p.lead", {}, milepost.word("lede"))),
+      missing ? make("p.no", { role: "alert" }, milepost.word("no_question", { name: missing.slice(0, 40) })) : "",
       make("p.hint", {}, milepost.word("questions_lead")),
       make("ol.stories", {}, told.stories.map((each) => make("li", {}, inner([["story", each.name]], make("span", {}, milepost.say(each.question)))))),
       make("section.block", {}, make("h2", {}, milepost.word("workshop")),
@@ -59,10 +61,11 @@
       link: () => milepost.link.address(),
       exporting: async (button, state) => {
         button.disabled = true;
+        button.parentElement.querySelector(".no")?.remove();
         button.textContent = milepost.word("exporting");
         try {
           milepost.save(await milepost.ask("export", { name: one.name, set: state, lang: milepost.lang }, "export"), `milepost-${one.name}.html`, "text/html");
-        } catch (problem) { milepost.announce(problem.message); }
+        } catch (problem) { button.parentElement.append(make("p.no", { role: "alert" }, problem.message)); }
         button.disabled = false;
         button.textContent = milepost.word("export");
       },
@@ -86,7 +89,7 @@
     if (one) screen = story(one, link);
     else if (link.has("compose") && milepost.composer) screen = milepost.composer(told, link);
     else if (link.has("words") && milepost.reading) screen = milepost.reading(told, link);
-    else screen = questions();
+    else screen = questions(link.get("story"));
     document.title = one ? `${milepost.say(one.question)} · ${milepost.word("title")}` : milepost.word("title");
     page.replaceChildren(top(), make("main", {}, screen.element), make("p.live", { "aria-live": "polite", id: "live" }));
     screen.begin();
