@@ -99,7 +99,7 @@ def run(
 
 def kind_of(model: str) -> object:
     """Return the model_type that the config of a folder or a name says."""
-    config: Any = config_of(model, f"extend {model}")
+    config: Any = config_of(model, "extend")
     # The class of a config of transformers has its model_type.
     return cast("Any", config).get("model_type") if isinstance(config, Mapping) else getattr(config, "model_type", None)
 
@@ -128,7 +128,7 @@ def asked_for(model: str | None, to: int | None, text: Path | None, kind: object
         lacking = " and ".join(["--to N"] * (to is None) + ["--text FILE"] * (words is None))
         raise ValueError(f"extend {model}: give {lacking} as well: how far it should read, and what to measure on")
     if Path(model).exists():
-        found = config_of(model, f"extend {model}")
+        found = config_of(model, "extend")
         if unread_in(text_of(found) or found) is not None:
             raise ValueError(
                 f"extend {model}: this folder is extended already; give the folder that it was made of, or read it "
@@ -184,7 +184,7 @@ def grow_table(out: Path, model: str, kind: str, to: int | None, text: Path | No
     """Grow the learned table of a model: there is one way, so nothing is measured."""
     if to is None:
         raise ValueError(f"extend {model}: how many positions shall this {kind} model have? give --to N as well")
-    planned = plan(config_of(model, f"extend {model}"), to)
+    planned = plan(config_of(model, "extend"), to)
     loaded, tokenizer = read_with_table(model, "extend")
     extended(loaded, (), to=to)
     loaded.save_pretrained(out)

@@ -24,7 +24,7 @@ def read_model(name: str, asked: str, fits: Callable[[Any], object] | None = Non
     from transformers import AutoConfig, AutoModelForCausalLM
 
     # What is no model is said before its tokenizer is looked for.
-    config_of(name, f"{asked} {name}")
+    demand_causal_type(config_of(name, asked), f"{asked} {name}")
     here = Path(name).is_dir()
     options = {"local_files_only": True} if here else {}
     if here and not any(Path(name).glob("*.safetensors")):
@@ -41,6 +41,22 @@ def read_model(name: str, asked: str, fits: Callable[[Any], object] | None = Non
             f"{asked} {name}: its weights cannot be read, which happens where a download was cut off: {error}"
         ) from error
     return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+
+
+def demand_causal_type(config: Any, called: str) -> None:
+    """Refuse a model type that transformers has no causal class of text for, in place of its list of all that have one.
+
+    called: what is read, as errors name it.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind: object = config.get("model_type") if isinstance(config, dict) else getattr(config, "model_type", None)
+    if kind not in cast("Any", MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        raise ValueError(
+            f"{called}: AutoModelForCausalLM has no class for a {kind} model, and commands read no other. In Python: "
+            f"milepost.hf.extend(model, …), where model is read by its own class (AutoModelForImageTextToText for one "
+            f"of images and text), then model.save_pretrained(folder)"
+        )
 
 
 def read_tokenizer(name: str, asked: str) -> Any:
@@ -63,7 +79,7 @@ def read_with_table(name: str, asked: str) -> tuple[Any, Any]:
     """Return a model of any task, as the class that it was saved as, and its tokenizer."""
     import transformers
 
-    config: Any = config_of(name, f"{asked} {name}")
+    config: Any = config_of(name, asked)
     plain = cast("dict[str, Any]", config if isinstance(config, dict) else vars(cast("object", config)))
     named: list[str] = plain.get("architectures") or []
     kind: Any = getattr(transformers, named[0], None) if named else transformers.AutoModel
