@@ -18,11 +18,12 @@ from typer.testing import CliRunner
 
 import milepost as mp
 from milepost.cli import app
-from milepost.hf import choose, extend, load, plan
+from milepost.hf import choose, extend, load, plan, save
 from milepost.hf.choosing.kept import NAME, Kept
 from milepost.hf.choosing.rule import MARGIN, Difference, chosen, ranked, standing
 from milepost.hf.choosing.trial import Result
 from milepost.hf.files import small
+from milepost.hf.files.read import read_model
 from milepost.hf.measuring.judged import Judged, Row
 from milepost.hf.model.extension import extension_of
 from milepost.hf.planning import choosing
@@ -346,6 +347,12 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(
     assert done.exit_code != 0
     assert says in done.output + str(done.exception)
     assert not out.exists()
+
+
+def test_a_folder_that_is_extended_already_is_no_model_of_a_command(folder: Path, tmp_path: Path):
+    save(extend(LlamaForCausalLM.from_pretrained(folder), mp.Rerope(8)), tmp_path)
+    with pytest.raises(ValueError, match=r"tune .*: this folder is extended already; give the folder that it was made"):
+        read_model(str(tmp_path), "tune")
 
 
 @pytest.mark.parametrize("command", ["extend", "export"])

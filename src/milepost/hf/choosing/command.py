@@ -13,12 +13,10 @@ from typing import Any, cast
 import typer
 
 from milepost import __version__
-from milepost.configs.source import text_of
-from milepost.configs.stored import unread_in
 from milepost.hf.choosing.kept import Kept, refuse_folder
 from milepost.hf.choosing.page import write_page
 from milepost.hf.config.source import config_of
-from milepost.hf.files.read import read_model, read_with_table
+from milepost.hf.files.read import demand_readable, read_model, read_with_table
 from milepost.hf.files.saving import save
 from milepost.hf.files.small import FAR, train_small
 from milepost.hf.model.extension import extended
@@ -129,11 +127,7 @@ def asked_for(model: str | None, to: int | None, text: Path | None, kind: object
         raise ValueError(f"extend {model}: give {lacking} as well: how far it should read, and what to measure on")
     if Path(model).exists():
         found = config_of(model, "extend")
-        if unread_in(text_of(found) or found) is not None:
-            raise ValueError(
-                f"extend {model}: this folder is extended already; give the folder that it was made of, or read it "
-                f"with milepost.hf.load({model!r}) and measure that"
-            )
+        demand_readable(found, model, "extend")
         # What the config alone shows to be wrong is said before the weights are read.
         plan(found, to)
         digests["the model"] = digest_of(Path(model))
