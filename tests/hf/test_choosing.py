@@ -6,22 +6,24 @@ import json
 import re
 import string
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2VLConfig
 from typer.testing import CliRunner
 
 import milepost as mp
 from milepost.cli import app
-from milepost.hf import choose, extend, load, plan
+from milepost.hf import choose, extend, load, plan, save
 from milepost.hf.choosing.kept import NAME, Kept
-from milepost.hf.choosing.rule import MARGIN, chosen, ranked, standing
+from milepost.hf.choosing.rule import MARGIN, Difference, chosen, ranked, standing
 from milepost.hf.choosing.trial import Result
 from milepost.hf.files import small
+from milepost.hf.files.read import read_model
 from milepost.hf.measuring.judged import Judged, Row
 from milepost.hf.model.extension import extension_of
 from milepost.hf.planning import choosing
@@ -123,6 +125,19 @@ def test_where_none_reads_as_well_none_is_chosen_and_the_price_is_said(judged: C
     assert "none: at 64 no row is shown to read within 0.02 nats of the window with sinks. Of those that" in str(found)
     with pytest.raises(ValueError, match=r'none: at 64 no row.*extend\(model, \*plan\(model, to=64\)\["self-extend"\]'):
         extend(llama(), to=64, text=ids(), windows=3, last=8, progress=False)
+
+
+def test_a_row_that_was_given_up_is_not_denied_to_read_as_well(judged: Calls, monkeypatch: pytest.MonkeyPatch):
+    for row, (loss, copies) in {"YaRN": (2.0, 3.0), "self-extend": (2.0, 0.2), "dual chunk": (2.0, 0.1)}.items():
+        monkeypatch.setitem(LOSS, row, loss)
+        monkeypatch.setitem(COPY, row, copies)
+    found = choose(llama(), ids(), **QUIET)
+    kept, given_up = found.standings[0], next(each for each in found.standings if each.row == "YaRN")
+    assert (kept.texts, given_up.texts, given_up.verdict) == (3, 1, "within")
+    dear = [replace(each, more=Difference(0.1, 0.09, 0.11, 3)) if each.texts == 3 else each for each in found.standings]
+    said = replace(found, best=None, standings=tuple(dear)).verdict()
+    assert "no row that read all endings" in said
+    assert "--thorough, gives up none" in said
 
 
 def test_a_model_that_needs_nothing_is_told_so(judged: Calls, monkeypatch: pytest.MonkeyPatch):
@@ -318,6 +333,7 @@ def test_a_learned_table_is_grown_from_the_command_line(kind: str, folder: Path,
         ({"--to": "16"}, "plan(to=16): llama reads"),
         ({"--try": "Yarm"}, "no candidate is called 'Yarm'; there are"),
         ({"--to": "100000"}, "tokens"),
+        ({"--text": "."}, "is a directory"),
     ],
     ids=str,
 )
@@ -331,6 +347,26 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(
     assert done.exit_code != 0
     assert says in done.output + str(done.exception)
     assert not out.exists()
+
+
+def test_a_folder_that_is_extended_already_is_no_model_of_a_command(folder: Path, tmp_path: Path):
+    save(extend(LlamaForCausalLM.from_pretrained(folder), mp.Rerope(8)), tmp_path)
+    with pytest.raises(ValueError, match=r"tune .*: this folder is extended already; give the folder that it was made"):
+        read_model(str(tmp_path), "tune")
+
+
+@pytest.mark.parametrize("command", ["extend", "export"])
+def test_a_model_of_images_and_text_is_refused_in_a_sentence(command: str, tmp_path: Path):
+    Qwen2VLConfig().save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "text.txt").write_text(WORDS)
+    how = ["--to", "99999", "--text", str(tmp_path / "text.txt")] if command == "extend" else ["--to", "vllm"]
+    done = CliRunner().invoke(app(), [command, str(tmp_path), *how, "--out", str(tmp_path / "out")])
+    said = done.output + str(done.exception)
+    assert done.exit_code == 2
+    assert "AutoModelForCausalLM has no class for a qwen2_vl model" in said
+    assert "export: export" not in said
+    assert len(said) < 1000
 
 
 def test_extend_chooses_by_measuring(judged: Calls):

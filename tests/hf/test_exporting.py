@@ -92,7 +92,8 @@ def test_sinks_and_caps_go_along_where_the_architecture_has_them(tmp_path: Path)
 def test_what_the_plug_in_of_vllm_serves_is_written_with_its_marks(checkpoint: Path, tmp_path: Path):
     said = export(checkpoint, tmp_path / "out", to="vllm", method="Rerope(16)")
     assert "with milepost installed beside it" in said
-    assert f"vllm serve {tmp_path / 'out'}" in said
+    assert f"vllm serve {tmp_path / 'out'} --max-model-len N" in said
+    assert "N is how many tokens it shall read" in said
     with pytest.raises(ValueError, match="milepost"):
         AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     ids = tokens(1, 200)

@@ -16,6 +16,7 @@ from milepost.cli import app
 from milepost.configs import read
 from milepost.hf import plan
 from milepost.hf.config.far_layers import reach
+from milepost.hf.config.rope_parameters import expressed
 from milepost.hf.planning.plan import Plan
 from tests.configs.published import PUBLISHED
 
@@ -110,6 +111,31 @@ def test_the_words_of_vllm_stand_beside_those_of_transformers():
     assert "vLLM holds one base" in found["dynamic NTK"].note
     assert found["dynamic NTK"].config is not None
     assert found["dynamic NTK"].config["max_position_embeddings"] == 4096
+
+
+GPT_OSS = {
+    "model_type": "gpt_oss", "hidden_size": 256, "head_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 131072, "sliding_window": 128,
+    "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "truncate": False, "beta_fast": 32.0,
+        "beta_slow": 1.0, "original_max_position_embeddings": 4096,
+    },
+}  # fmt: skip
+
+
+def test_gpt_oss_in_vllm_is_told_yarns_betas_and_hears_no_magnitude():
+    found = plan(GPT_OSS, 262144)["the same, further"]
+    assert found.vllm is not None
+    assert found.vllm["rope_parameters"] | {"beta_fast": 32.0, "beta_slow": 1.0} == found.vllm["rope_parameters"]
+    stretch = mp.ByParts(4, 4096)
+    said = expressed(read(GPT_OSS, "plan"), {"": mp.Rope(64, theta=150000.0, stretch=stretch)}, 4096)
+    assert said.vllm is None
+    assert "passes over attention_factor" in said.note
+
+
+def test_the_trained_length_is_a_whole_number_of_tokens():
+    with pytest.raises(ValueError, match=r"plan\(trained=-3\): trained must be at least 1"):
+        plan(LLAMA, 16384, trained=-3)
 
 
 # What it says

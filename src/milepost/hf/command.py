@@ -83,7 +83,10 @@ Far = Annotated[int | None, typer.Option("--to", help="How many tokens it should
 Text = Annotated[
     Path | None,
     typer.Option(
-        "--text", help="A text to measure on, longer than the target; the model of bytes has one.", exists=True
+        "--text",
+        help="A text to measure on, longer than the target; the model of bytes has one.",
+        exists=True,
+        dir_okay=False,
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", help="A folder for the extended model and its report.")]
@@ -204,7 +207,8 @@ def export(
             said = written(model, out, to=to, method=tuple(parts or ()), length=length)
     except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as error:
         longer = "; here: --length N" if "the length to reach; say it" in str(error) else ""
-        refuse(f"export: {str(error).removeprefix('export: ')}{longer}")
+        said = f"{error}{longer}"
+        refuse(said if said.startswith("export") else f"export: {said}")
     typer.echo(f"saved: {out}\nread it with: {said}")
 
 

@@ -178,6 +178,7 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_read(tmp_path: Path)
         Passages(ids(1), 256, 2, 0)
     with pytest.raises(ValueError, match=r"the text to judge on has 51 tokens, and 273 are needed; give a longer"):
         tune(model, RECIPE, ids(40), ids(1), tmp_path / "a", progress=False)
+    assert not (tmp_path / "a").exists(), "the call that is mended would be refused as another"
     with pytest.raises(ValueError, match=r"tune\(to=64\): this model was trained at 64 tokens; ask for more"):
         stretched(model(), replace(RECIPE, to=64))
 

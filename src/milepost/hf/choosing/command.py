@@ -13,12 +13,10 @@ from typing import Any, cast
 import typer
 
 from milepost import __version__
-from milepost.configs.source import text_of
-from milepost.configs.stored import unread_in
 from milepost.hf.choosing.kept import Kept, refuse_folder
 from milepost.hf.choosing.page import write_page
 from milepost.hf.config.source import config_of
-from milepost.hf.files.read import read_model, read_with_table
+from milepost.hf.files.read import demand_readable, read_model, read_with_table
 from milepost.hf.files.saving import save
 from milepost.hf.files.small import FAR, train_small
 from milepost.hf.model.extension import extended
@@ -99,7 +97,7 @@ def run(
 
 def kind_of(model: str) -> object:
     """Return the model_type that the config of a folder or a name says."""
-    config: Any = config_of(model, f"extend {model}")
+    config: Any = config_of(model, "extend")
     # The class of a config of transformers has its model_type.
     return cast("Any", config).get("model_type") if isinstance(config, Mapping) else getattr(config, "model_type", None)
 
@@ -128,12 +126,8 @@ def asked_for(model: str | None, to: int | None, text: Path | None, kind: object
         lacking = " and ".join(["--to N"] * (to is None) + ["--text FILE"] * (words is None))
         raise ValueError(f"extend {model}: give {lacking} as well: how far it should read, and what to measure on")
     if Path(model).exists():
-        found = config_of(model, f"extend {model}")
-        if unread_in(text_of(found) or found) is not None:
-            raise ValueError(
-                f"extend {model}: this folder is extended already; give the folder that it was made of, or read it "
-                f"with milepost.hf.load({model!r}) and measure that"
-            )
+        found = config_of(model, "extend")
+        demand_readable(found, model, "extend")
         # What the config alone shows to be wrong is said before the weights are read.
         plan(found, to)
         digests["the model"] = digest_of(Path(model))
@@ -184,7 +178,7 @@ def grow_table(out: Path, model: str, kind: str, to: int | None, text: Path | No
     """Grow the learned table of a model: there is one way, so nothing is measured."""
     if to is None:
         raise ValueError(f"extend {model}: how many positions shall this {kind} model have? give --to N as well")
-    planned = plan(config_of(model, f"extend {model}"), to)
+    planned = plan(config_of(model, "extend"), to)
     loaded, tokenizer = read_with_table(model, "extend")
     extended(loaded, (), to=to)
     loaded.save_pretrained(out)

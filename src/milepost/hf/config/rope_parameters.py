@@ -44,6 +44,8 @@ NO_ROPE_PARAMETERS = ("chatglm", "codegen", "gptj", "roformer")
 """Model types whose rotation is fixed in the code of transformers: no setting changes it."""
 LONGROPE_ONLY = ("phi3",)
 """Model types whose config accepts no other rope type."""
+BETAS_SAID = ("gpt_oss",)
+"""Model types whose class in vLLM looks YaRN's betas up without a default, and passes over a magnitude."""
 STILL = 1e30
 """The factor of a pair that does not turn: JSON has no infinity, and float32 rounds the angle to zero."""
 
@@ -121,6 +123,10 @@ def written_as(
     elif by_type and "truncate" in found[0]:
         # transformers looks for it outside the settings of the layer type.
         found = as_long_rope(rope, trained, reach)
+    if reader.model_type in BETAS_SAID and found[0]["rope_type"] == "yarn":
+        own = {"beta_fast": 32.0, "beta_slow": 1.0} | found[0]
+        heard = "attention_factor" not in own
+        found = own, own if heard else None, "" if heard else f"vLLM's {reader.model_type} passes over attention_factor"
     return found if temperature is None else weighted(reader, rope, found, trained, reach, temperature)
 
 

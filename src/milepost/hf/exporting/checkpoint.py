@@ -95,8 +95,12 @@ class Served:
         length = "" if source.reaches is None else f" {self.option} {source.reaches}"
         if beyond_rotation(source) is not None:
             put(source, folder)
+            further = source.reaches is not None and source.trained is not None and source.reaches > source.trained
+            # A method that no config says seldom names a length, and vLLM would stop at the trained one.
+            length = length if further else f" {self.option} N"
             read = (
                 f"{self.name} {RUN_WITH} on a CPU, with milepost installed beside it, whose plug-in it finds by itself"
+                + ("" if further else "; N is how many tokens it shall read")
             )
             return {"Read it with": f"{read}:\n\n    {self.command} DIR{length}"}
         put(source, folder, changes_for_both(source))

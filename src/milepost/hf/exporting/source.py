@@ -21,7 +21,7 @@ from milepost.configs.source import from_disk, text_of
 from milepost.configs.stored import KEY, stored_in, unmarked, unread_in
 from milepost.hf.config.far_layers import reach
 from milepost.hf.config.source import config_of
-from milepost.hf.files.read import TOKENIZERS
+from milepost.hf.files.read import TOKENIZERS, demand_causal_type
 from milepost.hf.files.saving import load
 from milepost.hf.model.extension import as_it_was, extended, extension_of
 from milepost.hf.model.models import Layers, layers_of, undrawn
@@ -213,6 +213,7 @@ def _bare(name: str | Path, plain: dict[str, Any] | None) -> Any:
 def _built(config: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
+    demand_causal_type(config, "export")
     with torch.no_grad(), undrawn("meta"):
         return cast("Any", AutoModelForCausalLM).from_config(config)
 

@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import torch
 
+from milepost.configs.source import text_of
+from milepost.configs.stored import unread_in
 from milepost.hf.config.source import config_of
 
 TOKENIZERS = ("tokenizer*", "vocab*", "merges*", "*.model", "*.tiktoken", "tekken.json")
@@ -24,7 +26,9 @@ def read_model(name: str, asked: str, fits: Callable[[Any], object] | None = Non
     from transformers import AutoConfig, AutoModelForCausalLM
 
     # What is no model is said before its tokenizer is looked for.
-    config_of(name, f"{asked} {name}")
+    config = config_of(name, asked)
+    demand_readable(config, name, asked)
+    demand_causal_type(config, f"{asked} {name}")
     here = Path(name).is_dir()
     options = {"local_files_only": True} if here else {}
     if here and not any(Path(name).glob("*.safetensors")):
@@ -41,6 +45,32 @@ def read_model(name: str, asked: str, fits: Callable[[Any], object] | None = Non
             f"{asked} {name}: its weights cannot be read, which happens where a download was cut off: {error}"
         ) from error
     return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+
+
+def demand_readable(config: Any, name: str, asked: str) -> None:
+    """Refuse a folder whose extension stock transformers has no words for."""
+    if unread_in(text_of(config) or config) is not None:
+        raise ValueError(
+            f"{asked} {name}: this folder is extended already; give the folder that it was made of, or read it with "
+            f"milepost.hf.load({name!r}) in Python"
+        )
+
+
+def demand_causal_type(config: Any, called: str) -> None:
+    """Refuse a model type that transformers has no causal class of text for, in place of its list of all that have one.
+
+    called: what is read, as errors name it.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    plain = cast("dict[str, Any]", config if isinstance(config, dict) else {"model_type": config.model_type})
+    kind: object = plain.get("model_type")
+    if kind not in cast("Any", MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        raise ValueError(
+            f"{called}: AutoModelForCausalLM has no class for a {kind} model, and commands read no other. In Python: "
+            f"milepost.hf.extend(model, …), where model is read by its own class (AutoModelForImageTextToText for one "
+            f"of images and text), then model.save_pretrained(folder)"
+        )
 
 
 def read_tokenizer(name: str, asked: str) -> Any:
@@ -63,7 +93,7 @@ def read_with_table(name: str, asked: str) -> tuple[Any, Any]:
     """Return a model of any task, as the class that it was saved as, and its tokenizer."""
     import transformers
 
-    config: Any = config_of(name, f"{asked} {name}")
+    config: Any = config_of(name, asked)
     plain = cast("dict[str, Any]", config if isinstance(config, dict) else vars(cast("object", config)))
     named: list[str] = plain.get("architectures") or []
     kind: Any = getattr(transformers, named[0], None) if named else transformers.AutoModel

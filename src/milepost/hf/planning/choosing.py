@@ -103,9 +103,14 @@ class Chosen:
             return f"none: no candidate was measured at {self.target:,}"
         left = [each for each in self.standings if each.verdict == "undecided" and each.texts == self.nearest.texts]
         more = "; not decided by so few endings: thorough=True, or --thorough, reads more" if left else ""
+        # A row that was given up early may have a narrow interval by chance; it is no row that the rule chooses from.
+        early = [each.row for each in self.standings if each.verdict == "within" and each.texts < self.nearest.texts]
+        if early and not left:
+            more = "; thorough=True, or --thorough, gives up none"
+        which = f"no row that read all endings ({joined(early)} did not)" if early else "no row"
         return (
-            f"none: at {self.target:,} no row is shown to read within {MARGIN} nats of the window with sinks{more}. Of "
-            f"those that went furthest {self.nearest.row} recalls best, {_comes_to(self.nearest)}"
+            f"none: at {self.target:,} {which} is shown to read within {MARGIN} nats of the window with sinks{more}. "
+            f"Of those that went furthest {self.nearest.row} recalls best, {_comes_to(self.nearest)}"
         )
 
     def __str__(self) -> str:

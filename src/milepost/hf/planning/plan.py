@@ -135,6 +135,8 @@ def plan(model: object, to: int, trained: int | None = None) -> Plan:
         print(plan("path/to/model", to=32768))
     """
     demand.whole(plan, "to", to)
+    if trained is not None:
+        demand.whole(plan, "trained", trained)
     config = config_of(model, "plan")
     stored = stored_in(read(config, "plan").source)
     extension = repr(mp.Schedule.of(config)) if stored else ""

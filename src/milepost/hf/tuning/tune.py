@@ -75,7 +75,7 @@ def tune(
     need("tune", "tune", NEEDED)
     if adapter and recipe.rank == 0:
         raise ValueError("tune(adapter=True): all weights are trained (rank 0), so there is no adapter; leave it out")
-    begun(out, recipe, train, name)
+    asked = demand_same(out, recipe, train, name)
     model = read()
     own = Schedule.of(model)
     stretched(model, recipe)
@@ -84,6 +84,9 @@ def tune(
     passages = Passages(
         train, recipe.to, recipe.steps * recipe.batch, recipe.seed, first, short if recipe.pose else None
     )
+    # From here on the folder is of this call: what was refused before leaves it as it was.
+    out.mkdir(parents=True, exist_ok=True)
+    (out / ASKED).write_text(json.dumps(asked, indent=2), encoding="utf-8")
     model = with_low_rank(model, recipe.rank, recipe.seed)
     resumed = step_of(last_whole(out))
     if resumed < recipe.steps:
@@ -116,17 +119,15 @@ def tune(
     return done
 
 
-def begun(out: Path, recipe: Recipe, train: Tensor, name: str) -> None:
-    """Begin a folder, or see that the one that is there was begun by the same call."""
+def demand_same(out: Path, recipe: Recipe, train: Tensor, name: str) -> dict[str, Any]:
+    """Refuse a folder that was not begun by the same call, or is done; return what the folder keeps of a call."""
     digest = hashlib.sha256(train.numpy().tobytes()).hexdigest()[:16]
     asked = {"model": name, "text": digest, "recipe": recipe.to_dict()}
     file = out / ASKED
     if not file.exists():
         if out.exists() and any(out.iterdir()):
             raise ValueError(f"--out {out}: this folder is not empty, and no tuning was begun in it; name another")
-        out.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(asked, indent=2), encoding="utf-8")
-        return
+        return asked
     try:
         there: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         other = recipe.other(there["recipe"])
@@ -139,6 +140,7 @@ def begun(out: Path, recipe: Recipe, train: Tensor, name: str) -> None:
         )
     if (out / REPORT).exists():
         raise ValueError(f"--out {out}: this tuning is done; its report is {out / 'report.html'}. Name another folder")
+    return asked
 
 
 def judging(judge: Tensor, short: int, to: int, windows: int) -> tuple[int, int, int]:
