@@ -27,7 +27,7 @@ SMALL = 64
 SIZES: dict[str, int] = {
     r".*vocab_size.*": 128,
     r".*intermediate_size(_mlp|_shared)?|.*ffn_hidden_size|ffn_dim|n_inner|.*_mlp_dim": 64,
-    r"(moe_)?num(_local|_routed)?_experts|n_routed_experts|moe_num_experts": 4,
+    r"(moe_)?num(_local|_routed)?_experts|n_routed_experts|moe_num_experts|zero_expert_num": 4,
     r"num_experts_per_tok(en)?|moe_(top_?k|k)|top_k_experts|num_selected_experts": 2,
     r"(n|num_expert|topk)_groups?": 1,
     r"(q|kv|o)_lora_rank|laurel_rank": 16,
