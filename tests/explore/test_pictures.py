@@ -309,7 +309,7 @@ def test_what_a_pale_edge_means_is_written_where_there_is_one():
     at = np.linspace(0, 100, 101)
     for lines, wanted in (({"a": at, "b": at}, True), ({"a": at, "b": 100 - at}, False)):
         said = texts(drawn("", [curves("", at, lines, x_name="x", y_name="y")]))
-        assert ("pale edge: another curve under it" in said) == wanted
+        assert ("edged in pale: it hides another curve" in said) == wanted
 
 
 def test_who_sees_no_picture_hears_what_it_shows():

@@ -165,6 +165,7 @@ def decay_bound(
     highest = max(ones, key=lambda name: _largest(ones[name], far)) if far.any() else own
     under = f"the schedule {highest!r}" if highest != own else "RoPE"
     comes = f"vectors of ones come back to {100 * _largest(ones[highest], far) / pairs:.0f} % under {under}"
+    comes += ", at single distances (pale)" if run > 1 else ""
     return Analysis(
         "decay_bound",
         "A rotated score falls with distance, but not for good" + (f": {comes}" if far.any() else ""),

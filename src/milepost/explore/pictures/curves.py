@@ -31,7 +31,7 @@ LETTERS = 44
 """How many letters of a name are written."""
 STYLES = ("solid", "dashed", "dotted", "dashdot", (0, (10, 3)), (0, (5, 2, 1, 2, 1, 2)))
 """What matplotlib calls the dashes d0 … d5."""
-UNDER = "pale edge: another curve under it"
+UNDER = "edged in pale: it hides another curve"
 """What the casings mean."""
 Note = tuple[float, float, str]
 """A place by its values, and what is written there."""
