@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import milepost as mp
 from milepost.cli import app
 from milepost.hf import choose, extend, load, plan, save
+from milepost.hf.choosing import choose as choosing
 from milepost.hf.choosing.kept import NAME, Kept
 from milepost.hf.choosing.rule import MARGIN, Difference, chosen, ranked, standing
 from milepost.hf.choosing.trial import Result
@@ -26,7 +27,6 @@ from milepost.hf.files import small
 from milepost.hf.files.read import read_model
 from milepost.hf.measuring.judged import Judged, Row
 from milepost.hf.model.extension import extension_of
-from milepost.hf.planning import choosing
 from milepost.lab.statistics.intervals import one_sided
 from milepost.lab.text.corpus import of_bytes
 from milepost.lab.training.model import Shape

@@ -1,6 +1,7 @@
 """What `milepost.hf` exports; each name is imported when it is first used."""
 
 from milepost.hf.checking.check import check as check
+from milepost.hf.choosing.choose import choose as choose
 from milepost.hf.contexts.memwalker import MemWalker as MemWalker
 from milepost.hf.contexts.memwalker import asker as asker
 from milepost.hf.contexts.nbce import nbce as nbce
@@ -11,6 +12,5 @@ from milepost.hf.files.saving import load as load
 from milepost.hf.files.saving import save as save
 from milepost.hf.measuring.measure import measure as measure
 from milepost.hf.model.extension import restore as restore
-from milepost.hf.planning.choosing import choose as choose
 from milepost.hf.planning.plan import plan as plan
 from milepost.hf.show import show as show

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import nn
 
+from milepost.hf.choosing.choose import choose
 from milepost.hf.model.extension import Model, Path, extended
 from milepost.hf.model.parts import BEST
 from milepost.hf.model.t5 import has_buckets
 from milepost.hf.model.tables import table_of
-from milepost.hf.planning.choosing import choose
 
 
 def extend(

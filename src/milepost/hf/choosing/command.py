@@ -13,6 +13,7 @@ from typing import Any, cast
 import typer
 
 from milepost import __version__
+from milepost.hf.choosing.choose import choose, in_words
 from milepost.hf.choosing.kept import Kept, refuse_folder
 from milepost.hf.choosing.page import write_page
 from milepost.hf.config.source import config_of
@@ -23,7 +24,6 @@ from milepost.hf.model.extension import extended
 from milepost.hf.model.models import device_of
 from milepost.hf.model.t5 import BUCKETED
 from milepost.hf.model.tables import TABLES
-from milepost.hf.planning.choosing import choose, in_words
 from milepost.hf.planning.plan import plan
 
 BIT = 1 << 16

@@ -21,7 +21,7 @@ from milepost.lab.report.look import Look
 from milepost.lab.report.scale import broken, doubling, straight
 
 if TYPE_CHECKING:
-    from milepost.hf.planning.choosing import Chosen
+    from milepost.hf.choosing.choose import Chosen
 
 NATS = "nats per token"
 WIDE, HIGH, FAR = 150.0, 18.0, 0.3
