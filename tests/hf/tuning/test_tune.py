@@ -120,16 +120,6 @@ def test_a_folder_that_was_begun_otherwise_is_refused(done: tuple[Any, Path], tm
         run(RECIPE, tmp_path)
 
 
-def test_the_adapter_alone_is_read_onto_the_extended_model(tmp_path: Path):
-    recipe = replace(RECIPE, steps=2, pose=True)
-    tuned = run(recipe, tmp_path / "out", adapter=True)
-    assert not (tmp_path / "out" / "model.safetensors").exists()
-    again = peft.PeftModel.from_pretrained(extend(model(), recipe.given), tmp_path / "out")
-    assert (logits(again) - logits(tuned.model)).abs().max() < 1e-5
-    with pytest.raises(ValueError, match=r"tune\(adapter=True\): all weights are trained \(rank 0\)"):
-        run(replace(recipe, rank=0), tmp_path / "other", adapter=True)
-
-
 @pytest.mark.parametrize(("preset", "parts"), [
     ("longchat", (mp.Rope(8, stretch=mp.Interpolate(4.0)), mp.causal)), ("storywriter", (mp.Alibi(4), mp.causal)),
 ])  # fmt: skip

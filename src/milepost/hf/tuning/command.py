@@ -33,7 +33,6 @@ def tune(
     rank: Annotated[int, typer.Option("--rank", help="Of the low-rank weights (LoRA).")] = 16,
     whole: Annotated[bool, typer.Option("--whole", help="Train all weights.")] = False,
     pose: Annotated[bool, typer.Option("--pose", help="Read short cuts at skipped positions, not long texts.")] = False,
-    adapter: Annotated[bool, typer.Option("--adapter", help="Save the low-rank weights alone, not merged.")] = False,
     judge: Annotated[Path | None, typer.Option("--judge", help="Another text to judge on.", exists=True)] = None,
     checkpointing: Annotated[
         bool, typer.Option("--checkpointing", help="Keep few activations: less memory, a third more time.")
@@ -69,22 +68,16 @@ def tune(
 
         train, judged = _texts(text, judge, tokenizer)
         done = tuned(
-            read, recipe, train, judged, out, tokenizer=tokenizer, first=_first(tokenizer), adapter=adapter, name=model,
+            read, recipe, train, judged, out, tokenizer=tokenizer, first=_first(tokenizer), name=model,
             say=lambda words: typer.echo(words, err=True),
         )  # fmt: skip
-        state = "" if adapter else f"\n{show(out).state_in_words}"
+        state = show(out).state_in_words
     except (ValueError, TypeError, OSError, ImportError, IndexError) as error:
         refuse(str(error))
     except KeyboardInterrupt:
         typer.echo("\nmilepost: stopped; rerun the command to resume", err=True)
         raise SystemExit(130) from None
-    typer.echo(f"{done}\n\nsaved: {out}{state}\nreport: {out / 'report.html'}")
-    if adapter:
-        call = f"extend(model, {given!r}, to={to})"
-        typer.echo(
-            f"the folder has low-rank weights alone, which mean nothing without the method:\n"
-            f"peft.PeftModel.from_pretrained({call}, {str(out)!r})"
-        )
+    typer.echo(f"{done}\n\nsaved: {out}\n{state}\nreport: {out / 'report.html'}")
 
 
 def _texts(text: Path, judge: Path | None, tokenizer: Any) -> tuple[Any, Any]:

@@ -56,7 +56,6 @@ def tune(
     *,
     tokenizer: Any = None,
     first: int | None = None,
-    adapter: bool = False,
     name: str = "",
     windows: int = WINDOWS,
     say: Say = print,
@@ -67,14 +66,12 @@ def tune(
     read: gives the model; it is read twice, the second time to measure how it was. train, judge: token ids of texts
     that share nothing. first: a token that every text begins with. The folder keeps the optimizer, the place in the
     data and the random states: called again with the same arguments it resumes, to the same losses as a run that was
-    not interrupted. adapter: save the low-rank weights alone, and not the whole model with them merged.
+    not interrupted. Low-rank weights are merged: alone they would be put onto a model without the method, in silence.
 
     What is measured: the loss of the last tokens, and the cost of a passage that comes again, of the model as it was,
     of a window on it, of the stretched model, and of the tuned one.
     """
     need("tune", "tune", NEEDED)
-    if adapter and recipe.rank == 0:
-        raise ValueError("tune(adapter=True): all weights are trained (rank 0), so there is no adapter; leave it out")
     asked = demand_same(out, recipe, train, name)
     model = read()
     own = Schedule.of(model)
@@ -98,9 +95,8 @@ def tune(
         if resumed:
             advance(f"resumed at step {resumed}", resumed)
         losses = trained(model, passages, recipe, out, lambda step, loss: advance(f"loss {loss:.3f} nats a token"))
-    if not adapter:
-        model = merged(model)
-    written(model, out, tokenizer, adapter)
+    model = merged(model)
+    written(model, out, tokenizer)
     (out / LOSSES).write_text(json.dumps(losses), encoding="utf-8")
     before = stretched(read(), recipe)
     rows = {f"{recipe.given}, untuned": before, f"{recipe.given}, tuned": model}
@@ -160,9 +156,9 @@ def merged(model: Any) -> Any:
     return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
 
 
-def written(model: Any, out: Path, tokenizer: Any, adapter: bool) -> None:
-    """Write a tuned model, or its low-rank weights alone, and its tokenizer."""
-    if adapter or changed_by(model) is None:
+def written(model: Any, out: Path, tokenizer: Any) -> None:
+    """Write a tuned model and its tokenizer."""
+    if changed_by(model) is None:
         model.save_pretrained(out)
     else:
         save(model, out)
