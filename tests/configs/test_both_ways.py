@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModel
 from transformers.masking_utils import create_causal_mask
 
-from milepost import Schedule, Scheme, attend, causal, chunks, window
+from milepost import Rope, Schedule, Scheme, attend, causal, chunks, window
 from milepost.configs.model_types import ROTARY
 from milepost.seams.visible import Visible
 from tests.configs import theirs
@@ -114,3 +114,27 @@ def test_alibi_that_grows_with_the_key_is_not_symmetric(name: str):
     settings = {"n_heads": 4, "num_attention_heads": 4, "hidden_size": 32, "alibi": True, "is_causal": False}
     with pytest.raises(ValueError, match=r"is_causal is False, and this model's slopes then favour keys ahead"):
         Scheme.of({"model_type": name, **settings})
+
+
+READ_BY_OTHERS = {
+    "use_bidirectional_attention": (True, "which transformers' qwen2 does not read; remove it"),
+    "mrope_section": ([2, 1, 1], "which transformers' qwen2 does not read; remove it"),
+    "local_attention": (8, "which transformers' qwen2 does not read; remove it"),
+    "sliding_window_size": (8, "which transformers' qwen2 does not read; remove it"),
+    "rotary_dim": (4, "and transformers' qwen2 rotates 8 channels of a head"),
+    "layer_types": (["linear_attention", "sliding_attention"], "and every layer of transformers' qwen2 attends"),
+}
+
+
+@pytest.mark.parametrize("key", READ_BY_OTHERS)
+def test_a_key_that_only_other_types_read_is_refused_by_name(key: str):
+    value, why = READ_BY_OTHERS[key]
+    plain = TINY | {"model_type": "qwen2", "rope_theta": 1e4, "layer_types": ["full_attention", "sliding_attention"]}
+    plain |= {"sliding_window": 3, "use_sliding_window": True}
+    assert Schedule.of(plain)[1].parts[-1] == causal & window(3)
+    with pytest.raises(ValueError, match=rf"a qwen2 config\): {key} is .*{why}"):
+        Schedule.of(plain | {key: value})
+
+
+def test_a_rotary_dim_that_agrees_is_read():
+    assert Scheme.of(TINY | {"model_type": "llama", "rope_theta": 1e4, "rotary_dim": 8}).parts[0] == Rope(8)

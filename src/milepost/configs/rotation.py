@@ -88,13 +88,34 @@ def rotation(reader: Reader, layer: int) -> Any:
     if rope_type(reader, settings) == "proportional":
         factor = settings.get("factor") or 1.0
         return Rope(of, theta=theta, pairs=family.pairs, stretch=Proportional(share, factor=factor))
-    dim = reader.get("qk_rope_head_dim" if family.latent else "rotary_dim") or int(of * share)
+    dim = rotated_channels(reader, int(of * share))
     if dim < 1:
         raise reader.refuse("partial_rotary_factor", share, f"and of {of} channels none would rotate")
     made = Rope(dim, theta=theta, pairs=pairs_of(reader), stretch=stretch(reader, settings))
+    beside = reader.given("mrope_section")
+    if beside is not None and "mrope_section" not in family.settings:
+        raise reader.unread("mrope_section", beside)
     if settings.get("mrope_section") or reader.get("mrope_section"):
         made = axial(reader, settings, made)
     return made if dim == of else Partial(made, of=of)
+
+
+def rotated_channels(reader: Reader, by_share: int) -> int:
+    """Return how many channels rotate. by_share: as many as the share says, by which most models go."""
+    if family_of(reader).latent:
+        return reader.get("qk_rope_head_dim") or by_share
+    dim: int | None = reader.get("rotary_dim")
+    if dim not in (None, by_share) and reader.model_type not in BY_ROTARY_DIM:
+        raise reader.refuse(
+            "rotary_dim", dim,
+            f"and transformers' {reader.model_type} rotates {by_share} channels of a head, by partial_rotary_factor "
+            f"or all; let them agree, or remove it",
+        )  # fmt: skip
+    return dim or by_share
+
+
+BY_ROTARY_DIM = ("codegen", "gptj", "minimax_m2")
+"""Types whose rotary_dim says how many channels rotate."""
 
 
 def rotated_share(reader: Reader, settings: Settings) -> float:
