@@ -126,9 +126,7 @@ def test_the_whole_model_looks_ahead_within_its_prefix_alone(plain: dict[str, An
 def test_a_gemma_of_its_own_that_is_said_to_look_both_ways_is_refused_by_name():
     # sdpa asks its attention where there is no mask; its masks, of padding or a cache, are causal.
     settings = {"model_type": "gemma", "head_dim": 16, "rope_theta": 1e4, "num_hidden_layers": 1}
-    why = (
-        r"Scheme.of\(a gemma config\): use_bidirectional_attention is True, by which .* cache go; remove it"
-    )
+    why = r"Scheme.of\(a gemma config\): use_bidirectional_attention is True, by which .* cache go; remove it"
     with pytest.raises(ValueError, match=why):
         Scheme.of(settings | {"use_bidirectional_attention": True})
     assert Scheme.of(settings | {"is_causal": False}).parts == (Rope(16),)

@@ -280,7 +280,7 @@ def demand_masks(layers: Layers) -> None:
     if layers.places and not all(own.is_causal for own in layers.own):
         raise ValueError(
             f"extend: this {layers.model_type} model sees keys ahead (is_causal is false in its config), and its "
-            f"layers are told where tokens stand by a causal mask alone; extend it without is_causal: false, or another model"
+            f"layers are told where tokens stand by a causal mask alone; extend it without is_causal: false"
         )
 
 
