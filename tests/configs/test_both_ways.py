@@ -121,6 +121,7 @@ READ_BY_OTHERS = {
     "mrope_section": ([2, 1, 1], "which transformers' qwen2 does not read; remove it"),
     "local_attention": (8, "which transformers' qwen2 does not read; remove it"),
     "sliding_window_size": (8, "which transformers' qwen2 does not read; remove it"),
+    "kv_channels": (4, "which transformers' qwen2 does not read; remove it"),
     "rotary_dim": (4, "and transformers' qwen2 rotates 8 channels of a head"),
     "layer_types": (["linear_attention", "sliding_attention"], "and every layer of transformers' qwen2 attends"),
 }
@@ -131,6 +132,7 @@ def test_a_key_that_only_other_types_read_is_refused_by_name(key: str):
     value, why = READ_BY_OTHERS[key]
     plain = TINY | {"model_type": "qwen2", "rope_theta": 1e4, "layer_types": ["full_attention", "sliding_attention"]}
     plain |= {"sliding_window": 3, "use_sliding_window": True}
+    plain.pop("head_dim")
     assert Schedule.of(plain)[1].parts[-1] == causal & window(3)
     with pytest.raises(ValueError, match=rf"a qwen2 config\): {key} is .*{why}"):
         Schedule.of(plain | {key: value})
@@ -138,3 +140,25 @@ def test_a_key_that_only_other_types_read_is_refused_by_name(key: str):
 
 def test_a_rotary_dim_that_agrees_is_read():
     assert Scheme.of(TINY | {"model_type": "llama", "rope_theta": 1e4, "rotary_dim": 8}).parts[0] == Rope(8)
+
+
+IGNORED: dict[str, tuple[dict[str, Any], str]] = {
+    "a base": ({"rope_theta": 5e4}, "rope_theta is 50000.0"),
+    "a stretch": ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_type is 'linear'"),
+    "both": ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}, "rope_theta is 50000.0"),
+}
+
+
+@pytest.mark.parametrize("name", IGNORED)
+@pytest.mark.parametrize("kind", ["codegen", "gptj"])
+def test_settings_of_a_rotation_that_is_in_code_are_refused(name: str, kind: str):
+    given, why = IGNORED[name]
+    plain = TINY_GPT | {"model_type": kind, "rotary_dim": 4}
+    with torch.no_grad():
+        one, other = (AutoModel.from_config(AutoConfig.for_model(**plain | each)).eval() for each in ({}, given))
+        other.load_state_dict(one.state_dict())
+        ids = torch.arange(12)[None]
+        assert torch.equal(one(ids).last_hidden_state, other(ids).last_hidden_state)
+    with pytest.raises(ValueError, match=rf"a {kind} config\): {why}, which transformers' {kind} does not read"):
+        Scheme.of(plain | given)
+    assert Scheme.of(plain | {"rope_theta": 1e4}).same_as(Scheme.of(plain))

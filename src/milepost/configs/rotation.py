@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from milepost.configs.layer_types import Rule, always, full, layer_type, seen
-from milepost.configs.reader import Family, Reader
+from milepost.configs.reader import HEAD_WIDTH, Family, Reader, look_up
 from milepost.configs.rope_types import BASE, Settings, by_layer_type, rope_type, settings_given, settings_of, stretch
 from milepost.methods.nope import Nope
 from milepost.methods.partial import Partial
@@ -84,6 +84,7 @@ def rotation(reader: Reader, layer: int) -> Any:
     family = family_of(reader)
     kind = layer_type(reader, layer, family.rule)
     settings = parameters(reader, kind)
+    demand_as_in_code(reader)
     theta, of, share = base(reader, kind, settings), family.width(reader, layer), rotated_share(reader, settings)
     if rope_type(reader, settings) == "proportional":
         factor = settings.get("factor") or 1.0
@@ -98,6 +99,21 @@ def rotation(reader: Reader, layer: int) -> Any:
     if settings.get("mrope_section") or reader.get("mrope_section"):
         made = axial(reader, settings, made)
     return made if dim == of else Partial(made, of=of)
+
+
+def demand_as_in_code(reader: Reader) -> None:
+    """Refuse settings of a rotation that is fixed in the code of transformers, which passes over them."""
+    if reader.model_type not in IN_CODE:
+        return
+    own = {"rope_type": "default", "type": "default"} | dict.fromkeys(BASE, look_up(reader.family.defaults, *BASE))
+    beside = {name: reader.given(name) for name in BASE}
+    for key, value in {**beside, **settings_given(reader)[0]}.items():
+        if value is not None and value != own.get(key):
+            raise reader.unread(key, value)
+
+
+IN_CODE = ("chatglm", "codegen", "gptj", "roformer")
+"""Model types whose rotation is fixed in the code of transformers: no setting changes it."""
 
 
 def rotated_channels(reader: Reader, by_share: int) -> int:
@@ -132,6 +148,11 @@ def rotated_share(reader: Reader, settings: Settings) -> float:
 def head_width(reader: Reader) -> int:
     """Return the channels of a query; with latent keys (MLA), those without position and those that rotate."""
     if not family_of(reader).latent:
+        for name in HEAD_WIDTH[1:]:
+            # Types that have no such key divide the width by the heads; one that agrees does no harm.
+            given = None if reader.given("head_dim") else reader.given(name)
+            if given not in (None, reader.width // reader.heads):
+                reader.own(name, "jetmoe")
         return reader.head_width
     return reader.need("the channels without position", "qk_nope_head_dim") + reader.need(
         "the channels that rotate", "qk_rope_head_dim"
