@@ -329,22 +329,22 @@ def test_unseen_angles_break_the_model_and_slowing_the_others_mends_nothing():
     np.testing.assert_array_equal(names["bound"]["outside, by ridge"], scene.figures[3].lines[0].values)  # pyright: ignore
 
 
-@pytest.mark.parametrize("change", ["squeezed", "frozen", "dropped"])
+@pytest.mark.parametrize("change", ["slowed", "frozen", "dropped"])
 def test_unseen_pairs_changed_cost_within_the_trained_length_too(change: str):
     data, says = measured(), BY_NAME["unseen"].scene({"change": change}).says
     for which, those in (("unseen", 12), ("other", 20)):
-        stock, changed = data["loss"]["as it is"], data["loss"][f"{which} pairs {change}"]
+        stock, changed = data["loss"]["unchanged"], data["loss"][f"{which} pairs {change}"]
         more = [a - b for a, b, at in zip(changed, stock, data["position"], strict=True) if at < 8192]
         written = f"{sum(more) / len(more):+.2f}"
         assert f"{written} for the {those}" in says.en
         assert written in says.zh
         # Slowing the others ruins the model where it needs no help; so does every change but the mild one.
-        assert (float(written) > 2) == ((which, change) != ("unseen", "squeezed"))
+        assert (float(written) > 2) == ((which, change) != ("unseen", "slowed"))
 
 
 def test_unseen_text_to_look_for_holds_in_what_was_measured():
     data, says = measured(), BY_NAME["unseen"].look_for.en
-    at, stock = np.array(data["position"]), np.array(data["loss"]["as it is"])
+    at, stock = np.array(data["position"]), np.array(data["loss"]["unchanged"])
     window = np.array(data["loss"]["window"])
     assert "from about 11,000" in says
     assert data["length"] == MEASURED
@@ -352,13 +352,13 @@ def test_unseen_text_to_look_for_holds_in_what_was_measured():
     assert (stock[at < 10_900] < 2.7).all()
     assert (stock[at > 11_100] > 3.1).all()
     assert window[(at > 8192) & (at < 10_000)].min() - window[at < 8192].max() > 0.3
-    assert {name for name, (more, _) in data["more"].items() if more < 1} == {"unseen pairs squeezed"}
+    assert {name for name, (more, _) in data["more"].items() if more < 1} == {"unseen pairs slowed"}
 
 
 def test_unseen_guess_names_the_loss_at_trained_positions():
     data = measured()
     within = np.array(data["position"]) < data["trained"]
-    assert round(float(np.array(data["loss"]["as it is"])[within].mean()), 1) == LOSS
+    assert round(float(np.array(data["loss"]["unchanged"])[within].mean()), 1) == LOSS
     assert f"about {LOSS} nats" in BY_NAME["unseen"].guess.question.en
 
 

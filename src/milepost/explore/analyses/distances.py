@@ -14,7 +14,7 @@ from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.asked import by_name
 from milepost.explore.pictures.curves import broken_at_jumps, curves
 from milepost.explore.pictures.maps import map_of
-from milepost.explore.words import in_words
+from milepost.explore.words import first_large, in_words
 from milepost.methods.regions import DualChunk, Rerope, SelfExtend
 from milepost.methods.rope import Rope
 from milepost.schedule import Schedule, ranges
@@ -55,7 +55,7 @@ def distance_map(
         {}
         if schemes is not None
         else {
-            name: _first_large(", ".join(in_words(part) for part in scheme.answering("place")))
+            name: first_large(", ".join(in_words(part) for part in scheme.answering("place")))
             for name, scheme in named.items()
         }
     )
@@ -72,11 +72,14 @@ def distance_map(
         + ("" if reads(named[name]) else " (nothing reads distances)")
         for name, each in rows.items()
     )
-    rotates = all(scheme.answering("turn") for scheme in named.values())
-    by = "the method reads" if len(named) == 1 else "the methods read"
+    kept = None
+    if trained is not None and trained < length and all(np.nanmax(each) < trained for each in rows.values()):
+        # Layers of one model are one way.
+        kept = _title(1 if isinstance(schemes, Schedule) else len(named), trained)
+    again = [name for name, scheme in named.items() if DualChunk in map(type, scheme.answering("place"))]
     return Analysis(
         "distance_map",
-        f"Distances as {'the rotation sees' if rotates else by} them",
+        f"Distances as {_reader(named)} them" if kept is None else kept,
         f"What the last of {length:,} tokens sees. {said}.",
         (
             axis("query", tokens, "tokens"),
@@ -97,6 +100,8 @@ def distance_map(
                     unit="distance",
                     limits=(float(least), float(most)),
                     hidden="future keys" if _causal(named[name]) else "hidden keys",
+                    marked=[(tokens[0], tokens[0], tokens[-1], tokens[-1])],
+                    mark_name="distance 0",
                 )
                 for name, values in maps.items()
             ),
@@ -109,8 +114,24 @@ def distance_map(
                 level=None if trained is None else (float(trained), f"trained length, {trained:,}"),
             ),
         ),
-        f"{length:,} tokens" + ("" if trained is None else f" · trained at {trained:,}"),
+        f"{length:,} tokens"
+        + ("" if trained is None else f" · trained at {trained:,}")
+        + (f" · {' and '.join(again)}: distances start again at each chunk of keys" if again else ""),
     )
+
+
+def _title(count: int, trained: int) -> str:
+    """Return the finding where every distance was met in training."""
+    kept = f"within the {trained:,} trained"
+    ways = ("Two ways to keep every distance", "Three ways to keep every distance")
+    return f"{ways[count - 2]} {kept}" if count > 1 else f"Every distance stays {kept}"
+
+
+def _reader(named: Mapping[str, Scheme]) -> str:
+    """Return what sees the distances."""
+    if all(scheme.answering("turn") for scheme in named.values()):
+        return "the rotation sees"
+    return "the method reads" if len(named) == 1 else "the methods read"
 
 
 def _causal(scheme: Scheme) -> bool:
@@ -118,10 +139,6 @@ def _causal(scheme: Scheme) -> bool:
     at = torch.arange(64)
     hidden = torch.tensor(np.isnan(seen(scheme, at, at)))
     return bool(torch.equal(hidden, at[:, None] < at[None, :]))
-
-
-def _first_large(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _named(schemes: Scheme | Schedule | Mapping[str, Scheme] | None) -> dict[str, Scheme]:

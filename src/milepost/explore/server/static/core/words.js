@@ -89,7 +89,7 @@
     heads: ["All heads of the layer", "该层的各个头"],
     chosen_head: ["Choose a head", "选择一个头"],
     chosen: ["chosen", "已选"],
-    before: ["as it is", "原样"],
+    before: ["unchanged", "原样"],
   };
   const missing = [];
 
