@@ -10,6 +10,7 @@ import os
 import random
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -477,12 +478,18 @@ def test_windows_of_dual_chunks_climb_through_a_chunk_and_drop():
     scene = BY_NAME["windows"].scene({"method": "dual_chunk", "w": w})
     shown = scene.figures[0]
     assert isinstance(shown, Lines)
-    row = [float(each) for each in shown.lines[0].values[:-1]]
-    assert max(row) <= w
+    seen = {int(at): float(each) for at, each in zip(shown.at, shown.lines[0].values, strict=True)}
+    # A jump is a gap of one key: no line slants from one chunk to the next.
+    gaps = [at for at, each in seen.items() if math.isnan(each)]
+    # The chunk before that of the last token goes on from it.
+    assert gaps == list(range(128 + size, 8192, size))
+    assert all({gap - 1, gap + 1} <= seen.keys() and seen[gap + 1] < seen[gap - 1] for gap in gaps)
+    there = [(at, each) for at, each in seen.items() if at not in gaps]
+    assert max(each for _, each in there) <= w
     # Back from the last token, 8,191: it stands at 127 of its chunk, so chunks end 128 tokens back, and every 384 more.
-    chunks = [(8191 - 64 * n) // size for n in range(len(row))]
-    for before, after, one, next_one in zip(row, row[1:], chunks, chunks[1:], strict=False):
-        assert (after > before) == (one == next_one) or one == 8191 // size
+    for (one, before), (other, after) in pairwise(there):
+        chunks = (8191 - one) // size, (8191 - other) // size
+        assert (after > before) == (chunks[0] == chunks[1]) or chunks[0] == 8191 // size
     assert "to w at most" in BY_NAME["windows"].look_for.en
 
 
