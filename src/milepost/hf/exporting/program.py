@@ -95,7 +95,7 @@ def sizes_of_none_and_one() -> Generator[None]:
 @contextmanager
 def experts_in_batches(model: Any) -> Generator[None]:
     """Run experts as batched products: grouped ones have no form in ONNX, and a loop over experts cannot be traced."""
-    if not getattr(type(model), "_can_set_experts_implementation", lambda: False)():
+    if not getattr(model, "_can_set_experts_implementation", lambda: False)():
         yield
         return
     own = model.config._experts_implementation
