@@ -15,7 +15,7 @@ from milepost.explore import Analysis
 ROPE = mp.Rope(128)
 STRETCHES = {
     "RoPE": ROPE,
-    "interpolation by 8": mp.Rope(128, stretch=mp.Interpolate(8)),
+    "interpolated by 8": mp.Rope(128, stretch=mp.Interpolate(8)),
     "NTK by 8": mp.Rope(128, stretch=mp.Ntk(8)),
     "YaRN by 8": mp.Rope(128, stretch=mp.Yarn(8, trained=4096)),
 }
@@ -50,7 +50,7 @@ PICTURES: dict[str, Callable[[], Analysis]] = {
     "shift_map": lambda: explore.shift_map(xl()),
     "distance_map": explore.distance_map,
     "distance_map_leaky": lambda: explore.distance_map({"Leaky ReRoPE": LEAKY}, length=4096, trained=1024),
-    "distance_map_invleaky": lambda: explore.distance_map(INV_LEAKY, length=1024, trained=1024),
+    "distance_map_invleaky": lambda: explore.distance_map(INV_LEAKY, length=1024),
     "distance_map_hwfa": lambda: explore.distance_map(mp.hwfa(12, 64, 512), length=1024, trained=512),
     "kept_terms": explore.kept_terms,
     "cope_counts": lambda: explore.cope_counts(opens={".": 1.0, "reads": 0.5}),

@@ -144,7 +144,8 @@ def test_a_title_says_that_every_distance_was_trained_where_that_is_so():
     rerope = mp.Scheme(mp.Rope(8), mp.Rerope(512), mp.causal)
     for trained, title in (
         (513, "Every distance stays within the 513 trained"),
-        (512, "Distances as the rotation sees"),
+        (512, "Distances go up to 512; training met those below 512"),
+        (1024, "Distances as the rotation sees"),
     ):
         assert explore.distance_map(rerope, length=1024, trained=trained).title.startswith(title)
     # Layers of one model are no two ways.

@@ -72,14 +72,11 @@ def distance_map(
         + ("" if reads(named[name]) else " (nothing reads distances)")
         for name, each in rows.items()
     )
-    kept = None
-    if trained is not None and trained < length and all(np.nanmax(each) < trained for each in rows.values()):
-        # Layers of one model are one way.
-        kept = _title(1 if isinstance(schemes, Schedule) else len(named), trained)
+    most_seen = max(float(np.nanmax(each)) for each in rows.values())
     again = [name for name, scheme in named.items() if DualChunk in map(type, scheme.answering("place"))]
     return Analysis(
         "distance_map",
-        f"Distances as {_reader(named)} them" if kept is None else kept,
+        _title(named, isinstance(schemes, Schedule), most_seen, length, trained),
         f"What the last of {length:,} tokens sees. {said}.",
         (
             axis("query", tokens, "tokens"),
@@ -120,11 +117,15 @@ def distance_map(
     )
 
 
-def _title(count: int, trained: int) -> str:
-    """Return the finding where every distance was met in training."""
+def _title(named: Mapping[str, Scheme], layers: bool, most: float, length: int, trained: int | None) -> str:
+    """Return whether every distance was met in training; layers: of one model, which are one way."""
+    if trained is None or trained >= length:
+        return f"Distances as {_reader(named)} them"
+    if most >= trained:
+        return f"Distances go up to {most:,.0f}; training met those below {trained:,}"
     kept = f"within the {trained:,} trained"
-    ways = ("Two ways to keep every distance", "Three ways to keep every distance")
-    return f"{ways[count - 2]} {kept}" if count > 1 else f"Every distance stays {kept}"
+    ways = "", "Two ways to keep every distance", "Three ways to keep every distance"
+    return f"Every distance stays {kept}" if layers or len(named) == 1 else f"{ways[len(named) - 1]} {kept}"
 
 
 def _reader(named: Mapping[str, Scheme]) -> str:

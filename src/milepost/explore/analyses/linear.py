@@ -56,7 +56,7 @@ def negative_denominators(
     )
     return Analysis(
         "negative_denominators",
-        "Linear attention: its denominator falls to 0 and below if it is rotated too"
+        "Linear attention: its denominator can fall to 0 and below if it is rotated too"
         if any((each <= 0).any() for each in ratios.values())
         else "Linear attention: its denominator, if that is rotated too",
         f"The rotated denominator is not positive in {counted}. The plain one always is.",
