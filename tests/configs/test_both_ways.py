@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModel
 from transformers.masking_utils import create_causal_mask
 
 from milepost import Rope, Schedule, Scheme, attend, causal, chunks, window
+from milepost.configs.layer_types import BY_FUNCTION
 from milepost.configs.model_types import ROTARY
 from milepost.seams.visible import Visible
 from tests.configs import theirs
@@ -84,7 +86,9 @@ def test_a_layer_of_an_embedding_model_gives_the_same(name: str):
     assert (other - oracle).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("name", sorted(set(ROTARY) - REMOTE - {"modernbert", "roformer", "t5_gemma_module", *LATER}))
+@pytest.mark.parametrize(
+    "name", sorted(set(ROTARY) - REMOTE - {"modernbert", "roformer", "t5_gemma_module", *BY_FUNCTION, *LATER})
+)
 def test_masks_of_every_family(name: str):
     config = theirs.config_of({"model_type": name, "is_causal": False})
     for key, n in (("sliding_window", 5), ("attention_chunk_size", 4)):
@@ -144,7 +148,7 @@ def test_a_rotary_dim_that_agrees_is_read():
 
 IGNORED: dict[str, tuple[dict[str, Any], str]] = {
     "a base": ({"rope_theta": 5e4}, "rope_theta is 50000.0"),
-    "a stretch": ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_type is 'linear'"),
+    "a stretch": ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_type is 'linear'"),
     "both": ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}, "rope_theta is 50000.0"),
 }
 
@@ -162,3 +166,19 @@ def test_settings_of_a_rotation_that_is_in_code_are_refused(name: str, kind: str
     with pytest.raises(ValueError, match=rf"a {kind} config\): {why}, which transformers' {kind} does not read"):
         Scheme.of(plain | given)
     assert Scheme.of(plain | {"rope_theta": 1e4}).same_as(Scheme.of(plain))
+
+
+@pytest.mark.parametrize("kind", ["nemotron", "stablelm"])
+def test_where_padding_decides_what_is_seen_the_config_is_refused(kind: str):
+    plain = TINY | {"model_type": kind, "rope_theta": 1e4, "is_causal": False}
+    config = AutoConfig.for_model(**plain)
+    model, ids = AutoModel.from_config(config, attn_implementation="sdpa").eval(), torch.arange(1, 13)[None]
+    mask = torch.ones(2, 13, dtype=torch.long).index_fill_(1, torch.tensor([0]), 0)
+    with torch.no_grad():
+        alone = model(ids).last_hidden_state[0]
+        padded = model(nn.functional.pad(ids, (1, 0)).expand(2, -1), attention_mask=mask).last_hidden_state[0, 1:]
+    assert float((alone - padded).abs().max()) > 1e-2
+    why = rf"a {kind} config\): is_causal is False, by which .* its attention function and padding go; remove it"
+    for source in (config, plain):
+        with pytest.raises(ValueError, match=why):
+            Scheme.of(source)

@@ -323,6 +323,12 @@ def seen(reader: Reader, kind: str, encodes: bool = False, prefixed: bool = Fals
 
     prefixed: use_bidirectional_attention is about a prefix, which a plain text does not have.
     """
+    if not reader.causal and reader.model_type in BY_FUNCTION:
+        raise reader.refuse(
+            "is_causal", False,
+            f"by which transformers' {reader.model_type} looks ahead or not as its attention function and padding go; "
+            f"remove it",
+        )  # fmt: skip
     both_ways = (encodes and not reader.decodes) or (not prefixed and looks_ahead(reader))
     if kind == CHUNKED:
         # transformers hides what is ahead in a chunk whatever is_causal is.
@@ -334,6 +340,10 @@ def seen(reader: Reader, kind: str, encodes: bool = False, prefixed: bool = Fals
         # There the window counts the keys on each side, the query's own not among them.
         return [window(n + 1, ahead=n)]
     return [window(n, ahead=n - 1) if both_ways else causal & window(n)]
+
+
+BY_FUNCTION = ("nemotron", "stablelm")
+"""Types whose masks go by is_causal, and whose attention by sdpa hides what is ahead wherever it is given no mask."""
 
 
 def looks_ahead(reader: Reader) -> bool:

@@ -105,10 +105,9 @@ def demand_as_in_code(reader: Reader) -> None:
     """Refuse settings of a rotation that is fixed in the code of transformers, which passes over them."""
     if reader.model_type not in IN_CODE:
         return
-    own = {"rope_type": "default", "type": "default"} | dict.fromkeys(BASE, look_up(reader.family.defaults, *BASE))
-    beside = {name: reader.given(name) for name in BASE}
-    for key, value in {**beside, **settings_given(reader)[0]}.items():
-        if value is not None and value != own.get(key):
+    theta = look_up(reader.family.defaults, *BASE)
+    for key, value in {**{name: reader.given(name) for name in BASE}, **settings_given(reader)[0]}.items():
+        if value is not None and value != (theta if key in BASE else "default"):
             raise reader.unread(key, value)
 
 
@@ -151,7 +150,7 @@ def head_width(reader: Reader) -> int:
         for name in HEAD_WIDTH[1:]:
             # Types that have no such key divide the width by the heads; one that agrees does no harm.
             given = None if reader.given("head_dim") else reader.given(name)
-            if given not in (None, reader.width // reader.heads):
+            if given is not None and given != reader.width // reader.heads:
                 reader.own(name, "jetmoe")
         return reader.head_width
     return reader.need("the channels without position", "qk_nope_head_dim") + reader.need(
