@@ -126,6 +126,9 @@ LLAMA3 = {
     "original_max_position_embeddings": 16,
 }  # fmt: skip
 PLAIN = mp.Scheme(mp.Rope(8), mp.causal)
+LOGITS = mp.SinkLogit(4)
+torch.nn.init.constant_(LOGITS.logit, 3.0)
+SINKS = mp.Schedule([mp.Scheme(mp.Rope(8), LOGITS, mp.causal)] * 2)
 REFUSED: list[tuple[str, dict[str, Any], tuple[Any, ...], dict[str, Any], str]] = [
     ("gemma3_text", {}, (PLAIN,), {}, "layers of this gemma3_text model differ, so one scheme"),
     ("llama", {}, (mp.Schedule([PLAIN]),), {}, "the schedule has 1 layers and this llama model"),
@@ -135,6 +138,8 @@ REFUSED: list[tuple[str, dict[str, Any], tuple[Any, ...], dict[str, Any], str]] 
     ("mistral", {}, (PLAIN,), {}, "its cache keeps no more"),
     ("gpt_oss", {"layer_types": ["full_attention"] * 2}, (mp.Schedule([PLAIN] * 2),), {},
      "trained with a logit of attending to nothing: add SinkLogit(heads)"),
+    ("gpt_oss", {"layer_types": ["full_attention"] * 2}, (SINKS,), {}, "has sinks of its own, and the weights of Sink"),
+    ("llama", {}, (SINKS,), {}, "has no weights for SinkLogit(4), which learns"),
     ("llama", {}, (mp.Kerple(4),), {}, "Kerple(4) learns, and nothing in this checkpoint was trained for it"),
     ("llama", {}, (mp.Sinusoidal(32),), {}, "acts on the embeddings"),
     ("llama", {}, (mp.Rerope,), {}, "this is a class; make one"),

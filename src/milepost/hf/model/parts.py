@@ -263,10 +263,18 @@ def check(layers: Layers, layer: int, scheme: Scheme) -> None:
     learned = [
         part
         for part in scheme.parts
-        if isinstance(part, nn.Module) and not answers(part, "rest") and part not in own.parts
+        if isinstance(part, nn.Module) and part not in own.parts
+        if not (answers(part, "rest") and answers_rest(own))
     ]
     if learned:
         raise ValueError(f"{where} has no weights for {spell(learned[0])}, which learns")
+    for part in scheme.answering("rest"):
+        # The module's own sinks are read in its place.
+        if isinstance(part, nn.Module) and part not in own.parts and any(each.any() for each in part.parameters()):
+            raise ValueError(
+                f"{where} has sinks of its own, and the weights of {spell(part)} would be passed over; give one with "
+                f"weights of zero, which stands for the layer's own, and set those in the model"
+            )
     if own.is_causal and not scheme.is_causal:
         raise ValueError(f"{where} is causal, and the scheme shows it keys ahead; add causal")
     if not within(scheme, own):
