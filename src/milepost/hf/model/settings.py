@@ -102,8 +102,8 @@ def read_back(layers: Layers, schedule: Schedule, settings: Settings) -> bool:
         now = own_schedule(config)
         turners = layers.turners or tuple(turners_in(layers.backbone))
         return all(map(same, now, schedule)) and all(rotates(layers, config, each, schedule) for each in turners)
-    except (KeyError, ValueError, TypeError):
-        # A config that transformers refuses is not read as anything.
+    except (KeyError, ValueError, TypeError, RuntimeError):
+        # A config that transformers refuses is not read as anything; of Gemma 4's it asks the width of all heads.
         return False
 
 
