@@ -10,14 +10,14 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 import milepost as mp
 from milepost.hf.model.extension import by_itself, extended, restore
-from milepost.hf.model.models import Layers, own_schedule
-from milepost.hf.model.proof import EQUAL, apart, sharpened, sizes_of
+from milepost.hf.model.models import Layers, backbone_of, own_schedule
+from milepost.hf.model.proof import EQUAL, ROUNDING, apart, rounding, sharpened, sizes_of
+from milepost.hf.model.proof import whole as plain
 from milepost.hf.model.rotary import turn_of
 from milepost.hf.model.tables import PADDED
 from milepost.hf.model.twin import draw, shrunk, twin_of
@@ -30,6 +30,8 @@ TRAINED = 16
 """The trained length of a small model."""
 ROWS = 32
 """The rows of a learned table, fewer than there are tokens."""
+SEEDS = 5
+"""Of how many random weights those are taken that amplify rounding least."""
 NEAR = mp.causal & (mp.window(24) | mp.sinks(2))
 Change = Callable[[Any], object]
 
@@ -77,7 +79,7 @@ def methods(layers: Layers, config: Any, served: list[str]) -> dict[str, tuple[o
     if turns(layers):
         return {
             "ReRoPE": (mp.Rerope(12),), "YaRN": (stretch,), "log-n, window, sinks": (sharp, NEAR),
-            "Self-Extend": (mp.SelfExtend(group=4, neighbours=12),),
+            "Self-Extend": (mp.SelfExtend(group=4, neighbours=12),), "NTK": (mp.Ntk(4.0),),
         }  # fmt: skip
     return {"log-n": (sharp,), "window, sinks": (NEAR,), "log-n, window": (sharp, mp.causal & mp.window(24))}
 
@@ -123,12 +125,24 @@ def causal(layers: Layers) -> Any:
         config.max_position_embeddings = TRAINED if not layers.places else TOKENS
     kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     model = cast("Any", twin_of(cast("Any", kind), copy.deepcopy(config)))
-    # At a gain at which rounding stays small, and positions and masks are noticed.
-    gain, _, missed = sharpened(model) if not layers.places else (1.0, 0.0, None)
-    if missed is not None:
-        raise ValueError(missed)
-    draw(model, gain)
-    model.__dict__.pop("milepost_begun")
+    if layers.places:
+        draw(model, 1.0)
+    else:
+        # As its twin in the proof: at a gain at which rounding stays small, and positions and masks are noticed.
+        backbone, rounded = backbone_of(model), dict[int, float]()
+        gain, _, missed = sharpened(backbone)
+        if missed is not None:
+            raise ValueError(missed)
+        # Gemma 3n amplifies rounding by some weights, and not by others.
+        for seed in (*range(SEEDS), None):
+            seed = min(rounded, key=rounded.__getitem__) if seed is None else seed
+            draw(model, 1.0, seed)
+            draw(backbone, gain, seed)
+            rounded[seed] = rounding(model, plain(model))
+            if rounded[seed] <= ROUNDING:
+                break
+    for each in model.modules():
+        each.__dict__.pop("milepost_begun", None)
     return model
 
 
@@ -230,14 +244,16 @@ def packed(model: Any, ids: Tensor) -> Tensor:
 
 def by_steps(model: Any, ids: Tensor, counts: bool) -> Tensor:
     """The logits of a text by a cache, piece by piece."""
-    cache, outs, start = DynamicCache(config=model.config), list[Tensor](), 0
+    cache, outs, start = None, list[Tensor](), 0
     # Jamba forgets its state where several tokens come behind a cache.
     for step in (TOKENS - 8, *[1] * 8):
         end = start + step
         at = {} if counts else {"position_ids": torch.arange(start, end)[None].expand(2, -1)}
         given = {"input_ids": ids[:, start:end], "past_key_values": cache, "use_cache": True} | at
-        outs.append(model(**given).logits.double())
-        start = end
+        out = model(**given)
+        # MiniMax has a cache of its own.
+        cache, start = out.past_key_values, end
+        outs.append(out.logits.double())
     return torch.cat(outs, 1)
 
 

@@ -99,11 +99,14 @@ def read_back(layers: Layers, schedule: Schedule, settings: Settings) -> bool:
     """True if a stock config with these settings describes the schedule, and stock's rotary module rotates by it."""
     try:
         config = stock_config(layers.config, settings.values)
+    except Exception:
+        # A config that transformers refuses is not read as anything: Gemma 4 and Phi MoE raise errors of their own.
+        return False
+    try:
         now = own_schedule(config)
         turners = layers.turners or tuple(turners_in(layers.backbone))
         return all(map(same, now, schedule)) and all(rotates(layers, config, each, schedule) for each in turners)
-    except (KeyError, ValueError, TypeError, RuntimeError):
-        # A config that transformers refuses is not read as anything; of Gemma 4's it asks the width of all heads.
+    except (KeyError, ValueError, TypeError):
         return False
 
 
