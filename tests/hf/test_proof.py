@@ -25,7 +25,7 @@ from transformers.models.qwen3_next import Qwen3NextConfig, Qwen3NextForCausalLM
 import milepost as mp
 from milepost.hf import extend, load, measure, restore
 from milepost.hf.model import proof
-from milepost.hf.model.extension import by_itself, demand_way
+from milepost.hf.model.extension import by_itself, demand_way, extension_of
 from milepost.hf.model.models import KNOWN, layers_of
 from milepost.hf.model.twin import SMALL, Empty, idle_once, layers_kept, shrunk, twin_of
 
@@ -461,6 +461,20 @@ def test_single_layers_with_wider_heads_take_a_method(monkeypatch: pytest.Monkey
         rest = model(ids[:, 30:], past_key_values=first.past_key_values).logits
         assert (rest - fresh[:, 30:]).abs().max() < 1e-5
         assert torch.equal(restore(model)(ids).logits, stock)
+
+
+def test_a_config_that_transformers_refuses_leaves_the_method_to_milepost(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(proof, "unproven", lambda *given: None)
+    config = CONFIG_MAPPING["phimoe"](
+        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=64, max_position_embeddings=64, num_local_experts=2, num_experts_per_tok=1,
+    )  # fmt: skip
+    model, ids = AutoModelForCausalLM.from_config(config).eval(), torch.arange(1, 41)[None]
+    with torch.no_grad():
+        stock = model(ids).logits
+        extend(model, mp.Yarn(4, trained=64, scaled=1.0))
+        assert (model(ids).logits - stock).abs().max() > 1e-5
+    assert extension_of(model).settings is None
 
 
 def test_a_twin_draws_no_matrix_twice_and_stops_where_it_is_too_large(monkeypatch: pytest.MonkeyPatch):
