@@ -477,6 +477,17 @@ def test_a_config_that_transformers_refuses_leaves_the_method_to_milepost(monkey
     assert extension_of(model).settings is None
 
 
+def test_a_stretch_of_a_model_whose_config_says_no_length(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(proof, "unproven", lambda *given: None)
+    config = CONFIG_MAPPING["recurrent_gemma"](
+        hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=64, lru_width=32, attention_window_size=16,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config).eval()
+    extend(model, mp.Yarn(4, trained=64, scaled=1.0))
+    assert extension_of(model).settings is None
+
+
 def test_a_twin_draws_no_matrix_twice_and_stops_where_it_is_too_large(monkeypatch: pytest.MonkeyPatch):
     config = Lfm2Config(hidden_size=SMALL, intermediate_size=SMALL, num_hidden_layers=1, vocab_size=64)
     twin = twin_of(Lfm2Model, config)

@@ -81,7 +81,9 @@ def proposed(layers: Layers, schedule: Schedule, before: Settings) -> Expressed:
     if not turns:
         return Expressed(note="none of its layers rotates")
     temperature = next((part for each in schedule for part in each.parts if isinstance(part, DeepseekScale)), None)
-    trained = layers.own.trained or before.values["max_position_embeddings"]
+    trained = layers.own.trained or before.values.get("max_position_embeddings")
+    if trained is None:
+        return Expressed(note="its config does not say at which length it was trained, and rope_parameters go by that")
     return expressed(reader, turns, trained, temperature=temperature)
 
 
