@@ -133,7 +133,8 @@ def smaller(name: str, value: object, heads: int, few: Sequence[str]) -> dict[st
     if name == BOTH_SIDES:
         return {name: min(value, 2 * WINDOW)}
     if to is not None:
-        return {name: to if value else 0}
+        # ZAYA runs with one expert for a token alone.
+        return {name: min(value, to) if name.startswith("num_experts_per") else to if value else 0}
     if TOKENS.fullmatch(name):
         return {name: min(value, 0)}
     if name in GROUPS:
