@@ -28,8 +28,8 @@ def refuse_kinds(q: Tensor, k: Tensor, v: Tensor | None) -> None:
     if asked and str(now.__module__).startswith("torch.distributed"):
         raise NotImplementedError(
             "attend: inside torch's context_parallel() each process has a shard of the keys, and attend would see no "
-            "other; this is not supported yet. Leave context_parallel(), gather the keys and values of all processes, "
-            "and give index and key_index"
+            "other. Leave context_parallel(), and call milepost.parallel.attend(q, k, v, scheme, mesh=…, layout=…), "
+            "which sees those of all processes"
         )
     for name, each in (("q", q), ("k", k), ("v", v)):
         if each is not None and type(each) is not Tensor and hasattr(each, "placements"):
