@@ -23,12 +23,14 @@ REFUSED = {
 Worlds = Callable[[int], World]
 
 
-def check(refusals: list[str], how: str) -> None:
-    """Every rank agrees with one process, or refuses for one of the reasons above."""
+def check(outcomes: list[jobs.Outcome], how: str) -> str:
+    """Every rank agrees with one process, or refuses for one of the reasons above, which is returned."""
+    refusals = [each.refusal for each in outcomes]
     assert len(set(refusals)) == 1, refusals
     if refusals[0]:
         assert re.search(REFUSED[how], refusals[0]), refusals[0]
         assert 'use how="gather"' in refusals[0]
+    return refusals[0]
 
 
 @pytest.mark.sample(45)
@@ -37,10 +39,9 @@ def check(refusals: list[str], how: str) -> None:
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("name", CASES)
 def test_every_method_is_as_in_one_process(world: Worlds, name: str, how: str, layout: str, ranks: int):
-    refusals = world(ranks).run(jobs.method, name=name, how=how, layout=layout)
-    check(refusals, how)
+    refusal = check(world(ranks).run(jobs.method, name=name, how=how, layout=layout), how)
     refused = (how == "ring" and name.startswith("Cope")) or (how == "heads" and name == "FloaterLayer")
-    assert bool(refusals[0]) == refused
+    assert bool(refusal) == refused
 
 
 @pytest.mark.sample(25)
@@ -62,9 +63,7 @@ def test_compositions(world: Worlds, number: int, how: str, ranks: int):
 
 @pytest.mark.parametrize("how", WAYS)
 def test_layer_inputs_are_fetched_with_the_keys(world: Worlds, how: str):
-    refusals = world(2).run(jobs.gated, how=how)
-    check(refusals, how)
-    assert bool(refusals[0]) == (how != "gather")
+    assert bool(check(world(2).run(jobs.gated, how=how), how)) == (how != "gather")
 
 
 def test_what_is_cut_is_put_together_again(world: Worlds):

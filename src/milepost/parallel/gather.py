@@ -43,15 +43,15 @@ def by_gather(q: Tensor, k: Tensor, v: Tensor, x: Tensor | None, text: Text, key
     return torch.cat(outs, 1)
 
 
-def wanted_spans(text: Text) -> list[list[Span]]:
-    """Return the spans that each rank fetches: those its queries see where these are few, else the whole text."""
+def wanted_spans(text: Text) -> list[list[Span]] | None:
+    """Return the spans that each rank fetches, those its queries see; None where it is best to fetch the whole text."""
     layout = text.layout
     near = [[text.near(span) for span in spans] for spans in layout.spans]
     if all(each is not None for rank in near for each in rank):
         found = [joined(span for spans in rank for span in spans or ()) or [(0, 0)] for rank in near]
         if fetched_tokens(text, found) <= SHARE * (layout.ranks - 1) * layout.length:
             return found
-    return [[(0, layout.length)]] * layout.ranks
+    return None
 
 
 def fetched_tokens(text: Text, wanted: Sequence[Sequence[Span]]) -> int:
@@ -62,22 +62,23 @@ def fetched_tokens(text: Text, wanted: Sequence[Sequence[Span]]) -> int:
 
 
 def _attended(
-    q: Tensor, k: Tensor, v: Tensor, x: Tensor | None, text: Text, wanted: Sequence[Sequence[Span]]
+    q: Tensor, k: Tensor, v: Tensor, x: Tensor | None, text: Text, wanted: Sequence[Sequence[Span]] | None
 ) -> Tensor:
-    """Return attention of some heads."""
-    layout, whole = text.layout, (0, text.layout.length)
+    """Return attention of some heads; wanted: the spans that each rank fetches, or None for the whole text."""
+    layout = text.layout
+    whole = [[(0, layout.length)]] * layout.ranks
     # One tensor travels, its tokens first.
-    fetched = fetch(torch.cat([k, v], -1).movedim(2, 0), layout, text.group, wanted)
+    fetched = fetch(torch.cat([k, v], -1).movedim(2, 0), layout, text.group, wanted or whole)
     widths = [k.shape[-1], v.shape[-1]]
     found = [
         Keys(span, *(each.movedim(0, 2).contiguous() for each in torch.split(kv, widths, -1))) for span, kv in fetched
     ]
     inputs = None
     if x is not None:
-        inputs = fetch(x.movedim(1, 0), layout, text.group, [[whole]] * layout.ranks)[0][1].movedim(0, 1)
+        inputs = fetch(x.movedim(1, 0), layout, text.group, whole)[0][1].movedim(0, 1)
     outs: list[Tensor] = []
     for rows, place in layout.local(text.rank):
-        spans = [text.sees(rows)] if [*wanted[0]] == [whole] else text.near(rows) or []
+        spans = [text.sees(rows)] if wanted is None else text.near(rows) or []
         parts: list[Tensor] = []
         for span in spans:
             near = next(each for each in found if each.span[0] <= span[0] and span[1] <= each.span[1])
