@@ -11,8 +11,8 @@ from milepost import causal
 from milepost.backends import BACKENDS
 from tests.agreement import small_blocks
 from tests.cases import CASES
-from tests.facets import facets_of
-from tests.layers import G, H, embedded, fresh, project, tokens
+from tests.facets import facets_mean_what_verbs_do, facets_of
+from tests.layers import D, G, H, embedded, fresh, project, tokens
 from tests.oracles import assert_same, inputs
 
 BY_HEAD = {name: make for name, make in CASES.items() if name != "FloaterLayer"}
@@ -59,6 +59,24 @@ def test_some_heads_answer_the_facets_that_all_do(name: str):
     for part, whole in zip(scheme.take_heads(2, 2).parts, scheme.parts, strict=True):
         assert facets_of(part) == facets_of(whole)
         assert getattr(part, "relative", False) == getattr(whole, "relative", False)
+
+
+TWICE = {
+    "Alibi": lambda: mp.Alibi(2 * H), "AlibiDynamicNtk": lambda: mp.Alibi(2 * H, stretch=mp.AlibiDynamicNtk(5)),
+    "OffsetAlibi": lambda: mp.OffsetAlibi(2 * H), "SplitAlibi": lambda: mp.SplitAlibi(2 * H),
+    "LearnedAlibi": lambda: mp.LearnedAlibi(2 * H), "T5Bias": lambda: mp.T5Bias(2 * H, buckets=8, reach=9),
+    "Kerple": lambda: mp.Kerple(2 * H), "Sandwich": lambda: mp.Sandwich(2 * H, 12),
+    "Fire": lambda: mp.Fire(2 * H, trained=6, width=5), "TransformerXL": lambda: mp.TransformerXL(10, 2 * H, D),
+    "Deberta": lambda: mp.Deberta(10, 2 * H, D, reach=5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_facets_of_some_heads_mean_what_their_verbs_do(name: str):
+    scheme = fresh(lambda: mp.Scheme(TWICE[name](), causal))
+    part = scheme.take_heads(H - 1, H).parts[0]
+    assert facets_of(part)
+    facets_mean_what_verbs_do(part)
 
 
 class Louder:

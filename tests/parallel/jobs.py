@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import random
+import runpy
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,6 +23,7 @@ from milepost.parallel import Layout, shard
 from tests.across.test_compositions import BENDS, PLACES, RELATIONS, REST, SEEN, TURNS, accepted
 from tests.cases import CASES
 from tests.layers import DV, WIDTH, D, H, Make, embedded, fresh, project, tokens
+from tests.oracles import inputs
 
 LENGTHS = [5, 1, 9, 7]
 """The documents of a packed text; the last tokens are padding."""
@@ -43,11 +47,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "one key head at a time": {"key_heads": 1},
     "a longer text": {"length": 40},
     "a longer text for each row": {"length": torch.tensor([40, 31])},
+    "documents of a length": {"documents": PACKED, "length": 12},
     "positions": {"position": torch.stack([torch.arange(T) * 2, torch.arange(T) + 3])},
     "an index": {"index": torch.randperm(T, generator=torch.Generator().manual_seed(1))},
     "a long text": {"t": 61},
 }
 """Shapes of texts that a cut can get wrong."""
+GATHERED = ("one key head at a time",)
+"""Those that are a way to gather."""
 SHAPED = (
     "Rope", "Alibi", "T5Bias", "Fire", "Rerope", "Pivot", "KeepSinks", "Cope", "Shaw", "TransformerXL",
     "LogN by length", "DynamicNtk", "Xpos", "SinkLogit", "SplitAlibi", "Stream", "window and sinks", "chunks",
@@ -67,10 +74,7 @@ class Outcome(NamedTuple):
 
 def shaped(mesh: DeviceMesh, name: str, how: str, shape: str) -> Outcome:
     """One method over a text of one of the awkward shapes."""
-    given = {"layout": "head-tail", **SHAPES[shape]}
-    if how != "gather" and given.pop("key_heads", None):
-        return Outcome()
-    return method(mesh, name, how, **given)
+    return method(mesh, name, how, **{"layout": "head-tail", **SHAPES[shape]})
 
 
 def method(mesh: DeviceMesh, name: str, how: str, layout: Any, t: int = T, g: int = 2, **options: Any) -> Outcome:
@@ -80,6 +84,42 @@ def method(mesh: DeviceMesh, name: str, how: str, layout: Any, t: int = T, g: in
     if g != k.shape[1]:
         k, v = (each.repeat_interleave(g // 2, 1) if g > 2 else each[:, :g] for each in (k, v))
     return compared(mesh, (q, k, v), scheme.attention, LAYOUTS.get(layout, layout)(t, mesh.size()), how, **options)
+
+
+class Louder:
+    """A class of a user's, which reads the head and says nothing of it."""
+
+    relative = True
+
+    def bend(self, score: Tensor, batch: Tensor, head: Tensor, p: Tensor, r: Tensor) -> Tensor:
+        return score * (head + 1)
+
+
+def pivot(inner: Any = None) -> mp.Pivot:
+    """Return a Pivot that matters in a text of T tokens."""
+    return mp.Pivot(mp.Rerope(4) if inner is None else inner, trained=5)
+
+
+MORE: dict[str, Make] = {
+    "Pivot, SinkLogit": lambda: mp.Scheme(mp.Rope(D), pivot(), mp.SinkLogit(H), mp.causal),
+    "Pivot, TransformerXL": lambda: mp.Scheme(mp.Rope(D), pivot(), mp.TransformerXL(10, H, D), mp.causal),
+    "Pivot, no rotation": lambda: mp.Scheme(pivot(), mp.causal),
+    "Pivot, window": lambda: mp.Scheme(mp.Rope(D), pivot(), mp.causal & (mp.window(9) | mp.sinks(2))),
+    "Pivot, log-n": lambda: mp.Scheme(mp.Rope(D), pivot(), mp.LogN(3), mp.causal),
+    "Pivot by length": lambda: mp.Scheme(mp.Rope(D), mp.Pivot(mp.Rerope(4), trained=5, count="length"), mp.everything),
+    "Pivot, Dilute": lambda: mp.Scheme(mp.Rope(D), pivot(mp.Dilute(mp.KeepSinks(mp.Rerope(4)), trained=8)), mp.causal),
+    "Pivot, Alibi": lambda: mp.Scheme(mp.Rope(D), pivot(), mp.Alibi(H), mp.causal),
+    "SoftmaxOne, window, sinks": lambda: mp.Scheme(mp.SoftmaxOne(H), mp.causal & (mp.window(3) | mp.sinks(2))),
+    "a user's class": lambda: mp.Scheme(mp.Rope(D), Louder(), mp.causal),
+    "seen by all": lambda: mp.Scheme(mp.Rope(D)),
+    "ahead": lambda: mp.Scheme(mp.T5Bias(H, bidirectional=True), mp.window(5, ahead=3)),
+}
+"""Schemes that meet a corner of one of the ways."""
+
+
+def more(mesh: DeviceMesh, name: str, how: str) -> Outcome:
+    """One of these."""
+    return compared(mesh, inputs(t=41), fresh(MORE[name]), Layout.contiguous(41, mesh.size()), how)
 
 
 def composed(mesh: DeviceMesh, number: int, how: str, layout: str) -> Outcome:
@@ -201,6 +241,8 @@ NONSENSE = (
     "parallel.attend(how='ring', key_heads=1): key heads are fetched by \"gather\" alone",
     "the layout is for 4 ranks, and the mesh has 2",
     "length is [1, 8]; give a number, or one for each row of the batch",
+    "parallel.attend(length=7): the layout has 8 tokens",
+    "index must be a tensor, given list",
 )
 
 
@@ -211,6 +253,7 @@ def nonsense(mesh: DeviceMesh) -> list[str]:
         {"how": "rings"}, {"dropout": 0.1}, {"key_index": range(8)}, {"positions": None},
         {"documents": torch.zeros(4, dtype=torch.int64)}, {"how": "ring", "key_heads": 1},
         {"layout": Layout.contiguous(8, 4)}, {"length": torch.full((1, 8), 8)},
+        {"length": 7}, {"index": [*range(8)]},
     ]  # fmt: skip
     return [refusal(mesh, given, scheme, **{"layout": layout} | each) for each in asked]
 
@@ -305,6 +348,35 @@ def trained(mesh: DeviceMesh, wrapped: str, how: str) -> None:
         theirs = want[name.removeprefix("module.")]
         assert theirs is not None
         assert float((grad - theirs).abs().max()) < WITHIN, name
+
+
+def example(mesh: DeviceMesh) -> float:
+    """Run the script that the docs show."""
+    script = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "context_parallel.py"))
+    return script["main"](mesh, tokens=41)
+
+
+def in_tensor_parallel(mesh: DeviceMesh) -> float:
+    """Run the other one."""
+    script = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "tensor_parallel.py"))
+    return script["main"](mesh)
+
+
+def memory(mesh: DeviceMesh, how: str, key_heads: int | None) -> tuple[float, float, float]:
+    """Return the most bytes that one process holds, and this rank, and those of a group of keys and values."""
+    t, h, d = 512, 16, 32
+    layout, scheme = Layout.head_tail(t, mesh.size()), mp.Scheme(mp.Rope(d), mp.causal)
+
+    def run(t: int, attend: Any, **asked: Any) -> float:
+        with MemTracker() as tracker:
+            given = [torch.randn(1, h, t, d, requires_grad=True) for _ in range(3)]
+            attend(*given, scheme, backend="sdpa", **asked).sum().backward()
+        return sum(float(each["Total"]) for each in tracker.get_tracker_snapshot("peak").values())
+
+    own = run(
+        layout.tokens(mesh.get_local_rank()), parallel.attend, mesh=mesh, layout=layout, how=how, key_heads=key_heads
+    )
+    return run(t, mp.attend), own, t * (key_heads or h) * 2 * d * 4
 
 
 def sleep(mesh: DeviceMesh) -> None:

@@ -84,7 +84,7 @@ def test_spans_that_are_no_layout_are_refused(spans: tuple[tuple[tuple[int, int]
 SEEN = {
     "causal": causal, "everything": mp.everything, "window": window(5), "window ahead": window(5, ahead=2),
     "sinks": causal & (window(4) | sinks(3)), "chunks": causal & mp.chunks(4), "chunks both ways": mp.chunks(5),
-    "no band": causal & ~(mp.chunks(3) & window(4)),
+    "sinks alone": causal & sinks(3), "no band": causal & ~(mp.chunks(3) & window(4)),
 }  # fmt: skip
 
 

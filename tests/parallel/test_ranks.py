@@ -46,8 +46,10 @@ def test_every_method_is_as_in_one_process(world: Worlds, name: str, how: str, l
 
 @pytest.mark.sample(25)
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("shape", jobs.SHAPES)
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize(
+    ("how", "shape"),
+    [(how, shape) for how in WAYS for shape in jobs.SHAPES if how == "gather" or shape not in jobs.GATHERED],
+)
 @pytest.mark.parametrize("name", jobs.SHAPED)
 def test_texts_of_every_shape(world: Worlds, name: str, how: str, shape: str, ranks: int):
     check(world(ranks).run(jobs.shaped, name=name, how=how, shape=shape), how)
@@ -59,6 +61,14 @@ def test_texts_of_every_shape(world: Worlds, name: str, how: str, shape: str, ra
 @pytest.mark.parametrize("number", range(30))
 def test_compositions(world: Worlds, number: int, how: str, ranks: int):
     check(world(ranks).run(jobs.composed, number=number, how=how, layout="head-tail"), how)
+
+
+@pytest.mark.sample(15)
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("name", jobs.MORE)
+def test_corners_of_each_way(world: Worlds, name: str, how: str):
+    refusal = check(world(4).run(jobs.more, name=name, how=how), how)
+    assert bool(refusal) == (how == "ring" and name == "Pivot, Alibi")
 
 
 @pytest.mark.parametrize("how", WAYS)
@@ -168,3 +178,17 @@ def test_the_halo_of_a_window_does_not_grow_with_the_text(world: Worlds, seen: o
 @pytest.mark.parametrize("wrapped", ["DDP", "FSDP2"])
 def test_gradients_of_weights_are_those_of_one_process(world: Worlds, wrapped: str, how: str):
     world(4).run(jobs.trained, wrapped=wrapped, how=how)
+
+
+def test_the_examples_are_right(world: Worlds):
+    assert max(world(2).run(jobs.example)) < 1e-6
+    assert max(world(4).run(jobs.in_tensor_parallel)) < 1e-5
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_holds_its_share_and_one_group_of_keys(world: Worlds, ranks: int):
+    for alone, own, group in world(ranks).run(jobs.memory, how="gather", key_heads=1):
+        assert own <= 1.1 / ranks * alone + group
+    # Without groups the keys of the whole text stay.
+    for alone, own, group in world(ranks).run(jobs.memory, how="gather", key_heads=None):
+        assert 1.1 / ranks * alone + group / 16 < own <= 1.1 / ranks * alone + 3 * group

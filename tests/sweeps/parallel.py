@@ -101,9 +101,11 @@ def main() -> None:
             for name in CASES:
                 for layout in jobs.LAYOUTS:
                     sweep.ask(name, how, ranks, jobs.method, name=name, layout=layout)
-            for shape in jobs.SHAPES:
+            for shape in jobs.SHAPES if how == "gather" else jobs.SHAPES.keys() - jobs.GATHERED:
                 for name in jobs.SHAPED:
                     sweep.ask(shape, how, ranks, jobs.shaped, name=name, shape=shape)
+            for name in jobs.MORE:
+                sweep.ask(name, how, ranks, jobs.more, name=name)
             for number in range(30):
                 sweep.ask("compositions", how, ranks, jobs.composed, number=number, layout="head-tail")
             print(ranks, how, f"{time.monotonic() - began:.0f} s", flush=True)
@@ -137,7 +139,9 @@ def main() -> None:
         *sweep.table([*jobs.SHAPES], "shape"),
         "## Compositions",
         "",
-        *sweep.table(["compositions"], "30, drawn by their numbers"),
+        "Two cases each, and 30 that are drawn by their numbers, on 2 and 4 ranks.",
+        "",
+        *sweep.table([*jobs.MORE, "compositions"], "composition"),
         "## How even the work is",
         "",
         "Pairs that the busiest rank computes, over the mean of all.",

@@ -61,18 +61,23 @@ def fetched_tokens(text: Text, wanted: Sequence[Sequence[Span]]) -> int:
     return sum(stop - start for rank, other in pairs for span in wanted[rank] for (start, stop), _ in of(other, span))
 
 
+def _fetched(k: Tensor, v: Tensor, text: Text, wanted: Sequence[Sequence[Span]]) -> list[Keys]:
+    """Return the keys and values of the spans that this rank wants."""
+    # One tensor travels, its tokens first.
+    fetched = fetch(torch.cat([k, v], -1).movedim(2, 0), text.layout, text.group, wanted)
+    widths = [k.shape[-1], v.shape[-1]]
+    return [
+        Keys(span, *(each.movedim(0, 2).contiguous() for each in torch.split(kv, widths, -1))) for span, kv in fetched
+    ]
+
+
 def _attended(
     q: Tensor, k: Tensor, v: Tensor, x: Tensor | None, text: Text, wanted: Sequence[Sequence[Span]] | None
 ) -> Tensor:
     """Return attention of some heads; wanted: the spans that each rank fetches, or None for the whole text."""
     layout = text.layout
     whole = [[(0, layout.length)]] * layout.ranks
-    # One tensor travels, its tokens first.
-    fetched = fetch(torch.cat([k, v], -1).movedim(2, 0), layout, text.group, wanted or whole)
-    widths = [k.shape[-1], v.shape[-1]]
-    found = [
-        Keys(span, *(each.movedim(0, 2).contiguous() for each in torch.split(kv, widths, -1))) for span, kv in fetched
-    ]
+    found = _fetched(k, v, text, wanted or whole)
     inputs = None
     if x is not None:
         inputs = fetch(x.movedim(1, 0), layout, text.group, whole)[0][1].movedim(0, 1)

@@ -32,7 +32,17 @@ class Text:
         self.position: Tensor | None = options.get("position")
         self.documents: Tensor | None = options.get("documents")
         self.length: int | Tensor | None = options.get("length")
-        self.index: Tensor | None = options.get("index")
+        index: Tensor | range | None = options.get("index")
+        if isinstance(index, range):
+            index = None if index == range(layout.length) else torch.tensor([*index])
+        self.index = index
+        # An index, positions and documents may count less.
+        counted = self.index is self.position is self.documents is None
+        if isinstance(self.length, int) and self.length < layout.length and counted:
+            raise ValueError(
+                f"parallel.attend(length={self.length}): the layout has {layout.length} tokens; length is how many "
+                f"there are, and at least that"
+            )
         if isinstance(self.length, Tensor) and self.length.dim() > 1:
             raise ValueError(
                 f"parallel.attend: length is {[*self.length.shape]}; give a number, or one for each row of the batch"
@@ -40,6 +50,8 @@ class Text:
         # Rows of the text are in the order of their index, unless an index is given.
         self.in_order = self.index is None
         for name, values in (("index", self.index), ("position", self.position), ("documents", self.documents)):
+            if values is not None and not isinstance(values, Tensor):
+                raise TypeError(f"parallel.attend: {name} must be a tensor, given {type(values).__name__}")
             if values is not None and values.shape[min(1, values.dim() - 1)] != layout.length:
                 raise ValueError(
                     f"parallel.attend: {name} is {[*values.shape]}; give it for all {layout.length} tokens of the "
