@@ -187,9 +187,16 @@ UNEQUAL: dict[str, Callable[[int], dict[str, Any]]] = {
     "position": lambda rank: {"position": mp.Randomized(90).sample(32, generator=torch.Generator().manual_seed(rank))},
     "length": lambda rank: {"length": 40 + rank},
     "documents": lambda rank: {"documents": torch.zeros(32, dtype=torch.int64)} if rank else {},
+    "a weight of the scheme": lambda rank: {"scheme": seeded(lambda: mp.Scheme(mp.T5Bias(H), mp.causal), rank)},
     "what needs a gradient": lambda rank: {"learns": rank == 0},
 }
 """What two ranks may ask differently, by the name that the error has."""
+
+
+def seeded(make: Make, seed: int) -> mp.Scheme:
+    """Return a scheme whose weights are drawn by a seed."""
+    torch.manual_seed(seed)
+    return make().double()
 
 
 def unequal(mesh: DeviceMesh, name: str) -> str:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-PATIENCE = 30
+PATIENCE = 60
 """Seconds until a rank that hears nothing of the others gives up."""
 
 

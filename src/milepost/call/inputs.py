@@ -34,8 +34,9 @@ def refuse_kinds(q: Tensor, k: Tensor, v: Tensor | None) -> None:
     for name, each in (("q", q), ("k", k), ("v", v)):
         if each is not None and type(each) is not Tensor and hasattr(each, "placements"):
             raise NotImplementedError(
-                f"attend: {name} is a DTensor, placed as {tuple(each.placements)}; this is not supported yet. Gather "  # pyright: ignore
-                f"keys and values, k.full_tensor(), give queries as q.to_local(), and their index"
+                f"attend: {name} is a DTensor, placed as {tuple(each.placements)}; this is not supported. Where "  # pyright: ignore
+                f"tokens are sharded, give local tensors to milepost.parallel.attend; where heads are, give "
+                f"q.to_local() and scheme.take_heads(first, count)"
             )
         if isinstance(each, Tensor) and (each.is_nested or each.layout != torch.strided):
             kind = "a nested tensor" if each.is_nested else f"laid out as {each.layout}"

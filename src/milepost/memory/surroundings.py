@@ -113,9 +113,10 @@ def digest(value: object) -> int:
     Where objects lie in memory does not count.
     """
     if isinstance(value, Tensor):
-        read = value.detach().contiguous().flatten().view(torch.uint8).long()
-        # Each byte times an odd number of its own; what overflows is lost.
-        mixed = (read + 1) * (2 * torch.arange(len(read), device=read.device) + 1) * 0x2545F4914F6CDD1D
+        read = value.detach().flatten().clone().view(torch.uint8)
+        words = read.view(torch.int64) if len(read) % 8 == 0 else read.long()
+        # Each times an odd number of its own; what overflows is lost.
+        mixed = (words + 1) * (2 * torch.arange(len(words), device=words.device) + 1) * 0x2545F4914F6CDD1D
         said = f"{value.dtype} {[*value.shape]} {int(mixed.sum())}"
     else:
         said = re.sub(r" at 0x[0-9a-f]+", "", repr(value))

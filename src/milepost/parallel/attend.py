@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from milepost.call.inputs import check_scheme, check_tensors, refuse_kinds
+from milepost.memory.surroundings import digest
 from milepost.parallel import heads, ring
 from milepost.parallel.agreement import agree
 from milepost.parallel.gather import by_gather
@@ -129,7 +130,7 @@ def _said(
         for name, each in tensors
     }
     learns = {name: each.requires_grad for name, each in tensors}
-    weights = [(tuple(each.shape), each.dtype, each.requires_grad) for each in scheme.weights()]
+    weights = scheme.weights()
     return {
         "the scheme": scheme,
         "the layout": layout,
@@ -137,6 +138,7 @@ def _said(
         "a shape": shapes,
         "a dtype": {name: each.dtype for name, each in tensors},
         "what needs a gradient": (torch.is_grad_enabled(), learns),
-        "the shape, dtype or requires_grad of a weight": weights,
+        "whether a weight needs a gradient": [each.requires_grad for each in weights],
+        "a weight of the scheme": [digest(each) for each in weights],
         **{name: options.get(name) for name in OPTIONS},
     }

@@ -29,8 +29,7 @@ class Heads:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "part":
             raise AttributeError(name)
-        facet = next((each for each in FACETS if SHOWN_BY.get(each, each) == name and each not in SHOWN_BY), None)
-        if facet is not None and not has_facet(self.part, facet):
+        if name in FACETS and name not in SHOWN_BY and not has_facet(self.part, name):
             raise AttributeError(name)
         found = getattr(self.part, name)
         return functools.partial(_TAKEN[name], self, found) if name in _TAKEN and callable(found) else found
