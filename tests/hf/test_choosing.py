@@ -419,3 +419,13 @@ def test_a_model_without_a_text_or_a_length_is_asked_for_both(folder: Path, tmp_
     done = CliRunner().invoke(app(), ["extend", str(folder), "--out", str(tmp_path / "out")])
     assert done.exit_code == 2
     assert "give --to N and --text FILE as well" in done.output
+
+
+@pytest.mark.parametrize("option", ["--method", "--try"])
+def test_a_method_that_is_none_is_said_before_the_weights_are_read(option: str, tmp_path: Path):
+    llama().config.save_pretrained(tmp_path / "config alone")
+    (tmp_path / "text").write_text(WORDS)
+    command = ["extend", str(tmp_path / "config alone"), "--to", "64", "--text", str(tmp_path / "text")]
+    done = CliRunner().invoke(app(), [*command, "--out", str(tmp_path / "out"), option, "nonsense"])
+    assert done.exit_code == 2
+    assert "no candidate is called 'nonsense'; there are " in " ".join(done.output.split())

@@ -166,6 +166,13 @@ def answers(model: Any, kind: str, with_images: tuple[bool, ...] = (True, False)
     return found
 
 
+def extended(kind: str, through: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Return a tiny model under its own scheme, and what it answered before."""
+    model = tiny(kind)
+    stock = answers(model, kind)
+    return extend(model, through=through), stock
+
+
 def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], most: float = 2e-5) -> None:
     for name, each in theirs.items():
         off = float((ours[name] - each).abs().max() / each.abs().max())
@@ -176,9 +183,7 @@ def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], most: float
 @pytest.mark.parametrize("through", ["rotary", "attend"])
 @pytest.mark.parametrize("kind", AXIAL)
 def test_a_model_of_three_axes_under_its_own_scheme_is_stock(kind: str, through: Any):
-    model = tiny(kind)
-    stock = answers(model, kind)
-    extend(model, through=through)
+    model, stock = extended(kind, through)
     assert_close(answers(model, kind), stock)
     assert_close(answers(restore(model), kind), stock, 1e-9)
 
@@ -187,9 +192,7 @@ def test_a_model_of_three_axes_under_its_own_scheme_is_stock(kind: str, through:
 @pytest.mark.parametrize("through", ["rotary", "attend"])
 @pytest.mark.parametrize("kind", PLAIN)
 def test_a_model_of_images_with_plain_positions_under_its_own_scheme_is_stock(kind: str, through: Any):
-    model = tiny(kind)
-    stock = answers(model, kind)
-    extend(model, through=through)
+    model, stock = extended(kind, through)
     if through == "attend" and kind in ("gemma3", "paligemma"):
         # Their images are seen both ways, which no causal scheme says.
         with pytest.raises(ValueError, match=r"shows some tokens what comes after them \(an image"):

@@ -60,7 +60,7 @@ def test_no_template_lets_anything_pass_unescaped():
         each for kind in ("html", "svg") for each in Path(milepost.__file__).parent.rglob(f"templates/*.{kind}")
     ]
     pages = {"report.html", "figure.html", "tables.html", "compare.html", "measure.html", "markers.html"}
-    pages |= {"extend.html", "page.html"}
+    pages |= {"extend.html", "page.html", "listed.html"}
     assert pages == {each.name for each in templates if each.suffix == ".html"}
     assert {"pictures.svg", "map.svg", "clocks.svg"} < {each.name for each in templates}
     for path in templates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import threading
@@ -9,6 +10,7 @@ import time
 from collections.abc import Generator
 from contextlib import ExitStack
 
+import numpy as np
 import pytest
 
 from milepost.explore.scene import plain
@@ -193,3 +195,12 @@ def test_connections_that_ask_for_nothing_are_closed(monkeypatch: pytest.MonkeyP
         assert found.ask("GET", f"/?token={TOKEN}").status == 200
         # What takes longer to compute is waited for.
         assert found.call("slow", {}).status == 200
+
+
+def test_many_numbers_are_shortened_as_one_is():
+    drawn = np.random.default_rng(0).standard_normal(2000)
+    given = [*(drawn * 10.0 ** np.linspace(-300, 300, 2000)), *drawn, 0.0, -0.0, 0.5, 1.0, 99999.95, 999999.5, 1e22]
+    given = [float(each) for each in [*given, math.nan, math.inf, -math.inf]]
+    one_by_one = [plain(each) for each in given]
+    assert plain(given) == one_by_one
+    assert [*map(type, plain(given))] == [*map(type, one_by_one)]

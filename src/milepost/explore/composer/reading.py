@@ -68,7 +68,7 @@ def read(text: str, trained: int = 4096, length: int = 32_768) -> Scheme:
     demand_small(text, sizes)
     # The generator is the process's own: two readers at once would draw from one seed together.
     with DRAWING, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         scheme = Scheme(*_parts(evaluate(text, sizes)))
     for name, most, value in (("heads", HEADS, scheme.heads), ("channels", WIDTH, width_of(scheme))):
         if value is not None and value > most:

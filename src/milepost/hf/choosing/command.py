@@ -51,7 +51,7 @@ def extend(
     kind = None if model is None else kind_of(model)
     if model is not None and kind in TABLES:
         return grow_table(out, model, str(kind), to, text)
-    asked = asked_for(model, to, text, kind)
+    asked = asked_for(model, to, text, kind, [*(names or ()), *([] if method is None else [method])])
     question: dict[str, Any] = {
         "MODEL": model, "--to": asked.to, "--text": None if text is None else str(text), "--try": names,
         "--windows": windows, "--last": last, "--thorough": thorough, "the device": str(device_of(asked.model)),
@@ -85,7 +85,7 @@ def run(
         asked.tokenizer.save_pretrained(out)
     page = write_page(found, None if saved is None else saved.name, out)
     (out / "report.json").write_text(found.to_json(), encoding="utf-8")
-    typer.echo(f"\ntook {in_words(found.took)}, {in_words(found.said)} were said before")
+    typer.echo(f"\n{in_words(found.took)} of measuring, {in_words(found.said)} were said before")
     if saved is None:
         typer.echo(f"nothing is saved; report: {page}")
         if not found.stock and found.nearest is not None:
@@ -102,8 +102,8 @@ def kind_of(model: str) -> object:
     return cast("Any", config).get("model_type") if isinstance(config, Mapping) else getattr(config, "model_type", None)
 
 
-def asked_for(model: str | None, to: int | None, text: Path | None, kind: object) -> Asked:
-    """Return what is to be extended; without a model, one that is trained here."""
+def asked_for(model: str | None, to: int | None, text: Path | None, kind: object, rows: Sequence[str] = ()) -> Asked:
+    """Return what is to be extended; without a model, one that is trained here. rows: the methods that are named."""
     data = None if text is None else text.read_bytes()
     words = None if data is None else data.decode("utf-8", errors="replace")
     digests = {} if data is None else {"the text": _digest(data)}
@@ -129,7 +129,9 @@ def asked_for(model: str | None, to: int | None, text: Path | None, kind: object
         found = config_of(model, "extend")
         demand_readable(found, model, "extend")
         # What the config alone shows to be wrong is said before the weights are read.
-        plan(found, to)
+        planned = plan(found, to)
+        for row in rows:
+            planned[row]
         digests["the model"] = digest_of(Path(model))
     return Asked(*read_model(model, "extend"), words, to, {"model": model, "text": str(text)}, digests)
 
