@@ -249,20 +249,21 @@ NONSENSE = (
     "the layout is for 4 ranks, and the mesh has 2",
     "length is [1, 8]; give a number, or one for each row of the batch",
     "parallel.attend(length=7): the layout has 8 tokens",
+    "head by head, and which of the key heads go with some of the heads is not known; leave key_heads out",
     "index must be a tensor, given list",
 )
 
 
 def nonsense(mesh: DeviceMesh) -> list[str]:
     """Return the refusals of calls that make no sense."""
-    layout, given, scheme = Layout.contiguous(8, 2), [torch.randn(1, 2, 4, D)] * 3, mp.Scheme(mp.causal)
+    layout, given, scheme = Layout.contiguous(8, 2), [torch.randn(1, H, 4, D)] * 3, mp.Scheme(mp.causal)
     asked: list[dict[str, Any]] = [
         {"how": "rings"}, {"dropout": 0.1}, {"key_index": range(8)}, {"positions": None},
         {"documents": torch.zeros(4, dtype=torch.int64)}, {"how": "ring", "key_heads": 1},
         {"layout": Layout.contiguous(8, 4)}, {"length": torch.full((1, 8), 8)},
-        {"length": 7}, {"index": [*range(8)]},
+        {"length": 7}, {"scheme": CASES["FloaterLayer"](), "key_heads": 1}, {"index": [*range(8)]},
     ]  # fmt: skip
-    return [refusal(mesh, given, scheme, **{"layout": layout} | each) for each in asked]
+    return [refusal(mesh, given, **{"scheme": scheme, "layout": layout} | each) for each in asked]
 
 
 class Counted(TorchDispatchMode):

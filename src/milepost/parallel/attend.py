@@ -99,8 +99,10 @@ def _check(q: Tensor, k: Tensor, v: Tensor, x: Tensor | None, scheme: Scheme, ho
                 f'parallel.attend(how={how!r}, key_heads={key_heads}): key heads are fetched by "gather" alone'
             )
         demand.whole(attend, "key_heads", key_heads)
-        if key_heads < k.shape[1]:
-            some_heads(scheme, 0, q.shape[1] // k.shape[1] * key_heads)
+        try:
+            some_heads(scheme, 0, q.shape[1] // k.shape[1] * min(key_heads, k.shape[1]))
+        except ValueError as error:
+            raise ValueError(f"parallel.attend(key_heads={key_heads}): {error}; leave key_heads out") from None
 
 
 def _known(options: dict[str, Any]) -> dict[str, Any]:

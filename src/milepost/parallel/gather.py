@@ -19,6 +19,9 @@ from milepost.parallel.text import Text
 SHARE = 0.5
 """The share of the others' keys up to which neighbours are fetched by themselves."""
 
+FEW = 16
+"""The spans of a rank up to which it is worked out who sends which neighbours."""
+
 
 class Keys(NamedTuple):
     """Keys and values of a span of the text, [b g s d]."""
@@ -46,6 +49,8 @@ def by_gather(q: Tensor, k: Tensor, v: Tensor, x: Tensor | None, text: Text, key
 def wanted_spans(text: Text) -> list[list[Span]] | None:
     """Return the spans that each rank fetches, those its queries see; None where it is best to fetch the whole text."""
     layout = text.layout
+    if max(map(len, layout.spans)) > FEW:
+        return None
     near = [[text.near(span) for span in spans] for spans in layout.spans]
     if all(each is not None for rank in near for each in rank):
         found = [joined(span for spans in rank for span in spans or ()) or [(0, 0)] for rank in near]
