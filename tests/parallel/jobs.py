@@ -7,6 +7,7 @@ import random
 import runpy
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -368,6 +369,28 @@ def in_tensor_parallel(mesh: DeviceMesh) -> float:
     """Run the other one."""
     script = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "tensor_parallel.py"))
     return script["main"](mesh)
+
+
+def halves(mesh: DeviceMesh, how: str, dtype: torch.dtype) -> tuple[float, float]:
+    """Return the error of this rank's output and gradients in half precision, and that of one process, in float64."""
+    scheme, layout = mp.Scheme(mp.Rope(D), mp.T5Bias(H), mp.SinkLogit(H), mp.causal), Layout.head_tail(257, mesh.size())
+    exact = [each.requires_grad_() for each in inputs(t=257)]
+
+    def run(attend: Any, given: Any, scheme: mp.Scheme, **asked: Any) -> list[Tensor]:
+        out = attend(*given, scheme, **asked)
+        return [out, *torch.autograd.grad(out.double().square().sum(), given)]
+
+    want = run(mp.attend, exact, copy.deepcopy(scheme).double(), backend="reference")
+    given = [each.detach().to(dtype).requires_grad_() for each in exact]
+    alone = run(mp.attend, given, scheme)
+    own = [shard(each, layout, mesh, dim=2).detach().requires_grad_() for each in given]
+    found = run(parallel.attend, own, scheme, mesh=mesh, layout=layout, how=how)
+    share = partial(shard, layout=layout, mesh=mesh, dim=2)
+
+    def error(these: list[Tensor]) -> float:
+        return max(float((each - share(one)).norm() / one.norm()) for each, one in zip(these, want, strict=True))
+
+    return error(found), error([share(each) for each in alone])
 
 
 def memory(mesh: DeviceMesh, how: str, key_heads: int | None) -> tuple[float, float, float]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from milepost import causal, sinks, window
 from tests.cases import CASES
@@ -133,6 +134,14 @@ def test_a_killed_rank_ends_all_others_with_an_error():
         assert time.monotonic() - began < PATIENCE
     finally:
         lost.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("how", WAYS)
+def test_rounding_is_that_of_one_process(world: Worlds, how: str, dtype: torch.dtype):
+    """Against float64; gradients of keys are rounded once more where ranks add them up."""
+    for ours, alone in world(4).run(jobs.halves, how=how, dtype=dtype):
+        assert ours <= 2 * alone
 
 
 # What is sent
