@@ -168,10 +168,12 @@ def decay_bound(
     among = f"; line: largest of every {run} distances, pale: down to the least" if run > 1 else ""
     beside = [name for name in angles if name in FORMULAS]
     highest = max(ones, key=lambda name: _largest(ones[name], far)) if far.any() else own
-    under = f"the schedule {highest!r}, a comparison, not RoPE" if highest != own else "RoPE"
-    regular = _again(ones[highest] / pairs, places)
-    share = regular or f"{100 * _largest(ones[highest], far) / pairs:.0f} %"
-    comes = f"vectors of ones come back to {share} under {under}"
+    shares = {
+        name: _again(ones[name] / pairs, places) or f"{100 * _largest(ones[name], far) / pairs:.0f} %"
+        for name in {own: 0, highest: 0}
+    }
+    comes = f"vectors of ones come back to {shares[own]} under RoPE"
+    comes += f", to {shares[highest]} under {highest!r}, a comparison" if highest != own else ""
     return Analysis(
         "decay_bound",
         "A rotated score falls with distance, but not for good" + (f": {comes}" if far.any() else ""),
@@ -196,7 +198,7 @@ def decay_bound(
         ),
         f"{in_words(rope)}; θ: angle a token of pair n, t = 2n/d; Sⱼ: sum of the first j turned unit vectors{among}\n"
         + (f"{' and '.join(beside)}: for comparison, not RoPE's angles\n" if beside else "")
-        +         f"score ≤ d/2 × (mean of |Sⱼ|) × (largest change of the product of q and k from pair to pair)",
+        + "score ≤ d/2 × (mean of |Sⱼ|) × (largest change of the product of q and k from pair to pair)",
     )
 
 
