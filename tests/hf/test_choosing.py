@@ -20,6 +20,7 @@ import milepost as mp
 from milepost.cli import app
 from milepost.hf import choose, extend, load, plan, save
 from milepost.hf.choosing import choose as choosing
+from milepost.hf.choosing.command import digest_of
 from milepost.hf.choosing.kept import NAME, Kept
 from milepost.hf.choosing.rule import MARGIN, Difference, chosen, ranked, standing
 from milepost.hf.choosing.trial import Result
@@ -242,6 +243,18 @@ def test_a_folder_of_another_command_or_of_a_stranger_is_refused(tmp_path: Path)
 
 
 # The command
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_model_with_one_byte_changed_is_another_model(name: str, tmp_path: Path):
+    for each in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / each).write_bytes(bytes(1 << 18))
+    (tmp_path / "report.html").write_bytes(b"")
+    before = digest_of(tmp_path)
+    with (tmp_path / name).open("r+b") as file:
+        file.seek(1 << 17)
+        file.write(b"1")
+    assert digest_of(tmp_path) != before
 
 
 def test_one_command_measures_saves_and_reports(folder: Path, tmp_path: Path):

@@ -17,7 +17,7 @@ from milepost.hf.choosing.choose import choose, in_words
 from milepost.hf.choosing.kept import Kept, refuse_folder
 from milepost.hf.choosing.page import write_page
 from milepost.hf.config.source import config_of
-from milepost.hf.files.read import demand_readable, read_model, read_with_table
+from milepost.hf.files.read import TOKENIZERS, demand_readable, read_model, read_with_table
 from milepost.hf.files.saving import save
 from milepost.hf.files.small import FAR, train_small
 from milepost.hf.model.extension import extended
@@ -26,8 +26,8 @@ from milepost.hf.model.t5 import BUCKETED
 from milepost.hf.model.tables import TABLES
 from milepost.hf.planning.plan import plan
 
-BIT = 1 << 16
-"""Bytes of a file of weights, from its beginning and its end, by which it is known again."""
+BIT = 1 << 24
+"""Bytes of a file that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -137,16 +137,16 @@ def asked_for(model: str | None, to: int | None, text: Path | None, kind: object
 
 
 def digest_of(folder: Path) -> str:
-    """Return what a folder of weights is known by: its config, and the size and both ends of each file of weights."""
+    """Return what a folder of a model is known by: its config, its weights and its tokenizer, every byte of them."""
     if folder.is_file():
         return _digest(folder.read_bytes())
-    known = hashlib.sha256((folder / "config.json").read_bytes())
-    for path in sorted(folder.glob("*.safetensors")):
+    known = hashlib.sha256()
+    files = {each for name in ("config.json", "*.safetensors", *TOKENIZERS) for each in folder.glob(name)}
+    for path in sorted(each for each in files if each.is_file()):
         known.update(f"{path.name}:{path.stat().st_size}".encode())
         with path.open("rb") as file:
-            known.update(file.read(BIT))
-            file.seek(max(0, path.stat().st_size - BIT))
-            known.update(file.read(BIT))
+            while bit := file.read(BIT):
+                known.update(bit)
     return known.hexdigest()[:16]
 
 
