@@ -200,8 +200,8 @@ STORY = Story(
     look_for=Say(
         "Slow the unseen pairs alone and the loss stays down. Stop them or leave them out and it does not: the model "
         "needs these pairs, only at angles they know. Changing the others gains little on average, but read that with "
-        f"care: it ruins the model within {TRAINED:,} as well. Angles are new from {TRAINED + 1:,} on, yet the model as "
-        "it is fails only from about 11,000 on; why it holds so long was not measured. The window's loss jumps at "
+        f"care: it ruins the model within {TRAINED:,} as well. Angles are new from {TRAINED + 1:,} on, yet the model "
+        "as it is fails only from about 11,000 on; why it holds so long was not measured. The window's loss jumps at "
         f"{TRAINED:,}, where it begins to lose the first tokens. This tells which pairs break the model. It does not "
         "refute the second account: slowing these pairs would keep scores small, too. Then change the ridge, the "
         "penalty on large coefficients of the fit. It is ours to choose, and past the fitted distances the largest "
