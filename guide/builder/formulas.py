@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-
 from latex2mathml.converter import convert
 
-PIECE = re.compile(r"(```.*?^```$|`[^`\n]+`)|\$\$(.+?)\$\$|(?<![\\$])\$(?=\S)([^$\n]*?\S)\$(?![\d$])", re.S | re.M)
-BAR = re.compile(r"<mo[^>]*>(?:\||&#x0007C;)</mo>")
+PIECE = re.compile(
+    r"(```.*?^```$|`[^`\n]+`)|\$\$(.+?)\$\$|(?<![\\$])\$(?=\S)([^$\n]*?\S)\$(?![\d$])([,.;:!?)，。；：！？、）]*)",
+    re.S | re.M,
+)
+TIGHT = re.compile(r"<mo[^>]*>(\||&#x0007C;|/|&#x0002F;)</mo>")
 FUNCTION = re.compile(r"<mi>([a-z]{2,})</mi>(?!<mo[^>]*>(?:\(|&#x00028;))")
 SPECIAL = {ord(each): f"&#{ord(each)};" for each in "*_`[]\\~^!|"}
 """What Markdown would read, as numbers."""
@@ -16,7 +17,7 @@ SPECIAL = {ord(each): f"&#{ord(each)};" for each in "*_`[]\\~^!|"}
 
 def with_mathml(text: str) -> str:
     """Return Markdown whose $…$ and $$…$$ are MathML; what stands in code is left alone."""
-    return _replaced(text, _mathml)
+    return PIECE.sub(_written, text)
 
 
 def formulas_of(text: str) -> list[str]:
@@ -24,20 +25,20 @@ def formulas_of(text: str) -> list[str]:
     return [(found[2] or found[3]).strip() for found in PIECE.finditer(text) if not found[1]]
 
 
-def _replaced(text: str, write: Callable[[str, bool], str]) -> str:
-    def one(found: re.Match[str]) -> str:
-        return found[1] or write((found[2] or found[3]).strip(), found[2] is not None)
+def _written(found: re.Match[str]) -> str:
+    if found[1]:
+        return found[1]
+    if found[2]:
+        return f'<span class="formula">{mathml(found[2].strip(), "block")}</span>'
+    # A span, since Markdown takes a line that begins with <math> for a block; it holds the mark that must not wrap.
+    return f'<span class="math">{mathml(found[3])}{found[4]}</span>'
 
-    return PIECE.sub(one, text)
 
-
-def _mathml(latex: str, block: bool) -> str:
-    made = convert(latex, display="block" if block else "inline")
-    # Bars around a number are no relation, and a name of a function stands apart from what it is of.
-    made = BAR.sub('<mo lspace="0" rspace="0" stretchy="false">|</mo>', made)
+def mathml(latex: str, display: str = "inline") -> str:
+    """Return a formula as MathML that stands in Markdown."""
+    made = convert(latex, display=display)
+    # Bars around a number and a slash are no relations, and a name of a function stands apart from what it is of.
+    made = TIGHT.sub(r'<mo lspace="0" rspace="0" stretchy="false">\1</mo>', made)
     made = FUNCTION.sub(r'<mi>\1</mi><mspace width="0.17em"/>', made)
     # Markdown reads the text between tags: its marks are written as numbers.
-    made = re.sub(r">([^<]+)<", lambda found: f">{found[1].translate(SPECIAL)}<", made)
-    # In a span, since Markdown takes a line that begins with <math> for a block of HTML.
-    # A mark after a formula stays on its line: U+2060 forbids the break.
-    return f'<span class="formula">{made}</span>' if block else f'<span class="math">{made}</span>&#8288;'
+    return re.sub(r">([^<]+)<", lambda found: f">{found[1].translate(SPECIAL)}<", made)

@@ -62,7 +62,7 @@ def _fault(link: str, page: Path, pages: dict[Path, Seen], site: Path) -> str:
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return ""
-    to = page if not parts.path else site / posixpath.normpath((page.parent.relative_to(site) / unquote(parts.path)))
+    to = page if not parts.path else site / posixpath.normpath(page.parent.relative_to(site) / unquote(parts.path))
     to = to / "index.html" if to.is_dir() else to
     if not to.exists():
         return "there is no such file"

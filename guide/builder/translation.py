@@ -18,8 +18,8 @@ def faults(original: Chapter, translation: Path) -> list[str]:
     found: list[str] = []
     if made.facts["translates"] != original.digest:
         found.append(
-            f"{name} translates {made.facts['translates']}, and the original is {original.digest}: bring it up to date, "
-            f"then run python -m guide stamp {original.name}"
+            f"{name} translates {made.facts['translates']}, and the original is {original.digest}: bring it up to "
+            f"date, then run python -m guide stamp {original.name}"
         )
     ours, theirs = [each.text for each in made.code], [each.text for each in original.code]
     if len(ours) != len(theirs):
