@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+
 from latex2mathml.converter import convert
 
 PIECE = re.compile(

@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from guide.builder.chapter import Chapter, Code
 
 INSTALL = {
-    "en": "*To run this notebook, install milepost with its extra `explore`: `pip install '.[explore]'` in a checkout.*",
+    "en": "*To run this, install milepost with its extra `explore`: `pip install '.[explore]'` in a checkout.*",
     "zh": "*运行本笔记前，请在源码目录中安装 milepost 及其 `explore` 附加依赖：`pip install '.[explore]'`。*",
 }
 
