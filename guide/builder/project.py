@@ -68,7 +68,7 @@ def _relinked(text: str, source: str, place: str, folder: Path) -> str:
             (folder / to.removeprefix("docs/")).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / to, folder / to.removeprefix("docs/"))
             link = posixpath.relpath(to.removeprefix("docs/"), posixpath.dirname(place) or ".")
-            return f"{picture}[{words}]({link})"
+            return f"{picture}[{words}]({link})" + ("{ loading=lazy }" if picture else "")
         return words if words == to else f"{words} (`{to}`)"
 
     return LINK.sub(one, text)

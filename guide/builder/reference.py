@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Any
 
 from guide.builder import store
 from guide.builder.pages import picture
@@ -71,11 +70,8 @@ def _plain(name: str) -> Sheet:
 
     each = getattr(milepost, name)
     about = inspect.getdoc(each) or ""
-    empty: dict[str, Any] = {"verbs": (), "facets": (), "backends": (), "composes": (), "learned": {}, "refusals": {}}
-    return Sheet(
-        **empty, name=name, group=FUNCTIONS.title, title="", does=first_sentence(about), formula="", paper="", link="",
-        relative=None, learns=False, call=name, arguments=None, about=about, example="",
-    )  # fmt: skip
+    like = next(sheet for sheet in elsewhere() if not sheet.paper)
+    return replace(like, name=name, does=first_sentence(about), call=name, arguments=None, about=about, example="")
 
 
 def is_method(sheet: Sheet) -> bool:
@@ -160,27 +156,21 @@ def _use(name: str) -> str:
     return f"{found[:1].upper()}{found[1:]}." if found else ""
 
 
-def _rows_of(page: str, name: str, fits: Any) -> Iterator[tuple[Table, tuple[str, ...]]]:
-    yield from ((table, row) for table in tables(page) if fits(table) for row in [table.row(name)] if row is not None)
-
-
 def cost_of(name: str) -> list[tuple[Table, tuple[str, ...]]]:
     """Return the rows of docs/speed.md for a name of that page."""
-    return list(_rows_of("docs/speed.md", name, lambda each: each.section == "Attention" and "peers" not in each.lead))
+    return _rows_of(name, [each for each in tables("docs/speed.md") if each.section == "Attention"])
 
 
 def reach_of(name: str) -> list[tuple[Table, tuple[str, ...]]]:
     """Return the rows of docs/results.md for a name of that page."""
-    sections = ("As trained", "RoPE, changed without training", "Counting")
-    return list(
-        _rows_of(
-            "docs/results.md",
-            name,
-            lambda each: (
-                each.section in sections and "16,384" in each.head + ("16,384",) * (each.section == "Counting")
-            ),
-        )
-    )
+    by_length = ("As trained", "RoPE, changed without training")
+    judged = [each for each in tables("docs/results.md") if each.section in by_length and "16,384" in each.head]
+    return _rows_of(name, [*judged, *(each for each in tables("docs/results.md") if each.section == "Counting")])
+
+
+def _rows_of(name: str, among: list[Table]) -> list[tuple[Table, tuple[str, ...]]]:
+    found = ((table, table.row(name)) for table in among if "peers" not in table.lead)
+    return [(table, row) for table, row in found if row is not None]
 
 
 def exports_of(start: str) -> tuple[Table, tuple[str, ...]] | None:
