@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 
+import torch
+
+import milepost
 from guide.builder import store
 from guide.builder.pages import picture
 from guide.builder.running import Shown
 from guide.builder.tables import Table, bare, tables, written
 from guide.builder.words import WORDS
+from milepost import explore
 from milepost.catalogue import markdown
 from milepost.catalogue.elsewhere import PACKAGES, elsewhere
 from milepost.catalogue.find import in_chinese
 from milepost.catalogue.groups import FUNCTIONS
 from milepost.catalogue.names.chinese import group
+from milepost.catalogue.register import first_sentence
 from milepost.catalogue.sheet import Sheet, grouped, sheets
 
 SOURCE = "guide/reference.md"
@@ -63,11 +69,6 @@ def all_sheets() -> tuple[Sheet, ...]:
 
 def _plain(name: str) -> Sheet:
     """Return a sheet of an export that the catalogue leaves out."""
-    import inspect
-
-    import milepost
-    from milepost.catalogue.register import first_sentence
-
     each = getattr(milepost, name)
     about = inspect.getdoc(each) or ""
     like = next(sheet for sheet in elsewhere() if not sheet.paper)
@@ -86,11 +87,6 @@ def drawn(name: str) -> Shown | None:
 
 
 def _drawn(code: str) -> Shown:
-    import torch
-
-    import milepost
-    from milepost import explore
-
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         found = eval(code, {"mp": milepost, "explore": explore})
