@@ -21,6 +21,7 @@ UNSEARCHED = (
     "contributing.md",
     "speed",
     "extended.md",
+    "results.md",
 )
 """Long tables, and what the reference has: in the search they would be most of what every page loads."""
 LINK = re.compile(r"(```.*?^```$|`(?:[^`\n]|\n(?!\n))*`)|(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)", re.S | re.M)

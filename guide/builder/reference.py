@@ -12,7 +12,7 @@ import torch
 
 import milepost
 from guide.builder import store
-from guide.builder.pages import picture
+from guide.builder.pages import picture, unsearched
 from guide.builder.running import Shown
 from guide.builder.tables import Table, bare, tables, written
 from guide.builder.words import WORDS
@@ -22,6 +22,7 @@ from milepost.catalogue.elsewhere import PACKAGES, elsewhere
 from milepost.catalogue.find import in_chinese
 from milepost.catalogue.groups import FUNCTIONS
 from milepost.catalogue.names.chinese import group
+from milepost.catalogue.names.spelling import ALSO
 from milepost.catalogue.register import first_sentence
 from milepost.catalogue.sheet import Sheet, grouped, sheets
 
@@ -108,10 +109,14 @@ def _page(sheet: Sheet, language: str) -> str:
     other = "zh" if language == "en" else "en"
     above = f'<a href="index.html">{said["reference"]}</a> · {group(sheet.group, "", language)[0]}'
     twin = f'<a href="../../{other}/reference/{sheet.name}.html" hreflang="{other}">{said["other"]}</a>'
-    parts = [head, f'<p class="about" data-search-exclude>{above} · {twin}</p>', *about]
+    parts = [head, f'<p class="about" data-search-exclude>{above} · {twin}</p>']
+    parts += [f"{said['also']}{said['comma'].join(called)}{said['stop']}" for called in [_called(sheet.name)] if called]
+    # The call and the first sentence are found by the search, the rest is read here.
+    brief = 3 if language == "zh" else 2
+    parts += [*about[:brief], unsearched("\n\n".join(about[brief:]))] if about[brief:] else about
     if is_method(sheet):
         parts += _pictured(sheet.name, said)
-        use = beside().get(sheet.name, Beside()).use if language == "zh" else _use(sheet.name)
+        use = _use(sheet.name, language)
         parts += [f"## {said['use']}", use] if use else []
     parts += facts
     if is_method(sheet) or sheet.name in beside():
@@ -120,6 +125,11 @@ def _page(sheet: Sheet, language: str) -> str:
     # Every page has these; a search is for what a page alone says.
     parts = [f"{each} {{ data-search-exclude }}" if each.startswith("## ") else each for each in parts]
     return re.sub(r"(?<= )(https://[^\s;]+)$", r"<\1>", "\n\n".join(parts), flags=re.M) + "\n"
+
+
+def _called(name: str) -> list[str]:
+    """Return what else a method is called, in both languages."""
+    return [word for word, method in ALSO.items() if method == name]
 
 
 def _parted(blocks: list[str], said: dict[str, str]) -> tuple[list[str], list[str]]:
@@ -147,7 +157,10 @@ def _uses() -> dict[str, str]:
     return {name: row[2] for row in table.rows for name in re.findall(r"`(\w+)`", row[0])}
 
 
-def _use(name: str) -> str:
+def _use(name: str, language: str) -> str:
+    if language == "zh":
+        found = beside().get(name, Beside()).use
+        return f"{found}。" if found else ""
     found = _uses().get(name, "")
     return f"{found[:1].upper()}{found[1:]}." if found else ""
 
