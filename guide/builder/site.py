@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from guide.builder import glossary, project, reference
 from guide.builder.chapter import Chapter, chapters, in_language, read
 from guide.builder.links import faults
 from guide.builder.notebook import notebook
@@ -18,6 +20,7 @@ from guide.builder.running import run
 from guide.builder.story import story
 from guide.builder.words import WORDS
 
+PROJECT = re.compile(r"\[([^\[\]]+)\]\(\.\./project/([\w/-]+)\.md(#[\w-]+)?\)")
 ICON = ROOT / "src" / "milepost" / "explore" / "server" / "static" / "icon.svg"
 
 
@@ -53,10 +56,38 @@ def _staged(language: str, folder: Path) -> list[dict[str, object]]:
     index = [f"# {said['learn']}", "", *(f"1. [{title}]({Path(file).name})" for title, file in learn), ""]
     (folder / "learn" / "index.md").write_text("\n".join(index), encoding="utf-8")
     (folder / "index.md").write_text((THEME / f"home.{language}.md").read_text(encoding="utf-8"), encoding="utf-8")
-    return [
+    (folder / "glossary.md").write_text(glossary.page(language, said["glossary"]), encoding="utf-8")
+    nav: list[dict[str, object]] = [
         {said["home"]: "index.md"},
         {said["learn"]: ["learn/index.md", *({title: file} for title, file in learn)]},
+        {said["reference"]: _reference(language, folder)},
+        {said["glossary"]: "glossary.md"},
     ]
+    if language == "en":
+        nav.append({said["project"]: [{title: file} for title, file in project.write(folder)]})
+    else:
+        _send_to_english(folder)
+    return nav
+
+
+def _reference(language: str, folder: Path) -> list[object]:
+    """Write a page for every public name; return their menu."""
+    (folder / "reference").mkdir()
+    for name, text, shown in reference.pages(language):
+        (folder / "reference" / name).write_text(text, encoding="utf-8")
+        if shown is not None:
+            (folder / "pictures" / f"{name.removesuffix('.md')}.svg").write_text(shown.svg, encoding="utf-8")
+    (folder / "reference" / "index.md").write_text(reference.index(language), encoding="utf-8")
+    return ["reference/index.md"]
+
+
+def _send_to_english(folder: Path) -> None:
+    """Let links to the pages of docs/, which are in English alone, lead there."""
+    for path in folder.rglob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        sent = PROJECT.sub(r'<a href="../../en/project/\2.html\3" hreflang="en">\1</a>', text)
+        if sent != text:
+            path.write_text(sent, encoding="utf-8")
 
 
 def _chapter(original: Chapter, language: str, folder: Path) -> tuple[str, str]:
