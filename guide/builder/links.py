@@ -8,6 +8,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+LARGEST = 1_000_000
+BY_SCRIPTS = ("search.json", "assets/javascripts/workers/*.js", "*.woff2")
+"""What every page of a language loads that no tag of it names."""
 LOADED = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
 
 
@@ -41,7 +44,7 @@ def seen(page: str) -> Seen:
 
 
 def faults(site: Path) -> list[str]:
-    """Return links to nowhere, and what pages load from elsewhere, in words."""
+    """Return links to nowhere, what pages load from elsewhere, and pages of a megabyte, in words."""
     pages = {path: seen(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     found: list[str] = []
     for path, page in pages.items():
@@ -55,7 +58,18 @@ def faults(site: Path) -> list[str]:
         for each in page.links + page.loads:
             fault = _fault(each, path, pages, site)
             found += [f"{name}: {each}: {fault}"] if fault else []
+        size = _size(path, page, site)
+        if size >= LARGEST:
+            found.append(f"{name}: {size:,} bytes with all that it loads; at most {LARGEST:,}")
     return found
+
+
+def _size(path: Path, page: Seen, site: Path) -> int:
+    """Return the bytes of a page with all that it loads, what scripts and styles load included."""
+    folder = site / path.relative_to(site).parts[0]
+    loaded = {path, *(each for pattern in BY_SCRIPTS for each in folder.glob(pattern))}
+    loaded |= {Path(posixpath.normpath(path.parent / unquote(urlsplit(each).path))) for each in page.loads}
+    return sum(each.stat().st_size for each in loaded if each.is_file())
 
 
 def _fault(link: str, page: Path, pages: dict[Path, Seen], site: Path) -> str:

@@ -12,7 +12,16 @@ from pathlib import Path
 from guide.builder.paths import ROOT
 
 TOP = {"README.md": "overview.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
-UNSEARCHED = ("results/", "sweeps/", "methods.md", "changelog.md")
+UNSEARCHED = (
+    "results/",
+    "sweeps/",
+    "methods.md",
+    "changelog.md",
+    "design.md",
+    "contributing.md",
+    "speed",
+    "extended.md",
+)
 """Long tables, and what the reference has: in the search they would be most of what every page loads."""
 LINK = re.compile(r"(```.*?^```$|`(?:[^`\n]|\n(?!\n))*`)|(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)", re.S | re.M)
 
@@ -37,7 +46,9 @@ def write(folder: Path) -> list[tuple[str, str]]:
         to.parent.mkdir(parents=True, exist_ok=True)
         head = "---\nsearch:\n  exclude: true\n---\n" if place.startswith(UNSEARCHED) else ""
         to.write_text(head + _relinked(text, source, place, folder / "project"), encoding="utf-8")
-        title = next((line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")), place)
+        title = next(
+            (line.removeprefix("# ").replace("`", "") for line in text.splitlines() if line.startswith("# ")), place
+        )
         if "/" not in place:
             menu.append((title, f"project/{place}"))
     return menu

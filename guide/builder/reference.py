@@ -113,7 +113,10 @@ def _page(sheet: Sheet, language: str) -> str:
     text = re.sub(r"^##(#?) ", lambda found: f"#{found[1]} ", markdown.page(shown, language), flags=re.M)
     head, *rest = text.split("\n\n")
     about, facts = _parted(rest, said)
-    parts = [head, *about]
+    other = "zh" if language == "en" else "en"
+    above = f'<a href="index.html">{said["reference"]}</a> · {group(sheet.group, "", language)[0]}'
+    twin = f'<a href="../../{other}/reference/{sheet.name}.html" hreflang="{other}">{said["other"]}</a>'
+    parts = [head, f'<p class="about" data-search-exclude>{above} · {twin}</p>', *about]
     if is_method(sheet):
         parts += _pictured(sheet.name, said)
         use = beside().get(sheet.name, Beside()).use if language == "zh" else _use(sheet.name)
