@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Compiled once, not by each of the forty processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-types sweep-export sweep-vllm sweep-positions sweep-settings sweep-explorer docs docs-pages clean
+.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-types sweep-export sweep-vllm sweep-positions sweep-settings sweep-explorer sweep-parallel docs docs-pages clean
 
 install: $(READY)
 
@@ -66,6 +66,10 @@ sweep-export: $(READY)
 
 sweep-positions: $(READY)
 	MILEPOST_SWEEP=1 $(BIN)/python -m pytest -n 2 tests/hf/test_positions.py
+
+# Attention over 2 and 4 processes beside that of one: every method by every way; about half an hour.
+sweep-parallel: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.sweeps.parallel --out docs/sweeps/parallel.md
 
 # The explorer's page in a browser: times, memory and sizes.
 sweep-explorer: $(READY)
