@@ -1,4 +1,4 @@
-"""Draw every analysis of `milepost.explore` with its defaults: python examples/gallery.py docs/explore"""
+"""Draw every analysis of `milepost.explore`: python examples/gallery.py docs/explore"""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from milepost.explore import Analysis
 ROPE = mp.Rope(128)
 STRETCHES = {
     "RoPE": ROPE,
-    "interpolation by 8": mp.Rope(128, stretch=mp.Interpolate(8)),
+    "interpolated by 8": mp.Rope(128, stretch=mp.Interpolate(8)),
     "NTK by 8": mp.Rope(128, stretch=mp.Ntk(8)),
     "YaRN by 8": mp.Rope(128, stretch=mp.Yarn(8, trained=4096)),
 }
+
+
+LEAKY = mp.Scheme(mp.Rope(64), mp.LeakyRerope(512, 16), mp.causal)
+INV_LEAKY = {"InvLeaky, as in training": mp.Scheme(mp.Rope(64), mp.LeakyRerope(256, 1 / 16), mp.causal)}
+"""Distances are stretched in training, so that plain RoPE meets no new ones at eight times the length."""
 
 
 def xl() -> mp.TransformerXL:
@@ -29,6 +34,7 @@ def xl() -> mp.TransformerXL:
 
 PICTURES: dict[str, Callable[[], Analysis]] = {
     "angles_seen": lambda: explore.angles_seen(ROPE, trained=4096, length=32_768),
+    "angles_seen_ntk": lambda: explore.angles_seen(ROPE, trained=4096, length=32_768, stretched=STRETCHES["NTK by 8"]),
     "wavelengths": lambda: explore.wavelengths(STRETCHES, trained=4096, length=32_768),
     "odometer": lambda: explore.odometer(mp.Rope(8)),
     "sinusoidal_map": lambda: explore.sinusoidal_map(mp.Sinusoidal(100)),
@@ -40,8 +46,12 @@ PICTURES: dict[str, Callable[[], Analysis]] = {
     "alibi_view": lambda: explore.alibi_view(mp.Alibi(8)),
     "bias_curves": explore.bias_curves,
     "bucket_map": lambda: explore.bucket_map(mp.T5Bias(8)),
+    "bucket_map_deberta": lambda: explore.bucket_map(mp.Deberta(768, 12, 64, reach=512, buckets=256)),
     "shift_map": lambda: explore.shift_map(xl()),
     "distance_map": explore.distance_map,
+    "distance_map_leaky": lambda: explore.distance_map({"Leaky ReRoPE": LEAKY}, length=4096, trained=1024),
+    "distance_map_invleaky": lambda: explore.distance_map(INV_LEAKY, length=1024),
+    "distance_map_hwfa": lambda: explore.distance_map(mp.hwfa(12, 64, 512), length=1024, trained=512),
     "kept_terms": explore.kept_terms,
     "cope_counts": lambda: explore.cope_counts(opens={".": 1.0, "reads": 0.5}),
     "patch_scores": explore.patch_scores,
@@ -74,10 +84,13 @@ def main(folder: Path) -> None:
     """Write a picture of each, and a page that says what each shows."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = ["# What the analyses show", "", *HEAD]
+    last = ""
     for name, draw in PICTURES.items():
         found = draw()
         found.save(folder / f"{name}.svg")
-        lines += [f"## `explore.{name}`", "", f"{found.title}. {found.says}", "", f"![{found.title}]({name}.svg)", ""]
+        lines += [f"## `explore.{found.name}`", ""] if found.name != last else []
+        lines += [f"{found.title}. {found.says}", "", f"![{found.title}]({name}.svg)", ""]
+        last = found.name
         print(f"{name}: {found.says}")
     (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
 

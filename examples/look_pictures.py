@@ -23,7 +23,7 @@ from milepost.explore.unseen import drawn_losses
 Numbers = NDArray[np.float64]
 TRAINED, SINKS, QUERIES = 8192, 4, 1024
 MODEL, KEY_HEADS, PAIRS, UNSEEN = "SmolLM2-135M-Instruct", 3, 32, 12
-ROWS = "as it is", "with ReRoPE, sinks kept"
+ROWS = "unchanged", "with ReRoPE, sinks kept"
 
 
 def read(path: Path) -> dict[str, Numbers]:
@@ -55,12 +55,12 @@ def heads(folder: Path, length: int) -> Analysis:
     layers, count = rows[ROWS[0]]["sinks"].shape
     settings = settings_of(MODEL, (layers, count, KEY_HEADS), TRAINED, length, QUERIES, SINKS)
     on_sinks = " and ".join(f"{100 * float(rows[row]['sinks'].mean()):.1f} % {row}" for row in ROWS)
-    title = f"{layers * count} heads in {length:,} tokens: weight on the first four is {on_sinks}"
+    title = f"{layers * count} heads in {length:,} tokens: weight on the first four (sinks) is {on_sinks}"
     return Analysis("look", title, said_of(rows, length), tuple(arrays_of(rows)), tuple(maps_of(rows)), settings, 3)
 
 
 def back(folder: Path) -> Analysis:
-    """Return every head at four times the trained length beside itself at the trained length, read as it is."""
+    """Return every head at four times the trained length beside itself at the trained length, unchanged."""
     short, long = (rows_of(read(folder / f"heads_{length}.json"), length) for length in (TRAINED, 4 * TRAINED))
     known, arrays, pictures, said = short[ROWS[0]], list[Any](), list[Any](), list[str]()
     back_by: dict[str, list[str]] = {}
@@ -75,14 +75,14 @@ def back(folder: Path) -> Analysis:
         said.append(f"{name} by {' and '.join(f'{each:.2f} {row}' for row, each in alike.items())}")
         for row, each in alike.items():
             back_by.setdefault(row, []).append(f"{name} {each:.2f}")
-        arrays.append(array(f"{name} at {TRAINED:,}, as it is", x, unit, "head"))
+        arrays.append(array(f"{name} at {TRAINED:,}, unchanged", x, unit, "head"))
         arrays += [array(f"{name} at {4 * TRAINED:,}, {row}", y, unit, "head") for row, (_, y) in dots.items()]
-        pictures.append(Scatter(title, dots, f"at {TRAINED:,} tokens, as it is", f"at {4 * TRAINED:,} tokens"))
+        pictures.append(Scatter(title, dots, f"at {TRAINED:,} tokens, unchanged", f"at {4 * TRAINED:,} tokens"))
     return Analysis(
         "heads_back",
         f"At {4 * TRAINED:,} tokens heads look as they did at {TRAINED:,} with ReRoPE, sinks kept (correlation: "
-        f"{', '.join(back_by[ROWS[1]])}); as it is they do not ({', '.join(back_by[ROWS[0]])})",
-        f"Over {len(head)} heads the model as it is at {TRAINED:,} correlates in {'; in '.join(said)}.",
+        f"{', '.join(back_by[ROWS[1]])}); unchanged they do not ({', '.join(back_by[ROWS[0]])})",
+        f"Over {len(head)} heads the model unchanged at {TRAINED:,} correlates in {'; in '.join(said)}.",
         (axis("head", head), *arrays),
         tuple(pictures),
         f"{MODEL}, trained at {TRAINED:,} tokens · every dot is one head, over the last quarter of the queries",

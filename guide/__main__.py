@@ -6,6 +6,7 @@ import sys
 
 from guide.builder.chapter import chapters, in_language
 from guide.builder.translation import stamp
+from milepost.refusal import need, refuse
 
 HELP = """python -m guide build           write the site in out/site, strictly
 python -m guide run [NAME …]    run chapters, such as 04-rope, and print what they show
@@ -16,6 +17,10 @@ def main(words: list[str]) -> int:
     """Do what the words of a command line ask for; return its exit status."""
     match words:
         case ["build"]:
+            try:
+                need("guide build", "docs", ("zensical", "latex2mathml", "nbformat"))
+            except ImportError as error:
+                refuse(f"{error}, with Python 3.11 or later")
             from guide.builder.site import build
 
             found = build()

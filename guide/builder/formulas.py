@@ -10,8 +10,10 @@ PIECE = re.compile(
     r"(```.*?^```$|`(?:[^`\n]|\n(?!\n))+`)|\$\$(.+?)\$\$|(?<![\\$])\$(?=\S)([^$\n]*?\S)\$(?![\d$])([,.;:!?)，。；：！？、）]*)",
     re.S | re.M,
 )
-TIGHT = re.compile(r"<mo[^>]*>(\||&#x0007C;|/|&#x0002F;)</mo>")
-FUNCTION = re.compile(r"<mi>([a-z]{2,})</mi>(?!<mo[^>]*>(?:\(|&#x00028;))")
+NUMBERED = re.compile(r"&#x((?!0*(?:26|3C|3E);)[0-9A-F]+);")
+"""A character that is written as its number, but for those that HTML needs."""
+TIGHT = re.compile(r"<mo[^>]*>(\||/)</mo>")
+FUNCTION = re.compile(r"<mi>([a-z]{2,})</mi>(?!<mo[^>]*>\()")
 SPECIAL = {ord(each): f"&#{ord(each)};" for each in "*_`[]\\~^!|"}
 """What Markdown would read, as numbers."""
 
@@ -37,7 +39,8 @@ def _written(found: re.Match[str]) -> str:
 
 def mathml(latex: str, display: str = "inline") -> str:
     """Return a formula as MathML that stands in Markdown."""
-    made = convert(latex, display=display)
+    made = convert(latex, display=display).replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "")
+    made = NUMBERED.sub(lambda found: chr(int(found[1], 16)), made)
     # Bars around a number and a slash are no relations, and a name of a function stands apart from what it is of.
     made = TIGHT.sub(r'<mo lspace="0" rspace="0" stretchy="false">\1</mo>', made)
     made = FUNCTION.sub(r'<mi>\1</mi><mspace width="0.17em"/>', made)

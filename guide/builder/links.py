@@ -20,6 +20,8 @@ class Seen(HTMLParser):
 
     links: list[str] = field(default_factory=list)
     loads: list[str] = field(default_factory=list)
+    lazy: set[str] = field(default_factory=set)
+    """What it loads when a reader comes to it."""
     places: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -34,6 +36,7 @@ class Seen(HTMLParser):
         loads = tag != "link" or any(each in given.get("rel", "") for each in ("stylesheet", "icon", "preload"))
         if tag in LOADED and LOADED[tag] in given and loads:
             self.loads.append(given[LOADED[tag]])
+            self.lazy |= {given[LOADED[tag]]} if given.get("loading") == "lazy" else set()
 
 
 def seen(page: str) -> Seen:
@@ -65,10 +68,14 @@ def faults(site: Path) -> list[str]:
 
 
 def _size(path: Path, page: Seen, site: Path) -> int:
-    """Return the bytes of a page with all that it loads, what scripts and styles load included."""
+    """Return the bytes of a page with all that it loads at first, what scripts and styles load included."""
     folder = site / path.relative_to(site).parts[0]
     loaded = {path, *(each for pattern in BY_SCRIPTS for each in folder.glob(pattern))}
-    loaded |= {Path(posixpath.normpath(path.parent / unquote(urlsplit(each).path))) for each in page.loads}
+    loaded |= {
+        Path(posixpath.normpath(path.parent / unquote(urlsplit(each).path)))
+        for each in page.loads
+        if each not in page.lazy
+    }
     return sum(each.stat().st_size for each in loaded if each.is_file())
 
 

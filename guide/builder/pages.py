@@ -13,6 +13,8 @@ from guide.builder.words import WORDS
 
 FOLDED = re.compile(r"^<details><summary>(.*?)</summary>\n(.*?)^</details>\n?", re.S | re.M)
 
+FENCED = re.compile(r"^```(?:python|text).*?^```\n", re.S | re.M)
+
 
 def page(chapter: Chapter, shown: list[Shown]) -> tuple[str, dict[str, str]]:
     """Return a chapter's page in Markdown, and its pictures by file name."""
@@ -25,7 +27,7 @@ def page(chapter: Chapter, shown: list[Shown]) -> tuple[str, dict[str, str]]:
             parts.append(_output(shown[part.number], said, pictures))
         else:
             parts.append(with_mathml(part.text))
-    text = FOLDED.sub(_folded, "\n".join(parts))
+    text = FENCED.sub(lambda found: unsearched(found[0]), FOLDED.sub(_folded, "\n".join(parts)))
     other = "zh" if chapter.language == "en" else "en"
     top = (
         f'<p class="about"><a href="../../{other}/learn/{chapter.name}.html" hreflang="{other}">{said["other"]}</a> · '
@@ -33,6 +35,11 @@ def page(chapter: Chapter, shown: list[Shown]) -> tuple[str, dict[str, str]]:
     )
     title, _, rest = text.lstrip().partition("\n")
     return f"{title}\n\n{top}\n{rest}\n{_story(chapter)}", pictures
+
+
+def unsearched(text: str) -> str:
+    """Return Markdown that the search passes over: every page loads the index of all."""
+    return f'<div data-search-exclude markdown="1">\n\n{text}\n\n</div>\n'
 
 
 def _output(shown: Shown, said: dict[str, str], pictures: dict[str, str]) -> str:

@@ -21,6 +21,7 @@ UNSEARCHED = (
     "contributing.md",
     "speed",
     "extended.md",
+    "results.md",
 )
 """Long tables, and what the reference has: in the search they would be most of what every page loads."""
 LINK = re.compile(r"(```.*?^```$|`(?:[^`\n]|\n(?!\n))*`)|(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)", re.S | re.M)
@@ -68,7 +69,7 @@ def _relinked(text: str, source: str, place: str, folder: Path) -> str:
             (folder / to.removeprefix("docs/")).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / to, folder / to.removeprefix("docs/"))
             link = posixpath.relpath(to.removeprefix("docs/"), posixpath.dirname(place) or ".")
-            return f"{picture}[{words}]({link})"
+            return f"{picture}[{words}]({link})" + ("{ loading=lazy }" if picture else "")
         return words if words == to else f"{words} (`{to}`)"
 
     return LINK.sub(one, text)

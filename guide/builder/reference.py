@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Any
 
+import torch
+
+import milepost
 from guide.builder import store
-from guide.builder.pages import picture
+from guide.builder.pages import picture, unsearched
 from guide.builder.running import Shown
 from guide.builder.tables import Table, bare, tables, written
 from guide.builder.words import WORDS
+from milepost import explore
 from milepost.catalogue import markdown
 from milepost.catalogue.elsewhere import PACKAGES, elsewhere
 from milepost.catalogue.find import in_chinese
 from milepost.catalogue.groups import FUNCTIONS
 from milepost.catalogue.names.chinese import group
+from milepost.catalogue.names.spelling import ALSO
+from milepost.catalogue.register import first_sentence
 from milepost.catalogue.sheet import Sheet, grouped, sheets
 
 SOURCE = "guide/reference.md"
@@ -64,18 +70,10 @@ def all_sheets() -> tuple[Sheet, ...]:
 
 def _plain(name: str) -> Sheet:
     """Return a sheet of an export that the catalogue leaves out."""
-    import inspect
-
-    import milepost
-    from milepost.catalogue.register import first_sentence
-
     each = getattr(milepost, name)
     about = inspect.getdoc(each) or ""
-    empty: dict[str, Any] = {"verbs": (), "facets": (), "backends": (), "composes": (), "learned": {}, "refusals": {}}
-    return Sheet(
-        **empty, name=name, group=FUNCTIONS.title, title="", does=first_sentence(about), formula="", paper="", link="",
-        relative=None, learns=False, call=name, arguments=None, about=about, example="",
-    )  # fmt: skip
+    like = next(sheet for sheet in elsewhere() if not sheet.paper)
+    return replace(like, name=name, does=first_sentence(about), call=name, arguments=None, about=about, example="")
 
 
 def is_method(sheet: Sheet) -> bool:
@@ -90,11 +88,6 @@ def drawn(name: str) -> Shown | None:
 
 
 def _drawn(code: str) -> Shown:
-    import torch
-
-    import milepost
-    from milepost import explore
-
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         found = eval(code, {"mp": milepost, "explore": explore})
@@ -116,10 +109,14 @@ def _page(sheet: Sheet, language: str) -> str:
     other = "zh" if language == "en" else "en"
     above = f'<a href="index.html">{said["reference"]}</a> · {group(sheet.group, "", language)[0]}'
     twin = f'<a href="../../{other}/reference/{sheet.name}.html" hreflang="{other}">{said["other"]}</a>'
-    parts = [head, f'<p class="about" data-search-exclude>{above} · {twin}</p>', *about]
+    parts = [head, f'<p class="about" data-search-exclude>{above} · {twin}</p>']
+    parts += [f"{said['also']}{said['comma'].join(called)}{said['stop']}" for called in [_called(sheet.name)] if called]
+    # The call and the first sentence are found by the search, the rest is read here.
+    brief = 3 if language == "zh" else 2
+    parts += [*about[:brief], unsearched("\n\n".join(about[brief:]))] if about[brief:] else about
     if is_method(sheet):
         parts += _pictured(sheet.name, said)
-        use = beside().get(sheet.name, Beside()).use if language == "zh" else _use(sheet.name)
+        use = _use(sheet.name, language)
         parts += [f"## {said['use']}", use] if use else []
     parts += facts
     if is_method(sheet) or sheet.name in beside():
@@ -128,6 +125,11 @@ def _page(sheet: Sheet, language: str) -> str:
     # Every page has these; a search is for what a page alone says.
     parts = [f"{each} {{ data-search-exclude }}" if each.startswith("## ") else each for each in parts]
     return re.sub(r"(?<= )(https://[^\s;]+)$", r"<\1>", "\n\n".join(parts), flags=re.M) + "\n"
+
+
+def _called(name: str) -> list[str]:
+    """Return what else a method is called, in both languages."""
+    return [word for word, method in ALSO.items() if method == name]
 
 
 def _parted(blocks: list[str], said: dict[str, str]) -> tuple[list[str], list[str]]:
@@ -155,32 +157,29 @@ def _uses() -> dict[str, str]:
     return {name: row[2] for row in table.rows for name in re.findall(r"`(\w+)`", row[0])}
 
 
-def _use(name: str) -> str:
+def _use(name: str, language: str) -> str:
+    if language == "zh":
+        found = beside().get(name, Beside()).use
+        return f"{found}。" if found else ""
     found = _uses().get(name, "")
     return f"{found[:1].upper()}{found[1:]}." if found else ""
 
 
-def _rows_of(page: str, name: str, fits: Any) -> Iterator[tuple[Table, tuple[str, ...]]]:
-    yield from ((table, row) for table in tables(page) if fits(table) for row in [table.row(name)] if row is not None)
-
-
 def cost_of(name: str) -> list[tuple[Table, tuple[str, ...]]]:
     """Return the rows of docs/speed.md for a name of that page."""
-    return list(_rows_of("docs/speed.md", name, lambda each: each.section == "Attention" and "peers" not in each.lead))
+    return _rows_of(name, [each for each in tables("docs/speed.md") if each.section == "Attention"])
 
 
 def reach_of(name: str) -> list[tuple[Table, tuple[str, ...]]]:
     """Return the rows of docs/results.md for a name of that page."""
-    sections = ("As trained", "RoPE, changed without training", "Counting")
-    return list(
-        _rows_of(
-            "docs/results.md",
-            name,
-            lambda each: (
-                each.section in sections and "16,384" in each.head + ("16,384",) * (each.section == "Counting")
-            ),
-        )
-    )
+    by_length = ("As trained", "RoPE, changed without training")
+    judged = [each for each in tables("docs/results.md") if each.section in by_length and "16,384" in each.head]
+    return _rows_of(name, [*judged, *(each for each in tables("docs/results.md") if each.section == "Counting")])
+
+
+def _rows_of(name: str, among: list[Table]) -> list[tuple[Table, tuple[str, ...]]]:
+    found = ((table, table.row(name)) for table in among if "peers" not in table.lead)
+    return [(table, row) for table, row in found if row is not None]
 
 
 def exports_of(start: str) -> tuple[Table, tuple[str, ...]] | None:

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from guide.builder import glossary, project, reference
+from guide.builder import glossary, project, reference, store
 from guide.builder.chapter import Chapter, chapters, in_language, read
 from guide.builder.links import faults
 from guide.builder.notebook import notebook
@@ -19,6 +19,7 @@ from guide.builder.paths import LANGUAGES, ROOT, SITE, STAGE, THEME
 from guide.builder.running import run
 from guide.builder.story import story
 from guide.builder.words import WORDS
+from milepost.refusal import refuse
 
 PROJECT = re.compile(r"\[([^\[\]]+)\]\(\.\./project/([\w/-]+)\.md(#[\w-]+)?\)")
 ICON = ROOT / "src" / "milepost" / "explore" / "server" / "static" / "icon.svg"
@@ -35,6 +36,7 @@ def build() -> list[str]:
         _generated(language, nav)
         _log(began, f"{language}: pages written")
     shutil.copy(THEME / "index.html", SITE / "index.html")
+    store.forget()
     found = faults(SITE)
     _log(began, f"links checked, {len(found)} wrong")
     return found
@@ -116,7 +118,9 @@ def _generated(language: str, nav: list[dict[str, object]]) -> None:
         config = config.replace(f"{{{name}}}", json.dumps(value, ensure_ascii=False))
     path = STAGE / f"zensical-{language}.toml"
     path.write_text(config.replace("{nav}", _toml(nav)), encoding="utf-8")
-    subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "-f", str(path)], check=True, cwd=STAGE)
+    done = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "-f", str(path)], cwd=STAGE)
+    if done.returncode:
+        refuse(f"guide build: zensical refuses {language}, for what stands above; its sources are in {STAGE}")
     # The generator writes only below its own configuration.
     SITE.mkdir(parents=True, exist_ok=True)
     shutil.move(STAGE / "site" / language, SITE / language)

@@ -14,6 +14,8 @@ from guide.builder.paths import CACHE
 from milepost.lab.report.layout import write_whole
 
 SOURCE = Path(milepost.__file__).parent
+USED: set[str] = set()
+"""The names that this process asked for."""
 
 
 @cache
@@ -35,6 +37,7 @@ def key_of(kind: str, *sources: str) -> str:
 
 def kept(key: str) -> Any:
     """Return what is kept under a name, or None."""
+    USED.add(key)
     path = CACHE / f"{key}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
@@ -51,3 +54,10 @@ def made(kind: str, make: Callable[[], Any], *sources: str) -> Any:
     key = key_of(kind, *sources)
     found = kept(key)
     return found if found is not None else keep(key, make())
+
+
+def forget() -> None:
+    """Remove what this process did not ask for: earlier versions of chapters and of the package."""
+    for path in CACHE.glob("*.json"):
+        if path.stem not in USED:
+            path.unlink()

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModel
 from transformers.masking_utils import create_causal_mask
 
-from milepost import Schedule, Scheme, attend, causal, chunks, window
+from milepost import Rope, Schedule, Scheme, attend, causal, chunks, window
+from milepost.configs.layer_types import BY_FUNCTION
 from milepost.configs.model_types import ROTARY
 from milepost.seams.visible import Visible
 from tests.configs import theirs
@@ -84,7 +86,9 @@ def test_a_layer_of_an_embedding_model_gives_the_same(name: str):
     assert (other - oracle).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("name", sorted(set(ROTARY) - REMOTE - {"modernbert", "roformer", "t5_gemma_module", *LATER}))
+@pytest.mark.parametrize(
+    "name", sorted(set(ROTARY) - REMOTE - {"modernbert", "roformer", "t5_gemma_module", *BY_FUNCTION, *LATER})
+)
 def test_masks_of_every_family(name: str):
     config = theirs.config_of({"model_type": name, "is_causal": False})
     for key, n in (("sliding_window", 5), ("attention_chunk_size", 4)):
@@ -114,3 +118,67 @@ def test_alibi_that_grows_with_the_key_is_not_symmetric(name: str):
     settings = {"n_heads": 4, "num_attention_heads": 4, "hidden_size": 32, "alibi": True, "is_causal": False}
     with pytest.raises(ValueError, match=r"is_causal is False, and this model's slopes then favour keys ahead"):
         Scheme.of({"model_type": name, **settings})
+
+
+READ_BY_OTHERS = {
+    "use_bidirectional_attention": (True, "which transformers' qwen2 does not read; remove it"),
+    "mrope_section": ([2, 1, 1], "which transformers' qwen2 does not read; remove it"),
+    "local_attention": (8, "which transformers' qwen2 does not read; remove it"),
+    "sliding_window_size": (8, "which transformers' qwen2 does not read; remove it"),
+    "kv_channels": (4, "which transformers' qwen2 does not read; remove it"),
+    "rotary_dim": (4, "and transformers' qwen2 rotates 8 channels of a head"),
+    "layer_types": (["linear_attention", "sliding_attention"], "and every layer of transformers' qwen2 attends"),
+}
+
+
+@pytest.mark.parametrize("key", READ_BY_OTHERS)
+def test_a_key_that_only_other_types_read_is_refused_by_name(key: str):
+    value, why = READ_BY_OTHERS[key]
+    plain = TINY | {"model_type": "qwen2", "rope_theta": 1e4, "layer_types": ["full_attention", "sliding_attention"]}
+    plain |= {"sliding_window": 3, "use_sliding_window": True}
+    plain.pop("head_dim")
+    assert Schedule.of(plain)[1].parts[-1] == causal & window(3)
+    with pytest.raises(ValueError, match=rf"a qwen2 config\): {key} is .*{why}"):
+        Schedule.of(plain | {key: value})
+
+
+def test_a_rotary_dim_that_agrees_is_read():
+    assert Scheme.of(TINY | {"model_type": "llama", "rope_theta": 1e4, "rotary_dim": 8}).parts[0] == Rope(8)
+
+
+IGNORED: dict[str, tuple[dict[str, Any], str]] = {
+    "a base": ({"rope_theta": 5e4}, "rope_theta is 50000.0"),
+    "a stretch": ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_type is 'linear'"),
+    "both": ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}, "rope_theta is 50000.0"),
+}
+
+
+@pytest.mark.parametrize("name", IGNORED)
+@pytest.mark.parametrize("kind", ["codegen", "gptj"])
+def test_settings_of_a_rotation_that_is_in_code_are_refused(name: str, kind: str):
+    given, why = IGNORED[name]
+    plain = TINY_GPT | {"model_type": kind, "rotary_dim": 4}
+    with torch.no_grad():
+        one, other = (AutoModel.from_config(AutoConfig.for_model(**plain | each)).eval() for each in ({}, given))
+        other.load_state_dict(one.state_dict())
+        ids = torch.arange(12)[None]
+        assert torch.equal(one(ids).last_hidden_state, other(ids).last_hidden_state)
+    with pytest.raises(ValueError, match=rf"a {kind} config\): {why}, which transformers' {kind} does not read"):
+        Scheme.of(plain | given)
+    assert Scheme.of(plain | {"rope_theta": 1e4}).same_as(Scheme.of(plain))
+
+
+@pytest.mark.parametrize("kind", ["nemotron", "stablelm"])
+def test_where_padding_decides_what_is_seen_the_config_is_refused(kind: str):
+    plain = TINY | {"model_type": kind, "rope_theta": 1e4, "is_causal": False}
+    config = AutoConfig.for_model(**plain)
+    model, ids = AutoModel.from_config(config, attn_implementation="sdpa").eval(), torch.arange(1, 13)[None]
+    mask = torch.ones(2, 13, dtype=torch.long).index_fill_(1, torch.tensor([0]), 0)
+    with torch.no_grad():
+        alone = model(ids).last_hidden_state[0]
+        padded = model(nn.functional.pad(ids, (1, 0)).expand(2, -1), attention_mask=mask).last_hidden_state[0, 1:]
+    assert float((alone - padded).abs().max()) > 1e-2
+    why = rf"a {kind} config\): is_causal is False, by which .* its attention function and padding go; remove it"
+    for source in (config, plain):
+        with pytest.raises(ValueError, match=why):
+            Scheme.of(source)

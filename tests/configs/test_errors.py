@@ -157,10 +157,10 @@ def test_layers_that_are_not_there():
 
 
 def test_a_layer_that_is_not_attention():
-    plain = LLAMA | {"layer_types": ["linear_attention", "full_attention"]}
+    plain = LLAMA | {"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]}
     assert text_of(plain, Scheme.of) == (
-        "Scheme.of(a llama config): layer 0 is 'linear_attention', which is not attention over tokens, so no scheme "
-        "describes it. Attention is in layer 1: Scheme.of(config, layer=1)"
+        "Scheme.of(a qwen3_next config): layer 0 is 'linear_attention', which is not attention over tokens, so no "
+        "scheme describes it. Attention is in layer 1: Scheme.of(config, layer=1)"
     )
 
 

@@ -123,9 +123,13 @@ def test_the_whole_model_looks_ahead_within_its_prefix_alone(plain: dict[str, An
                 assert torch.equal((changed - plainly).abs().amax(-1) > 1e-6, visible[:, j])
 
 
-def test_a_gemma_of_its_own_may_still_look_both_ways():
+def test_a_gemma_of_its_own_that_is_said_to_look_both_ways_is_refused_by_name():
+    # sdpa asks its attention where there is no mask; its masks, of padding or a cache, are causal.
     settings = {"model_type": "gemma", "head_dim": 16, "rope_theta": 1e4, "num_hidden_layers": 1}
-    assert Scheme.of(settings | {"use_bidirectional_attention": True}).parts == (Rope(16),)
+    why = r"Scheme.of\(a gemma config\): use_bidirectional_attention is True, by which .* cache go; remove it"
+    with pytest.raises(ValueError, match=why):
+        Scheme.of(settings | {"use_bidirectional_attention": True})
+    assert Scheme.of(settings | {"is_causal": False}).parts == (Rope(16),)
 
 
 def test_a_text_that_is_no_gemma_is_refused_by_name():

@@ -78,8 +78,11 @@ def test_wrong_arguments_are_refused_by_name():
 def test_every_form_has_its_map_and_shares_are_in_percent():
     found = explore.alibi_view(mp.Alibi(4), left=0.05)
     assert [each.title for each in found.pictures[1:4]] == [
-        f"Weight left by distance: {name}" for name in ("ALiBi", "interpolated by 4", "NTK by 4")
+        f"Weight left by distance: {name}"
+        for name in ("ALiBi", "interpolated by 4, every head × 4", "NTK by 4, × 1 to × 4")
     ]
+    wanted = "ALiBi: interpolated, every head sees 4 times as far; by NTK the steepest 1, the flattest 4 times"
+    assert found.title == wanted
     for each, name in zip(found.pictures[1:4], ("ALiBi", "AlibiInterpolate(4)", "AlibiNtk(4)"), strict=True):
         assert (each.values == found[f"weight left, {name}"]).all()  # type: ignore[attr-defined]
     assert found.says.startswith("5 % of a weight is left at")

@@ -106,8 +106,8 @@ def test_what_swings_is_drawn_as_a_running_mean_and_its_range_and_the_mildest_he
     assert list(shares.lines) == ["RoPE", "xPos"]  # type: ignore[attr-defined]
     # The label of FIRE is its formula.
     name = next(each for each in ranges if each.startswith("FIRE"))
-    assert name == "FIRE, −8·ln(1 + 0.1n)/ln(1 + 0.1·2,047)"
-    for n in (1, 100, 2047):
+    assert name == "FIRE, −8·ln(1 + 0.1n)/ln(1 + 0.1·8,191)"
+    for n in (1, 100, 8191):
         at = int(np.abs(found["distance"] - n).argmin())
-        exact = -8 * math.log(1 + 0.1 * found["distance"][at]) / math.log(1 + 0.1 * 2047)
+        exact = -8 * math.log(1 + 0.1 * found["distance"][at]) / math.log(1 + 0.1 * 8191)
         assert found["FIRE"][at] == pytest.approx(exact, abs=0.02)

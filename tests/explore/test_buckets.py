@@ -182,7 +182,7 @@ def test_steps_are_upright_and_say_where_single_rows_end_and_the_last_begins():
     rows = found["bucket"][255:]
     alone = [d for d in range(256) if (rows == rows[d]).sum() == 1]
     assert [note[2] for note in picture.notes] == [
-        f"one distance a row up to {max(alone)}", f"one row from {int((rows < 31).sum())} on",
+        f"distances 0–{max(alone)}: one row each", f"one row from {int((rows < 31).sum())} on",
     ]  # fmt: skip
     assert (max(alone), int((rows < 31).sum())) == (15, 113)
     assert picture.panel.x_name == "distance in tokens"

@@ -137,3 +137,17 @@ def test_keys_are_called_future_ones_only_where_no_others_are_hidden():
     ):
         picture = explore.distance_map(mp.Scheme(rope, mask), length=64).pictures[0]
         assert picture.hidden == said  # type: ignore[attr-defined]
+
+
+def test_a_title_says_that_every_distance_was_trained_where_that_is_so():
+    assert explore.distance_map(length=4096).title == "Three ways to keep every distance within the 2,048 trained"
+    rerope = mp.Scheme(mp.Rope(8), mp.Rerope(512), mp.causal)
+    for trained, title in (
+        (513, "Every distance stays within the 513 trained"),
+        (512, "Distances go up to 512; training met those below 512"),
+        (1024, "Distances as the rotation sees"),
+    ):
+        assert explore.distance_map(rerope, length=1024, trained=trained).title.startswith(title)
+    # Layers of one model are no two ways.
+    assert explore.distance_map(mp.hwfa(12, 64, 512), length=1024, trained=512).title.startswith("Every distance")
+    assert "Dual chunks: distances start again at each chunk" in explore.distance_map(length=4096).settings

@@ -12,24 +12,28 @@ import milepost as mp
 from milepost import explore
 
 AT = (512, 1024, 4096, 16_384)
+PAST, ALWAYS = "log-n past the trained length", "log-n at every length"
 
 
 def test_entropy_grows_as_the_logarithm_and_more_slowly_with_log_n():
     found = explore.attention_entropy(lengths=AT)
     assert found["plain"] == pytest.approx([5.73, 6.42, 7.81, 9.19], abs=0.05)
-    assert found["log-n, clipped"] == pytest.approx([5.73, 6.30, 7.42, 8.47], abs=0.05)
+    assert found[PAST] == pytest.approx([5.73, 6.30, 7.42, 8.47], abs=0.05)
     # Normal scores of variance λ² have ln n − λ²/2, as long as their sum has no single large part.
-    for name, form in (("plain", lambda n: 1.0), ("log-n, clipped", lambda n: math.log(n) / math.log(512))):
+    for name, form in (
+        ("plain", lambda n: 1.0),
+        (PAST, lambda n: math.log(n) / math.log(512)),
+    ):
         assert found[name] == pytest.approx([math.log(n) - form(n) ** 2 / 2 for n in AT], abs=0.05)
-    assert np.array_equal(found["log-n, clipped"], found["log-n, in training"])
+    assert np.array_equal(found[PAST], found[ALWAYS])
     assert (np.diff(found["ln n by itself"]) < 0.1).all()
 
 
 def test_only_a_clipped_factor_leaves_short_texts_as_they_were():
     found = explore.attention_entropy(lengths=(64, 128, 512))
-    assert np.array_equal(found["plain"], found["log-n, clipped"])
-    assert (found["log-n, in training"][:2] > found["plain"][:2] + 0.1).all()
-    assert found["log-n, in training"][2] == found["plain"][2]
+    assert np.array_equal(found["plain"], found[PAST])
+    assert (found[ALWAYS][:2] > found["plain"][:2] + 0.1).all()
+    assert found[ALWAYS][2] == found["plain"][2]
 
 
 def test_entropies_are_those_of_the_formula():
@@ -38,7 +42,11 @@ def test_entropies_are_those_of_the_formula():
         draw = torch.Generator().manual_seed(7)
         q = torch.randn(1, 8, 1, 4, generator=draw).double()[0, :, 0].numpy()
         k = torch.randn(1, 4, n, 4, generator=draw).double()[0].numpy()
-        factors = {"plain": 1.0, "log-n, clipped": max(1, math.log(n) / math.log(8)), "ln n by itself": math.log(n)}
+        factors = {
+            "plain": 1.0,
+            PAST: max(1, math.log(n) / math.log(8)),
+            "ln n by itself": math.log(n),
+        }
         for name, factor in factors.items():
             total = 0.0
             for head in range(8):
@@ -69,8 +77,8 @@ def test_what_is_less_than_even_weights_is_drawn_beside():
     whole, less = found.pictures
     assert whole.panel.y.knots[0][0] <= 0  # type: ignore[attr-defined]
     names = [curve.name for curve in less.panel.curves]  # type: ignore[attr-defined]
-    assert names == ["plain: s", "log-n, clipped: s·max(1, ln n/ln 512)", "log-n, in training: s·ln n/ln 512"]
-    for curve, name in zip(less.panel.curves, ("plain", "log-n, clipped", "log-n, in training"), strict=True):  # type: ignore[attr-defined]
+    assert names == ["plain: s", "log-n past 512: s·max(1, ln n/ln 512)", "log-n at every length: s·ln n/ln 512"]
+    for curve, name in zip(less.panel.curves, ("plain", PAST, ALWAYS), strict=True):  # type: ignore[attr-defined]
         assert [point.y for point in curve.points] == pytest.approx(found[name] - np.log(found["keys"]))
     assert whole.panel.upright == (512.0, "reference length, 512")  # type: ignore[attr-defined]
     assert "nothing is trained" in found.settings

@@ -88,7 +88,7 @@ def test_the_measures_are_those_of_stock_attention(kind: str):
     for name, values in by_hand(attentions, 3, trained).items():
         if not name.startswith("far keys") or trained:
             assert torch.allclose(
-                torch.tensor(found[f"{name}, as it is"]), torch.tensor(values, dtype=torch.float64), atol=1e-5
+                torch.tensor(found[f"{name}, unchanged"]), torch.tensor(values, dtype=torch.float64), atol=1e-5
             )
 
 
@@ -114,38 +114,45 @@ def test_a_sink_makes_a_window_of_the_whole_text_and_the_window_apart_from_it_do
     ids = torch.randint(0, 49, (40,), generator=torch.Generator().manual_seed(1))
     ids[0] = 49
     found = explore.look(first_token_sink(0.6), ids, sinks=1)
-    assert found["sinks, as it is"][0] == pytest.approx([0.6] * 4, abs=0.03)
+    assert found["sinks, unchanged"][0] == pytest.approx([0.6] * 4, abs=0.03)
     # Even weights on the other keys: nine tenths of them, and not the token that all the rest is far from.
-    assert found["effective window, as it is"][0].min() >= 30
-    assert found["window, sinks apart, as it is"][0].max() <= 33
-    assert (found["window, sinks apart, as it is"][0] < found["effective window, as it is"][0]).all()
+    assert found["effective window, unchanged"][0].min() >= 30
+    assert found["window, sinks apart, unchanged"][0].max() <= 33
+    assert (found["window, sinks apart, unchanged"][0] < found["effective window, unchanged"][0]).all()
     # Keys from 24 back on: the sink is among them, and apart from it the few before token 15.
-    far, apart = found["far keys, as it is"][0], found["far keys, sinks apart, as it is"][0]
-    assert (far - apart) == pytest.approx(found["sinks, as it is"][0], abs=1e-12)
+    far, apart = found["far keys, unchanged"][0], found["far keys, sinks apart, unchanged"][0]
+    assert (far - apart) == pytest.approx(found["sinks, unchanged"][0], abs=1e-12)
     assert 0.05 < apart.max() < 0.15
     maps = [each.title for each in found.pictures]
-    assert "Far keys, sinks apart: as it is" in maps
-    assert "Window, sinks apart: as it is" in maps
+    assert "Far keys, sinks apart: unchanged" in maps
+    assert "Window, sinks apart: unchanged" in maps
     assert not any(title.startswith("Far keys:") for title in maps)
 
 
 def test_the_picture_says_of_what_it_is_and_what_its_words_mean():
     found = explore.look(llama(), text(), given=mp.Rerope(8), sinks=3, heads=())
     for said in (
-        "LlamaForCausalLM, 2 layers of 4 heads, 2 in a row to a key head, trained at 24 tokens",
+        "LlamaForCausalLM, 2 layers of 4 heads, each key head serves 2 neighbouring query heads, trained at 24 tokens",
         "read: 40 tokens; measured: 10 of the last quarter of its queries",
         "sinks: the first 3 tokens",
         "90 % of a head's weight",
         "far keys: further back than the trained length",
     ):
         assert said in found.settings
-    # Three in a line: as it is, with the method, and what that adds, in two hues that meet at 0.
+    # Three in a line: unchanged, with the method, and what that adds, in two hues that meet at 0.
     titles = [each.title for each in found.pictures]
     assert titles[:3] == [
-        "Effective window: as it is",
-        "Effective window: with Rerope(8)",
-        "Effective window: with Rerope(8), minus as it is",
+        "Window, sinks apart: unchanged",
+        "Window, sinks apart: with Rerope(8)",
+        "Window, sinks apart: difference",
     ]
+    # A head with sinks has the whole text as its window, which would be read as looking far.
+    assert titles[3:6] == [
+        f"Window with sinks (the whole text if > 10 % is on sinks): {each}"
+        for each in ("unchanged", "with Rerope(8)", "difference")
+    ]
+    assert found.settings.endswith("difference: the second map minus the first")
+    assert "difference" not in explore.look(llama(), text(), heads=()).settings
     maps: Any = found.pictures
     for before, after, more in zip(maps[::3], maps[1::3], maps[2::3], strict=True):
         assert (more.values == after.values - before.values).all()
@@ -158,11 +165,11 @@ def test_a_map_that_is_pale_all_over_says_how_much_it_has():
     from milepost.explore.heads import maps_of
 
     rows = {
-        "as it is": {"sinks": torch.tensor([[0.01, 0.02]]).double().numpy()},
+        "unchanged": {"sinks": torch.tensor([[0.01, 0.02]]).double().numpy()},
         "with X": {"sinks": torch.tensor([[0.01, 0.9]]).double().numpy()},
     }
     assert [each.title for each in maps_of(rows)] == [
-        "Sinks: as it is (at most 0.02)", "Sinks: with X", "Sinks: with X, minus as it is",
+        "Sinks: unchanged (at most 0.02)", "Sinks: with X", "Sinks: difference",
     ]  # fmt: skip
 
 
@@ -182,15 +189,15 @@ def test_weight_on_a_sink_logit_is_not_weight_on_the_first_tokens():
         for layer in model.model.layers:
             layer.self_attn.sinks += 20.0
     after = explore.look(model, text())
-    assert after["sink logit, as it is"].min() > 0.99 > before["sink logit, as it is"].max()
-    assert after["sinks, as it is"].max() < 0.01
+    assert after["sink logit, unchanged"].min() > 0.99 > before["sink logit, unchanged"].max()
+    assert after["sinks, unchanged"].max() < 0.01
     assert "0 heads put more than half of it on the first tokens, 8 heads on their sink logit" in after.says
     model.set_attn_implementation("eager")
     seen: list[Tensor] = []
     with torch.no_grad():
         seen += model(input_ids=text()[None], output_attentions=True).attentions
     kept = torch.stack([each[0, :, 30:].double().sum(-1).mean(-1) for each in seen])
-    assert torch.allclose(torch.tensor(after["sink logit, as it is"]), 1 - kept, atol=1e-6)
+    assert torch.allclose(torch.tensor(after["sink logit, unchanged"]), 1 - kept, atol=1e-6)
     # A model without such a logit is not asked for it.
     plain = explore.look(llama(), text())
     assert "sink logit" not in plain.says + "".join(each.name for each in plain.arrays)
@@ -221,8 +228,8 @@ def test_an_extended_model_is_looked_at_as_it_is():
     extend(model, mp.Rerope(8))
     now = explore.look(model, text())
     names = [name for name in (each.name for each in changed.arrays) if name.startswith("entropy, with")]
-    assert (now["entropy, as it is"] == changed[names[0]]).all()
-    assert (now["entropy, as it is"] != plain["entropy, as it is"]).any()
+    assert (now["entropy, unchanged"] == changed[names[0]]).all()
+    assert (now["entropy, unchanged"] != plain["entropy, unchanged"]).any()
 
 
 def test_scores_by_band_sum_to_the_score():
@@ -243,7 +250,7 @@ def test_scores_by_band_sum_to_the_score():
     q, k = seen[0].double()
     t = len(q)
     bands = sum(
-        found[f"score of {name}, layer 1 head 2, as it is"] for name in ("fast pairs", "middle pairs", "slow pairs")
+        found[f"score of {name}, layer 1 head 2, unchanged"] for name in ("fast pairs", "middle pairs", "slow pairs")
     )
     angle = torch.arange(t)[:, None] * 10000.0 ** (-torch.arange(4) / 4)
     turned = [
@@ -272,8 +279,8 @@ def test_a_layer_of_a_hybrid_is_called_by_its_number_in_the_model():
     found = explore.look(model, text(), heads=[(2, 0), (5, 1)])
     assert found["layer"].tolist() == [2, 4, 5]
     for pairs in ("fast pairs", "middle pairs", "slow pairs"):
-        assert np.nanmax(np.abs(found[f"score of {pairs}, layer 2 head 0, as it is"])) > 0
-        assert np.nanmax(np.abs(found[f"score of {pairs}, layer 5 head 1, as it is"])) == 0
+        assert np.nanmax(np.abs(found[f"score of {pairs}, layer 2 head 0, unchanged"])) > 0
+        assert np.nanmax(np.abs(found[f"score of {pairs}, layer 5 head 1, unchanged"])) == 0
     assert any("layer 4 head" in each.name for each in explore.look(model, text()).arrays)
     with pytest.raises(IndexError, match="3 layers that attend, 2, 4–5, and layer 3 is not among them"):
         explore.look(model, text(), heads=[(3, 0)])
@@ -282,8 +289,8 @@ def test_a_layer_of_a_hybrid_is_called_by_its_number_in_the_model():
 @pytest.mark.parametrize(("length", "measure"), [(40, "far keys, sinks apart"), (24, "window, sinks apart")])
 def test_without_a_head_asked_for_that_of_a_middle_layer_which_looks_furthest_is_drawn(length: int, measure: str):
     found = explore.look(llama(), text(), given=mp.Rerope(8), length=length)
-    furthest = int(found[f"{measure}, as it is"][1].argmax())
-    rows = ("as it is", "with Rerope(8)")
+    furthest = int(found[f"{measure}, unchanged"][1].argmax())
+    rows = ("unchanged", "with Rerope(8)")
     assert [each.title for each in found.pictures[-2:]] == [f"Layer 1, head {furthest}, {row}" for row in rows]
     asked = explore.look(llama(), text(), given=mp.Rerope(8), length=length, heads=[(1, furthest)])
     assert asked.to_json() == found.to_json()
@@ -302,7 +309,7 @@ def test_the_page_explains_what_is_drawn_and_keeps_three_maps_that_belong_togeth
     assert {"queries", "far keys", "sinks", "fast, middle, slow pairs"} <= set(meanings_of(found))
     assert "sink logit" in meanings_of(explore.look(gpt_oss(), text()))
     short = meanings_of(explore.look(llama(), text(24), heads=()))
-    assert set(short) == {"queries", "effective window", "window, sinks apart", "entropy", "sinks"}
+    assert set(short) == {"queries", "window with sinks", "window, sinks apart", "entropy", "sinks"}
     write_page(found, tmp_path / "look.html", "look", "A model.", meanings_of(found))
     page = (tmp_path / "look.html").read_text(encoding="utf-8")
     maps, curves = (each.split("</section>")[0] for each in page.split('<section class="panels')[1:])
@@ -349,14 +356,14 @@ def test_a_real_model():
     words = (DATA / "tinystories.txt").read_text(encoding="utf-8")[:4000]
     ids = torch.tensor(loader.Tok(str(DATA / "tok512.bin"), 512).encode(words))
     found = explore.look(model, ids, length=512)
-    window = found["effective window, as it is"]
+    window = found["effective window, unchanged"]
     assert window[0].astype(int).tolist() == [73, 250, 55, 60, 54, 4, 55, 33]
     assert window[4].astype(int).tolist() == [128, 101, 134, 116, 179, 71, 46, 65]
-    apart = found["window, sinks apart, as it is"]
+    apart = found["window, sinks apart, unchanged"]
     assert (apart <= window).all()
     assert apart[0].astype(int).tolist() == [73, 244, 55, 59, 54, 4, 55, 33]
     assert apart[4].astype(int).tolist() == [126, 88, 132, 115, 172, 65, 46, 65]
-    assert found["sinks, as it is"].max() < 0.2
+    assert found["sinks, unchanged"].max() < 0.2
 
 
 def test_the_page_is_one_file_and_its_numbers_lie_beside(tmp_path: Path):
@@ -445,7 +452,7 @@ def test_modes_and_the_config_of_the_model_are_left_and_what_is_no_number_shows(
     with torch.no_grad():
         model.model.layers[1].self_attn.q_proj.weight[:8] = math.nan
     found = explore.look(model, text())
-    window = found["effective window, as it is"]
+    window = found["effective window, unchanged"]
     assert torch.tensor(window).isnan().tolist() == [[False] * 4, [True, False, False, False]]
     assert "1 head of layer 1 has weights that are no numbers" in found.says
     # What is left is drawn on its own scale, and what is lost is hatched.
@@ -469,7 +476,7 @@ def test_a_model_whose_weights_are_no_numbers_is_refused():
 
 def test_distances_that_few_queries_reach_are_not_drawn():
     found = explore.look(llama(), text(400), heads=[(0, 0)], rows=20)
-    scores = found["score of slow pairs, layer 0 head 0, as it is"]
+    scores = found["score of slow pairs, layer 0 head 0, unchanged"]
     assert len(scores) == 400
     picture: Any = found.pictures[-1]
     drawn = max(point.x for curve in picture.panel.curves for point in curve.points)

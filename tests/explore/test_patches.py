@@ -76,7 +76,7 @@ def test_sections_in_blocks_hardly_see_columns_and_dealt_out_ones_see_both_ways_
 
 def test_bars_show_of_each_coordinate_its_pairs_and_how_fast_they_turn():
     found = explore.patch_scores()
-    bars: Any = found.pictures[2]
+    bars: Any = found.pictures[0]
     shown = {name: row[0].values[0] for name, row in zip(bars.rows, bars.tiles, strict=True)}
     assert list(shown)[:2] == ["axial: down, 32", "axial: across, 32"]
     for name, coordinates in (("axial", ("down", "across")), ("M-RoPE, in turn", ("time", "down", "across"))):

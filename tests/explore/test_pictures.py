@@ -35,7 +35,7 @@ def texts(svg: str) -> list[str]:
     [
         (np.arange(64.0), ["0", "20", "40", "60"]),
         (np.linspace(0, 8191, 128).round(), ["0", "2,000", "4,000", "6,000", "8,000"]),
-        (np.arange(16.0, 32.0), ["20", "25", "30"]),
+        (np.arange(16.0, 32.0), ["16", "20", "25", "30"]),
         (np.arange(8.0), [str(n) for n in range(8)]),
         (np.array([2.0, 10.0, 100.0, 1_000.0, 10_000.0]), ["2", "10", "100", "1,000", "10,000"]),
         (2.0 ** np.linspace(0, 12, 97), ["1", "8", "64", "512", "4,096"]),
@@ -200,7 +200,7 @@ def test_pictures_say_what_a_reader_would_stumble_over():
     assert "angles in float16" in said
     assert "overflows at 65,504" in said
     said = " | ".join(texts(explore.odometer(mp.Rope(8)).svg()))
-    assert "a fraction is not boxed: 9.875 is on the way from 9 to the next digit" in said
+    assert "a fraction is not boxed: 9.9 is on the way from 9 to the next digit" in said
     assert "axial = two parts" in texts(explore.patch_scores().svg())
     assert {"memory", "text"} <= set(texts(explore.shift_map(mp.TransformerXL(8, 1, 8)).svg()))
 
@@ -309,7 +309,7 @@ def test_what_a_pale_edge_means_is_written_where_there_is_one():
     at = np.linspace(0, 100, 101)
     for lines, wanted in (({"a": at, "b": at}, True), ({"a": at, "b": 100 - at}, False)):
         said = texts(drawn("", [curves("", at, lines, x_name="x", y_name="y")]))
-        assert ("edged in pale: it hides another curve" in said) == wanted
+        assert ("pale edge: curves coincide" in said) == wanted
 
 
 def test_who_sees_no_picture_hears_what_it_shows():
@@ -442,7 +442,42 @@ def test_small_curves_are_marked_at_round_numbers_and_at_0():
 def test_dots_of_two_kinds_differ_without_their_colours():
     at = np.arange(3.0)
     svg = drawn("", [Scatter("", {"a": (at, at), "b": (at, -at)}, "x", "y")])
-    kinds = {marker: svg.count(f'href="#{marker}"') for marker in ("m0", "m7")}
-    assert kinds == {"m0": 4, "m7": 4}
+    kinds = {marker: svg.count(f'href="#{marker}"') for marker in ("m0", "m9")}
+    assert kinds == {"m0": 4, "m9": 4}
     # What `use` repeats is outside the class that styles are kept to.
-    assert re.search(r'<g id="m7"><path style="fill: var\(--paper\)', svg)
+    assert re.search(r'<g id="m9"><path style="fill: var\(--paper\)', svg)
+
+
+def test_settings_have_lines_of_their_own():
+    made = strips("", np.arange(3.0), {"": np.arange(3.0)}, x_name="x", y_name="y")
+    assert {"one fact · another", "a ≤ b × c"} <= set(texts(drawn("T", [made], "one fact · another\na ≤ b × c")))
+
+
+def test_a_strip_without_numbers_leaves_its_place_blank():
+    at = np.arange(9.0)
+    lines = {"": np.full(9, np.nan), "b": at}
+    made = strips("", at, lines, x_name="x", y_name="y")
+    beside = strips("", at, {"a": at, "b": at}, x_name="x", y_name="y")
+    assert made.size == beside.size
+    assert made.limits == (0, 8)
+    drawing = [str(each.body()) for each in (made, beside)]
+    assert [each.count('class="curve') for each in drawing] == [1, 2]
+    tops = [re.findall(r'<text class="halo" x="[\d.]+" y="([\d.]+)">b<', each) for each in drawing]
+    assert tops[0] == tops[1] != []
+
+
+def test_names_are_at_the_ends_of_curves_that_run_close_to_each_other():
+    at = np.linspace(0, 100, 101)
+    lines = {"near": at, "nearer": 50 + at / 2, "far": 60 - at}
+    made = [curves("", at, lines, x_name="x", y_name="y", at_ends=each) for each in (False, True)]
+    ties = [str(each.body()).count('class="tie"') for each in made]
+    assert ties[0] < ties[1] == 3
+
+
+def test_a_note_that_would_lie_on_a_curve_is_further_off_and_tied_to_its_place():
+    picture: Any = explore.phase_errors().pictures[0]
+    (note,) = [each for each in groups(picture, "name") if "overflows at 65,504" in "".join(each.itertext())]
+    (tie,) = [each.get("d") or "" for each in note.iter(f"{SVG}path")]
+    start = [float(each) for each in re.findall(r"[\d.]+", tie)][:2]
+    x, y, _ = picture.notes[0]
+    assert start == pytest.approx([picture.panel.x.at(x), picture.panel.y.at(y)], abs=0.06)

@@ -56,7 +56,7 @@ def test_what_is_new_agrees_with_the_angles_seen():
 
 
 def test_the_picture_marks_digits_and_angles_that_are_new():
-    direct, interpolated, larger, mixed, _ = explore.odometer(mp.Rope(8)).pictures
+    direct, interpolated, larger, mixed, _, key = explore.odometer(mp.Rope(8)).pictures
     assert direct.larger()[:, 0].tolist() == [False, False, True, True, True]
     assert direct.unseen()[:, 0].tolist() == [False, False, True, True, True]
     assert not direct.larger()[:, 1:].any()
@@ -69,6 +69,11 @@ def test_the_picture_marks_digits_and_angles_that_are_new():
         drawing = str(each.body())
         assert drawing.count('fill="url(#larger)"') == striped
         assert drawing.count("<rect") == each.larger().sum()
+    # The key has one of each sign, and 1.749 and 7.999 − τ, which look alike, are told of.
+    assert str(key.body()).count('fill="url(#larger)"') == 1
+    assert str(key.body()).count("<rect") == 2
+    assert "digits six apart, as 1 and 7, nearly share a hand" in str(direct.body())
+    assert explore.odometer(mp.Rope(128)).pictures[0].note == ""
     # The columns of the dials are the pairs of the chart.
     assert direct.pairs == (3, 2, 1, 0)
 

@@ -151,7 +151,7 @@ def test_what_has_no_bands_is_refused():
         explore.score_bound(PLAIN, ridge=-1)
 
 
-def test_values_met_at_trained_distances_are_shaded_and_slow_pairs_leave_them():
+def test_values_met_at_trained_distances_are_outlined_and_slow_pairs_leave_them():
     found = explore.score_bands(mp.Rope(128))
     met = found["distance"] <= 4096
     names = ["all 64 pairs", "16 fastest pairs", "32 pairs between", "16 slowest pairs"]
@@ -159,13 +159,17 @@ def test_values_met_at_trained_distances_are_shaded_and_slow_pairs_leave_them():
     assert [each.title.removeprefix("The score of ").removeprefix("the ") for each in pictures] == names
     for picture, name in zip(pictures, names, strict=True):
         values = found[name]
-        assert picture.shaded[:2] == (values[met].min(), values[met].max())
+        assert picture.outlined[:2] == (values[met].min(), values[met].max())
         low = min(point.y for point in picture.ranges[0])
         assert low == values.min()
     slow = found["16 slowest pairs"]
     assert slow[~met].min() < slow[met].min()
     assert "and to -1.3 past it" in found.says
-    assert found.title.endswith("the slow pairs pass it and fall below all they reached in training")
+    assert found.title.endswith(
+        "past it the 16 slowest pairs and the sum of all fall below every value met in training"
+    )
+    everything = found["all 64 pairs"]
+    assert everything[~met].min() < everything[met].min()
     # The slowest pair is past its trough, and comes back.
     calm = explore.score_bands(mp.Rope(16), trained=12_000, length=13_000, band=1)
     assert calm.title == "Scores do not jump at the trained length"

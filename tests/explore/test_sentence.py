@@ -24,7 +24,7 @@ def test_what_moved_is_said_once_of_a_head_that_moved_most(head: int, most: int)
     if most != head:
         after[most] = torch.tensor([[0.5, 0.5]])
     name = Say("with Rerope(4)", "使用 Rerope(4)")
-    said = said_of(2, head, name, {Say("as it is", "原样"): {2: before}, name: {2: after}})
+    said = said_of(2, head, name, {Say("unchanged", "原样"): {2: before}, name: {2: after}})
     for text in (said.en, said.zh):
         assert text.count("30.0 %") == 1
         assert text.count("50.0 %") == (most != head)

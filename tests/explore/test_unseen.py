@@ -75,10 +75,10 @@ def test_each_row_is_the_model_under_that_change():
     own = mp.Schedule.of(model)[0].parts[0]
     assert isinstance(own, mp.Rope)
     changes: dict[str, Any] = {
-        "as it is": None,
+        "unchanged": None,
         "window": [mp.window(TRAINED)],
         # What is written with other parts of the library, or undone with weights of queries.
-        "unseen pairs squeezed": [mp.LongRope((1.0, 3.0, 3.0, 3.0), (1.0, 3.0, 3.0, 3.0), TRAINED, factor=1.0)],
+        "unseen pairs slowed": [mp.LongRope((1.0, 3.0, 3.0, 3.0), (1.0, 3.0, 3.0, 3.0), TRAINED, factor=1.0)],
         "other pairs dropped": first,
         "unseen pairs dropped": others,
     }
@@ -133,10 +133,10 @@ def test_no_bin_has_positions_on_both_sides_of_the_trained_length():
     fine = explore.unseen_angles(model, ids(), length=LENGTH, windows=2, bins=LENGTH - 1)
     # A loss at index i is that of the token after i + 1 tokens.
     assert fine["position"].astype(int).tolist() == list(range(LENGTH - 1))
-    exact = fine["loss, as it is"]
+    exact = fine["loss, unchanged"]
     for bins in (1, 5, 48):
         found = explore.unseen_angles(model, ids(), length=LENGTH, windows=2, bins=bins)
-        past, loss = found["position"] >= TRAINED, found["loss, as it is"]
+        past, loss = found["position"] >= TRAINED, found["loss, unchanged"]
         assert 0 < past.sum() < len(past)
         widths = np.diff(edges_of(bins))
         # None is much narrower than the others: a mean over few tokens would look like a jump.
@@ -181,7 +181,7 @@ def test_the_picture_begins_at_0_and_has_its_words_and_intervals():
 
     found = explore.unseen_angles(llama(), ids(), length=LENGTH, windows=3, bins=6)
     for said in ("LlamaForCausalLM, trained at 16 tokens, read at 48", "frozen: not turned", "dropped: left out",
-                 "squeezed: slowed", "mean of 3 texts, pale: 95 % interval"):  # fmt: skip
+                 "slowed: turned", "mean of 3 texts, pale: 95 % interval"):  # fmt: skip
         assert said in found.settings
     assert found.title.startswith("3 of 4 pairs meet unseen angles past 16 tokens: ")
     picture: Any = found.pictures[0]
@@ -199,8 +199,12 @@ def test_what_slowing_mends_is_a_share_of_the_damage():
     from milepost.explore.unseen import _mended  # pyright: ignore[reportPrivateUsage]
 
     past = np.array([False, True, True])
-    rows = {"window": 1.0, "as it is": 5.0, "unseen pairs squeezed": 2.0, "other pairs squeezed": 6.0}
+    rows = {"window": 1.0, "unchanged": 5.0, "unseen pairs slowed": 2.0, "other pairs slowed": 6.0}
     found = {name: np.array([[9.0, level - 0.5, level + 0.5]]) for name, level in rows.items()}
-    assert _mended(found, past) == "slowing them mends 75 % of the damage, slowing the others mends none of the damage"
-    found["as it is"] = found["window"]
-    assert _mended(found, past) == "the loss does not break there"
+    mended = "slowing these mends 75 % of the loss above a window; slowing the other 20 mends nothing"
+    # 4 nats worse and as bad as before within the trained length, where all had 9.
+    assert _mended(found, past, 20) == mended
+    found["other pairs slowed"][:, 0] += 2.4
+    assert _mended(found, past, 20) == f"{mended}, and costs 2.4 nats within the trained length already"
+    found["unchanged"] = found["window"]
+    assert _mended(found, past, 20) == "the loss does not break there"

@@ -20,6 +20,7 @@ import milepost as mp
 from milepost.cli import app
 from milepost.hf import choose, extend, load, plan, save
 from milepost.hf.choosing import choose as choosing
+from milepost.hf.choosing.command import digest_of
 from milepost.hf.choosing.kept import NAME, Kept
 from milepost.hf.choosing.rule import MARGIN, Difference, chosen, ranked, standing
 from milepost.hf.choosing.trial import Result
@@ -244,6 +245,18 @@ def test_a_folder_of_another_command_or_of_a_stranger_is_refused(tmp_path: Path)
 # The command
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_model_with_one_byte_changed_is_another_model(name: str, tmp_path: Path):
+    for each in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / each).write_bytes(bytes(1 << 18))
+    (tmp_path / "report.html").write_bytes(b"")
+    before = digest_of(tmp_path)
+    with (tmp_path / name).open("r+b") as file:
+        file.seek(1 << 17)
+        file.write(b"1")
+    assert digest_of(tmp_path) != before
+
+
 def test_one_command_measures_saves_and_reports(folder: Path, tmp_path: Path):
     text, out = tmp_path / "text.txt", tmp_path / "out"
     text.write_text(WORDS)
@@ -419,3 +432,13 @@ def test_a_model_without_a_text_or_a_length_is_asked_for_both(folder: Path, tmp_
     done = CliRunner().invoke(app(), ["extend", str(folder), "--out", str(tmp_path / "out")])
     assert done.exit_code == 2
     assert "give --to N and --text FILE as well" in done.output
+
+
+@pytest.mark.parametrize("option", ["--method", "--try"])
+def test_a_method_that_is_none_is_said_before_the_weights_are_read(option: str, tmp_path: Path):
+    llama().config.save_pretrained(tmp_path / "config alone")
+    (tmp_path / "text").write_text(WORDS)
+    command = ["extend", str(tmp_path / "config alone"), "--to", "64", "--text", str(tmp_path / "text")]
+    done = CliRunner().invoke(app(), [*command, "--out", str(tmp_path / "out"), option, "nonsense"])
+    assert done.exit_code == 2
+    assert "no candidate is called 'nonsense'; there are " in " ".join(done.output.split())

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost.hf import nbce
+import milepost as mp
+from milepost.hf import extend, nbce
 from milepost.hf.contexts.nbce import join
 
 transformers = pytest.importorskip("transformers")
+tiny = pytest.importorskip("tests.hf.tiny").tiny
 
 VOCABULARY, CONTEXTS = 12, 4
 
@@ -108,6 +110,15 @@ def test_generation_equals_a_loop_without_cache_or_padding(pool: Any):
     assert list(found.ids) == written
     assert len(found.contexts) == 6
     assert found.text is None
+
+
+@pytest.mark.parametrize("kind", ["bloom", "mpt"])
+def test_extended_models_that_take_no_positions_read_contexts(kind: str):
+    made = extend(tiny(kind), mp.AlibiNtk(4.0))
+    found = nbce(made, SEEN, ASKED, new_tokens=1)
+    with torch.no_grad():
+        rows = [made(input_ids=torch.tensor([[*seen, *ASKED]])).logits[0, -1] for seen in ([], *SEEN)]
+    assert list(found.ids) == [int(join(torch.stack(rows)).scores.argmax())]
 
 
 def test_one_context_without_prior_is_plain_generation():

@@ -364,3 +364,11 @@ def test_every_call_that_is_printed_can_be_pasted(monkeypatch: pytest.MonkeyPatc
                 break
         eval(f"extend({call[:end]}", known)
     assert given == [each.parts for each in found.candidates]
+
+
+def test_layers_that_do_not_attend_are_not_counted_as_seeing():
+    from transformers import JambaConfig
+
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+    found = plan(JambaConfig(num_hidden_layers=8, attn_layer_period=4, attn_layer_offset=1, **sizes), to=2048)
+    assert found.layers == "all 2 layers that attend (of 8) see every key"

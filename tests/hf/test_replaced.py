@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache
 
 import milepost as mp
 from milepost.hf import check, extend, load, restore, save
+from milepost.hf.measuring.attention_mass import Mass, attention_mass
+from milepost.hf.measuring.judged import Row
 from milepost.hf.model.attention import Replaced
 from milepost.hf.model.extension import extension_of
 from milepost.hf.model.models import REPLACED
@@ -381,3 +383,29 @@ def test_what_the_module_that_was_here_has_is_seen_and_set():
     assert {name.split(".attn.")[1] for name in model.state_dict() if "gate" in name or "prefix" in name} == {
         "prefix", "gate.weight", "gate.bias",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["falcon", "gptj"])
+def test_a_model_that_sees_keys_ahead_is_refused(name: str):
+    # Which token a query is is read off transformers' mask, where each but the last hides something.
+    model = tiny(name, is_causal=False)
+    with pytest.raises(ValueError, match=rf"this {name} model sees keys ahead \(is_causal is false in its config\)"):
+        extend(model, through="attend")
+    assert extension_of(model) is None
+
+
+def test_eager_falcons_that_add_their_slopes_twice_are_refused():
+    model = made("falcon, alibi")
+    eager = AutoModelForCausalLM.from_config(copy.deepcopy(model.config), attn_implementation="eager").eval()
+    eager.load_state_dict(model.state_dict())
+    assert not near(eager(tokens()).logits, model(tokens()).logits)
+    with pytest.raises(ValueError, match=r"adds its slopes twice.*loaded with attn_implementation=\"sdpa\""):
+        extend(eager, mp.AlibiNtk(4.0))
+    assert extension_of(eager) is None
+
+
+def test_the_attention_of_falcons_with_alibi_is_not_shown():
+    model = made("falcon, alibi")
+    found = attention_mass(Row("stock", model), tokens(), 4)
+    assert found == "only eager attention gives weights, and transformers' eager Falcon adds ALiBi's slopes twice"
+    assert isinstance(attention_mass(Row("stock", made("falcon")), tokens(), 4), Mass)

@@ -44,7 +44,15 @@ def order_within(documents: Tensor) -> Tensor:
     ordered, order = documents.sort(dim=-1, stable=True)
     count = torch.arange(documents.shape[-1], device=documents.device).expand_as(order)
     rank = torch.empty_like(order).scatter_(-1, order, count)
-    return rank - torch.searchsorted(ordered, documents.contiguous())
+    return rank - _less(ordered, documents)
+
+
+def _less(ordered: Tensor, names: Tensor) -> Tensor:
+    """Count the sorted names [b s] that are less than each of names [b t]."""
+    if torch.compiler.is_exporting():
+        # torch.onnx cannot translate the search.
+        return (ordered[:, None, :] < names[:, :, None]).sum(-1)
+    return torch.searchsorted(ordered, names.contiguous())
 
 
 def lies_together(documents: Tensor) -> Tensor:
@@ -72,10 +80,10 @@ def over_keys(
     # One row stands for all of them, and for none.
     rows = next((each.shape[0] for each in (values, documents, key_documents) if each.shape[0] != 1), 1)
     values, documents = values.expand(rows, -1), documents.expand(rows, -1)
-    key_documents = key_documents.expand(rows, -1).contiguous()
+    key_documents = key_documents.expand(rows, -1)
     # Where a document's name first stands among the sorted names is a number of its own below s.
     ordered = key_documents.sort(dim=-1).values
-    mine, keys = torch.searchsorted(ordered, documents.contiguous()), torch.searchsorted(ordered, key_documents)
+    mine, keys = _less(ordered, documents), _less(ordered, key_documents)
     found = values.new_zeros(rows, values.shape[-1] + 1)
     found = found.scatter_reduce(-1, keys, values, how, include_self=False)
     return found.gather(-1, mine), found.gather(-1, keys)

@@ -220,6 +220,9 @@ def any_type(reader: Reader, layer: int, rule: Rule) -> str:
             "layer_types", listed, f"a list of {len(listed)} layers, of which the model has {reader.layers}"
         )
     kind = SAME_TYPE.get(listed[layer], listed[layer])
+    if kind in PASSED_OVER and not getattr(reader.family, "hybrid", True):
+        own = f"and every layer of transformers' {reader.model_type} attends; remove it"
+        raise reader.refuse("layer_types", listed, own)
     # transformers has one mask for all layers of models with these rules, whatever is listed.
     if rule in (full, windowed) and kind in ATTENTION and kind != rule(reader, layer):
         own = f"and every layer of transformers' {reader.model_type} is {rule(reader, layer)}; remove it"
@@ -320,9 +323,13 @@ def seen(reader: Reader, kind: str, encodes: bool = False, prefixed: bool = Fals
 
     prefixed: use_bidirectional_attention is about a prefix, which a plain text does not have.
     """
-    asked = reader.get("use_bidirectional_attention")
-    # Gemma 4's "vision" is about the tokens of an image, which a plain text does not have.
-    both_ways = (encodes and not reader.decodes) or bool(asked and asked != "vision" and not prefixed)
+    if not reader.causal and reader.model_type in BY_FUNCTION:
+        raise reader.refuse(
+            "is_causal", False,
+            f"by which transformers' {reader.model_type} looks ahead or not as its attention function and padding go; "
+            f"remove it",
+        )  # fmt: skip
+    both_ways = (encodes and not reader.decodes) or (not prefixed and looks_ahead(reader))
     if kind == CHUNKED:
         # transformers hides what is ahead in a chunk whatever is_causal is.
         return [causal & chunks(reader.need("the size of a chunk", "attention_chunk_size"))]
@@ -335,20 +342,48 @@ def seen(reader: Reader, kind: str, encodes: bool = False, prefixed: bool = Fals
     return [window(n, ahead=n - 1) if both_ways else causal & window(n)]
 
 
+BY_FUNCTION = ("nemotron", "stablelm")
+"""Types whose masks go by is_causal, and whose attention by sdpa hides what is ahead wherever it is given no mask."""
+
+
+def looks_ahead(reader: Reader) -> bool:
+    """Return True if a config says that every query sees what is ahead; refuse types that do not do what it says."""
+    asked = reader.get("use_bidirectional_attention")
+    # Gemma 4's "vision" is about the tokens of an image, which a plain text does not have.
+    if not asked or asked == "vision":
+        return False
+    if asked == BOTH_WAYS.get(reader.model_type):
+        return True
+    if reader.model_type not in PALIGEMMA_TEXTS:
+        raise reader.unread("use_bidirectional_attention", asked)
+    raise reader.refuse(
+        "use_bidirectional_attention", asked,
+        f"by which transformers' {reader.model_type} looks ahead or not as its attention function, padding and cache "
+        f"go; remove it, or write is_causal: false for a model that looks ahead",
+    )  # fmt: skip
+
+
+BOTH_WAYS: dict[str, object] = {"gemma3_text": True, "gemma4_text": "all", "gemma4_unified_text": "all"}
+"""What use_bidirectional_attention is where transformers' masks show every query what is ahead."""
+PALIGEMMA_TEXTS = ("gemma", "gemma2")
+"""Types whose attention reads it, for the image before a PaliGemma's text, and whose masks do not."""
+
+
 def one_sided(reader: Reader) -> int:
     """Return how many keys a causal query sees, itself included; ModernBERT's decoder has half of local_attention."""
-    both: int | None = reader.get("local_attention")
+    both: int | None = reader.own("local_attention", *MODERN)
     if both is not None:
         return both // 2
     # MiMo's config.json counts the keys behind the query's own.
-    behind = reader.given("sliding_window_size") if isinstance(reader.source, Mapping) else None
+    behind = reader.own("sliding_window_size", "mimo_v2_flash") if isinstance(reader.source, Mapping) else None
     return reader.need("the window", *WINDOW) if behind is None else behind + 1
 
 
 def half_window(reader: Reader, encodes: bool) -> int:
     """Return how many keys on one side a bidirectional query sees, itself included."""
-    if reader.get("local_attention") is not None:
-        return reader.get("local_attention") // 2 + 1
+    both: int | None = reader.own("local_attention", *MODERN)
+    if both is not None:
+        return both // 2 + 1
     n = reader.need("the window", "sliding_window")
     if encodes:
         # An encoder's window counts the keys on each side, the query's own not among them.
@@ -357,6 +392,8 @@ def half_window(reader: Reader, encodes: bool) -> int:
     return n // 2 + 1 if reader.model_type in HALVED and isinstance(reader.source, Mapping) else n
 
 
+MODERN = ("modernbert", "modernbert-decoder")
+"""Types with local_attention."""
 HALVED = ("gemma3_text", "gemma4_text", "gemma4_unified_text")
 WINDOW = ("sliding_window", "attention_window_size")
 """What the window is called; the second in RecurrentGemma."""

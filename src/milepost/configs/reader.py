@@ -103,6 +103,13 @@ class Reader:
         found = self.given(*names)
         return look_up(self.family.defaults, *names) if found is None else found
 
+    def own(self, name: str, *types: str) -> Any:
+        """Return what `get` finds of a key that only models of these types have; raise where another has it."""
+        found = self.get(name)
+        if found is not None and self.model_type not in types:
+            raise self.unread(name, found)
+        return found
+
     def need(self, what: str, *names: str) -> Any:
         """Return what `get` finds; raise where it finds nothing."""
         found = self.get(*names)
@@ -121,6 +128,10 @@ class Reader:
     def refuse(self, key: str, value: object, why: str) -> ValueError:
         """Return the error about a value that is wrong or that no part expresses."""
         return ValueError(f"{self.called}: {key} is {value!r}, {why}")
+
+    def unread(self, key: str, value: object) -> ValueError:
+        """Return the error about a key that changes nothing in transformers' models of this type."""
+        return self.refuse(key, value, f"which transformers' {self.model_type} does not read; remove it")
 
     @property
     def heads(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from milepost.configs.layer_types import Rule, always, full, layer_type, seen
-from milepost.configs.reader import Family, Reader
+from milepost.configs.reader import HEAD_WIDTH, Family, Reader, look_up
 from milepost.configs.rope_types import BASE, Settings, by_layer_type, rope_type, settings_given, settings_of, stretch
 from milepost.methods.nope import Nope
 from milepost.methods.partial import Partial
@@ -84,17 +84,53 @@ def rotation(reader: Reader, layer: int) -> Any:
     family = family_of(reader)
     kind = layer_type(reader, layer, family.rule)
     settings = parameters(reader, kind)
+    demand_as_in_code(reader)
     theta, of, share = base(reader, kind, settings), family.width(reader, layer), rotated_share(reader, settings)
     if rope_type(reader, settings) == "proportional":
         factor = settings.get("factor") or 1.0
         return Rope(of, theta=theta, pairs=family.pairs, stretch=Proportional(share, factor=factor))
-    dim = reader.get("qk_rope_head_dim" if family.latent else "rotary_dim") or int(of * share)
+    dim = rotated_channels(reader, int(of * share))
     if dim < 1:
         raise reader.refuse("partial_rotary_factor", share, f"and of {of} channels none would rotate")
     made = Rope(dim, theta=theta, pairs=pairs_of(reader), stretch=stretch(reader, settings))
+    beside = reader.given("mrope_section")
+    if beside is not None and "mrope_section" not in family.settings:
+        raise reader.unread("mrope_section", beside)
     if settings.get("mrope_section") or reader.get("mrope_section"):
         made = axial(reader, settings, made)
     return made if dim == of else Partial(made, of=of)
+
+
+def demand_as_in_code(reader: Reader) -> None:
+    """Refuse settings of a rotation that is fixed in the code of transformers, which passes over them."""
+    if reader.model_type not in IN_CODE:
+        return
+    theta = look_up(reader.family.defaults, *BASE)
+    for key, value in {**{name: reader.given(name) for name in BASE}, **settings_given(reader)[0]}.items():
+        if value is not None and value != (theta if key in BASE else "default"):
+            raise reader.unread(key, value)
+
+
+IN_CODE = ("chatglm", "codegen", "gptj", "roformer")
+"""Model types whose rotation is fixed in the code of transformers: no setting changes it."""
+
+
+def rotated_channels(reader: Reader, by_share: int) -> int:
+    """Return how many channels rotate. by_share: as many as the share says, by which most models go."""
+    if family_of(reader).latent:
+        return reader.get("qk_rope_head_dim") or by_share
+    dim: int | None = reader.get("rotary_dim")
+    if dim not in (None, by_share) and reader.model_type not in BY_ROTARY_DIM:
+        raise reader.refuse(
+            "rotary_dim", dim,
+            f"and transformers' {reader.model_type} rotates {by_share} channels of a head, by partial_rotary_factor "
+            f"or all; let them agree, or remove it",
+        )  # fmt: skip
+    return dim or by_share
+
+
+BY_ROTARY_DIM = ("codegen", "gptj", "minimax_m2")
+"""Types whose rotary_dim says how many channels rotate."""
 
 
 def rotated_share(reader: Reader, settings: Settings) -> float:
@@ -111,6 +147,11 @@ def rotated_share(reader: Reader, settings: Settings) -> float:
 def head_width(reader: Reader) -> int:
     """Return the channels of a query; with latent keys (MLA), those without position and those that rotate."""
     if not family_of(reader).latent:
+        for name in HEAD_WIDTH[1:]:
+            # Types that have no such key divide the width by the heads; one that agrees does no harm.
+            given = None if reader.given("head_dim") else reader.given(name)
+            if given is not None and given != reader.width // reader.heads:
+                reader.own(name, "jetmoe")
         return reader.head_width
     return reader.need("the channels without position", "qk_nope_head_dim") + reader.need(
         "the channels that rotate", "qk_rope_head_dim"

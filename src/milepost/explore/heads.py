@@ -25,6 +25,7 @@ from milepost.explore.pictures.axes import number
 from milepost.explore.pictures.curves import curves
 from milepost.explore.pictures.maps import map_of
 from milepost.explore.pictures.picture import Picture
+from milepost.explore.words import first_large
 from milepost.hf.measuring.judged import evaluating
 from milepost.hf.measuring.trials import tokens_of
 from milepost.hf.model.attention import watched
@@ -40,12 +41,13 @@ SHARE = 0.9
 """The share of the weight that an effective window holds."""
 AT_ONCE = 1 << 25
 """Weights that are formed at once."""
-AS_IT_IS = "as it is"
+UNCHANGED = "unchanged"
 MEANINGS = {
     "queries": "All is measured over the last quarter of the queries, or so many of them as were asked for.",
-    "effective window": "The distance within which 90 % of the weight of a head lies, all these queries together. The "
-    "weight of the first tokens counts: a head with more than 10 % of it there has the whole text as its window.",
-    "window, sinks apart": "The distance within which 90 % of the weight lies that is not on the first tokens.",
+    "window, sinks apart": "The distance within which 90 % of the weight of a head lies that is not on the first "
+    "tokens, all these queries together.",
+    "effective window": "The same with the weight of the first tokens, which is the effective window in the numbers: a "
+    "head with more than 10 % of it there has the whole text as its window, however near it looks otherwise.",
     "entropy": "Of the weights of a query, in bits: how many keys they are spread over, as a power of two.",
     "sinks": "The weight of the first four tokens of the text, or as many as were asked for.",
     "sink logit": "The weight that no key gets, of heads that have a learned logit of attending to nothing.",
@@ -57,8 +59,8 @@ MEANINGS = {
 }
 """What the words of the pictures mean, in their order."""
 UNITS = {
-    "effective window": "tokens",
     "window, sinks apart": "tokens",
+    "effective window": "tokens",
     "entropy": "bits",
     "sinks": "of the weight",
     "sink logit": "of the weight",
@@ -66,6 +68,10 @@ UNITS = {
     "far keys, sinks apart": "of the weight",
 }
 """What is measured of every head, in the order of the pictures."""
+DRAWN = {"effective window": "window with sinks"}
+"""What a measure is called in the pictures, where that is not its name."""
+WARNINGS = {"effective window": "the whole text if > 10 % is on sinks"}
+"""What is written at the maps of a measure that would be misread without."""
 UNDRAWN = ("far keys",)
 """Of these the picture would be that of the sinks once more."""
 NARROW, WIDE = 150.0, 250.0
@@ -87,13 +93,13 @@ def look(
     rows: int = 1024,
     heads: Sequence[tuple[int, int]] | None = None,
 ) -> Analysis:
-    """Look at where every head of a model attends in a text, as it is and with other methods.
+    """Look at where every head of a model attends in a text, unchanged and with other methods.
 
         found = explore.look(model, text, tokenizer, given="ReRoPE, sinks kept", heads=[(0, 1), (4, 3)])
-        found["effective window, as it is"]      # [layers heads], tokens
+        found["effective window, unchanged"]      # [layers heads], tokens
 
     text: a string with a tokenizer, or token ids [n]; length: how many of its tokens are read, all if left out.
-    given: what `milepost.hf.extend` takes, one part or a list, drawn beside the model as it is.
+    given: what `milepost.hf.extend` takes, one part or a list, drawn beside the model unchanged.
     Over the last quarter of the queries, at most `rows` of them, evenly spread:
       effective window        the distance within which 90 % of the weight lies, all these queries together
       window, sinks apart     the same of the weight that is not on the first `sinks` tokens
@@ -123,7 +129,7 @@ def look(
     drawn = None if heads is None else tuple(heads)
     named = ", ".join(each if isinstance(each, str) else spell(each) for each in parts)
     found: dict[str, _Watching] = {}
-    changes: dict[str, list[object]] = {AS_IT_IS: []} | ({f"with {named}": parts} if parts else {})
+    changes: dict[str, list[object]] = {UNCHANGED: []} | ({f"with {named}": parts} if parts else {})
     for name, change in changes.items():
         found[name] = _watched(model, ids, change, _Watching(sinks, rows, drawn, layers))
         # The same head with other methods.
@@ -331,7 +337,7 @@ def meanings_of(found: Analysis) -> dict[str, str]:
         "queries": True,
         "fast, middle, slow pairs": any(each.startswith("score of ") for each in names),
     }
-    return {name: words for name, words in MEANINGS.items() if drawn[name]}
+    return {DRAWN.get(name, name): words for name, words in MEANINGS.items() if drawn[name]}
 
 
 def _drawn(found: dict[str, _Watching], length: int, called: str) -> Analysis:
@@ -380,7 +386,9 @@ def _drawn(found: dict[str, _Watching], length: int, called: str) -> Analysis:
         said_of(rows, length, one.layers),
         tuple(arrays),
         tuple(pictures),
-        settings_of(called, (layers, count, one.key_heads), trained, length, len(one.chosen), one.sinks),
+        settings_of(
+            called, (layers, count, one.key_heads), trained, length, len(one.chosen), one.sinks, compared=len(rows) == 2
+        ),
         across=2 if len(rows) == 1 else 3,
     )
 
@@ -399,12 +407,13 @@ def arrays_of(rows: Measured, layers: Sequence[int] | None = None) -> list[Array
 def maps_of(rows: Measured, layers: Sequence[int] | None = None) -> list[Picture]:
     """Return a map of every measure of every row, and of their difference where there are two."""
     made: list[Picture] = []
-    for name in next(iter(rows.values())):
-        if name in UNDRAWN:
-            continue
+    measured = next(iter(rows.values()))
+    for name in (each for each in UNITS if each in measured and each not in UNDRAWN):
         values = {row: each[name] for row, each in rows.items()}
         most = max((float(np.nanmax(each)) for each in values.values() if np.isfinite(each).any()), default=1.0)
-        title = f"{name[0].upper()}{name[1:]}"
+        title = DRAWN.get(name, name)
+        title = first_large(title)
+        title += f" ({WARNINGS[name]})" if name in WARNINGS else ""
         for row, each in values.items():
             largest = float(np.nanmax(each)) if np.isfinite(each).any() else most
             faint = f" (at most {number(largest)})" if largest < FAINT * most else ""
@@ -413,9 +422,7 @@ def maps_of(rows: Measured, layers: Sequence[int] | None = None) -> list[Picture
             before, after = values.values()
             found = np.abs(after - before)
             limits = (0.0, float(np.nanmax(found)) if np.isfinite(found).any() else 1.0)
-            row = list(values)[1]
-            named = f"{title}: {row}, minus {AS_IT_IS}"
-            made.append(_map(named, after - before, layers, UNITS[name], limits, True, True))
+            made.append(_map(f"{title}: difference", after - before, layers, UNITS[name], limits, True, True))
     return made
 
 
@@ -444,20 +451,31 @@ def _map(
 
 
 def settings_of(
-    called: str, heads: tuple[int, int, int], trained: int | None, length: int, queries: int, sinks: int
+    called: str,
+    heads: tuple[int, int, int],
+    trained: int | None,
+    length: int,
+    queries: int,
+    sinks: int,
+    *,
+    compared: bool = True,
 ) -> str:
-    """Return what was looked at and what the words mean; heads: layers, heads of each, and key heads of each."""
+    """Return what was looked at and what the words mean.
+
+    heads: layers, heads of each, and key heads of each; compared: whether there are maps of a difference.
+    """
     layers, count, keys = heads
-    shared = f", {count // keys} in a row to a key head" if 1 <= keys < count else ""
+    shared = f", each key head serves {count // keys} neighbouring query heads" if 1 <= keys < count else ""
     model = f"{called}, {layers} layers of {count} heads{shared}"
     return " · ".join(
         (
             model + ("" if trained is None else f", trained at {trained:,} tokens"),
             f"read: {length:,} tokens; measured: {queries:,} of the last quarter of its queries",
             f"sinks: the first {sinks} token{'s' * (sinks > 1)}",
-            "effective window: 90 % of a head's weight is on keys so near, sinks with them; sinks apart: without them",
+            "window: 90 % of a head's weight is on keys so near; sinks apart: of the weight that is not on sinks",
             "entropy: n bits are as wide as even weights on 2ⁿ keys",
             *(["far keys: further back than the trained length"] if trained is not None and length > trained else []),
+            *(["difference: the second map minus the first"] if compared else []),
         )
     )
 
@@ -478,7 +496,7 @@ def said_of(rows: Measured, length: int, layers: Sequence[int] | None = None) ->
     lines: list[str] = []
     for row, each in rows.items():
         window, sinks = each["effective window"], each["sinks"]
-        name, lost = f"{row[0].upper()}{row[1:]}", int(np.isnan(window).sum())
+        name, lost = first_large(row), int(np.isnan(window).sum())
         if lost == window.size:
             lines.append(f"{name}, no head has weights that are numbers.")
             continue

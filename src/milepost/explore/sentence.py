@@ -46,7 +46,7 @@ class Reader:
         )
 
     def scene(self, given: Any) -> Scene:
-        """Return the weights of one layer: one head large, as it is and with the scheme, and every head small."""
+        """Return the weights of one layer: one head large, unchanged and with the scheme, and every head small."""
         state = read(self.controls, given)
         if self._loaded is None:
             self._loaded = read_model(self.folder, "explore")
@@ -57,7 +57,7 @@ class Reader:
             raise NotPossibleError("text", Say(many, f"{len(ids)} 个 token；请给 2 至 {MOST} 个"))
         words = tuple(_word(tokenizer, int(each)) for each in ids)
         layer, head = int(state["layer"]), int(state["head"])
-        found = {Say("as it is", "原样"): weights_in(model, ids)}
+        found = {Say("unchanged", "原样"): weights_in(model, ids)}
         if state["changed"]:
             try:
                 demand_small(state["scheme"])

@@ -27,6 +27,9 @@ from milepost.schedule import ranges
 from milepost.seams import demand
 from milepost.seams.verbs import Side
 
+HARM = 0.1
+"""Nats within the trained length that are said in the title."""
+
 
 @dataclass(frozen=True)
 class Slower:
@@ -66,10 +69,10 @@ def unseen_angles(
 
     A pair that did not make a full turn within the trained length meets new angles beyond it. If that is what breaks
     RoPE, changing these pairs alone mends the loss past the trained length, and changing the others does not.
-      squeezed  the pairs turn more slowly, by length/trained, so that they meet trained angles alone
+      slowed    the pairs turn more slowly, by length/trained, so that they meet trained angles alone
       frozen    the pairs do not turn
       dropped   the pairs do not count in the dot product
-    Beside these the model as it is, and with a mask that shows the last trained length alone (window).
+    Beside these the model unchanged, and with a mask that shows the last trained length alone (window).
     text: a string with a tokenizer, or token ids [n], of windows · length tokens at least. One RoPE without a stretch
     is read; a model that is extended is looked at without its extension, and is left as it was.
     """
@@ -101,8 +104,8 @@ def unseen_angles(
             found[name] = _losses(plain, more, texts, edges)
             if not more and not np.isfinite(found[name]).all():
                 raise ValueError(
-                    f"unseen_angles: the loss of this model {name} is not a number: its weights are NaN, or they "
-                    f"overflow in its dtype. Load it in float32 or bfloat16, and see that all its weights were loaded"
+                    "unseen_angles: the loss of this model as it is is not a number: its weights are NaN, or they "
+                    "overflow in its dtype. Load it in float32 or bfloat16, and see that all its weights were loaded"
                 )
     position = (edges[:-1] + edges[1:]) / 2.0
     return drawn_losses(found, position, trained, length, unseen, bare, called(model))
@@ -137,11 +140,11 @@ def _turns(rope: Any, length: int) -> Numbers:
 
 def _rows(rope: Any, unseen: Any, factor: float, trained: int) -> Iterator[tuple[str, tuple[object, ...]]]:
     """Return every change by its name: what a scheme gets besides; a stretch goes into its rotation."""
-    yield "as it is", ()
+    yield "unchanged", ()
     yield "window", (mp.window(trained),)
     half = len(unseen)
     for which, chosen in (("unseen pairs", unseen), ("other pairs", ~unseen)):
-        yield f"{which} squeezed", (Slower(tuple(np.where(chosen, factor, 1.0).tolist())),)
+        yield f"{which} slowed", (Slower(tuple(np.where(chosen, factor, 1.0).tolist())),)
         yield f"{which} frozen", (Slower(tuple(np.where(chosen, math.inf, 1.0).tolist())),)
         pairs = np.flatnonzero(chosen)
         both = (2 * pairs, 2 * pairs + 1) if rope.pairs == "neighbours" else (pairs, pairs + half)
@@ -178,11 +181,11 @@ def drawn_losses(
     past = position >= trained
     arrays: list[Array] = [
         axis("position", position, "tokens"),
-        axis("window", np.arange(len(found["as it is"]), dtype=np.float64)),
+        axis("window", np.arange(len(found["unchanged"]), dtype=np.float64)),
     ]
     arrays += [array(f"loss, {name}", each, "nats", "window", "position") for name, each in found.items()]
-    beside = ("as it is", "window")
-    several = len(found["as it is"]) > 1
+    beside = ("unchanged", "window")
+    several = len(found["unchanged"]) > 1
     ends = {name: _interval(each) for name, each in found.items()}
     at = np.concatenate(([0.0], position))
     high = max(float(np.nanmax(each[at >= trained], initial=-np.inf)) for _, each in ends.values())
@@ -201,18 +204,22 @@ def drawn_losses(
             mark=(float(trained), f"trained length, {trained:,}"),
             y_range=(low, high),
             ranges={short: ends[name] for name, short in shown.items()} if several else None,
+            at_ends=True,
         )
         pictures.append(picture)
-    changes = "squeezed: slowed to trained angles; frozen: not turned; dropped: left out of the dot product"
+    changes = (
+        "slowed: turned so much more slowly that they stay at trained angles; frozen: not turned; dropped: left out of "
+        "the dot product"
+    )
     return Analysis(
         "unseen_angles",
         f"{int(unseen.sum())} of {len(unseen)} pairs meet unseen angles past {trained:,} tokens: "
-        f"{_mended(found, past)}",
+        f"{_mended(found, past, int((~unseen).sum()))}",
         _said(found, past, bare),
         tuple(arrays),
         tuple(pictures),
         f"{of}, trained at {trained:,} tokens, read at {length:,} · {changes} · window: a mask that shows the last "
-        f"{trained:,} keys · mean of {len(found['as it is'])} texts" + (", pale: 95 % interval" if several else ""),
+        f"{trained:,} keys · mean of {len(found['unchanged'])} texts" + (", pale: 95 % interval" if several else ""),
     )
 
 
@@ -227,17 +234,21 @@ def _interval(each: Numbers) -> tuple[Numbers, Numbers]:
     return _from_0(each.mean(0) - half), _from_0(each.mean(0) + half)
 
 
-def _mended(found: dict[str, Numbers], past: Any) -> str:
-    """Return what slowing each kind of pairs does to the loss past the trained length, in words."""
+def _mended(found: dict[str, Numbers], past: Any, others: int) -> str:
+    """Return what slowing each kind of pairs does to the loss, in words; others: how many meet no unseen angles."""
     window = found["window"][:, past].mean()
-    damage = found["as it is"][:, past].mean() - window
+    damage = found["unchanged"][:, past].mean() - window
     if damage <= 0:
         return "the loss does not break there"
     words: list[str] = []
-    for kind, name in (("them", "unseen"), ("the others", "other")):
-        share = 1 - (found[f"{name} pairs squeezed"][:, past].mean() - window) / damage
-        words.append(f"slowing {kind} mends {f'{100 * share:.0f} %' if share >= 0.005 else 'none'} of the damage")
-    return ", ".join(words)
+    for kind, name in (("these", "unseen"), (f"the other {others}", "other")):
+        share = 1 - (found[f"{name} pairs slowed"][:, past].mean() - window) / damage
+        mends = f"{100 * share:.0f} %" if share >= 0.005 else "nothing"
+        words.append(f"slowing {kind} mends {mends}" + (" of the loss above a window" if name == "unseen" else ""))
+    # What mends nothing proves little if it does harm where nothing was to be mended.
+    cost = (found["other pairs slowed"] - found["unchanged"])[:, ~past].mean() if (~past).any() else 0.0
+    within = f", and costs {cost:.1f} nats within the trained length already" if cost >= HARM else ""
+    return "; ".join(words) + within
 
 
 def _said(found: dict[str, Numbers], past: Any, bare: list[int]) -> str:

@@ -61,4 +61,9 @@ def stretch_in_words(stretch: Any) -> str:
     return spell(stretch) if name is None else f"{name} by {stretch.factor:g}"
 
 
-__all__ = ["in_words", "stretch_in_words"]
+def first_large(text: str) -> str:
+    """Return a text with its first letter large, as a title begins."""
+    return text[:1].upper() + text[1:]
+
+
+__all__ = ["first_large", "in_words", "stretch_in_words"]

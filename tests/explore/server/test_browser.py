@@ -56,9 +56,11 @@ def test_a_curve_is_guessed_by_dragging_and_stays_beside_what_is_computed(trial:
     assert len(guessed) > 120
     assert max(guessed) - min(guessed) < 0.02
     # A level guess at 0 is off from eight places a period of a cosine by (1 + 2 · √½)/4 on average.
-    off = re.search(r"off by ([\d.]+) on average", page.inner_text(".off"))
+    off = re.search(r"off by ([\d.]+) on average \((.+?)\), ", page.inner_text(".off"))
     assert off is not None
     assert float(off[1]) == pytest.approx((1 + 2 * math.sqrt(0.5)) / 4, abs=0.03)
+    # What is counted, as the axis has it.
+    assert off[2] == page.inner_text(".axis-name.y span")
     assert window.wrong == []
 
 
@@ -236,6 +238,16 @@ def test_a_link_to_no_question_says_so(trial: Served, open_: Any):
     window.page.click("ol.stories a")
     assert not window.page.locator("main .no:text('No question')").count()
     assert window.wrong == []
+
+
+def test_a_misspelled_link_says_so(trial: Served, open_: Any):
+    window = open_(f"{trial.link}#stroy=trial&lang=en")
+    window.page.wait_for_selector("main .no")
+    assert window.page.inner_text("main .no") == "Nothing here has the address “#stroy=trial”; choose a question."
+    plain = open_(f"{trial.link}#lang=en")
+    plain.page.wait_for_selector("ol.stories")
+    assert not plain.page.locator("main .no").count()
+    assert window.wrong == plain.wrong == []
 
 
 def test_a_no_stands_beside_its_control_and_the_last_picture_stays(trial: Served, open_: Any):

@@ -67,10 +67,13 @@ def alibi_view(
     kept = {name: np.exp(-each[:, None] * distances) for name, each in slopes.items()}
     heads, positions = np.arange(alibi.heads, dtype=np.float64), at.double().numpy()
     own = views["ALiBi"]
+    further = [each / own for each in views.values()]
+    times = dict(zip(forms, map(_times, further), strict=True))
     found = [f"{name}: {each.min():,.1f} and {each.max():,.0f}" for name, each in views.items() if each is not own]
     return Analysis(
         "alibi_view",
-        "ALiBi: how far its heads see, and how much further when stretched",
+        f"ALiBi: interpolated, every head sees {further[1].min():.3g} times as far; by NTK the steepest "
+        f"{further[2].min():.3g}, the flattest {further[2].max():.3g} times",
         f"{_percent(left)} of a weight is left at {own.min():,.1f} tokens in the steepest head and at "
         f"{own.max():,.0f} in the flattest; {'; '.join(found)}.",
         (
@@ -96,7 +99,7 @@ def alibi_view(
             ),
             *(
                 map_of(
-                    f"Weight left by distance: {shown[name]}",
+                    f"Weight left by distance: {shown[name]}{times[name]}",
                     kept[name][steep],
                     heads[steep],
                     distances,
@@ -114,6 +117,7 @@ def alibi_view(
                 x_name="head, the steepest first",
                 y_name="distance in tokens",
                 y_scale="decades",
+                at_ends=True,
             ),
         ),
         f"{in_words(alibi)}, counted from 0 · stretched by {factor:g}, two ways",
@@ -122,6 +126,14 @@ def alibi_view(
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
+
+
+def _times(further: Numbers) -> str:
+    """Return how many times as far heads see, as it is written behind the name of a stretch."""
+    least, most = float(further.min()), float(further.max())
+    if most - least < 1e-9:
+        return "" if abs(most - 1) < 1e-9 else f", every head × {most:.3g}"
+    return f", × {least:.3g} to × {most:.3g}"
 
 
 def _fraction(slope: float) -> str:

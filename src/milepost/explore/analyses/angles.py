@@ -13,7 +13,7 @@ from milepost.explore.asked import by_name, rotation
 from milepost.explore.pictures.clocks import Clocks
 from milepost.explore.pictures.curves import curves
 from milepost.explore.scene import Say
-from milepost.explore.words import in_words
+from milepost.explore.words import first_large, in_words, stretch_in_words
 from milepost.seams import demand
 from milepost.seams.arguments import spell
 
@@ -55,7 +55,7 @@ def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) 
     )
     return Analysis(
         "angles_seen",
-        f"{new or 'None'} of {len(before)} pairs meet{'s' * (new < 2)} angles that training never had",
+        _of(stretched) + f"{new or 'None'} of {len(before)} pairs meet{'s' * (new < 2)} angles that training never had",
         says,
         (
             axis("pair", pairs),
@@ -68,6 +68,12 @@ def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) 
         + ("" if stretched is None else f" · then {in_words(now)}")
         + f" · run at {length:,}",
     )
+
+
+def _of(stretched: Any) -> str:
+    """Return the stretch that a title is about, where one was given."""
+    stretch = getattr(stretched, "stretch", None)
+    return "" if stretch is None else f"{first_large(stretch_in_words(stretch))}: "
 
 
 def training_with(rope: Any, trained: int) -> Say:
@@ -96,11 +102,12 @@ def wavelengths(ropes: dict[str, Any], *, trained: int, length: int) -> Analysis
         y_name="tokens a turn",
         y_scale="decades",
         level=(float(trained), f"trained length, {trained:,}"),
+        at_ends=True,
     )
     return Analysis(
         "wavelengths",
-        "Wavelengths: pairs above the rule make no full turn in training",
-        f"Pairs above the rule do not make a full turn within the trained length of {trained:,} tokens.",
+        "Pairs above the dotted line make no full turn in training",
+        f"Pairs above the dotted line do not make a full turn within the trained length of {trained:,} tokens.",
         (axis("pair", pairs), *(array(name, values, "tokens", "pair") for name, values in found.items())),
         (picture,),
         f"{in_words(next(iter(ropes.values())))} · trained at {trained:,} tokens, run at {length:,}",

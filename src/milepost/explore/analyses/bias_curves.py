@@ -28,7 +28,7 @@ Numbers = NDArray[np.float64]
 def bias_curves(
     parts: Mapping[str, Any] | None = None,
     *,
-    length: int = 2048,
+    length: int = 8192,
     heads: int = 8,
     head: int | None = None,
     trained: int | None = None,
@@ -103,7 +103,8 @@ def bias_curves(
 
     return Analysis(
         "bias_curves",
-        "Scores by distance: ALiBi falls for ever, KERPLE by a logarithm, FIRE within bounds, xPos fades RoPE"
+        "Scores by distance: ALiBi falls in a line, without bound; KERPLE by a logarithm; FIRE stays within bounds; "
+        "xPos fades RoPE"
         if parts is None
         else "Scores by distance, method by method",
         says.strip(),

@@ -119,7 +119,7 @@ def shift_map(method: TransformerXL, *, queries: int = 16, memory: int = 16) -> 
     shown: Any = "distance", (float(memory), "memory", "text") if memory else None
     return Analysis(
         "shift_map",
-        "After the relative shift every diagonal reads the vector of one distance",
+        "Distance read by each query and key after the relative shift: equal along each diagonal",
         f"{queries} queries behind {memory} tokens of memory read the distances 0 … {int(high)} under a causal mask, "
         f"and {int(low)} … {int(high)} without one.",
         (
@@ -238,7 +238,7 @@ def _steps(apart: Numbers, found: dict[str, Numbers], both: bool) -> Curves:
         single = int(np.flatnonzero(np.diff(rows) == 0)[0]) if (np.diff(rows) == 0).any() else len(rows) - 1
         last = int(np.flatnonzero(rows == rows[-1])[0])
         notes = [
-            (float(apart[single]), float(rows[single]), f"one distance a row up to {apart[single - 1]:,.0f}"),
+            (float(apart[single]), float(rows[single]), f"distances 0–{apart[single - 1]:,.0f}: one row each"),
             (float(apart[last]), float(rows[last]), f"one row from {apart[last]:,.0f} on"),
         ]
     return curves(

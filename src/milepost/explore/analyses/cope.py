@@ -19,6 +19,8 @@ from milepost.explore.pictures.sentence import sentence
 from milepost.seams import demand
 from milepost.seams.arguments import spell
 
+SPOKEN = {".": "stop", ",": "comma"}
+"""Marks that would be too small to read beside a map."""
 TEXT = "Alice sings in the hall. Bob sleeps. Carol reads the letter. Who sleeps?"
 
 
@@ -59,6 +61,7 @@ def cope_counts(
         raise ValueError(f'cope_counts: {spell(part)} reads what is not here; give one of gates="scores" or "keys"')
     if (q is None) != (k is None):
         raise ValueError("cope_counts: q and k come together; give both, or neither")
+    drawn = q is None or k is None
     if q is None or k is None:
         q, k = _opening(words, opens, logit, part.head_dim, seed)
     for name, each in (("q", q), ("k", k)):
@@ -86,7 +89,9 @@ def cope_counts(
         "added": [f"{each:+.2f}".replace("-", "−") for each in added[row, reach]],
     }
     # More words than these would be written over one another.
-    labels = [each if each.isalnum() else f"“{each}”" for each in words] if len(words) <= 20 else ()
+    labels = [SPOKEN.get(each, each if each.isalnum() else f"“{each}”") for each in words] if len(words) <= 20 else ()
+    by_hand: Mapping[str, float] = opens if drawn and isinstance(opens, Mapping) else {}
+    gates_set = ", ".join(f"{SPOKEN.get(word, word)} {share:g}" for word, share in by_hand.items())
     names: dict[str, Any] = {"row_name": "query", "column_name": "key", "hidden": "future keys", "words": labels}
     return Analysis(
         "cope_counts",
@@ -130,7 +135,7 @@ def cope_counts(
             ),
         ),
         f"CoPE, {part.positions} learned positions · gate = σ(q·k/√d) · count, a key's position: the gates from it to "
-        "the query, summed",
+        "the query, summed" + (f" · gates set by hand: {gates_set}; all others 0" if gates_set else ""),
     )
 
 

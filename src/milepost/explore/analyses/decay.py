@@ -30,15 +30,17 @@ SCHEDULES: dict[str, Callable[[float, float], float]] = {
 }
 """Named schedules: the angle a step of a pair at the share t = 2n/d of all pairs; base is that of the rotation."""
 
-FORMULAS = {"exponential": "θ = 1/base to the power t", "linear": "θ = 1 − t", "power": "θ = (1 − t) · (1 − t)"}
+FORMULAS = {"exponential": "θ = 1/base to the power t", "linear": "θ = 1 − t", "power": "θ = (1 − t)²"}
 """The same in words."""
 
+BACK = 0.9
+"""A score of this share of its value at distance 0 is back."""
 DRAWN = {
-    "equal tokens, mean": "equal tokens, mean: falls as the positions do",
+    "equal tokens, mean": "equal tokens, mean",
+    "q = k, mean": "equal tokens, mean",
     "independent, mean": "independent tokens, mean",
     "independent, one draw": "independent tokens, one draw",
-    "q = k, mean": "equal tokens, mean",
-    "independent, rms": "independent tokens, root mean square: √d everywhere",
+    "independent, rms": "independent tokens, root mean square",
 }
 """What is written above the strips."""
 
@@ -57,7 +59,7 @@ def dot_products(
         explore.dot_products(mp.Sinusoidal(64), rope=mp.Rope(64, theta=500_000.0), draws=1024)
 
     Left: p₀ · p_k of the table itself, and with tokens of N(0, 1) added at both positions, the same or two independent
-    ones. p₀ · p_k is all that falls; the product of the tokens is there at every distance, and one draw is noise.
+    ones. p₀ · p_k is all that falls, under any tokens; their own product is there at every distance, in one draw noise.
     Right: a query and a key of N(0, 1) under RoPE. Equal ones fall; of independent ones the mean is 0 and the root mean
     square √d at every distance.
     """
@@ -74,24 +76,14 @@ def dot_products(
     rows = encoding.table(torch.tensor(at))
     origin = encoding.table(torch.tensor([0]))[0]
     alone = rows @ origin
-    root = f"√d = {math.sqrt(encoding.model_dim):.1f}"
-    added = {
-        "equal tokens, mean": _mean(_added(q, q, origin, rows)),
-        "independent, mean": _mean(_added(q, k, origin, rows)),
-        "independent, one draw": _added(q, k, origin, rows)[0].numpy(),
-    }
-    equal, other = (_rotated(rope, q, each, at) for each in (q, k))
-    turned = {
-        "q = k, mean": _mean(equal),
-        "independent, rms": _rms(other),
-        "independent, mean": _mean(other),
-        "independent, one draw": other[0].numpy(),
-    }
+    added = _summed("equal tokens, mean", _added(q, q, origin, rows), _added(q, k, origin, rows))
+    turned = _summed("q = k, mean", *(_rotated(rope, q, each, at) for each in (q, k)))
     places = np.asarray(at, np.float64)
     last = at[-1]
     return Analysis(
         "dot_products",
-        "What falls with distance is the part of the positions; products of independent tokens do not fall",
+        "Positions added: their own product falls, whatever the tokens; tokens rotated: the product of equal tokens "
+        "falls, that of independent ones does not",
         f"p₀ · pₖ falls from {float(alone[0]):.4g} to {float(alone[-1]):.4g} at distance {last:,}, and so does all "
         f"that it is added to. Under RoPE equal tokens fall from {turned['q = k, mean'][0]:.1f} to "
         f"{turned['q = k, mean'][-1]:.1f}; independent ones do not: rms {turned['independent, rms'][0]:.1f} and "
@@ -108,20 +100,28 @@ def dot_products(
                 places,
                 {
                     "p₀ · pₖ, the positions alone": alone.numpy(),
-                    **{DRAWN.get(name, name): y for name, y in added.items()},
+                    **{DRAWN[name]: y for name, y in added.items()},
                 },
                 x_name="distance k in tokens",
                 y_name="dot product, all at one scale",
             ),
             strips(
-                "Tokens rotated by RoPE",
+                "Tokens rotated by RoPE: no product of positions",
                 places,
-                {DRAWN.get(name, name).replace("√d", root): each for name, each in turned.items()},
-                x_name="distance in tokens",
+                # Beside each the same of the other kind, so the first place is blank.
+                {
+                    "": np.full(len(places), np.nan),
+                    **{
+                        DRAWN[name] + (f": √d = {math.sqrt(encoding.model_dim):.1f}" if name.endswith("rms") else ""): y
+                        for name, y in turned.items()
+                    },
+                },
+                x_name="distance k in tokens",
                 y_name="dot product, all at one scale",
             ),
         ),
-        f"{in_words(encoding)} · {in_words(rope)} · tokens from N(0, 1), mean and root mean square of {draws}",
+        f"{in_words(encoding)} · {in_words(rope)} · tokens x, q and k from N(0, 1) · means and root mean "
+        f"squares of {draws} draws",
     )
 
 
@@ -161,11 +161,12 @@ def decay_bound(
     shown = {own: f"RoPE, θ = 1/{number(rope.theta)} to the power t" if rope.stretch is None else in_words(rope)}
     shown |= {name: f"{name}, {FORMULAS[name]}" for name in angles if name in FORMULAS}
     run = math.ceil(len(at) / MOST)
-    among = f" · line: mean of every {run} distances, pale: least to largest" if run > 1 else ""
+    among = f"; line: mean of every {run} distances, pale: least to largest" if run > 1 else ""
     highest = max(ones, key=lambda name: _largest(ones[name], far)) if far.any() else own
     under = f"the schedule {highest!r}" if highest != own else "RoPE"
-    comes = f"vectors of ones come back to {100 * _largest(ones[highest], far) / pairs:.0f} % under {under}"
-    comes += ", at single distances (pale)" if run > 1 else ""
+    regular = _again(ones[highest] / pairs, places)
+    share = regular or f"{100 * _largest(ones[highest], far) / pairs:.0f} %"
+    comes = f"vectors of ones come back to {share} under {under}"
     return Analysis(
         "decay_bound",
         "A rotated score falls with distance, but not for good" + (f": {comes}" if far.any() else ""),
@@ -188,8 +189,8 @@ def decay_bound(
                 shown,
             ),
         ),
-        f"{in_words(rope)} · θ: angle a token of pair n, t = 2n/d · Sⱼ: sum of the first j turned unit vectors; a "
-        f"score is at most d/2 · mean of |Sⱼ| · the largest change of q·k from pair to pair{among}",
+        f"{in_words(rope)}; θ: angle a token of pair n, t = 2n/d; Sⱼ: sum of the first j turned unit vectors{among}\n"
+        f"score ≤ d/2 × (mean of |Sⱼ|) × (largest change of the product of q and k from pair to pair)",
     )
 
 
@@ -220,8 +221,14 @@ def _mean(found: Tensor) -> Numbers:
     return found.mean(0).numpy()
 
 
-def _rms(found: Tensor) -> Numbers:
-    return found.square().mean(0).sqrt().numpy()
+def _summed(name: str, equal: Tensor, independent: Tensor) -> dict[str, Numbers]:
+    """Return what is drawn of products [draws distances] of equal and of independent tokens; name: of the former."""
+    return {
+        name: _mean(equal),
+        "independent, mean": _mean(independent),
+        "independent, rms": independent.square().mean(0).sqrt().numpy(),
+        "independent, one draw": independent[0].numpy(),
+    }
 
 
 def _bound(angles: Tensor) -> Numbers:
@@ -253,6 +260,16 @@ def _drawn(
 
 def _largest(ones: Numbers, far: NDArray[np.bool_]) -> float:
     return float(np.where(far, ones, -np.inf).max())
+
+
+def _again(ones: Numbers, places: Numbers) -> str:
+    """Return how often a score of ones, as a share of all pairs, is nearly whole again; nothing if not regularly."""
+    inner = np.flatnonzero((ones[1:-1] > ones[:-2]) & (ones[1:-1] >= ones[2:]) & (ones[1:-1] > BACK)) + 1
+    if not inner.size:
+        return ""
+    first, apart = places[inner[0]], np.diff(places[inner])
+    regular = len(inner) > 1 and float(np.abs(apart - first).max()) <= 0.01 * first
+    return f"{100 * ones[inner].min():.0f} % or more every {first:,.0f} tokens" if regular else ""
 
 
 def _schedules(

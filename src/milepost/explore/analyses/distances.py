@@ -14,7 +14,7 @@ from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.asked import by_name
 from milepost.explore.pictures.curves import broken_at_jumps, curves
 from milepost.explore.pictures.maps import map_of
-from milepost.explore.words import in_words
+from milepost.explore.words import first_large, in_words
 from milepost.methods.regions import DualChunk, Rerope, SelfExtend
 from milepost.methods.rope import Rope
 from milepost.schedule import Schedule, ranges
@@ -55,7 +55,7 @@ def distance_map(
         {}
         if schemes is not None
         else {
-            name: _first_large(", ".join(in_words(part) for part in scheme.answering("place")))
+            name: first_large(", ".join(in_words(part) for part in scheme.answering("place")))
             for name, scheme in named.items()
         }
     )
@@ -72,11 +72,11 @@ def distance_map(
         + ("" if reads(named[name]) else " (nothing reads distances)")
         for name, each in rows.items()
     )
-    rotates = all(scheme.answering("turn") for scheme in named.values())
-    by = "the method reads" if len(named) == 1 else "the methods read"
+    most_seen = max(float(np.nanmax(each)) for each in rows.values())
+    again = [name for name, scheme in named.items() if DualChunk in map(type, scheme.answering("place"))]
     return Analysis(
         "distance_map",
-        f"Distances as {'the rotation sees' if rotates else by} them",
+        _title(named, isinstance(schemes, Schedule), most_seen, length, trained),
         f"What the last of {length:,} tokens sees. {said}.",
         (
             axis("query", tokens, "tokens"),
@@ -97,6 +97,8 @@ def distance_map(
                     unit="distance",
                     limits=(float(least), float(most)),
                     hidden="future keys" if _causal(named[name]) else "hidden keys",
+                    marked=[(tokens[0], tokens[0], tokens[-1], tokens[-1])],
+                    mark_name="distance 0",
                 )
                 for name, values in maps.items()
             ),
@@ -109,8 +111,28 @@ def distance_map(
                 level=None if trained is None else (float(trained), f"trained length, {trained:,}"),
             ),
         ),
-        f"{length:,} tokens" + ("" if trained is None else f" · trained at {trained:,}"),
+        f"{length:,} tokens"
+        + ("" if trained is None else f" · trained at {trained:,}")
+        + (f" · {' and '.join(again)}: distances start again at each chunk of keys" if again else ""),
     )
+
+
+def _title(named: Mapping[str, Scheme], layers: bool, most: float, length: int, trained: int | None) -> str:
+    """Return whether every distance was met in training; layers: of one model, which are one way."""
+    if trained is None or trained >= length:
+        return f"Distances as {_reader(named)} them"
+    if most >= trained:
+        return f"Distances go up to {most:,.0f}; training met those below {trained:,}"
+    kept = f"within the {trained:,} trained"
+    ways = "", "Two ways to keep every distance", "Three ways to keep every distance"
+    return f"Every distance stays {kept}" if layers or len(named) == 1 else f"{ways[len(named) - 1]} {kept}"
+
+
+def _reader(named: Mapping[str, Scheme]) -> str:
+    """Return what sees the distances."""
+    if all(scheme.answering("turn") for scheme in named.values()):
+        return "the rotation sees"
+    return "the method reads" if len(named) == 1 else "the methods read"
 
 
 def _causal(scheme: Scheme) -> bool:
@@ -118,10 +140,6 @@ def _causal(scheme: Scheme) -> bool:
     at = torch.arange(64)
     hidden = torch.tensor(np.isnan(seen(scheme, at, at)))
     return bool(torch.equal(hidden, at[:, None] < at[None, :]))
-
-
-def _first_large(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _named(schemes: Scheme | Schedule | Mapping[str, Scheme] | None) -> dict[str, Scheme]:

@@ -94,7 +94,7 @@ def attention_entropy(
                 y_range=(0.0, float(max(np.log(at).max(), *(each.max() for each in found.values())))),
             ),
             curves(
-                "Less than even weights: ln n taken away" + ("; s·ln n is far below, not drawn" if hidden else ""),
+                "Entropy below that of even weights" + ("; that of s·ln n is far lower, not drawn" if hidden else ""),
                 at,
                 {shown.get(name, name): each - np.log(at) for name, each in found.items() if name != hidden},
                 x_name="number of keys n",
@@ -106,7 +106,8 @@ def attention_entropy(
         ),
         f"Random q and k from N(0, 1), mean of {heads} heads of {head_dim} channels"
         + (
-            f" · s = q·k/√{head_dim} · reference length: the trained length of the formulas; nothing is trained"
+            f" · s = q·k/√{head_dim} · reference length: the trained length of the formulas; nothing is trained here\n"
+            f"log-n at every length is for a model trained with it, log-n past {trained:,} for one trained without"
             if shown
             else ""
         ),
@@ -117,8 +118,8 @@ def _forms(trained: int) -> dict[str, Scheme]:
     """Return plain attention, and the forms of LogN: clipped, as trained with, and the first one."""
     return {
         "plain": Scheme(Nope(), causal),
-        "log-n, clipped": Scheme(Nope(), LogN(trained), causal),
-        "log-n, in training": Scheme(Nope(), LogN(trained, clip=False), causal),
+        "log-n past the trained length": Scheme(Nope(), LogN(trained), causal),
+        "log-n at every length": Scheme(Nope(), LogN(trained, clip=False), causal),
         "ln n by itself": Scheme(Nope(), LogN(None, clip=False), causal),
     }
 
@@ -127,8 +128,8 @@ def _formulas(trained: int) -> dict[str, str]:
     """Return the forms by their names and formulas."""
     return {
         "plain": "plain: s",
-        "log-n, clipped": f"log-n, clipped: s·max(1, ln n/ln {trained:,})",
-        "log-n, in training": f"log-n, in training: s·ln n/ln {trained:,}",
+        "log-n past the trained length": f"log-n past {trained:,}: s·max(1, ln n/ln {trained:,})",
+        "log-n at every length": f"log-n at every length: s·ln n/ln {trained:,}",
         "ln n by itself": "ln n by itself: s·ln n",
     }
 

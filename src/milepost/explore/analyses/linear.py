@@ -56,7 +56,7 @@ def negative_denominators(
     )
     return Analysis(
         "negative_denominators",
-        "Linear attention: a rotated denominator meets 0, and below it the weights change their signs"
+        "Linear attention: its denominator can fall to 0 and below if it is rotated too"
         if any((each <= 0).any() for each in ratios.values())
         else "Linear attention: its denominator, if that is rotated too",
         f"The rotated denominator is not positive in {counted}. The plain one always is.",
@@ -79,7 +79,7 @@ def negative_denominators(
                 y_range=(0.0, 1.0),
             ),
         ),
-        "ratio = Σ⟨turn φ(q), turn φ(k)⟩ / Σ⟨φ(q), φ(k)⟩ over the keys so far, φ = elu + 1 · q and k from N(0, 1)"
+        "ratio = Σ⟨turn φ(q), turn φ(k)⟩ / Σ⟨φ(q), φ(k)⟩ over the keys so far; φ(x) = elu(x) + 1; q, k from N(0, 1)"
         + (_why() if ropes is None else ""),
     )
 
@@ -103,7 +103,7 @@ def _why() -> str:
     turn = math.tau * 100.0 ** (31 / 32)
     # The mean of cos(x) from 0 to x, sin(x)/x, is least where tan(x) = x.
     return (
-        f" · base 100: its slowest pair turns once in {turn:.0f} tokens; its mean over the keys so far is least at "
+        f"\nbase 100: its slowest pair turns once in {turn:.0f} tokens; its mean over the keys so far is least at "
         f"{4.4934 / math.tau * turn:.0f} and rises after it"
     )
 

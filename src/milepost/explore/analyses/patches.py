@@ -100,12 +100,23 @@ def patch_scores(
     called = "score" if q is not None or k is not None else "share of the score with itself"
     return Analysis(
         "patch_scores",
-        "On a grid of patches a score falls most along the coordinate of the fast pairs"
+        "M-RoPE in blocks gives its fastest pairs to time, so patches of one image hardly differ"
         if ropes is None
         else "Rotations on a grid of patches",
         f"From row {row}, column {column} to the edges of the image the score changes to {'; '.join(ends)}.",
         tuple(arrays),
         (
+            tiles(
+                "Which pairs of channels turn by each coordinate, and how fast",
+                bars,
+                ("",),
+                across="pair of channels, from the first to the last",
+                down="",
+                limits=(slow, fast),
+                ends=(f"slow, {10**slow:.2g} rad a patch", f"fast, {10**fast:.2g}"),
+                hidden="pairs of other coordinates",
+                side=(560.0, 14.0),
+            ),
             tiles(
                 f"Score of the patch in row {row}, column {column} with every patch",
                 [("", [Tile(maps[names.index(group[0])], " = ".join(group)) for group in alike])],
@@ -123,23 +134,13 @@ def patch_scores(
                 x_name="patches away",
                 y_name=f"{called}, not from 0",
             ),
-            tiles(
-                "Which pairs of channels turn by each coordinate, and how fast",
-                bars,
-                ("",),
-                across="pair of channels, from the first to the last",
-                down="",
-                limits=(slow, fast),
-                ends=(f"slow, {10**slow:.2g} rad a patch", f"fast, {10**fast:.2g}"),
-                hidden="pairs of other coordinates",
-                side=(560.0, 14.0),
-            ),
         ),
         f"{rows} × {columns} patches of one content · "
         + ("128 channels, base 10,000 · " if ropes is None else "")
         + _equal(alike)
         + (
-            "; they pair other channels, n with n + 64 and n with n + 32 of each half · M-RoPE in blocks has the "
+            "; they pair other channels, n with n + 64 and n with n + 32 of each half · two parts: a rotation of its "
+            "own in each half of the channels, one by row and one by column (ChatGLM) · M-RoPE in blocks has the "
             "sections of Qwen2-VL, in turn those of Qwen3-VL"
             if ropes is None
             else ""

@@ -66,11 +66,7 @@ def phase_errors(
                 found.setdefault(called, []).append(_worst(each.double() - exact))
     at = np.array(starts, dtype=np.float64)
     errors = {name: np.array(each) for name, each in found.items()}
-    lost = [
-        f"{name} by {at[np.flatnonzero(~(each < 1))[0]]:,.0f}" if (~(each < 1)).any() else f"{name} nowhere"
-        for name, each in errors.items()
-        if name.startswith("angles")
-    ]
+    lost = [f"{name} {_first(at, each)}" for name, each in errors.items() if name.startswith("angles")]
     return Analysis(
         "phase_errors",
         "Angles in low precision are lost far on; cosines and sines of exact angles are not",
@@ -80,11 +76,11 @@ def phase_errors(
         (axis("from position", at), *(array(name, each, "rad", "from position") for name, each in errors.items())),
         (
             curves(
-                "Largest error of an angle",
+                "Largest error of the angle, or of the angle read back from cos and sin",
                 at,
                 errors,
                 x_name="positions n to 2n, by n",
-                y_name="radians",
+                y_name="error in radians",
                 x_scale="doubling",
                 y_scale="decades",
                 level=(math.pi, "π: nothing is known"),
@@ -103,6 +99,12 @@ def _ends(at: Numbers, errors: Mapping[str, Numbers]) -> list[tuple[float, float
         for name, places in last.items()
         if places.size and places[-1] < len(at) - 1
     ]
+
+
+def _first(at: Numbers, errors: Numbers) -> str:
+    """Return between which positions an error is a whole radian or no number for the first time, in words."""
+    lost = at[~(errors < 1)]
+    return f"between {lost[0]:,.0f} and {2 * lost[0]:,.0f}" if lost.size else "nowhere"
 
 
 def _overflows(dtype: str) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.asked import by_name
 from milepost.explore.pictures.curves import curves, evenly
-from milepost.explore.pictures.wheels import Wheels
+from milepost.explore.pictures.wheels import WheelKey, Wheels
 from milepost.explore.words import in_words
 from milepost.methods.rope import Rope
 from milepost.methods.rope_stretches import Interpolate, Ntk, NtkMixed
@@ -41,8 +41,8 @@ def odometer(
     Pair n counts in units of β^n tokens, β = θ^(2/d), as the places of a number in base β do; Rope(8) counts in tens.
     Past the trained length a place has digits that it never had (direct); interpolation keeps the digits and adds
     fractions to the last one; a larger base βλ, λ = factor^(2/(d − 2)), counts further with as many places. Look at the
-    first place: its hand leaves the shaded arc in the direct form alone. In a larger base other digits are larger than
-    in training, but no angle is new: a hand goes around modulo 2π, whatever the base.
+    highest place: its hand leaves the shaded arc in the direct form alone. In a larger base other digits are larger
+    than in training, but no angle is new: a hand goes around modulo 2π, whatever the base.
     """
     given, at = _checked(rope, trained, factor, positions)
     forms = {
@@ -70,9 +70,9 @@ def odometer(
         "direct": f"Direct: base {base:.4g}",
         "interpolated": f"Interpolated: position / {factor:g}, base {base:.4g}",
         "larger base": f"Larger base: {bases['larger base']:.4g}",
-        "mixed": f"Mixed: base {bases['mixed']:.4g}, and the first unit {1 / steps['mixed'][0]:.4g}",
+        "mixed": f"Mixed: base {bases['mixed']:.4g}, and the lowest unit {1 / steps['mixed'][0]:.4g}",
     }
-    wheels = (
+    wheels = [
         Wheels(
             title,
             "position",
@@ -84,9 +84,10 @@ def odometer(
             largest[shown],
             seen[shown],
             tuple(shown),
+            _sooner(base) if name == "direct" else "",
         )
         for name, title in titles.items()
-    )
+    ]
     pairs = np.arange(len(seen), dtype=np.float64)
     half = given.head_dim // 2
     slowing = {
@@ -100,14 +101,15 @@ def odometer(
         "How much slower each pair turns",
         pairs,
         {slowing[name]: steps["direct"] / each for name, each in steps.items()},
-        x_name="pair n, the last place of the number first",
+        x_name="pair n, from the lowest place of the number to the highest",
         y_name="times slower",
     )
+    highest = f"pair {len(seen) - 1}"
     counts = [f"{name} {int((each > 0).sum())}" for name, each in arcs.items()]
     return Analysis(
         "odometer",
         f"RoPE writes positions as numbers in base {base:.4g}"
-        + ("; past training the first place turns to new angles" if arcs["direct"][-1] > 0 else ""),
+        + (f"; past training the highest place ({highest}) turns to new angles" if arcs["direct"][-1] > 0 else ""),
         f"Trained on {trained:,} tokens. Pairs that meet new angles within {trained * factor:,.0f}: "
         f"{', '.join(counts)}. The larger base is {bases['larger base']:.6g}.",
         (
@@ -121,12 +123,19 @@ def odometer(
             *(array(f"angle, {name}", each % math.tau, "radians", "position", "pair") for name, each in angles.items()),
             *(array(f"unseen arc, {name}", each, "turns", "pair") for name, each in arcs.items()),
         ),
-        (*wheels, slowed),
+        (*wheels, slowed, WheelKey("How to read the dials", trained)),
         f"{in_words(given)} · trained at {trained:,} tokens, run at {trained * factor:,.0f} · dial: position / unit as "
-        f"an angle in radians, so a turn is {math.tau:.2f} units; shaded: met in training; ring and stripes: an angle "
-        f"that training never met · box: a digit above those of the {trained:,} trained positions, at an angle that "
-        "training met · mixed: every place is slowed, the first too",
+        f"an angle in radians · lowest place: pair 0, highest: {highest} · mixed: every place is slowed, "
+        "the lowest too",
     )
+
+
+def _sooner(base: float) -> str:
+    """Return why digits that are far apart may have nearly the same hand, where they may."""
+    if base <= 7:
+        return ""
+    turn = f"a digit runs to {base:.4g}, its dial turns at {math.tau:.2f}"
+    return f"{turn}: digits six apart, as 1 and 7, nearly share a hand"
 
 
 def _checked(rope: Any, trained: int, factor: float, positions: Sequence[int] | None) -> tuple[Rope, list[int]]:

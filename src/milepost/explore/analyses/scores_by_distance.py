@@ -56,19 +56,23 @@ def score_bands(
     slowest, _, fastest, _ = found.values()
     here = int(np.searchsorted(at, trained))
     count = _width(rope, band)
+    below = [
+        name
+        for name, values in ((f"the {count} slowest pairs", slowest), ("the sum of all", list(found.values())[-1]))
+        if values[here:].min() < values[: here + 1].min()
+    ]
     return Analysis(
         "score_bands",
-        "Scores do not jump at the trained length: the slow pairs pass it and fall below all they reached in training"
-        if slowest[here:].min() < slowest[: here + 1].min()
-        else "Scores do not jump at the trained length",
+        "Scores do not jump at the trained length"
+        + (f"; past it {' and '.join(below)} fall below every value met in training" if below else ""),
         f"The {count} slowest pairs together go from {slowest[0]:.1f} at distance 0 to {slowest[here]:.1f} at "
         f"{trained:,}, the trained length, and to {slowest[here:].min():.1f} past it; the {count} "
         f"fastest swing by {_rms(fastest[1:]):.1f} (root mean square) at "
         f"any distance.",
         (axis("distance", at, "tokens"), *(array(name, values, "q·k", "distance") for name, values in found.items())),
         _panels(at, shown, trained),
-        f"{in_words(rope)} · trained at {trained:,} tokens · line: running mean, pale: its range · "
-        + ("q = k, a unit vector in every pair" if given is None else "mean over the given q and k"),
+        f"{in_words(rope)} · trained at {trained:,} tokens · line: running mean; pale: the range of the score around "
+        "it · " + ("q = k, a unit vector in every pair" if given is None else "mean over the given q and k"),
     )
 
 
@@ -216,7 +220,8 @@ def score_bound(
         f"{in_words(rope)} · q and k fitted to {targets:,} random targets in ±1 at distances up to {trained:,}, "
         f"with a ridge of {_ridge(ridge)}"
         + ("; they have fewer numbers than there are targets, so the fit stays short of ±1" if few else "")
-        + " · coefficient: a number of q and k · every panel has a scale of its own",
+        + " · the score is a sum of aₙ cos(s θₙ) + bₙ sin(s θₙ) at distance s; coefficient: one of its aₙ and bₙ, "
+        "products of entries of q and k · every panel has a scale of its own",
     )
 
 
@@ -368,7 +373,7 @@ def _panels(at: Numbers, shown: dict[str, dict[str, Numbers]], trained: int) -> 
             mark=(float(trained), f"trained length, {trained:,}"),
             y_range=None if name.startswith("all") else (low, high),
             ranges={each: extremes(values, run) for each, values in lines.items()} if len(lines) == 1 else None,
-            shaded=(*_span(next(iter(lines.values()))[met]), "values met at trained distances"),
+            outlined=(*_span(next(iter(lines.values()))[met]), "values met at trained distances"),
         )
         for name, lines in reversed(shown.items())
     )

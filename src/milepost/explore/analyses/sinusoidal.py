@@ -68,7 +68,7 @@ def sinusoidal_map(
     least_names = ", ".join(f"{each:.2f} (base {_short(base)})" for base, each in least.items())
     return Analysis(
         "sinusoidal_map",
-        "Sinusoidal positions: a larger base repeats later, and rows lie closer together",
+        "Sinusoidal positions: a larger base repeats later, and the nearest rows lie closer together",
         f"Period of pair {pair}: {', '.join(f'{each:.1f}' for each in periods.values())} tokens at bases "
         f"{', '.join(_short(base) for base in periods)}. Least distance of two rows: {least_names}.",
         (
@@ -92,8 +92,8 @@ def sinusoidal_map(
                    {f"base {_short(base)}": each for base, each in zip(tables, components, strict=True)},
                    x_name="position", y_name="value", limits=(-size, size)),
             curves("Distance of two rows, by base", positions,
-                   {f"base {_short(base)}": each for base, each in apart.items()},
-                   x_name="tokens apart", y_name="Euclidean distance"),
+                   {f"base {_short(base)}: ≥ {least[base]:.2f}": each for base, each in apart.items()},
+                   x_name="tokens apart", y_name="Euclidean distance; ≥: of any two rows", at_ends=True),
         ),
         f"{in_words(encoding)} unless a base is named · {length:,} positions · pair {pair} of "
         f"{encoding.model_dim // 2}",

@@ -77,7 +77,7 @@ def stream_cache(stream: Any = None, *, length: int = 96) -> Analysis:
             curves(
                 "Tokens kept between steps",
                 steps + 1,
-                {"whole cache": steps + 1, f"with the stream, {kept[-1]:.0f} at most": kept},
+                {"cache of all tokens": steps + 1, f"StreamingLLM, {kept[-1]:.0f} at most": kept},
                 x_name="tokens so far",
                 y_name="tokens kept",
             ),

@@ -86,7 +86,7 @@ def kept_terms(
         ("whole", *TERMS),
         across="key",
         down="query",
-        ends=("negative", "positive: to the largest size in each row of tiles"),
+        ends=("negative", "positive; colour scale per row: ± its largest value"),
         signed=True,
         side=(104.0, 104.0),
     )

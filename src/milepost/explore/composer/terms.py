@@ -69,9 +69,9 @@ def term(asked: Asked, number: int, which: int) -> Scene:
     shown = {key: [float(each) if np.isfinite(each) else np.nan for each in values] for key, values in shown.items()}
     letter = name_of(number).en
     lines = (
-        Line(Say(f"{letter} as it is minus without it", f"{letter} 原样减去掉它"), shown["alone"], number),
+        Line(Say(f"{letter} unchanged minus without it", f"{letter} 原样减去掉它"), shown["alone"], number),
         Line(Say(f"{letter} without it", f"{letter} 去掉它"), shown["rest"], 8, True),
-        Line(Say(f"{letter} as it is", f"{letter} 原样"), shown["whole"], 7, True),
+        Line(Say(f"{letter} unchanged", f"{letter} 原样"), shown["whole"], 7, True),
     )
     hides = np.isfinite(rest) & ~np.isfinite(whole)
     said = Say("", "")

@@ -12,6 +12,8 @@ from milepost.lab.report.scale import Axis, marks, plain, step_of
 
 Numbers = NDArray[np.float64]
 Tick = tuple[float, str]
+FREE = 36.0
+"""From one mark of an axis to the next, at least."""
 FEW = 12
 """So many cells of an axis are named one by one where their numbers are not evenly spaced."""
 
@@ -86,6 +88,9 @@ def of_cells(numbers: Numbers, start: float, extent: float, words: Sequence[str]
     if apart.min() > 0 and np.ptp(apart) <= max(1.0, 1e-6 * apart.mean()) and apart.mean() > np.ptp(apart):
         whole = bool(np.array_equal(numbers, np.rint(numbers)))
         values = round_marks(float(numbers[0]), float(numbers[-1]), 5 if count > FEW else 8, whole)
+        # Where the numbers begin is marked too, as far as its name does not touch the next.
+        if whole and values and float(np.interp(values[0], numbers, np.arange(count))) * cell >= FREE:
+            values = [float(numbers[0]), *values]
         return at(np.interp(values, numbers, np.arange(count)).tolist(), [name for _, name in named(values)])
     every = next((n for n in range(1, count) if (count - 1) % n == 0 and (count - 1) // n <= 5), count - 1)
     places = range(count) if count <= FEW else range(0, count, every)

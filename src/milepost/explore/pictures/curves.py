@@ -11,7 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from milepost.explore.pictures.axes import evenly, powers_of_ten, straight
-from milepost.explore.pictures.naming import GRID, LETTER, Box, Name, about, beneath, level_name, named, on_grid
+from milepost.explore.pictures.naming import (
+    GRID,
+    LETTER,
+    Box,
+    Name,
+    about,
+    beneath,
+    leader,
+    level_name,
+    named,
+    on_grid,
+)  # fmt: skip
 from milepost.explore.pictures.written import markup
 from milepost.lab.report.figure import APART, BOTTOM, INSET, LEFT, RIGHT, TOP, Curve, Panel, Point, told_apart
 from milepost.lab.report.look import COLOURS, MARKERS, Look
@@ -25,13 +36,17 @@ DENSE = 24
 SIDES = (LEFT + INSET, RIGHT - INSET)
 BESIDE = 24.0
 """From the end of a curve to its name."""
-CASING = 3.5
+CASING = 2.6
 """How much wider a curve is drawn where another lies on it."""
+SWATCH = 24.0
+"""How wide the sample of a pale edge is, with what is left free after it."""
+FEW = 2
+"""Ranges of more curves than these are fainter."""
 LETTERS = 44
 """How many letters of a name are written."""
 STYLES = ("solid", "dashed", "dotted", "dashdot", (0, (10, 3)), (0, (5, 2, 1, 2, 1, 2)))
 """What matplotlib calls the dashes d0 … d5."""
-UNDER = "edged in pale: it hides another curve"
+UNDER = "pale edge: curves coincide"
 """What the casings mean."""
 Note = tuple[float, float, str]
 """A place by its values, and what is written there."""
@@ -47,8 +62,10 @@ class Curves:
     notes: tuple[Note, ...] = ()
     ranges: tuple[tuple[Point, ...], ...] = ()
     """For each curve both ends of what it is the middle of, from left to right; drawn pale."""
-    shaded: tuple[float, float, str] | None = None
-    """A range of values that is shaded, and what it is."""
+    outlined: tuple[float, float, str] | None = None
+    """A range of values between dashed lines, and what it is."""
+    at_ends: bool = False
+    """Whether every name is written beside the end of its curve, and none along it."""
 
     @property
     def title(self) -> str:
@@ -59,7 +76,7 @@ class Curves:
         """Width and height."""
         names = [BESIDE + LETTER * len(name.text) for name in self._names()[0] if name.end is not None]
         # Two more where the last number of the axis is wide.
-        return RIGHT + max(names, default=16.0), float(self.panel.height) + (14.0 if self.shaded else 0.0)
+        return RIGHT + max(names, default=16.0), float(self.panel.height) + (14.0 if self.outlined else 0.0)
 
     @property
     def spoken(self) -> str:
@@ -82,7 +99,7 @@ class Curves:
         level = [np.full(len(GRID), panel.y.at(panel.level[0]))] if panel.level is not None else []
         short = told_apart([curve.name for curve in panel.curves], LETTERS)
         low = max(BOTTOM, TOP + APART * len(panel.curves))
-        names = named([short[curve.name] for curve in panel.curves], heights, ends, low, boxes, level)
+        names = named([short[curve.name] for curve in panel.curves], heights, ends, low, boxes, level, self.at_ends)
         return names, rule, heights, [*boxes, *(each.box for each in names if each.end is None)]
 
     def body(self) -> Markup:
@@ -101,25 +118,27 @@ class Curves:
             }
             for each in panel.strokes()
         ]
-        notes: list[tuple[str, float, float, str]] = []
+        notes: list[tuple[str, float, float, str, str]] = []
         for x, y, text in self.notes:
             boxes.append(about(text, panel.x.at(x), panel.y.at(y), heights, boxes))
+            tie = leader(panel.x.at(x), panel.y.at(y), boxes[-1])
             # In the colour of the curve that it is about.
             own = next((each.look.classes for each in panel.curves if Point(x, y) in each.points), "")
-            notes.append((own, (boxes[-1].left + boxes[-1].right) / 2, boxes[-1].bottom - 2, text))
+            notes.append((own, (boxes[-1].left + boxes[-1].right) / 2, boxes[-1].bottom - 2, text, tie))
         casings = [
             {"curve": panel.curves[n], "width": 2 + CASING * depth, "line": _along(heights[n], cells)}
             for n, depth, cells in beneath(heights)
         ]
         pale = UNDER if casings else ""
         # Beside the name of the upper axis, or of the lower one, or beneath that.
-        half = LETTER * (len(panel.x_name) / 2 + len(pale) + 2)
-        foot = 34 if half < (panel.right - panel.left) / 2 else 48
-        free = LETTER * (len(panel.y_name) + len(pale) + 2) < panel.right
+        wide = SWATCH + LETTER * (len(pale) + 2)
+        foot = 34 if wide + LETTER * len(panel.x_name) / 2 < (panel.right - panel.left) / 2 else 48
+        free = LETTER * len(panel.y_name) + wide < panel.right
         return markup(
             "curves.svg", panel=panel, casings=casings, strokes=strokes, names=names, rule=rule, notes=notes,
-            shade=self._shade(), upright_at=self._upright_at(),
-            pale=pale, pale_at=8 if free else panel.bottom + foot, ranges=self._ranges(),
+            outline=self._outline(), upright_at=self._upright_at(), pale=pale, casing=CASING,
+            pale_at=(panel.right - LETTER * len(pale) * 0.88, 8 if free else panel.bottom + foot),
+            ranges=self._ranges(), faint=0.2 if len(self.ranges) <= FEW else 0.12,
         )  # fmt: skip
 
     def _upright_at(self) -> float:
@@ -130,11 +149,11 @@ class Curves:
         half = 0.46 * LETTER * len(name)
         return min(max(self.panel.x.at(value), LEFT + half), RIGHT + 10 - half)
 
-    def _shade(self) -> tuple[float, float, str] | None:
-        """Return where the shade begins and ends, from the top, and what it is."""
-        if self.shaded is None:
+    def _outline(self) -> tuple[float, float, str] | None:
+        """Return where the outlined range begins and ends, from the top, and what it is."""
+        if self.outlined is None:
             return None
-        low, high, name = self.shaded
+        low, high, name = self.outlined
         return self.panel.y.at(high), self.panel.y.at(low), name
 
     def _ranges(self) -> list[tuple[str, str]]:
@@ -155,8 +174,9 @@ class Curves:
             x, y = ([getattr(point, name) for point in points] for name in ("x", "y"))
             width = 1.5 + 0.75 * CASING * depth
             axes.plot(x, y, color=f"C{n}", alpha=0.4, linewidth=width, solid_capstyle="butt", zorder=1)
-        if self.shaded is not None:
-            axes.axhspan(*self.shaded[:2], color="#e4eef7", zorder=0, label=self.shaded[2])
+        if self.outlined is not None:
+            for value, name in zip(self.outlined[:2], (self.outlined[2], None), strict=True):
+                axes.axhline(value, color="black", linestyle="dashed", linewidth=0.8, label=name)
         for n, points in enumerate(self.ranges):
             axes.fill([point.x for point in points], [point.y for point in points], color=f"C{n}", alpha=0.2)
         for n, curve in enumerate(panel.curves):
@@ -192,13 +212,15 @@ def curves(
     y_range: tuple[float, float] | None = None,
     notes: Sequence[Note] = (),
     ranges: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]] | None = None,
-    shaded: tuple[float, float, str] | None = None,
+    outlined: tuple[float, float, str] | None = None,
+    at_ends: bool = False,
 ) -> Curves:
     """Return a picture of lines over x, in the order given; a value that is not finite leaves a gap.
 
     mark, level: a vertical and a horizontal rule, and their names; notes: words at a place. A line whose name is empty
-    is the only one, which the title names. ranges: by the name of a line, the ends of what it is the middle of. shaded:
-    a range of values, and what it is. Names of logarithmic axes say that they are.
+    is the only one, which the title names. ranges: by the name of a line, the ends of what it is the middle of.
+    outlined: a range of values, and what it is. at_ends: every name beside the end of its curve, as where curves run
+    close to each other. Names of logarithmic axes say that they are.
     """
     drawn = [Curve(n, name, look(n), _points(x, values)) for n, (name, values) in enumerate(lines.items())]
     values = [point.y for curve in drawn for point in curve.points if math.isfinite(point.y)] or [0.0, 1.0]
@@ -219,7 +241,7 @@ def curves(
         dense=True,
     )
     pale = tuple(_range(x, *bounds[name]) if name in bounds else () for name in lines) if bounds else ()
-    return Curves(panel, len(x) <= DENSE, tuple(notes), pale, shaded)
+    return Curves(panel, len(x) <= DENSE, tuple(notes), pale, outlined, at_ends)
 
 
 def smoothed(values: NDArray[np.float64], run: int) -> NDArray[np.float64]:

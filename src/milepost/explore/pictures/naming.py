@@ -19,6 +19,8 @@ EARLY = 24.0
 """A curve that ends so far from the edge is named where it ends."""
 ALIKE = 0.8
 """Curves that are nowhere further apart, in pixels, look like one."""
+CLOSE, FURTHER = 4, 22.0
+"""A name that is so close to a curve moves so far away from its end, if that is better."""
 LONG = 60
 """Over so many places of the grid one curve has to lie on another for both to be shown."""
 GRID: Numbers = np.arange(2 * (LEFT + INSET), 2 * (RIGHT - INSET) + 1, dtype=np.float64) / 2
@@ -82,17 +84,18 @@ def named(
     low: float,
     taken: Sequence[Box],
     rules: Sequence[Numbers] = (),
+    at_ends: bool = False,
 ) -> list[Name]:
     """Return where each curve is named, and curves that look alike together.
 
     ends: the height at which each ends, None of one that has no points; low: how far down names may be written;
-    rules: horizontal ones, beside which a name would be read as theirs.
+    rules: horizontal ones, beside which a name would be read as theirs; at_ends: no name along a curve.
     """
     kept = _together(heights, ends)
     joined = {n: ", ".join(texts[each] for each in group) for n, group in kept.items()}
     ended: dict[int, float] = {n: end for n in kept if (end := ends[n]) is not None}
     boxes, along = list(taken), list[Name]()
-    crowded = [n for n in ended if any(m != n and abs(ended[n] - ended[m]) < APART for m in ended)]
+    crowded = [n for n in ended if not at_ends and any(m != n and abs(ended[n] - ended[m]) < APART for m in ended)]
     early = {n: float(GRID[np.isfinite(heights[n])][-1]) for n in ended if np.isfinite(heights[n]).any()}
     for n, x in early.items():
         if x < GRID[-1] - EARLY:
@@ -155,17 +158,33 @@ def _long(cells: NDArray[np.bool_]) -> Numbers:
 
 
 def about(text: str, x: float, y: float, curves: Sequence[Numbers], boxes: Sequence[Box]) -> Box:
-    """Return the place for a name beneath, above or beside the end of a curve, where others are furthest off."""
+    """Return the place for a name beneath, above or beside the end of a curve, where others are furthest off.
+
+    It is further away where no place near the end is free.
+    """
     width = LETTER * len(text)
     middle = min(max(x - width / 2, LEFT), RIGHT - width)
-    corners = ((middle, y + 5), (middle, y - 5 - TALL), (x + 8, y - TALL / 2), (x + 8, y + 5), (x + 8, y - 5 - TALL))
-    found = [Box(left, top, left + width, top + TALL) for left, top in corners]
-    free = [each for each in found if each.top > TOP - 4 and each.bottom < BOTTOM + 2 and each.right < RIGHT + 30]
+
+    def around(off: float) -> list[Box]:
+        tops = y + off, y - off - TALL
+        corners = [(middle, top) for top in tops] + [(x + 8, y - TALL / 2)] + [(x + 8, top) for top in tops]
+        found = [Box(left, top, left + width, top + TALL) for left, top in corners]
+        free = [each for each in found if each.top > TOP - 4 and each.bottom < BOTTOM + 2 and each.right < RIGHT + 2]
+        return free or found[:1]
+
+    def worth(box: Box) -> int:
+        return round(min(_distance(each, box) for each in curves)) - 99 * any(map(box.meets, boxes))
+
+    near = around(5.0)
     # The first of those that are equally good.
-    return max(
-        free or found[:1],
-        key=lambda box: round(min(_distance(each, box) for each in curves)) - 99 * any(map(box.meets, boxes)),
-    )
+    best = max(near, key=worth)
+    return best if worth(best) >= CLOSE else max([*near, *around(FURTHER)], key=worth)
+
+
+def leader(x: float, y: float, box: Box) -> str:
+    """Return the path from a place to a name about it; none where the name is right beside it."""
+    near = min(max(x, box.left), box.right), min(max(y, box.top), box.bottom)
+    return "" if math.dist((x, y), near) < TALL else f"M{x:.1f} {y:.1f}L{near[0]:.1f} {near[1]:.1f}"
 
 
 def clear(text: str, own: Numbers, others: Sequence[Numbers], boxes: Sequence[Box], least: float = 12.0) -> Box | None:
@@ -205,4 +224,4 @@ def level_name(text: str, height: float, heights: Sequence[Numbers], boxes: Sequ
     return clear(text, rule, heights, boxes, 3.0) or fallback
 
 
-__all__ = ["LETTER", "Box", "Name", "about", "beneath", "clear", "level_name", "named", "on_grid"]
+__all__ = ["LETTER", "Box", "Name", "about", "beneath", "clear", "leader", "level_name", "named", "on_grid"]

@@ -18,7 +18,7 @@ LETTER = 7.8
 """How wide a letter of a title is."""
 LINE = 16.0
 """From one line of a title to the next."""
-WIDEST = 1010.0
+WIDEST = 1020.0
 """A line of pictures is no wider: at the width of a page of text the letters can still be read."""
 
 
@@ -52,8 +52,9 @@ def drawn(
 ) -> str:
     """Return pictures as one SVG, each under its title.
 
-    headed: with the title and the settings above all; says: what the pictures show, for who sees none. across: so many
-    in a line at most; two if left out, or three where there are no more. Where that is too wide, as many as fit.
+    headed: with the title and the settings above all, lines of the latter begun anew where they are; says: what the
+    pictures show, for who sees none. across: so many in a line at most; two if left out, or three where there are no
+    more. Where that is too wide, as many as fit.
     """
     sizes = [each.size for each in pictures]
     titles = [textwrap.wrap(each.title, int(max(each.size[0], 240.0) / LETTER)) for each in pictures]
@@ -63,7 +64,8 @@ def drawn(
     y = float(GAP)
     if headed:
         for style, text, letter, line in (("top", title, 9.4, 21.0), ("under", settings, 6.4, 17.0)):
-            for each in textwrap.wrap(text, int((wide - 2 * GAP) / letter)):
+            most = int((wide - 2 * GAP) / letter)
+            for each in (part for own in text.splitlines() for part in textwrap.wrap(own, most)):
                 lines.append((style, y + 4, each))
                 y += line
         y += 8

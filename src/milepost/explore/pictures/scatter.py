@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Numbers = NDArray[np.float64]
 LEFT, TOP, SIDE, FOOT = 44.0, 44.0, 300.0, 44.0
 LETTER = 6.6
-MARKERS = ("m0", "m7", "m2", "m9")
-"""Full and hollow in turn: without colour the kinds are apart."""
+MARKERS = ("m0", "m9", "m2", "m7")
+"""Full and open in turn: without colour, and small, the kinds are apart."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Scatter:
     @property
     def size(self) -> tuple[float, float]:
         """Width and height."""
-        return LEFT + SIDE + 16, TOP + SIDE + FOOT
+        return LEFT + SIDE + 36, TOP + SIDE + FOOT
 
     @property
     def spoken(self) -> str:
@@ -64,7 +64,7 @@ class Scatter:
 
     def onto(self, axes: Any) -> None:
         """Draw on axes of matplotlib."""
-        for (name, pair), marker in zip(self.dots.items(), "o^sD", strict=False):
+        for (name, pair), marker in zip(self.dots.items(), "ox^s", strict=False):
             axes.scatter(*pair, s=12, marker=marker, alpha=0.7, label=name)
         axes.axline((0, 0), slope=1, color="grey", linestyle="dotted")
         axes.set(title=self.title, xlabel=self.x_name, ylabel=self.y_name, aspect="equal")

@@ -23,7 +23,7 @@ NAME, LEAST, APART = 17.0, 80.0, 10.0
 
 @dataclass(frozen=True)
 class Strips:
-    """Curves over x, each between the same limits and under its own name."""
+    """Curves over x, each between the same limits and under its own name; one of NaN leaves its place blank."""
 
     title: str
     x: Numbers
@@ -65,7 +65,7 @@ class Strips:
     @property
     def spoken(self) -> str:
         """Return what is drawn, in words."""
-        return f"{self.y_name} by {self.x_name}: {', '.join(self.lines)}"
+        return f"{self.y_name} by {self.x_name}: {', '.join(filter(None, self.lines))}"
 
     def body(self) -> Markup:
         """Return the drawing."""
@@ -74,6 +74,8 @@ class Strips:
         at = np.interp(self.x, (self.x[0], self.x[-1]), (left, right))
         strips: list[dict[str, Any]] = []
         for n, (name, values) in enumerate(self.lines.items()):
+            if np.isnan(values).all():
+                continue
             top = TOP + n * self._each + NAME
             bottom = TOP + (n + 1) * self._each - APART
 
@@ -111,6 +113,8 @@ class Strips:
             return (np.clip(values, low, high) - low) / (high - low) * 0.84 - n
 
         for n, (name, values) in enumerate(self.lines.items()):
+            if np.isnan(values).all():
+                continue
             if self.shaded is not None:
                 axes.axhspan(up(self.shaded[0], n), up(self.shaded[1], n), color="#eeeeee", zorder=0)
             if name in self.ranges:

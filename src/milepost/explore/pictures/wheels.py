@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ class Wheels:
     seen: Numbers
     pairs: tuple[int, ...] = ()
     """The pair of channels of each place, written above it."""
+    note: str = ""
+    """What is written beneath."""
 
     @property
     def size(self) -> tuple[float, float]:
@@ -97,7 +100,7 @@ class Wheels:
             left=LEFT,
             top=TOP,
             foot=TOP + len(self.rows) * LINE + 14,
-            between=self._between(),
+            between=self.note or self._between(),
         )
 
     def _between(self) -> str:
@@ -135,9 +138,9 @@ class Wheels:
 
 
 def digit_of(value: float) -> str:
-    """Return a digit as it is read: whole, or with its fraction."""
+    """Return a digit as it is read: whole, or with one decimal of its fraction."""
     near = round(float(value))
-    return str(near) if abs(value - near) < 1e-6 else f"{value:.{3 if value < 10 else 1}f}".rstrip("0").rstrip(".")
+    return str(near) if abs(value - near) < 1e-6 else f"{value:.1f}"
 
 
 def wedge(share: float) -> str:
@@ -153,4 +156,49 @@ def tip(angle: float) -> tuple[float, float]:
     return RADIUS * math.sin(angle), -RADIUS * math.cos(angle)
 
 
-__all__ = ["Wheels", "digit_of"]
+@dataclass(frozen=True)
+class WheelKey:
+    """What the signs of the dials mean, drawn as they are there."""
+
+    title: str
+    trained: int
+
+    @property
+    def lines(self) -> tuple[str, str, str]:
+        """Return what is written beside each sign."""
+        return (
+            "shaded: angles met in training",
+            "ring and stripes: an angle that training never met",
+            f"box: a digit above those of the {self.trained:,} trained positions, at an angle that training met",
+        )
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height."""
+        return LEFT + 4 * CELL + 8, 24 + LINE * len(self.lines)
+
+    @property
+    def spoken(self) -> str:
+        """Return what is drawn, in words."""
+        return "; ".join(self.lines)
+
+    def body(self) -> Markup:
+        """Return the drawing."""
+        share = 0.16
+        return markup(
+            "wheel_key.svg",
+            radius=RADIUS,
+            seen=wedge(share),
+            hands=(tip(0.5), tip(1.75)),
+            rows=[(24 + LINE * n, textwrap.wrap(line, 46)) for n, line in enumerate(self.lines)],
+        )
+
+    def onto(self, axes: Any) -> None:
+        """Draw on axes of matplotlib."""
+        for n, line in enumerate(self.lines):
+            axes.text(0.0, -n, textwrap.fill(line, 46), va="center")
+        axes.set(xlim=(0, 1), ylim=(-len(self.lines), 1), title=self.title)
+        axes.axis("off")
+
+
+__all__ = ["WheelKey", "Wheels", "digit_of"]

@@ -189,16 +189,17 @@ STORY = Story(
         "区别在于怎样对待快的维度，而相邻的 token 正是靠它们区分的。",
     ),
     look_for=Say(
-        "PI squeezes every pair, the fastest too. NTK leaves the fastest alone and slows the last by the whole factor; "
-        "of the pairs that made no full turn in training, 46 to 63, all but the last still meet new angles at factor "
-        "8. YaRN leaves pairs that turn more than 32 times in training, 0 to 20, slows those that turn less than once "
-        "by the whole factor, and blends between. In the authors' code, as here, the blend falls evenly over the "
-        "pairs' numbers; by the paper's formula (ramp=\"paper\") evenly over their turns, which slows most pairs "
-        "between more. In the toy a digit counts whole radians, the last with its fraction: it wraps at its base, the "
-        "angle at 2π = 6.28 radians, so a digit that is new can stand for an angle that is known, and has no ring. No "
-        "loss is measured here.",
-        "PI 压缩所有维度，最快的也不例外。NTK 让最快的不变，最慢的正好内插；训练时没转满一圈的 46 到 63 对中，"
-        "倍数为 8 时除最后一对外仍会遇到新角度。YaRN 不动训练时转过 32 圈以上的 0 到 20 对，"
+        "A larger base (NTK) leaves the fastest pair alone and slows the last by the whole factor; of the pairs that "
+        "made no full turn in training, 46 to 63, all but the last still meet new angles at factor 8. Then change the "
+        "way. PI slows every pair by the whole factor, the fastest too. YaRN leaves pairs that turn more than 32 times "
+        "in training, 0 to 20, slows those that turn less than once by the whole factor, and blends between. In the "
+        "authors' code, as here, the blend falls evenly over the pairs' numbers; by the paper's formula "
+        '(ramp="paper") evenly over their turns, which slows most pairs between more. In the toy a digit counts whole '
+        "radians, the last with its fraction: it wraps at its base, the angle at 2π = 6.28 radians, so a digit that is "
+        "new can stand for an angle that is known, and has no ring. No loss is measured here.",
+        "增大底数（NTK）让最快的不变，最慢的正好内插；训练时没转满一圈的 46 到 63 对中，"
+        "倍数为 8 时除最后一对外仍会遇到新角度。再换别的方法。PI 让每一对都慢整个倍数，最快的也不例外。"
+        "YaRN 不动训练时转过 32 圈以上的 0 到 20 对，"
         "不到一圈的按整个倍数放慢，中间过渡。作者的代码（此处相同）按维度对的序号均匀过渡；"
         '论文的公式（ramp="paper"）按圈数均匀过渡，中间的维度大多放慢得更多。'
         "示意图中的数字是整数弧度（最后一位带小数）：数字到底数归零，角度到 2π = 6.28 弧度归零，"

@@ -29,7 +29,7 @@ LOSS = 2.4
 BOUND = {"trained": 2048, "length": 4096, "targets": 512, "points": 48}
 """The score is fitted on shorter texts, which is faster and shows the same."""
 CHANGES = {
-    "squeezed": Say("turn four times more slowly", "转慢到四分之一"),
+    "slowed": Say("turn four times more slowly", "转慢到四分之一"),
     "frozen": Say("do not turn", "不转"),
     "dropped": Say("are left out of the product", "从内积中去掉"),
 }
@@ -50,12 +50,12 @@ def past_training(length: int, change: str, ridge: str) -> Scene:
     more, those, rest = data["more"], data["unseen pairs"], data["pairs"] - data["unseen pairs"]
     stock, mine, others = (
         "{:+.2f} ± {:.2f}".format(*more[name])
-        for name in ("as it is", f"unseen pairs {change}", f"other pairs {change}")
+        for name in ("unchanged", f"unseen pairs {change}", f"other pairs {change}")
     )
     within = np.array(data["position"]) < data["trained"]
     loss = {name: float(np.array(each)[within].mean()) for name, each in data["loss"].items()}
     mine_within, others_within = (
-        f"{loss[f'{which} pairs {change}'] - loss['as it is']:+.2f}" for which in ("unseen", "other")
+        f"{loss[f'{which} pairs {change}'] - loss['unchanged']:+.2f}" for which in ("unseen", "other")
     )
     largest, inside = float(bound["largest past them"]), float(bound["largest at trained distances"])
     reached = f"{largest:.2g}" if largest < 10 else power(round(math.log10(largest)))
@@ -64,9 +64,9 @@ def past_training(length: int, change: str, ridge: str) -> Scene:
         f"At {length:,} tokens {new} of {pairs} pairs meet new angles. The losses were measured once, on "
         f"{TEXTS} texts of {data['length']:,} tokens, and do not follow the length set here. Mean over positions "
         f"{data['trained']:,} to {data['length']:,}, in nats a token above the same model with a window of "
-        f"{data['trained']:,}, ± 95 % over texts: {stock} as it is, {mine} if only its {those} "
+        f"{data['trained']:,}, ± 95 % over texts: {stock} unchanged, {mine} if only its {those} "
         f"unseen pairs {how.en}, {others} if only the {rest} others {how.en}. Mean over positions 0 to "
-        f"{data['trained']:,}, above the model as it is: {mine_within} for the {those}, {others_within} for the "
+        f"{data['trained']:,}, above the model unchanged: {mine_within} for the {those}, {others_within} for the "
         f"{rest}. The fit: with a ridge of {RIDGES[ridge]} a score within {inside:.2g} up to "
         f"{BOUND['trained']:,} reaches about {reached} past it."
     )
@@ -129,7 +129,7 @@ def _losses(data: dict[str, Any], change: str, length: int) -> Lines:
                 loss[f"other pairs {change}"],
                 scheme=1,
             ),
-            Line(Say("as it is", "不改动"), loss["as it is"], scheme=2),
+            Line(Say("unchanged", "不改动"), loss["unchanged"], scheme=2),
             Line(
                 Say(f"with a window of {data['trained']:,}", f"{data['trained']:,} 的窗口注意力"),
                 loss["window"],
@@ -225,7 +225,7 @@ STORY = Story(
             1,
             "doubling",
         ),
-        Choice("change", Say("the changed pairs", "被改动的维度"), tuple(CHANGES.items()), "squeezed"),
+        Choice("change", Say("the changed pairs", "被改动的维度"), tuple(CHANGES.items()), "slowed"),
         Choice(
             "ridge",
             Say("ridge of the fit: its regularisation", "拟合的正则系数"),

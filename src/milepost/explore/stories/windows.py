@@ -106,11 +106,20 @@ def _exact(row: Any) -> int:
 
 def _last_token(found: Any, method: str, w: int) -> Lines:
     """Return distances as the last token sees them, the chosen way first."""
-    shown = [*range(0, LENGTH, EVERY), LENGTH - 1]
+    anew = {name: _anew(found[f"{name}, last token"]) for name in NAMES}
+    # Where distances start again the curve is drawn up to the last key before, and from the first key after.
+    ends = {key for each in anew.values() for key in each}
+    shown = sorted(
+        {*range(0, LENGTH, EVERY), LENGTH - 1, *ends, *(key - 1 for key in ends), *(key + 1 for key in ends)}
+    )
     behind = found["distance"][shown]
+
+    def seen(name: str) -> list[float]:
+        return numbers(np.where(np.isin(shown, anew[name]), np.nan, found[f"{name}, last token"][shown]))
+
     order = list(NAMES)
     lines = [
-        Line(NAMES[name], numbers(found[f"{name}, last token"][shown]), order.index(name), quiet=name != method)
+        Line(NAMES[name], seen(name), order.index(name), quiet=name != method)
         for name in sorted(NAMES, key=lambda each: each != method)
     ]
     lines += [
@@ -120,13 +129,18 @@ def _last_token(found: Any, method: str, w: int) -> Lines:
     return Lines(
         Say("The distance that the rotation sees", "旋转看到的距离"),
         DISTANCE,
-        Say("distance as seen", "看到的距离"),
+        Say("distance as seen, in tokens", "看到的距离（token）"),
         numbers(behind),
         tuple(lines),
         (Mark(same(f"w = {w:,}"), w, "w"), trained_at(TRAINED)),
         y_range=(0, 2 * TRAINED),
         link="distance",
     )
+
+
+def _anew(row: Any) -> list[int]:
+    """Return the keys at which distances start again, where a chunk begins."""
+    return [int(key) + 1 for key in np.flatnonzero(np.diff(row) < 0)]
 
 
 def _map(found: Any, method: str) -> Map:

@@ -17,7 +17,7 @@ from milepost.hf.choosing.choose import choose, in_words
 from milepost.hf.choosing.kept import Kept, refuse_folder
 from milepost.hf.choosing.page import write_page
 from milepost.hf.config.source import config_of
-from milepost.hf.files.read import demand_readable, read_model, read_with_table
+from milepost.hf.files.read import TOKENIZERS, demand_readable, read_model, read_with_table
 from milepost.hf.files.saving import save
 from milepost.hf.files.small import FAR, train_small
 from milepost.hf.model.extension import extended
@@ -26,8 +26,8 @@ from milepost.hf.model.t5 import BUCKETED
 from milepost.hf.model.tables import TABLES
 from milepost.hf.planning.plan import plan
 
-BIT = 1 << 16
-"""Bytes of a file of weights, from its beginning and its end, by which it is known again."""
+BIT = 1 << 24
+"""Bytes of a file that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def extend(
     kind = None if model is None else kind_of(model)
     if model is not None and kind in TABLES:
         return grow_table(out, model, str(kind), to, text)
-    asked = asked_for(model, to, text, kind)
+    asked = asked_for(model, to, text, kind, [*(names or ()), *([] if method is None else [method])])
     question: dict[str, Any] = {
         "MODEL": model, "--to": asked.to, "--text": None if text is None else str(text), "--try": names,
         "--windows": windows, "--last": last, "--thorough": thorough, "the device": str(device_of(asked.model)),
@@ -85,7 +85,7 @@ def run(
         asked.tokenizer.save_pretrained(out)
     page = write_page(found, None if saved is None else saved.name, out)
     (out / "report.json").write_text(found.to_json(), encoding="utf-8")
-    typer.echo(f"\ntook {in_words(found.took)}, {in_words(found.said)} were said before")
+    typer.echo(f"\n{in_words(found.took)} of measuring, {in_words(found.said)} were said before")
     if saved is None:
         typer.echo(f"nothing is saved; report: {page}")
         if not found.stock and found.nearest is not None:
@@ -102,8 +102,8 @@ def kind_of(model: str) -> object:
     return cast("Any", config).get("model_type") if isinstance(config, Mapping) else getattr(config, "model_type", None)
 
 
-def asked_for(model: str | None, to: int | None, text: Path | None, kind: object) -> Asked:
-    """Return what is to be extended; without a model, one that is trained here."""
+def asked_for(model: str | None, to: int | None, text: Path | None, kind: object, rows: Sequence[str] = ()) -> Asked:
+    """Return what is to be extended; without a model, one that is trained here. rows: the methods that are named."""
     data = None if text is None else text.read_bytes()
     words = None if data is None else data.decode("utf-8", errors="replace")
     digests = {} if data is None else {"the text": _digest(data)}
@@ -129,22 +129,24 @@ def asked_for(model: str | None, to: int | None, text: Path | None, kind: object
         found = config_of(model, "extend")
         demand_readable(found, model, "extend")
         # What the config alone shows to be wrong is said before the weights are read.
-        plan(found, to)
+        planned = plan(found, to)
+        for row in rows:
+            planned[row]
         digests["the model"] = digest_of(Path(model))
     return Asked(*read_model(model, "extend"), words, to, {"model": model, "text": str(text)}, digests)
 
 
 def digest_of(folder: Path) -> str:
-    """Return what a folder of weights is known by: its config, and the size and both ends of each file of weights."""
+    """Return what a folder of a model is known by: its config, its weights and its tokenizer, every byte of them."""
     if folder.is_file():
         return _digest(folder.read_bytes())
-    known = hashlib.sha256((folder / "config.json").read_bytes())
-    for path in sorted(folder.glob("*.safetensors")):
+    known = hashlib.sha256()
+    files = {each for name in ("config.json", "*.safetensors", *TOKENIZERS) for each in folder.glob(name)}
+    for path in sorted(each for each in files if each.is_file()):
         known.update(f"{path.name}:{path.stat().st_size}".encode())
         with path.open("rb") as file:
-            known.update(file.read(BIT))
-            file.seek(max(0, path.stat().st_size - BIT))
-            known.update(file.read(BIT))
+            while bit := file.read(BIT):
+                known.update(bit)
     return known.hexdigest()[:16]
 
 

@@ -34,14 +34,12 @@ from milepost import (
 from milepost.configs.layer_types import FULL, SLIDING
 from milepost.configs.reader import Reader
 from milepost.configs.rope_types import OF_VLLM, TRAINED, by_layer_type, magnitude_of
-from milepost.configs.rotation import base, family_of, parameters
+from milepost.configs.rotation import IN_CODE, base, family_of, parameters
 from milepost.seams.rotary import powers
 
 Settings = dict[str, Any]
 Turning = Rope | AxialRope
 """What the settings describe: the frequencies of pairs, whichever position of a token turns them."""
-NO_ROPE_PARAMETERS = ("chatglm", "codegen", "gptj", "roformer")
-"""Model types whose rotation is fixed in the code of transformers: no setting changes it."""
 LONGROPE_ONLY = ("phi3",)
 """Model types whose config accepts no other rope type."""
 BETAS_SAID = ("gpt_oss",)
@@ -75,7 +73,7 @@ def expressed(
     are left out keep theirs. trained: the trained length; target: the length to reach, by default the trained one times
     the factor of the stretch. temperature: what DeepSeek's attention reads from the same settings.
     """
-    if reader.model_type in NO_ROPE_PARAMETERS:
+    if reader.model_type in IN_CODE:
         return Expressed(note=f"transformers' {reader.model_type} has its rotation in code, and no rope_parameters")
     theirs: dict[str, Settings] = {}
     to_vllm: dict[str, Settings] = {}

@@ -24,6 +24,10 @@ LEAST = -100.0
 """Log-probabilities count as no less than this: −∞ · 0 would be nan, and one context alone could rule out a token."""
 
 
+WITHOUT_POSITIONS = ("bloom", "mpt")
+"""Model types that take no position_ids, and count tokens themselves."""
+
+
 @dataclass(frozen=True)
 class Joined:
     """What contexts come to: scores of the next token [vocabulary], the context that was believed, all entropies."""
@@ -167,11 +171,13 @@ def steps(
     ids = padded([torch.tensor(row) for row in rows]).to(device_of(model))
     mask = padded([torch.ones(len(row), dtype=torch.long) for row in rows]).to(ids.device)
     ends = _ends(model, stop)
+    counted = getattr(getattr(model, "config", None), "model_type", None) not in WITHOUT_POSITIONS
     past: Any = None
     before: int | None = None
     for _ in range(new_tokens):
         position = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        out = model(input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=past, use_cache=True)
+        where = {"position_ids": position} if counted else {}
+        out = model(input_ids=ids, attention_mask=mask, past_key_values=past, use_cache=True, **where)
         past = out.past_key_values
         joined = joining(out.logits[:, -1], before=before)
         before = joined.chosen

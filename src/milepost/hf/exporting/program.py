@@ -79,7 +79,7 @@ def traced(step: Step) -> Any:
     ids, mask, cache = inputs_for(step.model, 2, 5, 7)
     free = Dim.DYNAMIC
     shapes: Any = ({0: free, 1: free}, {0: free, 1: free}, [({0: free, 2: free}, {0: free, 2: free})] * len(cache))
-    with torch.no_grad(), sizes_of_none_and_one():
+    with torch.no_grad(), sizes_of_none_and_one(), experts_in_batches(step.model):
         return export(step, (ids, mask, cache), dynamic_shapes=shapes, strict=False)
 
 
@@ -90,6 +90,20 @@ def sizes_of_none_and_one() -> Generator[None]:
 
     with cast("Any", _config).patch(backed_size_oblivious=True):
         yield
+
+
+@contextmanager
+def experts_in_batches(model: Any) -> Generator[None]:
+    """Run experts as batched products: grouped ones have no form in ONNX, and a loop over experts cannot be traced."""
+    if not getattr(model, "_can_set_experts_implementation", lambda: False)():
+        yield
+        return
+    own = model.config._experts_implementation
+    model.set_experts_implementation("batched_mm")
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(own)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from milepost.configs.source import text_of
 from milepost.hf.config.source import first_line
 from milepost.hf.measuring.judged import AsItWas, Row
+from milepost.hf.model.attention import adds_slopes_twice
 from milepost.hf.model.extension import as_it_was
 from milepost.hf.model.models import device_of
 
@@ -43,6 +44,8 @@ def attention_mass(row: Row, ids: Tensor, sinks: int) -> Mass | str:
     before = str(getattr(text_of(own.config) or own.config, "_attn_implementation", "") or GIVES_WEIGHTS)
     if before not in (GIVES_WEIGHTS, *SWITCHED):
         return f"its attention is {before!r}, which forms no matrix of weights; only eager attention does"
+    if adds_slopes_twice(text_of(own.config) or own.config):
+        return "only eager attention gives weights, and transformers' eager Falcon adds ALiBi's slopes twice"
     try:
         if before != GIVES_WEIGHTS:
             own.set_attn_implementation(GIVES_WEIGHTS)

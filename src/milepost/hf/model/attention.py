@@ -632,12 +632,27 @@ class Mpt(Replaced):
         return self.out_proj(self.attended((q, k, v), past_key_values, attention_mask, dropout)), None
 
 
+def adds_slopes_twice(config: Any) -> bool:
+    """Return whether transformers' eager attention adds ALiBi's slopes twice: in its mask, and once more to scores."""
+    return getattr(config, "model_type", None) == "falcon" and bool(getattr(config, "alibi", False))
+
+
 class Falcon(Replaced):
     """Falcon: rotations or ALiBi, and three ways to lay queries, keys and values out."""
 
     scaled_by = "inv_norm_factor"
     query_key_value: Any
     dense: Any
+
+    @classmethod
+    def demand(cls, original: Any) -> None:
+        """Refuse eager attention with ALiBi: ours adds the slopes once, as sdpa does."""
+        super().demand(original)
+        if adds_slopes_twice(original.config) and original.config._attn_implementation == "eager":
+            raise ValueError(
+                "extend: transformers' eager attention of a Falcon with ALiBi adds its slopes twice, which is not what "
+                'it was trained with; a model loaded with attn_implementation="sdpa" adds them once, as `attend` does'
+            )
 
     def forward(
         self,

@@ -161,6 +161,7 @@ def extended(
                 f"extend(to={to}): this {layers.model_type} model was trained at {layers.own.trained} tokens, and "
                 f"reads as many already"
             )
+    demand_masks(layers)
     schedule = schedule_for(layers, given, to, stored)
     demand_scale(layers)
     if before is None:
@@ -271,6 +272,15 @@ def demand_way(layers: Layers, path: Path) -> None:
             f"extend: layers of this {layers.model_type} model attend to the keys that an indexer picks, after "
             f"rotations of its own ({type(picking[0].indexer).__name__}), and `attend` sees all; give a method that "
             f"changes cosines and sines alone, such as Yarn"
+        )
+
+
+def demand_masks(layers: Layers) -> None:
+    """Refuse modules of ours where transformers' mask shows what is ahead: they read off it which token each one is."""
+    if layers.places and not all(own.is_causal for own in layers.own):
+        raise ValueError(
+            f"extend: this {layers.model_type} model sees keys ahead (is_causal is false in its config), and its "
+            f"layers are told where tokens stand by a causal mask alone; extend it without is_causal: false"
         )
 
 

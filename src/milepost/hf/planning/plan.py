@@ -162,7 +162,7 @@ def plan(model: object, to: int, trained: int | None = None) -> Plan:
 def _planned(reader: Reader, schedule: mp.Schedule, original: int, reached: int, target: int) -> Plan:
     far = [layer for layer, scheme in schedule.items() if sees(scheme) > reached]
     head: dict[str, Any] = {"model_type": reader.model_type, "trained": original, "reached": reached, "target": target}
-    head["layers"] = _counted(schedule, far)
+    head["layers"] = _counted(schedule, far, reader.layers)
     if not far:
         return Plan(**head, kind="windowed", candidates=(), first="", why=(
             f"no layer sees further than {max(sees(scheme) for scheme in schedule):,.0f} keys, so longer texts bring "
@@ -172,7 +172,7 @@ def _planned(reader: Reader, schedule: mp.Schedule, original: int, reached: int,
     turns = list(dict.fromkeys(part for part in parts if getattr(part, "rotary", False)))
     if turns:
         by_type = has_types(reader)
-        head["layers"] = _counted(schedule, far, LEFT_ALONE if by_type else STRETCHED_TOO)
+        head["layers"] = _counted(schedule, far, reader.layers, LEFT_ALONE if by_type else STRETCHED_TOO)
         kinds = {layer_type(reader, layer, family_of(reader).rule) for layer in far} if by_type else {FULL}
         temperature = next((part for part in parts if isinstance(part, mp.DeepseekScale)), None)
         return _rotary(reader, head, turns, sorted(kinds), causal, temperature)
@@ -197,10 +197,11 @@ def _planned(reader: Reader, schedule: mp.Schedule, original: int, reached: int,
     return Plan(**head, kind="relative", candidates=tuple(found), first="log-n", why=why, measure=("log-n",))
 
 
-def _counted(schedule: mp.Schedule, far: Sequence[int], after: str = "") -> str:
+def _counted(schedule: mp.Schedule, far: Sequence[int], layers: int, after: str = "") -> str:
+    attending = f"{layers} layers" if len(schedule) == layers else f"{len(schedule)} layers that attend (of {layers})"
     if len(far) == len(schedule):
-        return f"all {len(schedule)} layers see every key"
-    return f"{len(far)} of {len(schedule)} layers see every key; the others see a window or a chunk{after}"
+        return f"all {attending} see every key"
+    return f"{len(far)} of {attending} see every key; the others see a window or a chunk{after}"
 
 
 # RoPE

@@ -7,6 +7,7 @@
       "Transformer 怎样知道一个 token 在哪里？超出训练长度又会怎样？这里的曲线都由本机上的程序库当场算出；只有第 4 个问题中的损失是实测的。"],
     questions: ["Nine questions", "九个问题"],
     no_question: ["No question has the name “{name}”; choose one.", "没有名为“{name}”的问题，请选一个。"],
+    no_address: ["Nothing here has the address “{name}”; choose a question.", "这里没有“{name}”这个地址，请选一个问题。"],
     questions_lead: ["Guess first, then let it be computed.", "先猜，再算。"],
     workshop: ["Build your own", "自己动手"],
     composer: ["Compose schemes", "组合方案"],
@@ -24,8 +25,8 @@
     guess_clear: ["Clear", "清除"],
     guess_point: ["Guess at {x}", "{x} 处的猜测"],
     guess_name: ["your guess", "你的猜测"],
-    guess_off: ["Your curve is off by {d} on average, {p} % of the height of the axes it was drawn on.", "你的曲线平均偏差 {d}，是作图坐标高度的 {p} %。"],
-    guess_off_little: ["Your curve is off by {d} on average, less than 1 % of the height of the axes it was drawn on.", "你的曲线平均偏差 {d}，不到作图坐标高度的 1 %。"],
+    guess_off: ["Your curve is off by {d} on average ({y}), {p} % of the height of the axes it was drawn on.", "你的曲线平均偏差 {d}（{y}），是作图坐标高度的 {p} %。"],
+    guess_off_little: ["Your curve is off by {d} on average ({y}), less than 1 % of the height of the axes it was drawn on.", "你的曲线平均偏差 {d}（{y}），不到作图坐标高度的 1 %。"],
     guess_off_close: ["Your curve is within {p} % on average.", "你的曲线平均偏差在 {p} % 以内。"],
     guess_of_other: ["Your guess was about other settings, so it is not drawn here.", "你的猜测对应的是另一组设置，这里不画出。"],
     guess_off_factor: ["Your curve is within a factor of {f} on average.", "你的曲线平均相差 {f} 倍以内。"],
@@ -89,7 +90,7 @@
     heads: ["All heads of the layer", "该层的各个头"],
     chosen_head: ["Choose a head", "选择一个头"],
     chosen: ["chosen", "已选"],
-    before: ["as it is", "原样"],
+    before: ["unchanged", "原样"],
   };
   const missing = [];
 

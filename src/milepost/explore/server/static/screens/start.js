@@ -31,11 +31,11 @@
       language);
   };
 
-  // missing: a question that a link asks for, and that there is none of.
+  // missing: what a link asks for, and that there is none of, in words.
   const questions = (missing) => ({
     element: make("article.home", {},
       make("div.question", {}, make("h1", { tabindex: "-1" }, milepost.word("questions")), make("p.lead", {}, milepost.word("lede"))),
-      missing ? make("p.no", { role: "alert" }, milepost.word("no_question", { name: missing.slice(0, 40) })) : "",
+      missing ? make("p.no", { role: "alert" }, missing) : "",
       make("p.hint", {}, milepost.word("questions_lead")),
       make("ol.stories", {}, told.stories.map((each) => make("li", {}, inner([["story", each.name]], make("span", {}, milepost.say(each.question)))))),
       make("section.block", {}, make("h2", {}, milepost.word("workshop")),
@@ -80,6 +80,14 @@
     return made;
   };
 
+  // A link to nothing says so: a question that there is none of, or a misspelled address such as #stroy=clocks.
+  const absent = (link) => {
+    const short = (text) => text.slice(0, 40);
+    if (link.has("story")) return milepost.word("no_question", { name: short(link.get("story")) });
+    const [other] = [...link].filter(([name]) => !["lang", "compose", "words"].includes(name));
+    return other ? milepost.word("no_address", { name: short(`#${other[0]}${other[1] ? `=${other[1]}` : ""}`) }) : "";
+  };
+
   // focus: where it goes on from, as what was pressed is no more.
   const open = (focus = "") => {
     const link = milepost.link.read();
@@ -89,7 +97,7 @@
     if (one) screen = story(one, link);
     else if (link.has("compose") && milepost.composer) screen = milepost.composer(told, link);
     else if (link.has("words") && milepost.reading) screen = milepost.reading(told, link);
-    else screen = questions(link.get("story"));
+    else screen = questions(absent(link));
     document.title = one ? `${milepost.say(one.question)} · ${milepost.word("title")}` : milepost.word("title");
     page.replaceChildren(top(), make("main", {}, screen.element), make("p.live", { "aria-live": "polite", id: "live" }));
     screen.begin();

@@ -107,7 +107,7 @@
         const short = (each) => milepost.number(Number(each.toPrecision(2)));
         if (found?.factor) text = found.factor < 1.1 ? milepost.word("guess_off_close", { p: Math.max(1, Math.ceil(100 * (found.factor - 1))) })
           : milepost.word("guess_off_factor", { f: short(found.factor) });
-        else if (found) text = milepost.word(found.percent < 1 ? "guess_off_little" : "guess_off", { d: short(found.mean), p: Math.round(found.percent) });
+        else if (found) text = milepost.word(found.percent < 1 ? "guess_off_little" : "guess_off", { d: short(found.mean), p: Math.round(found.percent), y: milepost.say(figure.y) });
       } else if (typeof guess === "number") {
         text = guess === story.guess.right ? milepost.word("guess_right") : milepost.word("guess_wrong", { answer: milepost.say(story.guess.answers[story.guess.right]) });
       }
