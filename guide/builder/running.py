@@ -30,9 +30,10 @@ def run(chapter: Chapter) -> list[Shown]:
     found = [store.kept(key) for key in keys]
     if any(each is None for each in found):
         names: dict[str, Any] = {"__name__": f"guide_{chapter.name.replace('-', '_')}"}
-        for key, block in zip(keys, chapter.code, strict=True):
+        found = [
             store.keep(key, asdict(_shown(block, names, chapter)))
-        found = [store.kept(key) for key in keys]
+            for key, block in zip(keys, chapter.code, strict=True)
+        ]
     return [Shown(**each) for each in found]
 
 
